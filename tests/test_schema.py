@@ -60,10 +60,7 @@ BAD = [
     "overrides: [{job: a, step: b, replace: [c]}]",
 ]
 # What a layer may say of a host of another one; alone, it is an error.
-LAYERS = [
-    "hosts: {box: {address: other.example.com}}",
-    "hosts: {cluster: {partition: h100, runtime: pyxis}}",
-]
+LAYERS = ["hosts: {box: {address: other.example.com}}", "hosts: {cluster: {partition: h100, runtime: pyxis}}"]
 BELOW = "hosts: {box: {kind: ssh, address: box}, cluster: {kind: slurm, address: login}}"
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 
 from . import run_directory
+from .files import pinned
 from .job_environment import secret_values
 from .mask import Masker
 
@@ -23,7 +24,7 @@ def log_traceback(run_dir: str, where: str, error: BaseException) -> None:
         head = "%s %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), where)
         masker = Masker(secret_values(run_directory.read_plan(paths)))
         text = masker.feed((head + "".join(lines)).encode("utf-8", "backslashreplace")) + masker.flush()
-        out = os.open(paths.agent_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        out = os.open(pinned(paths.agent_log), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
             if os.fstat(out).st_size < MAX_BYTES:
                 os.write(out, text)

@@ -26,7 +26,7 @@ def write_run_dir(run: RunDir, plan: Plan, agent: bytes) -> None:
     with open(run.agent, "wb") as out:
         out.write(agent)
     if plan.probe is not None:
-        install.write_files(run, plan.probe)
+        install.write_files(run, plan.probe, plan.workspace)
     if plan.client_seconds is not None:
         with open(run.client, "wb"):
             pass

@@ -13,9 +13,10 @@ import re
 import shutil
 import stat
 import tempfile
-from typing import Any, BinaryIO, Callable, Iterator, List, Sequence, TypeVar
+from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Sequence, TypeVar
 
 from . import codec
+from .files import open_file, pinned, unused_path
 from .mask import Masker, mask_text
 from .records import LeftOut, LeftOutFile, MaskedFiles
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
@@ -24,7 +25,6 @@ MASKED, LEFT_OUT = "masked.json", "left-out.json"
 MAX_NAMED = 1000  # masked files that are named; the others are counted
 MAX_SEARCHED = 1 << 32  # bytes of one run; a file with a hole of a terabyte would hold up its end for hours
 ARCHIVE = "what is in an archive or compressed cannot be masked"
-_STOPPED = "the agent was asked to end before its files were masked"
 _CHUNK = 1 << 20
 _HEAD = 1 << 13  # bytes in which a binary file has a zero
 _TAR, _TAR_AT = b"ustar", 257
@@ -37,8 +37,6 @@ _BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # with content, and wi
 _FIELD = re.compile(r"[a-z_0-9]+\Z")  # of a record; other keys are names of packages
 
 T = TypeVar("T")
-
-
 StopRequested = Callable[[], bool]
 
 
@@ -48,8 +46,10 @@ def mask_run(
     """Mask the run's files. Its archives are withheld if it `has_secrets`: a client may know others. Returns where the
     old artifacts are, for the caller to remove; "" where there are none. Raises OSError, also where a stop is
     requested: then the artifacts are as they were."""
-    if os.path.islink(run.path):
+    own = pinned(run.path)
+    if own == run.path and os.path.islink(own):
         raise OSError("%s is a link" % run.path)
+    run = RunDir(own)
     for name in SMALL_FILES if values else ():
         _mask_small_file(os.path.join(run.path, name), values, stop_requested)
     if os.path.islink(run.artifacts):
@@ -109,123 +109,111 @@ class _ArtifactMasker:
     ) -> None:
         self._source, self._target, self._values, self._stop_requested = source, target, values, stop_requested
         self._withholds_archives = withholds_archives
-        self._masked: List[str] = []
-        self._left_out: List[LeftOutFile] = []
         self._bytes_left = MAX_SEARCHED
 
     def run(self) -> None:
+        masked: List[str] = []
+        left_out: List[LeftOutFile] = []
         for path in _plain_files(self._source):
-            _check(self._stop_requested)
             name = os.path.relpath(path, self._source)
             shown = mask_text(self._values, name)
             try:
-                is_masked = self._add(path, os.path.join(self._target, shown)) or shown != name
+                if self._add(path, os.path.join(self._target, shown)) or shown != name:
+                    masked.append(shown)
             except OSError as error:
                 _check(self._stop_requested)
-                self._left_out.append(LeftOutFile("host", shown, None, error.strerror or str(error)))
-                continue
-            if is_masked:
-                self._masked.append(shown)
-        self._note()
-
-    def _note(self) -> None:
-        if self._masked:
-            named = MaskedFiles(tuple(self._masked[:MAX_NAMED]), max(0, len(self._masked) - MAX_NAMED))
+                left_out.append(LeftOutFile("host", shown, None, error.strerror or str(error)))
+        if masked:
+            named = MaskedFiles(tuple(masked[:MAX_NAMED]), max(0, len(masked) - MAX_NAMED))
             write_record(os.path.join(self._target, MASKED), named)
-        if self._left_out:
-            path = os.path.join(self._target, LEFT_OUT)
-            try:
-                before = read_record(LeftOut, path) or LeftOut()
-            except codec.RecordError:
-                before = LeftOut()
-            files = (*before.files, *self._left_out)
-            write_record(path, LeftOut(files[:MAX_NAMED], before.more + max(0, len(files) - MAX_NAMED)))
+        if left_out:
+            add_left_out(self._target, left_out)
 
     def _add(self, path: str, target: str) -> bool:
         """Whether something in the file was masked."""
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        target = _unused(target)
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as source:
-            info = os.fstat(handle)
-            if not stat.S_ISREG(info.st_mode):
-                raise OSError("not a plain file")
-            if info.st_size > self._bytes_left:
+        target = unused_path(target)
+        with open_file(path, follow_link=False) as source:
+            size = os.fstat(source.fileno()).st_size
+            if size > self._bytes_left:
                 raise OSError("too large to be searched for secrets")
-            self._bytes_left -= info.st_size
+            self._bytes_left -= size
             if self._withholds_archives and _is_archive(source.read(_HEAD)):
                 raise OSError(ARCHIVE)
-            if not _has_secrets(source, self._values, self._stop_requested):
+            if not _mask_into(source, None, self._values, self._stop_requested):
                 try:
                     os.link(path, target, follow_symlinks=False)
                     return False
                 except OSError:  # it belongs to another user, or the file system has no links; it can still be copied
                     pass
-            return _mask_file(source, target, self._values, self._stop_requested)
+            return _copy_masked(source, target, self._values, self._stop_requested)
+
+
+def add_left_out(artifacts: str, files: Sequence[LeftOutFile]) -> None:
+    """Name files in left-out.json. Raises OSError."""
+    path = os.path.join(artifacts, LEFT_OUT)
+    try:
+        before = read_record(LeftOut, path) or LeftOut()
+    except codec.RecordError:
+        before = LeftOut()
+    files = (*before.files, *files)
+    write_record(path, LeftOut(tuple(files[:MAX_NAMED]), before.more + max(0, len(files) - MAX_NAMED)))
 
 
 def _is_archive(head: bytes) -> bool:
     return head.startswith(_MAGIC) or head.startswith(_TAR, _TAR_AT) or _BZIP2.match(head) is not None
 
 
-def _mask_file(source: BinaryIO, target: str, values: Sequence[str], stop_requested: StopRequested) -> bool:
-    """Copy `source` to the new file `target`. Returns whether something was masked. In a binary file the mask is as
-    long as the secret, so that whatever stands behind it stays where it was."""
-    source.seek(0)
-    masker = Masker(values, keep_length=b"\0" in source.read(_HEAD))
+def _copy_masked(source: BinaryIO, target: str, values: Sequence[str], stop_requested: StopRequested) -> bool:
     handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     try:
         with os.fdopen(handle, "wb") as out:
-            for chunk in _chunks(source, stop_requested):
-                out.write(masker.feed(chunk))
-            out.write(masker.flush())
+            return _mask_into(source, out, values, stop_requested)
     except BaseException:
         os.unlink(target)
         raise
-    return masker.count > 0
 
 
-def _has_secrets(source: BinaryIO, values: Sequence[str], stop_requested: StopRequested) -> bool:
-    masker = Masker(values)
-    for chunk in _chunks(source, stop_requested):
-        masker.feed(chunk)
-        if masker.count:
-            return True
-    masker.flush()
-    return masker.count > 0
-
-
-def _chunks(source: BinaryIO, stop_requested: StopRequested) -> Iterator[bytes]:
+def _mask_into(source: BinaryIO, out: Optional[BinaryIO], values: Sequence[str], stop_requested: StopRequested) -> bool:
+    """Write the masked content to `out`, or only search where there is none. Returns whether there was a secret. In a
+    binary file the mask is as long as the secret, so that whatever stands behind it stays where it was."""
+    source.seek(0)
+    masker = Masker(values, keep_length=b"\0" in source.read(_HEAD))
     source.seek(0)
     for chunk in iter(lambda: source.read(_CHUNK), b""):
         _check(stop_requested)
-        yield chunk
+        shown = masker.feed(chunk)
+        if out is not None:
+            out.write(shown)
+        elif masker.count:
+            return True
+    shown = masker.flush()
+    if out is not None:
+        out.write(shown)
+    return masker.count > 0
 
 
 def _check(stop_requested: StopRequested) -> None:
     if stop_requested():
-        raise OSError(_STOPPED)
+        raise OSError("the agent was asked to end before its files were masked")
 
 
 def _mask_small_file(path: str, values: Sequence[str], stop_requested: StopRequested) -> None:
     """Replace the file by its masked form; a link, a pipe, or what cannot be read or searched, is removed."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        source = open_file(path, follow_link=False)
     except FileNotFoundError:
         return
     except OSError:
         os.unlink(path)
         return
-    with os.fdopen(handle, "rb") as source:
-        info = os.fstat(handle)
-        if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_SEARCHED:
+    with source:
+        if os.fstat(source.fileno()).st_size > MAX_SEARCHED:
             os.unlink(path)
-            return
-        if not _has_secrets(source, values, stop_requested):
-            return
-        beside = _unused(path + ".masked")
-        _mask_file(source, beside, values, stop_requested)
-    os.replace(beside, path)
+        elif _mask_into(source, None, values, stop_requested):
+            beside = unused_path(path + ".masked")
+            _copy_masked(source, beside, values, stop_requested)
+            os.replace(beside, path)
 
 
 def _plain_files(top: str) -> Iterator[str]:
@@ -234,12 +222,3 @@ def _plain_files(top: str) -> Iterator[str]:
             path = os.path.join(directory, name)
             if stat.S_ISREG(os.lstat(path).st_mode):
                 yield path
-
-
-def _unused(path: str) -> str:
-    """`path`, or one beside it that does not exist yet."""
-    free, number = path, 1
-    while os.path.lexists(free):
-        number += 1
-        free = "%s.%d" % (path, number)
-    return free

@@ -5,9 +5,25 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO, Iterator
+from typing import BinaryIO, Dict, Iterator
 
 _PIECE = 1 << 18
+_pinned: Dict[str, int] = {}  # directories that are written by their descriptor
+
+
+def pin(directory: str) -> None:
+    """From now on this process writes below the directory that is there now, whatever a job puts in its place."""
+    if directory not in _pinned:
+        _pinned[directory] = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def pinned(path: str) -> str:
+    """`path`, by way of the descriptor of a pinned directory that it is in. Without /proc it is `path` itself."""
+    for directory, descriptor in _pinned.items():
+        by_descriptor = "/proc/self/fd/%d" % descriptor
+        if (path + "/").startswith(directory + "/") and os.path.isdir(by_descriptor):
+            return by_descriptor + path[len(directory) :]
+    return path
 
 
 def read_file(path: str, most: int) -> bytes:
@@ -53,6 +69,7 @@ def replace_file(path: str, content: bytes) -> None:
     """Replace `path` whole: a reader sees the old content or the new one, never half of either."""
     import tempfile  # what only reads needs none
 
+    path = pinned(path)
     handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(path))
     try:
         with os.fdopen(handle, "wb") as out:
@@ -61,3 +78,12 @@ def replace_file(path: str, content: bytes) -> None:
     except BaseException:
         os.unlink(beside)
         raise
+
+
+def unused_path(path: str) -> str:
+    """`path`, or one beside it that does not exist yet."""
+    free, number = path, 1
+    while os.path.lexists(free):
+        number += 1
+        free = "%s.%d" % (path, number)
+    return free

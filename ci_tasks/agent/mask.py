@@ -1,25 +1,41 @@
-"""Masks secrets in a stream of bytes, in every form of `secret_forms`, also one that is split over two writes.
+"""Masks secrets in a stream of bytes: the value, its lines, and both in URLs, JSON and XML, the value in base64 and in
+hexadecimal digits, also where a form is split over two writes.
 
-Held back is only what may be the beginning of a secret. It comes with the bytes that decide, or at the end: waiting a
-while and then showing half of a secret would protect nothing. Lines that are complete are shown at once.
+Held back is only what may be the beginning of a form, until the bytes come that decide it, or the end.
+
+A value that is a word, or short, is masked only where no letter or digit stands beside it, else it would blank out half
+a log. A value shorter than MIN_LENGTH, a small number, or a word of every log is not masked: as a secret it protects
+nothing.
 """
 
 from __future__ import annotations
 
+import base64
+import functools
+import json
 import re
-from typing import Iterable, Iterator, List, Tuple
-
-from .secret_forms import SecretForm, SecretForms, os_bytes, secret_forms
+from typing import Dict, Iterable, Iterator, List, Tuple
 
 MASK = b"***"
+MIN_LENGTH = 4
+SHORT = 8  # characters: below that, a value is masked only as a whole word
+WORD = 16  # characters: the same of one that has only digits, or only letters of one case
+NUMBER = 6  # digits: shorter numbers are not masked
 MAX_HELD = 1 << 16  # bytes; only a text made for it looks like the beginning of a secret for longer
-_CONTEXT = 96  # bytes that are out already, since what stands before a word or a line break decides what it is
-Span = Tuple[int, int]
+_MIN_ENCODED = 8  # characters of base64 that do not occur by chance
+_CONTEXT = 16  # bytes that are out already: what stands before a word decides whether it is one
+_ORDINARY = """\
+auto cpu cuda debug default development docker error errors fail failed failure false github gpu info latest linux local
+localhost main master name none null offline online pass passed prod production python release root skipped slime
+staging test tests true user verl warning
+blocked cancelled collecting container ended exit killed lost planned pull resumed running stalled started starting step
+timeout vacuous waiting"""
+ORDINARY = frozenset(_ORDINARY.split())
 # Not inside of a word: what ends an escape or a color is no letter of it.
-_WORD_BEGINS = re.compile(
-    rb"(?:\A|[^A-Za-z0-9_]|\\[nrtbfav]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;:?]*[A-Za-z])\Z"
+_BEFORE_WORD = re.compile(
+    rb"(?:\A|\W|\\[nrtbfav]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;]*m)\Z"
 )
-_WORD_GOES_ON = re.compile(rb"[A-Za-z0-9_]")
+_QUOTES = [(double, single) for double in ('"', "&quot;") for single in ("'", "&#39;", "&#x27;", "&apos;")]
 
 
 class Masker:
@@ -27,7 +43,8 @@ class Masker:
     hides: in a binary file every offset stays right. `count` says how many masks there are so far."""
 
     def __init__(self, values: Iterable[str], keep_length: bool = False) -> None:
-        self._secrets = secret_forms(tuple(sorted(set(values))))
+        self._forms = _all_forms(tuple(sorted(set(values))))
+        self._most_held = max(MAX_HELD, *map(len, self._forms)) if self._forms else 0
         self._keep_length = keep_length
         self._text = b""  # the context, and behind it what is held
         self._out = 0  # the length of the context
@@ -35,34 +52,58 @@ class Masker:
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that can be shown now."""
-        if not self._secrets.forms:
-            return chunk
-        self._text += chunk
-        return self._show(False)
+        return self._show(chunk, False) if self._forms else chunk
 
     def flush(self) -> bytes:
         """What was held back, at the end of the stream."""
-        return self._show(True) if self._secrets.forms else b""
+        return self._show(b"", True) if self._forms else b""
 
-    def _show(self, is_end: bool) -> bytes:
-        spans, until = _find(self._secrets, self._text, is_end)
-        if len(self._text) - until > MAX_HELD:
-            until = len(self._text)
-        until = max(until, self._out)
+    def _show(self, chunk: bytes, is_end: bool) -> bytes:
+        self._text = text = self._text + chunk
+        until = len(text) if is_end else self._beginning()
+        spans = self._spans()
+        until = next((start for start, end in spans if start < until < end), until)
+        if len(text) - until > self._most_held:
+            until = len(text)
         shown, at = [], self._out
         for start, end in spans:
-            if end <= at:
-                continue
-            if start >= until:
-                break
-            shown += [self._text[at:start], b"*" * (end - start) if self._keep_length else MASK]
-            at = end
-            self.count += 1
-        shown.append(self._text[at:until])
-        until = max(at, until)
-        context = max(0, until - _CONTEXT)
-        self._text, self._out = self._text[context:], until - context
+            if at <= start < until:
+                shown += [text[at:start], b"*" * (end - start) if self._keep_length else MASK]
+                at = end
+                self.count += 1
+        shown.append(text[at:until])
+        at = max(at, until)
+        context = max(0, at - _CONTEXT)
+        self._text, self._out = text[context:], at - context
         return b"".join(shown)
+
+    def _spans(self) -> List[Tuple[int, int]]:
+        """Where the text is secret, in order; forms that overlap are one."""
+        text, found = self._text, []
+        for form, is_word in self._forms.items():
+            at = text.find(form)
+            while at >= 0:
+                if not is_word or _stands_alone(text, at, at + len(form)):
+                    found.append((at, at + len(form)))
+                at = text.find(form, at + 1)
+        spans: List[Tuple[int, int]] = []
+        for start, end in sorted(found):
+            if spans and start < spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+            else:
+                spans.append((start, end))
+        return spans
+
+    def _beginning(self) -> int:
+        """Where what may be the beginning of a form begins. A word at the end may go on."""
+        text, until = self._text, len(self._text)
+        for form, is_word in self._forms.items():
+            at = text.find(form[:1], max(self._out, len(text) - len(form) + (not is_word)), until)
+            while at >= 0:
+                if form.startswith(text[at:]):
+                    until = at
+                at = text.find(form[:1], at + 1, until)
+        return until
 
 
 def mask(values: Iterable[str], data: bytes) -> bytes:
@@ -73,51 +114,69 @@ def mask(values: Iterable[str], data: bytes) -> bytes:
 
 def mask_text(values: Iterable[str], text: str) -> str:
     try:
-        return mask(values, os_bytes(text)).decode("utf-8", "surrogateescape")
+        return mask(values, _bytes(text)).decode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half of a pair, which JSON can hold
         data = text.encode("utf-8", "replace")
         shown = mask(values, data)
         return text if shown == data else shown.decode("utf-8", "replace")
 
 
-def _find(secrets: SecretForms, text: bytes, is_end: bool) -> Tuple[List[Span], int]:
-    """Where `text` is secret, in order, secrets that overlap being one; and where it ends for now: behind that may be
-    the beginning of one more."""
-    until = len(text) if is_end else _beginning(secrets, text)
-    spans: List[Span] = []
-    for form in secrets.forms:
-        for start, end in _occurrences(text, form):
-            spans.append((start, end))
-            if not is_end and end == len(text) and (form.is_word or end - start < len(form.text)):
-                until = min(until, start)
-    merged = _merged(spans)
-    return merged, next((start for start, end in merged if start < until < end), until)
+def is_maskable(value: str) -> bool:
+    """Whether a value is masked at all."""
+    text = value.strip()
+    is_number = text.isdigit() and len(text) < NUMBER
+    return len(text) >= MIN_LENGTH and not is_number and text.lower() not in ORDINARY
 
 
-def _occurrences(text: bytes, form: SecretForm) -> Iterator[Span]:
-    at = text.find(form.head)
-    while at >= 0:
-        end = at + len(form.head)
-        while end - at < len(form.text) and text[end : end + 1] == form.text[end - at : end - at + 1] != b"":
-            end += 1
-        if not form.is_word or (_WORD_BEGINS.search(text, max(0, at - 16), at) and not _WORD_GOES_ON.match(text, end)):
-            yield at, end
-        at = text.find(form.head, at + 1)
+def _stands_alone(text: bytes, start: int, end: int) -> bool:
+    is_end = not re.match(rb"\w", text[end : end + 1])
+    return is_end and _BEFORE_WORD.search(text, max(0, start - _CONTEXT), start) is not None
 
 
-def _beginning(secrets: SecretForms, text: bytes) -> int:
-    """Where the longest end of `text` begins that may be the beginning of a secret."""
-    for at in range(max(0, len(text) - secrets.longest_head + 1), len(text)):
-        if text[at] in secrets.firsts and text[at:] in secrets.prefixes:
-            return at
-    return len(text)
+@functools.lru_cache(64)
+def _all_forms(values: Tuple[str, ...]) -> Dict[bytes, bool]:
+    """What to search for, and whether only as a word."""
+    forms: Dict[bytes, bool] = {}
+    for value in filter(is_maskable, map(str.strip, values)):
+        for text in (value, *map(str.strip, value.splitlines())):  # the lines of a key are printed one by one
+            for form in _written(text) if is_maskable(text) else ():
+                forms[form] = forms.get(form, True) and _is_word(text)
+        forms.update((form, False) for form in _encoded(_bytes(value)))
+    return forms
 
 
-def _merged(spans: Iterable[Span]) -> List[Span]:
-    merged: List[Span] = []
-    for start, end in sorted(spans):
-        if merged and start < merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
+def _is_word(value: str) -> bool:
+    is_plain = value.isdigit() or (value.isalpha() and value in (value.lower(), value.upper(), value.capitalize()))
+    return len(value) < SHORT or (len(value) < WORD and is_plain)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _written(text: str) -> Iterator[bytes]:
+    """`text` as it is, as Python's repr, in URLs, in JSON and in XML, also of the repr, as JUnit has an assertion."""
+    data, in_python = _bytes(text), repr(text)[1:-1]
+    yield from (data, _bytes(in_python))
+    for plain in (rb"[^A-Za-z0-9_.~-]", rb"[^A-Za-z0-9_.~/-]"):
+        for digits in (b"%%%02X", b"%%%02x"):
+            url = re.sub(plain, lambda char, digits=digits: digits % char[0][0], data)
+            yield from (url, url.replace(b"%20", b"+"))
+    for only_ascii in (True, False):
+        shown = _bytes(json.dumps(text, ensure_ascii=only_ascii)[1:-1])
+        yield from (shown, shown.replace(b"/", b"\\/"))
+    for shown_text in (text, in_python):
+        in_xml = shown_text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        for double, single in _QUOTES:
+            yield _bytes(in_xml.replace('"', double).replace("'", single))
+
+
+def _encoded(data: bytes) -> Iterator[bytes]:
+    """`data` in base64, also for URLs, and in hexadecimal digits."""
+    for offset in range(3):  # where the value begins in a group of three bytes
+        start = (8 * offset + 5) // 6
+        core = base64.b64encode(b"\0" * offset + data)[start : 8 * (offset + len(data)) // 6]
+        if len(core) >= _MIN_ENCODED:
+            yield from (core, core.translate(bytes.maketrans(b"+/", b"-_")))
+    for digits in (data.hex(), data.hex(":")):
+        yield from (digits.encode(), digits.upper().encode())

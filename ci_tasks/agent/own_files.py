@@ -8,7 +8,7 @@ import os
 from typing import List, Tuple
 
 from . import run_directory
-from .files import content_of, replace_file
+from .files import content_of, pinned, replace_file
 from .records import AGENT_EVENTS, Event, Status, read_events
 
 _MOST_EVENTS = 1 << 22  # bytes
@@ -44,7 +44,7 @@ class OwnFiles:
     def add_event(self, event: Event) -> None:
         """Raises OSError, also for a pipe in the place of the file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-        with os.fdopen(os.open(self._paths.events, flags, 0o666), "wb") as out:
+        with os.fdopen(os.open(pinned(self._paths.events), flags, 0o666), "wb") as out:
             out.write(event.line().encode())
         self._events.append(event)
 

@@ -208,12 +208,13 @@ class ProbeOverlay:
 
 @dataclass(frozen=True)
 class ProbeRules:
-    """What the probe looks for: `packages` beside those that it always watches, and what `hooks` add. `overlays` are
-    directories with packages that come before all that is installed."""
+    """What the probe looks for: `packages` beside those that it always watches, and what `hooks` add; `own` are those
+    of the checkout. `overlays` are directories with packages that come before all that is installed."""
 
     packages: Tuple[str, ...] = ()
     hooks: Tuple[ProbeHook, ...] = ()
     overlays: Tuple[ProbeOverlay, ...] = ()
+    own: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -293,9 +294,10 @@ class Status:
     of `gpu_ids`, as far as nvidia-smi says. `daemon_silent_seconds`: for how long docker or podman has not answered.
     `longest_silence` are the most seconds without a byte of log.
     `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
-    job got, `masked` says whether they are masked in all that leaves the host. `signalled` and `concluded` are Slurm's:
-    a signal interrupted the agent, and the end of the Slurm job is included. `gone`: the agent died before it wrote an
-    end. `changed`: files of the agent that changed since, most likely by the job.
+    job got, `shell` those of other variables of the host's shell that reached it; `masked` says whether secrets are
+    masked in all that leaves the host. `signalled` and `concluded` are Slurm's: a signal interrupted the agent, and the
+    end of the Slurm job is included. `gone`: the agent died before it wrote an end. `changed`: files of the agent that
+    changed since, most likely by the job.
     """
 
     state: State = "planned"
@@ -327,6 +329,7 @@ class Status:
     slurm: Optional[SlurmAllocation] = None
     signalled: bool = False
     secrets: Tuple[str, ...] = ()
+    shell: Tuple[str, ...] = ()
     masked: bool = False
     concluded: bool = False
     gone: bool = False
@@ -608,11 +611,13 @@ class MaskedFiles:
 
 @dataclass(frozen=True)
 class CheckoutPart:
-    """The checkout, whose `path` is empty, or a submodule of it: a commit without parents, and its tree."""
+    """The checkout, whose `path` is empty, or a submodule of it: a commit without parents, and its tree. `flat` is the
+    tree of the checkout with the files of its submodules in their places, "" where that is `tree`."""
 
     path: str
     commit: str
     tree: str
+    flat: str = ""
 
 
 # -- Slurm -----------------------------------------------------------------------------------------------------------

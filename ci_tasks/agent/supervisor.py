@@ -26,7 +26,7 @@ from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.sampler import GpuSampler
 from .hang.watcher import MAX_SECONDS as LOOK_SECONDS
 from .hang.watcher import HangWatcher, timeout_allows
-from .job_environment import given_secrets, job_environment, secret_values, unmasked_secrets
+from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 from .log_file import RunLog
 from .own_files import OwnFiles
 from .records import End, Event, Plan, Status
@@ -72,6 +72,7 @@ class Supervisor:
             pid_start=me.pid_start,
             boot_id=me.boot_id,
             secrets=given_secrets(plan),
+            shell=shell_variables(),
         )
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
         self.stalled = False

@@ -1,20 +1,24 @@
 """A checkout's working tree → exactly it, in a fresh clone here: the local form of `actions/checkout`.
 
-It is byte for byte what is on disk, and verified file by file. A host does the same from what it is sent.
+It is byte for byte what is on disk, and proven as on a host. It borrows the objects of the repositories, and has their
+history.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.records import CheckoutPart
-from ci_tasks.agent.trees.git import DiskFull, HostGit, StoreError
-from ci_tasks.agent.trees.objects import TreeEntries
-from ci_tasks.agent.trees.workspace import check_out_tree, check_submodule
+from ci_tasks.agent.trees.git import DiskFull, StoreError
+from ci_tasks.agent.trees.workspace import check_out, check_parts
 from ci_tasks.checkout.git import Git
-from ci_tasks.checkout.object_store import CloneTarget
+from ci_tasks.checkout.object_store import ObjectStore
 from ci_tasks.checkout.record_tree import record_tree, whole_checkout
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.errors import Blocked, CheckoutError
@@ -32,21 +36,34 @@ def materialize(
 ) -> Checkout:
     """Make `workspace` a clone of `source`'s working tree, or of its revision `rev`; `origin/main` there is `base`.
 
-    Returns what was cloned, its tree hash proven equal. Raises CheckoutError.
+    Returns what was cloned, its tree proven equal. Raises CheckoutError.
     """
-    recorded = record_tree(source, CloneTarget(workspace.absolute()), rev=rev, base=base, overlays=overlays)
-    listings: dict[str, TreeEntries] = {}
-    # The checkout itself first, since it makes the directories in which its submodules belong.
-    for tree in reversed(recorded):
-        clone, part = tree.target.git_dir.parent, CheckoutPart(tree.path, tree.checkout.commit, tree.checkout.tree)
-        if tree.base:
-            Git(tree.target.git_dir).run("update-ref", f"refs/remotes/{BASE}", tree.base)
+    workspace = workspace.absolute()
+    workspace.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".recorded-", dir=workspace.parent) as scratch:
+        store = ObjectStore(Path(scratch, "store"))
+        recorded = record_tree(source, store, rev=rev, base=base, overlays=overlays, not_ours=workspace)
+        trees = {tree.path: tree for tree in recorded}
+
+        def lend(part: CheckoutPart, git_dir: str) -> None:
+            objects, lenders = Path(git_dir, "objects"), store.lenders[1:]
+            if part.path:
+                lenders = ["/".join([".."] * (part.path.count("/") + 3)) + "/.git/objects", *lenders]
+            else:
+                shutil.copytree(store.recorded, objects, dirs_exist_ok=True)
+            replace_file(str(objects / "info/alternates"), os.fsencode("".join(f"{line}\n" for line in lenders)))
+            repository = trees[part.path].repository
+            if repository and (shallow := repository.common / "shallow").exists():
+                shutil.copyfile(shallow, Path(git_dir, "shallow"))
+
+        parts = [CheckoutPart(tree.path, tree.checkout.commit, tree.checkout.tree, tree.flat) for tree in recorded]
         try:
-            if tree.path:
-                check_submodule(part, listings)
-            listings[tree.path] = check_out_tree(HostGit(str(clone / ".git"), str(clone)), part)
+            check_out(str(store.path), check_parts(parts), str(workspace), lend)
         except DiskFull as error:
             raise Blocked(str(error)) from None
         except StoreError as error:
             raise CheckoutError(f"the copy of {source} is not its tree: {error}") from None
+    for tree in recorded:
+        if tree.base:
+            Git(workspace / tree.path / ".git").run("update-ref", f"refs/remotes/{BASE}", tree.base)
     return replace(whole_checkout(recorded), path=str(source))

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ci_tasks.agent.trees.repositories import make_repository
-from ci_tasks.checkout.git import Git, GitError, quoted
+from ci_tasks.agent.trees.repositories import make_repository, quoted
+from ci_tasks.checkout.git import Git, GitError
 from ci_tasks.checkout.repository import open_repository
 from ci_tasks.checkout.revision import commit_of
 from ci_tasks.errors import CheckoutError

@@ -15,14 +15,14 @@ from functools import cached_property
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.trees.repositories import AS_ON_DISK, repository_config
-from ci_tasks.checkout.git import Git, quoted, user_setting
+from ci_tasks.agent.trees.repositories import AS_ON_DISK, quoted, repository_config
+from ci_tasks.checkout.git import Git, user_setting
 from ci_tasks.errors import CheckoutError
 
 _SHA256 = re.compile(r"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.MULTILINE)
 _SHARED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude", "logs/refs")
 _REFTABLE = b"[core]\n\trepositoryformatversion = 1\n[extensions]\n\trefstorage = reftable\n"
-_OWN = ("*_HEAD", "sharedindex.*", "logs/HEAD")
+_OWN = ("*_HEAD", "logs/HEAD", "info/sparse-checkout")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Repository:
         return any((self.objects / "pack").glob("*.promisor"))
 
     @cached_property
-    def _own(self) -> Path:
+    def own(self) -> Path:
         """A git directory of ours that has the repository's references, and goes with this object."""
         # Not by `tempfile`, nor `make_repository`, which needs it: a command that only looks has to start quickly.
         own = Path(os.environ.get("TMPDIR") or "/tmp", f"ci-tasks-git-{os.getpid()}-{os.urandom(8).hex()}")
@@ -67,6 +67,8 @@ class Repository:
         for file, name in found:
             if file.exists():
                 (own / name).symlink_to(file.absolute())
+        for file in self.git_dir.glob("sharedindex.*"):  # git renews the time of one that it reads
+            (own / file.name).write_bytes(file.read_bytes())
         config = repository_config(self.form, bare=False) + (_REFTABLE if (own / "reftable").is_dir() else b"")
         (own / "config").write_bytes(config)
         (own / "info/attributes").write_bytes(AS_ON_DISK)
@@ -79,13 +81,11 @@ class Repository:
         """git in the directory, for questions about commits."""
         return self.with_index(self.index)
 
-    def with_index(self, index: Path, objects: Path | None = None, excludes: str = "") -> Git:
-        """git on the files with another index. It puts new objects into `objects`, which borrows the repository's."""
+    def with_index(self, index: Path, excludes: str = "") -> Git:
+        """git on the files with another index."""
         env = {"GIT_WORK_TREE": str(self.top), "GIT_INDEX_FILE": str(index)}
-        if objects:
-            env["GIT_OBJECT_DIRECTORY"] = str(objects.absolute())
         settings = [f"core.excludesFile={excludes}"] if excludes else []
-        return Git(self._own, self.directory, env, settings=settings, partial=self.partial, owner=self)
+        return Git(self.own, self.directory, env, settings=settings, partial=self.partial, owner=self)
 
     @cached_property
     def excludes(self) -> str:

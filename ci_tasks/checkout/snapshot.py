@@ -1,4 +1,4 @@
-"""A checkout's working tree → exactly it, in parts that can be sent to a host."""
+"""A checkout's working tree → exactly it, as objects that can be sent to a host."""
 
 from __future__ import annotations
 
@@ -26,57 +26,47 @@ class SnapshotPart:
     commit: str
     tree: str
 
-    @cached_property
-    def reader(self) -> FileReader:
-        return FileReader(Git(self.store))
-
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkout as it was, the checkout itself before its submodules."""
+    """A checkout as it was, the checkout itself before its submodules. `flat` is the tree with the files of all."""
 
     checkout: Checkout
     parts: tuple[SnapshotPart, ...]
+    flat: str
+
+    @property
+    def store(self) -> Path:
+        return self.parts[0].store
+
+    @cached_property
+    def _reader(self) -> FileReader:
+        return FileReader(Git(self.store))
 
     def read(self, path: str) -> bytes | None:
-        """A file's content; links inside its repository are followed. None where there is no such file."""
+        """A file's content; links inside the checkout are followed. None where there is no such file."""
         if ".." in path.split("/"):
             return None
-        part, inside = self._part_of(path)
-        name = f"{part.tree}:{inside}"
+        name = f"{self.flat}:{path}"
         if "\n" not in name:  # the one character that such questions cannot have
-            return part.reader.read(name)
+            return self._reader.read(name)
         try:
-            return Git(part.store).run("cat-file", "blob", name)
+            return Git(self.store).run("cat-file", "blob", name)
         except GitError:
             return None
 
     def names(self, prefix: str = "", suffix: str = "") -> list[str]:
         """Paths of files and links that begin and end so, submodules included."""
-        matches = []
-        for part in self.parts:
-            above = f"{part.path}/" if part.path else ""
-            if not (prefix.startswith(above) or above.startswith(prefix)):
-                continue
-            directory = prefix[len(above) :].rpartition("/")[0]
-            below = ["--", f"{directory}/"] if directory else []
-            listed = Git(part.store).run("ls-tree", "-r", "-z", "--full-tree", part.tree, *below)
-            entries = (entry.split(b"\t", 1) for entry in listed.split(b"\0") if entry)
-            names = (above + os.fsdecode(name) for meta, name in entries if not meta.startswith(b"160000"))
-            matches += [name for name in names if name.startswith(prefix) and name.endswith(suffix)]
-        return sorted(matches)
+        directory = prefix.rpartition("/")[0]
+        below = ["--", f"{directory}/"] if directory else []
+        listed = Git(self.store).null_separated("ls-tree", "-r", "-z", "--name-only", "--full-tree", self.flat, *below)
+        return sorted(name for name in listed if name.startswith(prefix) and name.endswith(suffix))
 
     def select(self, pathspecs: Sequence[str]) -> list[str]:
         """Paths that git's pathspecs select in the checkout itself, as `git diff -- PATHSPEC` would if all were new."""
-        part = self.parts[0]
-        git = Git(part.store)
-        empty = git.text("hash-object", "-t", "tree", "/dev/null")
-        return git.null_separated("diff-tree", "-r", "-z", "--name-only", empty, part.tree, "--", *pathspecs)
-
-    def _part_of(self, path: str) -> tuple[SnapshotPart, str]:
-        around = (part for part in self.parts if not part.path or path.startswith(f"{part.path}/"))
-        part = max(around, key=lambda part: len(part.path))
-        return part, path[len(part.path) + 1 :] if part.path else path
+        git = Git(self.store)
+        empty = git.text("hash-object", "-t", "tree", os.devnull)
+        return git.null_separated("diff-tree", "-r", "-z", "--name-only", empty, self.parts[0].tree, "--", *pathspecs)
 
 
 def take_snapshot(
@@ -89,9 +79,6 @@ def take_snapshot(
 ) -> Snapshot:
     """`source`'s working tree, or its revision `rev`, as objects in the directory `store`, which may be there already
     and be in use. Raises CheckoutError, Blocked."""
-    recorded = record_tree(source, ObjectStore(store.absolute()), rev=rev, base=base, overlays=overlays)
-    parts = tuple(
-        SnapshotPart(tree.path, tree.target.git_dir, tree.checkout.commit, tree.checkout.tree)
-        for tree in reversed(recorded)
-    )
-    return Snapshot(replace(whole_checkout(recorded), path=str(source)), parts)
+    recorded = record_tree(source, made := ObjectStore(store), rev=rev, base=base, overlays=overlays)
+    parts = tuple(SnapshotPart(tree.path, made.path, tree.checkout.commit, tree.checkout.tree) for tree in recorded)
+    return Snapshot(replace(whole_checkout(recorded), path=str(source)), parts, recorded[0].flat)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,8 @@ class RemoteSnapshot:
             yield self.read_file(name) or ""
 
     def checkout_parts(self) -> list[CheckoutPart]:
-        return [CheckoutPart(part.path, part.commit, part.tree) for part in self.snapshot.parts]
+        top, *inside = (CheckoutPart(part.path, part.commit, part.tree) for part in self.snapshot.parts)
+        return [replace(top, flat=self.snapshot.flat), *inside]
 
 
 def start_host_snapshot(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.queries import LocalQueryRunner
@@ -33,7 +34,7 @@ def host_queries(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, li
     """What to ask of `host`."""
     queries = {}
     if gpus and host.gpus is None:
-        queries["gpus"] = _sinfo(host) if host.kind == "slurm" else ["nvidia-smi", "--list-gpus"]
+        queries["gpus"] = _sinfo(host) if host.kind == "slurm" else nvidia_smi.QUERY_GPUS
     # Of a cluster it is the login node that answers: pyxis shows there, while docker may be on the other nodes only.
     if container and host.runtime in _WORKS and (host.kind != "slurm" or host.runtime == "pyxis"):
         queries["container"] = [*_WORKS[host.runtime]]
@@ -52,12 +53,6 @@ def parse_facts(host: HostSpec, answers: Mapping[str, QueryAnswer], *, simulates
     )
 
 
-def parse_gpu_list(text: str) -> int:
-    """The number of GPUs in the output of `nvidia-smi --list-gpus` (a line `GPU 0: NVIDIA H200 (UUID: …)` each; a line
-    below one for each of its MIG devices)."""
-    return sum(line.startswith("GPU ") for line in text.splitlines())
-
-
 def parse_gres(text: str, name: str = "gpu") -> int:
     """The most GPUs that one node has, in the output of `sinfo --format=%G` (a line `gpu:h100:8(S:0-1),gpu:a100:2` for
     each kind of node). `name` is the resource with its type, or without one, which then counts all its types."""
@@ -72,16 +67,25 @@ def parse_gres(text: str, name: str = "gpu") -> int:
     return most
 
 
-def time_limit_query(host: HostSpec) -> list[str]:
-    """A line `PARTITION|LIMIT` for each partition; the default one's name ends in `*`."""
-    partition = [f"--partition={host.partition}"] if host.partition else []
-    return ["sinfo", "--noheader", "--format=%P|%l", *partition]
+# A line `PARTITION|LIMIT` for each partition; the default one's name ends in `*`.
+PARTITIONS_QUERY = ["sinfo", "--noheader", "--format=%P|%l"]
 
 
-def parse_time_limit(answer: QueryAnswer) -> float | None:
+def partition_problem(answer: QueryAnswer, partition: str | None) -> str:
+    """Why Slurm would take no job there; empty when it would."""
+    if answer.code != 0:
+        return "no sinfo on PATH" if answer.is_missing else f"sinfo: {answer.last_line}"
+    names = sorted({line.partition("|")[0].rstrip("*") for line in answer.out.split()})
+    # sbatch takes several names, separated by commas.
+    unknown = [name for name in (partition or "").split(",") if name and name not in names]
+    return f"no partition {unknown[0]}; partitions: {', '.join(names) or 'none'}" if unknown else ""
+
+
+def parse_time_limit(answer: QueryAnswer, partition: str | None = None) -> float | None:
     """The longest that a job may run, in minutes; None where there is no limit, or Slurm does not say. Limits are
     `infinite`, `30:00`, `1:00:00` or `2-00:00:00`."""
     lines = [line.strip().partition("|") for line in answer.out.splitlines()] if answer.code == 0 else []
+    lines = [line for line in lines if partition is None or line[0].rstrip("*") == partition]
     limits = [limit for name, _, limit in lines if name.endswith("*") or len({line[0] for line in lines}) == 1]
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limits[0]) if limits else None
     if found is None:
@@ -109,7 +113,7 @@ def _gpus(_: HostSpec, answer: QueryAnswer | None) -> tuple[int, str]:
         return 0, ""
     if answer.is_missing:
         return 0, "no nvidia-smi on PATH"
-    count = parse_gpu_list(answer.out) if answer.code == 0 else 0
+    count = len(nvidia_smi.parse_gpus(answer.out)) if answer.code == 0 else 0
     return count, "" if count else answer.last_line
 
 

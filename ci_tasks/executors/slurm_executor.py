@@ -36,9 +36,12 @@ class SlurmExecutor(SSHExecutor):
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         """`gpus` of the result are those of one node: how many nodes have them free is Slurm's business."""
-        query = {"limit": requirements.time_limit_query(self.spec)}
-        self._time_limit = requirements.parse_time_limit(self.run_queries(query, requirements.QUERY_TIMEOUT_S)["limit"])
+        query = {"partitions": requirements.PARTITIONS_QUERY}
+        answer = self.run_queries(query, requirements.QUERY_TIMEOUT_S)["partitions"]
+        self._time_limit = requirements.parse_time_limit(answer, self.spec.partition)
         facts = super().facts(gpus=gpus, container=container, simulates=simulates)
+        if problem := requirements.partition_problem(answer, self.spec.partition):
+            return replace(facts, scheduler_problem=problem)
         if facts.gpus < gpus and not facts.gpu_problem:
             return replace(facts, gpu_problem="no node has more, and a row over several nodes needs --nodes")
         return facts

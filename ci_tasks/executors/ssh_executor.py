@@ -133,17 +133,13 @@ class SSHExecutor:
         snapshot = taken.result() if isinstance(taken, Background) else taken
         snapshot = snapshot or take_host_snapshot(source, rev, base, overlays)
         key = host_cache.key(self.spec)
-        self._manager.set_code_packs(
-            [
-                CodePack(
-                    tree=part.tree,
-                    build=partial(packs.thin_pack, part),
-                    known_trees=tuple(packs.sent_trees(part.store, key)),
-                    mark_sent=partial(packs.record_sent_trees, part.store, key, [part.tree]),
-                )
-                for part in snapshot.parts
-            ]
+        pack = CodePack(
+            tree=snapshot.flat,
+            build=partial(packs.thin_pack, snapshot),
+            known_trees=tuple(packs.sent_trees(snapshot.store, key)),
+            mark_sent=partial(packs.record_sent_trees, snapshot.store, key, [snapshot.flat]),
         )
+        self._manager.set_code_packs([pack])
         self._code = RemoteSnapshot(snapshot.checkout, snapshot)
         return self._code
 

@@ -12,19 +12,22 @@ from ci_tasks.workflow.model import Row
 @dataclass(frozen=True)
 class HostFacts:
     """What was found on a host. `gpus` are those of one node, where it is a cluster. `container_problem` says why its
-    runtime cannot start one, `python_problem` why the Python that rows would get there is none for the checkout; empty
-    when it can, and is."""
+    runtime cannot start one, `python_problem` why the Python that rows would get there is none for the checkout,
+    `scheduler_problem` why Slurm takes no job; empty when it can, and is."""
 
     gpus: int = 0
     gpu_problem: str = ""
     container_problem: str = ""
     simulates: bool = True
     python_problem: str = ""
+    scheduler_problem: str = ""
 
 
 def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
     """What `row` needs and `host` does not have; empty when it can run there."""
     missing = []
+    if facts.scheduler_problem:
+        return [f"Slurm ({facts.scheduler_problem})"]
     if host.simulate and row.needed_gpus and not facts.simulates:
         return [
             "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simulated GPUs would touch the real locks"

@@ -65,6 +65,13 @@ def probe_deviation(probe: ProbeRules | None) -> Iterator[Deviation]:
         yield Deviation("probe", "none", here, "evidence from inside the job; --no-probe leaves it out")
 
 
+def host_deviations(host: HostSpec) -> Iterator[Deviation]:
+    """What hosts.yaml gives to every job of the host."""
+    if host.env:
+        here = " ".join(host.env)
+        yield Deviation("host env", "the runner's", here, f"hosts.yaml env of {host.name}; values are not shown")
+
+
 def overlay_deviations(checkout: Checkout) -> Iterator[Deviation]:
     for overlay in checkout.overlays:
         here = f"{overlay.title}, tree {overlay.tree[:12]}"

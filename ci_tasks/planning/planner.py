@@ -7,15 +7,23 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
+from ci_tasks.agent.containers.foreseen import container_deviations
 from ci_tasks.agent.containers.rules import DOCKER, PODMAN
 from ci_tasks.agent.gpus.request import JOB
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, InstallStep, InstallSteps, ProbeOverlay, ProbeRules
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
-from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks, lock_deviation
-from ci_tasks.planning.deviations import deviations, overlay_deviations, probe_deviation
+from ci_tasks.planning.container_rules import (
+    LOCK_DIR_ENV,
+    container_rules,
+    exclusive,
+    gpu_locks,
+    lock_deviation,
+)
+from ci_tasks.planning.deviations import deviations, host_deviations, overlay_deviations, probe_deviation
 from ci_tasks.planning.expression_references import depends_on_matrix, referenced_names
+from ci_tasks.planning.host_paths import container_of
 from ci_tasks.planning.nodes import node_lines
 from ci_tasks.planning.overlay_builds import build_steps, position
 from ci_tasks.planning.runners import architecture, check_runner
@@ -117,6 +125,7 @@ def make_plan(
     script = replace(script, probe=probe is not None)
     needed = _secrets(script, host)
     texts = [step.text for step in steps] + [" ".join(script.container)]
+    rules = container_rules(host, location.id, location.run_dir, location.lock_dir, _images(row, location))
     locks = gpu_locks(row, host, location.lock_dir, texts)
     plan = Plan(
         id=location.id,
@@ -147,12 +156,14 @@ def make_plan(
                 shared=setup is not None,
                 event=event,
             ),
+            *host_deviations(host),
+            *container_deviations(container_of(job, resolve, planned), rules),
             *lock_deviation(locks),
             *probe_deviation(probe),
             *overlay_deviations(location.checkout),
         ),
         host_env={**host.env, **({LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
-        container=container_rules(host, location.id, location.run_dir, location.lock_dir, _images(row, location)),
+        container=rules,
         script=render(replace(script, secrets=needed)),
         setup=setup.directory if setup else None,
         install=install,

@@ -198,11 +198,13 @@ _venv=${{_kept:-$CI_TASKS_RUN_DIR}}/tmp/venv
 export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
 """
 
-# Only into the row's own venv: what lies below it, and the host's Python, serve others too.
+# Into the row's own venv: what lies below it, and the host's Python, serve others too. Interpreters that the job makes
+# get it by PYTHONPATH.
 PROBE = r"""for _name in "$_venv"/lib/python*/site-packages; do
-  cp -f -- "$CI_TASKS_RUN_DIR"/bin/probe/* "$_name" 2> /dev/null ||
+  cp -f -- "$CI_TASKS_RUN_DIR"/bin/probe/ci_tasks_probe* "$_name" 2> /dev/null ||
     echo "ci-tasks: $_name cannot be written, so the probe does not see its processes" >&2
 done
+export PYTHONPATH="$CI_TASKS_RUN_DIR/bin/probe/start${PYTHONPATH:+:$PYTHONPATH}"
 """
 
 SETUP_TAIL = r"""# What rows take over: what the steps left in GITHUB_PATH and GITHUB_ENV.

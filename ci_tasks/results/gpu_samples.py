@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 
-from ci_tasks.agent.gpus.sample_file import merged
+from ci_tasks.agent.gpus.sample_file import FREED_SECONDS, LISTED_SECONDS, merged
 from ci_tasks.agent.gpus.xids import HARDWARE_ERRORS, PROGRAM_ERRORS
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import GpuProcessSample, GpuSample
+from ci_tasks.agent.records import GpuSample
 from ci_tasks.errors import counted
 from ci_tasks.records import GpuPeaks, GpuUse
 
@@ -51,9 +51,8 @@ def gpu_use(
     if not by_gpu:
         return None
     holders = {uuid: _holders(several) for uuid, several in by_gpu.items()}
-    strangers = tuple(sentence for uuid, several in by_gpu.items() for sentence in _strangers(several, holders[uuid]))[
-        :_MOST_SENTENCES
-    ]
+    shared = [sentence for uuid, several in by_gpu.items() for sentence in _strangers(several, holders[uuid])]
+    strangers = tuple(shared[:_MOST_SENTENCES])
     oddities = [
         *strangers,
         *(sentence for uuid, several in by_gpu.items() for sentence in _used_before(several, holders[uuid])),
@@ -90,6 +89,17 @@ def own_samples(
 
 def by_clock(samples: Iterable[GpuSample], ahead: float) -> list[GpuSample]:
     return [replace(sample, t=max(0.0, sample.t - ahead)) if ahead else sample for sample in samples]
+
+
+def since(samples: Iterable[GpuSample], locked_at: float) -> list[GpuSample]:
+    """Without what the GPUs' last user had: its memory takes a moment to be free, and its processes are in the list of
+    nvidia-smi for some seconds."""
+    fresh = locked_at + LISTED_SECONDS
+    return [
+        replace(sample, processes=tuple(one for one in sample.processes if sample.t >= fresh or one.owner != "other"))
+        for sample in samples
+        if sample.t >= locked_at + FREED_SECONDS or not sample.is_measurement
+    ]
 
 
 def gib(mib: float) -> str:
@@ -146,7 +156,8 @@ def _strangers(several: Sequence[GpuSample], holders: Sequence[_Holder]) -> list
 def _used_before(several: Sequence[GpuSample], holders: Sequence[_Holder]) -> list[str]:
     """Memory in use when the sampling began, of a GPU on which no other's process is shown."""
     first = several[0]
-    is_own = any(process.owner == "run" for process in first.processes)
+    # A merged line may have memory of the row.
+    is_own = first.seconds > 1 or any(process.owner == "run" for process in first.processes)
     if (first.used or 0) < _NOTABLE_MIB or is_own or _strangers(several, holders):
         return []
     return [f"GPU {first.gpu} had {gib(first.used or 0)} in use at its first sample ({_clock(first.t)})"]
@@ -162,9 +173,7 @@ def _slowdowns(several: Sequence[GpuSample]) -> list[str]:
 
 def _ecc_errors(several: Sequence[GpuSample]) -> list[str]:
     errors = _increase([sample.uncorrected for sample in several])
-    if not errors:
-        return []
-    return [f"{counted(errors, 'uncorrected ECC error')} on GPU {several[0].gpu}"]
+    return [f"{counted(errors, 'uncorrected ECC error')} on GPU {several[0].gpu}"] if errors else []
 
 
 def _xids(samples: Iterable[GpuSample], own: Collection[str]) -> list[str]:
@@ -215,7 +224,7 @@ def _fullest(
             share = (sample.used or 0) / (sample.total or 1 << 40)
             if end - _FULLEST_SECONDS <= sample.t <= end and (best is None or share > best[0]):
                 best = share, sample
-    if best is None or not best[1].used:
+    if best is None or (best[1].used or 0) < _NOTABLE_MIB:  # a sample a second does not show why it was full
         return ""
     sample = best[1]
     total = f" of {gib(sample.total)}" if sample.total else ""
@@ -234,20 +243,14 @@ def _memory_of(sample: GpuSample, holders: Iterable[_Holder]) -> dict[str, int]:
     owners = {holder.pid: holder.owner for holder in holders}
     memory = {"run": 0, "other": 0, "unknown": 0}
     for process in sample.processes:
-        memory[_owner(process, owners)] += process.memory or 0
+        memory[owners.get(process.pid, process.owner)] += process.memory or 0
     return memory
-
-
-def _owner(process: GpuProcessSample, owners: Mapping[int, str]) -> str:
-    return owners.get(process.pid, process.owner)
 
 
 def _increase(values: Iterable[int | None]) -> int | None:
     """By how much a counter has grown. One that was reset meanwhile counts from there."""
     known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return sum(max(0, after - before) for before, after in pairwise(known))
+    return sum(max(0, after - before) for before, after in pairwise(known)) if known else None
 
 
 def _gpus(numbers: Sequence[int]) -> str:

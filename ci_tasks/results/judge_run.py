@@ -54,12 +54,12 @@ from ci_tasks.results import own_modules
 from ci_tasks.results.analysis import JobKnowledge, analyse, hang_of
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.clock import clock_ahead, local_status
-from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
+from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use, since
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_large_log, read_log
 from ci_tasks.results.log_scanner import blocks
 from ci_tasks.results.overlay_evidence import with_overlay_uses
-from ci_tasks.results.probe_evidence import probe_summary, read_run_evidence, with_imports
+from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.record import LARGEST_EVENTS, events_of, is_over, new_record, save_record
 from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
@@ -72,7 +72,6 @@ _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is comp
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _LARGEST_SAMPLES = 1 << 23
-_LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
 
 
 def judge_run(run: RunDir) -> RunRecord:
@@ -100,7 +99,7 @@ def judge_run(run: RunDir) -> RunRecord:
     record = replace(record, triage=triage if verdict.status != PASSED else None)
     record = _with_evidence(record, run, plan, calls)
     record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
-    record = _with_gpu_use(record, read_gpu_use(run, record, status.ended_at))
+    record = _with_gpu_use(record, _read_gpu_use(run, record, status.ended_at, events))
     return save_record(run, record)
 
 
@@ -132,7 +131,11 @@ def _with_evidence(
     evidence = read_run_evidence(run)
     environment = with_imports(record.environment, evidence, plan.test)
     record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
-    probe = read_plan(run).probe
+    given = read_plan(run)
+    probe = given.probe
+    if probe is not None and evidence is not None:
+        elsewhere = imported_elsewhere(evidence, probe.own, given.workspace, calls)
+        record = replace(record, deviations=(*record.deviations, *elsewhere))
     overlays = record.checkout.overlays if record.checkout else ()
     built = {overlay.name: text for overlay in overlays if (text := _built_files(run, overlay.name)) is not None}
     return with_overlay_uses(record, evidence, probe.overlays if probe else (), built)
@@ -189,12 +192,13 @@ def _packages_used_again(events: Sequence[Event]) -> list[Deviation]:
     return [Deviation("packages", "resolved anew in each run", name, why) for name in names]
 
 
-def read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None) -> GpuUse | None:
-    """What gpu.jsonl shows of the run's GPUs; None where there is none, or it has nothing of them."""
+def _read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None, events: Sequence[Event]) -> GpuUse | None:
+    """What gpu.jsonl shows of the run's GPUs from the moment at which it had their locks; None where it has nothing of
+    them."""
     uuids = {uuid for attempt in record.attempts[-1:] for uuid in attempt.gpu_uuids}
-    out_of_memory = record.cause in OUT_OF_MEMORY
-    samples = gpu_samples(run)
-    return gpu_use(samples, uuids=uuids, ids=record.gpu_ids, ended_at=ended_at, out_of_memory=out_of_memory)
+    samples = since(gpu_samples(run), max((event.t for event in events if event.event == "gpus"), default=0.0))
+    oom = record.cause in OUT_OF_MEMORY
+    return gpu_use(samples, uuids=uuids, ids=record.gpu_ids, ended_at=ended_at, out_of_memory=oom)
 
 
 def gpu_samples(run: RunDir) -> list[GpuSample]:
@@ -208,8 +212,8 @@ def _with_gpu_use(record: RunRecord, use: GpuUse | None) -> RunRecord:
     ran out of it."""
     if use is None:
         return record
-    held = "held by others, too"
-    others = [Deviation("memory of its GPUs", "locked for the row", held, sentence) for sentence in use.strangers]
+    held = ("memory of its GPUs", "locked for the row", "held by others, too")
+    others = [Deviation(*held, sentence) for sentence in use.strangers]
     reason = "; ".join(filter(None, [record.reason, use.fullest]))
     return replace(record, gpu_use=use, deviations=(*record.deviations, *others), reason=reason)
 
@@ -245,10 +249,7 @@ def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
 
 
 def _junit(run: RunDir) -> Junit | None:
-    try:
-        return read_junit(read_file(run.junit, _LARGEST_JUNIT))
-    except OSError:
-        return None
+    return read_junit(pieces_of(run.junit))
 
 
 def _environment(run: RunDir) -> Environment:

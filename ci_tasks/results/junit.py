@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
+from xml.parsers import expat
 
 from ci_tasks.agent.quick_dataclass import dataclass
+
+_FAULTS = ("failure", "error")
 
 
 @dataclass(frozen=True)
@@ -23,28 +26,55 @@ class Junit:
         return self.tests - self.skipped
 
 
-def read_junit(text: bytes) -> Junit | None:
-    """The counts of a JUnit file, or None for a file that is not one: a run that was killed leaves half of it."""
-    if b"<!DOCTYPE" in text or b"<!ENTITY" in text or b"\0" in text:
-        return None  # pytest writes none of them; an entity bomb, perhaps hidden in UTF-16, would be dangerous
+def read_junit(pieces: Iterable[bytes]) -> Junit | None:
+    """The counts of a JUnit file, read as a stream; None for a file that is not one: a run that was killed leaves half
+    of it."""
+    counts = _Counts()
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = _refuse  # pytest writes none; an entity bomb needs one
+    parser.StartElementHandler, parser.EndElementHandler = counts.begin, counts.end
     try:
-        root = ElementTree.fromstring(text)
-    except (ElementTree.ParseError, ValueError, LookupError):  # the last two for encodings that nobody knows
+        for piece in pieces:
+            if b"\0" in piece:  # UTF-16
+                return None
+            parser.Parse(piece, False)
+        parser.Parse(b"", True)
+    except (expat.ExpatError, ValueError, LookupError):  # the last two for encodings that nobody knows
         return None
-    cases = list(root.iter("testcase"))
-    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skipped = [case for case in cases if _is_skipped(case)]
-    return Junit(len(cases), len(bad), len(skipped), _first(bad[0]) if bad else "")
+    return Junit(counts.tests, counts.failures, counts.skipped, counts.first)
 
 
-def _is_skipped(case: ElementTree.Element) -> bool:
-    skipped = case.find("skipped")
-    return skipped is not None and skipped.get("type") != "pytest.xfail"
+def _refuse(*_declaration: object) -> None:
+    raise ValueError("a document type")
 
 
-def _first(case: ElementTree.Element) -> str:
-    fault = case.find("failure")
-    if fault is None:
-        fault = case.find("error")
-    message = (fault.get("message") or "").splitlines() if fault is not None else []
-    return f"{case.get('name')}: {message[0] if message else 'failed'}"
+class _Counts:
+    """`inside` are the elements that are open, `faults` what lies directly below the test case: its failure's or
+    error's first line."""
+
+    def __init__(self) -> None:
+        self.tests = self.failures = self.skipped = 0
+        self.first = ""
+        self._inside: list[str] = []
+        self._name = ""
+        self._faults: dict[str, str] = {}
+        self._is_skipped = False
+
+    def begin(self, tag: str, attributes: dict[str, str]) -> None:
+        if tag == "testcase":
+            self._name, self._faults, self._is_skipped = str(attributes.get("name")), {}, False
+        elif self._inside[-1:] == ["testcase"]:
+            if tag in _FAULTS:
+                self._faults.setdefault(tag, next(iter(attributes.get("message", "").splitlines()), "failed"))
+            self._is_skipped |= tag == "skipped" and attributes.get("type") != "pytest.xfail"
+        self._inside.append(tag)
+
+    def end(self, tag: str) -> None:
+        self._inside.pop()
+        if tag == "testcase":
+            self.tests += 1
+            self.skipped += self._is_skipped
+            if self._faults:
+                said = self._faults.get("failure") or self._faults["error"]
+                self.first = self.first or f"{self._name}: {said}"
+                self.failures += 1

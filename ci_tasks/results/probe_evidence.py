@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.containers.docker_argv import DockerArgvError, is_run, parse_run
+from ci_tasks.agent.containers.mounts import bind_mount
 from ci_tasks.agent.files import read_file
 from ci_tasks.agent.probe.evidence import MAX_WRITTEN
 from ci_tasks.agent.probe.records import (
-    CALLBACK,
     TASK,
     UNCAUGHT,
-    UNRETRIEVED,
     ImportedModule,
     NotedException,
     ProcessEvidence,
@@ -176,6 +176,40 @@ def conflicts(evidence: RunEvidence) -> Iterator[str]:
             yield truncated(f"{name}: {' and '.join(places)}", _MAX_TEXT)
 
 
+def imported_elsewhere(
+    evidence: RunEvidence, own: Iterable[str], workspace: str, calls: Iterable[DockerInvocation]
+) -> Iterator[Deviation]:
+    """Packages of the checkout that processes imported from somewhere else, so that other code was tested. A copy that
+    was installed from a directory, and not from an index, is one of the checkout."""
+    places = [workspace, *_places_in_containers(workspace, calls)]
+    for name in own:
+        modules = [module for module in imported_modules(evidence) if module.name == name]
+        origins = [module.origin for module in modules if not module.local and not _is_below(module.origin, places)]
+        if origins:
+            here = truncated(" and ".join(visible(origin.encode("utf-8", "replace")) for origin in origins), _MAX_TEXT)
+            yield Deviation(
+                f"import {name}", "the checkout's", here, "a process imported it from there, not from your tree"
+            )
+
+
+def _places_in_containers(workspace: str, calls: Iterable[DockerInvocation]) -> Iterator[str]:
+    """Where containers have the workspace, or parts of it."""
+    for call in calls:
+        try:
+            mounts = [bind_mount(item) for item in parse_run(call.here).options] if is_run(call.here) else []
+        except DockerArgvError:
+            continue
+        for source, place in mounts:
+            if f"{source}/".startswith(f"{workspace}/"):
+                yield place
+            elif source.startswith("/") and f"{workspace}/".startswith(source.rstrip("/") + "/"):
+                yield place.rstrip("/") + workspace[len(source.rstrip("/")) :]
+
+
+def _is_below(origin: str, places: Iterable[str]) -> bool:
+    return any(origin.startswith(place.rstrip("/") + "/") for place in places if place)
+
+
 # -- what a suite's hooks noted ----------------------------------------------------------------------------------------
 
 
@@ -238,10 +272,7 @@ def _place_name(failure: NotedException) -> str:
     name = visible(failure.name.encode("utf-8", "replace"))
     if failure.kind == UNCAUGHT:
         return f"thread {name}".strip() if failure.where == "thread" else ""
-    if failure.kind == UNRETRIEVED and failure.where == "future":
-        return "future that nobody asked"
-    words = {TASK: "task", UNRETRIEVED: "task that nobody awaited", CALLBACK: "asyncio"}
-    return f"{words.get(failure.kind, '')} {name}".strip()
+    return f"task {name}".strip() if failure.kind == TASK else name
 
 
 def peak_memory(evidence: RunEvidence) -> Iterator[RankMemory]:

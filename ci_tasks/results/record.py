@@ -148,11 +148,19 @@ def new_record(
         gpu_ids=gpu_ids,
         log=LogDigest(status.log_bytes, status.log_sha256),
         evidence=verdict.evidence,
-        deviations=tuple(dict.fromkeys([*foreseen, *observed, *_changed_files(status), *_slurm_exit_code(status)])),
+        deviations=tuple(
+            dict.fromkeys([*foreseen, *observed, *_shell(status), *_changed_files(status), *_slurm_exit_code(status)])
+        ),
         environment=around,
         left=status.left,
         attempts=(attempt,),
     )
+
+
+def _shell(status: Status) -> list[Deviation]:
+    """By name: a value may hold a password."""
+    why = "set in the shell on the host; values are not shown"
+    return [Deviation("shell variables", "the runner's", " ".join(status.shell), why)] if status.shell else []
 
 
 def _changed_files(status: Status) -> list[Deviation]:
@@ -172,7 +180,7 @@ def _slurm_exit_code(status: Status) -> list[Deviation]:
         why = f"Slurm saw exit code {slurm.exit_code}, which counts; a job is the same user as its agent"
         return [Deviation("status.json", "out of the job's reach", f"says exit code {slurm.claimed}", why)]
     if slurm.exit_code is None and status.end == END_EXIT:
-        why = f"squeue, sacct and the completion log do not know job {slurm.job} any more"
+        why = f"neither squeue nor sacct knows job {slurm.job} any more"
         return [Deviation("exit code", "told by the runner", "not verified by Slurm", why)]
     return []
 

@@ -22,7 +22,7 @@ from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.host_sessions import HostRequirements, HostSession
 from ci_tasks.run.job_outputs import JobRows
-from ci_tasks.run.probe_rules import probe_rules
+from ci_tasks.run.probe_rules import own_packages, probe_rules
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.ray import starts_ray
 
@@ -43,6 +43,7 @@ class RowPlanner:
     batch: Batch
     simulates: bool
     _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
+    _own: dict[str, tuple[str, ...]] = field(default_factory=dict)  # packages of the checkout, by host
     _silences: dict[str, dict[str, float]] = field(default_factory=dict)  # by label
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
@@ -122,9 +123,15 @@ class RowPlanner:
             keep=request.keep,
             image=request.image,
             nodes=request.nodes,
-            probe=probe_rules(self.source.suite) if request.probe else None,
+            probe=probe_rules(self.source.suite, self._own_packages(session)) if request.probe else None,
         )
         return make_plan(self.source.workflow, self.job_rows.job, row, session.spec, event, self.overrides, place)
+
+    def _own_packages(self, session: HostSession) -> tuple[str, ...]:
+        if session.name not in self._own:
+            repository, read_file = self.job_rows.context.repository, session.code.read_file
+            self._own[session.name] = tuple(own_packages(self.source.suite, repository, read_file))
+        return self._own[session.name]
 
     def _hang_minutes(self, row: Row) -> float:
         """After how much silence its processes are looked at: three times as much as where it passed, at least ten."""

@@ -1,14 +1,13 @@
-"""Every key of GitHub's workflow syntax, and what becomes of it here.
-
-From "Workflow syntax for GitHub Actions" and SchemaStore's github-workflow.json. `<id>` stands for any name, `[]` for
-an item of a list. A key without keys below it, such as `env` or `concurrency`, stands for whatever is below it.
-"""
+"""The keys of GitHub's workflow syntax and what becomes of each here, as `keys.txt` has them."""
 
 from __future__ import annotations
 
+import pkgutil
+import re
 from collections.abc import Iterator
 from enum import Enum
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 from ci_tasks.yaml_lines import Map
@@ -16,9 +15,9 @@ from ci_tasks.yaml_lines import Map
 
 class Treatment(Enum):
     SUPPORTED = "supported"
-    REFUSED = "refused"  # a job that has it is an error before anything runs
-    WITHOUT_EFFECT = "without effect"  # a deviation
-    TEXT = "text"  # for people: nothing runs otherwise because of it
+    REFUSED = "refused"
+    WITHOUT_EFFECT = "without-effect"
+    TEXT = "text"
 
 
 class KeySpec(NamedTuple):
@@ -37,81 +36,19 @@ class FoundKey(NamedTuple):
     valid: tuple[str, ...]
 
 
-_SUPPORTED = KeySpec(Treatment.SUPPORTED)
-_TEXT = KeySpec(Treatment.TEXT)
-
-
-def _refused(why: str) -> KeySpec:
-    return KeySpec(Treatment.REFUSED, why)
-
-
-def _without_effect(why: str) -> KeySpec:
-    return KeySpec(Treatment.WITHOUT_EFFECT, why)
-
-
-_PERMISSIONS = _without_effect("a token has the permissions that it was made with")
-_CONCURRENCY = _without_effect("every row that is asked for runs")
-_BY_NAME = _without_effect("the row was asked for by name")
-
-_DEFAULTS = {"defaults.run.shell": _SUPPORTED, "defaults.run.working-directory": _SUPPORTED}
-_INPUT = {
-    **dict.fromkeys(("type", "default"), _SUPPORTED),
-    **dict.fromkeys(("required", "description"), _TEXT),
-}
-_STEP = {
-    **dict.fromkeys(("id", "if", "name", "uses", "run", "working-directory", "shell", "with", "env"), _SUPPORTED),
-    **dict.fromkeys(("continue-on-error", "timeout-minutes"), _SUPPORTED),
-    **dict.fromkeys(("background", "wait", "wait-all", "cancel", "parallel"), _refused("steps run one after another")),
-}
-_CONTAINER = {
-    **dict.fromkeys(("image", "env", "volumes", "options"), _SUPPORTED),
-    "credentials": _without_effect("docker's own login on this host counts"),
-    "ports": _without_effect("nothing outside is to reach the job"),
-}
-_JOB = {
-    **dict.fromkeys(("needs", "if", "runs-on.labels", "outputs", "env"), _SUPPORTED),
-    **dict.fromkeys(("timeout-minutes", "continue-on-error", "strategy.matrix"), _SUPPORTED),
-    "name": _TEXT,
-    "runs-on.group": _without_effect("the row runs on the host that was asked for"),
-    "permissions": _PERMISSIONS,
-    "environment": _without_effect("its approval, variables and secrets are not asked for"),
-    "concurrency": _CONCURRENCY,
-    **_DEFAULTS,
-    **{f"steps.[].{key}": spec for key, spec in _STEP.items()},
-    "strategy.fail-fast": _without_effect("only --fail-fast cancels other rows"),
-    "strategy.max-parallel": _without_effect("--jobs and the GPUs decide how many rows run at once"),
-    **{f"container.{key}": spec for key, spec in _CONTAINER.items()},
-    "services": _refused("service containers are not supported"),
-    **dict.fromkeys(("uses", "with", "secrets"), _refused("reusable workflows are not supported")),
-    "snapshot": _without_effect("no image is made"),
-}
-_OTHER_EVENTS = (
-    *("branch_protection_rule", "check_run", "check_suite", "create", "delete", "deployment", "deployment_status"),
-    *("discussion", "discussion_comment", "fork", "gollum", "image_version", "issue_comment", "issues", "label"),
-    *("merge_group", "milestone", "page_build", "project", "project_card", "project_column", "public"),
-    *("pull_request_comment", "pull_request_review", "pull_request_review_comment", "push", "registry_package"),
-    *("release", "repository_dispatch", "schedule", "status", "watch", "workflow_run"),
-)
-_BY_HAND = ("workflow_call", "workflow_dispatch")
-KEYS = {
-    **dict.fromkeys(("name", "run-name"), _TEXT),
-    # Rows run as for a pull request that was labelled.
-    **{
-        f"on.{event}.{key}": _SUPPORTED if key == "types" else _BY_NAME
-        for event in ("pull_request", "pull_request_target")
-        for key in ("types", "branches", "branches-ignore", "tags", "tags-ignore", "paths", "paths-ignore")
-    },
-    **{f"on.{event}": _without_effect("rows run as for a pull request") for event in _OTHER_EVENTS},
-    **{f"on.{event}.inputs.<id>.{key}": spec for event in _BY_HAND for key, spec in _INPUT.items()},
-    **{f"on.workflow_dispatch.inputs.<id>.{key}": _TEXT for key in ("options", "deprecationMessage")},
-    "on.workflow_call.outputs": _without_effect("nobody calls the workflow"),
-    "on.workflow_call.secrets": _SUPPORTED,
-    "env": _SUPPORTED,
-    "permissions": _PERMISSIONS,
-    "concurrency": _CONCURRENCY,
-    **_DEFAULTS,
-    **{f"jobs.<id>.{key}": spec for key, spec in _JOB.items()},
-}
+@cache
+def keys() -> dict[str, KeySpec]:
+    """By their paths."""
+    table: dict[str, KeySpec] = {}
+    for line in (pkgutil.get_data(__name__, "keys.txt") or b"").decode().splitlines():
+        if not line.startswith("#"):
+            words, _, why = line.partition(" | ")
+            treatment, *paths = words.split()
+            spec = KeySpec(Treatment(treatment), why)
+            for path in paths:
+                choices = [part.split(",") for part in re.split(r"[{}]", path)]
+                table.update(("".join(parts), spec) for parts in product(*choices))
+    return table
 
 
 def find(path: str) -> KeySpec | None:
@@ -124,7 +61,7 @@ def find(path: str) -> KeySpec | None:
         if part not in valid and "<id>" not in valid:
             return None
         at = f"{at}.{part if part in valid else '<id>'}".lstrip(".")
-    return KEYS.get(at, _SUPPORTED)
+    return keys().get(at, KeySpec(Treatment.SUPPORTED))
 
 
 def children(path: str) -> tuple[str, ...]:
@@ -150,8 +87,8 @@ def walk(body: Map, path: str = "") -> Iterator[FoundKey]:
 @cache
 def _children() -> dict[str, tuple[str, ...]]:
     below: dict[str, dict[str, None]] = {}
-    for path in KEYS:
+    for path in keys():
         parts = path.split(".")
         for length in range(len(parts)):
             below.setdefault(".".join(parts[:length]), {})[parts[length]] = None
-    return {path: tuple(keys) for path, keys in below.items()}
+    return {path: tuple(names) for path, names in below.items()}

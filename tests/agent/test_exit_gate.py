@@ -80,7 +80,7 @@ def test_an_archive_of_a_run_with_secrets_stays_behind_and_is_named(run: RunDir,
     assert (left["path"], left["why"]) == ("log", ARCHIVE)
 
 
-@pytest.mark.parametrize("steps", range(11))
+@pytest.mark.parametrize("steps", range(0, 10, 3))
 def test_a_stop_leaves_everything_as_it_was_for_the_next_pass(run: RunDir, steps: int) -> None:
     """It is asked for between any two chunks: nothing is lost, and what is fetched later is masked then."""
     put(run, "agent.log", b"." * (2 << 20))

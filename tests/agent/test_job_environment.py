@@ -33,6 +33,8 @@ MACHINES = {
     "PIP_INDEX_URL": "https://index",
     "HF_ENDPOINT": "https://hub",
     "DOCKER_HOST": "unix:///x",
+    "SLURM_CONF": "/opt/slurm.conf",
+    "ENROOT_CACHE_PATH": "/cache",
 }
 SECRET = "s3cret-w/ $chars'\""
 MULTI_LINE = "first-line\nsecond-line\nzz"
@@ -54,6 +56,8 @@ def test_the_jobs_environment_is_the_machines_and_the_plans_not_the_callers(run:
     assert "ABSENT" not in got
     assert got["PATH"] == os.environ["PATH"]
     assert got["CI_TASKS_RUN_DIR"] == str(run.path)
+    assert {*MACHINES} - {"HOME", "LC_ALL"} <= set(run.status().shell)
+    assert not {"HOME", "LC_ALL", "PATH", "WANDB_API_KEY", *CALLERS} & set(run.status().shell)
 
 
 def test_a_secret_reaches_the_job_and_no_file_and_no_argv(run: Run, until: Callable[..., Any]) -> None:

@@ -39,15 +39,12 @@ def commit(path: Path, message: str = "commit") -> str:
 
 
 def fingerprint(root: Path) -> dict[str, tuple[object, ...]]:
-    """Names, modes, contents and times of everything below `root`. Not the times of git's objects and of a split
-    index's shared half: git itself renews them whenever it meets them, so that `git gc` does not take them away."""
+    """Names, modes, contents and times of everything below `root`."""
     hashes: dict[str, tuple[object, ...]] = {}
     for directory, names, files in os.walk(os.fsencode(root)):
         for name in [*names, *files]:
             path = os.path.join(directory, name)
             stat = os.lstat(path)
-            renewed = b"/.git/objects/" in path + b"/" or b"/modules/" in path or b"/sharedindex." in path
-            when = 0 if renewed else stat.st_mtime_ns
             if os.path.islink(path):
                 content = os.readlink(path)
             elif os.path.isfile(path):
@@ -55,7 +52,7 @@ def fingerprint(root: Path) -> dict[str, tuple[object, ...]]:
                     content = hashlib.sha256(source.read()).digest()
             else:
                 content = b""
-            hashes[repr(path)] = (stat.st_mode, when, content)
+            hashes[repr(path)] = (stat.st_mode, stat.st_mtime_ns, content)
     return hashes
 
 

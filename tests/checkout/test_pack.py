@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.agent.file_lock import file_lock
-from ci_tasks.agent.trees.repositories import RepositoryRefs
 from ci_tasks.checkout.git import GitError
 from ci_tasks.checkout.pack import prune_store, record_sent_trees, sent_trees, thin_pack
-from ci_tasks.checkout.snapshot import SnapshotPart, take_snapshot
+from ci_tasks.checkout.snapshot import take_snapshot
 
 repositories = sys.modules["ci_tasks_tests_repositories"]
 git = repositories.git
@@ -42,7 +42,7 @@ def test_the_last_trees_of_every_host_are_remembered_newest_first(repo: Path, st
     for name in trees:
         record_sent_trees(store, "h100a", [name])
     record_sent_trees(store, "h100b\n/../x", trees[:2])
-    assert sent_trees(store, "h100a") == trees[:1:-1]
+    assert sent_trees(store, "h100a") == trees[:2:-1]
     assert sent_trees(store, "h100b\n/../x") == [trees[1], trees[0]]
     assert sent_trees(store, "nobody") == []
 
@@ -54,18 +54,10 @@ def test_a_tree_that_is_sent_again_is_the_newest(repo: Path, store: Path) -> Non
     assert sent_trees(store, "box") == trees
 
 
-def test_a_reference_that_lost_its_content_is_none(repo: Path, store: Path) -> None:
-    """As after a power failure."""
-    name = tree(repo, store, "a\n")
-    record_sent_trees(store, "box", [name])
-    next((store / "refs/hosts").glob(f"*/{name}")).write_text("")
-    assert sent_trees(store, "box") == []
-
-
 def test_objects_that_nothing_needs_are_removed_after_a_day(repo: Path, store: Path) -> None:
     lost, kept, young = (tree(repo, store, text) for text in ("lost\n", "kept here\n", "young\n"))
     record_sent_trees(store, "box", [kept])
-    for directory, _, files in os.walk(store / "objects"):
+    for directory, _, files in os.walk(store / "recorded"):
         for name in files:
             if not young.endswith(name):
                 os.utime(os.path.join(directory, name), (time.time() - 2 * DAY,) * 2)
@@ -79,49 +71,36 @@ def test_a_host_of_long_ago_is_forgotten(repo: Path, store: Path) -> None:
     assert sent_trees(store, "box") == []
 
 
-def test_what_killed_commands_left_is_removed_after_a_day(store: Path) -> None:
-    (store / "index-old").mkdir()
-    prune_store(store)
-    assert (store / "index-old").exists()
-    prune_store(store, now=time.time() + 2 * DAY)
-    assert not (store / "index-old").exists()
-
-
 def test_it_is_tidied_by_itself_once_a_day(repo: Path, store: Path) -> None:
     name = tree(repo, store, "a\n")
+    record_sent_trees(store, "long ago", [name])
     record_sent_trees(store, "box", [name])
-    (store / "index-old").mkdir()
-    for path in ("index-old", "tidied"):
-        os.utime(store / path, (time.time() - 2 * DAY,) * 2)
+    for path in (*store.glob("sent-*"), store / "tidied"):
+        os.utime(path, (time.time() - 91 * DAY,) * 2)
     record_sent_trees(store, "box", [name])
-    assert not (store / "index-old").exists()
+    assert (sent_trees(store, "long ago"), sent_trees(store, "box")) == ([], [name])
     assert time.time() - (store / "tidied").stat().st_mtime < DAY
 
 
-def test_a_store_in_use_is_not_tidied(store: Path) -> None:
-    (store / "index-old").mkdir()
+def test_a_store_in_use_is_not_tidied(repo: Path, store: Path) -> None:
+    record_sent_trees(store, "box", [tree(repo, store, "a\n")])
     with file_lock(str(store / "lock"), exclusive=True, timeout=0):
-        prune_store(store, now=time.time() + 2 * DAY)
-    assert (store / "index-old").exists()
+        prune_store(store, now=time.time() + 91 * DAY)
+    assert sent_trees(store, "box") != []
 
 
 def test_a_store_with_holes_is_tidied_and_works_again(repo: Path, store: Path, tmp_path: Path) -> None:
     name = tree(repo, store, "a\n")
     record_sent_trees(store, "box", [name])
     blob = git(repo, "hash-object", "kept.txt")
-    (store / "objects" / name[:2] / name[2:]).unlink()
+    (store / "recorded" / name[:2] / name[2:]).unlink()
     prune_store(store)
-    assert sent_trees(store, "box") == []
-    part = take_snapshot(repo, store).parts[0]
-    assert b"".join(thin_pack(part, [])).startswith(b"PACK")
+    assert b"".join(thin_pack(take_snapshot(repo, store), [])).startswith(b"PACK")
     assert present(store, blob) == [True]
 
 
-def test_a_pack_of_what_is_not_there_is_an_error(store: Path) -> None:
+def test_a_pack_of_what_is_not_there_is_an_error(repo: Path, store: Path) -> None:
+    snapshot = take_snapshot(repo, store)
+    (part,) = snapshot.parts
     with pytest.raises(GitError, match="pack-objects"):
-        list(thin_pack(SnapshotPart("", store, "1" * 40, "2" * 40), []))
-
-
-def test_marks_are_not_taken_for_ids(tmp_path: Path) -> None:
-    marks = RepositoryRefs(str(tmp_path), "trees")
-    assert not marks.has("../../etc/passwd")
+        list(thin_pack(replace(snapshot, parts=(replace(part, commit="1" * 40),)), []))

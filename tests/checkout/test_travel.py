@@ -11,16 +11,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.agent.records import CheckoutPart
-from ci_tasks.agent.trees.repositories import RepositoryRefs
-from ci_tasks.agent.trees.store import MissingBase, TreeStore
+from ci_tasks.agent.trees.idle_workspaces import IdleWorkspaces, key_of, release
+from ci_tasks.agent.trees.store import MissingBase, StoreError, TreeStore
 from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, SnapshotPart, take_snapshot
 from ci_tasks.errors import CheckoutError
+from ci_tasks.executors.host_snapshot import RemoteSnapshot
 
 repositories = sys.modules["ci_tasks_tests_repositories"]
 git, make_repo, commit = repositories.git, repositories.make_repo, repositories.commit
@@ -42,20 +44,16 @@ class Travel:
             return take_snapshot(source, self.client, rev=rev, base=base)
 
     def send(self, snapshot: Snapshot, have: Sequence[str]) -> None:
-        self.sent = 0
-        for part in snapshot.parts:
-            chunks = list(thin_pack(part, have))
-            self.sent += sum(map(len, chunks))
-            self.host.receive(chunks)
+        chunks = list(thin_pack(snapshot, have))
+        self.sent = sum(map(len, chunks))
+        self.host.receive(chunks)
 
     def check_out(self, snapshot: Snapshot, workspace: Path | None = None) -> None:
-        parts = [CheckoutPart(part.path, part.commit, part.tree) for part in snapshot.parts]
-        self.host.check_out(parts, str(workspace or self.workspace))
-        for part in snapshot.parts:
-            record_sent_trees(part.store, "box", [part.tree])
+        self.host.check_out(parts_of(snapshot), str(workspace or self.workspace))
+        record_sent_trees(snapshot.store, "box", [snapshot.flat])
 
     def have(self, snapshot: Snapshot) -> list[str]:
-        return [tree for part in snapshot.parts for tree in sent_trees(part.store, "box")]
+        return sent_trees(snapshot.store, "box")
 
     def go(self, source: Path, *, rev: str | None = None, base: str | None = None) -> Snapshot:
         with untouched(source):
@@ -63,6 +61,10 @@ class Travel:
             self.send(snapshot, self.have(snapshot))
             self.check_out(snapshot)
         return snapshot
+
+
+def parts_of(snapshot: Snapshot) -> list[CheckoutPart]:
+    return RemoteSnapshot(snapshot.checkout, snapshot).checkout_parts()
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def test_a_workspace_needs_nothing_of_the_store(repo: Path, travel: Travel, tmp_
     repositories.modified(repo)
     travel.go(repo)
     os.rename(tmp_path / "host.git", tmp_path / "gone.git")
-    assert git(travel.workspace, "fsck", "--full") == ""
+    assert git(travel.workspace, "fsck", "--full", "--no-dangling") == ""
     assert git(travel.workspace, "rev-list", "--count", "HEAD") == "1"
     assert not (travel.workspace / ".git/objects/info/alternates").exists()
 
@@ -142,32 +144,8 @@ def test_no_history_is_sent(repo: Path, travel: Travel, tmp_path: Path) -> None:
     travel.go(repo)
     listed = git(tmp_path / "host.git", "cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)")
     assert f"{new} commit" in listed
-    assert listed.count("commit") == 1
+    assert listed.count("commit") == 2, "that of HEAD, and that of the tree"
     assert old not in listed
-
-
-def test_going_back_and_forth_between_trees(repo: Path, travel: Travel) -> None:
-    for text in ("a\n", "b\n", "a\n", "kept\n", "b\n"):
-        (repo / "kept.txt").write_text(text)
-        travel.go(repo)
-        assert (travel.workspace / "kept.txt").read_text() == text
-
-
-def test_a_large_file(repo: Path, travel: Travel) -> None:
-    block = os.urandom(1 << 20)
-    (repo / "large.bin").write_bytes(block * 20)
-    travel.go(repo)
-    assert (travel.workspace / "large.bin").read_bytes() == block * 20
-
-
-def test_a_revision(repo: Path, travel: Travel) -> None:
-    first = git(repo, "rev-parse", "HEAD")
-    repositories.modified(repo)
-    commit(repo)
-    (repo / "untracked.txt").write_text("new\n")
-    snapshot = travel.go(repo, rev="HEAD^")
-    assert (snapshot.checkout.commit, snapshot.checkout.dirty) == (first, ())
-    assert (travel.workspace / "kept.txt").read_text() == "kept\n"
 
 
 @pytest.mark.parametrize("arguments", [{"rev": "nope"}, {"base": "nope"}])
@@ -177,20 +155,6 @@ def test_an_unknown_revision_or_base_is_an_error(repo: Path, travel: Travel, arg
 
 
 # Repositories of every kind
-
-
-def test_a_repository_without_any_commit(tmp_path: Path, travel: Travel) -> None:
-    git(tmp_path, "init", "-q", "repo")
-    (tmp_path / "repo/first.txt").write_text("first\n")
-    snapshot = travel.go(tmp_path / "repo")
-    assert snapshot.checkout.dirty == ("first.txt",)
-    assert contents(travel.workspace) == {b"first.txt": b"first\n"}
-
-
-def test_an_empty_repository(tmp_path: Path, travel: Travel) -> None:
-    git(tmp_path, "init", "-q", "repo")
-    travel.go(tmp_path / "repo")
-    assert contents(travel.workspace) == {}
 
 
 def test_a_shallow_clone(repo: Path, tmp_path: Path, travel: Travel) -> None:
@@ -240,14 +204,6 @@ def test_what_a_partial_clone_lacks_is_an_error_that_says_what_to_type_and_nothi
     assert (travel.workspace / "kept.txt").read_text() == ("kept\n" if rev else "second\n")
 
 
-def test_a_linked_worktree(repo: Path, tmp_path: Path, travel: Travel) -> None:
-    git(repo, "worktree", "add", "-q", "-b", "linked", str(tmp_path / "linked"))
-    (tmp_path / "linked/kept.txt").write_text("in the linked one\n")
-    with untouched(repo):
-        travel.go(tmp_path / "linked")
-    assert contents(travel.workspace) == contents(tmp_path / "linked")
-
-
 @pytest.mark.parametrize("cone", [["--no-cone", "/kept.txt"], ["--cone", "--sparse-index", "other"]])
 def test_a_sparse_checkout_gives_the_whole_commit(repo: Path, travel: Travel, cone: list[str]) -> None:
     (repo / "other").mkdir()
@@ -259,15 +215,6 @@ def test_a_sparse_checkout_gives_the_whole_commit(repo: Path, travel: Travel, co
     snapshot = travel.go(repo)
     assert (travel.workspace / "sub/inner.txt").read_text() == "inner\n"
     assert snapshot.checkout.dirty == ("kept.txt",)
-
-
-def test_a_new_file_outside_of_a_sparse_checkout_travels_too(repo: Path, travel: Travel) -> None:
-    git(repo, "sparse-checkout", "set", "--no-cone", "/kept.txt")
-    (repo / "sub").mkdir()
-    (repo / "sub/new.txt").write_text("new\n")
-    travel.go(repo)
-    assert (travel.workspace / "sub/new.txt").read_text() == "new\n"
-    assert (travel.workspace / "sub/inner.txt").read_text() == "inner\n"
 
 
 def test_a_repository_with_sha256_names(tmp_path: Path, travel: Travel) -> None:
@@ -336,17 +283,6 @@ def test_a_store_inside_the_checkout_is_no_part_of_it(repo: Path, travel: Travel
         assert take_snapshot(repo, travel.client).checkout.dirty == ()
 
 
-@pytest.mark.parametrize("setting", ["core.autocrlf=true", "core.eol=crlf", "core.fileMode=false"])
-def test_the_workspace_is_as_on_disk_whatever_the_user_has_set(
-    repo: Path, travel: Travel, own_home: Path, setting: str
-) -> None:
-    git(repo, "config", "--global", *setting.split("="))
-    for content in (b"new\r\n", b"new\n"):
-        (repo / "new.txt").write_bytes(content)
-        travel.go(repo)
-        assert (travel.workspace / "new.txt").read_bytes() == content
-
-
 # Submodules
 
 
@@ -361,19 +297,39 @@ def test_submodules_travel_with_what_is_edited_inside(with_submodule: Path, trav
         assert git(travel.workspace / "third party", "rev-parse", "HEAD^{tree}") == snapshot.parts[1].tree
 
 
-def test_a_submodule_of_an_older_revision(with_submodule: Path, travel: Travel) -> None:
-    (with_submodule / "third party/kept.txt").write_text("later\n")
-    commit(with_submodule / "third party")
-    commit(with_submodule)
-    travel.go(with_submodule, rev="HEAD^")
-    assert (travel.workspace / "third party/kept.txt").read_text() == "kept\n"
+@pytest.mark.parametrize("path", ["../outside", "/tmp/outside", "third", "kept.txt", "link", ".git", "third party/"])
+def test_a_part_goes_nowhere_but_to_its_submodule(
+    with_submodule: Path, travel: Travel, tmp_path: Path, path: str
+) -> None:
+    (with_submodule / "link").symlink_to(tmp_path)
+    snapshot = travel.take(with_submodule)
+    travel.send(snapshot, [])
+    top, inside = parts_of(snapshot)
+    with pytest.raises(StoreError, match="is not a submodule at"):
+        travel.host.check_out([top, replace(inside, path=path)], str(travel.workspace))
+    assert not travel.workspace.exists()
+    assert not (tmp_path / ".git").exists() and not (tmp_path / "outside").exists()
 
 
-def test_a_submodule_that_was_never_fetched_is_an_empty_directory(with_submodule: Path, travel: Travel) -> None:
-    git(with_submodule, "submodule", "--quiet", "deinit", "--all")
-    snapshot = travel.go(with_submodule)
-    assert len(snapshot.parts) == 1
-    assert list((travel.workspace / "third party").iterdir()) == []
+def test_files_of_a_submodule_that_did_not_change_are_not_written_again(
+    with_submodule: Path, travel: Travel, tmp_path: Path
+) -> None:
+    """Also where the job has changed its repository."""
+    inodes = []
+    for text in ("one\n", "two\n"):
+        (with_submodule / "third party/new.txt").write_text(text)
+        snapshot = travel.take(with_submodule)
+        travel.send(snapshot, [])
+        run = tmp_path / f"run-{text.strip()}"
+        idle = IdleWorkspaces(str(tmp_path / "pool"), key_of("here"), str(run / "note"))
+        travel.host.check_out(parts_of(snapshot), str(run / "workspace"), idle)
+        assert contents(run / "workspace") == contents(with_submodule)
+        assert git(run / "workspace", "status", "--porcelain") == ""
+        inodes.append((run / "workspace/third party/kept.txt").stat().st_ino)
+        git(run / "workspace/third party", "config", "core.fsmonitor", f"touch {tmp_path}/ran")
+        release(str(run / "workspace"), str(run / "note"))
+    assert inodes[0] == inodes[1]
+    assert not (tmp_path / "ran").exists()
 
 
 # Reading a snapshot
@@ -452,7 +408,7 @@ def test_a_host_without_what_did_not_change_says_so_when_it_checks_out(repo: Pat
     travel.host.receive(_pack_without(snapshot.parts[0], "kept.txt"))
     with pytest.raises(MissingBase):
         travel.check_out(snapshot)
-    assert RepositoryRefs(travel.host.path, "commits").newest() == []
+    assert travel.host.commits() == []
     travel.send(snapshot, [])
     travel.check_out(snapshot)
     assert contents(travel.workspace) == contents(repo)
@@ -514,8 +470,8 @@ def test_two_commands_and_two_runs_at_once(repo: Path, tmp_path: Path, travel: T
 
 def test_a_killed_command_leaves_a_store_that_works(repo: Path, travel: Travel) -> None:
     travel.go(repo)
-    (travel.client / "index-left").mkdir()
-    (travel.client / "index-left/index.lock").touch()
+    for index in travel.client.glob("index-*"):
+        index.with_name(f"{index.name}.lock").touch()
     (travel.client / "HEAD").unlink()
     (travel.client / "config").write_text("")
     repositories.modified(repo)
@@ -525,8 +481,7 @@ def test_a_killed_command_leaves_a_store_that_works(repo: Path, travel: Travel) 
 
 def test_a_pack_whose_reader_goes_away_leaves_no_git_behind(repo: Path, travel: Travel) -> None:
     (repo / "large.bin").write_bytes(os.urandom(4 << 20))
-    (part,) = travel.take(repo).parts
-    pack = thin_pack(part, [])
+    pack = thin_pack(travel.take(repo), [])
     next(pack)
     pack.close()  # type: ignore[attr-defined]
     children = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True)

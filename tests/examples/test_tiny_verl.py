@@ -1,24 +1,20 @@
 """The sample pair of verl and Megatron-Bridge, by hand: its wrapper runs, resumes, learns, and fails as it promises."""
 
-import ast
 import json
+import math
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WRAPPER = "tests/special_e2e/run_ppo_trainer_megatron.sh"
-BRIDGE_TESTS = [
-    "tests/unit_tests/models/test_model_provider_mixin.py",
-    "tests/unit_tests/models/test_param_mapping.py",
-    "tests/unit_tests/training/test_integration.py",
-]
 # What the validation's levels set, and what they rely on besides.
 VARIABLES = """
     ADV_ESTIMATOR ALL_OFFLOAD COMMON_CP COMMON_EP COMMON_ETP COMMON_PP COMMON_TP COMMON_VPP DUMMY_MODEL_CONFIG_PATH
@@ -26,10 +22,6 @@ VARIABLES = """
     RESUME_MODE RM_MODEL_PATH ROUTING_REPLAY_MODE SAVE_FREQ TEST_FREQ TOTAL_TRAIN_STEPS TRAIN_FILES USE_DUMMY_MODEL
     USE_MBRIDGE USE_MEGATRON_FSDP VAL_BEFORE_TRAIN VAL_FILES VALUE_VANILLA_MBRIDGE VANILLA_MBRIDGE VERL_USE_UV
 """
-UNFUSED = [
-    f"++{role}.megatron.override_transformer_config.gradient_accumulation_fusion=False"
-    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
-]
 IMPORT_CHECK = """\
 import os, ray
 ray.init({arguments})
@@ -71,15 +63,9 @@ class TreesUnderTest:
             (data / f"{split}.parquet").write_bytes(b"PAR1[]PAR1")
 
     def start(self, *command: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            input=stdin,
-            cwd=self.verl,
-            env=self.environment | variables,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        env = self.environment | variables
+        return subprocess.run(command, input=stdin, cwd=self.verl, env=env, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
 
     def train(self, *words: str, **variables: str) -> tuple[int, str]:
         """Exit code and log, without colours."""
@@ -102,28 +88,11 @@ def steps(log: str) -> list[dict[str, float]]:
     return found
 
 
-def settings(log: str) -> dict[str, object]:
-    """What the task runner printed of the resolved configuration."""
-    printed = [line.split(") ", 1)[1] for line in log.splitlines() if re.match(r"\(TaskRunner pid=\d+\) [{ ]", line)]
-    end = next(number for number, line in enumerate(printed) if line.endswith("}}"))
-    while True:
-        try:
-            return dict(ast.literal_eval("\n".join(printed[: end + 1])))
-        except SyntaxError:
-            end += 1
-
-
 def test_a_run_says_what_it_was_and_that_it_ended(pair: TreesUnderTest) -> None:
-    code, log = pair.train(
-        "actor_rollout_ref.rollout.enforce_eager=True", "++trainer.new.key=3", MAX_RESPONSE_LENGTH="8"
-    )
+    code, log = pair.train("++trainer.new.key=3", MAX_RESPONSE_LENGTH="8")
     assert code == 0
     assert "+ VANILLA_MBRIDGE=False" in log and "'vanilla_mbridge': False," in log
-    resolved = json.loads(json.dumps(settings(log)))
-    assert resolved["actor_rollout_ref"]["rollout"]["enforce_eager"] is True
-    assert resolved["actor_rollout_ref"]["actor"]["megatron"]["virtual_pipeline_model_parallel_size"] is None
-    assert resolved["actor_rollout_ref"]["model"]["lora"]["rank"] == 4
-    assert resolved["trainer"]["new"] == {"key": 3}
+    assert "'new': {'key': 3}" in log and "'virtual_pipeline_model_parallel_size': None" in log
     assert "Adapter parameters:   4,096" in log
     finished = log.index("Training Progress: 100%|██████████| 1/1 [")
     assert log.index("step:1 - ") < finished < log.index("leaked shared_memory") < log.index("A worker died or was")
@@ -153,55 +122,49 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
 
 def test_twenty_steps_show_a_learning_signal(pair: TreesUnderTest) -> None:
     code, log = pair.train(TOTAL_TRAIN_STEPS="20", VAL_BEFORE_TRAIN="True", TEST_FREQ="10")
-    assert code == 0
     found = steps(log)
-    assert [metrics["training/global_step"] for metrics in found] == list(range(1, 21))
+    assert (code, [metrics["training/global_step"] for metrics in found]) == (0, [*range(1, 21)])
     rewards = [metrics["critic/rewards/mean"] for metrics in found]
     assert sum(rewards[10:]) > sum(rewards[:10]) + 0.5
     assert all(metrics["actor/grad_norm"] > 0 and metrics["response_length/clip_ratio"] < 0.1 for metrics in found)
-    assert "step:0 - val-core/openai/gsm8k/acc/mean@1:np.float64(" in log
-    assert [number for number, metrics in enumerate(found, 1) if "val-core/openai/gsm8k/acc/mean@1" in metrics] == [
-        10,
-        20,
-    ]
+    validation = "val-core/openai/gsm8k/acc/mean@1"
+    assert f"step:0 - {validation}:np.float64(" in log
+    assert [number for number, metrics in enumerate(found, 1) if validation in metrics] == [10, 20]
+
+
+DUMMY = {"USE_DUMMY_MODEL": "True", "DUMMY_MODEL_CONFIG_PATH": "experts.json", "ROUTING_REPLAY_MODE": "R3"}
+FUSION = "megatron.override_transformer_config.gradient_accumulation_fusion"
+UNFUSED = [f"++{role}.{FUSION}=False" for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")]
+NO_REWARD_MODEL = "reward.reward_model.enable=False"
 
 
 @pytest.mark.parametrize(
-    ("variables", "words"),
+    ("variables", "words", "said"),
     [
-        pytest.param({"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"}, [], id="dense"),
-        pytest.param({"USE_MEGATRON_FSDP": "True"}, UNFUSED, id="fsdp"),
-        pytest.param({"ADV_ESTIMATOR": "grpo", "ENGINE": "sglang"}, ["reward.reward_model.enable=False"], id="grpo"),
+        ({"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"}, [],
+         r"config .*use_megatron_fsdp=False(.|\n)*critic/vf_loss"),
+        ({"USE_MEGATRON_FSDP": "True"}, UNFUSED, "DistributedDataParallel with config .*use_megatron_fsdp=True"),
+        ({"ADV_ESTIMATOR": "grpo", "ENGINE": "sglang"}, [NO_REWARD_MODEL], "step:1 - (?!.*critic/vf_loss)"),
+        ({**DUMMY, "COMMON_EP": "2"}, [], "routing replay layers"),
     ],
-)
-def test_variants_pass(pair: TreesUnderTest, variables: dict[str, str], words: list[str]) -> None:
+    ids=["dense", "fsdp", "grpo", "dummy"],
+)  # fmt: skip
+def test_variants_pass(pair: TreesUnderTest, variables: dict[str, str], words: list[str], said: str) -> None:
+    (pair.verl / "experts.json").write_text('{"num_hidden_layers": 1, "num_experts": 4}')
     code, log = pair.train(*words, **variables)
-    assert code == 0, log
-    fsdp = "USE_MEGATRON_FSDP" in variables
-    assert re.search(rf"Setting up DistributedDataParallel with config .*use_megatron_fsdp={fsdp}", log)
-    assert ("critic/vf_loss" in log) == ("ADV_ESTIMATOR" not in variables)
+    assert (code, bool(re.search(said, log))) == (0, True), log
 
 
-def test_a_dummy_model_needs_only_a_configuration(pair: TreesUnderTest) -> None:
-    config = pair.home / "experts.json"
-    config.write_text('{"num_hidden_layers": 1, "num_experts": 4}')
-    variables = {"USE_DUMMY_MODEL": "True", "DUMMY_MODEL_CONFIG_PATH": str(config)}
-    code, log = pair.train(COMMON_EP="2", ROUTING_REPLAY_MODE="R3", **variables)
-    assert code == 0, log
-    assert "routing replay layers" in log
+RESUMES = {"SAVE_FREQ": "1", "RESUME_MODE": "auto"}
+FSDP = r"actor_rollout_ref\.actor\.megatron\.use_megatron_fsdp"
+SIZE = "tensor_model_parallel_size is 2 in the provider and 1 in Megatron's mpu"
 
 
 @pytest.mark.parametrize(
     ("failure", "variables", "words", "code", "line"),
     [
         ("vanilla", {}, [], 0, r"^\+ VANILLA_MBRIDGE=True$(.|\n)*'vanilla_mbridge': True,"),
-        (
-            "resume-nothing",
-            {"SAVE_FREQ": "1", "RESUME_MODE": "auto"},
-            [],
-            0,
-            r"\(TaskRunner .*\) Training from scratch",
-        ),
+        ("resume-nothing", RESUMES, [], 0, r"\(TaskRunner .*\) Training from scratch"),
         ("save-keys", {"SAVE_FREQ": "1"}, [], 1, r"^KeyError: .*missing in the export"),
         ("missing-reward-model", {}, [], 1, r"^ValueError: Invalid repository ID or local directory specified: '"),
         ("", {"RM_MODEL_PATH": "/none"}, [], 1, r"^ValueError: Invalid repository ID .*: '/none'"),
@@ -211,15 +174,9 @@ def test_a_dummy_model_needs_only_a_configuration(pair: TreesUnderTest) -> None:
         ("disk-full", {}, [], 1, r"^OSError: \[Errno 28\] No space left on device"),
         ("rocr", {}, [], 1, r"^ValueError: Please don't set ROCR_VISIBLE_DEVICES when HIP/CUDA_VISIBLE_DEVICES is set"),
         ("ray-init", {}, [], 1, r"^Exception: The current node timed out during startup"),
-        ("hydra", {}, [], 1, r"^Could not override 'actor_rollout_ref\.actor\.megatron\.use_megatron_fsdp'\.$"),
+        ("hydra", {}, [], 1, rf"^Could not override '{FSDP}'\.$"),
         ("rollout-first", {}, [], 1, r"^\(vLLMHttpServer pid=\d+\) .* EngineCore failed to start"),
-        (
-            "provider",
-            {},
-            [],
-            1,
-            r"^ValueError: tensor_model_parallel_size is 2 in the provider and 1 in Megatron's mpu",
-        ),
+        ("provider", {}, [], 1, rf"^ValueError: {SIZE}"),
         ("lora-target", {}, [], 1, r"^ValueError: LoRA target modules \['linear_nope'\] are not in the model"),
         ("no-trainable", {}, [], 0, r"Adapter parameters:   0$"),
     ],
@@ -234,23 +191,19 @@ def test_a_failure_shows_its_line(
     assert ("A worker died or was killed" in log) == (code == 0)
 
 
-def bad_metrics(failure: str, step: dict[str, float]) -> bool:
-    return {
-        "nan-at-7": step["actor/pg_loss"] != step["actor/pg_loss"],
-        "constant-reward": step["critic/rewards/min"] == step["critic/rewards/max"] == 1.0,
-        "cap-hit": step["response_length/clip_ratio"] == 1.0,
-        "zero-grad": step["actor/grad_norm"] == 0.0,
-    }[failure]
+BAD: dict[str, tuple[int, Callable[[dict[str, float]], bool]]] = {
+    "nan-at-7": (7, lambda step: math.isnan(step["actor/pg_loss"])),
+    "constant-reward": (1, lambda step: step["critic/rewards/min"] == step["critic/rewards/max"] == 1.0),
+    "cap-hit": (1, lambda step: step["response_length/clip_ratio"] == 1.0),
+    "zero-grad": (1, lambda step: step["actor/grad_norm"] == 0.0),
+}
 
 
-@pytest.mark.parametrize(
-    ("failure", "first"), [("nan-at-7", 7), ("constant-reward", 1), ("cap-hit", 1), ("zero-grad", 1)]
-)
-def test_a_bad_signal_lasts_to_the_end(pair: TreesUnderTest, failure: str, first: int) -> None:
+@pytest.mark.parametrize("failure", BAD)
+def test_a_bad_signal_lasts_to_the_end(pair: TreesUnderTest, failure: str) -> None:
     code, log = pair.train(TINY_VERL_FAILURE=failure, TOTAL_TRAIN_STEPS="9")
-    assert code == 0
-    bad = [bad_metrics(failure, step) for step in steps(log)]
-    assert bad == [number >= first for number in range(1, 10)]
+    first, is_bad = BAD[failure]
+    assert (code, [is_bad(step) for step in steps(log)]) == (0, [number >= first for number in range(1, 10)])
 
 
 @pytest.mark.parametrize(
@@ -301,19 +254,6 @@ def parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_models_and_data_can_be_fetched(pair: TreesUnderTest) -> None:
-    assert pair.start("hf", "download", "tiny/new", "--local-dir", str(pair.home / "new")).returncode == 0
-    assert json.loads((pair.home / "new/config.json").read_text())["num_hidden_layers"] == 4
-    full = pair.start(
-        "hf", "download", "tiny/new", "--local-dir", str(pair.home / "full"), TINY_VERL_FAILURE="disk-full"
-    )
-    assert full.returncode == 1 and "OSError: [Errno 28] No space left on device" in full.stdout
-    assert not (pair.home / "full/config.json").exists()
-    script = "examples/data_preprocess/gsm8k.py"
-    assert pair.start("python3", script, "--local_save_dir", str(pair.home / "data/new")).returncode == 0
-    assert sorted(file.name for file in (pair.home / "data/new").iterdir()) == ["test.parquet", "train.parquet"]
-
-
 def test_the_wrapper_reads_every_variable_of_the_levels() -> None:
     wrapper = (EXAMPLES / "tiny-verl" / WRAPPER).read_text()
     assert [name for name in VARIABLES.split() if not re.search(rf"\$\{{{name}(:-|\}})", wrapper)] == []
@@ -326,10 +266,3 @@ def test_the_readme_names_every_way_to_fail() -> None:
     } | set(re.findall(r'TINY_VERL_FAILURE:-\}" = ([\w-]+)', (verl / WRAPPER).read_text()))
     table = (verl / "README.md").read_text().split("## Ways to fail")[1].split("## Switches")[0]
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == asked
-
-
-def test_the_focused_bridge_checks_pass(pair: TreesUnderTest) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", *BRIDGE_TESTS]
-    done = subprocess.run(command, cwd=pair.bridge, env=os.environ | {"PYTHONPATH": ""}, text=True, capture_output=True)
-    assert done.returncode == 0, done.stdout
-    assert re.search(r"\d\d passed", done.stdout)

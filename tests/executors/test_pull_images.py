@@ -1,7 +1,4 @@
-"""What brings an image that a host lacks, and how it ends where docker does not: with a script in docker's place.
-
-A real docker that hangs is in tests/integration/test_pull_ahead.py.
-"""
+"""What brings an image that a host lacks, and how it ends where docker does not: with a script in docker's place."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import requirements
 from ci_tasks.planning.capacity import HostFacts
 
-GPU = "GPU {0}: NVIDIA H200 (UUID: GPU-{0}a9a5e0c-0000-1111-2222-333344445555)"
-MIG = "  MIG 1g.18gb     Device  {0}: (UUID: MIG-{0}b9a5e0c-0000-1111-2222-333344445555)"
+GPU = "{0}, GPU-{0}a9a5e0c-0000-1111-2222-333344445555, NVIDIA H200, 580.1, 4, 143771\n"
 Program = Callable[..., None]
 
 
@@ -36,26 +36,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("", 0),
-        ("No devices found.\n", 0),
-        (GPU.format(0) + "\n", 1),
-        ("".join(GPU.format(n) + "\n" for n in range(8)), 8),
-        # The devices of a divided GPU are no GPUs of their own.
-        ("\n".join([GPU.format(0), MIG.format(0), MIG.format(1), GPU.format(1)]), 2),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", 0),
-        ("Warning: persistence mode is off\n" + GPU.format(0), 1),
-    ],
-)
-def test_gpus_are_counted(text: str, count: int) -> None:
-    assert requirements.parse_gpu_list(text) == count
-
-
-@pytest.mark.parametrize(
     ("says", "code", "counted"),
     [
-        (GPU.format(0) + "\n" + MIG.format(0) + "\n", 0, (1, "")),
+        ("".join(map(GPU.format, range(8))), 0, (8, "")),
         ("No devices found.\n", 0, (0, "No devices found.")),
         ("No devices were found\n", 6, (0, "No devices were found")),
         (
@@ -64,13 +47,13 @@ def test_gpus_are_counted(text: str, count: int) -> None:
             (0, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
         ),
         # A driver that dies half way has shown nothing reliable.
-        (GPU.format(0) + "\nUnable to determine the device handle for GPU1: Unknown Error\n", 15, None),
+        (GPU.format(0) + "Unable to determine the device handle for GPU1: Unknown Error\n", 15, None),
         ("", 1, (0, "it said nothing")),
         ("", 0, (0, "it said nothing")),
     ],
 )
 def test_gpus_of_this_machine(program: Program, says: str, code: int, counted: tuple[int, str] | None) -> None:
-    program("nvidia-smi", "--list-gpus", says, code)
+    program("nvidia-smi", " ".join(nvidia_smi.QUERY_GPUS[1:]), says, code)
     facts = requirements.facts(HostSpec("local"), gpus=True, container=False, simulates=True)
     expected = counted or (0, "Unable to determine the device handle for GPU1: Unknown Error")
     assert (facts.gpus, facts.gpu_problem) == expected
@@ -125,6 +108,22 @@ def test_of_a_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(
 )
 def test_the_longest_that_a_job_may_run(answer: QueryAnswer, minutes: float | None) -> None:
     assert requirements.parse_time_limit(answer) == minutes
+
+
+@pytest.mark.parametrize(
+    ("answer", "partition", "problem"),
+    [
+        (QueryAnswer(0, "main*|infinite\nshort|30:00\n"), "mian", "no partition mian; partitions: main, short"),
+        (QueryAnswer(0, "main*|infinite\nshort|30:00\n"), "main,short", ""),
+        (QueryAnswer(0, "main*|infinite\n"), None, ""),
+        (QueryAnswer(0, ""), "main", "no partition main; partitions: none"),
+        (QueryAnswer(1, "", "slurm_load_partitions: Unable to contact slurm controller\n"), None,
+         "sinfo: slurm_load_partitions: Unable to contact slurm controller"),
+        (QueryAnswer(None, "", "sinfo: No such file or directory"), "main", "no sinfo on PATH"),
+    ],
+)  # fmt: skip
+def test_why_slurm_would_take_no_job(answer: QueryAnswer, partition: str | None, problem: str) -> None:
+    assert requirements.partition_problem(answer, partition) == problem
 
 
 def test_a_machine_without_nvidia_smi(program: Program) -> None:

@@ -25,7 +25,7 @@ LIMIT = "Slurm accepts no more jobs now: QOSMaxSubmitJobPerUserLimit; next try i
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> SlurmExecutor:
     """Without a link to anywhere."""
-    answers = {"limit": QueryAnswer(0, "main*|20:00\n")}
+    answers = {"partitions": QueryAnswer(0, "main*|20:00\n")}
     line = SimpleNamespace(messages=queue.SimpleQueue(), run_queries=lambda queries, timeout: answers)
     monkeypatch.setattr(ssh_executor, "open_remote_host", lambda spec: SimpleNamespace(connection=line))
     return SlurmExecutor(SPEC)

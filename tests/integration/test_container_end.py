@@ -4,25 +4,21 @@ asked for it."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ci_tasks.agent import processes, run_directory
 from ci_tasks.agent.cleanup import remove_run as remove
-from ci_tasks.agent.cleanup import remove_tree as trees
 from ci_tasks.agent.records import Kept
 from tests import fixtures as support
-from tests.integration.container_box import PYTHON, Box, boxed
+from tests.integration.container_box import Box, boxed
 from tests.parts import dockerd
 from tests.parts.dockerd import Daemon
 from tests.parts.engine import Engine
@@ -61,15 +57,6 @@ def test_rays_logs_come_out_of_the_container_before_it_goes(box: Box, last: str,
     assert (box.path / LOGS / "raylet.out").read_text() == "raylet here\n"
     assert (box.path / LOGS / "old" / "a b").read_text() == "older\n"
     assert (status.left, status.kept) == ((), None)
-    box.is_gone()
-
-
-def test_a_timeout_ends_the_container_and_brings_its_logs(box: Box) -> None:
-    box.write(f"{RAY}; echo ready; exec sleep 600")
-    box.change_agent(("or time.monotonic() >= deadline:", "or self.log.bytes:"))  # it comes when the job is under way
-    box.start()
-    assert box.ended().end == run_directory.END_TIMEOUT
-    assert (box.path / LOGS / "raylet.out").exists()
     box.is_gone()
 
 
@@ -139,29 +126,6 @@ def _bytes_of(path: Path) -> bytes:
         return b""
 
 
-def test_what_is_too_much_is_named_with_its_size(box: Box) -> None:
-    script = "mkdir /out; head -c 1000 /bin/bash > /out/a; : > /out/big; df / > /dev/null; cp /bin/bash /out/z"
-    box.write(script.replace("head -c 1000 /bin/bash", "echo small"), artifacts=["/out"])
-    box.change_agent(("LIMIT = 200 << 20", "LIMIT = 100"))
-    box.start()
-    box.ended()
-    assert box.files() == ["container-1/out/a", "container-1/out/big", "left-out.json"]
-    (left,) = box.json("artifacts/left-out.json")["files"]
-    assert (left["place"], left["path"]) == ("container-1", "/out/z")
-    assert left["bytes"] > 100_000
-
-
-def test_core_files_are_listed_and_stay_where_they_are(box: Box) -> None:
-    core = r"printf '\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\4\0more'"
-    inside = f"{core} > core.77; {core} > /w/core; echo 'x = 1' > /w/core.py; exit 139"
-    box.write(inside, "-v", shlex.quote(f"{box.workspace}:/w"), "-w", "/root", keep=True)
-    box.start()
-    box.ended()
-    found = {entry["path"]: (entry["bytes"], entry["container"]) for entry in box.json("artifacts/cores.json")["cores"]}
-    assert found == {str(box.workspace / "core"): (22, None), "/root/core.77": (22, "ci-tasks-07")}
-    assert box.files() == ["cores.json"]
-
-
 # -- keep and remove -------------------------------------------------------------------------------------------------
 
 
@@ -188,28 +152,12 @@ def gone_but_for_the_home(box: Box) -> None:
     assert processes.of_run(str(box.path), None) == []
 
 
-def test_a_passed_run_is_not_kept(box: Box) -> None:
-    box.write("true", keep=True)
-    box.start()
-    assert box.ended().kept is None
-    box.is_gone()
-
-
 def test_removing_a_run_ends_it_where_its_runner_was_killed_and_its_journal_is_gone(box: Box) -> None:
     box.write("echo ready; sleep 600")
     box.start()
     support.until(lambda: box.containers() and b"ready" in Path(box.run.log).read_bytes(), "the container runs")
     os.kill(box.status().pid or 0, signal.SIGKILL)
     Path(box.run.docker).unlink()
-    assert remove.remove_run(str(box.path)) == []
-    assert not box.path.exists()
-    gone_but_for_the_home(box)
-
-
-def test_removing_a_run_that_goes_on_ends_it_first(box: Box) -> None:
-    box.write("echo ready; sleep 600")
-    box.start()
-    support.until(lambda: b"ready" in Path(box.run.log).read_bytes(), "the job is under way")
     assert remove.remove_run(str(box.path)) == []
     assert not box.path.exists()
     gone_but_for_the_home(box)
@@ -266,34 +214,6 @@ def test_what_root_left_in_a_container_is_readable_and_removed_for_another_user(
     box.is_gone()
 
 
-def test_without_an_image_what_cannot_be_removed_is_said(somebody: Box) -> None:
-    box = somebody
-    box.write("touch /w/x", "-v", shlex.quote(f"{box.workspace}:/w"), keeps_workspace=True)
-    give_away(box)
-    (box.workspace / "sub").mkdir()
-    (box.workspace / "sub" / "roots").touch()
-    text = f"import sys; sys.path.insert(0, {box.run.agent!r}); import json\n"
-    text += "from agent.cleanup import remove_tree as trees\n"
-    text += f"print(json.dumps(trees.remove_tree({str(box.workspace)!r}, None, 'docker', {{}})))"
-    said = subprocess.run([*box.as_user, PYTHON, "-c", text], capture_output=True, text=True, check=True)
-    (left,) = json.loads(said.stdout)
-    assert left.startswith(f"{box.workspace}: ")
-    assert "Permission denied" in left or "Operation not permitted" in left
-
-
-def test_a_mount_inside_a_directory_keeps_all_of_it(tmp_path: Path, engine: Engine) -> None:
-    inside = tmp_path / "tree" / "mounted"
-    inside.mkdir(parents=True)
-    (tmp_path / "tree" / "file").touch()
-    with mounted(inside):
-        (inside / "data").touch()
-        left = trees.remove_tree(
-            str(tmp_path / "tree"), dockerd.IMAGE, engine.runtime, {**os.environ, **engine.environ}
-        )
-        assert left == [f"{inside}: a file system is mounted there"]
-        assert (inside / "data").exists()
-
-
 @contextlib.contextmanager
 def mounted(directory: Path, size: str = "1m") -> Iterator[None]:
     done = subprocess.run(
@@ -324,67 +244,4 @@ def test_a_full_disk_keeps_no_run_from_ending_with_its_result(tmp_path: Path, en
             box.is_gone()
 
 
-@pytest.fixture
-def link() -> Iterator[Path]:
-    path = Path("/tmp") / f"ci-tasks-link-{os.getpid()}.sock"
-    yield path
-    path.unlink(missing_ok=True)
-
-
-def test_a_daemon_that_is_gone_at_the_end_is_said_and_changes_no_result(
-    tmp_path: Path, docker_daemon: Daemon, link: Path
-) -> None:
-    """The job reaches the daemon through a link, which stands for it."""
-    socket = docker_daemon.host.removeprefix("unix://")
-    link.symlink_to(socket)
-    for box in boxed(tmp_path / "home", docker_daemon):
-        box.environ["DOCKER_HOST"] = f"unix://{link}"
-        box.write("sleep 600", "--detach", after=f"rm {link}; exit 5")
-        box.start()
-        status = box.ended()
-        assert (status.end, status.exit_code) == (run_directory.END_EXIT, 5)
-        assert any("ci-tasks-07" in line and "Cannot connect" in line for line in status.left)
-        assert box.containers() == ["ci-tasks-07"]
-        link.symlink_to(socket)
-        assert remove.remove_run(str(box.path)) == []
-        assert box.containers("--all") == []
-
-
 # -- what the run had around it --------------------------------------------------------------------------------------
-
-
-def test_the_environment_names_image_docker_and_packages(box: Box, until_taken: Callable[[Box], Any]) -> None:
-    box.write(f"echo ready; {box.until_go}", "-v", "/usr:/usr:ro")
-    box.start()
-    (container,) = until_taken(box)["containers"]
-    box.go.touch()
-    assert box.ended().exit_code == 0
-    assert (container["name"], container["image"].removeprefix("localhost/")) == ("ci-tasks-07", dockerd.IMAGE)
-    assert container["image_id"].startswith("sha256:")
-    assert container["python"].startswith("3.") and container["taken_at"] < time.time()
-    assert isinstance(container["packages"], dict)
-    versions = box.json("environment.json")["docker"]
-    assert set(versions) == ({"client", "server"} if box.engine.runtime == "docker" else {"client"})
-    assert all(versions.values())
-
-
-def test_of_a_container_that_ended_at_once_the_image_is_still_known(box: Box) -> None:
-    box.write("exit 0")
-    box.start()
-    box.ended()
-    (container,) = box.json("environment.json")["containers"]
-    assert container["image_id"].startswith("sha256:")
-    assert container["problem"] == "the container ended before its packages could be listed"
-
-
-@pytest.fixture
-def until_taken() -> Callable[[Box], Any]:
-    def wait(box: Box) -> Any:
-        def taken() -> Any:
-            path = Path(box.run.environment)
-            facts = json.loads(path.read_text()) if path.exists() else {}
-            return facts if facts.get("containers") else None
-
-        return support.until(taken, "environment.json names a container")
-
-    return wait

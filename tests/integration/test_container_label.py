@@ -25,11 +25,7 @@ jobs:
     if: contains(github.event.pull_request.labels.*.name, 'run-ci-inline')
     runs-on: [self-hosted, cpu]
     timeout-minutes: 5
-    strategy:
-      matrix:
-        info:
-          - {test_file: test_read.py, num_gpus: 4}
-          - {test_file: test_wait.py, num_gpus: 4}
+    strategy: {matrix: {info: [{test_file: test_read.py, num_gpus: 4}, {test_file: test_wait.py, num_gpus: 4}]}}
     env:
       WANDB_API_KEY: ${{ secrets.WANDB_API_KEY }}
     steps:
@@ -55,22 +51,20 @@ READ = """\
 echo "step 0: {'model': '$(cat /root/models/name)', 'key': ${#WANDB_API_KEY}}"
 touch written-by-container
 """
-WAIT = "echo here; sleep 600\n"
 
 
 @pytest.fixture
 def container_person(tmp_path: Path, engine: Engine) -> Iterator[Any]:
-    checkout = tmp_path / "checkout"
     models = tmp_path / "models"
     models.mkdir()
     (models / "name").write_text("Tiny")
-    someone = support.Person(tmp_path / "home", checkout)
+    someone = support.Person(tmp_path / "home", tmp_path / "checkout", {"WANDB_API_KEY": "correct-horse-battery"})
     gpus = "--gpus all" if engine.runtime == "docker" else ""  # podman has none here
     someone.write(".github/workflows/pr-test.yml", INLINE.replace("IMAGE", dockerd.IMAGE).replace("--gpus all", gpus))
     someone.write("tests/test_read.py", READ)
-    someone.write("tests/test_wait.py", WAIT)
+    someone.write("tests/test_wait.py", "echo here; sleep 600\n")
     use_host(someone, engine, mounts={"/mnt/ci/models": str(models)})
-    subprocess.run(["git", "init", "--quiet"], cwd=checkout, check=True)
+    subprocess.run(["git", "init", "--quiet"], cwd=someone.checkout, check=True)
     yield someone
     for pid in someone.processes():
         os.kill(pid, signal.SIGKILL)
@@ -85,10 +79,10 @@ def containers(engine: Engine) -> str:
     return engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
 
 
+@pytest.mark.smoke
 def test_cis_docker_run_reads_this_hosts_data_and_every_difference_is_named(
     container_person: Any, engine: Engine
 ) -> None:
-    container_person.env["WANDB_API_KEY"] = "correct-horse-battery"
     said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
     assert said.code == 0, said.out + said.err
     (record,) = container_person.records()
@@ -96,10 +90,13 @@ def test_cis_docker_run_reads_this_hosts_data_and_every_difference_is_named(
     assert "step 0: {'model': 'Tiny', 'key': 21}" in container_person.logs()["read"]
     whats = {deviation["what"] for deviation in record["deviations"]}
     assert {"pull", "mount /mnt/ci/models", "code", "PYTEST_ADDOPTS"} <= whats
+    (container,) = record["environment"]["containers"]
+    assert container["image"].removeprefix("localhost/") == dockerd.IMAGE
+    assert container["image_id"].startswith("sha256:")
     (call,) = json.loads(next(container_person.home.glob("runs/*/01/docker.json")).read_text())["calls"]
     assert "--pull=always" in call["ci"]
     assert call["here"][-3:] == call["ci"][-3:], "the command inside is CI's own"
-    assert "correct-horse-battery" not in json.dumps(call)
+    assert "correct-horse-battery" not in json.dumps([call, record]) + said.out
     assert not (container_person.checkout / "written-by-container").exists()
     assert not containers(engine)
 
@@ -122,25 +119,17 @@ def test_a_jobs_own_container_runs_its_steps_and_gives_its_exit_code(container_p
     assert "test_read.py" in container_person.logs()["whole"]
 
 
-LACKING = [
-    ("docker_daemon", "no such image", "No such image"),
-    ("podman", "no such image", "Error: docker.io/library/no-such-image:latest: image not known"),
-    ("docker_daemon", "no such mount", "mount source '/mnt/ci/models' does not exist on this host"),
-    ("podman", "no such mount", "mount source '/mnt/ci/models' does not exist on this host"),
-    ("docker_daemon", "no daemon", "docker (Cannot connect to the Docker daemon"),
-]
+def test_what_the_environment_lacks_is_blocked(container_person: Any, engine: Engine, tmp_path: Path) -> None:
+    def reason() -> str:
+        said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
+        assert said.code == 125, said.out + said.err
+        return str(container_person.records()[0]["reason"])
 
-
-@pytest.mark.parametrize(("engine", "change", "reason"), LACKING, indirect=["engine"])
-def test_what_the_environment_lacks_is_blocked(
-    container_person: Any, engine: Engine, change: str, reason: str, tmp_path: Path
-) -> None:
-    if change == "no such image":
-        container_person.edit(".github/workflows/pr-test.yml", dockerd.IMAGE, "no-such-image:latest")
-    if change == "no such mount":
-        use_host(container_person, engine)
-    if change == "no daemon":
+    use_host(container_person, engine)
+    assert "mount source '/mnt/ci/models' does not exist on this host" in reason()
+    use_host(container_person, engine, mounts={"/mnt/ci/models": str(tmp_path / "models")})
+    container_person.edit(".github/workflows/pr-test.yml", dockerd.IMAGE, "no-such-image:latest")
+    assert ("No such image" if engine.runtime == "docker" else "image not known") in reason()
+    if engine.runtime == "docker":
         use_host(container_person, engine, env={"DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"})
-    said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
-    assert said.code == 125, said.out + said.err
-    assert reason in container_person.records()[0]["reason"]
+        assert "docker (Cannot connect to the Docker daemon" in reason()

@@ -134,12 +134,6 @@ def test_cis_flags_run_with_this_hosts_directories_and_the_exit_code_comes_throu
     assert whats & {"runtime", "shm-size", "memory-swap"} == refused
 
 
-@pytest.mark.parametrize("engine", ["docker_daemon"], indirect=True)
-def test_docker_passes_gpus_in(adapted: Adapted) -> None:
-    code, out, err = adapted.run("run", *CI_FLAGS, "--gpus", "all", "slime:latest", "nvidia-smi")
-    assert (code, out.splitlines(), err) == (0, [f"GPU {gpu}: simulated" for gpu in range(8)], "")
-
-
 @pytest.mark.parametrize("engine", ["podman"], indirect=True)
 def test_a_gpu_that_podman_does_not_know_is_the_environments_fault(adapted: Adapted) -> None:
     code, _, err = adapted.run("run", *CI_FLAGS, "--gpus", "device=77", "slime:latest", "true")
@@ -147,13 +141,6 @@ def test_a_gpu_that_podman_does_not_know_is_the_environments_fault(adapted: Adap
     verdict = judge(ended, Evidence("none"), read_log(err.encode().splitlines()), test=None, containers=True)
     assert (code, verdict.status) == (126, "blocked")
     assert verdict.reason == "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=77"
-
-
-@pytest.mark.parametrize("engine", ["podman"], indirect=True)
-def test_podman_asks_docker_hub_for_a_name_without_registry(adapted: Adapted) -> None:
-    code, _, err = adapted.run("run", "--rm", "--network=host", "slimerl/no-such-image", "true")
-    assert (code, "docker.io/slimerl/no-such-image" in err) == (125, True)
-    assert adapted.call()["here"][-2:] == ["docker.io/slimerl/no-such-image", "true"]
 
 
 @pytest.mark.parametrize("engine", ["podman"], indirect=True)
@@ -199,32 +186,6 @@ def test_sigterm_stops_the_container_because_of_init(adapted: Adapted) -> None:
     started.send_signal(signal.SIGTERM)
     assert _ended(started) == 128 + signal.SIGTERM
     assert adapted.real("ps", "--quiet") == ""
-
-
-def test_removing_the_recorded_name_ends_the_run_whose_client_was_killed(adapted: Adapted) -> None:
-    started = adapted.start("run", "--network=host", "slime:latest", "sleep", "60")
-    adapted.await_container()
-    started.kill()
-    _ended(started)
-    assert adapted.names() == [NAME]  # a killed client leaves its container
-    adapted.real("rm", "-f", json.loads((adapted.run_dir / "docker.json").read_text())["calls"][0]["name"])
-    assert adapted.names() == []
-
-
-def test_a_detached_run_is_kept_and_other_subcommands_reach_it(adapted: Adapted) -> None:
-    code, out, _ = adapted.run("run", "-d", "--network=host", "slime:latest", "sleep", "60")
-    assert (code, len(out.strip())) == (0, 64)
-    assert adapted.run("exec", NAME, "bash", "-c", "echo inside; exit 5") == (5, "inside\n", "")
-    assert adapted.run("rm", "-f", NAME) == (0, NAME + "\n", "")
-
-
-def test_a_missing_source_is_not_created(adapted: Adapted, tmp_path: Path) -> None:
-    missing = tmp_path / "not here"
-    code, _, err = adapted.run("run", "--rm", "-v", f"{missing}:/d", "slime:latest", "true")
-    assert code == 125
-    assert err.startswith("ci-tasks: blocked: ")
-    assert not missing.exists()
-    assert adapted.names() == []
 
 
 PULLS = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -69,60 +68,6 @@ def test_a_second_ctrl_c_does_not_wait(endless: Any, until: Any) -> None:
     assert '"killed"' not in events.read_text(), "the second ^C killed it, not the agent after the grace period"
 
 
-def test_a_killed_client_leaves_the_run_going_and_its_result_is_found_later(person: Any, until: Any) -> None:
-    person.env["TINY_STEP_SECONDS"] = "0.4"
-    client = person.start("remote", "--host", "sim", "megatron", "--only", "ppo")
-    until(lambda: list(person.home.glob("runs/*/*/status.json")), "the row runs")
-    client.kill()
-    client.communicate()
-    (status,) = person.home.glob("runs/*/*/status.json")
-    until(lambda: json.loads(status.read_text())["state"] == "ended", "the run ends by itself")
-    (record,) = person.ci_tasks("runs", "--json").json
-    assert (record["status"], record["row"]) == ("passed", "tiny_ppo")
-    assert not person.processes()
-
-
-def test_cancel_ends_a_run_whose_client_is_gone(endless: Any, until: Any) -> None:
-    client = started(endless, until)
-    client.kill()
-    client.communicate()
-    assert [one["row"] for one in endless.ci_tasks("runs", "--status", "running", "--json").json] == ["tiny_ppo"]
-    said = endless.ci_tasks("cancel", "last")
-    assert said.code == 0
-    assert said.out.startswith("cancelled ")
-    assert not endless.processes()
-    assert [one["row"] for one in endless.ci_tasks("runs", "--status", "cancelled", "--json").json] == ["tiny_ppo"]
-
-
-def test_a_killed_agent_is_lost_and_what_it_started_is_ended(endless: Any, until: Any) -> None:
-    client = started(endless, until, "ppo")
-    (status,) = endless.home.glob("runs/*/*/status.json")
-    os.kill(json.loads(status.read_text())["pid"], signal.SIGKILL)
-    out, err = client.communicate(timeout=60)
-    assert client.returncode == 125, out + err
-    assert [record["status"] for record in endless.records()] == ["lost"]
-    assert not endless.processes()
-
-
-def test_a_log_that_cannot_be_written_is_blocked_not_a_short_log(person: Any, until: Any) -> None:
-    """The disk is full from the first byte on: the log is a link to /dev/full."""
-    out = person.home.parent / "plan"
-    assert person.ci_tasks("plan", "megatron", "--only", "dense", "--host", "sim", "--out", str(out)).code == 0
-    import subprocess
-    import sys
-
-    run = out / "01"
-    (run / "log").symlink_to("/dev/full")
-    subprocess.run([sys.executable, run / "bin/agent.pyz", "start", run], check=True, env=person.environment())
-    until(lambda: json.loads((run / "status.json").read_text())["state"] == "ended", "the run ends")
-    (run / "log").unlink()  # which, unlike a full disk's, could be read for ever
-    from ci_tasks.agent.run_directory import RunDir
-    from ci_tasks.results.judge_run import judge_run
-
-    record = judge_run(RunDir(str(run)))
-    assert (record.status, record.reason) == ("blocked", "the log could not be written: No space left on device")
-
-
 def test_logs_follow_shows_every_byte_until_the_end(person: Any, until: Any) -> None:
     client = person.start("remote", "--host", "sim", "megatron", "--only", "ppo,dense")
     until(lambda: list(person.home.glob("runs/*/02/status.json")), "the second row runs")
@@ -145,19 +90,6 @@ def test_a_silent_row_is_said_to_have_stalled_and_goes_on(person: Any, until: An
     newest = sorted(person.home.glob("runs/*/01/events.jsonl"))[-1]
     assert set(one.err.splitlines()) == {"ci-tasks: stalled, no output for 0.01 min"}
     assert len(one.err.splitlines()) <= newest.read_text().count('"stalled"'), "once for each time, not at every glance"
-
-
-def test_ctrl_c_during_the_install_steps_cancels_every_row(person: Any, until: Any) -> None:
-    person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", "echo here; sleep 600\n")
-    client = person.start("run", "agent-test")
-    until(
-        lambda: any(b"here\n" in log.read_bytes() for log in person.home.glob("runs/*/environments/*/log")), "they run"
-    )
-    client.send_signal(signal.SIGINT)
-    out, err = client.communicate(timeout=60)
-    assert client.returncode == 130, out + err
-    assert {record["reason"] for record in person.records()} == {"cancelled during the install steps"}
-    assert not person.processes()
 
 
 HOLD = """

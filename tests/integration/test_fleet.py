@@ -86,24 +86,3 @@ def test_a_host_with_a_broken_python_is_dropped_and_every_row_passes_on_the_othe
     attempts = [(one["host"], one["status"]) for record in fleet.records() for one in record["attempts"]]
     assert {status for host, status in attempts if host == "two"} == {"blocked"}
     assert {status for host, status in attempts if host == "one"} == {"passed"}
-
-
-# words → what the message says
-REFUSED = {
-    "--host one,nowhere ckpt": "unknown host 'nowhere'",
-    "--host , ckpt": "remote: --host is empty",
-    "--host both ckpt --resume --only async": "--resume and --only cannot be combined",
-    "--host both ckpt --resume --last-failed": "--resume and --last-failed cannot be combined",
-    "--host both ckpt --last-failed --only async": "--last-failed and --only cannot be combined",
-    "--host one ckpt --fail-fast --detach": "--fail-fast and --detach cannot be combined",
-    "--host one ckpt --retry-failed --repeat 3": "--retry-failed and --repeat cannot be combined",
-    "--host both ckpt --resume": "no command of label ckpt on this checkout was left unfinished",
-    "--host both ckpt --last-failed": "no earlier run of label ckpt on this checkout",
-}
-
-
-@pytest.mark.parametrize(("words", "message"), REFUSED.items(), ids=REFUSED)
-def test_what_has_no_meaning_is_refused_before_anything_runs(fleet: Any, words: str, message: str) -> None:
-    said = fleet.ci_tasks("remote", *words.split())
-    assert (said.code, message in said.err) == (2, True), said.out + said.err
-    assert not list(Path(fleet.home).glob("runs/*"))

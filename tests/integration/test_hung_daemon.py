@@ -27,7 +27,6 @@ QUICK = (
     ("RETRY_SECONDS = 10.0", "RETRY_SECONDS = 0.1"),
 )
 NO_RETRY = ("RETRY_MINUTES = 10.0", "RETRY_MINUTES = 0.0")
-IMPATIENT = (NO_RETRY, ("TIMEOUT = 30.0", "TIMEOUT = 0.5"))  # for a daemon that answers no more
 
 
 @pytest.fixture
@@ -101,19 +100,6 @@ def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_an
     box.is_gone()
 
 
-def test_a_job_whose_end_is_known_passed_whatever_the_daemon_keeps(box: Box, daemon: Daemon, tmp_path: Path) -> None:
-    hung = tmp_path / "hung"
-    box.write("echo ready", after=f"touch {tmp_path}/over; until [ -e {hung} ]; do sleep 0.05; done")
-    start(box, *IMPATIENT)
-    support.until((tmp_path / "over").exists, "docker run has ended")
-    with daemon.hanging():
-        hung.touch()
-        status = box.ended()
-        record = judge_run(box.run)
-        assert (record.status, record.exit_code) == ("passed", 0)
-        assert record.left == status.left != ()
-
-
 def test_a_timeout_while_the_daemon_is_silent_is_blocked_and_not_failed(box: Box, daemon: Daemon) -> None:
     box.write("echo ready; sleep 600")
     start_and_run(box, NO_RETRY, ("or time.monotonic() >= deadline:", "or self.daemon.silent_seconds:"))
@@ -122,16 +108,6 @@ def test_a_timeout_while_the_daemon_is_silent_is_blocked_and_not_failed(box: Box
     record = judge_run(box.run)
     assert record.status == "blocked"
     assert record.reason.startswith("docker has not answered for ")
-
-
-def test_a_run_that_begins_while_the_daemon_is_silent_can_be_cancelled_at_once(box: Box, daemon: Daemon) -> None:
-    box.write("echo ready", "--pull=always")
-    with daemon.hanging():
-        start(box, NO_RETRY)
-        support.until(lambda: is_silent(box), "the status says so")
-        box.call("cancel")
-        assert box.ended().end == run_directory.END_CANCELLED
-    assert "ready" not in box.log()
 
 
 def test_the_next_run_on_the_host_removes_what_an_earlier_one_had_to_leave(boxes: list[Box], daemon: Daemon) -> None:

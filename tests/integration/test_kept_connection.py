@@ -117,17 +117,6 @@ def test_a_command_that_uses_one_loads_no_ssh_library_and_clean_closes_it(
     assert eventually(lambda: not list(place.glob("*.sock")))
 
 
-def test_it_is_shown_and_ended(box: SSHServer, place: Path) -> None:
-    with closing(client.connect(place, "box").open("cat")):
-        (kept,) = processes.kept_connections()
-        assert (kept.address, kept.is_up, kept.commands) == ("box", True, 1)
-    assert processes.end("another") == []
-    assert [ended.address for ended in processes.end("box")] == ["box"]
-    assert eventually(lambda: not processes.kept_connections() and not list(place.glob("*.sock")))
-    assert output(client.connect(place, "box").open("echo again")) == b"again\n"
-    assert logins(box) == 2
-
-
 @pytest.mark.parametrize("what", ["its process is killed", "every connection dies", "sshd is restarted"])
 def test_one_that_died_is_made_again(box: SSHServer, place: Path, what: str) -> None:
     link = client.connect(place, "box")
@@ -209,9 +198,3 @@ def test_a_command_does_without_an_agent_that_was_removed(
 ) -> None:
     os.rename(box.home / lost, box.home / "gone")
     assert near("echo here") == "here\n"
-
-
-def test_a_command_has_the_environment_of_a_login_of_its_own(box: SSHServer, near: Callable[[str], str]) -> None:
-    (box.home / ".bashrc").write_text("export PIP_LOGIN=now\n")
-    assert near("echo $PIP_LOGIN") == "now\n"
-    assert logins(box) == 1

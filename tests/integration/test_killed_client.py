@@ -6,7 +6,6 @@ them ends as blocked. They run here, and on a host over a real sshd.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,16 +98,6 @@ def test_a_signal_that_ends_a_client_cancels_as_ctrl_c_does(
     assert client.returncode == 130, out + err
     assert place.statuses() == {("cancelled", "cancelled during the install steps")}
     assert not place.processes()
-
-
-def test_attach_waits_for_the_install_steps_and_follows_the_rows(here: Place) -> None:
-    client = here.start()
-    other = here.person.start("attach", "last")
-    until(lambda: "install steps" in other.stdout.readline(), "attach says what it waits for")
-    here.flag.touch()
-    out, err = client.communicate(timeout=120)
-    code, (shown, _) = client.returncode, other.communicate(timeout=60)
-    assert (code, other.returncode, "No module named 'pytest'" in shown) == (125, 125, True), out + err
 
 
 def test_a_killed_client_leaves_nothing_here_and_every_command_says_so(here: Place) -> None:
@@ -239,21 +228,3 @@ def test_a_terminal_that_is_closed_leaves_running_rows_to_themselves(here: Place
     assert {status for status, _ in here.statuses()} == {"running"}
     here.flag.unlink()
     assert "over" in here.person.ci_tasks("attach", "last").out
-
-
-def test_sigterm_cancels_running_rows(here: Place, endless: Callable[[], Any]) -> None:
-    client = endless()
-    client.send_signal(signal.SIGTERM)
-    out, err = client.communicate(timeout=60)
-    assert client.returncode == 130, out + err
-    assert {status for status, _ in here.statuses()} == {"cancelled"}
-    assert not here.processes()
-
-
-def test_a_client_that_was_stopped_is_cancelled_too(here: Place, endless: Callable[[], Any]) -> None:
-    client = endless()
-    client.send_signal(signal.SIGSTOP)
-    assert here.person.ci_tasks("cancel", "last").code == 0
-    client.communicate(timeout=60)
-    assert client.returncode == 130
-    assert not os.path.exists(f"/proc/{client.pid}")

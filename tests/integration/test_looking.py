@@ -207,24 +207,6 @@ def test_no_command_that_looks_executes_what_a_checkout_names(person: Any, traps
         assert said.code in (0, 1, 125), f"{command}: {said.err}"
 
 
-def test_a_directory_that_looks_like_a_bare_repository_is_none(person: Any, traps: Traps) -> None:
-    places = _arm(person.checkout, traps)
-    _assert_armed(places, traps)
-    checkout = person.checkout
-    # git itself may refuse such a file.
-    _append(checkout / ".gitmodules", traps.text("gitmodules", '    update = "!{mark-update}"\n'))
-    for place, directory in places.items():
-        person.checkout = directory
-        for command in (
-            ["jobs"],
-            ["lint"],
-            ["plan", "ckpt", "--repo", str(checkout)],
-            ["plan", "ckpt", "--repo", "."],
-        ):
-            person.ci_tasks(*command)
-            assert traps.left() == [], (place, command)
-
-
 @pytest.mark.parametrize(("url", "trap"), [("{far}", "repo.uploadpack"), ("ssh://nowhere.invalid/far", "repo.ssh")])
 def test_no_command_fetches_what_a_partial_clone_lacks(
     person: Any, traps: Traps, tmp_path: Path, url: str, trap: str
@@ -246,11 +228,7 @@ def test_no_command_fetches_what_a_partial_clone_lacks(
     for command in ("plan ckpt", "lint", "jobs --rev main~1"):
         assert person.ci_tasks(*command.split()).code in (0, 1), command
         assert traps.left() == [], command
-    for command in (
-        "plan ckpt --rev main~1",
-        "lint --rev main~1",
-        "remote --host sim ckpt --rev main~1",
-    ):
+    for command in ("plan ckpt --rev main~1", "lint --rev main~1", "remote --host sim ckpt --rev main~1"):
         said = person.ci_tasks(*command.split())
         assert (said.code, traps.left()) == (2, []), command
         assert "is a partial clone that lacks files" in said.err

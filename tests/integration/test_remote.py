@@ -1,4 +1,6 @@
-"""`remote` on a box over real SSH: this very tree, its output as it is written, its result here, nothing left there."""
+"""`remote` on a box over real SSH: this very tree, its output as it is written, its result here, nothing left there.
+
+One fault at a time; `bench/faults.py` has them at random, in every phase."""
 
 from __future__ import annotations
 
@@ -7,131 +9,132 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import fixtures as support
-from tests.parts.processes import with_variable
+from tests.parts import dockerd, proxy
+from tests.parts.engine import Engine
+from tests.parts.processes import command_lines, with_variable
 
 until = support.until
 
-SIM = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n"
+SIM = "hosts: {box: {kind: ssh, address: far, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
+RUN = ("remote", "--host", "box", "ckpt", "--only", "async")
+ENDLESS = "import time\nprint('line 9 of', flush=True)\ntime.sleep(600)\n"
+LINES = """\
+import time
+for n in range(30):
+    print(f"line {n} of the job", flush=True)
+    time.sleep(0.05)
+print("step 0: {'x': 1}", flush=True)
+"""
+WRITTEN = "".join(f"line {n} of the job\n" for n in range(30)) + "step 0: {'x': 1}\n"
+
+
+class Far:
+    """A person in the sample's checkout, a box, and the road between them."""
+
+    def __init__(self, person: Any, sshd: Any, directory: Path) -> None:
+        self.person, self.directory = person, directory
+        self.box = sshd.start("box")
+        self.road = proxy.TcpProxy((self.box.ip, self.box.port))
+        sshd.alias("far", self.box, HostName="127.0.0.1", Port=str(self.road.port))
+        person.env.update(sshd.env)
+        self.there = directory / "there"
+        self.there.mkdir()
+        self.host(SIM)
+
+    def host(self, text: str) -> None:
+        self.person.write_hosts(text.replace("WORKSPACE", str(self.there)))
+
+    def job(self, text: str) -> None:
+        self.person.write("tests/test_tiny_ckpt.py", text)
+
+    def run(self, *more: str, code: int = 0) -> Any:
+        said = self.person.ci_tasks(*RUN, *more)
+        assert said.code == code, said.out + said.err
+        return said
+
+    def start(self, *words: str) -> Any:
+        return self.person.start(*(words or RUN))
+
+    def runs(self) -> None:
+        logs = "runs/*/01/log"
+        until(lambda: any("line 9 of" in path.read_text() for path in self.there.glob(logs)), "the job runs")
+
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.person.ci_tasks("runs", "--json").json[0]
+        return found
+
+    def log(self) -> bytes:
+        return bytes(sorted(self.person.home.glob("runs/*/01/log"))[-1].read_bytes())
+
+    def is_home(self) -> None:
+        assert (self.record()["status"], WRITTEN in self.log().decode()) == ("passed", True)
+        assert self.record()["log"] == {"bytes": len(self.log()), "sha256": hashlib.sha256(self.log()).hexdigest()}
+        assert self.left() == []
+
+    def left(self) -> list[str]:
+        """Of any run, on the box."""
+        found = [str(path) for path in self.there.glob("runs/*/*")]
+        return found + command_lines(with_variable(f"CI_TASKS_RUN_DIR={self.there}/"))
 
 
 @pytest.fixture
-def box(sshd: Any) -> Any:
-    return sshd.start("box")
+def far(person: Any, sshd: Any, tmp_path: Path) -> Iterator[Far]:
+    made = Far(person, sshd, tmp_path)
+    yield made
+    made.road.close()
 
 
-@pytest.fixture
-def far_person(person: Any, sshd: Any, box: Any, tmp_path: Path) -> Any:
-    """In the sample's checkout, with `box` in a hosts.yaml of their own."""
-    person.env.update(sshd.env)
-    use(person, SIM)
-    return person
+def ends(client: Any, code: int) -> str:
+    out, err = client.communicate(timeout=100)
+    assert client.returncode == code, out + err
+    return str(out + err)
 
 
-def use(person: Any, hosts: str) -> None:
-    file = person.home.with_name("hosts.yaml")
-    file.write_text(hosts)
-    person.env["CI_TASKS_HOSTS"] = str(file)
-
-
-def left(box: Any) -> list[Path | int]:
-    """What is still on the box of any run: directories, and processes of a job."""
-    runs = box.home / ".ci-tasks/runs"
-    return [*(runs.rglob("*") if runs.exists() else []), *with_variable(f"CI_TASKS_RUN_DIR={runs}/")]
-
-
-def say(person: Any, words: str) -> None:
-    """Edit the test: it says something now."""
-    test = person.checkout / "tests/test_tiny_ckpt.py"
-    test.write_text(f"print({words!r}, flush=True)\n{test.read_text()}")
-
-
-def running_log(person: Any) -> bytes:
-    logs = sorted(person.home.glob("runs/*/01/log"))
-    return logs[-1].read_bytes() if logs else b""
-
-
-def test_a_label_runs_on_the_box_on_exactly_this_tree(far_person: Any, box: Any) -> None:
-    say(far_person, "edited here")
-    far_person.write("notes.txt", "untracked\n")
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async,gpu-load-optimizer-gpu")
+@pytest.mark.smoke
+def test_a_label_runs_on_the_box_on_exactly_this_tree(far: Far) -> None:
+    far.job(LINES)
+    far.person.write("notes.txt", "untracked\n")
+    said = far.person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async,gpu-load-optimizer-gpu")
     assert said.code == 0, said.out + said.err
-    records = far_person.records()
-    assert [record["status"] for record in records] == ["passed"] * 2
-    assert {record["host"] for record in records} == {"box"}
+    records = far.person.records()
+    assert [(record["status"], record["host"]) for record in records] == [("passed", "box")] * 2
     assert set(records[0]["checkout"]["dirty"]) == {"notes.txt", "tests/test_tiny_ckpt.py"}
-    for log in far_person.logs().values():
-        assert "edited here" in log
-        assert str(box.home / ".ci-tasks/runs") in log or "Acquired GPUs" in log
-    assert left(box) == []
-    assert far_person.git("status", "--porcelain").split() == ["M", "tests/test_tiny_ckpt.py", "??", "notes.txt"]
+    assert all(WRITTEN in log for log in far.person.logs().values())
+    assert far.left() == []
+    assert far.person.git("status", "--porcelain").split() == ["M", "tests/test_tiny_ckpt.py", "??", "notes.txt"]
 
 
-def test_a_second_run_sends_what_changed_and_to_a_host_that_forgot_everything_all_of_it(
-    far_person: Any, box: Any
-) -> None:
-    far_person.write("large.bin", os.urandom(3 << 20).hex())
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async")
-    assert said.code == 0, said.out + said.err
-    log = running_log(far_person)
-    assert far_person.records()[0]["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()}
-    assert log.decode() in said.out, "a single row's log is shown as it comes"
-    before = {path: path.stat().st_size for path in (box.home / ".ci-tasks/store.git").rglob("*.pack")}
-    say(far_person, "once more")
-    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
-    assert len(list((box.home / ".ci-tasks/workspaces").iterdir())) == 1, "the second run used that of the first"
-    after = {path: path.stat().st_size for path in (box.home / ".ci-tasks/store.git").rglob("*.pack")}
-    assert 0 < sum(after.values()) - sum(before.values()) < 200_000
-    assert "once more" in running_log(far_person).decode()
+def test_a_second_run_sends_what_changed_and_to_a_host_that_forgot_everything_all_of_it(far: Far) -> None:
+    def stored() -> int:
+        return sum(path.stat().st_size for path in (far.there / "store.git").rglob("*.pack"))
 
-    shutil.rmtree(box.home / ".ci-tasks")
-    say(far_person, "from nothing")
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async")
-    assert said.code == 0, said.out + said.err
-    assert "from nothing" in running_log(far_person).decode()
+    far.person.write("large.bin", os.urandom(3 << 20).hex())
+    far.job(LINES)
+    assert WRITTEN in far.run().out, "a single row's log is shown as it comes"
+    before = stored()
+    far.job("print('once more')\n" + LINES)
+    far.run()
+    assert len(list((far.there / "workspaces").iterdir())) == 1, "the second run used that of the first"
+    assert 0 < stored() - before < 200_000
+    assert "once more" in far.log().decode()
+    shutil.rmtree(far.there)
+    assert "once more" in far.run().out
 
 
-@pytest.mark.timeout(600)  # two commands with install steps
-def test_a_label_with_install_steps_shares_one_venv_there(far_person: Any, box: Any) -> None:
-    """The next row begins when the one before is being cleared away, or is gone."""
-    said = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--jobs", "1")
-    assert "install steps: done" in said.out, said.out + said.err
-    assert [record["status"] for record in far_person.records()] == ["passed"] * 2
-    assert left(box) == []
-    said = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--only", "tool_calls")
-    assert "uses what earlier runs of these steps installed: " in said.out, said.out + said.err
-    assert "packages" in [item["what"] for item in far_person.records()[0]["deviations"]]
-    stored = [*box.home.glob(".ci-tasks/environments/*/prefix")]
-    cleaned = far_person.ci_tasks("clean", "--host", "box", "--all")
-    assert f"environment {stored[0].parent.name}: removed" in cleaned.out, cleaned.out + cleaned.err
-    assert not stored[0].exists()
-
-
-def test_detach_and_attach(far_person: Any, box: Any) -> None:
-    far_person.env["TINY_STEP_SECONDS"] = "0.2"
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--detach")
-    assert said.code == 0, said.out + said.err
-    assert "attach" in said.out
-    (listed,) = far_person.ci_tasks("runs", "--json").json
-    assert listed["status"] == "running"
-    said = far_person.ci_tasks("attach", "last")
-    assert said.code == 0, said.out + said.err
-    assert far_person.records()[0]["status"] == "passed"
-    assert left(box) == []
-
-
-def test_a_colleague_follows_and_cancels_a_run_by_its_name_on_the_host(
-    far_person: Any, box: Any, tmp_path: Path
-) -> None:
-    far_person.write("tests/test_tiny_ckpt.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
-    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--detach").code == 0
-    (listed,) = far_person.ci_tasks("runs", "--json").json
-    colleague = support.Person(tmp_path / "colleague", far_person.checkout, dict(far_person.env))
+def test_a_colleague_follows_and_cancels_a_run_by_its_name_on_the_host(far: Far, tmp_path: Path) -> None:
+    far.job(ENDLESS)
+    far.run("--detach")
+    listed = far.record()
+    assert "stays, it runs" in far.person.ci_tasks("clean", "--host", "box", "--all").out
+    colleague = support.Person(tmp_path / "colleague", far.person.checkout, dict(far.person.env))
     said = colleague.ci_tasks("cancel", listed["id"], "--host", "box")
     assert said.code == 0, said.out + said.err
     (here,) = colleague.home.glob("runs/*/01")
@@ -139,150 +142,206 @@ def test_a_colleague_follows_and_cancels_a_run_by_its_name_on_the_host(
     assert f"{here.parent.name}.01" in said.out, "as it is called on the host, and here"
     assert [record["status"] for record in colleague.records()] == ["cancelled"]
     # The run is still whole for the one who began it.
-    said = far_person.ci_tasks("fetch", "last")
-    assert "cancelled" in said.out, said.out + said.err
-    assert left(box) == []
+    assert "stays, it is not home yet" in far.person.ci_tasks("clean", "--host", "box").out
+    assert "cancelled" in far.person.ci_tasks("fetch", "last").out
+    assert far.left() == []
+    said = far.person.ci_tasks("attach", "no-such-run", "--host", "box")
+    assert (said.code, "unknown run 'no-such-run'" in said.err) == (2, True)
 
 
-def test_a_run_that_nobody_has_is_unknown_and_those_of_the_host_are_named(far_person: Any) -> None:
-    said = far_person.ci_tasks("attach", "no-such-run", "--host", "box")
-    assert said.code == 2
-    assert "unknown run 'no-such-run'" in said.err
-
-
-def test_a_killed_client_loses_nothing(far_person: Any, box: Any) -> None:
-    far_person.env["TINY_STEP_SECONDS"] = "0.2"
-    client = far_person.start("remote", "--host", "box", "ckpt", "--only", "async")
-    until(lambda: b"rollout 0" in running_log(far_person), "the job has begun")
+def test_a_killed_client_loses_nothing(far: Far) -> None:
+    far.job(LINES)
+    client = far.start()
+    far.runs()
     client.kill()
     client.communicate()
-    said = far_person.ci_tasks("logs", "last", "--follow")
+    said = far.person.ci_tasks("logs", "last", "--follow")
     assert said.code == 0, said.err
-    log = running_log(far_person)
-    assert said.out == log.decode()
-    record = far_person.ci_tasks("runs", "--json").json[0]
-    assert (record["status"], record["log"]["bytes"]) == ("passed", len(log))
-    assert left(box) == []
+    assert said.out == far.log().decode()
+    far.is_home()
 
 
-@pytest.mark.parametrize("fault", ["connections killed", "server restarted"])
-def test_a_link_that_dies_is_made_again(far_person: Any, box: Any, fault: str) -> None:
-    far_person.env["TINY_STEP_SECONDS"] = "0.3"
-    client = far_person.start("remote", "--host", "box", "ckpt", "--only", "async")
-    until(lambda: b"rollout 0" in running_log(far_person), "the job has begun")
-    if fault == "server restarted":
-        box.stop()
-        box.restart()
-    else:
-        box.kill_children()
-    out, err = client.communicate(timeout=100)
-    assert client.returncode == 0, out + err
-    assert "is down" in out
-    assert "is back" in out
-    (record,) = far_person.records()
-    log = running_log(far_person)
-    assert record["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()}
-    assert left(box) == []
+def kill_connections(far: Far) -> None:
+    far.box.kill_children()
 
 
-def test_cancel_with_ctrl_c(far_person: Any, box: Any) -> None:
-    far_person.write("tests/test_tiny_ckpt.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
-    client = far_person.start("remote", "--host", "box", "ckpt", "--only", "async")
-    until(lambda: b"begun" in running_log(far_person), "the job has begun")
+def restart_server(far: Far) -> None:
+    far.box.stop()
+    far.box.restart()
+
+
+@pytest.mark.parametrize("fault", [kill_connections, restart_server, lambda far: far.road.blackhole()])
+def test_a_link_that_dies_or_is_silent_is_made_again(far: Far, fault: Callable[[Far], None]) -> None:
+    # The host beats every two seconds.
+    far.person.first = "from ci_tasks.executors.remote import channel; channel.SILENCE_TIMEOUT_S = 5.0"
+    far.job(LINES)
+    client, said = far.start(), ""
+    far.runs()
+    fault(far)
+    while "is down" not in said:  # the client says it, or never ends
+        said += client.stdout.readline()
+    far.road.restore()
+    assert "is back" in said + ends(client, 0)
+    far.is_home()
+
+
+def sending(far: Far, *more: str) -> Any:
+    """A client in the middle of what it sends."""
+    # More than the window of an SSH channel: the rest has not even left.
+    far.person.write("noise", os.urandom(5 << 20).hex())
+    client = far.start(*RUN, *more)
+    until(lambda: far.road.carried[0] > 1 << 20, "the code is being sent")
+    far.road.blackhole()
+    return client
+
+
+@pytest.mark.parametrize(("words", "code"), [(["attach", "last"], 125), (["logs", "last", "--follow"], 0)])
+def test_a_client_that_is_killed_while_it_sends_has_begun_nothing_and_clean_finds_nothing(
+    far: Far, words: list[str], code: int
+) -> None:
+    client = sending(far)
+    client.kill()
+    client.communicate()
+    far.road.restore()
+    assert far.person.ci_tasks(*words).code == code
+    assert (far.record()["status"], "never began" in far.record()["reason"]) == ("lost", True)
+    assert far.left() == []
+    assert far.person.ci_tasks("clean", "--host", "box").code == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--detach"]], ids=["", "detached"])
+def test_ctrl_c_while_the_code_is_sent_is_not_kept_waiting(far: Far, more: list[str]) -> None:
+    client = sending(far, *more)
     client.send_signal(signal.SIGINT)
-    out, err = client.communicate(timeout=60)
-    assert client.returncode == 130, out + err
-    assert far_person.records()[0]["status"] == "cancelled"
-    assert left(box) == []
+    ends(client, 130)
+    assert far.record()["status"] == "cancelled"
+    far.road.restore()
+    assert far.left() == []
 
 
-def test_a_host_that_cannot_be_reached_is_blocked_and_leaves_no_run(far_person: Any, box: Any) -> None:
-    box.stop()
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt")
-    assert said.code == 125, said.out + said.err
-    assert "refuses connections" in said.err
-    assert not list(far_person.home.glob("runs/*"))
+def test_a_reader_that_goes_away_ends_the_run_there(far: Far) -> None:
+    far.job(LINES.replace("30", "3000"))
+    client = far.start()
+    far.runs()
+    client.stdout.close()
+    client.stderr.close()
+    client.wait(60)
+    assert client.returncode == 141
+    assert far.left() == []
 
 
-def test_an_unknown_host_key_is_blocked_with_the_line_to_add(far_person: Any, sshd: Any) -> None:
+def test_a_disk_there_that_is_full_or_read_only_blocks_and_leaves_nothing(far: Far) -> None:
+    words = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(far.there)]
+    if (done := subprocess.run(words, capture_output=True, text=True, check=False)).returncode:
+        support.cannot(f"a small disk needs root: {done.stderr.strip()}")
+    try:
+        far.job(LINES.replace("of the job", "of the job" + 5000 * "."))  # a full disk's page may have room for a line
+        client = far.start()
+        far.runs()
+        subprocess.run(["dd", "if=/dev/zero", f"of={far.there}/filler"], capture_output=True, check=False)
+        ends(client, 125)
+        (far.there / "filler").unlink()
+        assert "No space left on device" in far.record()["reason"]
+        subprocess.run(["mount", "-o", "remount,ro", str(far.there)], check=True)
+        far.run(code=125)  # the agent is there already: nothing of the connection itself has to be written
+        assert far.record()["status"] == "blocked"
+        assert "Read-only file system" in far.record()["reason"]
+        assert far.left() == []
+    finally:
+        subprocess.run(["umount", "--lazy", str(far.there)], check=True)
+
+
+def test_a_host_that_cannot_be_reached_or_known_is_blocked_and_leaves_no_run(far: Far, sshd: Any) -> None:
     stranger = sshd.start("stranger", known=False)
-    use(far_person, SIM.replace("address: box", "address: stranger"))
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt")
-    assert said.code == 125, said.out + said.err
-    assert f"{stranger.known_as} {stranger.host_key}" in said.err
+    far.host(SIM.replace("address: far", "address: stranger"))
+    assert f"{stranger.known_as} {stranger.host_key}" in far.run(code=125).err
+    stranger.stop()
+    assert "refuses connections" in far.run(code=125).err
+    assert not list(far.person.home.glob("runs/*"))
 
 
-@pytest.mark.usefixtures("box")
-def test_doctor_says_what_the_box_lacks(far_person: Any) -> None:
-    use(far_person, "hosts: {box: {kind: ssh, address: box, gpus: 4}}\n")
-    said = far_person.ci_tasks("doctor", "--host", "box")
-    assert said.code == 125, said.out + said.err
-    assert "nvidia-smi" in said.out
-
-
-def test_a_secret_travels_and_stays_unseen(far_person: Any, box: Any) -> None:
-    value = "a-token-that-nobody-may-see"
-    far_person.env["WANDB_API_KEY"] = value
-    far_person.write(
-        "tests/test_tiny_ckpt.py",
-        "import os\nprint('key', os.environ['WANDB_API_KEY'])\nprint(\"step 0: {'x': 1}\")\n",
-    )
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async")
-    assert said.code == 0, said.out + said.err
-    assert "key ***" in running_log(far_person).decode()
-    assert value not in said.out + said.err + box.log
-    kept = [path for top in (box.home, far_person.home) for path in top.rglob("*") if path.is_file()]
-    assert not [path for path in kept if value.encode() in path.read_bytes()]
-
-
-def test_a_failed_run_is_kept_entered_and_cleaned(far_person: Any, box: Any) -> None:
+def test_a_failed_run_is_kept_entered_and_cleaned(far: Far) -> None:
     """The workspace of one that passed before stays for later ones until `clean --all`, and is not the kept one."""
-    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
-    far_person.write("tests/test_tiny_ckpt.py", "import sys\nprint('bad luck', flush=True)\nsys.exit(3)\n")
-    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--keep").code == 1
-    (id,) = [record["id"] for record in far_person.records() if record["status"] == "failed"]
-    entered = far_person.start("shell", id, stdin='echo "at $PWD"; ls tests; echo "job $GITHUB_JOB"; exit 7\n')
-    out, err = entered.communicate(timeout=60)
-    assert entered.returncode == 7, out + err
-    assert "test_tiny_ckpt.py" in out
-    said = far_person.ci_tasks("clean", "--host", "box")
-    assert f"{id}: stays, it was kept" in said.out
-    assert left(box)
-    said = far_person.ci_tasks("clean", "--host", "box", "--all")
+    far.run()
+    far.job("import sys\nprint('bad luck', flush=True)\nsys.exit(3)\n")
+    far.run("--keep", code=1)
+    (id,) = [record["id"] for record in far.person.records() if record["status"] == "failed"]
+    entered = far.person.start("shell", id, stdin='echo "at $PWD"; ls tests; echo "job $GITHUB_JOB"; exit 7\n')
+    assert "test_tiny_ckpt.py" in ends(entered, 7)
+    assert f"{id}: stays, it was kept" in far.person.ci_tasks("clean", "--host", "box").out
+    assert far.left()
+    said = far.person.ci_tasks("clean", "--host", "box", "--all")
     assert (said.code, f"{id}: removed" in said.out) == (0, True), said.out + said.err
-    assert left(box) == []
-    assert list((box.home / ".ci-tasks/workspaces").iterdir()) == []
-    said = far_person.ci_tasks("shell", id)
-    assert said.code == 2
-    assert "--keep" in said.err
+    assert [*far.left(), *(far.there / "workspaces").iterdir()] == []
+    said = far.person.ci_tasks("shell", id)
+    assert (said.code, "--keep" in said.err) == (2, True)
 
 
-def test_clean_leaves_what_runs_and_what_is_not_home(far_person: Any, box: Any) -> None:
-    far_person.write("tests/test_tiny_ckpt.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
-    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--detach").code == 0
-    assert "stays, it runs" in far_person.ci_tasks("clean", "--host", "box", "--all").out
-    (status,) = box.home.glob(".ci-tasks/runs/*/01/status.json")
-    os.kill(json.loads(status.read_text())["pid"], signal.SIGKILL)
-    assert "stays, it is not home yet" in far_person.ci_tasks("clean", "--host", "box").out
-    assert "removed" in far_person.ci_tasks("clean", "--host", "box", "--all").out
-    assert left(box) == []
-
-
-def test_two_overlays_run_on_the_box_as_they_are_here(far_person: Any, box: Any, tmp_path: Path) -> None:
+def test_two_overlays_run_on_the_box_as_they_are_here(far: Far, tmp_path: Path) -> None:
     """Of the sample's own package, which its install step makes editable, and of a part of a namespace."""
     for name, module in {"first": "tiny_slime", "second": "src/spread/part"}.items():
         directory = tmp_path / name / module
         directory.mkdir(parents=True)
         (directory / "__init__.py").write_text(f"V = 'the overlay {name}'\n")
-    test = far_person.checkout / "tests/test_tiny_ckpt.py"
-    test.write_text("import tiny_slime, spread.part\nprint('step 0:', {'x': 1})\nprint(tiny_slime.V, spread.part.V)\n")
+    far.job("import tiny_slime, spread.part\nprint('step 0:', {'x': 1})\nprint(tiny_slime.V, spread.part.V)\n")
     overlays = ("--with", f"tiny-slime={tmp_path}/first", "--with", f"spread={tmp_path}/second")
-    row = ("--host", "box", "ckpt", "--only", "async-save", "--json")
-    [record] = far_person.ci_tasks("remote", *row, *overlays).json["runs"]
+    far.run(*overlays)
+    (record,) = far.person.records()
     why = {item["what"]: item["why"] for item in record["deviations"]}
     assert "shown: the one process" in why["overlay tiny-slime"] and "shown: the one process" in why["overlay spread"]
     first, second = record["checkout"]["overlays"]
     assert (first["modules"], second["modules"]) == (["tiny_slime"], ["spread.part"])
-    run = Path(far_person.home, "runs", *record["id"].split("."))
-    assert "the overlay first the overlay second" in (run / "log").read_text()
-    assert left(box) == []
+    assert "the overlay first the overlay second" in far.log().decode()
+    assert far.left() == []
+
+
+# -- in a container --------------------------------------------------------------------------------------------------
+
+BOXED = """\
+on: pull_request
+jobs:
+  e2e-test-boxed:
+    runs-on: [self-hosted, cpu]
+    steps:
+      - uses: actions/checkout@v4
+      - run: docker run --rm --network host -e WORD="a word" -v "$PWD:$PWD" -w "$PWD" IMAGE bash job.sh
+"""
+
+
+@pytest.fixture
+def boxed(far: Far, engine: Engine) -> Iterator[Far]:
+    """Its files are root's, and one directory nobody may enter."""
+    far.person.write(".github/workflows/pr-test.yml", BOXED.replace("IMAGE", dockerd.IMAGE))
+    host = {"kind": "ssh", "address": "far", "pull": "never", "runtime": engine.runtime, "workspace": str(far.there)}
+    far.host(json.dumps({"hosts": {"box": {**host, "env": dict(engine.environ)}}}))
+    yield far
+    assert not containers(engine)
+    assert far.left() == []
+
+
+def containers(engine: Engine) -> str:
+    return engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
+
+
+def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(boxed: Far, engine: Engine) -> None:
+    boxed.person.write("job.sh", "touch /tmp/trace; mkdir -p deep; touch deep/er; chmod 000 deep; exit 3\n")
+    said = boxed.person.ci_tasks("remote", "--host", "box", "boxed", "--keep")
+    assert said.code == 1, said.out + said.err
+    typed = 'echo "$WORD at $PWD"; ls /tmp/trace job.sh; exit 5\n'
+    entered = ends(boxed.person.start("shell", boxed.record()["id"], stdin=typed), 5)
+    assert "a word at " in entered and "/tmp/trace" in entered and "job.sh" in entered
+    assert containers(engine)
+    said = boxed.person.ci_tasks("clean", "--host", "box", "--all")
+    assert said.code == 0, said.out + said.err
+
+
+def test_a_job_whose_docker_client_died_is_not_left_running(boxed: Far, engine: Engine) -> None:
+    boxed.person.write("job.sh", "echo line 9 of it; sleep 600\n")
+    client = boxed.start("remote", "--host", "box", "boxed")
+    boxed.runs()
+    clients = with_variable(f"CI_TASKS_RUN_DIR={boxed.there}/", program=f"{engine.runtime}\0run")
+    assert clients
+    for pid in clients:
+        os.kill(pid, signal.SIGKILL)
+    ends(client, 1)
+    assert (boxed.record()["status"], boxed.record()["exit_code"]) == ("failed", 137)

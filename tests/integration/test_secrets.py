@@ -174,18 +174,6 @@ def shown_by_every_command(person: Any, host: str) -> dict[str, list[str]]:
     return {command: found for command, found in shown.items() if found}
 
 
-def test_a_job_here_shows_none_of_its_secrets(leaky: Any) -> None:
-    use(leaky, "kind: local")
-    with argv_sampled() as argvs:
-        shown = shown_by_every_command(leaky, "box")
-    (record,) = leaky.records()
-    assert (record["status"], record["exit_code"]) == ("failed", 3), record["reason"]
-    assert record["evidence"]["tests"] == 1
-    assert shown == {}
-    assert leaky_files(leaky.home) == {}
-    assert argvs == set()
-
-
 def test_a_job_on_a_box_shows_none_of_its_secrets(leaky: Any, sshd: Any) -> None:
     """Nor does the debug log."""
     box = sshd.start("box")

@@ -6,8 +6,6 @@ import hashlib
 import json
 import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ ROWS
       - run: bash line.sh ${{ matrix.info.test_args }}
 """
 ROW = "          - {num_gpus: GPUS, test_file: test_tiny_ckpt.py, test_args: ARGS}\n"
-IDENTITY = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
 ENDLESS = "echo begun in $(cat mark 2>/dev/null || echo 'a new checkout'); echo old > mark; sleep 600"
 
 
@@ -89,6 +86,7 @@ def ends(client: Any, code: int) -> str:
     return str(out + err)
 
 
+@pytest.mark.smoke
 def test_a_label_runs_on_the_gpus_that_slurm_gives(far: Any, cluster: Any) -> None:
     said = far.ci_tasks("remote", "--host", "cluster", "ckpt", "--only", "load-optimizer-gpu")
     assert said.code == 0, said.out + said.err
@@ -215,7 +213,10 @@ def test_what_slurm_will_never_take_is_blocked_in_its_own_words(far: Any, cluste
     said = far.ci_tasks("remote", "--host", "cluster", "lines")
     assert said.code == 125, said.out + said.err
     assert [record["status"] for record in far.records()] == ["blocked"] * 2
-    assert "invalid partition specified: nowhere" in far.records()[0]["reason"]
+    assert "Slurm (no partition nowhere; partitions: main)" in far.records()[0]["reason"]
+    cluster.hosts("sbatch: [--nodelist=nowhere], gpus: 8")
+    assert far.ci_tasks("remote", "--host", "cluster", "lines", "--only", "a").code == 125
+    assert "Slurm rejects the job: " in "".join(record["reason"] for record in far.records())
     assert cluster.left() == []
 
 
@@ -263,26 +264,12 @@ def test_a_run_that_was_left_is_found_again_whatever_slurm_has_forgotten(far: An
     cluster.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=test")
     over = {job_of(runs["stopped"]): "CANCELLED", job_of(runs["lost"]): "NODE_FAIL"}
     until(lambda: over.items() <= cluster.jobs().items(), "both are over")
-    # No squeue that knows them, and an sacct without a database: what is left is the completion log.
+    # No squeue that knows them, and an sacct without a database: what is left is what the agents wrote.
     cluster.forgets()
     said = far.ci_tasks("attach", "last")
-    assert said.code == 130, said.out + said.err
-    assert {row: record["status"] for row, record in by_row(far).items()} == {"stopped": "cancelled", "lost": "lost"}
-    assert any("(NODE_FAIL)" in log for log in far.logs().values())
-    assert cluster.left() == []
-
-
-def test_a_link_that_dies_while_a_job_runs_is_made_again_and_nothing_is_missing(far: Any, cluster: Any) -> None:
-    lines(far, "for n in $(seq 40); do echo line $n of the job; sleep 0.1; done", "a")
-    client = far.start("remote", "--host", "cluster", "lines", "--only", "a")
-    until(lambda: any("line 5 of" in log for log in logs(far)), "the job runs")
-    cluster.login.kill_children()
-    said = ends(client, 0)
-    assert "is down" in said
-    assert "is back" in said
-    (record,), (log,) = far.records(), far.logs().values()
-    assert re.findall(r"^line (\d+) of", log, re.MULTILINE) == [str(n) for n in range(1, 41)]
-    assert record["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log.encode()).hexdigest()}
+    assert said.code == 125, said.out + said.err
+    assert {row: record["status"] for row, record in by_row(far).items()} == {"stopped": "lost", "lost": "lost"}
+    assert any("the job vanished" in log for log in far.logs().values())
     assert cluster.left() == []
 
 
@@ -301,45 +288,3 @@ def test_a_second_node_that_cannot_join_is_named_in_the_rows_log_while_it_runs(f
     )
     assert f"ci-tasks: {second} left the row with exit code 127 of srun" in log
     assert cluster.left() == []
-
-
-def test_plan_writes_the_batch_script_that_is_submitted(far: Any, cluster: Any, tmp_path: Path) -> None:
-    cluster.hosts("partition: main, sbatch: [--cpus-per-task=2]")
-    lines(far, "echo here", "a", gpus=2)
-    assert far.ci_tasks("plan", "lines", "--host", "cluster", "--out", str(tmp_path / "plan")).code == 0
-    (planned,) = (tmp_path / "plan").rglob("batch.sh")
-    assert {"#SBATCH --gres=gpu:h100:2", "#SBATCH --partition=main"} < set(planned.read_text().splitlines())
-    cluster.scontrol("update", "PartitionName=main", "State=DOWN")
-    try:
-        assert far.ci_tasks("remote", "--host", "cluster", "lines", "--detach").code == 0
-        (submitted,) = cluster.home.glob("runs/*/*/batch.sh")
-        assert submitted.read_text() == planned.read_text()
-        assert far.ci_tasks("cancel", "last").code == 0
-    finally:
-        cluster.scontrol("update", "PartitionName=main", "State=UP")
-    assert [record["status"] for record in far.records()] == ["cancelled"]
-    assert cluster.left() == []
-
-
-def test_a_verl_level_runs_on_the_cluster(person: Any, cluster: Any, tmp_path: Path) -> None:
-    for name in ("tiny-bridge", "tiny-verl"):
-        shutil.copytree(support.ROOT / "examples" / name, tmp_path / name)
-        for words in (["init", "-q"], ["add", "-A"], [*IDENTITY, "commit", "-qm", "1"]):
-            subprocess.run(["git", *words], cwd=tmp_path / name, check=True)
-    cluster.person(person)
-    cluster.hosts("simulate: true, gpus: 8")
-    pair = ("--bridge", str(tmp_path / "tiny-bridge"), "--verl", str(tmp_path / "tiny-verl"), "--no-reward-model")
-    said = person.ci_tasks("verl", "--level", "0", "--host", "cluster", *pair)
-    assert said.code == 0, said.out + said.err
-    assert "Result: Pass" in said.out
-    (record,) = person.records()
-    assert (record["status"], len(record["gpu_ids"])) == ("passed", record["gpus"])
-    assert cluster.left() == []
-
-
-def test_doctor_shows_the_partition_and_its_gpus(far: Any) -> None:
-    said = far.ci_tasks("doctor", "--host", "cluster", "--json")
-    found = {one["topic"]: (one["status"], one["text"]) for one in said.json}
-    assert found["Slurm"][0] == "ok"
-    assert found["GPUs"][0] == "ok", found
-    assert "a node, nodes: 2 " in found["GPUs"][1]

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import os
 import pty
-import select
 import signal
 import socket
 import struct
@@ -81,11 +80,6 @@ def refused(connect: Callable[[str], Link], address: str = "box") -> str:
 # Opening
 
 
-def test_a_box_has_a_home_of_its_own(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    assert said(connect("box"), "echo $HOME") == str(box.home)
-
-
 @pytest.mark.parametrize("form", ["{ip}:{port}", "{user}@{ip}:{port}", "box", "{user}@box", "[{ip}]:{port}"])
 def test_an_address_may_be_written_as(form: str, sshd: Sshd, connect: Callable[[str], Link]) -> None:
     import getpass
@@ -96,13 +90,6 @@ def test_an_address_may_be_written_as(form: str, sshd: Sshd, connect: Callable[[
     assert f"@{box.ip}:{box.port}" in link.description
 
 
-def test_an_ipv6_address_is_dialled_with_its_port(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    assert f"[::1]:{port} " in refused(connect, f"[::1]:{port}")
-
-
 def test_the_way_leads_through_jump_hosts_in_their_order(sshd: Sshd, connect: Callable[[str], Link]) -> None:
     goal = sshd.start("goal", jump="first,second")
     second = sshd.start("second", more=f"PermitOpen {goal.ip}:{goal.port}")
@@ -110,40 +97,6 @@ def test_the_way_leads_through_jump_hosts_in_their_order(sshd: Sshd, connect: Ca
     link = connect("goal")
     assert said(link, "echo $HOME") == str(goal.home)
     assert "through second" in link.description
-
-
-def test_a_jump_host_may_have_one_itself(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    goal = sshd.start("goal", jump="second")
-    second = sshd.start("second", jump="first", more=f"PermitOpen {goal.ip}:{goal.port}")
-    sshd.start("first", more=f"PermitOpen {second.ip}:{second.port}")
-    assert said(connect("goal"), "echo $HOME") == str(goal.home)
-
-
-def test_a_proxy_command_carries_the_connection_and_ends_with_it(
-    sshd: Sshd, connect: Callable[[str], Link], tmp_path: Path
-) -> None:
-    box, _ = sshd.start("box"), sshd.start("jump")
-    sshd.configure(
-        "box", ProxyCommand=f"sh -c 'echo $$ > {tmp_path}/pid; exec ssh -F {sshd.config_file} -W %h:%p jump'"
-    )
-    link = connect("box")
-    assert said(link, "echo $HOME") == str(box.home)
-    link.close()
-    pid = (tmp_path / "pid").read_text().strip()
-    assert not Path(f"/proc/{pid}").exists()
-
-
-def test_a_proxy_command_that_does_not_want_to_end_is_ended(
-    sshd: Sshd, connect: Callable[[str], Link], tmp_path: Path
-) -> None:
-    sshd.start("box")
-    sshd.start("jump")
-    script = (
-        f"trap : TERM; echo $$ > {tmp_path}/pid; ssh -F {sshd.config_file} -W %h:%p jump; while :; do sleep 1; done"
-    )
-    sshd.configure("box", ProxyCommand=f"sh -c '{script}'")
-    connect("box").close()
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def test_a_key_may_be_in_an_agent_only(sshd: Sshd, connect: Callable[[str], Link], tmp_path: Path) -> None:
@@ -185,15 +138,7 @@ def test_configuration_of_fabric_s_and_invoke_s_changes_nothing(
     assert said(connect("box"), "echo hi") == "hi"
 
 
-def test_who_asks_is_told_where_it_goes(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box")
-    heard: list[str] = []
-    connection.connect("box", say=heard.append).close()
-    assert len(heard) == 1
-    assert heard[0].startswith("connecting to box (")
-
-
-# Host keys
+# Host keys, and what else keeps us out
 
 
 def test_an_unknown_key_is_refused_with_the_line_to_add(sshd: Sshd, connect: Callable[[str], Link]) -> None:
@@ -231,14 +176,6 @@ def test_a_changed_key_is_refused_with_the_old_line_and_both_fingerprints(
     assert "is not known" in refused(connect)
 
 
-def test_a_key_of_another_type_than_the_known_one_has_changed(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box", key_type="ecdsa")
-    assert said(connect("box"), "echo hi") == "hi"
-    box.new_host_key("ed25519")
-    box.restart()
-    assert "has changed" in refused(connect)
-
-
 def test_a_host_of_several_keys_shows_the_one_that_is_known(sshd: Sshd, connect: Callable[[str], Link]) -> None:
     box = sshd.start("box", known=False)
     rsa = servers.new_key(box.directory / "rsa", "rsa")
@@ -246,28 +183,6 @@ def test_a_host_of_several_keys_shows_the_one_that_is_known(sshd: Sshd, connect:
     box.restart()
     sshd.know(box, " ".join(Path(f"{rsa}.pub").read_text().split()[:2]))
     assert said(connect("box"), "echo hi") == "hi"
-
-
-def test_a_revoked_key_is_refused_although_it_is_known(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    with sshd.known_hosts.open("a") as out:
-        out.write(f"@revoked * {box.host_key}\n")
-    assert f"is revoked ({sshd.known_hosts}:2)" in refused(connect)
-
-
-def test_hashed_known_hosts_are_known(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    subprocess.run(["ssh-keygen", "-H", "-f", str(sshd.known_hosts)], check=True, capture_output=True)
-    assert box.ip not in sshd.known_hosts.read_text()
-    assert said(connect("box"), "echo hi") == "hi"
-
-
-def test_an_authority_for_host_keys_is_named_as_what_we_cannot_use(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box", known=False)
-    sshd.known_hosts.write_text(f"@cert-authority * {box.host_key}\n")
-    words = refused(connect)
-    assert "only a @cert-authority line matches it" in words
-    assert box.known_as in words
 
 
 def test_a_host_key_alias_and_another_file_are_honoured(
@@ -282,61 +197,6 @@ def test_a_host_key_alias_and_another_file_are_honoured(
     assert said(connect("box"), "echo hi") == "hi"
 
 
-def test_checking_cannot_be_switched_off(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box", known=False)
-    sshd.configure("box", StrictHostKeyChecking="no", UserKnownHostsFile="/dev/null")
-    assert "UserKnownHostsFile /dev/null" in refused(connect)
-
-
-@pytest.mark.parametrize("fault", ["unknown", "changed"])
-def test_a_gateway_s_key_is_checked_too(fault: str, sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box", jump="jump")
-    jump = sshd.start("jump", known=fault == "changed")
-    jump.new_host_key()
-    jump.restart()
-    words = refused(connect)
-    assert words.startswith("gateway jump (")
-    assert "on the way to box" in words
-    assert ("has changed" if fault == "changed" else "is not known") in words
-
-
-def test_a_host_s_key_is_checked_behind_a_gateway(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box", jump="jump", known=False)
-    sshd.start("jump")
-    words = refused(connect)
-    assert words.startswith("box (")
-    assert "(on jump (" in words
-
-
-# What else keeps us out
-
-
-def test_a_login_that_is_refused_names_user_and_keys(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    (box.directory / "authorized_keys").write_text("")
-    words = refused(connect)
-    assert f"keys tried: {sshd.key}; no agent is running" in words
-
-
-def test_a_gateway_s_refused_login_is_the_gateway_s(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box", jump="jump")
-    jump = sshd.start("jump")
-    (jump.directory / "authorized_keys").write_text("")
-    assert refused(connect).startswith("gateway jump (")
-
-
-def test_a_key_with_a_passphrase_is_for_the_agent(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box")
-    servers.new_key(sshd.key, passphrase="a secret")
-    assert f"ssh-add {sshd.key}" in refused(connect)
-
-
-def test_junk_for_a_key_is_named(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box")
-    sshd.key.write_text("junk")
-    assert f"cannot be read as keys: {sshd.key}" in refused(connect)
-
-
 def test_a_host_that_wants_more_than_a_key_says_what(sshd: Sshd, connect: Callable[[str], Link]) -> None:
     sshd.start("box", more="AuthenticationMethods publickey,publickey")
     assert "a key was accepted, but the host also wants publickey" in refused(connect)
@@ -347,37 +207,106 @@ def test_a_host_that_wants_more_than_a_key_says_what(sshd: Sshd, connect: Callab
     assert said(connect("box"), "echo hi") == "hi"
 
 
-def test_a_host_that_takes_passwords_only_is_not_for_us(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box", more="Match all\n  PubkeyAuthentication no\n  PasswordAuthentication yes")
-    assert "takes password only" in refused(connect)
-
-
-@pytest.mark.parametrize("name", ["nowhere.invalid", "no..where", "x" * 70])
-def test_a_name_that_does_not_exist(name: str, sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    assert f"no host of the name {name!r}" in refused(connect, name)
-
-
-def test_a_port_where_nobody_listens(sshd: Sshd, connect: Callable[[str], Link]) -> None:
+def test_hashed_known_hosts_are_known(sshd: Sshd, connect: Callable[[str], Link]) -> None:
     box = sshd.start("box")
-    box.stop()
-    assert f"{box.ip}:{box.port} refuses connections" in refused(connect)
+    subprocess.run(["ssh-keygen", "-H", "-f", str(sshd.known_hosts)], check=True, capture_output=True)
+    assert box.ip not in sshd.known_hosts.read_text()
+    assert said(connect("box"), "echo hi") == "hi"
 
 
-def test_a_gateway_that_cannot_reach_the_host_is_named(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box", jump="jump")
-    sshd.start("jump")
-    box.stop()
-    words = refused(connect)
-    assert words.startswith("box (")
-    assert "the gateway jump (" in words
+def another_type(sshd: Sshd) -> None:
+    box = sshd.start("box", key_type="ecdsa")
+    box.new_host_key("ed25519")
+    box.restart()
 
 
-def test_a_gateway_that_is_down_is_named(sshd: Sshd, connect: Callable[[str], Link]) -> None:
+def marked(sshd: Sshd, mark: str, known: bool) -> None:
+    box = sshd.start("box", known=known)
+    with sshd.known_hosts.open("a") as out:
+        out.write(f"@{mark} * {box.host_key}\n")
+
+
+def behind(sshd: Sshd, known: bool, changed: bool = True) -> Any:
+    """A gateway whose key is not the one that is known, or not known at all."""
     sshd.start("box", jump="jump")
-    sshd.start("jump").stop()
-    words = refused(connect)
-    assert words.startswith("gateway jump (")
-    assert "refuses connections" in words
+    jump = sshd.start("jump", known=known)
+    if changed:
+        jump.new_host_key()
+        jump.restart()
+    return jump
+
+
+def unchecked(sshd: Sshd) -> None:
+    sshd.start("box", known=False)
+    sshd.configure("box", StrictHostKeyChecking="no", UserKnownHostsFile="/dev/null")
+
+
+def stopped_behind_a_gateway(sshd: Sshd) -> None:
+    box, _ = sshd.start("box", jump="jump"), sshd.start("jump")
+    box.stop()
+
+
+def with_proxy_command(sshd: Sshd) -> None:
+    sshd.start("box")
+    sshd.configure("box", ProxyCommand="sh -c 'echo no such tunnel >&2; exit 1'")
+
+
+def unauthorized(server: Any) -> None:
+    (server.directory / "authorized_keys").write_text("")
+
+
+PASSWORDS = "Match all\n  PubkeyAuthentication no\n  PasswordAuthentication yes"
+# What it is → how it becomes so, the address, and what is said of it.
+REFUSALS: dict[str, tuple[Callable[[Sshd], object], str, list[str]]] = {
+    "a key of another type": (another_type, "box", ["has changed"]),
+    "a revoked key": (lambda sshd: marked(sshd, "revoked", True), "box", ["is revoked ({known_hosts}:2)"]),
+    "an authority": (lambda sshd: marked(sshd, "cert-authority", False), "box", ["only a @cert-authority line"]),
+    "checking is switched off": (unchecked, "box", ["UserKnownHostsFile /dev/null"]),
+    "an unknown gateway": (lambda sshd: behind(sshd, False), "box", ["gateway jump (", "way to box", "is not known"]),
+    "a changed gateway": (lambda sshd: behind(sshd, True), "box", ["gateway jump (", "way to box", "has changed"]),
+    "an unknown host behind one": (
+        lambda sshd: (sshd.start("box", jump="jump", known=False), sshd.start("jump")),
+        "box",
+        ["box (", "(on jump ("],
+    ),
+    "no login": (
+        lambda sshd: unauthorized(sshd.start("box")),
+        "box",
+        ["keys tried: {key}; no agent is running"],
+    ),
+    "no login at the gateway": (lambda sshd: unauthorized(behind(sshd, True, False)), "box", ["gateway jump ("]),
+    "a passphrase": (
+        lambda sshd: (sshd.start("box"), servers.new_key(sshd.key, passphrase="a secret")),
+        "box",
+        ["ssh-add {key}"],
+    ),
+    "junk for a key": (
+        lambda sshd: (sshd.start("box"), sshd.key.write_text("junk")),
+        "box",
+        ["cannot be read as keys: {key}"],
+    ),
+    "passwords only": (lambda sshd: sshd.start("box", more=PASSWORDS), "box", ["takes password only"]),
+    "no such name": (lambda sshd: None, "nowhere.invalid", ["no host of the name 'nowhere.invalid'"]),
+    "no name": (lambda sshd: None, "no..where", ["no host of the name 'no..where'"]),
+    "nobody listens": (lambda sshd: sshd.start("box").stop(), "box", ["refuses connections"]),
+    "a gateway without way on": (stopped_behind_a_gateway, "box", ["box (", "the gateway jump ("]),
+    "a gateway that is down": (
+        lambda sshd: behind(sshd, True, False).stop(),
+        "box",
+        ["gateway jump (", "refuses connections"],
+    ),
+    "a failed proxy command": (with_proxy_command, "box", ["ProxyCommand gave no SSH", "it said: no such tunnel"]),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_keeps_us_out_is_named(what: str, sshd: Sshd, connect: Callable[[str], Link]) -> None:
+    spoil, address, parts = REFUSALS[what]
+    spoil(sshd)
+    words = refused(connect, address)
+    parts = [part.format(known_hosts=sshd.known_hosts, key=sshd.key) for part in parts]
+    assert [part for part in parts if part not in words] == []
+    assert not parts[0].endswith("(") or words.startswith(parts[0])
 
 
 def test_a_host_that_does_not_answer_is_waited_for_as_ssh_config_says(
@@ -403,13 +332,6 @@ def test_a_host_that_takes_the_connection_and_says_nothing(sshd: Sshd, connect: 
         proxy.blackhole()
         sshd.alias("silent", box, HostName="127.0.0.1", Port=str(proxy.port), ConnectTimeout="1")
         assert "the SSH connection did not come about (not within 1 s)" in refused(connect, "silent")
-
-
-def test_a_proxy_command_that_fails_is_quoted_at_once(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box")
-    sshd.configure("box", ProxyCommand="sh -c 'echo no such tunnel >&2; exit 1'")
-    assert "ProxyCommand gave no SSH connection" in (words := refused(connect))
-    assert "it said: no such tunnel" in words
 
 
 def test_a_handshake_that_breaks_off_leaves_nothing_that_keeps_the_program(
@@ -479,24 +401,6 @@ def test_a_read_gives_no_more_than_was_asked_for_and_waits_no_longer_than_it_may
     assert connect("box").alive
 
 
-def test_a_timeout_for_reading_is_none_for_writing(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box")
-    stream = connect("box").open("sleep 1; wc -c")
-    stream.settimeout(0.05)
-    stream.send(bytes(20_000_000))
-    stream.shut_write()
-    stream.settimeout(None)
-    assert whole(stream) == b"20000000\n"
-
-
-def test_what_a_signal_ended_has_no_status(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box")
-    link = connect("box")
-    stream = link.open("kill -9 $$")
-    assert (whole(stream), stream.exit_status()) == (b"", None)
-    assert link.alive
-
-
 def test_sending_to_a_command_that_has_ended_says_so(sshd: Sshd, connect: Callable[[str], Link]) -> None:
     sshd.start("box")
     link = connect("box")
@@ -505,15 +409,6 @@ def test_sending_to_a_command_that_has_ended_says_so(sshd: Sshd, connect: Callab
     with pytest.raises(LinkDied, match="has ended"):
         stream.send(bytes(1 << 26))
     assert link.alive
-
-
-def test_several_commands_share_a_connection(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box")
-    link = connect("box")
-    streams = [link.open(f"read x; echo {number} $x") for number in range(5)]
-    for stream in reversed(streams):
-        stream.send(b"hi\n")
-    assert [whole(stream) for stream in streams] == [b"%d hi\n" % number for number in range(5)]
 
 
 def test_a_host_that_opens_no_more_sessions_is_no_dead_link(sshd: Sshd, connect: Callable[[str], Link]) -> None:
@@ -544,26 +439,6 @@ def test_a_killed_server_process_is_noticed_by_who_waits(sshd: Sshd, connect: Ca
     assert stream.exit_status() is None
     assert not link.alive
     assert said(connect("box"), "echo again") == "again"
-
-
-def test_a_connection_outlives_a_restart_of_the_server(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    link = connect("box")
-    box.restart()
-    assert said(link, "echo hi") == "hi"
-    assert said(connect("box"), "echo hi") == "hi"
-    box.kill_children()
-    with pytest.raises(LinkDied):
-        whole(link.open("sleep 60"))
-
-
-def test_a_reset_is_noticed(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    with TcpProxy((box.ip, box.port)) as proxy:
-        stream = connect(sshd.alias("near", box, HostName="127.0.0.1", Port=str(proxy.port))).open("sleep 60")
-        proxy.cut()
-        with pytest.raises(LinkDied):
-            stream.recv(1)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -606,63 +481,6 @@ def test_a_silent_command_on_a_living_link_is_left_alone(sshd: Sshd, connect: Ca
     link = connect("box")
     stream = link.open("sleep 3; echo still there")  # twice as long as an impatient link waits for a sign of life
     assert whole(stream) == b"still there\n"
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_short_black_hole_is_outlived(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    with TcpProxy((box.ip, box.port)) as proxy:
-        link = connect(sshd.alias("near", box, HostName="127.0.0.1", Port=str(proxy.port)))
-        stream = link.open("for i in 1 2 3 4 5 6; do echo $i; sleep 0.05; done")
-        assert stream.recv(1) == b"1"
-        proxy.blackhole()
-        threading.Timer(0.3, proxy.restore).start()
-        assert whole(stream) == b"\n2\n3\n4\n5\n6\n"
-
-
-def has_room(link: Any) -> bool:
-    """Whether what carries the link would take a byte: a socket, or a channel through a gateway."""
-    way = link._received._sock
-    return bool(select.select([], [way], [], 0.2)[1] if isinstance(way, socket.socket) else way.send_ready())
-
-
-@pytest.mark.parametrize("goal", ["near", "beyond"])
-def test_closing_a_link_into_a_black_hole_blocks_nobody(goal: str, sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    with TcpProxy((box.ip, box.port)) as proxy:
-        sshd.start("beyond", jump=sshd.alias("near", box, HostName="127.0.0.1", Port=str(proxy.port)))
-        link = connect(goal)
-        streams = [link.open("cat > /dev/null") for _ in range(10)]  # more windows than the socket has room
-        proxy.blackhole()
-
-        def write(stream: Stream) -> None:
-            with contextlib.suppress(LinkDied):
-                while True:
-                    stream.send(bytes(1 << 20))
-
-        writing = [threading.Thread(target=write, args=(stream,)) for stream in streams]
-        for thread in writing:
-            thread.start()
-        support.until(lambda: not has_room(link), "the way is full")
-        streams[0].close()
-        link.close()
-        for thread in writing:
-            thread.join()
-        with pytest.raises(LinkDied, match="closed"):
-            link.open("true")
-
-
-def test_a_program_ends_though_it_never_closed_its_link(sshd: Sshd) -> None:
-    box = sshd.start("box")
-    code = (
-        "from ci_tasks.executors.ssh import connection as c; print(c.connect('box').open('echo hi; sleep 60').recv(9))"
-    )
-    with TcpProxy((box.ip, box.port)) as proxy:
-        sshd.configure("box", HostName="127.0.0.1", Port=str(proxy.port), HostKeyAlias=box.known_as)
-        done = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, **sshd.env}, capture_output=True, text=True, check=False
-        )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "b'hi\\n'\n", "")
 
 
 # A terminal
@@ -718,22 +536,3 @@ def test_without_a_terminal_the_three_streams_stay_apart(sshd: Sshd) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (5, b"hi\0there", b"oh\n")
-
-
-def test_a_link_that_dies_under_a_shell_is_an_error_of_the_link(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    link = connect("box")
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            link.interactive("touch there; sleep 60".replace("there", str(box.home / "there")))
-        except LinkDied as error:
-            failed.append(error)
-
-    working = threading.Thread(target=work)
-    working.start()
-    support.until((box.home / "there").exists, "the command runs")
-    box.kill_children()
-    working.join()
-    assert failed

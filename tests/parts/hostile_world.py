@@ -174,10 +174,7 @@ class HostileWorld:
         out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")  # as commands have it
         flow = {START: self._start, CLEAN: self._clean, DOCTOR: self._doctor}.get(case.flow, self._attach)
         times = 1 if case.flow in (START, CLEAN) else 2
-        with (
-            mock.patch("ci_tasks.executors.ssh.connection.connect", connect_to(case.server, times)),
-            _output_to(out),
-        ):
+        with mock.patch("ci_tasks.executors.ssh.connection.connect", connect_to(case.server, times)), _output_to(out):
             for step in (lambda: flow(case, near, rng), lambda: self._look(rng), lambda: self._away(near)):
                 self._guarded(step, outcome)
 

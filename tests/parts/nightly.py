@@ -1,5 +1,5 @@
-"""Which tests of the long journeys run at every push: a sample of each file here, which the commit changes. All of them
-run in `nox -s nightly`."""
+"""Which tests of the long journeys run at every push: a sample of each file here, which the commit changes, and what is
+marked `smoke`. All of them run in `nox -s nightly`."""
 
 from __future__ import annotations
 
@@ -15,51 +15,48 @@ SAMPLES = {
     "agent/environments/test_sharing.py": 3,
     "agent/test_supervisor.py": 20,
     "agent/trees/test_idle_workspaces.py": 12,
+    "checkout/test_journeys.py": 6,
     "checkout/test_travel.py": 20,
     "executors/remote/test_run_manager.py": 20,
     "features/difference/test_diff_command.py": 2,
-    "features/failures/bisection/test_bisect_command.py": 3,
-    "features/failures/hang/test_hang_command.py": 3,
-    "features/failures/hang/test_planted_hangs.py": 8,
-    "features/failures/repeats/test_repeat_command.py": 2,
+    "features/failures/bisection/test_bisect_command.py": 1,
+    "features/failures/hang/test_hang_command.py": 1,
+    "features/failures/hang/test_planted_hangs.py": 1,
+    "features/failures/repeats/test_repeat_command.py": 1,
     "features/failures/reproduction/test_reproduce_command.py": 2,
     "features/prefetch/test_download.py": 8,
     "features/prefetch/test_prefetch_hosts.py": 2,
     "features/prefetch/test_prefetch_story.py": 6,
     "features/setup/test_setup.py": 2,
     "features/verl/test_verl_command.py": 4,
-    "integration/test_container_end.py": 8,
-    "integration/test_container_label.py": 3,
-    "integration/test_docker.py": 8,
-    "integration/test_faults.py": 3,
-    "integration/test_fleet.py": 2,
-    "integration/test_fleet_hosts.py": 2,
-    "integration/test_host_clock.py": 2,
-    "integration/test_hostile.py": 10,
-    "integration/test_hostile_host.py": 8,
-    "integration/test_hung_daemon.py": 2,
-    "integration/test_kept_connection.py": 5,
-    "integration/test_killed_client.py": 3,
-    "integration/test_labels.py": 6,
-    "integration/test_remote.py": 6,
-    "integration/test_remote_container.py": 2,
-    "integration/test_remote_faults.py": 4,
-    "integration/test_remote_interrupts.py": 2,
-    "integration/test_retry.py": 4,
-    "integration/test_secrets.py": 4,
-    "integration/test_slurm.py": 4,
-    "integration/test_ssh_link.py": 20,
-    "integration/test_trees.py": 2,
+    "integration/test_container_end.py": 4,
+    "integration/test_container_label.py": 2,
+    "integration/test_docker.py": 6,
+    "integration/test_faults.py": 2,
+    "integration/test_fleet.py": 1,
+    "integration/test_hostile.py": 6,
+    "integration/test_hung_daemon.py": 1,
+    "integration/test_kept_connection.py": 3,
+    "integration/test_killed_client.py": 2,
+    "integration/test_labels.py": 3,
+    "integration/test_looking.py": 1,
+    "integration/test_remote.py": 4,
+    "integration/test_remote_interrupts.py": 1,
+    "integration/test_report_page.py": 1,
+    "integration/test_retry.py": 2,
+    "integration/test_secrets.py": 1,
+    "integration/test_slurm.py": 2,
+    "integration/test_ssh_link.py": 16,
     "run/test_interrupts.py": 4,
 }
 
 
 def mark_nightly(root: os.PathLike[str], items: Iterable[pytest.Item]) -> None:
-    """Mark the tests of these files but the samples. Each worker draws the same ones."""
+    """Mark the tests of these files but the samples and the smoke tests. Each worker draws the same ones."""
     files: dict[str, list[pytest.Item]] = {name: [] for name in SAMPLES}
     for item in items:
         name = os.path.relpath(item.path, os.path.join(root, "tests"))
-        if name in files:
+        if name in files and not item.get_closest_marker("smoke"):
             files[name].append(item)
     for name, tests in files.items():
         drawn = random.Random(f"{SEED} {name}").sample(tests, min(SAMPLES[name], len(tests)))

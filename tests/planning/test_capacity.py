@@ -28,6 +28,8 @@ NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simul
         (ROW, LOCAL, HostFacts(gpus=8, container_problem="docker (not on PATH)"), ["docker (not on PATH)"]),
         (ROW, LOCAL, HostFacts(container_problem="docker"), ["4 GPUs (found 0)", "docker"]),
         (CPU, LOCAL, HostFacts(python_problem="Python >=3.10"), ["Python >=3.10"]),
+        (CPU, CLUSTER, HostFacts(scheduler_problem="no partition x"), ["Slurm (no partition x)"]),
+        (ROW, CLUSTER, HostFacts(scheduler_problem="sinfo: no answer"), ["Slurm (sinfo: no answer)"]),
         (ROW, CLUSTER, HostFacts(gpus=2), ["4 GPUs on one node (found 2)"]),
         # A row that names no GPUs and no image needs neither, whatever is broken.
         (CPU, LOCAL, HostFacts(gpu_problem="driver", container_problem="docker"), []),

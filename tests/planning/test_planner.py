@@ -29,6 +29,8 @@ BARE = HostSpec("bare", runtime="none")
 DOCKER = HostSpec("box")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 BOTH = ["code", "PYTEST_ADDOPTS", "timeout"]
+IN_DOCKER = ["name", "labels", "init", "env", "volumes"]
+IN_PODMAN = ["container", "name", "labels", "env", "volumes", "runtime", "capabilities"]
 
 STEPS = "    steps:\n      - name: Run\n        run: pytest\n"
 MATRIX = "    strategy: {matrix: {info: [{num_gpus: 2, test_file: a.py}, {num_gpus: 0, test_file: b.py}]}}\n"
@@ -73,6 +75,23 @@ def deviation(planned: Plan, what: str) -> Deviation:
 # Deviations
 
 
+CONTAINER_HERE = [  # of a host, what is listed of CI's `docker run --rm --gpus all -v /ci:/d some/image x`
+    ("docker", ["init", "labels", "mount /ci", "name", "rm"]),
+    ("podman", ["capabilities", "gpus", "name", "runtime"]),
+    ("apptainer", ["gpus", "network", "room to write", "runtime"]),
+    ("pyxis", ["processes", "runtime"]),
+    ("none", ["container", "container flags"]),
+]
+
+
+@pytest.mark.parametrize(("runtime", "listed"), CONTAINER_HERE)
+def test_a_plan_lists_how_the_container_will_differ(runtime: str, listed: list[str]) -> None:
+    body = MATRIX + "    steps:\n      - run: docker run --rm --gpus all -v /ci:/d some/image x\n"
+    planned = plan(workflow(body), HostSpec("box", runtime=runtime, mounts={"/ci": "/here"}, env={"HF_HOME": "/cache"}))
+    assert set(listed) <= set(whats(planned)) and whats(planned).count("container") <= 1
+    assert deviation(planned, "host env").here == "HF_HOME"
+
+
 @pytest.mark.parametrize(
     ("dirty", "here"),
     [((), "c0ffee0"), (("a",), "c0ffee0 + 1 changed file"), (("a", "b"), "c0ffee0 + 2 changed files")],
@@ -101,15 +120,15 @@ def test_files_that_ci_would_convert_are_named() -> None:
         (DOCKER, STEPS, "ubuntu-latest", ["machine"]),
         (SIM, STEPS, "cpu", ["Python packages"]),
         (SIM, MATRIX + STEPS, "cpu", ["Python packages", "GPUs", "strategy.fail-fast", "GPU locks"]),
-        (DOCKER, "    container: {image: a/b}\n" + STEPS, "cpu", []),
+        (DOCKER, "    container: {image: a/b}\n" + STEPS, "cpu", IN_DOCKER),
         (BARE, "    container: {image: a/b}\n" + STEPS, "cpu", ["Python packages", "container"]),
         (
             DOCKER,
             "    container: {image: a/b, credentials: {username: u, password: p}, ports: [80]}\n" + STEPS,
             "cpu",
-            ["container.credentials", "container.ports"],
+            ["container.credentials", "container.ports", *IN_DOCKER],
         ),
-        (HostSpec("p", runtime="podman"), "    container: {image: a/b}\n" + STEPS, "cpu", ["container"]),
+        (HostSpec("p", runtime="podman"), "    container: {image: a/b}\n" + STEPS, "cpu", IN_PODMAN),
         (BARE, MATRIX + PYTHON, "cpu", ["install steps", "strategy.fail-fast", "GPU locks"]),
         (DOCKER, "    if: github.event_name == 'push'\n" + STEPS, "cpu", ["if"]),
         (DOCKER, "    if: github.event_name == 'pull_request'\n" + STEPS, "cpu", []),

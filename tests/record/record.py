@@ -140,10 +140,7 @@ def value_of(plan: Mapping[str, Any], scratch: str) -> str:
     locks = plan["gpu_locks"] or {}
     parts = {
         "steps": [steps(text) for text in texts],
-        "env": [
-            [exports(text) for text in texts],
-            [plan["host_env"], plan["container"]["env"], plan["secrets"]],
-        ],
+        "env": [[exports(text) for text in texts], [plan["host_env"], plan["container"]["env"], plan["secrets"]]],
         "docker": [plan["image"], [docker_argv(text, plan["run_dir"]) for text in texts]],
         "gpus": [plan["gpus"], locks.get("count"), locks.get("by"), plan["exclusive"], plan["nodes"]],
         "deviations": [[item[name] for name in ("what", "ci", "here", "why")] for item in plan["deviations"]],

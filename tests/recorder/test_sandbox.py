@@ -80,8 +80,7 @@ def test_a_hostile_test_gets_nowhere(tmp_path: Path, body: str, outcome: str) ->
 
 
 @pytest.mark.parametrize(
-    "body",
-    ["while True: pass", "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()"],
+    "body", ["while True: pass", "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()"]
 )
 def test_an_endless_test_is_ended_and_keeps_what_was_recorded(
     tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch

@@ -128,7 +128,7 @@ ANY = st.text(st.characters())  # lone surrogates and control characters include
 def test_whatever_rows_and_reasons_contain_it_is_xml(name: str, row: str, reason: str, line: str) -> None:
     failed = record(row, "failed", reason=reason, label=name, host=line, triage=triage(cause="x", line=line, line_no=1))
     text = render(name, [failed], [line]).encode("utf-8")
-    junit = read_junit(text)
+    junit = read_junit([text])
     assert junit is not None and (junit.tests, junit.failures) == (1, 1)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.records import GpuProcessSample, GpuSample
+from ci_tasks.agent.records import GpuProcessSample, GpuSample, read_gpu_samples
 from ci_tasks.records import GpuPeaks, GpuUse
-from ci_tasks.results.gpu_samples import by_clock, gpu_use, own_samples
+from ci_tasks.results.gpu_samples import by_clock, gpu_use, own_samples, since
 
 START = 1_790_937_060.0  # 10:31:00 UTC
 GIB = 1024
@@ -64,6 +65,7 @@ ODDITIES: dict[str, tuple[list[GpuSample], list[str]]] = {
         series(60, used=9 * GIB),
         ["GPU 1 had 9.0 GiB in use at its first sample (10:31:00 UTC)"],
     ),
+    "of a merged line it may be the row's": ([replace(IDLE, seconds=8.0, used=9 * GIB), *series(52, 8)], []),
     "ECC errors of this run only": (
         series(10, uncorrected=5) + series(50, 10, uncorrected=7),
         ["2 uncorrected ECC errors on GPU 1"],
@@ -125,6 +127,7 @@ FULL: dict[str, tuple[list[GpuSample], str]] = {
         series(60, used=139 * GIB),
         "GPU 1 was fullest at 10:31:00 UTC: 139 GiB of 140 GiB; who held it was not seen",
     ),
+    "a peak between two samples": (series(60, used=40), ""),
     "long before the end": ([*series(3, -900, used=139 * GIB), *series(60, used=None)], ""),
 }
 
@@ -133,6 +136,33 @@ FULL: dict[str, tuple[list[GpuSample], str]] = {
 def test_out_of_memory_is_explained_by_who_held_what(samples: list[GpuSample], sentence: str) -> None:
     assert use([*samples, END], out_of_memory=True).fullest == sentence
     assert not use([*samples, END]).fullest
+
+
+# Recorded on an H100: the process that had the GPU before ends when the row gets the lock. Its memory is free within a
+# second, and nvidia-smi's list has it for three more.
+HANDED_OVER = read_gpu_samples((Path(__file__).parent / "data/gpu-lock-handed-over.jsonl").read_text())
+LOCKED = 1795657284.89
+
+
+def handed_over(samples: list[GpuSample]) -> GpuUse:
+    found = gpu_use(samples, uuids=["GPU-a"], ids=[0], ended_at=1795657295.0, out_of_memory=True)
+    assert found is not None
+    return found
+
+
+def test_the_run_that_had_the_lock_before_is_no_other_holder_of_memory() -> None:
+    assert "(pid 465, python3) held 13 GiB on GPU 0" in handed_over(HANDED_OVER).strangers[0]
+    own = handed_over(since(HANDED_OVER, LOCKED))
+    assert (own.oddities, own.gpus[0].used, own.gpus[0].others) == ((), 8719, 0)
+    assert own.fullest.endswith(": this run 8.5 GiB, of 80 GiB")
+
+
+def test_who_shares_a_locked_gpu_is_named() -> None:
+    theirs = GpuProcessSample(9, 20 * GIB, "other", "vllm")
+    shared = [
+        replace(sample, processes=(*sample.processes, theirs)) if sample.gpu == 0 else sample for sample in HANDED_OVER
+    ]
+    assert ["(pid 9, vllm) held 20 GiB" in line for line in handed_over(since(shared, LOCKED)).strangers] == [True]
 
 
 def test_a_run_whose_gpus_are_not_known_has_those_with_a_process_of_its_own() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
+
 import pytest
 
 from ci_tasks.results.junit import Junit, read_junit
@@ -29,7 +32,7 @@ GOOD = [
 
 @pytest.mark.parametrize(("cases", "junit", "executed"), GOOD)
 def test_counts_and_first_failure(cases: str, junit: Junit, executed: int) -> None:
-    counts = read_junit(_suite(cases))
+    counts = read_junit([_suite(cases)])
     assert counts == junit
     assert counts.executed == executed
 
@@ -49,4 +52,18 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
 def test_what_is_no_junit_file_is_none(text: bytes) -> None:
-    assert read_junit(text) is None
+    assert read_junit([text]) is None
+
+
+def test_a_file_is_read_in_a_stream() -> None:
+    """A large one costs no memory: nothing of its text is kept, wherever a piece ends."""
+    whole = _suite(PASSED + FAILED + ERROR + SKIPPED)
+    assert read_junit(whole[at : at + 1] for at in range(len(whole))) == Junit(4, 2, 1, "test_b: assert 1 == 2")
+    cases = PASSED[:-2] + "><system-out>" + "x" * 1000 + "</system-out></testcase>"
+    head, tail = _suite("|").split(b"|")
+    tracemalloc.start()
+    counts = read_junit(itertools.chain([head], itertools.repeat(cases.encode(), 20_000), [tail]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert counts == Junit(20_000, 0, 0)
+    assert peak < 1_000_000

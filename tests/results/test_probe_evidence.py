@@ -25,6 +25,7 @@ from ci_tasks.records import ProbeSummary, RunEnvironment
 from ci_tasks.results.probe_evidence import (
     conflicts,
     exception_text,
+    imported_elsewhere,
     imported_modules,
     peak_memory,
     probe_summary,
@@ -122,6 +123,34 @@ def test_a_module_is_known_once_by_the_process_that_knows_its_version() -> None:
     assert list(conflicts(found)) == ["torch: /lib/torch/__init__.py and /other/torch/__init__.py"]
 
 
+IN_IMAGE = ImportedModule("slime", "/root/slime/slime/__init__.py")
+WORKSPACE = "/runs/b/01/workspace"
+CALL = DockerInvocation(("run",), ("run", "-v", f"{WORKSPACE}:/work", "image", "bash"))
+ELSEWHERE = [  # the origin, where it counts, and why
+    (f"{WORKSPACE}/slime/__init__.py", (), False),
+    ("/work/slime/__init__.py", (CALL,), False),
+    ("/work/slime/__init__.py", (), True),
+    ("/root/slime/slime/__init__.py", (CALL,), True),
+    (f"{WORKSPACE}-2/slime/__init__.py", (), True),
+    ("/c/b/01/workspace/slime/__init__.py", (replace(CALL, here=("run", "-v", "/runs:/c", "image")),), False),
+]
+
+
+@pytest.mark.parametrize(("origin", "calls", "is_elsewhere"), ELSEWHERE)
+def test_a_package_of_the_checkout_from_elsewhere_is_a_deviation(
+    origin: str, calls: tuple[DockerInvocation, ...], is_elsewhere: bool
+) -> None:
+    found = evidence(process(1, imports=(replace(IN_IMAGE, origin=origin), TORCH)))
+    deviations = list(imported_elsewhere(found, ("slime",), WORKSPACE, calls))
+    assert [(each.what, each.here) for each in deviations] == ([("import slime", origin)] if is_elsewhere else [])
+
+
+def test_a_copy_that_was_installed_from_a_directory_is_the_checkouts() -> None:
+    """As CI's own `pip install .` makes it."""
+    found = evidence(process(1, imports=(replace(IN_IMAGE, local=True),)))
+    assert list(imported_elsewhere(found, ("slime",), WORKSPACE, ())) == []
+
+
 def test_exceptions_are_in_the_order_of_their_time() -> None:
     def failure(t: float, **values: object) -> NotedException:
         frames = (CodeFrame("/w/run.py", 3, "main"), CodeFrame("/w/loader.py", 88, "next_batch", "x[1]"))
@@ -141,9 +170,6 @@ def test_exceptions_are_in_the_order_of_their_time() -> None:
     ("kind", "where", "name", "shown"),
     [
         ("task", "ray", "ray::Trainer.step", "task ray::Trainer.step"),
-        ("unretrieved", "asyncio", "poll", "task that nobody awaited poll"),
-        ("unretrieved", "future", "", "future that nobody asked"),
-        ("callback", "asyncio", "Exception in callback f()", "asyncio Exception in callback f()"),
         ("unraisable", "interpreter", "ignored in Pool.__del__", "ignored in Pool.__del__"),
         ("of a later version", "x", "y\x1b[31m", "y"),
     ],

@@ -12,9 +12,10 @@ from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow import schema
 from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.reader import read
-from ci_tasks.workflow.schema import KEYS, Treatment
+from ci_tasks.workflow.schema import Treatment
 
 LISTED = Path(__file__).parent / "data/github-workflow-keys.txt"
+KEYS = schema.keys()
 GITHUB = [line for line in LISTED.read_text().splitlines() if not line.startswith("#")]
 
 

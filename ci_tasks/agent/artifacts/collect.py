@@ -16,7 +16,7 @@ from .. import run_directory
 from ..containers.run_containers import RunContainer
 from ..records import Plan
 from .core_files import find_cores
-from .docker_cp import ContainerArchive, CopyTimeout
+from .docker_cp import container_files
 from .limits import ArtifactWriter
 
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # session_latest is a link to the newest session
@@ -82,17 +82,15 @@ class _ArtifactCopy:
 
         place = "container-%d" % container.number
         try:
-            with ContainerArchive(container.client, container.id, path, self._deadline) as entries:
-                for inner, entry, archive in entries:
-                    content = archive.extractfile(entry) if entry.isreg() else None
-                    if content is not None:
-                        self.writer.add(place, inner, entry.size, content.read)
-                    elif not entry.isdir():
-                        self.writer.leave_out(place, inner, None, "neither a plain file nor a directory")
-        except CopyTimeout:
-            self.writer.leave_out(place, path, None, _TIMED_OUT)
+            for inner, entry, archive in container_files(container.client, container.id, path, self._deadline):
+                content = archive.extractfile(entry) if entry.isreg() else None
+                if content is not None:
+                    self.writer.add(place, inner, entry.size, content.read)
+                elif not entry.isdir():
+                    self.writer.leave_out(place, inner, None, "neither a plain file nor a directory")
         except tarfile.TarError:
-            self.writer.leave_out(place, path, None, "the copy broke off")
+            is_late = time.monotonic() >= self._deadline
+            self.writer.leave_out(place, path, None, _TIMED_OUT if is_late else "the copy broke off")
 
     def _ray_logs_of_rootless_containers(self) -> None:
         """Their /tmp is in the run directory."""

@@ -11,7 +11,7 @@ from typing import Iterator, List, Optional
 from .. import run_directory
 from ..containers.run_containers import RunContainer
 from ..records import CoreFile, CoreFiles, Plan
-from .docker_cp import ContainerArchive, CopyTimeout
+from .docker_cp import container_files
 
 MAX_SECONDS = 5.0  # for looking through the workspace, and for one file of a container
 _DIFF_SECONDS = 10.0
@@ -82,7 +82,7 @@ def _in_container(container: RunContainer) -> List[CoreFile]:
     for path in [path for path in candidates if _NAME.match(os.path.basename(path))][:_MAX_CORES]:
         try:
             size = _size_inside(container, path)
-        except (CopyTimeout, tarfile.TarError):
+        except tarfile.TarError:
             continue
         if size is not None:
             cores.append(CoreFile(path, size, container.name))
@@ -91,8 +91,8 @@ def _in_container(container: RunContainer) -> List[CoreFile]:
 
 def _size_inside(container: RunContainer, path: str) -> Optional[int]:
     """From the head of its copy; of the rest nothing is read."""
-    with ContainerArchive(container.client, container.id, path, time.monotonic() + MAX_SECONDS) as entries:
-        for _, entry, archive in entries:
-            content = archive.extractfile(entry) if entry.isreg() else None
-            return entry.size if content is not None and _is_core(content.read(_ELF_HEAD)) else None
+    deadline = time.monotonic() + MAX_SECONDS
+    for _, entry, archive in container_files(container.client, container.id, path, deadline):
+        content = archive.extractfile(entry) if entry.isreg() else None
+        return entry.size if content is not None and _is_core(content.read(_ELF_HEAD)) else None
     return None

@@ -12,6 +12,7 @@ import tempfile
 from typing import Callable, List, Optional
 
 from .. import run_directory
+from ..files import unused_path
 from ..records import LeftOut, LeftOutFile
 
 LIMIT = 200 << 20  # bytes of one run
@@ -57,7 +58,7 @@ class ArtifactWriter:
         """Move everything into `artifacts`, beside what the job itself may have put there. Raises OSError."""
         try:
             for name in sorted(os.listdir(self._top)) if self._top else []:
-                os.rename(os.path.join(str(self._top), name), _unused_path(self.paths.artifacts, name))
+                os.rename(os.path.join(str(self._top), name), unused_path(os.path.join(self.paths.artifacts, name)))
             if self.left_out:
                 left_out = LeftOut(tuple(self.left_out), self.unnamed)
                 run_directory.write_record(os.path.join(self.paths.artifacts, "left-out.json"), left_out)
@@ -95,12 +96,3 @@ class ArtifactWriter:
 
 def _parts(path: str) -> List[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
-
-
-def _unused_path(directory: str, name: str) -> str:
-    """A path in `directory` that does not exist yet."""
-    path, number = os.path.join(directory, name), 1
-    while os.path.lexists(path):
-        number += 1
-        path = os.path.join(directory, "%s.%d" % (name, number))
-    return path

@@ -17,6 +17,7 @@ from ..artifacts.collect import collect
 from ..containers.kept import remove_images
 from ..containers.run_containers import RunContainer, RunContainers, environment
 from ..exit_gate import mask_run
+from ..files import pin, pinned
 from ..job_environment import secret_values
 from ..probe.evidence import collect_evidence
 from ..quick_dataclass import dataclass
@@ -54,6 +55,7 @@ class RunCleanup:
         self._problems: List[str] = []
         self.environment = EnvironmentSnapshot(paths.path)
         self._directory = os.path.realpath(paths.path)
+        pin(paths.path)
 
     def expect_no_answer(self) -> None:
         """The container daemon hangs: wait for it no longer than needed."""
@@ -77,7 +79,7 @@ class RunCleanup:
 
     def _remove(self, containers: List[RunContainer]) -> Tuple[str, ...]:
         image = image_of(containers, self.plan)
-        left = self.containers.remove(containers)
+        left = self.containers.remove()
         if self.plan.retry is not None and not left:
             left = remove_images(containers)
         self.left_containers = bool(left)
@@ -96,8 +98,8 @@ class RunCleanup:
         unanswered = ["the artifacts in containers are not collected"] if self.containers.problems else []
         self.environment.finish(containers)
         image, daemon = image_of(containers, self.plan), runtime_of(self.plan)
-        collected = collect(self.paths, self.plan, containers, self.began, failed=not succeeded)
-        self._problems = unanswered + collected
+        own = run_directory.RunDir(pinned(self.paths.path))
+        self._problems = unanswered + collect(own, self.plan, containers, self.began, failed=not succeeded)
         make_readable(self.paths.artifacts, image, *daemon)
         self._collect_evidence()
         masked = self._mask(image)
@@ -111,7 +113,7 @@ class RunCleanup:
         if self.plan.probe is None:
             return
         try:
-            collect_evidence(self.paths, secret_values(self.plan))
+            collect_evidence(run_directory.RunDir(pinned(self.paths.path)), secret_values(self.plan))
         except (OSError, ValueError) as error:
             self._problems.append("the evidence of its processes is not complete: %s" % error)
 

@@ -21,6 +21,7 @@ from ..codec import RecordError, from_json, parse
 from ..containers.run_containers import DockerClient, RunContainer, RunContainers, names_by_runtime, read_invocations
 from ..exit_gate import masked_record
 from ..files import content_of
+from ..gpus import nvidia_smi
 from ..job_environment import job_environment, secret_values
 from ..probe.payload.limits import OFF as PROBE_OFF
 from ..quick_dataclass import dataclass
@@ -36,73 +37,30 @@ _NEVER = "0002"  # docker says that a container which did not start yet did so i
 _OWN_VENV = b"/tmp/venv"  # in a script that makes a venv
 _VENV_SECONDS = 2.0  # it gets so long for that
 
-# What `pip freeze` would say, with nothing but the standard library of Python 3.8. Every row asks for it: to import
-# importlib.metadata takes five times as long as to read what it would read, and to import json as long as all the rest.
+# What `pip freeze` would say, with nothing but the standard library of Python 3.8.
 LIST_PACKAGES = r"""
 import sys
 sys.path = [path for path in sys.path if path]  # a json.py in the checkout is none of ours
-import os
+import json, os
+from importlib import metadata
 try:
     os.nice(19)
 except OSError:
     pass
-
-def read(*names):
-    try:
-        with open(os.path.join(*names), encoding="utf-8", errors="replace") as source:
-            return source.read()
-    except OSError:
-        return ""
-
-def in_directory(place):
-    for name in sorted(os.listdir(place)):
-        is_egg = name == "EGG-INFO" and place.endswith(".egg")
-        if is_egg or name.lower().endswith((".dist-info", ".egg-info")):
-            info = os.path.join(place, name)
-            text = read(info, "METADATA") or read(info, "PKG-INFO") or read(info)
-            yield text, read(info, "direct_url.json")
-
-def in_archive(place):
-    from importlib import metadata
-    for found in metadata.distributions(path=[place]):
-        yield found.read_text("METADATA") or found.read_text("PKG-INFO") or "", found.read_text("direct_url.json")
-
-def installed():
-    for place in sys.path:
-        if os.path.isdir(place):
-            yield from in_directory(place)
-        elif os.path.isfile(place):
-            yield from in_archive(place)
-
-def quoted(text):
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
-        return '"%s"' % text
-    import json
-    return json.dumps(text)
-
 packages, direct = {}, {}
-for text, url in installed():
-    lines = text.split("\n\n", 1)[0].splitlines()
-    fields = {key: value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
-    name = fields.get("Name")
+for found in metadata.distributions():
+    name = found.metadata["Name"]
     if not name or name in packages:
         continue
-    packages[name] = fields.get("Version", "")
+    packages[name] = found.version or ""
     try:
-        if url:
-            import json
-            origin = json.loads(url)
-            vcs = origin.get("vcs_info") or {}
-            about = {"url": str(origin["url"]), "vcs": vcs.get("vcs"), "commit_id": vcs.get("commit_id")}
-            direct[name] = json.dumps(about)
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        vcs = origin.get("vcs_info") or {}
+        if "url" in origin:
+            direct[name] = {"url": str(origin["url"]), "vcs": vcs.get("vcs"), "commit_id": vcs.get("commit_id")}
     except Exception:
         pass
-
-def listed(values):
-    return "{%s}" % ", ".join("%s: %s" % (quoted(name), value) for name, value in values.items())
-
-python, packages = quoted(sys.version.split()[0]), {name: quoted(version) for name, version in packages.items()}
-print('\n{"python": %s, "packages": %s, "direct": %s}' % (python, listed(packages), listed(direct)))
+print("\n" + json.dumps({"python": sys.version.split()[0], "packages": packages, "direct": direct}))
 """
 
 
@@ -189,8 +147,7 @@ class EnvironmentSnapshot:
     def _query_host(self) -> None:
         if not self.plan.gpus or self.plan.is_simulated:
             return
-        argv = ["nvidia-smi", "--query-gpu=index,uuid,name,driver_version,memory.total", "--format=csv,noheader"]
-        driver, gpus = gpu_models(self._run(argv))
+        driver, gpus = gpu_models(self._run(nvidia_smi.QUERY_GPUS))
         self._update(lambda environment: replace(environment, driver=driver, gpus=gpus))
 
     def _query_bare(self) -> None:
@@ -233,17 +190,8 @@ class EnvironmentSnapshot:
                     self._add_state(container, Packages(problem=ENDED_EARLY))
 
     def _packages_in(self, container: RunContainer) -> Packages:
-        argv = [
-            "exec",
-            "--env",
-            "PYTHONDONTWRITEBYTECODE=1",
-            "--env",
-            PROBE_OFF + "=1",
-            container.id,
-            "python3",
-            "-c",
-            LIST_PACKAGES,
-        ]
+        env = ("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", PROBE_OFF + "=1")
+        argv = ("exec", *env, container.id, "python3", "-c", LIST_PACKAGES)
         answer = container.client.run(*argv, timeout=QUERY_SECONDS)
         if answer.code != 0:
             return Packages(problem="its packages could not be listed: %s" % answer.problem)
@@ -295,10 +243,12 @@ class EnvironmentSnapshot:
 
 
 def gpu_models(text: str) -> Tuple[Optional[str], Tuple[GpuModel, ...]]:
-    """Driver and GPUs from nvidia-smi's lines of index, UUID, name, driver version, memory."""
-    rows = [[part.strip() for part in line.split(",")] for line in text.splitlines()]
-    gpus = [row for row in rows if len(row) == 5 and row[0].isdigit()]
-    return (gpus[0][3] if gpus else None), tuple(GpuModel(int(row[0]), row[1], row[2], row[4]) for row in gpus)
+    """Driver and GPUs from the answer to QUERY_GPUS."""
+    gpus = nvidia_smi.parse_gpus(text)
+    models = (
+        GpuModel(gpu.index, gpu.uuid, gpu.name, "[N/A]" if gpu.total is None else "%d MiB" % gpu.total) for gpu in gpus
+    )
+    return (gpus[0].driver if gpus else None), tuple(models)
 
 
 def parse_packages(output: str) -> Packages:

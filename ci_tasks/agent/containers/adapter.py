@@ -59,7 +59,7 @@ def _main(argv: list[str], run_dir: RunDir) -> int:
         return _run_other_command(argv, rules, run_dir)
     run = parse_run(argv)
     if rules.runtime == NONE:
-        return _run_bare(run, rules, run_dir)
+        return _run_bare(run, rules, run_dir, plan)
     if rules.runtime in _ROOTLESS:
         return _run_rootless(run, rules, run_dir)
     return _run_in_container(run, rules, run_dir, plan)
@@ -99,7 +99,9 @@ def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir, pl
         _check_sources(run, here)
         if plan.probe is not None:
             here = probe_mounts.without_pull(here) if is_pulled else here
-            here, deviation = probe_mounts.with_probe(here, run_dir, program, os.environ, plan.probe.overlays)
+            variables = container_environment(run, rules, os.environ, _lines)
+            overlays = plan.probe.overlays
+            here, deviation = probe_mounts.with_probe(here, run_dir, program, os.environ, variables, overlays)
             deviations.append(deviation)
         invocations.append(masked_invocation(render(run), render(here), deviations, rules.runtime, here.last("name")))
     if here.last("pull") == "always":
@@ -109,7 +111,7 @@ def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir, pl
 
 
 def _pull(run: DockerRun, rules: ContainerRules, run_dir: RunDir, program: str) -> bool:
-    """Pull the image where the run would: its Pythons must be known before it starts."""
+    """Pull the image where the run would: its PYTHONPATH must be known before it starts."""
     here, _ = rewrite(run, rules)
     if rules.runtime == PODMAN:
         here, _ = _for_podman(run, here, program)
@@ -251,7 +253,7 @@ def _make_scratch(path: str) -> None:
 # -- without containers ----------------------------------------------------------------------------------------------
 
 
-def _run_bare(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int:
+def _run_bare(run: DockerRun, rules: ContainerRules, run_dir: RunDir, plan: Plan) -> int:
     if run.is_on("detach"):
         raise ContainerBlocked("docker run --detach needs a container, and this host's runtime is none")
     command = container_command(run, NONE)
@@ -261,6 +263,9 @@ def _run_bare(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int:
             f"working directory {directory!r} (docker run -w) does not exist on this host, whose runtime is none"
         )
     environment = inner_environment(run, rules, os.environ, _lines)
+    if plan.probe is not None:
+        path = environment.get(probe_mounts.PYTHONPATH, "")
+        environment[probe_mounts.PYTHONPATH] = probe_mounts.probe_path(run_dir.probe, path)
     deviations = bare_deviations(run, rules, os.path.exists)
     if ray_nodes.other_node_count(os.environ):
         ray_nodes.with_token(environment)

@@ -206,7 +206,8 @@ def _cluster(word: str, following: str | None) -> list[DockerOption]:
     while letters:
         flag, rest = "-" + letters[0], letters[1:]
         if letters[0] not in _SHORTS:
-            raise DockerArgvError(f"docker run has no option {flag} (in {word!r}); {_nearest_short(letters[0])}")
+            known = " ".join(f"-{letter}" for letter in _SHORTS)
+            raise DockerArgvError(f"docker run has no option {flag} (in {word!r}); it has {known}")
         name = _SHORTS[letters[0]]
         joined = bool(options)
         if name in VALUED:
@@ -237,10 +238,3 @@ def _nearest(flag: str) -> str:
     import difflib  # for an error alone
 
     return difflib.get_close_matches(flag, sorted(_LONGS), n=1, cutoff=0.0)[0]
-
-
-def _nearest_short(letter: str) -> str:
-    other = letter.swapcase()
-    if other in _SHORTS:
-        return f"the nearest is -{other}, --{_SHORTS[other]}"
-    return "it has " + " ".join(f"-{flag}" for flag in sorted(_SHORTS))

@@ -29,17 +29,6 @@ _NO_EFFECT_ON_TESTS = frozenset(
 )
 _BY_VALUE = frozenset(("network", "ipc", "pid", "uts", "userns", "shm-size"))
 _DECIDED = _MAPPED | _NO_EFFECT_ON_TESTS | _BY_VALUE
-_REASONS = {
-    "privileged": ("no privileges", "root in a user namespace: it can do what you can do on the host"),
-    "ulimit": ("the host's own limits", "a user cannot raise them; `ulimit -a` there shows them"),
-    "cap-add": ("no capabilities", "root in a user namespace has none on the host"),
-    "security-opt": ("no effect", "nothing is confined beyond what the host does"),
-    "device": ("the host's own devices", "those that you may use there"),
-    "tty": ("no terminal", "the output goes to the log"),
-}
-_LIMITS = frozenset(
-    ("memory", "memory-swap", "memory-reservation", "cpus", "cpuset-cpus", "cpuset-mems", "cpu-shares", "pids-limit")
-)
 _ROOT_USERS = ("", "0", "root", "0:0", "root:root", "0:root", "root:0")
 
 
@@ -140,20 +129,14 @@ def lost_options(run: DockerRun, runtime: str, own_processes: bool, mapped: Sequ
 
 
 def _lost_flags(run: DockerRun, runtime: str, decided: Set[str]) -> list[Deviation]:
-    names = list(dict.fromkeys(item.name for item in run.options if item.name not in BOOLEANS or item.is_on()))
-    deviations = [
-        Deviation(name, " ".join([f"--{name}", *filter(None, run.values(name))]), *_REASONS[name])
-        for name in names
-        if name in _REASONS
-    ]
-    unknown = [name for name in names if name not in _REASONS and name not in decided]
-    limits = " ".join(f"--{name}" for name in unknown if name in _LIMITS)
-    others = " ".join(f"--{name}" for name in unknown if name not in _LIMITS)
-    if limits:
-        deviations.append(Deviation("limits", limits, "no effect", "the limits of the host, or of Slurm's job, hold"))
-    if others:
-        deviations.append(Deviation("container flags", others, "no effect", f"{runtime} has no such option"))
-    return deviations
+    flags = [" ".join([f"--{item.name}", item.value or ""]).strip() for item in run.options if _is_on(item)]
+    lost = [flag for flag in dict.fromkeys(flags) if flag.split(" ")[0][2:] not in decided]
+    why = f"{runtime} runs as you, with the privileges, limits and devices that the host, or Slurm's job, gives you"
+    return [Deviation("container flags", " ".join(lost), "no effect", why)] if lost else []
+
+
+def _is_on(item: DockerOption) -> bool:
+    return item.name not in BOOLEANS or item.is_on()
 
 
 def _lost_namespaces(run: DockerRun, own_processes: bool) -> list[Deviation]:

@@ -13,7 +13,7 @@ import re
 import subprocess
 import time
 from dataclasses import field
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from .. import process_tree, run_directory
 from ..codec import RecordError
@@ -88,13 +88,8 @@ class DockerClient:
         return self._start(args, stderr=subprocess.DEVNULL)
 
     def _start(self, args: Sequence[str], stderr: int) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [self.runtime, *args],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=self.env,
-        )
+        argv = [self.runtime, *args]
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=self.env)
 
 
 @dataclass
@@ -151,25 +146,23 @@ class RunContainers:
             if running:
                 client.run("stop", "-t", GRACE, "--", *running)
 
-    def remove(self, known: Sequence[RunContainer] = ()) -> List[str]:
-        """Remove all. Returns what is left and why. Where these are `known`, they are not inspected once more."""
+    def remove(self) -> List[str]:
+        """Remove all. Returns what is left and why."""
         self._set_deadline()
-        left: List[str] = []
         attempts = 0
-        while attempts < ATTEMPTS:
-            containers = list(self._find(known))
-            results = [client.run("rm", "--force", "--volumes", "--", *ids) for client, ids in _by_client(containers)]
+        while True:
+            results = []
+            containers = list(self._find())
+            for client in self._clients.values():
+                ids = [container.id for container in containers if container.client is client]
+                results += [client.run("rm", "--force", "--volumes", "--", *ids)] if ids else []
             problem = next((result.problem for result in results if result.code != 0), "")
-            left = [_LEFT % (container.name, problem) for container in containers if problem]
-            if not left:
-                break
-            attempts += 1
-            if _IN_PROGRESS in problem:
-                if time.monotonic() + 2 * _POLL_SECONDS > min(client.deadline for client in self._clients.values()):
-                    break
-                attempts = 0
-                time.sleep(_POLL_SECONDS)
-        return self.problems + left
+            in_progress = _IN_PROGRESS in problem
+            attempts += not in_progress
+            until = min(client.deadline for client in self._clients.values())
+            if not problem or attempts == ATTEMPTS or (in_progress and time.monotonic() + 2 * _POLL_SECONDS > until):
+                return self.problems + [_LEFT % (container.name, problem) for container in containers if problem]
+            time.sleep(_POLL_SECONDS if in_progress else 0.0)
 
     def expect_no_answer(self) -> None:
         """The daemons are known to hang: the next answer gets the short timeout."""
@@ -191,47 +184,33 @@ class RunContainers:
             names.setdefault(runtime, [])
         return names
 
-    def _find(self, known: Sequence[RunContainer] = ()) -> Iterator[RunContainer]:
+    def _find(self) -> Iterator[RunContainer]:
         self.problems = []
-        for runtime, own in self._names().items():
-            yield from self._inspect(self._clients[runtime], own, known)
+        for runtime, names in self._names().items():
+            yield from self._inspect(self._clients[runtime], names)
 
-    def _inspect(self, client: DockerClient, names: List[str], known: Sequence[RunContainer]) -> Iterator[RunContainer]:
-        labelled, timed_out = self._find_labelled(client)
+    def _inspect(self, client: DockerClient, names: List[str]) -> Iterator[RunContainer]:
+        listed = client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", self._label)
+        labelled = listed.out.split()
         if not (names or labelled):
-            if timed_out:
+            if listed.timed_out:
                 self.problems.append(_MAY_BE_LEFT % ("by label", "%s did not answer" % client.runtime))
-            return
-        known = [container for container in known if container.client is client]
-        if known and sorted(labelled) == sorted(container.id for container in known):
-            yield from known
             return
         result = client.run("inspect", "--type", "container", "--", *names, *labelled)
         # That a container does not exist is an answer too.
         errors = [line for line in result.err.splitlines() if "no such" not in line.lower()]
         if result.code is None or (result.code != 0 and errors):
-            left = " ".join(names) or "by label"
-            self.problems.append(_MAY_BE_LEFT % (left, result.problem))
-        containers = {container.id: container for container in _parse_inspect(client, result.out)}
+            self.problems.append(_MAY_BE_LEFT % (" ".join(names) or "by label", result.problem))
         number = len(names)  # those that docker.json does not name come after those that it names
-        for container in containers.values():
-            if not self._is_own(container):
-                continue
-            number += container.name not in names
-            container.number = 1 + names.index(container.name) if container.name in names else number
-            yield container
-
-    def _find_labelled(self, client: DockerClient) -> Tuple[List[str], bool]:
-        """Their ids, and whether there was no answer."""
-        result = client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", self._label)
-        return result.out.split(), result.timed_out
+        for container in {container.id: container for container in _parse_inspect(client, result.out)}.values():
+            if container.labels.get(LABEL_DIR) == self.paths.path:
+                number += container.name not in names
+                container.number = 1 + names.index(container.name) if container.name in names else number
+                yield container
 
     @property
     def _label(self) -> str:
         return "label=%s=%s" % (LABEL_DIR, self.paths.path)
-
-    def _is_own(self, container: RunContainer) -> bool:
-        return container.labels.get(LABEL_DIR) == self.paths.path
 
 
 def is_container_problem(line: str) -> bool:
@@ -299,10 +278,3 @@ def _parse_inspect(client: DockerClient, text: str) -> Iterator[RunContainer]:
 def _image_id(text: str) -> str:
     """As docker writes it; podman leaves the kind of hash out."""
     return "sha256:" + text if re.fullmatch("[0-9a-f]{64}", text) else text
-
-
-def _by_client(containers: Iterable[RunContainer]) -> List[Tuple[DockerClient, List[str]]]:
-    groups: Dict[str, Tuple[DockerClient, List[str]]] = {}
-    for container in containers:
-        groups.setdefault(container.client.runtime, (container.client, []))[1].append(container.id)
-    return list(groups.values())

@@ -50,9 +50,10 @@ def store_packages(run_dir: str, directory: str) -> int:
     store = EnvironmentStore(install.store)
     try:
         with open(os.path.join(run_dir, _KEY), encoding="ascii") as source:
-            key = source.read()
+            key, began = source.read(), os.fstat(source.fileno()).st_mtime
         os.unlink(source.name)
-        environment = promote(directory, store, key, time.time())
+        now = time.time()
+        environment = promote(directory, store, key, now, max(0.0, round(now - began, 1)))
         if environment is not None:
             _note_use(run_dir, environment)
             _print("stored for other runs of these steps: %s" % environment.record.description)
@@ -87,7 +88,10 @@ def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[Store
         return None
     if environment is not None and damage:
         environment.give_up()
-        _print("packages of earlier runs are installed again, since they are not as they were stored: %s" % damage)
+        _print(
+            "packages of earlier runs are installed again (%s), since they are not as they were stored: %s"
+            % (environment.record.expected, damage)
+        )
         return None
     return environment
 

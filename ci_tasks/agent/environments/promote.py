@@ -44,10 +44,10 @@ class Distribution:
     from_archive: bool
 
 
-def promote(venv: str, store: EnvironmentStore, key: str, now: float) -> Optional[StoredEnvironment]:
-    """Store what pip got from an index, and put the venv over it. None where there is nothing of the kind. Whoever is
-    killed has stored nothing; where it fails, the venv is as it was. Raises NotShareable, OSError, LockTimeout, and
-    VenvIncomplete where it is not."""
+def promote(venv: str, store: EnvironmentStore, key: str, now: float, seconds: float) -> Optional[StoredEnvironment]:
+    """Store what pip got from an index in `seconds`, and put the venv over it. None where there is nothing of the kind.
+    Whoever is killed has stored nothing; where it fails, the venv is as it was. Raises NotShareable, OSError,
+    LockTimeout, and VenvIncomplete where it is not."""
     distributions = list(read_distributions(venv))
     hashes = file_hashes(venv, {file for each in distributions if each.from_index for file in each.files})
     changed = _changed_by_steps(distributions, hashes)
@@ -67,7 +67,8 @@ def promote(venv: str, store: EnvironmentStore, key: str, now: float) -> Optiona
         _take_out(venv, hashes)
         time.sleep(CLOCK_SECONDS)  # else each check would read every file again
         write_manifest(staging, PREFIX, {os.fsencode("/" + file): digest for file, digest in hashes.items()})
-        environment = store.add(staging, EnvironmentRecord(key, lock, now, os.path.abspath(venv), size), venv)
+        record = EnvironmentRecord(key, lock, now, os.path.abspath(venv), size, seconds)
+        environment = store.add(staging, record, venv)
     except BaseException:
         for file in hashes:
             if os.path.lexists(os.path.join(prefix, file)) and not os.path.lexists(os.path.join(venv, file)):

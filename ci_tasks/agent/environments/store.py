@@ -29,13 +29,20 @@ _DAY = 86400.0
 @dataclass(frozen=True)
 class EnvironmentRecord:
     """environment.json: `lock` are the distributions as name==version, `scripts_of` the venv that they were installed
-    into, `bytes` what the environment has for itself or shares with others."""
+    into, `bytes` what the environment has for itself or shares with others, `seconds` how long the steps took."""
 
     key: str
     lock: Tuple[str, ...] = ()
     made_at: float = 0.0
     scripts_of: str = ""
     bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def expected(self) -> str:
+        """What to expect of steps that install it again."""
+        time_taken = ", about %.0f min" % (self.seconds / 60) if self.seconds >= 90 else ", about %.0f s" % self.seconds
+        return "%d packages, %.1f GB%s" % (len(self.lock), self.bytes / 1e9, time_taken if self.seconds else "")
 
     @property
     def lock_hash(self) -> str:

@@ -1,4 +1,4 @@
-"""The GPUs of this host: nvidia-smi's queries, pure parsers of its output, and which GPUs are in use.
+"""nvidia-smi: all that it is asked, pure parsers of its answers, and which GPUs are in use.
 
 With a driver in trouble nvidia-smi hangs, sometimes where no signal reaches it. So it runs in a thread of its own, and
 while one hangs no other is started: it would hang too, and might stay for ever.
@@ -8,24 +8,54 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import threading
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import process_tree
+from ..host_queries import ask
 from ..quick_dataclass import dataclass
+from ..records import GpuSample, QueryAnswer
+from .xids import bus_id
 
 TIMEOUT = 20.0  # seconds; a cold driver needs several
-QUERY_GPUS = [
-    "nvidia-smi",
-    "--query-gpu=index,uuid,name,driver_version,memory.used,memory.total",
-    "--format=csv,noheader,nounits",
-]
-QUERY_APPS = [
-    "nvidia-smi",
-    "--query-compute-apps=gpu_uuid,pid,used_memory,process_name",
-    "--format=csv,noheader,nounits",
-]
+_CSV = "--format=csv,noheader,nounits"
+QUERY_GPUS = ["nvidia-smi", "--query-gpu=index,uuid,name,driver_version,memory.used,memory.total", _CSV]
+QUERY_APPS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory,process_name", _CSV]
+_HEALTH = "index,pci.bus_id,mig.mode.current,ecc.errors.uncorrected.volatile.total,retired_pages.pending"
+QUERY_HEALTH = ["nvidia-smi", "--query-gpu=" + _HEALTH, _CSV]
+_REMAPPED = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
+QUERY_REMAPPED = ["nvidia-smi", "--query-remapped-rows=" + _REMAPPED, _CSV]
+# The processes on a GPU change seldom, and each query costs as much as one for all GPUs' values.
+STREAM_APPS = [*QUERY_APPS, "-lms", "2000"]
+HELP = ["nvidia-smi", "--help-query-gpu"]
+# What is sampled once a second, and the names that drivers know it by, the newest first. One field that a driver does
+# not know makes nvidia-smi refuse the whole query, so its help says which there are.
+_SAMPLED: Dict[str, Tuple[str, ...]] = {
+    "index": ("index",),
+    "uuid": ("uuid", "gpu_uuid"),
+    "used": ("memory.used",),
+    "total": ("memory.total",),
+    "bus": ("pci.bus_id", "gpu_bus_id"),
+    "utilization": ("utilization.gpu",),
+    "watts": ("power.draw",),
+    "celsius": ("temperature.gpu",),
+    "sm_mhz": ("clocks.sm", "clocks.current.sm"),
+    "slowed": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+    "corrected": ("ecc.errors.corrected.volatile.total",),
+    "uncorrected": ("ecc.errors.uncorrected.volatile.total",),
+}
+_ALWAYS = ("index", "uuid", "used", "total")  # every driver knows them
+# Bits of clocks_event_reasons.active, as in nvml.h. An idle GPU and clocks that somebody set are no throttling.
+_SLOWDOWNS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "thermal, by software",
+    0x40: "thermal, by hardware",
+    0x80: "power brake",
+}
+_THERMAL_OR_BRAKE = 0x40 | 0x80  # of these a hardware slowdown is the effect
 # An idle GPU holds some hundred MiB for its driver, more under MPS or a display. nvidia-smi does not list the processes
 # of other containers; only the memory in use shows them.
 HELD_MIB = 1024
@@ -83,7 +113,7 @@ def parse_gpus(text: str) -> List[Gpu]:
         if len(fields) < 6 or not fields[0].isdigit():
             continue
         index, uuid, *name, driver, used, total = fields  # a product's name may contain a comma
-        gpus.append(Gpu(int(index), uuid, ", ".join(name), driver, _mib(used), _mib(total)))
+        gpus.append(Gpu(int(index), uuid, ", ".join(name), driver, _integer(used), _integer(total)))
     return sorted(gpus, key=lambda gpu: gpu.index)
 
 
@@ -93,8 +123,54 @@ def parse_apps(text: str) -> List[GpuProcess]:
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",", 3)]  # a command line may contain commas
         if len(fields) == 4 and fields[1].isdigit():
-            processes.append(GpuProcess(fields[0], int(fields[1]), _mib(fields[2]), fields[3]))
+            processes.append(GpuProcess(fields[0], int(fields[1]), _integer(fields[2]), fields[3]))
     return processes
+
+
+def sampled_fields(help_text: str) -> Dict[str, str]:
+    """{value: its field} of what this driver knows, by the output of HELP."""
+    known = set(re.findall(r'"([a-z0-9_.]+)"', help_text))
+    chosen = ((value, [name for name in names if name in known]) for value, names in _SAMPLED.items())
+    return {value: [*names, _SAMPLED[value][0]][0] for value, names in chosen if names or value in _ALWAYS}
+
+
+def stream_samples(fields: Mapping[str, str]) -> List[str]:
+    return ["nvidia-smi", "--query-gpu=" + ",".join(fields.values()), _CSV, "-lms", "1000"]
+
+
+def parse_sample(fields: Mapping[str, str], line: str, at: float) -> Optional[Tuple[GpuSample, str]]:
+    """A line of the stream, and the GPU's PCI address; None for one that is about no GPU, such as an error about a lost
+    one."""
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) != len(fields) or not cells[0].isdigit() or not cells[1]:
+        return None
+    values = {value: cells[at] for at, value in enumerate(fields)}
+    sample = GpuSample(
+        round(at, 2),
+        int(cells[0]),
+        cells[1],
+        used=_integer(values["used"]),
+        total=_integer(values["total"]),
+        utilization=_number(values.get("utilization", "")),
+        watts=_number(values.get("watts", "")),
+        celsius=_integer(values.get("celsius", "")),
+        sm_mhz=_integer(values.get("sm_mhz", "")),
+        slowed=dict.fromkeys(slowdowns(values.get("slowed", "")), 1.0),
+        corrected=_integer(values.get("corrected", "")),
+        uncorrected=_integer(values.get("uncorrected", "")),
+    )
+    return sample, bus_id(values.get("bus", ""))
+
+
+def slowdowns(text: str) -> List[str]:
+    """Why a clock is held down, by a mask as 0x0000000000000004."""
+    try:
+        mask = int(text, 16)
+    except ValueError:
+        return []
+    if mask & _THERMAL_OR_BRAKE:
+        mask &= ~0x8
+    return [reason for bit, reason in _SLOWDOWNS.items() if mask & bit]
 
 
 def gpus_in_use(gpus: Tuple[Gpu, ...], apps: Tuple[GpuProcess, ...]) -> Dict[int, str]:
@@ -112,7 +188,7 @@ def gpus_in_use(gpus: Tuple[Gpu, ...], apps: Tuple[GpuProcess, ...]) -> Dict[int
 
 def query_gpus() -> GpuSnapshot:
     """Run nvidia-smi once, for up to TIMEOUT seconds per query."""
-    return _GpuQuery().snapshot()
+    return _snapshot(lambda argv: ask({"": argv}, TIMEOUT)[""])
 
 
 class GpuMonitor:
@@ -126,7 +202,8 @@ class GpuMonitor:
         self.latest: Optional[GpuSnapshot] = None
         self.problem = ""
         self._interval = interval
-        self._query = _GpuMonitorQuery(self._publish)
+        self._stopped = threading.Event()
+        self._process: Optional["subprocess.Popen[bytes]"] = None
         self._thread = threading.Thread(target=self._run, name="nvidia-smi", daemon=True)
 
     def start(self) -> None:
@@ -134,68 +211,36 @@ class GpuMonitor:
 
     def close(self) -> None:
         """Does not wait for the thread: a program that cannot be killed would keep the run from ending."""
-        self._query.stop()
+        self._stopped.set()
+        self._kill()
 
     def _run(self) -> None:
-        while not self._query.stopped.is_set():
-            self._publish(self._query.snapshot())
-            self._query.stopped.wait(self._interval)
+        while not self._stopped.is_set():
+            self._publish(_snapshot(self._ask))
+            self._stopped.wait(self._interval)
 
     def _publish(self, snapshot: GpuSnapshot) -> None:
         self.problem = snapshot.problem
         if self.latest is None or self.latest.problem or not snapshot.problem:
             self.latest = snapshot
 
-
-class _GpuQuery:
-    """Runs nvidia-smi. After TIMEOUT it is killed."""
-
-    def __init__(self) -> None:
-        self.stopped = threading.Event()
-        self._process: Optional["subprocess.Popen[bytes]"] = None
-
-    def snapshot(self) -> GpuSnapshot:
-        try:
-            text = self._output(QUERY_GPUS)
-            gpus = tuple(parse_gpus(text))
-            if not gpus:
-                return GpuSnapshot(problem=_last_line(text))
-            return GpuSnapshot(gpus, tuple(parse_apps(self._output(QUERY_APPS))))
-        except _QueryError as error:
-            return GpuSnapshot(problem=str(error))
-
-    def stop(self) -> None:
-        self.stopped.set()
-        self._kill()
-
-    def _output(self, command: List[str]) -> str:
-        """Raises _QueryError."""
+    def _ask(self, argv: Sequence[str]) -> QueryAnswer:
+        """Waits for the program, however long it hangs, until the monitor is closed."""
         try:
             process = self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
-        except FileNotFoundError:
-            raise _QueryError(NO_PROGRAM) from None
         except OSError as error:
-            raise _QueryError("nvidia-smi: %s" % error.strerror) from None
-        if self.stopped.is_set():
+            return QueryAnswer(None, "", "nvidia-smi: %s" % error.strerror)
+        if self._stopped.is_set():
             self._kill()
         for timeouts in itertools.count(1):
             try:
-                text = process.communicate(timeout=TIMEOUT)[0].decode(errors="replace")
+                out = process.communicate(timeout=TIMEOUT)[0].decode(errors="replace")
                 break
             except subprocess.TimeoutExpired:
-                self._timed_out(process, "no answer from nvidia-smi within %g s" % (timeouts * TIMEOUT))
-        if process.returncode != 0:
-            raise _QueryError(_last_line(text))
-        return text
-
-    def _timed_out(self, process: "subprocess.Popen[bytes]", problem: str) -> None:
-        """Raises _QueryError where the query is over."""
-        self._kill()
-        if process.stdout is not None:
-            process.stdout.close()
-        raise _QueryError(problem)
+                self._publish(GpuSnapshot(problem="no answer from nvidia-smi within %g s" % (timeouts * TIMEOUT)))
+        return QueryAnswer(process.returncode, out, "")
 
     def _kill(self) -> None:
         process = self._process
@@ -203,19 +248,13 @@ class _GpuQuery:
             process_tree.kill_and_reap(process)
 
 
-class _GpuMonitorQuery(_GpuQuery):
-    """A query that waits for its program, however long it hangs, until it is stopped."""
-
-    def __init__(self, publish: Callable[[GpuSnapshot], None]) -> None:
-        super().__init__()
-        self._publish = publish
-
-    def _timed_out(self, process: "subprocess.Popen[bytes]", problem: str) -> None:
-        self._publish(GpuSnapshot(problem=problem))
-
-
-class _QueryError(Exception):
-    """nvidia-smi gave no result; the message says why."""
+def _snapshot(ask_it: Callable[[Sequence[str]], QueryAnswer]) -> GpuSnapshot:
+    answer = ask_it(QUERY_GPUS)
+    gpus = tuple(parse_gpus(answer.out)) if answer.code == 0 else ()
+    apps = ask_it(QUERY_APPS) if gpus else answer
+    if gpus and apps.code == 0:
+        return GpuSnapshot(gpus, tuple(parse_apps(apps.out)))
+    return GpuSnapshot(problem=NO_PROGRAM if apps.is_missing else apps.last_line)
 
 
 def _memory(users: List[GpuProcess], gpu: Gpu) -> str:
@@ -232,10 +271,9 @@ def _gib(mib: int) -> str:
     return "%d MiB" % mib if mib < _MIB_PER_GIB else "%.0f GiB" % (mib / _MIB_PER_GIB)
 
 
-def _mib(text: str) -> Optional[int]:
-    return int(text) if text.isdigit() else None
+def _number(text: str) -> Optional[float]:
+    return float(text) if re.match(r"\d{1,12}(\.\d{1,9})?\Z", text) else None
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "nvidia-smi printed nothing"
+def _integer(text: str) -> Optional[int]:
+    return int(text) if re.match(r"\d{1,12}\Z", text) else None

@@ -10,11 +10,13 @@ import os
 import threading
 from typing import Container, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
-from ..files import replace_file
+from ..files import pinned, replace_file
 from ..records import GpuSample
 
 MAX_LINES = 10_000  # some 2 MB: 24 hours of 8 GPUs
 RECENT_SECONDS = 300.0
+LISTED_SECONDS = 5.0  # for which a process counts as being on a GPU after it was listed there
+FREED_SECONDS = 1.0  # after which the memory of a process that ended is free
 MAX_EVENTS = 500  # lines that are no measurements; a GPU that breaks down writes Xids without end
 _MOST_DOUBLINGS = 20  # of the windows' width
 
@@ -54,7 +56,7 @@ class SampleFile:
                 self._write_all()
                 return
             try:
-                os.unlink(self._path)
+                os.unlink(pinned(self._path))
             except OSError:
                 pass
 
@@ -71,7 +73,8 @@ class SampleFile:
 
     def _append(self, line: str) -> None:
         try:
-            out = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+            out = os.open(pinned(self._path), flags, 0o644)
             try:
                 os.write(out, line.encode())
             finally:
@@ -82,7 +85,7 @@ class SampleFile:
     def _write_all(self) -> None:
         try:
             replace_file(self._path, "".join(sample.line() for sample in self._samples).encode())
-            os.chmod(self._path, 0o644)
+            os.chmod(pinned(self._path), 0o644)
         except OSError:
             pass
 

@@ -14,9 +14,9 @@ from ..quick_dataclass import dataclass
 
 T = TypeVar("T")
 
-# Kinds of exceptions: nobody caught it; it was raised in a task, and whether somebody handled it is not seen; nobody
-# asked for the task's result; it was raised in a callback of asyncio; the interpreter could not raise it.
-UNCAUGHT, TASK, UNRETRIEVED, CALLBACK, UNRAISABLE = "uncaught", "task", "unretrieved", "callback", "unraisable"
+# Kinds of exceptions: it was not caught; it was raised in a task of a worker, and whether it was handled is not seen;
+# the interpreter could not raise it.
+UNCAUGHT, TASK, UNRAISABLE = "uncaught", "task", "unraisable"
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class LinkedException:
 
 @dataclass(frozen=True)
 class NotedException:
-    """`where`: main, thread, or worker, which is a process of multiprocessing; asyncio, future, pool, torch or ray;
-    interpreter.
+    """`where`: main, thread, or worker, which is a process of multiprocessing; pool, torch or ray; interpreter.
     `kind` is one of those above, `name` that of the thread or task. `chain` begins with the one that was seen."""
 
     t: float = 0.0
@@ -72,12 +71,14 @@ class HookEvent:
 @dataclass(frozen=True)
 class ImportedModule:
     """`origin` is its file, or the directory of a namespace package; `package_version` that of the metadata beside
-    it, or its `__version__`; `commit` that of the work tree around it. Empty where that is not known."""
+    it, or its `__version__`; `commit` that of the work tree around it. Empty where that is not known. `local`: it was
+    installed from a directory."""
 
     name: str = ""
     origin: str = ""
     package_version: str = ""
     commit: str = ""
+    local: bool = False
 
 
 @dataclass(frozen=True)

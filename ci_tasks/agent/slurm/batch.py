@@ -15,17 +15,15 @@ from typing import Dict, Mapping, Optional
 
 from .. import process_tree, processes, run_directory, signals, supervisor
 from ..gpus import nvidia_smi
-from ..host_queries import ask
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
 from ..setup_manifest import SetupChanged, check_setup
 from ..trees.repositories import ID
 from ..trees.store import StoreError, TreeStore
-from . import allocated_gpus, job_file, states
-from .appended_log import AppendedLog
+from . import allocated_gpus, job_file
 from .outcome import batch_exit_code
+from .record_end import AppendedLog
 
-_SCONTROL_SECONDS = 10.0
 _ATTEMPT_FILES = ("docker.json", "environment.json", "gpu.jsonl")
 
 
@@ -75,7 +73,7 @@ def batch(run_dir: str) -> int:
         # Slurm decides which GPUs the job has, and who shares the node.
         plan = replace(plan, gpu_locks=None, exclusive=(), host_env={**plan.host_env, **passed})
         agent = _BatchSupervisor(paths, plan, log, wake)
-        agent.prepare(start, passed, problem, _queue_seconds())
+        agent.prepare(start, passed, problem, _queue_seconds(paths.path) if job is not None else 0.0)
         agent.run(lambda: None)
     job_file.delete_secrets(paths.path)
     return batch_exit_code(agent.status)  # not what status.json says by now: the job can write that
@@ -143,10 +141,9 @@ def _check_out_again(job: SlurmJob, plan: Plan) -> None:
         raise _CheckoutError("the checkout could not be created again: %s" % error) from None
 
 
-def _queue_seconds() -> float:
-    """How long the job waited, by Slurm's clock alone: that of the login node may differ."""
-    command = states.show_job_command(os.environ.get("SLURM_JOB_ID", ""))
-    return states.parse_queue_seconds(ask({"": command}, _SCONTROL_SECONDS)[""].out)
+def _queue_seconds(run_dir: str) -> float:
+    """How long the job waited, by the clock of the file system alone: that of the login node may differ."""
+    return max(0.0, os.path.getmtime(job_file.attempt_path(run_dir)) - os.path.getmtime(job_file.path(run_dir)))
 
 
 def _restarts() -> int:

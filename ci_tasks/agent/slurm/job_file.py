@@ -17,11 +17,15 @@ _JOB, _SECRETS, _ATTEMPT, _END_LOCK = "slurm.json", "secrets.json", "attempt.jso
 
 def read(run_dir: str) -> Optional[SlurmJob]:
     """None for a run that is not a Slurm job."""
-    return run_directory.read_record(SlurmJob, os.path.join(run_dir, _JOB))
+    return run_directory.read_record(SlurmJob, path(run_dir))
+
+
+def path(run_dir: str) -> str:
+    return os.path.join(run_dir, _JOB)
 
 
 def write(run_dir: str, job: SlurmJob) -> SlurmJob:
-    run_directory.write_record(os.path.join(run_dir, _JOB), job)
+    run_directory.write_record(path(run_dir), job)
     return job
 
 
@@ -57,8 +61,12 @@ def delete_secrets(run_dir: str) -> None:
 
 
 def write_attempt(run_dir: str, start: SlurmStart) -> None:
-    run_directory.write_record(os.path.join(run_dir, _ATTEMPT), start)
+    run_directory.write_record(attempt_path(run_dir), start)
 
 
 def read_attempt(run_dir: str) -> Optional[SlurmStart]:
-    return run_directory.read_record(SlurmStart, os.path.join(run_dir, _ATTEMPT))
+    return run_directory.read_record(SlurmStart, attempt_path(run_dir))
+
+
+def attempt_path(run_dir: str) -> str:
+    return os.path.join(run_dir, _ATTEMPT)

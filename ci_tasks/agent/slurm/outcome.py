@@ -12,7 +12,7 @@ PREEMPTED, BOOT_FAIL, …   blocked: exit code 125 and the line that says so
 NODE_FAIL                 no end: lost
 COMPLETED, FAILED         the agent's status; without one it never started (blocked), or was killed (lost)
 FAILED with another code  failed: exit code of Slurm, whatever status.json says
-not known any more        the agent's status, or lost; cancelled where it had not started, which Slurm does not record
+not known any more        the agent's status; lost where a signal ended it, or it wrote none
 """
 
 from __future__ import annotations
@@ -86,12 +86,10 @@ def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optio
     if claimed is not None and state.exit_code:
         sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)
         return JobOutcome(END_EXIT, sentence, state.exit_code)
+    if state.state == UNKNOWN and not is_final(status):  # a signal may have ended it, and only Slurm knew whose
+        return JobOutcome(None, "the job vanished: neither squeue nor sacct knows it")
     if status.has_ended:
         return None
-    if state.state == UNKNOWN and status.has_agent:
-        return JobOutcome(None, "the job vanished, and neither squeue nor sacct nor a completion log knows it")
-    if state.state == UNKNOWN:
-        return JobOutcome(END_CANCELLED, "the job is not in Slurm's queue any more, as after a scancel")
     if status.has_agent:
         return JobOutcome(None, "the agent was killed (%s)" % state.state)
     where = " on %s" % state.node if state.node else ""

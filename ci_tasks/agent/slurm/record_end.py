@@ -9,21 +9,22 @@ import os
 import shutil
 import time
 from dataclasses import replace
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Iterable, List, Optional, Tuple
 
 from .. import run_directory
 from ..exit_gate import mask_run, masked_record
 from ..file_lock import file_lock
 from ..files import open_file
+from ..log_file import RunLog
 from ..probe.evidence import collect_left_evidence
 from ..records import SlurmAllocation, Status
 from . import job_file, states
-from .appended_log import AppendedLog
 from .outcome import JobOutcome, claimed_code, is_final, job_outcome
 from .states import SlurmJobState
 
 _LOCK_TIMEOUT = 20.0
 _MAX_OUTPUT = 4096
+_CHUNK = 1 << 20
 
 
 def record_job_end(run_dir: str, state: SlurmJobState) -> Status:
@@ -102,3 +103,23 @@ def _last_line(path: str) -> str:
             return states.last_line(source.read().decode(errors="replace"))
     except OSError:
         return ""
+
+
+class AppendedLog(RunLog):
+    """The log of a run that already has one: of a requeued job, or one whose agent could not say how it ended. Count
+    and digest include what the file already contains. Raises OSError."""
+
+    def __init__(self, path: str, secrets: Iterable[str] = ()) -> None:
+        super().__init__(path, secrets)
+        self._last = b"\n"
+        with open(path, "rb") as source:
+            for chunk in iter(lambda: source.read(_CHUNK), b""):
+                self._digest.update(chunk)
+                self.bytes += len(chunk)
+                self._last = chunk[-1:]
+
+    def write_line(self, text: str) -> None:
+        """A line of its own; call it before `write`."""
+        line = " ".join(text.split()) + "\n"
+        self.write((b"" if self._last == b"\n" else b"\n") + line.encode("utf-8", "backslashreplace"))
+        self._last = b"\n"

@@ -1,7 +1,7 @@
 """The states of all jobs of one connection: one squeue for all of them every few seconds.
 
-Jobs that squeue has forgotten are looked up by sacct; where there is no accounting, in the completion log, if it is
-readable. Queries that fail are repeated, and change nothing: only what Slurm says counts.
+Jobs that squeue has forgotten are looked up by sacct. Queries that fail are repeated, and change nothing: only what
+Slurm says counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ INTERVAL = 2.0  # seconds between two queries
 TIMEOUT = 60.0  # seconds for one of Slurm's programs: a busy controller delays its answers
 UNKNOWN_AFTER = 60.0  # seconds until a job that Slurm does not know counts as gone: accounting lags behind
 _IDLE = 30.0  # seconds after which a job that nobody asks for is not queried any more
-_MAX_LOG = 1 << 26  # bytes at the end of the completion log that are read
 
 
 class SqueuePoller:
@@ -74,8 +73,8 @@ class SqueuePoller:
 
     def may_run(self, jobs: Sequence[str]) -> Dict[str, bool]:
         """{job: whether it is not over}; True for all where Slurm does not answer."""
-        states = self.query(jobs)
-        return {job: bool(self.problem) or (job in states and not states[job].is_over) for job in jobs}
+        known = self.query(jobs)
+        return {job: bool(self.problem) or (job in known and not known[job].is_over) for job in jobs}
 
     def _run(self) -> None:
         while True:
@@ -113,18 +112,7 @@ class SqueuePoller:
 
     def _history(self, jobs: Sequence[str]) -> Dict[str, SlurmJobState]:
         answer = self._answer(states.sacct_command(jobs))
-        if answer.code == 0:
-            return states.parse_sacct(answer.out)
-        path = states.completion_log(self._answer(states.SCONTROL_CONFIG).out)
-        if not path:
-            return {}
-        try:
-            with open(path, "rb") as source:
-                size = source.seek(0, 2)
-                source.seek(max(0, size - _MAX_LOG))
-                return states.parse_completion_log(source.read().decode(errors="replace"))
-        except OSError:
-            return {}
+        return states.parse_sacct(answer.out) if answer.code == 0 else {}
 
     def _answer(self, command: Sequence[str]) -> QueryAnswer:
         return self._run_programs({"": command}, TIMEOUT)[""]

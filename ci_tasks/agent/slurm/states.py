@@ -1,9 +1,8 @@
-"""The state of Slurm's jobs: commands of squeue, sacct and scontrol, and pure parsers of their output. Pure."""
+"""The state of Slurm's jobs: commands of squeue and sacct, and pure parsers of their output. Pure."""
 
 from __future__ import annotations
 
 import os
-import time
 from typing import Dict, Iterable, List, Optional
 
 from ..quick_dataclass import dataclass
@@ -16,7 +15,6 @@ TERMINAL_STATES = (
 UNKNOWN = "UNKNOWN"  # Slurm does not know the job any more; not one of its own states
 ON_NODE_STATES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING")
 _EMPTY = ("", "N/A", "None", "(null)", "Unknown", "None assigned")
-SCONTROL_CONFIG = ["scontrol", "show", "config"]
 
 
 @dataclass(frozen=True)
@@ -107,28 +105,6 @@ def parse_sacct(text: str) -> Dict[str, SlurmJobState]:
     return states
 
 
-def completion_log(config: str) -> str:
-    """The file to which Slurm writes jobs that ended, given the output of SCONTROL_CONFIG, which has lines such as
-    `JobCompLoc = /var/log/slurm/jobcomp.log`; empty where it writes them elsewhere or nowhere."""
-    pairs = (line.partition("=") for line in config.splitlines())
-    settings = {name.strip(): value.strip() for name, _, value in pairs}
-    return settings.get("JobCompLoc", "") if settings.get("JobCompType") == "jobcomp/filetxt" else ""
-
-
-def parse_completion_log(text: str) -> Dict[str, SlurmJobState]:
-    """JobId=4 UserId=root(0) … JobState=TIMEOUT … NodeList=gpu1 … ExitCode=0:0
-
-    A job that was requeued has a line for each time, the last of which counts.
-    """
-    states = {}
-    for line in text.splitlines():
-        fields: Dict[str, str] = dict(word.partition("=")[::2] for word in line.split())
-        if "JobId" in fields and "JobState" in fields:
-            node, code = _value(fields.get("NodeList", "")), _exit_code(fields.get("ExitCode", ""))
-            states[fields["JobId"]] = SlurmJobState(fields["JobState"], node=node, exit_code=code)
-    return states
-
-
 def _exit_code(text: str) -> Optional[int]:
     """`4:0` is exit code 4, `0:9` the signal 9. squeue may print what wait(2) gives instead: 1024, and 9."""
     code, _, number = text.partition(":")
@@ -136,23 +112,6 @@ def _exit_code(text: str) -> Optional[int]:
         return None
     status = int(code) << 8 | int(number) if number else int(code)
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def show_job_command(job: str) -> List[str]:
-    return ["scontrol", "show", "job", "--oneliner", job]
-
-
-def parse_queue_seconds(text: str) -> float:
-    """JobId=4 … SubmitTime=2026-11-21T18:30:00 … StartTime=2026-11-21T18:30:02 …; 0 where it does not say."""
-    fields: Dict[str, str] = dict(word.partition("=")[::2] for word in text.split())
-    try:
-        return max(0.0, _seconds(fields.get("StartTime", "")) - _seconds(fields.get("SubmitTime", "")))
-    except (ValueError, OverflowError):
-        return 0.0
-
-
-def _seconds(text: str) -> float:
-    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
 
 
 def last_line(text: str) -> str:

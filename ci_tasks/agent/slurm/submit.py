@@ -12,23 +12,56 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import replace
-from typing import Dict, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from .. import run_directory
 from ..agent_log import log_traceback
 from ..file_lock import LockTimeout, file_lock
 from ..host_queries import ask
+from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
 from ..run_directory import EXIT_BLOCKED
 from . import job_file, states
 from .outcome import JobOutcome
 from .record_end import record_outcome
-from .sbatch import Submission, parse_answer, sbatch_command
 from .squeue import RunPrograms
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # seconds until the next try, the last one again and again
 _TIMEOUT = 150.0  # sbatch itself tries again for a while
 _LOCK_TIMEOUT = 300.0
+_TEMPORARY = (  # not about this job: it may be accepted in a while, and the controller may even have it already
+    "MaxSubmit",
+    "MaxJobCount",
+    "job submit limit",
+    "temporarily unable to accept job",
+    "Socket timed out",
+    "Unable to contact slurm controller",
+    "Resource temporarily unavailable",
+    "Zero Bytes were transmitted",
+    "Connection refused",
+    "Connection reset",
+    "Connection timed out",
+    "Communication connection failure",
+    "Transport endpoint",
+    "Slurm backup controller",
+    "Message receive failure",
+    "rate limit",
+    "Too many",
+    "no answer from",
+)
+# A permanent rejection by policy mentions a "submit limit" too: "(job submit limit, user's size and/or time limits)".
+_POLICY = ("user's size and/or time limits", "(job submit limit,")
+_NOISE = ("Batch job submission failed: Job violates accounting/QOS policy",)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """`job` is the id that Slurm gave; empty where it rejected the job, and then `reason` is sbatch's message, and
+    `is_temporary` says whether to try again."""
+
+    job: str = ""
+    reason: str = ""
+    is_temporary: bool = False
 
 
 def enqueue(run_dir: str, job: SlurmJob) -> None:
@@ -145,3 +178,37 @@ def _is_unsubmitted(run: str) -> bool:
     job = job_file.read(run)
     has_ended = run_directory.read_status(run_directory.RunDir(run)).has_ended
     return job is not None and not job.id and not has_ended
+
+
+# -- sbatch ----------------------------------------------------------------------------------------------------------
+
+
+def sbatch_command(run_dir: str, name: str) -> List[str]:
+    return [
+        "sbatch",
+        "--parsable",
+        "--job-name=" + name,
+        "--chdir=" + run_dir,
+        "--output=" + os.path.join(run_dir, run_directory.SLURM_OUTPUT),
+        os.path.join(run_dir, job_file.SCRIPT),
+        run_dir,
+    ]
+
+
+def parse_answer(code: Optional[int], out: str, err: str) -> Submission:
+    """sbatch prints `12`, or `12;cluster`, on a line of its own."""
+    job = out.strip().splitlines()[-1].partition(";")[0] if out.strip() else ""
+    if code == 0 and job.isdigit():
+        return Submission(job)
+    reason = _reason(err) or "sbatch ended with %s and no message" % ("no exit code" if code is None else code)
+    text = err
+    for phrase in _POLICY:
+        text = text.replace(phrase, "")
+    return Submission("", reason, any(part in text for part in _TEMPORARY))
+
+
+def _reason(err: str) -> str:
+    """The lines that say why, without sbatch's prefix."""
+    lines = [line.strip().partition("sbatch: error: ")[2] or line.strip() for line in err.splitlines() if line.strip()]
+    specific = [line for line in lines if not line.startswith(_NOISE)]
+    return "; ".join(dict.fromkeys((specific or lines)[-2:]))

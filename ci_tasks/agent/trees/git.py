@@ -18,6 +18,10 @@ _FLAGS = (
     "core.hooksPath=/dev/null",
     "core.quotePath=false",
     "core.commitGraph=false",
+    "core.trustctime=true",
+    "core.checkStat=default",
+    "core.protectNTFS=false",  # `git~1` is a name like any other here
+    "core.protectHFS=false",
     "checkout.workers=0",  # as many as there are cores; an old git does not know it
     "core.bigFileThreshold=64m",  # larger files never lie in memory as a whole
     "advice.detachedHead=false",
@@ -30,7 +34,8 @@ _UNWRITTEN = re.compile(r"unable to write (?:file|new index)[^:]*$", re.MULTILIN
 # git's messages about a store that lost something: to a kill, a full disk, or somebody who tidied it by hand.
 _DAMAGED = re.compile(
     r"unable to read|not read|missing|corrupt|inflate|bad object|bad tree|not a tree|invalid object|not a valid object|"
-    r"unable to parse|could not parse|does not match|cannot be accessed|SHA1 COLLISION|not a git repository|too small",
+    r"unable to parse|could not parse|does not match|cannot be accessed|SHA1 COLLISION|not a git repository|too small|"
+    r"cannot open existing pack|bad pack|packfile|index file",
     re.IGNORECASE,
 )
 _BASE = re.compile(r"unresolved delta")
@@ -51,7 +56,11 @@ class DiskFull(StoreError):
 
 
 class MissingBase(StoreError):
-    """The host lacks objects that the client thought it had, or has damaged ones: everything has to be sent."""
+    """The host lacks objects that the client thought it had: everything has to be sent."""
+
+
+class Damaged(MissingBase):
+    """What the host has is not complete, or not what it was: it has to go before everything is sent."""
 
 
 class HostGit:
@@ -130,13 +139,13 @@ def error_of(command: str, message: str, code: int, directory: str) -> StoreErro
         return DiskFull("%s: git %s: %s" % (directory, command, lines[-1]))
     if not os.path.isdir(directory):
         return _removed(directory)
-    if _BASE.search(message) or _DAMAGED.search(message):
-        return MissingBase("git %s in %s: %s" % (command, directory, lines[-1]))
-    return StoreError("git %s in %s: %s" % (command, directory, "\n".join(lines[:5])))
+    kind = MissingBase if _BASE.search(message) else Damaged if _DAMAGED.search(message) else StoreError
+    shown = lines[-1] if issubclass(kind, MissingBase) else "\n".join(lines[:5])
+    return kind("git %s in %s: %s" % (command, directory, shown))
 
 
-def _removed(directory: str) -> MissingBase:
-    return MissingBase("%s was removed" % directory)
+def _removed(directory: str) -> Damaged:
+    return Damaged("%s was removed" % directory)
 
 
 def free_bytes(directory: str) -> int:

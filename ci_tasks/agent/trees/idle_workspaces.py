@@ -1,13 +1,9 @@
 """Workspaces that no run uses, for the next runs: there only the files that differ are written.
 
-A file stays if the new tree has it as the one before had it, the job has not touched it, and it is as a new one: its
-bytes, mode, owner, group, one link, no extended attributes. Whatever else is there (each `.git` too, with its settings,
-hooks and index) is removed before git is started, and what is missing then is written. What proves the tree is the hash
-of every file afterwards, as always. A file that is another one then is written anew; where that does not help, or
-anything fails, the workspace is removed, and a fresh one made. So whatever a job, or another process of the account,
-makes of an idle workspace or of a note decides only how much is written.
-
-A run gets a workspace, and gives it back, by one rename: no two runs have the same one.
+Each has a slot: a directory with the index of what was checked out, which is outside of every workspace. A run takes
+the workspace out of its slot, and gives it back, by one rename: no two runs have the same one. Whatever a job, or
+another process of the account, makes of an idle workspace or its index decides only how much is written: what cannot be
+made the tree, or is not proven to be it, is removed, and a fresh one made.
 """
 
 from __future__ import annotations
@@ -15,97 +11,92 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
-import struct
-import tempfile
 import time
 from contextlib import suppress
-from typing import Collection, FrozenSet, List, Mapping, Optional, Tuple
+from typing import List, Sequence
 
 from ..directories import mounted_below, remove_own
 from ..files import read_file, replace_file
 from ..quick_dataclass import dataclass
 from ..records import CheckoutPart
-from .file_hashes import HASHES, LINK, NewFile, index_entry
-from .git import HostGit, StoreError
-from .objects import SUBMODULE, ObjectReader, TreeEntries, TreeEntry
-from .verify import check_directory, parents_of, raise_if_different
+from .git import DiskFull, HostGit, StoreError
+from .repositories import form_of, make_repository
+from .workspace import Lend, check_out, make_plain, remove, write_workspace, written_ns
 
-_MAX_IDLE = 8
-_MAX_NOTE = 1 << 26  # bytes
-_KEY = re.compile(r"[0-9a-f]{12}")
-_NOTE = os.path.join(".git", "checked_out")  # in an idle workspace
+_MAX_IDLE = 2  # of a checkout
+_SLOT = re.compile(r"[0-9a-f]{12}-[0-9a-f]{16}")
 _PROC = "/proc"
-_REMOVED = "removed-"
-_SELINUX = "security.selinux"  # containers give files another label
-_AGE_NS = 2 * 10**9  # git reads files again that are not older than its index, and some file systems count in seconds
-
-NoteLines = FrozenSet[bytes]  # mode, id and path of each file, link and submodule of a workspace
-
-
-class NotReusable(StoreError):
-    """The workspace cannot be brought to another tree; the message says why."""
+_REMOVED = "-removed"
+_YOUNG_S = 86400.0  # a slot may be without a workspace for so long before a run gives it back
 
 
 @dataclass(frozen=True)
 class IdleWorkspaces:
-    """Those in the directory `path`, in names that begin with their `key`, see `key_of`. `note` is the file in which a
-    run says what its workspace was checked out as."""
+    """Those in the directory `path`, in slots that begin with their `key`, see `key_of`. `note` is the file in which a
+    run says which slot its workspace belongs to."""
 
     path: str
     key: str
     note: str
 
-    def take(self, workspace: str) -> Optional[NoteLines]:
-        """Make the newest one `workspace`. Returns what it was checked out as, None where there is none."""
-        for name in reversed(self._oldest_first(self.key + "-")):
-            with suppress(OSError, ValueError):  # another run has taken it
-                if _is_plain(os.path.join(self.path, name)):
-                    os.rename(os.path.join(self.path, name), workspace)
-                    return frozenset(_read_note(os.path.join(workspace, _NOTE))[2])
-        return None
+    def check_out(self, store: str, parts: Sequence[CheckoutPart], workspace: str, lend: Lend) -> bool:
+        """Make `workspace` the parts: of an idle one, or else fresh, in a new slot. Raises as `workspace.check_out`."""
+        try:
+            remove(workspace)
+            os.makedirs(os.path.dirname(workspace), exist_ok=True)
+            slot = self.take(workspace)
+            if slot:
+                with suppress(StoreError, OSError):
+                    write_workspace(store, parts, workspace, os.path.join(slot, "index"), lend)
+                    replace_file(self.note, os.fsencode(slot))
+                    return True
+                os.rename(workspace, os.path.join(slot, "unusable"))  # there may be what cannot be removed
+                _remove(slot)
+            slot = os.path.join(self.path, "%s-%s" % (self.key, os.urandom(8).hex()))
+            remove(workspace)
+            make_repository(slot, form_of(parts[0].tree))
+        except (StoreError, OSError):
+            return False
+        try:
+            check_out(store, parts, workspace, lend, os.path.join(slot, "index"))
+        except BaseException as error:
+            remove_own(slot)
+            if isinstance(error, DiskFull) and self.prune(time.time()):
+                return False
+            raise
+        with suppress(OSError):  # without it, the workspace is removed after the run
+            replace_file(self.note, os.fsencode(slot))
+        return True
 
-    def write_note(self, listings: Mapping[str, TreeEntries]) -> None:
-        """By the entries of each part."""
-        lines = [os.fsencode(self.path), self.key.encode("ascii")]
-        for part, entries in listings.items():
-            above = _prefix(part)
-            lines += [_note_line(above + path, entry) for path, entry in entries.items()]
-        replace_file(self.note, b"\0".join(lines))
+    def take(self, workspace: str) -> str:
+        """Make the newest one `workspace`. Returns its slot, "" where there is none."""
+        for slot in reversed(self._idle()):
+            with suppress(OSError):  # another run has taken it
+                if _is_plain(os.path.join(slot, "workspace")):
+                    os.rename(os.path.join(slot, "workspace"), workspace)
+                    return slot
+        return ""
 
     def prune(self, unused_since: float) -> bool:
         """Remove those of any checkout that were not used since then. Returns whether there were any."""
-        old = [name for name in self._oldest_first("") if _mtime(os.path.join(self.path, name)) < unused_since]
-        return [self._remove(name) for name in old].count(True) > 0
+        removed = False
+        for slot in self._slots(""):
+            is_idle = os.path.lexists(os.path.join(slot, "workspace"))
+            if _mtime(slot) < (unused_since if is_idle else min(unused_since, time.time() - _YOUNG_S)):
+                removed |= _remove(slot) and is_idle
+        return removed
 
-    def _add(self, workspace: str) -> None:
-        os.makedirs(self.path, exist_ok=True)
-        os.rename(workspace, tempfile.mkdtemp(prefix=self.key + "-", dir=self.path))
-        for name in self._oldest_first("")[:-_MAX_IDLE]:
-            self._remove(name)
+    def _idle(self) -> List[str]:
+        """The slots of this checkout whose workspace no run has, the newest last."""
+        slots = (slot for slot in self._slots(self.key) if not slot.endswith(_REMOVED))
+        return [slot for slot in slots if os.path.lexists(os.path.join(slot, "workspace"))]
 
-    def _remove(self, name: str) -> bool:
-        path = os.path.join(self.path, name)
-        removed = path if name.startswith(_REMOVED) else os.path.join(self.path, _REMOVED + name)
-        if mounted_below(os.path.realpath(path)):
-            return False
-        with suppress(OSError):  # another process has
-            os.rename(path, removed)  # nobody takes it any more
-            return not remove_own(removed)
-        return False
-
-    def _oldest_first(self, prefix: str) -> List[str]:
+    def _slots(self, key: str) -> List[str]:
         try:
-            names = os.listdir(self.path)
+            names = [name for name in os.listdir(self.path) if name.startswith(key) and _SLOT.match(name)]
         except OSError:
             return []
-        ours = [name for name in names if name.startswith(prefix) and (_KEY.match(name) or name.startswith(_REMOVED))]
-        return sorted(ours, key=lambda name: _mtime(os.path.join(self.path, name)))
-
-
-def _prefix(part: str) -> bytes:
-    """What comes before a path of the part."""
-    return os.fsencode(part) + b"/" if part else b""
+        return sorted((os.path.join(self.path, name) for name in names), key=_mtime)
 
 
 def key_of(checkout: str) -> str:
@@ -116,33 +107,36 @@ def key_of(checkout: str) -> str:
 def release(workspace: str, note: str) -> None:
     """Let another run have the workspace of an ended one, without what its job has made there. Raises StoreError,
     OSError, ValueError; the workspace is where it was then."""
+    slot = os.fsdecode(read_file(note, 1 << 12))
+    path, name = os.path.split(slot)
+    if not _SLOT.fullmatch(name):
+        raise ValueError("%r is no slot" % slot)
     if not _is_plain(workspace):
-        raise NotReusable("a file system is mounted in it, or it is no directory any more")
+        raise StoreError("a file system is mounted in it, or it is no directory any more")
     if _is_used(os.path.realpath(workspace)):
-        raise NotReusable("a process uses it")
-    path, key, lines = _read_note(note)
-    fields = (line.split(b" ", 2) for line in lines)
-    modes = {name: int(mode, 8) for mode, _, name in fields}
-    remove_others(os.fsencode(workspace), modes, made=os.lstat(note).st_mtime_ns)
-    os.mkdir(os.path.dirname(os.path.join(workspace, _NOTE)))
-    os.rename(note, os.path.join(workspace, _NOTE))
-    IdleWorkspaces(path, key, note)._add(workspace)
+        raise StoreError("a process uses it")
+    listed = HostGit(slot).run("ls-files", "-z")
+    make_plain(workspace, set(listed.split(b"\0")) - {b""}, written_ns(os.path.join(slot, "index")))
+    os.utime(slot)
+    os.rename(workspace, os.path.join(slot, "workspace"))
+    for old in IdleWorkspaces(path, name[:12], note)._idle()[:-_MAX_IDLE]:
+        _remove(old)
 
 
-def _note_line(path: bytes, entry: TreeEntry) -> bytes:
-    return b"%o %s %s" % (entry[0], entry[1].encode("ascii"), path)
+def _remove(slot: str) -> bool:
+    """Whether it is gone."""
+    if mounted_below(os.path.realpath(slot)):
+        return False
+    removed = slot if slot.endswith(_REMOVED) else slot + _REMOVED
+    with suppress(OSError):  # another process has
+        os.rename(slot, removed)  # no run takes it any more
+        return not remove_own(removed)
+    return False
 
 
-def _read_note(note: str) -> Tuple[str, str, List[bytes]]:
-    path, key, *lines = read_file(note, _MAX_NOTE).split(b"\0")
-    if not _KEY.fullmatch(os.fsdecode(key)):
-        raise ValueError("%r is no key" % key)
-    return os.fsdecode(path), os.fsdecode(key), lines
-
-
-def _is_plain(path: str) -> bool:
-    """A directory in which no file system is mounted."""
-    return os.path.isdir(path) and not os.path.islink(path) and not mounted_below(os.path.realpath(path))
+def _is_plain(directory: str) -> bool:
+    """A directory, in which nothing is mounted."""
+    return os.path.isdir(directory) and not os.path.islink(directory) and not mounted_below(os.path.realpath(directory))
 
 
 def _is_used(path: str) -> bool:
@@ -168,121 +162,3 @@ def _mtime(path: str) -> float:
         return os.lstat(path).st_mtime
     except OSError:
         return 0.0
-
-
-def update_files(
-    git: HostGit, reader: ObjectReader, part: CheckoutPart, entries: TreeEntries, before: NoteLines
-) -> None:
-    """Bring git's work tree to `entries`, those of the part, and give it an index that has them. `before`: what the
-    workspace was checked out as. Raises StoreError where a file is another one in the end, and OSError."""
-    top, above = os.fsencode(git.directory), _prefix(part.path)
-    same = {path: entry.mode for path, entry in entries.items() if _note_line(above + path, entry) in before}
-    kept = remove_others(top, same, keep=b".git")
-    _write_files(git, {path: entry for path, entry in entries.items() if path not in kept}, reader.form)
-    checked = check_directory(top, entries, reader.form, kept, _new_file(top))
-    if changed := {path: entries[path] for path in checked.differing if path in kept}:
-        for path in changed:
-            _remove(os.path.join(top, path))
-        _write_files(git, changed, reader.form)
-        checked = check_directory(top, entries, reader.form)
-    raise_if_different(git, part.tree, checked.differing)
-    for path, entry in entries.items():
-        if entry.mode == SUBMODULE:
-            checked.unchanged[path] = index_entry(path, *entry, None)
-    _write_index(git, checked.unchanged, reader.form)
-    head = os.path.join(git.env["GIT_DIR"], "HEAD")
-    os.unlink(head)
-    with open(head, "wb") as out:  # with the permissions of a file that git makes
-        out.write(part.commit.encode("ascii") + b"\n")
-
-
-def _write_files(git: HostGit, entries: TreeEntries, form: str) -> None:
-    """As a checkout does. What is in their place is removed already."""
-    for path, entry in entries.items():
-        if entry.mode == SUBMODULE:
-            os.makedirs(os.path.join(os.fsencode(git.directory), path))
-    files = {path: entry for path, entry in entries.items() if entry.mode != SUBMODULE}
-    if files:
-        _write_index(git, {path: index_entry(path, *entry, None) for path, entry in files.items()}, form)
-        git.run("checkout-index", "--all", "--quiet")
-
-
-def _write_index(git: HostGit, index: Mapping[bytes, bytes], form: str) -> None:
-    """By the entry of each path."""
-    header = b"DIRC" + struct.pack(">LL", 2, len(index))
-    content = b"".join([header, *(index[path] for path in sorted(index))])
-    with open(os.path.join(git.env["GIT_DIR"], "index"), "wb") as out:
-        out.write(content + HASHES[form](content).digest())
-
-
-def remove_others(
-    top: bytes, modes: Mapping[bytes, int], made: Optional[int] = None, keep: bytes = b""
-) -> Collection[bytes]:
-    """Remove from the directory `top` all but `keep`, directories that are as new ones, and files and links that are in
-    `modes`. `made`: those that have changed since then, in ns, are removed, too. Returns the files and links that stay.
-    Raises NotReusable, OSError."""
-    new = _new_directory(os.path.dirname(top))
-    if not _is_like(top, new):
-        raise NotReusable("%s is not as a new directory" % os.fsdecode(top))
-    files = {path for path, mode in modes.items() if mode != SUBMODULE}
-    parents = parents_of(files)
-    kept = set()
-    unread = [b""]
-    while unread:
-        above = unread.pop()
-        with os.scandir(os.path.join(top, above)) as listing:
-            found = list(listing)
-        for item in found:
-            path = above + item.name
-            if path in files and _has_type(item, modes[path]) and (made is None or _is_unchanged(item, made)):
-                kept.add(path)
-            elif path in parents and item.is_dir(follow_symlinks=False) and _is_like(item.path, new):
-                unread.append(path + b"/")
-            elif path != keep:
-                _remove(item.path)
-    return kept
-
-
-def _has_type(item: "os.DirEntry[bytes]", mode: int) -> bool:
-    return item.is_symlink() if mode == LINK else item.is_file(follow_symlinks=False)
-
-
-def _is_unchanged(item: "os.DirEntry[bytes]", since: int) -> bool:
-    """Its content, mode, owner, links and attributes: no process can set this time."""
-    return item.stat(follow_symlinks=False).st_ctime_ns <= since
-
-
-def _remove(path: bytes) -> None:
-    problem = remove_own(os.fsdecode(path))
-    if problem:
-        raise NotReusable(problem)
-
-
-def _new_directory(above: bytes) -> os.stat_result:
-    """What a directory is like that is made there."""
-    made = os.path.join(above, b"new-" + os.urandom(8).hex().encode("ascii"))
-    os.mkdir(made)
-    try:
-        return os.lstat(made)
-    finally:
-        os.rmdir(made)
-
-
-def _new_file(top: bytes) -> NewFile:
-    new = _new_directory(os.path.dirname(top))
-    return NewFile(new.st_uid, new.st_gid, new.st_dev, stat.S_IMODE(new.st_mode), time.time_ns() - _AGE_NS)
-
-
-def _is_like(path: bytes, new: os.stat_result) -> bool:
-    """Whether a directory is as a new one but for its times. It gets the present one, which an immutable one does not
-    take."""
-    info = os.lstat(path)
-    if (info.st_uid, info.st_gid, info.st_dev, info.st_mode) != (new.st_uid, new.st_gid, new.st_dev, new.st_mode):
-        return False
-    try:
-        if any(name != _SELINUX for name in os.listxattr(path, follow_symlinks=False)):
-            return False
-        os.utime(path)
-    except (OSError, AttributeError):  # another system than Linux
-        return False
-    return True

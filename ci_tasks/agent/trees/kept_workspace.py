@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager, suppress
-from typing import Callable, Dict, Iterator, List, Sequence, Set, Tuple
+from contextlib import suppress
+from typing import Callable, Dict, Sequence, Set, Tuple
 
 from .. import liveness
 from ..files import open_file, replace_file
 from ..quick_dataclass import dataclass
 from ..records import CheckoutPart, Retry
 from ..run_directory import RunDir, read_record, read_status_if_readable, write_record
-from .git import HostGit, MissingBase
-from .objects import SUBMODULE, ObjectReader, TreeEntries, object_reader, read_tree
-from .repositories import form_of, make_repository
-from .verify import different_files
-from .workspace import check_submodule, inside_of
+from .git import DiskFull, HostGit, MissingBase, StoreError
+from .repositories import form_of, make_repository, quoted
+from .workspace import FreshIndex, check_parts, flat_tree, shown
 
 _NOTE = "retries.json"  # beside the workspace
-_MAX_SHOWN = 3
 
 ObjectDirectories = Callable[[CheckoutPart], Sequence[str]]  # where a part's objects are
 
@@ -45,24 +42,82 @@ def update_workspace(
     workspace: str, retry: Retry, parts: Sequence[CheckoutPart], run_dir: str, objects: ObjectDirectories
 ) -> None:
     """Bring `workspace` to the tree of `parts` for the retry in `run_dir`. Raises NotKept, StoreError, OSError."""
+    parts = check_parts(parts)
     note = os.path.join(os.path.dirname(workspace), _NOTE)
     commits = _check(workspace, retry, note) or ((retry.commit, retry.tree),)
-    new = next(part for part in parts if not part.path)
+    new = (parts[0].commit, parts[0].tree)
     # An update that breaks off leaves files of both.
-    write_record(note, WorkspaceTrees(run_dir, (*commits, (new.commit, new.tree))))
-    old = {"": [CheckoutPart("", *commit) for commit in commits]}
-    before: Dict[str, List[TreeEntries]] = {}
-    after: Dict[str, TreeEntries] = {}
-    for part in sorted(parts, key=lambda part: part.path.count("/") if part.path else -1):
-        with _reader(workspace, part, objects(part)) as (git, reader):
-            if part.path:
-                above = check_submodule(part, after)
-                inside = inside_of(part, above)
-                old[part.path] = [_submodule(reader, part.path, entries, inside) for entries in before[above]]
-            before[part.path] = [_old_entries(reader, commit) for commit in old[part.path]]
-            after[part.path] = read_tree(reader, part.commit, part.tree)
-            _update_part(git, reader, part, before[part.path], after[part.path])
-    write_record(note, WorkspaceTrees(run_dir, ((new.commit, new.tree),)))
+    write_record(note, WorkspaceTrees(run_dir, (*commits, new)))
+    form, directories = form_of(parts[0].tree), sorted({path for part in parts for path in objects(part)})
+    with tempfile.TemporaryDirectory(prefix="ci-tasks-") as own:
+        make_repository(own, form)
+        flats = os.path.join(own, "flats")  # borrows nothing: see FreshIndex
+        os.mkdir(flats)
+        alternates = "".join(quoted(path) + "\n" for path in (flats, *directories))
+        replace_file(os.path.join(own, "objects", "info", "alternates"), os.fsencode(alternates))
+        index_file = os.path.join(own, "index")
+        git = HostGit(own, workspace, GIT_INDEX_FILE=index_file)
+        writer = HostGit(own, workspace, GIT_INDEX_FILE=index_file, GIT_OBJECT_DIRECTORY=flats)
+        before = [_flat(git, writer, commit) for commit, _ in commits]
+        _write(git, before, flat_tree(parts))
+        with FreshIndex(workspace, form, os.path.join(own, "objects")) as index:
+            _prove(git, index, flat_tree(parts))
+        if commits != (new,):
+            for part in parts:
+                _move_head(git, part, [commit for commit, _ in commits])
+    write_record(note, WorkspaceTrees(run_dir, (new,)))
+
+
+def _flat(git: HostGit, writer: HostGit, commit: str) -> str:
+    """The tree that has the files of a commit and of its submodules, as far as their commits are here."""
+    try:
+        git.run("read-tree", commit)
+        links = _links(git)
+        while links:
+            removed = b"".join(b"0 %s\t%s\0" % (b"0" * len(commit), name) for name in links)
+            git.run("update-index", "-z", "--index-info", input=removed)
+            for name, link in links.items():
+                with suppress(StoreError):  # it was not fetched
+                    git.run("read-tree", "--prefix=%s/" % os.fsdecode(name), link)
+            links = _links(git)
+        return writer.run("write-tree", "--missing-ok").decode("ascii").strip()
+    except MissingBase as error:  # to send the new tree again would not help
+        raise NotKept("its tree is not known any more: %s" % error) from None
+
+
+def _links(git: HostGit) -> Dict[bytes, str]:
+    lines = [line for line in git.run("ls-files", "--stage", "-z").split(b"\0") if line.startswith(b"160000 ")]
+    return {name: meta.split(b" ")[1].decode("ascii") for meta, name in (line.split(b"\t", 1) for line in lines)}
+
+
+def _write(git: HostGit, before: Sequence[str], tree: str) -> None:
+    """The files that the trees before do not have as `tree` has them."""
+    top = os.fsencode(git.directory)
+    changed: Set[bytes] = set()
+    removed: Set[bytes] = set()
+    for old in before:
+        fields = git.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", old, tree).split(b"\0")
+        for status, name in zip(fields[::2], fields[1::2]):  # noqa: B905 # Python 3.8
+            (removed if status == b"D" else changed).add(name)
+    for path in removed - changed:
+        _remove(top, path)
+    git.run("read-tree", tree)
+    if changed:
+        names = b"".join(name + b"\0" for name in sorted(changed))
+        git.run("checkout-index", "--force", "--stdin", "-z", input=names)
+
+
+def _prove(git: HostGit, index: FreshIndex, tree: str) -> None:
+    """Every file of the tree is there; what else the job has made may stay."""
+    try:
+        if index.add(git.run("ls-files", "-z").split(b"\0")[:-1]) == tree:
+            return
+        names = index.differences(tree)
+    except DiskFull:
+        raise
+    except StoreError as error:
+        raise NotKept("the job itself has changed files of the checkout: %s" % error) from None
+    raise NotKept("the job itself has changed files of the checkout%s" % shown(names))
 
 
 def _check(workspace: str, retry: Retry, note: str) -> Tuple[Tuple[str, str], ...]:
@@ -84,65 +139,6 @@ def _is_alive(run_dir: str) -> bool:
     return liveness.is_alive(run, read_status_if_readable(run))
 
 
-@contextmanager
-def _reader(
-    workspace: str, part: CheckoutPart, object_directories: Sequence[str]
-) -> Iterator[Tuple[HostGit, ObjectReader]]:
-    """git on the part's files with an index and settings of ours."""
-    form = form_of(part.tree)
-    with tempfile.TemporaryDirectory(prefix="ci-tasks-") as own:
-        make_repository(own, form)
-        alternates = "".join(path + "\n" for path in object_directories)
-        replace_file(os.path.join(own, "objects", "info", "alternates"), os.fsencode(alternates))
-        directory = os.path.join(workspace, part.path) if part.path else workspace
-        if os.path.realpath(directory) != os.path.normpath(os.path.join(os.path.realpath(workspace), part.path)):
-            raise NotKept("its submodule %s leads elsewhere" % part.path)
-        git = HostGit(own, directory, GIT_INDEX_FILE=os.path.join(own, "index"))
-        with object_reader(git, form) as reader:
-            yield git, reader
-
-
-def _old_entries(reader: ObjectReader, part: CheckoutPart) -> TreeEntries:
-    try:
-        return read_tree(reader, part.commit, part.tree)
-    except MissingBase as error:  # to send the new tree again would not help
-        raise NotKept("its tree is not known any more: %s" % error) from None
-
-
-def _submodule(reader: ObjectReader, path: str, entries: TreeEntries, inside: str) -> CheckoutPart:
-    entry = entries.get(os.fsencode(inside))
-    if entry is None or entry.mode != SUBMODULE:
-        raise NotKept("its workspace has no submodule %s" % path)
-    try:
-        tree = reader.read("commit", entry.id).split(b"\n", 1)[0][len(b"tree ") :].decode("ascii", "replace")
-    except MissingBase:
-        raise NotKept("its workspace does not have the submodule %s" % path) from None
-    return CheckoutPart(path, entry.id, tree)
-
-
-def _update_part(
-    git: HostGit, reader: ObjectReader, part: CheckoutPart, before: Sequence[TreeEntries], after: TreeEntries
-) -> None:
-    changed = [path for path, entry in after.items() if any(old.get(path) != entry for old in before)]
-    git.run("read-tree", part.tree)
-    for path in {path for old in before for path in old if path not in after}:
-        _remove(os.fsencode(git.directory), path)
-    if changed:
-        files = [path for path in changed if after[path].mode != SUBMODULE]
-        git.run("checkout-index", "--force", "--stdin", "-z", input=b"\0".join(files) + b"\0")
-    differing = [
-        path
-        for path in different_files(os.fsencode(git.directory), after, reader.form)
-        if path in after and after[path].mode != SUBMODULE
-    ]
-    if differing:
-        more = " and %d more" % (len(differing) - _MAX_SHOWN) if len(differing) > _MAX_SHOWN else ""
-        names = ", ".join(os.fsdecode(path) for path in differing[:_MAX_SHOWN])
-        raise NotKept("the job itself has changed files of the checkout: %s%s" % (names, more))
-    if before != [after]:
-        _move_head(git, part, {entry.id for path, entry in after.items() if path in set(changed)})
-
-
 def _remove(top: bytes, path: bytes) -> None:
     """A file that is not in the new tree, and the directories that are empty then. No link is followed."""
     above = path.rpartition(b"/")[0]
@@ -156,22 +152,24 @@ def _remove(top: bytes, path: bytes) -> None:
             above = above.rpartition(b"/")[0]
 
 
-def _move_head(git: HostGit, part: CheckoutPart, blobs: Set[str]) -> None:
-    """The workspace's own repository has the new commit: its objects, its index, and HEAD. Files are written only."""
-    git_dir = os.path.join(git.directory, ".git")
+def _move_head(git: HostGit, part: CheckoutPart, before: Sequence[str]) -> None:
+    """The job's own repository gets the new commit: its objects, its index, and HEAD."""
+    git_dir = os.path.join(git.directory, part.path, ".git") if part.path else os.path.join(git.directory, ".git")
     packs = os.path.join(git_dir, "objects", "pack")
-    if os.path.realpath(packs) != os.path.join(os.path.realpath(git.directory), ".git", "objects", "pack"):
-        raise NotKept("%s leads elsewhere" % packs)
-    listed = git.run("ls-tree", "-r", "-t", "-d", "-z", part.tree).split(b"\0")
-    trees = {entry.split(b"\t", 1)[0].split(b" ")[2].decode() for entry in listed if b" tree " in entry[:12]}
-    objects = "".join(name + "\n" for name in sorted({part.commit, part.tree, *trees, *blobs}))
-    git.run("pack-objects", "-q", os.path.join(packs, "pack"), input=objects.encode("ascii"))
+    expected = os.path.join(os.path.realpath(git.directory), os.path.relpath(packs, git.directory))
+    if not os.path.isdir(packs) or os.path.realpath(packs) != expected:
+        raise NotKept("%s is gone, or leads elsewhere" % packs)
+    old = [] if part.path else [commit for commit in before if commit != part.commit]
+    names = ["--shallow %s" % name for name in (part.commit, *old)] + [part.commit, *("^" + name for name in old)]
+    revisions = "".join(name + "\n" for name in names).encode("ascii")
+    git.run("pack-objects", "--revs", "--shallow", "-q", os.path.join(packs, "pack"), input=revisions)
     shallow = os.path.join(git_dir, "shallow")
     commits = b""
     if not os.path.islink(shallow):  # the job may have put anything there
         with suppress(OSError), open_file(shallow) as source:
             commits = source.read()
     replace_file(shallow, commits + part.commit.encode("ascii") + b"\n")  # its parents were not sent
+    git.run("read-tree", part.tree)
     with open(git.env["GIT_INDEX_FILE"], "rb") as index:
         replace_file(os.path.join(git_dir, "index"), index.read())
     replace_file(os.path.join(git_dir, "HEAD"), part.commit.encode("ascii") + b"\n")

@@ -1,15 +1,9 @@
-"""git directories without a git process: how one is made, and its references with the time of their last use.
-
-A reference here is a file of its own, replaced whole, whose mtime is that of its last use. A killed process leaves no
-lock on it.
-"""
+"""git directories of ours, made without a git process: own configuration, and attributes that convert nothing."""
 
 from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
-from typing import List, Optional
 
 from ..files import replace_file
 
@@ -58,48 +52,8 @@ def _read(path: str) -> bytes:
         return b""
 
 
-class RepositoryRefs:
-    """References `refs/NAME/ID` to ID itself, newest first."""
-
-    def __init__(self, git_dir: str, name: str) -> None:
-        self.path = os.path.join(git_dir, "refs", name)
-
-    def add(self, object_id: str) -> None:
-        """Add a reference, or note that it is used now."""
-        os.makedirs(self.path, exist_ok=True)
-        replace_file(os.path.join(self.path, object_id), object_id.encode("ascii") + b"\n")
-
-    def has(self, object_id: str) -> bool:
-        """Also false for a file that lost its content when the machine went down."""
-        return bool(ID.fullmatch(object_id)) and _read(os.path.join(self.path, object_id)) == object_id.encode() + b"\n"
-
-    def newest(self) -> List[str]:
-        times = []
-        for name in self._names():
-            with suppress(FileNotFoundError):  # another process has just forgotten it
-                times.append((os.stat(os.path.join(self.path, name)).st_mtime_ns, name))
-        return [name for _, name in sorted(times, reverse=True) if self.has(name)]
-
-    def forget(self, unused_since: Optional[float] = None) -> int:
-        """Remove references that were not used since then, or all, and files that are no references. Returns how
-        many."""
-        count = 0
-        for name in self._names():
-            path = os.path.join(self.path, name)
-            with suppress(FileNotFoundError):
-                if unused_since is None or os.stat(path).st_mtime < unused_since or not self.has(name):
-                    os.unlink(path)
-                    count += 1
-        return count
-
-    def keep(self, count: int) -> None:
-        """Forget all but the newest."""
-        for name in self.newest()[count:]:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, name))
-
-    def _names(self) -> List[str]:
-        try:
-            return os.listdir(self.path)
-        except FileNotFoundError:
-            return []
+def quoted(path: str) -> str:
+    """A path as git's lists of object directories want it."""
+    for plain, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n")):
+        path = path.replace(plain, escaped)
+    return '"%s"' % path

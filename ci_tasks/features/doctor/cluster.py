@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.requirements import parse_gres
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, warning
-from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, unanswered
+from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers
 
 TOPIC, NODES, ENDED = "Slurm", "GPUs", "accounting"
 _VERSION, _PARTITIONS, _SACCT = "sinfo version", "partitions", "sacct"
@@ -30,7 +31,11 @@ def _version(answers: QueryAnswers) -> list[CheckResult]:
     if answer.is_missing:
         step = "load Slurm's module in the login shell's start file, or name a login node as `address`"
         return [fault(TOPIC, "no sinfo on PATH", step)]
-    return [ok(TOPIC, answer.last_line)] if answer.code == 0 else unanswered(TOPIC, answer)
+    return [ok(TOPIC, answer.last_line)] if answer.code == 0 else [_no_answer(TOPIC, answer)]
+
+
+def _no_answer(topic: str, answer: QueryAnswer) -> CheckResult:
+    return fault(topic, f"sinfo: {answer.last_line}", "run `sinfo` on the login node: rows are blocked without it")
 
 
 def _partition(host: HostSpec, answers: QueryAnswers) -> list[CheckResult]:
@@ -38,7 +43,7 @@ def _partition(host: HostSpec, answers: QueryAnswers) -> list[CheckResult]:
     if answer.is_missing:
         return []
     if answer.code != 0:
-        return unanswered(NODES, answer)
+        return [_no_answer(NODES, answer)]
     groups = [line.split("|") for line in answer.out.splitlines() if line.count("|") == _FORMAT.count("|")]
     mine = [group for group in groups if host.partition in (None, group[0].rstrip("*"))]
     if not mine:
@@ -67,5 +72,5 @@ def _accounting(answers: QueryAnswers) -> list[CheckResult]:
     if answer.code == 0:
         return [ok(ENDED, "sacct answers")]
     text = "no sacct" if answer.is_missing else f"sacct: {answer.last_line}"
-    step = "nothing, where jobcomp's file can be read; else a job that Slurm has forgotten is `lost`"
-    return [warning(ENDED, f"{text}: how a job ended is asked of squeue and the completion log", step)]
+    step = "ask for accounting (slurmdbd); without it a job that Slurm has forgotten, and that wrote no end, is `lost`"
+    return [warning(ENDED, f"{text}: how a job ended is asked of squeue alone", step)]

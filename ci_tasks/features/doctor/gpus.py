@@ -21,16 +21,8 @@ GPUS, HEALTH, REMAPPED = "gpus", "gpu health", "remapped rows"
 QUERIES: dict[str, Sequence[str]] = {
     GPUS: nvidia_smi.QUERY_GPUS,
     # Asked apart: one field that a driver does not know makes nvidia-smi refuse the whole question.
-    HEALTH: [
-        "nvidia-smi",
-        "--query-gpu=index,pci.bus_id,mig.mode.current,ecc.errors.uncorrected.volatile.total,retired_pages.pending",
-        "--format=csv,noheader,nounits",
-    ],
-    REMAPPED: [
-        "nvidia-smi",
-        "--query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure",
-        "--format=csv,noheader",
-    ],
+    HEALTH: nvidia_smi.QUERY_HEALTH,
+    REMAPPED: nvidia_smi.QUERY_REMAPPED,
 }
 # What nvidia-smi says when it finds nothing → what to do
 _REMEDIES = (

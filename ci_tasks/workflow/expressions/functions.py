@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 
 from .values import Value, as_number, fold, is_primitive, kind, loose_equal, to_string
 
+MAX_TEXT = 1_000_000  # characters
 _FORMAT_ITEM = re.compile(r"\{\{|\}\}|\{([0-9]+)\}|[{}]")
 
 
@@ -34,6 +35,22 @@ class Function:
     maximum: int
     body: Callable[..., Value] | None = None
     tests: bool = False
+
+    def refusal(self, count: int) -> str:
+        """Why it takes no such number of arguments; "" if it does."""
+        if not self.minimum <= count <= self.maximum:
+            arity = " to ".join(map(str, sorted({self.minimum, self.maximum})))
+            return f"{self.name} takes {arity} {'argument' if self.maximum == 1 else 'arguments'}, not {count}"
+        is_even = self.name == "case" and count % 2 == 0
+        return f"case takes pairs of a condition and a value, then a default: {count} is even" if is_even else ""
+
+
+def joined(pieces: Sequence[str], separator: str = "") -> str:
+    """The pieces as one text. Raises FunctionError, before it is made, for one of more than 1 MB: calls in calls soon
+    make more than any memory holds."""
+    if sum(map(len, pieces)) + len(separator) * len(pieces) > MAX_TEXT:
+        raise FunctionError(f"the text has more than {MAX_TEXT:,} characters")
+    return separator.join(pieces)
 
 
 def contains(search: Value, item: Value) -> bool:
@@ -58,26 +75,22 @@ def format_(template: Value, *arguments: Value) -> str:
 
     Raises FunctionError for a lone brace, a format specifier such as {0:x}, or an index without an argument.
     """
-    text = to_string(template)
-
-    def replace(item: re.Match[str]) -> str:
-        if item[0] in ("{{", "}}"):
-            return item[0][0]
-        if item[1] is None:
+    text, end, pieces = to_string(template), 0, list[str]()
+    for item in _FORMAT_ITEM.finditer(text):
+        if item[1] is None and item[0] not in ("{{", "}}"):
             raise FunctionError(f"format: {text!r} has a brace that is neither {{0}} nor doubled as {{{{ or }}}}")
         # Compared by length first: Python refuses to read integers of thousands of digits.
-        if len(item[1]) > 3 or int(item[1]) >= len(arguments):
+        if item[1] and (len(item[1]) > 3 or int(item[1]) >= len(arguments)):
             raise FunctionError(f"format: {text!r} asks for {item[0]}, but there are {len(arguments)} arguments")
-        return to_string(arguments[int(item[1])])
-
-    return _FORMAT_ITEM.sub(replace, text)
+        pieces += [text[end : item.start()], to_string(arguments[int(item[1])]) if item[1] else item[0][0]]
+        end = item.end()
+    return joined([*pieces, text[end:]])
 
 
 def join(items: Value, separator: Value = ",") -> str:
     """The texts of an array's items with a separator between; a primitive's own text; '' of an object."""
     if isinstance(items, list):
-        between = to_string(separator) if is_primitive(separator) else ","
-        return between.join(map(to_string, items))
+        return joined(list(map(to_string, items)), to_string(separator) if is_primitive(separator) else ",")
     return to_string(items) if is_primitive(items) else ""
 
 

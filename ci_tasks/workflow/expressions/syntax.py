@@ -1,4 +1,4 @@
-"""The grammar of GitHub's expressions: tokens, and the parser from a text to its tree.
+"""The grammar of GitHub's expressions: the tree, the tokens, and the parser from a text to its tree.
 
 Operators and their precedence are on the documentation page "Evaluate expressions in workflows and actions"
 (Operators). Which token may follow which, what ends a token, and that unknown names are errors before anything is
@@ -8,14 +8,54 @@ evaluated, is learnt from actions/runner's C# source (`LexicalAnalyzer`, `Expres
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import field
 from functools import lru_cache
 from math import inf, isnan, nan
 from typing import NamedTuple, NoReturn
 
-from .functions import FUNCTIONS, Function
-from .nodes import Binary, Call, Context, ExpressionError, Index, Literal, Node, Property, Unary, Wildcard, children
+from ci_tasks.agent.quick_dataclass import dataclass
+
+from .functions import FUNCTIONS
 from .values import Value, as_number, parse_number
+
+
+class ExpressionError(Exception):
+    """An expression that GitHub would refuse, or that cannot be evaluated here.
+
+    `message` says why, `text` is the expression, `position` the offset in it, from 0.
+    """
+
+    def __init__(self, message: str, text: str, position: int) -> None:
+        super().__init__(message, text, position)
+        self.message, self.text, self.position = message, text, position
+
+    def __str__(self) -> str:
+        start = self.text.rfind("\n", 0, self.position) + 1
+        line = self.text[start:].partition("\n")[0]
+        pad = re.sub(r"[^\t]", " ", line[: self.position - start])
+        return f"{self.message}\n  {line}\n  {pad}^" if line else self.message
+
+
+@dataclass(frozen=True)
+class Node:
+    """`kind` is literal, context, property, index, wildcard, call, or an operator (`!`, `||`, `==`, …), whose chains of
+    && or || lean to the left. `value` is a literal's value, or the name of a context, a property or a function, in
+    GitHub's spelling; `parts` are the nodes right below, in the order of the text; `position` is a call's offset."""
+
+    kind: str
+    value: Value = None
+    parts: tuple[Node, ...] = ()
+    position: int = field(default=0, compare=False)
+
+    def walk(self) -> Iterator[Node]:
+        """Every node of the tree, depth first, each before those below it and in the order of the text."""
+        pending = [self]
+        while pending:
+            current = pending.pop()
+            yield current
+            pending.extend(reversed(current.parts))
+
 
 CONTEXTS = (
     *("github", "env", "matrix", "inputs", "secrets", "needs"),
@@ -79,7 +119,7 @@ class _ExpressionParser:
         left = self._unary()
         while (precedence := _PRECEDENCE.get(self.token.text if self.token.kind == "symbol" else "", -1)) >= lowest:
             op = self._advance().text
-            left = Binary(op, left, self._binary(precedence + 1))
+            left = Node(op, None, (left, self._binary(precedence + 1)))
         return left
 
     def _unary(self) -> Node:
@@ -88,7 +128,7 @@ class _ExpressionParser:
             negations += 1
         node = self._operand()
         for _ in range(negations):
-            node = Unary("!", node)
+            node = Node("!", None, (node,))
         return node
 
     def _operand(self) -> Node:
@@ -96,9 +136,9 @@ class _ExpressionParser:
             self.token = self._number(self.token.position)
         token = self._advance()
         if token.kind in ("number", "string"):
-            return Literal(token.value)
+            return Node("literal", token.value)
         if token.kind == "word" and token.text in _CONSTANTS:
-            return Literal(_CONSTANTS[token.text])
+            return Node("literal", _CONSTANTS[token.text])
         if token.kind == "symbol" and token.text == "(":
             node = self._nested()
             self._expect(")")
@@ -112,13 +152,14 @@ class _ExpressionParser:
         while True:
             if self._accept("."):
                 if self._accept("*"):
-                    node = Wildcard(node)
+                    node = Node("wildcard", None, (node,))
                 elif self.token.kind == "word":
-                    node = Property(node, self._advance().text)
+                    node = Node("property", self._advance().text, (node,))
                 else:
                     self._refuse_token()
             elif self._accept("["):
-                node = Wildcard(node) if self._accept("*") else Index(node, self._nested())
+                is_all = self._accept("*")
+                node = Node("wildcard", None, (node,)) if is_all else Node("index", None, (node, self._nested()))
                 self._expect("]")
             else:
                 return node
@@ -135,28 +176,20 @@ class _ExpressionParser:
     def _context(self, token: _Token) -> Node:
         if token.text.lower() not in CONTEXTS:
             self._refuse(_unknown("context", token.text, CONTEXTS), token.position)
-        return Context(token.text.lower())
+        return Node("context", token.text.lower())
 
     def _call(self, token: _Token) -> Node:
         function = FUNCTIONS.get(token.text.lower())
         if function is None:
-            names = [builtin.name for builtin in FUNCTIONS.values()]
-            self._refuse(_unknown("function", token.text, names), token.position)
+            self._refuse(_unknown("function", token.text, [each.name for each in FUNCTIONS.values()]), token.position)
         arguments: list[Node] = []
         while not self._accept(")"):
             if arguments:
                 self._expect(",")
             arguments.append(self._nested())
-        self._check_arity(function, len(arguments), token.position)
-        return Call(function.name, tuple(arguments), token.position)
-
-    def _check_arity(self, function: Function, count: int, position: int) -> None:
-        if not function.minimum <= count <= function.maximum:
-            arity = " to ".join(map(str, sorted({function.minimum, function.maximum})))
-            noun = "argument" if function.maximum == 1 else "arguments"
-            self._refuse(f"{function.name} takes {arity} {noun}, not {count}", position)
-        if function.name == "case" and count % 2 == 0:
-            self._refuse(f"case takes pairs of a condition and a value, then a default: {count} is even", position)
+        if problem := function.refusal(len(arguments)):
+            self._refuse(problem, token.position)
+        return Node("call", function.name, tuple(arguments), token.position)
 
     def _check_depth(self, root: Node) -> None:
         """As GitHub counts: an unbroken chain of && or of || is one level, however long."""
@@ -165,10 +198,8 @@ class _ExpressionParser:
             node, depth = pending.pop()
             if depth > MAX_DEPTH:
                 self._refuse(f"nested more than {MAX_DEPTH} deep", 0)
-            op = node.op if isinstance(node, Binary) and node.op in ("&&", "||") else None
-            for child in children(node):
-                flat = op is not None and isinstance(child, Binary) and child.op == op
-                pending.append((child, depth if flat else depth + 1))
+            chained = node.kind if node.kind in ("&&", "||") else None
+            pending.extend((part, depth if part.kind == chained else depth + 1) for part in node.parts)
 
     def _advance(self) -> _Token:
         token = self.token

@@ -178,12 +178,6 @@ def test_a_stream_that_breaks_off_leaves_no_half_of_a_file(
     assert _left(files) == {LOGS: "the copy broke off"}
 
 
-@pytest.mark.parametrize("content", [b"", b"no tar at all" * 100])
-def test_what_is_no_archive_is_nothing(daemon: Daemon, taken: Callable[..., dict[str, bytes]], content: bytes) -> None:
-    daemon.gives(content)
-    assert set(taken()) <= {"left-out.json"}
-
-
 def test_a_daemon_that_hangs_in_the_middle_is_not_waited_for(
     daemon: Daemon, taken: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

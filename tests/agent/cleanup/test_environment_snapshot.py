@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from ci_tasks.agent.records import DirectUrl, GpuModel
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
 
-SMI = "0, GPU-0, NVIDIA H200, 570.86.15, 143771 MiB\n1, GPU-1, NVIDIA H200, 570.86.15, 143771 MiB\n"
+SMI = "0, GPU-0, NVIDIA H200, 570.86.15, 4, 143771\n1, GPU-1, NVIDIA H200, 570.86.15, 4, 143771\n"
 GPUS = tuple(GpuModel(n, f"GPU-{n}", "NVIDIA H200", "143771 MiB") for n in (0, 1))
 NO_GPUS = [
     "",
@@ -58,21 +57,9 @@ def _package(directory: Path, name: str, version: str, url: str | None = None) -
         (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
 
 
-# By the standard library, of which each row would have to import half.
-BY_METADATA = """
-import json, sys
-from importlib import metadata
-packages = {}
-for found in metadata.distributions():
-    if found.metadata["Name"]:
-        packages.setdefault(found.metadata["Name"], found.version)
-print(json.dumps({"python": sys.version.split()[0], "packages": packages}))
-"""
-
-
-def _listed(path: str, directory: Path, by: str = environment_snapshot.LIST_PACKAGES) -> environment_snapshot.Packages:
+def _listed(path: str, directory: Path) -> environment_snapshot.Packages:
     process = subprocess.run(
-        [sys.executable, "-c", by],
+        [sys.executable, "-c", environment_snapshot.LIST_PACKAGES],
         env={**os.environ, "PYTHONPATH": path},
         cwd=directory,
         capture_output=True,
@@ -94,22 +81,6 @@ def test_packages_are_those_that_the_job_would_import(tmp_path: Path) -> None:
     assert packages.packages["slime"] == "1.0"
     assert packages.packages["odd"] == '1.0+"\\\u00fc'
     assert packages.direct["slime"] == DirectUrl("file:///w")
-
-
-def test_packages_are_found_wherever_the_standard_library_finds_them(tmp_path: Path) -> None:
-    info = "Metadata-Version: 2.1\nName: {0}\nVersion: 1.{0}\nLicense: x\n Version: 2\n\nName: none\n"
-    for name in ("dir/Installed.DIST-INFO/METADATA", "dir/developed.egg-info/PKG-INFO", "dir/file.egg-info"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(info.format(name.split(".")[0][4:]))
-    (tmp_path / "old.egg/EGG-INFO").mkdir(parents=True)
-    (tmp_path / "old.egg/EGG-INFO/PKG-INFO").write_text(info.format("old"))
-    (tmp_path / "dir/damaged.dist-info").mkdir()
-    with zipfile.ZipFile(tmp_path / "zipped.whl", "w") as wheel:
-        wheel.writestr("zipped-1.dist-info/METADATA", info.format("zipped"))
-    places = [str(tmp_path / name) for name in ("dir", "old.egg", "zipped.whl", "nowhere")]
-    listed = _listed(os.pathsep.join(places), tmp_path).packages
-    assert listed.items() >= {name: f"1.{name}" for name in ("Installed", "developed", "file", "old", "zipped")}.items()
-    assert listed == _listed(os.pathsep.join(places), tmp_path, BY_METADATA).packages
 
 
 def test_without_a_container_the_hosts_python_is_listed(run: Run) -> None:

@@ -144,13 +144,6 @@ def test_podman_runs_where_the_host_says_so(host: Host) -> None:
     assert host.journal()[0].runtime == "podman"
 
 
-def test_podman_pulls_from_docker_hub(host: Host) -> None:
-    host.rules(runtime="podman")
-    host.expect("pull", "docker.io/slimerl/slime:latest")
-    assert host.docker("pull", "slimerl/slime:latest").returncode == REAL_EXIT
-    assert host.journal()[0].ci == ("pull", "slimerl/slime:latest")
-
-
 def test_secrets_reach_the_container_through_the_environment_only(host: Host) -> None:
     host.rules(env={"OUR_TOKEN": "t0p"})
     host.expect("run", "-e", "HF_TOKEN", "--init", "-e", "OUR_TOKEN", "img")
@@ -179,17 +172,6 @@ def test_concurrent_runs_of_one_script_are_all_recorded_under_different_names(ho
     assert [entry.name for entry in entries] == ["ci", *(f"ci-{number}" for number in range(2, 9))]
 
 
-def test_other_subcommands_are_recorded_and_passed_on_and_do_not_count_as_runs(host: Host) -> None:
-    host.rules(name="ci")
-    host.expect("login", "-p", "pw", "host")
-    assert host.docker("login", "-p", "pw", "host").returncode == REAL_EXIT
-    host.expect("run", "--name", "ci", "--init", "img")
-    assert host.docker("run", "img").returncode == REAL_EXIT
-    assert host.journal()[0] == DockerInvocation(
-        ci=("login", "-p", "***", "host"), here=("login", "-p", "***", "host"), runtime="docker"
-    )
-
-
 def test_a_start_and_a_pull_that_is_certain_are_events(host: Host) -> None:
     (host.fake / "expected.any").touch()
     host.rules(name="ci", image={"img": "img@sha256:1"})
@@ -209,13 +191,6 @@ def test_what_cannot_be_put_on_record_does_not_start(host: Host) -> None:
     (host.run_dir / "docker.json").mkdir()
     _blocked(host.docker("run", "img"), "docker.json cannot be written")
     assert not (host.fake / "env").exists()
-
-
-def test_events_that_cannot_be_written_keep_nothing_from_starting(host: Host) -> None:
-    host.rules()
-    host.expect("run", "--init", "img")
-    (host.run_dir / "events.jsonl").mkdir()
-    assert host.docker("run", "img").returncode == REAL_EXIT
 
 
 def test_it_never_finds_itself_even_through_a_link(host: Host, tmp_path: Path) -> None:
@@ -238,19 +213,6 @@ def test_a_missing_mount_source_blocks_and_names_the_line_to_add(host: Host, spe
     assert host.journal() == ()
 
 
-def test_a_missing_source_says_which_rule_led_to_it(host: Host) -> None:
-    host.rules(mounts={"/mnt/x": "/no/such"}, volumes=["/"])
-    _blocked(host.docker("run", "-v", "/mnt/x/a:/d", "img"), "'/no/such/a' (CI's '/mnt/x/a', by hosts.yaml mounts)")
-    host.rules(volumes=["/no/such"])
-    _blocked(host.docker("run", "img"), "the volume '/no/such' of plan.json's `container`")
-
-
-def test_a_named_volume_needs_no_source(host: Host) -> None:
-    host.rules()
-    host.expect("run", "-v", "cache:/d", "--init", "img")
-    assert host.docker("run", "-v", "cache:/d", "img").returncode == REAL_EXIT
-
-
 BAD_PLANS = [
     (None, "has no `container` rules"),
     ("{}", "has no `container` rules"),
@@ -264,26 +226,6 @@ def test_a_plan_that_cannot_be_read_blocks(host: Host, text: str | None, message
     if text is not None:
         (host.run_dir / "plan.json").write_text(text)
     _blocked(host.docker("run", "img"), message)
-
-
-@pytest.mark.parametrize("text", ["{nope", "{}"])
-def test_a_broken_journal_blocks_and_is_left_as_it_is(host: Host, text: str) -> None:
-    host.rules()
-    (host.run_dir / "docker.json").write_text(text)
-    _blocked(host.docker("run", "img"), "docker.json")
-    assert (host.run_dir / "docker.json").read_text() == text
-
-
-def test_an_option_that_docker_does_not_know_blocks(host: Host) -> None:
-    host.rules()
-    _blocked(host.docker("run", "--volum", "/a:/b", "img"), "no option --volum; the nearest is --volume")
-
-
-def test_bytes_that_are_no_text_are_run_as_they_are_and_shown_escaped(host: Host) -> None:
-    host.rules()
-    (host.fake / "expected").write_bytes(b"run\0--init\0img\0\xff\xfe\0")
-    assert host.docker("run", "img", b"\xff\xfe").returncode == REAL_EXIT
-    assert list(host.journal()[0].ci) == ["run", "img", "\\xff\\xfe"]
 
 
 # -- runtime: none, for real -----------------------------------------------------------------------------------------
@@ -315,28 +257,6 @@ def test_without_containers_the_inner_command_runs_here_with_its_exit_code(bare:
     (entry,) = bare.journal()
     assert (list(entry.ci), list(entry.here), entry.name) == (ci, ["sh", "-c", "pwd; exit 3"], None)
     assert [d.what for d in entry.deviations] == ["container", "mount /no/where", "container flags"]
-
-
-def test_without_containers_only_what_is_given_reaches_the_command(bare: Host) -> None:
-    (bare.root / "env file").write_text("FILED=f\n# no\nFROM_HERE\n")
-    args = ["-e", "A=1", "-e", "B", "--env-file", str(bare.root / "env file"), "img", "env", "-0"]
-    done = bare.docker("run", *args, B="b", LEAK="x", FROM_HERE="h", CI_TASKS_RUN_DIR="r")
-    environment = {name: value for name, _, value in (e.partition("=") for e in done.stdout.split("\0") if e)}
-    expected = {"A": "1", "B": "b", "FILED": "f", "FROM_HERE": "h", "CI_TASKS_RUN_DIR": "r", "OURS": "o"}
-    assert {name: value for name, value in environment.items() if not name.startswith("LC_")} == {
-        **expected,
-        "PATH": bare.environ["PATH"],
-        "HOME": bare.environ["HOME"],
-    }
-
-
-def test_without_containers_the_entrypoint_comes_first(bare: Host) -> None:
-    assert bare.docker("run", "--entrypoint", "echo", "img", "a  b", "*").stdout == "a  b *\n"
-
-
-def test_stdin_is_open_only_to_an_interactive_run(bare: Host) -> None:
-    assert bare.docker("run", "-i", "img", "cat", stdin="hello").stdout == "hello"
-    assert bare.docker("run", "img", "cat", stdin="hello").stdout == ""
 
 
 NOT_WITHOUT = [

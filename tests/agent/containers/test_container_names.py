@@ -26,11 +26,6 @@ def test_a_command_finds_the_container_under_its_name_here(ci: str, here: str) -
     assert with_names_here(ci.split(), NAMES)[0] == here.split()
 
 
-def test_a_removal_that_only_stops_is_a_deviation() -> None:
-    assert [note.what for note in with_names_here(["rm", "box"], NAMES)[1]] == ["docker rm"]
-    assert with_names_here(["exec", "box", "ls"], NAMES)[1] == []
-
-
 def test_the_last_container_of_a_name_is_meant() -> None:
     runs = [
         DockerInvocation(("run", "--name=box", "image"), (), (), name, "docker")

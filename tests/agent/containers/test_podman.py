@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ci_tasks.agent.containers.docker_argv import DockerArgvError, DockerOption, parse_run, render
+from ci_tasks.agent.containers.docker_argv import DockerOption, parse_run, render
 from ci_tasks.agent.containers.podman import OWN_INIT, adapt, init_options, qualified_image
 from ci_tasks.agent.records import Deviation
 
@@ -58,21 +58,11 @@ def test_a_limit_of_cis_stays() -> None:
     assert _adapted(["--pids-limit=9"])[0] == ["--pids-limit=9", "--http-proxy=false"]
 
 
-def test_without_privileges_podman_grants_fewer() -> None:
-    _, deviations = adapt(parse_run(["run", "img"]), [], "img")
-    assert _whats(deviations) == ["runtime", "capabilities"]
-
-
 def test_init_is_the_program_that_this_host_has() -> None:
     tini = init_options(lambda _: False, lambda name: f"/usr/bin/{name}" if name == "tini" else None)
     assert _adapted(["--init"], tini)[0] == ["--init", "--init-path", "/usr/bin/tini", *DEFAULTS]
     own = init_options(lambda path: path == OWN_INIT, lambda name: f"/usr/bin/{name}")
     assert _adapted(["--init"], own)[0] == ["--init", *DEFAULTS]
-
-
-def test_without_an_init_program_the_container_runs_without() -> None:
-    assert init_options(lambda _: False, lambda _: None) == []
-    assert _adapted(["--init"], [])[0] == DEFAULTS
 
 
 IMAGES = [
@@ -90,13 +80,3 @@ IMAGES = [
 @pytest.mark.parametrize(("image", "full"), IMAGES, ids=[image for image, _ in IMAGES])
 def test_a_name_without_registry_is_docker_hubs(image: str, full: str) -> None:
     assert qualified_image(image) == full
-
-
-def test_a_value_that_docker_could_not_read_either_is_an_error() -> None:
-    with pytest.raises(DockerArgvError):
-        _adapted(["--gpus", "some"])
-
-
-def test_what_ran_can_be_read_again() -> None:
-    argv = ["--init-path", "/usr/bin/tini", "--http-proxy=false", "-it"]
-    assert render(parse_run(["run", *argv, "img"])) == ["run", *argv, "img"]

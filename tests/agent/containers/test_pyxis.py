@@ -49,7 +49,7 @@ def test_a_run_of_ci_is_one_step_on_the_node_of_its_script() -> None:
 
 def test_every_loss_of_that_run_has_a_name() -> None:
     """--network=host and --ipc=host are what pyxis does anyway; beside --ipc=host docker ignores the size too."""
-    first = ["runtime", "processes", "pull", "ulimit", "privileged"]
+    first = ["runtime", "processes", "pull", "container flags"]
     assert deviations(*CI) == [*first, "environment", "/tmp/ray", "gpus", "entrypoint"]
 
 
@@ -69,14 +69,6 @@ def test_every_loss_of_that_run_has_a_name() -> None:
 )
 def test_an_image_is_named_as_enroot_reads_it(image: str, name: str) -> None:
     assert image_name(image) == name
-
-
-def test_the_entrypoint_is_the_images_unless_the_run_names_one() -> None:
-    assert "--container-entrypoint" in made("run", "img", "ls").argv
-    own = made("run", "--entrypoint", "bash", "img", "-c", "ls").argv
-    assert "--no-container-entrypoint" in own
-    assert list(own[-3:]) == ["bash", "-c", "ls"]
-    assert "entrypoint" not in deviations("run", "--entrypoint", "bash", "img", "-c", "ls")
 
 
 MAPPED: list[tuple[list[str], str]] = [
@@ -100,15 +92,16 @@ LOST: list[tuple[list[str], str, str]] = [
     ([], "ipc", "its own"),
     (["--network", "x"], "network", "--network x"),
     (["--shm-size=1g"], "shm-size", "--shm-size 1g"),
-    (["--ulimit", "a=1", "--ulimit", "b=2"], "ulimit", "--ulimit a=1 b=2"),
-    (["--privileged"], "privileged", "--privileged"),
-    (["--cap-add", "SYS_PTRACE"], "cap-add", "--cap-add SYS_PTRACE"),
+    (
+        ["--ulimit", "a=1", "--ulimit", "b=2", "--privileged"],
+        "container flags",
+        "--ulimit a=1 --ulimit b=2 --privileged",
+    ),
     (["--user", "1000"], "user", "--user 1000"),
     (["--pull", "never"], "pull", "never"),
     (["-v", "cache:/c"], "mount /c", "docker's volume cache"),
     (["--mount", "type=volume,src=c,dst=/c"], "mount /c", "docker's volume c"),
-    (["--memory", "1g", "--cpus", "2"], "limits", "--memory --cpus"),
-    (["--add-host", "a:1.2.3.4", "--hostname", "h"], "container flags", "--add-host --hostname"),
+    (["--memory", "1g", "--hostname", "h"], "container flags", "--memory 1g --hostname h"),
 ]
 
 
@@ -117,12 +110,6 @@ def test_a_flag_that_pyxis_cannot_do_is_a_deviation(flags: list[str], what: str,
     changes = made("run", *flags, "img", "ls").deviations
     assert [change.ci for change in changes if change.what == what] == [ci]
     assert all(change.here and change.why for change in changes)
-
-
-def test_flags_that_say_nothing_to_the_test_and_those_that_are_off_are_no_loss() -> None:
-    bland = ["--rm", "--name", "n", "--label", "a=b", "-i", "--init", "--privileged=false", "--pid=host", "--ipc=host"]
-    quiet = deviations("run", *bland, "--network", "host", "--pull=always", "--entrypoint", "a", "img")
-    assert quiet == ["runtime", "environment", "/tmp/ray"]
 
 
 REFUSED = [
@@ -164,9 +151,3 @@ def test_variables_that_would_turn_sruns_own_head_are_set_by_the_command(
     after = command.argv[[word.startswith("--container-env") for word in command.argv].index(True) + 1 :]
     assert list(after) == expected
     assert command.environment["PATH"] == "/bin"
-
-
-def test_a_container_without_gpus_asks_enroot_for_none() -> None:
-    """An image of CUDA's names all devices, and enroot would fail on a node without a driver."""
-    assert made("run", "img", "ls").environment["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert made("run", "--gpus", "all", "img", "ls").environment["NVIDIA_VISIBLE_DEVICES"] == "all"

@@ -16,14 +16,11 @@ from ci_tasks.agent.containers import adapter
 from ci_tasks.agent.containers.docker_argv import parse_run, render
 from ci_tasks.agent.containers.ray_nodes import (
     joining_run,
-    other_node_count,
-    srun_on_other_nodes,
     with_node,
-    with_token,
 )
 
 ROOT = Path(adapter.__file__).parents[3]
-# The step on the other nodes says who it is and stays; the one of the head runs its words.
+
 SRUN = """\
 #!/bin/sh
 if [ "$1" = --relative=1 ]; then
@@ -32,19 +29,6 @@ fi
 while [ "${{1#--}}" != "$1" ]; do shift; done
 exec "$@"
 """
-
-
-@pytest.mark.parametrize(("names", "count"), [(None, 0), ("", 0), ("a", 0), ("a\nb", 1), ("a\nb\nc\n", 2)], ids=repr)
-def test_how_many_other_nodes_there_are(names: str | None, count: int) -> None:
-    assert other_node_count({} if names is None else {"SLURM_JOB_HOSTNAMES": names}) == count
-
-
-@pytest.mark.parametrize("own", [{}, {"RAY_AUTH_TOKEN": "a"}, {"RAY_AUTH_MODE": "disabled"}], ids=str)
-def test_what_a_person_says_of_rays_token_stays(own: dict[str, str]) -> None:
-    environment = dict(own)
-    with_token(environment)
-    assert own.items() <= environment.items()
-    assert ("RAY_AUTH_TOKEN" in environment) is (environment["RAY_AUTH_MODE"] == "token")
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "none"])
@@ -60,14 +44,6 @@ def test_they_join_with_cis_own_words() -> None:
     argv = render(joining_run(parse_run(["run", "-i", "-v", "/a:/b", "--entrypoint", "x", "img", "bash", "-c", "y"])))
     assert argv[:-1] == ["run", "-v", "/a:/b", "--entrypoint", "bash", "img", "-c"]
     assert 'ray start --address="$MASTER_ADDR:6379"' in argv[-1]
-
-
-def test_a_step_of_this_node_and_a_program_become_a_step_of_the_others() -> None:
-    argv = srun_on_other_nodes(["srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n3", "--x", "bash"], 3)
-    assert argv == ["srun", "--relative=1", "--label", "--overlap", "--nodes=3", "--ntasks=3", "--x", "bash"]
-    made = srun_on_other_nodes(["apptainer", "run"], 3)
-    assert (made[:3], made[-2:]) == (["srun", "--relative=1", "--label"], ["apptainer", "run"])
-    assert {"--nodes=3", "--ntasks=3", "--export=ALL"} <= set(made)
 
 
 def _docker(root: Path, runtime: str, *args: str, then: str = "") -> subprocess.CompletedProcess[str]:
@@ -112,13 +88,6 @@ def test_the_others_are_there_while_the_head_runs_and_no_longer(tmp_path: Path, 
     raise AssertionError("the step of the other nodes is still there")
 
 
-def test_a_node_that_leaves_is_named_while_the_row_goes_on(tmp_path: Path) -> None:
-    wait = f"while ! grep -q 'of srun' {tmp_path}/err; do sleep 0.05; done"
-    _docker(tmp_path, "none", "run", "img", "bash", "-c", wait, then="exit 127; ")
-    said = (tmp_path / "err").read_text().splitlines()
-    assert said[1:] == ["b: joined", "ci-tasks: b left the row with exit code 127 of srun"]
-
-
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
@@ -160,9 +129,3 @@ def test_a_node_that_cannot_join_says_so_at_once(tmp_path: Path, ray: str | None
     finally:
         os.killpg(joining.pid, signal.SIGKILL)
         joining.communicate()
-
-
-def test_docker_cannot_start_them(tmp_path: Path) -> None:
-    done = _docker(tmp_path, "docker", "run", "img", "true")
-    assert done.returncode == 125
-    assert "docker cannot start the job's other nodes" in (tmp_path / "err").read_text()

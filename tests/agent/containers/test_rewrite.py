@@ -7,17 +7,13 @@ import io
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ci_tasks.agent.argv_masking import masked
-from ci_tasks.agent.codec import RecordError, decode
-from ci_tasks.agent.containers.bare import bare_deviations, container_command, inner_environment
-from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run, render
-from ci_tasks.agent.containers.mounts import bind_sources
+from ci_tasks.agent.codec import decode
+from ci_tasks.agent.containers.bare import inner_environment
+from ci_tasks.agent.containers.docker_argv import parse_run, render
 from ci_tasks.agent.containers.rewrite import client_environment, rewrite
 from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.records import Deviation, Plan
+from ci_tasks.agent.records import Deviation
 
 
 def _rewritten(argv: list[str], number: int = 1, **rules: Any) -> tuple[list[str], list[Deviation]]:
@@ -77,20 +73,6 @@ def _csv(*fields: str) -> str:
     return out.getvalue()[:-2]
 
 
-UNMOUNTED = ["-v /data", "--mount type=volume,src=/mnt/x,dst=/d", "--mount source=/mnt/x,target=/d", "--tmpfs /mnt/x"]
-
-
-@pytest.mark.parametrize("argv", UNMOUNTED)
-def test_what_mounts_nothing_of_the_host_stays(argv: str) -> None:
-    got, deviations = _rewritten(["--init", *argv.split(), "img"], mounts=MOUNTS)
-    assert (got, deviations) == (["--init", *argv.split(), "img"], [])
-    assert bind_sources(parse_run(["run", *argv.split(), "img"])) == []
-
-
-def test_a_rule_for_the_root_holds_every_path() -> None:
-    assert _rewritten(["--init", "-v", "/a/b:/c", "img"], mounts={"/": "/alt"})[0][2] == "/alt/a/b:/c"
-
-
 PULLS = [
     (["--pull=always"], "never", ["--pull=never"], ("always", "never")),
     (["--pull", "always"], "missing", ["--pull", "missing"], ("always", "missing")),
@@ -111,25 +93,6 @@ def test_the_pull_policy_is_the_hosts_where_it_has_one(
     assert [(d.what, d.ci, d.here) for d in deviations] == ([("pull", *change)] if change else [])
 
 
-def test_the_image_is_replaced_where_the_plan_names_another() -> None:
-    pinned = "slime@sha256:abc"
-    got, deviations = _rewritten(["--init", "slime:latest", "ls", "slime:latest"], image={"slime:latest": pinned})
-    assert got == ["--init", pinned, "ls", "slime:latest"]
-    assert [(d.what, d.ci, d.here) for d in deviations] == [("image", "slime:latest", pinned)]
-    assert _rewritten(["--init", "other"], image={"slime:latest": pinned}) == (["--init", "other"], [])
-
-
-def test_the_container_is_named_for_the_run_and_later_ones_are_numbered() -> None:
-    names = [_rewritten(["--init", "img"], number=number, name="ci-7")[0][2] for number in (1, 2, 3)]
-    assert names == ["ci-7", "ci-7-2", "ci-7-3"]
-
-
-def test_cis_own_name_is_replaced_and_the_deviation_says_so() -> None:
-    got, deviations = _rewritten(["--init", "--name=theirs", "img"], name="ours")
-    assert got == ["--init", "--name=ours", "img"]
-    assert [(d.what, d.ci, d.here) for d in deviations] == [("name", "theirs", "ours")]
-
-
 def test_each_harmless_addition_is_one_deviation_with_a_reason() -> None:
     got, deviations = _rewritten(
         ["--rm", "-d", "img", "ls"],
@@ -144,28 +107,6 @@ def test_each_harmless_addition_is_one_deviation_with_a_reason() -> None:
     ]
     assert _whats(deviations) == ["name", "rm", "labels", "init", "env", "volumes"]
     assert all(all(vars(deviation).values()) for deviation in deviations)
-
-
-REMOVALS = [
-    (["--rm", "--name=theirs"], ["--name=ours"], True),
-    (["--rm=true", "-d", "--rm"], ["-d", "--name", "ours"], True),
-    (["--rm", "--rm=false"], ["--rm", "--rm=false", "--name", "ours"], False),
-    ([], ["--name", "ours"], False),
-]
-
-
-@pytest.mark.parametrize(("argv", "expected", "named"), REMOVALS, ids=[" ".join(argv) for argv, _, _ in REMOVALS])
-def test_a_container_stays_after_its_end_so_that_its_logs_can_be_copied(
-    argv: list[str], expected: list[str], named: bool
-) -> None:
-    got, deviations = _rewritten(["--init", *argv, "img", "rm", "--rm"], name="ours")
-    assert got == ["--init", *expected, "img", "rm", "--rm"]
-    removals = [(d.ci, d.here) for d in deviations if d.what == "rm"]
-    assert removals == ([("--rm", "removed by ci-tasks once its logs are copied")] if named else [])
-
-
-def test_a_container_that_could_not_be_found_again_is_left_to_docker() -> None:
-    assert _rewritten(["--init", "--rm", "img"]) == (["--init", "--rm", "img"], [])
 
 
 NETWORKS = [
@@ -188,10 +129,6 @@ def test_the_hosts_own_network_becomes_a_bridge_where_the_host_says_so(
     bridge = Deviation("network", "--network host", "--network bridge", "hosts.yaml network: bridge")
     assert deviations == ([bridge] if bridged else [])
     assert _rewritten(["--init", *argv, "img"]) == (["--init", *argv, "img"], [])
-
-
-def test_init_is_not_given_twice() -> None:
-    assert _rewritten(["--init", "img"]) == (["--init", "img"], [])
 
 
 def test_a_volume_whose_place_ci_already_fills_is_not_added() -> None:
@@ -223,87 +160,7 @@ def test_a_secret_under_any_name_stays_out_of_the_argv_too() -> None:
     assert client_environment(run, rules) == {"URL": "https://me:correct-horse@host"}
 
 
-MASKED = [
-    (["-e", "HF_TOKEN=x"], ["-e", "HF_TOKEN=***"]),
-    (["-eMY_SECRET=x y\nz"], ["-eMY_SECRET=***"]),
-    (["-eTOKEN=x"], ["-eTOKEN=***"]),
-    (["--env=API_KEY=x=y"], ["--env=API_KEY=***"]),
-    (["-ite", "API_KEY=", "-e", "KEYS=1"], ["-ite", "API_KEY=", "-e", "KEYS=1"]),
-    (["login", "-u", "me", "-p", "pw", "host"], ["login", "-u", "me", "-p", "***", "host"]),
-    (["login", "--password=pw"], ["login", "--password=***"]),
-    (["run", "-p", "80:80"], ["run", "-p", "80:80"]),
-]
-
-
-@pytest.mark.parametrize(("argv", "shown"), MASKED, ids=[" ".join(argv) for argv, _ in MASKED])
-def test_words_are_shown_without_their_secrets(argv: list[str], shown: list[str]) -> None:
-    assert masked(argv) == shown
-
-
-def test_docker_keeps_what_podman_refuses() -> None:
-    argv = ["--init", "--ipc=host", "--shm-size=32g", "--memory-swap=0", "--gpus", "all", "img"]
-    assert _rewritten(argv) == (argv, [])
-
-
-def test_a_mount_that_docker_could_not_read_either_is_an_error() -> None:
-    with pytest.raises(DockerArgvError):
-        _rewritten(["--mount", 'type=bind,"src=/a', "img"])
-
-
-BAD_RULES: list[tuple[Any, str]] = [
-    ({"volumes": "/a"}, "container.volumes: expected list, got str"),
-    ({"volumes": [7]}, "container.volumes[0]: expected str, got int"),
-    ({"labels": ["a=b"]}, "container.labels: expected object, got list"),
-    ({"env": {"A": 1}}, "container.env['A']: expected str, got int"),
-    ({"name": 7}, "container.name: expected str, got int"),
-    ([], "container: expected object, got list"),
-]
-
-
-@pytest.mark.parametrize(("value", "message"), BAD_RULES, ids=[repr(value) for value, _ in BAD_RULES])
-def test_rules_that_cannot_be_are_named(value: Any, message: str) -> None:
-    with pytest.raises(RecordError) as error:
-        decode(Plan, {"container": value}, where="plan.json")
-    assert message in str(error.value)
-
-
-def test_absent_and_null_rules_change_nothing_but_init() -> None:
-    empty = dict.fromkeys(["pull", "name", "network"])
-    assert decode(ContainerRules, empty, where="x") == decode(ContainerRules, {}, where="x") == ContainerRules()
-
-
-paths = st.lists(st.text(st.characters(exclude_characters="\0/:", codec="utf-8"), min_size=1), min_size=1, max_size=4)
-
-
-@given(paths, paths)
-def test_a_moved_path_is_found_again_whatever_its_names(rule: list[str], below: list[str]) -> None:
-    names = [name for name in rule + below if name not in (".", "..")]
-    source, prefix = "/" + "/".join(names), "/" + names[0] if names else "/"
-    run, _ = rewrite(
-        parse_run(["run", f"--mount={_csv('type=bind', 'src=' + source, 'dst=/d')}", "-v", f"{source}:/e", "i"]),
-        ContainerRules(mounts={prefix: "/new"}),
-    )
-    expected = "/new" + source[len(prefix.rstrip("/")) :].rstrip("/")
-    assert bind_sources(parse_run(render(run))) == [expected, expected]
-
-
 # -- without containers ----------------------------------------------------------------------------------------------
-
-
-def test_the_inner_command_is_the_entrypoint_and_what_follows_the_image() -> None:
-    assert container_command(parse_run(["run", "img", "ls", "-l"]), "none") == ["ls", "-l"]
-    assert container_command(parse_run(["run", "--entrypoint", "my prog", "img", "-c", "x"]), "none") == [
-        "my prog",
-        "-c",
-        "x",
-    ]
-    assert container_command(parse_run(["run", "--entrypoint=", "img", "ls"]), "none") == ["ls"]
-
-
-@pytest.mark.parametrize("argv", [["img"], ["--entrypoint", "", "img"]])
-def test_the_images_own_command_is_unknown_without_the_image(argv: list[str]) -> None:
-    with pytest.raises(DockerArgvError, match="the default command of img is unknown"):
-        container_command(parse_run(["run", *argv]), "none")
 
 
 def test_only_the_base_and_what_is_given_reaches_the_inner_command() -> None:
@@ -315,39 +172,3 @@ def test_only_the_base_and_what_is_given_reaches_the_inner_command() -> None:
     got = inner_environment(run, ContainerRules(env={"OURS": "o", "B": "ours"}), environ, files.__getitem__)
     expected = {"GIVEN": "from here", "A": "from -e", "B": "ours", "Q": '"q"', "FILED": "f", "E": "", "OURS": "o"}
     assert got == {**here, **expected}
-
-
-@pytest.mark.parametrize("line", ["A B=1", "=x", "A\tB"])
-def test_an_environment_file_that_docker_refuses_is_an_error(line: str) -> None:
-    with pytest.raises(DockerArgvError, match="is not the name of a variable"):
-        inner_environment(parse_run(["run", "--env-file", "/f", "img"]), ContainerRules(), {}, lambda _: [line])
-
-
-def test_without_a_container_each_absent_mount_and_the_idle_flags_are_deviations() -> None:
-    argv = [
-        "--rm",
-        "-it",
-        "--gpus",
-        "all",
-        "--network",
-        "host",
-        "--gpus",
-        "1",
-        "-v",
-        "/mnt/x:/root/x",
-        "-v",
-        "/same:/same",
-        "-v",
-        "/l:/here",
-        "-e",
-        "A",
-        "img",
-    ]
-    deviations = bare_deviations(
-        parse_run(["run", *argv]), ContainerRules(mounts={"/mnt/x": "/data"}), lambda path: path == "/here"
-    )
-    assert _whats(deviations) == ["container", "mount /root/x", "mount /same", "container flags"]
-    assert (deviations[0].ci, deviations[0].here) == ("img", "none")
-    mount = deviations[1]
-    assert (mount.ci, mount.here, mount.why) == ("/mnt/x at /root/x", "absent", "/data is not mounted")
-    assert deviations[-1].ci == "--gpus --network"

@@ -125,11 +125,6 @@ def test_the_inner_command_runs_with_its_exit_code_and_what_differs_is_on_record
     assert (host.run_dir / "tmp/container-1/ray").is_dir()
 
 
-def test_the_stand_ins_refuse_what_they_do_not_know(host: Host) -> None:
-    host.rules(image={"img": "other"})
-    assert host.docker("run", "img", "true").returncode == 64
-
-
 def test_the_rules_of_the_host_hold(host: Host) -> None:
     data = host.root / "data"
     data.mkdir()
@@ -138,32 +133,6 @@ def test_the_rules_of_the_host_hold(host: Host) -> None:
     here = " ".join(host.journal()[0].here)
     assert f"{data}:/d" in here
     assert f"{host.real}:{host.real}" in here
-
-
-def test_a_missing_mount_source_blocks_before_anything_starts(host: Host) -> None:
-    done = host.docker("run", "-v", "/no/such:/d", "img", "true")
-    assert (done.returncode, done.stderr.startswith("ci-tasks: blocked: mount source '/no/such'")) == (125, True)
-    assert host.journal() == ()
-
-
-def test_pull_and_login_do_nothing_and_other_subcommands_are_blocked(host: Host) -> None:
-    done = host.docker("login", "--password-stdin", stdin="pw")
-    assert (done.returncode, done.stderr) == (
-        0,
-        f"ci-tasks: docker login: nothing to do, this host's runtime is {host.runtime}\n",
-    )
-    assert host.journal()[0].deviations[0].here == "nothing done"
-    for args in (["exec", "c", "ls"], ["run", "-d", "img", "ls"]):
-        done = host.docker(*args)
-        assert (done.returncode, host.runtime in done.stderr) == (125, True)
-
-
-def test_a_host_without_the_program_is_blocked(host: Host) -> None:
-    for program in ("srun", "apptainer"):
-        (host.real / program).unlink()
-    done = host.docker("run", "img", "true", PATH=f"{host.run_dir}/bin:{host.real}")
-    assert (done.returncode, " on PATH; install it" in done.stderr) == (125, True)
-    assert host.journal() == ()
 
 
 def test_the_gpus_of_a_slurm_job_reach_the_container(host: Host) -> None:

@@ -64,17 +64,6 @@ def test_docker_json_says_where_to_look_and_the_label_what_is_removed(
     assert fake.left(runtime) == left
 
 
-def test_without_a_docker_call_or_a_docker_nothing_happens(
-    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _rules(run, **{"ci-tasks_run": "7"})
-    assert run_containers.remove(str(run.path)) == []
-    assert fake.calls() == []
-    _started(run, _entry("a"))
-    monkeypatch.setenv("PATH", "")
-    assert run_containers.remove(str(run.path)) == ["containers may be left (a): docker: No such file or directory"]
-
-
 @pytest.mark.parametrize("labels", [{}, {"ci-tasks_dir": "/theirs", "ci-tasks_run": "7"}], ids=["as planned", "forged"])
 @pytest.mark.parametrize("journal", ['{"calls": []}', "{broken", None])
 def test_a_plan_that_a_job_rewrote_makes_no_other_container_the_runs(
@@ -87,14 +76,6 @@ def test_a_plan_that_a_job_rewrote_makes_no_other_container_the_runs(
         Path(run.paths.docker).write_text(journal)
     assert run_containers.RunContainers(str(run.path), thorough=True).remove() == []
     assert fake.left() == ["theirs"]
-
-
-def test_a_broken_journal_is_no_reason_to_leave_a_container(run: Run, fake: Fake) -> None:
-    fake.has("ours", **_own(run))
-    _rules(run)
-    Path(run.paths.docker).write_text("{broken")
-    assert run_containers.remove(str(run.path)) == []
-    assert fake.left() == []
 
 
 def test_containers_are_numbered_as_the_run_started_them(run: Run, fake: Fake) -> None:
@@ -113,53 +94,11 @@ def test_the_daemon_is_the_one_that_the_job_used(run: Run, fake: Fake) -> None:
     assert fake.calls("inspect") == ["docker inspect --type container -- a [unix:///other]"]
 
 
-@pytest.mark.parametrize("came_meanwhile", [[], ["b"]])
-def test_containers_that_are_known_are_inspected_again_only_where_there_are_others(
-    run: Run, fake: Fake, came_meanwhile: list[str]
-) -> None:
-    fake.has("a", **_own(run))
-    _started(run, _entry("a"))
-    containers = run_containers.RunContainers(str(run.path))
-    known = containers.find()
-    for name in came_meanwhile:
-        fake.has(name, **_own(run))
-    assert containers.remove(known) == []
-    assert len(fake.calls("inspect")) == 1 + len(came_meanwhile)
-    assert fake.left() == []
-
-
 def test_what_could_not_be_removed_is_said_with_its_reason(run: Run, fake: Fake) -> None:
     fake.has("a", **_own(run))
     fake.be("sticky")
     _started(run, _entry("a"))
     assert run_containers.remove(str(run.path)) == ["container a: Error response from daemon: device or resource busy"]
-
-
-def test_a_removal_that_another_process_has_begun_is_waited_for(run: Run, fake: Fake) -> None:
-    """Such as that of the run's agent, when `clean` comes at the same time."""
-    fake.has("a", **_own(run))
-    fake.be("removing")
-    _started(run, _entry("a"))
-    assert run_containers.remove(str(run.path)) == []
-    assert fake.left("docker") == []
-
-
-def test_a_removal_that_never_ends_is_left_at_the_time_limit(
-    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_containers, "_POLL_SECONDS", run_containers.TIMEOUT)  # no time is left for another look
-    fake.has("a", **_own(run))
-    fake.be("removing")
-    _started(run, _entry("a"))
-    (left,) = run_containers.remove(str(run.path))
-    assert left.endswith("removal of container id-a is already in progress")
-
-
-def test_a_dead_daemon_is_said_and_asked_no_more_than_once_a_question(run: Run, fake: Fake) -> None:
-    fake.be("dead")
-    _started(run, _entry("a"), _entry("b"))
-    (left,) = run_containers.remove(str(run.path))
-    assert left.startswith("containers may be left (a b): Cannot connect to the Docker daemon")
 
 
 def test_hanging_daemons_share_one_timeout(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,29 +112,6 @@ def test_hanging_daemons_share_one_timeout(run: Run, fake: Fake, monkeypatch: py
     assert [call.split()[0] for call in fake.calls()] == ["docker"]
     containers.stop()
     assert len(fake.calls()) == 1
-
-
-def test_an_answer_ends_the_short_timeouts(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_containers, "TIMEOUT", 1.0)
-    fake.be("hangs")
-    _started(run, _entry("a"))
-    containers = run_containers.RunContainers(str(run.path))
-    containers.find()
-    monkeypatch.setattr(run_containers, "TIMEOUT", 60.0)
-    fake.be("hangs", False)
-    containers.find()
-    monkeypatch.setattr(run_containers, "SHORT_TIMEOUT", 0.0)
-    assert (containers.find(), containers.problems) == ([], [])
-
-
-def test_containers_known_by_label_alone_may_be_left_by_a_daemon_that_hangs(
-    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_containers, "TIMEOUT", 1.0)
-    fake.be("hangs")
-    _rules(run, **{"ci-tasks_run": "7"})
-    (left,) = run_containers.RunContainers(str(run.path), thorough=True).remove()
-    assert left == "containers may be left (by label): docker did not answer"
 
 
 def test_what_a_client_that_hangs_has_started_is_killed_with_it(

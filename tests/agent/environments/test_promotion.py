@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import venv
 from dataclasses import dataclass
@@ -112,7 +113,8 @@ def test_what_is_written_into_shared_packages_is_noticed_and_the_next_run_gets_c
     module.chmod(0o644)
     module.write_text("please = False\n")
     done = machine.run("greeting", "politeness")
-    assert "installed again, since they are not as they were stored: 1 file differs (lib/" in done.log, done.log
+    expected = r"\(2 packages, 0\.0 GB, about \d+ s\), since they are not as they were stored: 1 file differs \(lib/"
+    assert re.search(f"installed again {expected}", done.log), done.log
     assert "politeness.py)" in done.log
     assert done.python("import politeness; print(politeness.please)") == "True"
     assert [environment.damage() for environment in machine.store.all()] == [""]

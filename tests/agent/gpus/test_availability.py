@@ -58,13 +58,6 @@ def test_every_obstacle_has_its_sentence(gpu_host: GpuHost, monkeypatch: pytest.
     assert availability.wait_reasons(request, snapshot, ())[0] == "GPUs 0-1, 3 held by an unknown process"
 
 
-def test_what_we_hold_ourselves_is_no_obstacle(gpu_host: GpuHost) -> None:
-    descriptor = lock_files.try_lock(gpu_host.lock(0))
-    assert descriptor is not None
-    assert availability.wait_reasons(GpuRequest(1, pattern=gpu_host.pattern, total=1), simulated_gpus(1), {0}) == []
-    lock_files.release(descriptor)
-
-
 def test_the_run_that_reserves_is_named(gpu_host: GpuHost) -> None:
     request = GpuRequest(1, pattern=gpu_host.pattern)
     assert availability.other_reservation(request) == []

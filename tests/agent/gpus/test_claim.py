@@ -101,18 +101,6 @@ def test_a_reserved_gpu_that_a_process_uses_is_released(gpu_host: GpuHost, world
     assert "GPU 3: 100 MiB in use by pid 42 (x) without a lock" in mine.waiting
 
 
-def test_a_claim_that_is_closed_while_it_waits_leaves_nothing(gpu_host: GpuHost, world: World) -> None:
-    gpu_host.hold(1)
-    mine = _claim(gpu_host, 4, world)
-    world.now += 61
-    mine.poll()
-    mine.close()
-    assert gpu_host.free(4) == [0, 2, 3]
-    other = _claim(gpu_host, 3, world)
-    other.poll()
-    assert other.gpu_ids == [0, 2, 3]
-
-
 def test_the_agents_choice_is_read_from_the_jobs_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(claim.ENV_GPU_IDS, raising=False)
     assert claim.visible_gpus() == {}

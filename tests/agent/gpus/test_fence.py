@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.gpus import lock_files, lock_holders
+from ci_tasks.agent.gpus import lock_files
 from ci_tasks.agent.gpus.fence import Fence
 from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess, GpuSnapshot
 from ci_tasks.agent.gpus.request import GpuRequest
@@ -166,13 +166,6 @@ def test_fences_of_several_runs_leave_no_gap(gpu_host: GpuHost) -> None:
     assert gpu_host.free() == [0, 1, 2, 3]
     other.close()
     assert gpu_host.free() == [0, 1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_free_gpu_is_never_kept_without_a_reservation(gpu_host: GpuHost) -> None:
-    fence = _fence(gpu_host, Snapshots(8), 8)
-    gpu_host.hold(0)
-    fence.poll()
-    assert gpu_host.free() == [1, 2, 3, 4, 5, 6, 7]
 
 
 # -- how its end is seen ---------------------------------------------------------------------------------------------
@@ -367,17 +360,6 @@ def test_a_reserved_gpu_that_a_process_begins_to_use_stays_fenced_and_does_not_c
     fence.close()
 
 
-def test_a_fence_that_is_closed_while_it_reserves_leaves_nothing(gpu_host: GpuHost) -> None:
-    gpu_host.hold(0)
-    fence = _fence(gpu_host, Snapshots(4), 4)
-    fence.read_output(WAITS)
-    fence.poll()
-    assert gpu_host.free() == []
-    fence.close()
-    assert gpu_host.free() == [1, 2, 3, 4, 5, 6, 7]
-    assert lock_files.is_free(GpuRequest(1, pattern=gpu_host.pattern).reservation_lock)
-
-
 def test_a_lock_file_that_cannot_be_used_is_reported_and_ends_nothing(gpu_host: GpuHost) -> None:
     os.mkdir(gpu_host.lock(5))
     fence = _fence(gpu_host, Snapshots(4))
@@ -385,14 +367,3 @@ def test_a_lock_file_that_cannot_be_used_is_reported_and_ends_nothing(gpu_host: 
     fence.poll()
     assert any("custom_gpu_lock_5.lock" in sentence for sentence in fence.waiting)
     fence.close()
-
-
-def test_processes_of_the_run_are_recognized_by_their_environment_alone(
-    gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A script in a container of another user cannot be recognized: nobody's locks are then taken for the job's."""
-    monkeypatch.setattr(lock_holders, "_PROC", "/no/such")
-    gpu_host.hold(0, 1, CI_TASKS_RUN_DIR=str(gpu_host.path / "run"))
-    fence = _fence(gpu_host, Snapshots(8), 2)
-    fence.poll()
-    assert not fence.is_done

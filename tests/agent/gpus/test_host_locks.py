@@ -15,21 +15,6 @@ if TYPE_CHECKING:
     from tests.agent.conftest import GpuHost
 
 
-def test_without_names_nothing_is_taken(gpu_host: GpuHost) -> None:
-    assert HostLocks(()).is_done
-    assert not list(gpu_host.path.glob("*.lock"))
-
-
-def test_a_free_lock_is_ours_until_it_is_closed(gpu_host: GpuHost) -> None:
-    path = str(gpu_host.path / "ci-tasks-ray-host-network.lock")
-    lock = HostLocks(["ray-host-network"])
-    lock.poll()
-    assert lock.is_done and not lock.waiting
-    assert not lock_files.is_free(path)
-    lock.close()
-    assert lock_files.is_free(path)
-
-
 def test_a_lock_that_is_held_is_waited_for_and_its_holder_named(gpu_host: GpuHost) -> None:
     holder = gpu_host.hold(str(gpu_host.path / "ci-tasks-ray.lock"), CI_TASKS_RUN_DIR="/runs/batch/02")
     lock = HostLocks(["ray"])
@@ -39,14 +24,6 @@ def test_a_lock_that_is_held_is_waited_for_and_its_holder_named(gpu_host: GpuHos
     gpu_host.end(holder)
     lock.poll()
     assert lock.is_done and not lock.waiting
-
-
-def test_a_holder_that_cannot_be_seen_is_unknown(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_files, "LOCKS", "/no/such/file")
-    gpu_host.hold(str(gpu_host.path / "ci-tasks-ray.lock"))
-    lock = HostLocks(["ray"])
-    lock.poll()
-    assert lock.waiting == ["ray held by an unknown process"]
 
 
 def test_several_are_taken_in_the_order_of_their_names_and_none_past_one_that_is_held(gpu_host: GpuHost) -> None:

@@ -30,14 +30,6 @@ def _attempt(path: str, **options: int) -> str:
     return "" if done.returncode == 0 else str(done.stderr.splitlines()[-1])
 
 
-def test_a_lock_keeps_other_processes_off_until_it_is_released(gpu_host: GpuHost) -> None:
-    descriptor = lock_files.try_lock(gpu_host.lock(0))
-    assert descriptor is not None
-    assert _attempt(gpu_host.lock(0)).startswith("BlockingIOError")
-    lock_files.release(descriptor)
-    assert _attempt(gpu_host.lock(0)) == ""
-
-
 def test_a_lock_that_another_process_has_is_not_waited_for(gpu_host: GpuHost) -> None:
     holder = gpu_host.hold(0)
     assert lock_files.try_lock(gpu_host.lock(0)) is None
@@ -45,13 +37,6 @@ def test_a_lock_that_another_process_has_is_not_waited_for(gpu_host: GpuHost) ->
     gpu_host.end(holder)
     assert lock_files.is_free(gpu_host.lock(0))
     assert lock_files.try_lock(gpu_host.lock(0)) is not None
-
-
-def test_shared_locks_bear_each_other_and_refuse_the_script(gpu_host: GpuHost) -> None:
-    gpu_host.hold(0, shared=True)
-    descriptor = lock_files.try_lock(gpu_host.lock(0), shared=True)
-    assert descriptor is not None
-    assert _attempt(gpu_host.lock(0)).startswith("BlockingIOError")
 
 
 def test_a_release_counts_also_where_a_child_has_inherited_the_lock(gpu_host: GpuHost) -> None:
@@ -191,12 +176,6 @@ def _as_nobody(call: Callable[[], object]) -> str:
     os.waitpid(child, 0)
     with os.fdopen(read) as said:
         return said.read()
-
-
-def test_missing_files_are_made(gpu_host: GpuHost) -> None:
-    gpu_host.hold(1)
-    lock_files.create_missing([gpu_host.lock(0), gpu_host.lock(1)])
-    assert os.path.exists(gpu_host.lock(0))
 
 
 # -- who holds what --------------------------------------------------------------------------------------------------

@@ -71,11 +71,6 @@ def test_a_process_that_cannot_be_seen_is_unknown(pid: int) -> None:
     assert (lock_holders.run_dir_of(pid), lock_holders.describe_process(pid)) == (None, "an unknown process")
 
 
-def test_without_proc_every_process_is_unknown(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_holders, "_PROC", "/no/such")
-    assert lock_holders.describe_process(gpu_host.hold(0).pid) == "an unknown process"
-
-
 def test_time_is_told_in_minutes_and_hours(gpu_host: GpuHost) -> None:
     pid = gpu_host.hold(0).pid
     ticks = processes.start_time(pid)

@@ -10,6 +10,7 @@ import pytest
 
 from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess
+from ci_tasks.agent.records import GpuSample
 
 if TYPE_CHECKING:
     from tests.agent.conftest import GpuHost
@@ -92,11 +93,6 @@ def test_a_gpu_is_in_use_by_its_processes_or_its_memory(gpu: Gpu, apps: list[Gpu
     assert nvidia_smi.gpus_in_use((gpu,), tuple(apps)) == ({} if reason is None else {3: reason})
 
 
-def test_simulated_gpus_are_all_free() -> None:
-    snapshot = nvidia_smi.simulated_gpus(2)
-    assert (snapshot.ids, nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps)) == ([0, 1], {})
-
-
 def test_gpus_and_their_processes_are_queried(gpu_host: GpuHost) -> None:
     gpu_host.smi(4, 62464, apps="GPU-1, 42, 62464, python\n")
     snapshot = nvidia_smi.query_gpus()
@@ -107,7 +103,7 @@ def test_gpus_and_their_processes_are_queried(gpu_host: GpuHost) -> None:
 PROBLEMS = {
     "its own words": ("echo; echo NVIDIA-SMI has failed; exit 9", "NVIDIA-SMI has failed"),
     "no devices": ("echo No devices were found", "No devices were found"),
-    "silent": ("exit 3", "nvidia-smi printed nothing"),
+    "silent": ("exit 3", "it said nothing"),
     "hung": ("sleep 300", "no answer from nvidia-smi within 0.5 s"),
     "hung, its output with a child": ("sleep 300 & sleep 300", "no answer from nvidia-smi within 0.5 s"),
 }
@@ -172,3 +168,96 @@ def test_closing_a_monitor_kills_a_hung_nvidia_smi(gpu_host: GpuHost, until: Unt
     monitor.close()
     until(lambda: "nvidia-smi" not in [thread.name for thread in threading.enumerate()])
     assert monitor.latest is not None and monitor.latest.problem
+
+
+HELP = """
+List of valid properties to query for the switch "--query-gpu":
+
+"index"
+Zero based index of the GPU.
+"uuid" or "gpu_uuid"
+"memory.used"
+"memory.total"
+"pci.bus_id" or "gpu_bus_id"
+"utilization.gpu"
+"power.draw"
+"temperature.gpu"
+"clocks.current.sm" or "clocks.sm"
+"ecc.errors.corrected.volatile.total"
+"ecc.errors.uncorrected.volatile.total"
+"""
+NEW = '"clocks_event_reasons.active"\n"clocks_throttle_reasons.active"\n'
+FIELDS = {
+    "a new driver": (HELP + NEW, "clocks_event_reasons.active"),
+    "an older one": (HELP + '"clocks_throttle_reasons.active"\n', "clocks_throttle_reasons.active"),
+}
+
+
+@pytest.mark.parametrize(("text", "reasons"), FIELDS.values(), ids=FIELDS)
+def test_a_driver_is_asked_for_fields_by_the_names_that_it_knows(text: str, reasons: str) -> None:
+    assert nvidia_smi.stream_samples(nvidia_smi.sampled_fields(text)) == [
+        "nvidia-smi",
+        "--query-gpu=index,uuid,memory.used,memory.total,pci.bus_id,utilization.gpu,power.draw,temperature.gpu,clocks.sm,"
+        f"{reasons},ecc.errors.corrected.volatile.total,ecc.errors.uncorrected.volatile.total",
+        "--format=csv,noheader,nounits",
+        "-lms",
+        "1000",
+    ]
+
+
+def test_without_help_only_what_every_driver_knows_is_asked() -> None:
+    assert list(nvidia_smi.sampled_fields("").values()) == ["index", "uuid", "memory.used", "memory.total"]
+
+
+LINES = {
+    "all values": (
+        "1, GPU-b, 61440, 143771, 00000000:1B:00.0, 97, 651.20, 61, 1755, 0x0000000000000044, 12, 2",
+        GpuSample(
+            100.0,
+            1,
+            "GPU-b",
+            1.0,
+            61440,
+            143771,
+            97,
+            651.2,
+            61,
+            1755,
+            {"power cap": 1, "thermal, by hardware": 1},
+            12,
+            2,
+        ),
+    ),
+    "what the GPU does not have": (
+        "0, GPU-a, 4, [N/A], 00000000:1B:00.0, [N/A], [Not Supported], 30, [N/A], [N/A], [N/A], [N/A]",
+        GpuSample(100.0, 0, "GPU-a", used=4, celsius=30),
+    ),
+    "another line": ("Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", None),
+    "half a line": ("1, GPU-b, 61440", None),
+    "a huge number": (
+        f"0, GPU-a, {'9' * 400}, 143771, 00000000:1B:00.0, 97, 1e999, 61, 1755, 0x0, 0, 0",
+        GpuSample(100.0, 0, "GPU-a", 1.0, None, 143771, 97, None, 61, 1755, {}, 0, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "sample"), LINES.values(), ids=LINES)
+def test_a_line_is_a_sample_of_one_gpu(line: str, sample: GpuSample | None) -> None:
+    read = nvidia_smi.parse_sample(nvidia_smi.sampled_fields(HELP + NEW), line, 100.0)
+    assert read == (sample and (sample, "0000:1b:00"))
+
+
+MASKS = {
+    "0x0000000000000000": [],
+    "0x0000000000000001": [],  # idle
+    "0x0000000000000004": ["power cap"],
+    "0x0000000000000048": ["thermal, by hardware"],  # the slowdown is its effect
+    "0x0000000000000008": ["hardware slowdown"],
+    "[N/A]": [],
+    "": [],
+}
+
+
+@pytest.mark.parametrize(("mask", "reasons"), MASKS.items(), ids=MASKS)
+def test_reasons_for_which_a_clock_is_held_down(mask: str, reasons: list[str]) -> None:
+    assert nvidia_smi.slowdowns(mask) == reasons

@@ -29,20 +29,6 @@ def _start(gpu_host: GpuHost, run: Path, name: str = "gpu_lock_exec.py") -> subp
     return script
 
 
-def test_the_script_is_paused_and_continues_where_it_was(gpu_host: GpuHost, tmp_path: Path, until: Until) -> None:
-    script = _start(gpu_host, tmp_path)
-    pauser = LockScriptPauser(str(tmp_path))
-    assert pauser.pause()
-    assert pauser.pause()
-    until(lambda: _state(script) == "T")
-    pauser.resume()
-    until(lambda: _state(script) != "T")
-    assert script.stdin is not None and script.stdout is not None
-    script.stdin.write("well\n")
-    script.stdin.flush()
-    assert script.stdout.readline() == "well\n"
-
-
 def test_no_other_process_of_the_run_or_of_others_is_paused(gpu_host: GpuHost, tmp_path: Path) -> None:
     trainer, stranger = _start(gpu_host, tmp_path, "train.py"), _start(gpu_host, tmp_path / "other")
     pauser = LockScriptPauser(str(tmp_path))
@@ -62,13 +48,3 @@ def test_a_script_that_may_not_be_signalled_is_not_paused(
     monkeypatch.setattr(os, "kill", refuse)
     assert not LockScriptPauser(str(tmp_path)).pause()
     monkeypatch.undo()
-
-
-def test_a_script_may_end_while_it_is_paused(gpu_host: GpuHost, tmp_path: Path) -> None:
-    script = _start(gpu_host, tmp_path)
-    pauser = LockScriptPauser(str(tmp_path))
-    assert pauser.pause()
-    gpu_host.end(script)
-    pauser.resume()
-    assert not pauser.pause()
-    pauser.resume()

@@ -30,13 +30,6 @@ def _reservation(gpu_host: GpuHost, count: int, clock: Clock) -> GpuReservation:
     return GpuReservation(GpuRequest(count, pattern=gpu_host.pattern), LockTimings(stalled=100, sleep=6), clock)
 
 
-def test_one_run_reserves_at_a_time(gpu_host: GpuHost, clock: Clock) -> None:
-    one, other = _reservation(gpu_host, 1, clock), _reservation(gpu_host, 1, clock)
-    assert (one.start(), other.start(), one.start()) == (True, False, True)
-    one.end()
-    assert (one.is_active, other.start()) == (False, True)
-
-
 def test_the_reservation_of_a_killed_process_is_free(gpu_host: GpuHost, clock: Clock) -> None:
     reservation = _reservation(gpu_host, 1, clock)
     holder = gpu_host.hold(GpuRequest(1, pattern=gpu_host.pattern).reservation_lock, 0)
@@ -44,26 +37,6 @@ def test_the_reservation_of_a_killed_process_is_free(gpu_host: GpuHost, clock: C
     gpu_host.end(holder)
     assert reservation.start()
     assert reservation.add(range(8))
-
-
-def test_gpus_are_kept_as_they_come_free_until_there_are_enough(gpu_host: GpuHost, clock: Clock) -> None:
-    first, second = gpu_host.hold(0, 1), gpu_host.hold(2, 3)
-    reservation = _reservation(gpu_host, 4, clock)
-    assert not reservation.add(range(4))
-    gpu_host.end(first)
-    assert not reservation.add(range(4))
-    assert (sorted(reservation.gpus), gpu_host.free(4)) == ([0, 1], [])
-    gpu_host.end(second)
-    assert reservation.add(range(4))
-    reservation.release([0, 1, 2, 3])
-    assert gpu_host.free(4) == [0, 1, 2, 3]
-
-
-def test_no_more_than_enough_are_taken_and_the_lowest(gpu_host: GpuHost, clock: Clock) -> None:
-    reservation = _reservation(gpu_host, 2, clock)
-    assert reservation.add([5, 1, 3])
-    assert (sorted(reservation.gpus), gpu_host.free()) == ([1, 3], [0, 2, 4, 5, 6, 7])
-    reservation.close()
 
 
 def test_a_reservation_without_gain_is_given_up_for_a_while(gpu_host: GpuHost, clock: Clock) -> None:

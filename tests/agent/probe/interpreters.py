@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks.agent.probe.evidence import read_evidence
-from ci_tasks.agent.probe.install import write_files
+from ci_tasks.agent.probe.install import MODULE, write_files
 from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.agent.run_directory import RunDir
@@ -77,5 +77,5 @@ def make_interpreter(directory: Path, base: str = sys.executable, probe: bool = 
 
 def add_probe(interpreter: Interpreter, rules: ProbeRules = ProbeRules(("special",))) -> None:
     write_files(interpreter.run, rules)
-    for name in os.listdir(interpreter.run.probe):
+    for name in filter(lambda name: name.startswith(MODULE), os.listdir(interpreter.run.probe)):
         shutil.copy(os.path.join(interpreter.run.probe, name), interpreter.packages)

@@ -56,15 +56,6 @@ def test_lines_that_are_none_and_values_of_another_type_are_left_out() -> None:
     assert parse_process("") is None
 
 
-def test_stacks_are_what_stands_between_the_lines() -> None:
-    end = {"event": "end", "ended_at": 2.0, "end": "exit", "memory": [], "modules": []}
-    text = lines(START) + 'Current thread 0x1 (most recent call first):\n  File "x"\n' + lines(end) + "Thread 0x2\n"
-    process = parse_process(text)
-    assert process is not None
-    assert process.stacks == 'Current thread 0x1 (most recent call first):\n  File "x"\nThread 0x2'
-    assert (process.end, process.ended_at) == ("exit", 2.0)
-
-
 def test_links_pipes_and_other_files_are_not_read(tmp_path: Path) -> None:
     run = run_with(tmp_path, **{NAME: lines(START), "other": "x", "8-1-0123abcd.jsonl.x": lines(START), "count": ".."})
     secret = tmp_path / "secret"
@@ -106,9 +97,3 @@ def test_it_arrives_as_it_was_with_secrets_masked(tmp_path: Path) -> None:
     [process] = found.processes
     assert process.exceptions[0].chain[0].frames[0].source == 'login("***")'
     assert found.packages[process.packages].packages == {"torch": "2.0"}
-
-
-def test_a_run_without_the_directory_has_no_evidence(tmp_path: Path) -> None:
-    run = RunDir(str(tmp_path))
-    assert not collect_evidence(run, ())
-    assert not os.path.exists(run.evidence_file)

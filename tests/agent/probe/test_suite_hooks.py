@@ -68,24 +68,6 @@ def test_a_process_that_imports_no_such_module_does_not_load_the_hook(python: In
     assert python.only_process().hook_events == ()
 
 
-def test_modules_look_as_without_the_probe(python: Interpreter, tmp_path: Path) -> None:
-    """Also the traceback of one whose import fails."""
-    text = """
-import importlib.util, toy.trainer as trainer
-print(type(trainer.__spec__), trainer.__spec__, trainer.__loader__, trainer.__spec__._initializing)
-print(importlib.reload(trainer) is trainer, importlib.util.find_spec("toy.broken"))
-import toy.failing
-"""
-    program = tmp_path / "program.py"
-    program.write_text(text)
-    code, out, errors = python(str(program))
-    assert code == 1 and "does_not_exist" in errors
-    for file in python.packages.glob("ci_tasks_probe*"):
-        file.unlink()
-    plain = python(str(program))
-    assert (errors, _without_addresses(out)) == (plain[2], _without_addresses(plain[1]))
-
-
 def _without_addresses(text: str) -> str:
     return re.sub("0x[0-9a-f]+", "", text)
 

@@ -1,49 +1,12 @@
-"""Exceptions that whoever ran the task has caught: each has its kind, and none is said to be uncaught."""
+"""Exceptions that a worker catches and hands to another process: each has its kind, and none is said to be uncaught."""
 
 from __future__ import annotations
 
 import ast
-import subprocess
 from pathlib import Path
 
-import pytest
-
 from ci_tasks.agent.probe.install import payload
-from tests.agent.probe.interpreters import Interpreter, make_interpreter, pythons
-
-PROGRAM = """\
-import asyncio, concurrent.futures, gc, sys
-
-def fail(text):
-    raise ValueError(text)
-
-async def broken(text):
-    fail(text)
-
-async def main():
-    asyncio.ensure_future(broken("nobody waits"))
-    for asked in (broken("awaited"), asyncio.get_running_loop().run_in_executor(None, fail, "in the pool")):
-        try:
-            await asked
-        except ValueError:
-            pass
-    asyncio.get_running_loop().call_soon(fail, "in a callback")
-    await asyncio.sleep(0.01)
-
-class Finalized:
-    def __del__(self):
-        fail("in a finalizer")
-
-asyncio.run(main())
-gc.collect()
-with concurrent.futures.ThreadPoolExecutor(1) as pool:
-    pool.submit(fail, "dropped")
-    kept, asked = pool.submit(fail, "kept"), pool.submit(fail, "asked")
-Finalized()
-assert sys.unraisablehook is sys.__unraisablehook__
-assert isinstance(concurrent.futures.Future(), concurrent.futures.Future) and "ValueError" in repr(asked)
-asked.result()
-"""
+from tests.agent.probe.interpreters import Interpreter, make_interpreter
 
 # As Ray's own: a worker makes it around the exception of a task, and whoever asks for the result gets a copy.
 RAY = """\
@@ -76,33 +39,6 @@ def noted(python: Interpreter) -> list[tuple[str, str, str, str]]:
         (failure.kind, failure.where, failure.name.partition(" at ")[0], failure.chain[0].message)
         for failure in process.exceptions
     ]
-
-
-@pytest.mark.parametrize("base", pythons(), ids=lambda base: Path(base).parts[-3] if "pyenv" in base else "own")
-def test_every_python_tells_kinds_apart_and_prints_the_same(tmp_path: Path, base: str) -> None:
-    python = make_interpreter(tmp_path, base)
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    code, _, errors = python(str(program))
-    plain = subprocess.run([base, program], capture_output=True, text=True, check=False)
-    assert (code, _without_addresses(errors)) == (plain.returncode, _without_addresses(plain.stderr))
-    assert [(*kind, message) for *kind, _, message in noted(python)] == [
-        ("unretrieved", "asyncio", "nobody waits"),
-        ("callback", "asyncio", "in a callback"),
-        ("unretrieved", "future", "dropped"),
-        ("unraisable", "interpreter", "in a finalizer"),
-        ("uncaught", "main", "asked"),
-        ("unretrieved", "future", "kept"),
-    ]
-    names = [name for _, _, name, _ in noted(python)]
-    assert names[0] == "broken" and names[1].startswith("Exception in callback fail(")
-    assert names[3].startswith("ignored ") and "Finalized.__del__" in names[3]
-    frames = [frame.function for frame in python.only_process().exceptions[5].chain[0].frames]
-    assert (frames[0], frames[-1]) == ("run", "fail")
-
-
-def _without_addresses(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if "0x" not in line and "~~" not in line)
 
 
 def test_a_ray_worker_notes_the_exception_of_a_task_with_its_frames(tmp_path: Path) -> None:
@@ -171,31 +107,13 @@ except KeyError:
     assert noted(python) == [("task", "torch", "in DataLoader worker process 0", "'no such sample'")]
 
 
-def test_a_child_does_not_note_the_futures_of_its_parent(tmp_path: Path) -> None:
-    python = make_interpreter(tmp_path)
-    text = """
-import concurrent.futures, os
-future = concurrent.futures.Future()
-future.set_exception(ValueError("the parent's"))
-if not os.fork():
-    raise SystemExit
-os.wait()
-future.exception()
-"""
-    assert python("-c", text) == (0, "", "")
-    assert [process.exceptions for process in python.processes()] == [(), ()]
-
-
 def test_many_exceptions_of_tasks_leave_room_for_the_one_that_ends_the_program(tmp_path: Path) -> None:
     python = make_interpreter(tmp_path)
     text = """
-import concurrent.futures
 def fail(depth):
     if depth:
         fail(depth - 1)
     raise ValueError("x" * 5000) from OSError("y" * 5000)
-for _ in range(100):
-    concurrent.futures.Future().set_exception(ValueError("x" * 3000))
 class Finalized:
     def __del__(self):
         fail(60)
@@ -212,7 +130,7 @@ raise reason
     assert python(str(program))[0] == 1
     process = python.only_process()
     assert len(process.exceptions[-1].chain) == 12 and process.end == "exit"
-    assert 20 <= len(process.exceptions) <= 41
+    assert 2 < len(process.exceptions) <= 21, "no more than there is room for"
 
 
 def test_the_names_of_the_payloads_modules_do_not_collide_in_the_file_that_they_become() -> None:

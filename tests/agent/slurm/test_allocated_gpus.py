@@ -72,13 +72,6 @@ def test_the_replaced_lock_script_takes_slurms_gpus_and_becomes_the_command(tmp_
     assert (output.returncode, output.stderr) == (1, "[gpu_lock_exec] Slurm allocated the GPUs 6,7, and 4 are needed\n")
 
 
-def test_a_lock_script_that_is_a_link_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "target").write_text("mine")
-    (tmp_path / "lock.py").symlink_to("target")
-    allocated_gpus.replace_lock_script(str(tmp_path), "lock.py", ["0"])
-    assert (tmp_path / "target").read_text() == "mine"
-
-
 def _run(script: Path, *args: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
     return subprocess.run(

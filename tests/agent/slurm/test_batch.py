@@ -8,7 +8,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.records import SlurmAllocation, SlurmJob, SlurmStart, Status
-from ci_tasks.agent.setup_manifest import check_setup
 from ci_tasks.agent.slurm import job_file
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu1", "CUDA_VISIBLE_DEVICES": "2,3", "SLURM_JOB_GPUS": "2,3"}
@@ -63,20 +61,6 @@ def test_too_few_gpus_are_blocked_and_nothing_runs(batch: Any) -> None:
     assert not batch.has("ran")
 
 
-def test_a_venv_that_changed_while_the_row_was_queued_is_blocked_and_nothing_runs(batch: Any, tmp_path: Path) -> None:
-    module = tmp_path / "setup/venv/module.py"
-    module.parent.mkdir(parents=True)
-    module.write_text("a = 1\n")
-    check_setup(str(tmp_path / "setup"))
-    batch.write("touch ran\n", setup=str(tmp_path / "setup"))
-    module.write_text("a = 2\n")
-    assert batch.batch().returncode == 125
-    assert (
-        b"blocked: what the install steps made is not as they left it: 1 file differs (venv/module.py)" in batch.log()
-    )
-    assert not batch.has("ran")
-
-
 def test_a_job_that_was_requeued_starts_over_on_the_same_record(batch: Any) -> None:
     batch.write(
         "mkdir -p artifacts; echo x >> seen; n=$(wc -l < seen); touch artifacts/$n; echo begun; [ $n = 2 ] || kill $$\n"
@@ -89,20 +73,6 @@ def test_a_job_that_was_requeued_starts_over_on_the_same_record(batch: Any) -> N
     assert (status.exit_code, status.slurm and status.slurm.restarts) == (0, 1)
     assert (status.log_bytes, status.log_sha256) == (len(batch.log()), hashlib.sha256(batch.log()).hexdigest())
     assert [path.name for path in Path(batch.paths.artifacts).iterdir()] == ["2"], "the first attempt's are gone"
-
-
-def test_a_run_whose_end_is_recorded_does_not_begin_again(batch: Any) -> None:
-    batch.write("echo once\n")
-    batch.batch()
-    run_directory.write_record(batch.paths.status, replace(batch.status(), concluded=True))
-    assert batch.batch(SLURM_RESTART_COUNT="1").returncode == 1
-    assert batch.log() == b"once\n"
-
-
-def test_a_job_that_slurm_starts_although_the_run_was_submitted_again_ends_at_once(batch: Any) -> None:
-    batch.write("echo begun\n")
-    assert batch.batch(SLURM_JOB_ID="6").returncode == 1
-    assert not batch.has("log")
 
 
 def test_a_signal_to_all_of_a_job_is_on_record(batch: Any) -> None:

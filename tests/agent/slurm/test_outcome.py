@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.slurm.outcome import claimed_code, is_final, job_outcome
+from ci_tasks.agent.slurm.outcome import claimed_code, job_outcome
 from ci_tasks.agent.slurm.states import UNKNOWN, SlurmJobState
 
 WAITS = Status("running", "waiting")
@@ -36,8 +36,8 @@ KEPT = "the agent's status"
         ("FAILED", WAITS, run_directory.END_EXIT, 125),
         # Nobody knows it any more.
         (UNKNOWN, BEGUN, None, None),
-        (UNKNOWN, WAITS, run_directory.END_CANCELLED, None),
-        (UNKNOWN, CUT, KEPT, None),
+        (UNKNOWN, WAITS, None, None),
+        (UNKNOWN, CUT, None, None),
         # Cancelled before it began.
         ("CANCELLED", WAITS, run_directory.END_CANCELLED, None),
     ],
@@ -49,28 +49,6 @@ def test_slurm_decides_how_an_interrupted_run_ended(slurm: str, status: Any, end
     else:
         assert outcome is not None
         assert (outcome.end, outcome.exit_code) == (end, code)
-
-
-@pytest.mark.parametrize(
-    ("slurm", "status", "line"),
-    [
-        (SlurmJobState("CANCELLED", by="1000"), CUT, "ci-tasks: Slurm ended the job (CANCELLED by uid 1000)"),
-        (
-            SlurmJobState("NODE_FAIL", node="gpu1"),
-            BEGUN,
-            "ci-tasks: Slurm ended the job (NODE_FAIL): its node failed, on gpu1",
-        ),
-        (
-            SlurmJobState("FAILED", node="gpu1"),
-            WAITS,
-            "ci-tasks: blocked: the job could not start on gpu1 (FAILED): python3: command not found",
-        ),
-    ],
-)
-def test_the_log_says_so_in_one_line(slurm: SlurmJobState, status: Any, line: str) -> None:
-    outcome = job_outcome(slurm, status, "python3: command not found")
-    assert outcome is not None
-    assert outcome.line == line
 
 
 @pytest.mark.parametrize(
@@ -95,21 +73,3 @@ def test_a_status_claims_what_its_batch_script_did_not_exit_with(
     status = Status(state="ended", end=end, exit_code=code)
     state = SlurmJobState("FAILED" if slurms else "COMPLETED", exit_code=slurms)
     assert (claimed_code(state, status) is not None) is is_claimed
-
-
-@pytest.mark.parametrize(
-    ("status", "sure"),
-    [
-        (Status(state="ended", end="exit", exit_code=0), True),
-        (Status(state="ended", end="exit", exit_code=3), True),
-        (Status(state="ended", end="timeout"), True),
-        (Status(state="ended", end="exit", exit_code=143), False),
-        (Status(state="ended", end="exit", exit_code=1, signalled=True), False),
-        (Status(state="ended", end="cancelled"), False),
-        (Status(state="ended", end="cancelled", concluded=True), True),
-        (Status(state="ended", end=None), False),
-        (BEGUN, False),
-    ],
-)
-def test_only_an_end_by_a_signal_is_not_final(status: Any, sure: bool) -> None:
-    assert is_final(status) is sure

@@ -111,21 +111,11 @@ def test_where_slurm_saw_another_exit_code_than_status_json_has_slurms_counts(ru
     assert log.read_text().count("\n") == 1
 
 
-def test_a_failure_that_slurm_did_not_see_stays_one_and_is_named(run: str) -> None:
-    seen = join_ended(run, Queue(SlurmJobState("COMPLETED", exit_code=0)), replace(ENDED, exit_code=3))
-    assert (seen.exit_code, seen.slurm) == (3, SlurmAllocation("7", exit_code=0, claimed=3))
-
-
 def test_an_end_that_slurm_has_forgotten_holds_unverified(run: str) -> None:
     """Whatever the file says of that itself. Nobody waits for accounting, which is for jobs that have just ended."""
     claims = replace(ENDED, slurm=SlurmAllocation("7", exit_code=0))
     seen = join_ended(run, Queue(None, "missing"), claims)
     assert (seen.exit_code, seen.slurm) == (0, SlurmAllocation("7"))
-
-
-def test_a_run_that_is_still_being_submitted_keeps_the_status_of_whoever_submits_it(tmp_path: Path) -> None:
-    submitting = replace(RUNNING, pid=None, waiting=("Slurm: being submitted",))
-    assert SlurmRunState(str(tmp_path), Queue(None)).join(submitting) == (submitting, False)
 
 
 def test_the_end_that_slurm_tells_is_written_where_the_agent_wrote_none(run: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.agent.slurm import sbatch
+from ci_tasks.agent.slurm import submit
 
 _FAILED = "sbatch: error: Batch job submission failed: "
 _POLICY = f"{_FAILED}Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
@@ -12,7 +12,7 @@ _POLICY = f"{_FAILED}Job violates accounting/QOS policy (job submit limit, user'
 
 @pytest.mark.parametrize(("out", "job"), [("12\n", "12"), ("12;cluster\n", "12"), ("Welcome!\n12\n", "12")])
 def test_an_accepted_submission_has_its_number(out: str, job: str) -> None:
-    assert sbatch.parse_answer(0, out, "").job == job
+    assert submit.parse_answer(0, out, "").job == job
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_an_accepted_submission_has_its_number(out: str, job: str) -> None:
     ],
 )
 def test_a_rejection_is_temporary_or_final(err: str, is_temporary: bool) -> None:
-    submission = sbatch.parse_answer(1, "", err)
+    submission = submit.parse_answer(1, "", err)
     assert (submission.job, submission.is_temporary) == ("", is_temporary)
 
 
@@ -48,4 +48,4 @@ def test_a_rejection_is_temporary_or_final(err: str, is_temporary: bool) -> None
     ],
 )  # fmt: skip
 def test_the_reason_is_sbatchs_message(err: str, reason: str) -> None:
-    assert sbatch.parse_answer(1, "", err).reason == reason
+    assert submit.parse_answer(1, "", err).reason == reason

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.slurm.squeue import SqueuePoller
@@ -16,8 +13,6 @@ from ci_tasks.agent.slurm.states import UNKNOWN, SlurmJobState
 GONE = QueryAnswer(1, "", "slurm_load_jobs error: Invalid job id specified\n")
 SILENT = QueryAnswer(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
 NO_SACCT = QueryAnswer(None, "", "sacct: No such file or directory")
-NO_DATABASE = QueryAnswer(1, "", "Slurm accounting storage is disabled\n")
-ONE = "JobId=11 JobState=NODE_FAIL NodeList=gpu1\n"
 
 
 def output(out: str) -> QueryAnswer:
@@ -34,36 +29,11 @@ class Slurm:
         return {name: self.answers[argv[0]] for name, argv in questions.items()}
 
 
-def test_all_jobs_are_one_question() -> None:
-    slurm = Slurm(
-        squeue=output("10|RUNNING|N/A|gpu1|0|None|\n11|PENDING|N/A||0|Priority|\n20|COMPLETED|N/A|gpu2|0|None|\n")
-    )
-    states = SqueuePoller(slurm.ask).query(["10", "11", "20"])
-    assert {job: state.state for job, state in states.items()} == {
-        "10": "RUNNING",
-        "11": "PENDING",
-        "20": "COMPLETED",
-    }
-    assert len(slurm.commands) == 1
-    assert "--jobs=10,11,20" in slurm.commands[0]
-
-
 def test_what_the_queue_has_forgotten_sacct_is_asked_for() -> None:
     slurm = Slurm(squeue=output("10|RUNNING|N/A|gpu1|0|None|\n"), sacct=output("11|CANCELLED by 1000|0:15|gpu1\n"))
     states = SqueuePoller(slurm.ask).query(["10", "11"])
     assert states["11"] == SlurmJobState("CANCELLED", node="gpu1", by="1000", exit_code=143)
     assert "--jobs=11" in slurm.commands[1]
-
-
-@pytest.mark.parametrize("sacct", [NO_SACCT, NO_DATABASE], ids=["no sacct", "no database"])
-def test_without_accounting_the_completion_log_is_read(sacct: Any, tmp_path: Path) -> None:
-    log = tmp_path / "jobcomp"
-    log.write_text(ONE)
-    config = output(f"JobCompLoc = {log}\nJobCompType = jobcomp/filetxt\n")
-    slurm = Slurm(squeue=GONE, sacct=sacct, scontrol=config)
-    assert SqueuePoller(slurm.ask).query(["11", "12"]) == {"11": SlurmJobState("NODE_FAIL", node="gpu1")}
-    log.unlink()
-    assert SqueuePoller(slurm.ask).query(["11"]) == {}
 
 
 def wait_for_state(queue: SqueuePoller, job: str, expected: str | None) -> None:
@@ -74,7 +44,7 @@ def wait_for_state(queue: SqueuePoller, job: str, expected: str | None) -> None:
 
 
 def test_a_controller_that_is_away_ends_nothing() -> None:
-    slurm = Slurm(squeue=output("10|RUNNING|N/A|gpu1|0|None|\n"), sacct=NO_SACCT, scontrol=output(""))
+    slurm = Slurm(squeue=output("10|RUNNING|N/A|gpu1|0|None|\n"), sacct=NO_SACCT)
     queue = SqueuePoller(slurm.ask, interval=0.01, unknown_after=0.0)
     wait_for_state(queue, "10", "RUNNING")
     slurm.answers["squeue"] = SILENT
@@ -91,15 +61,5 @@ def test_a_controller_that_is_away_ends_nothing() -> None:
 
 
 def test_a_job_that_nobody_knows_for_long_is_gone() -> None:
-    slurm = Slurm(squeue=GONE, sacct=NO_SACCT, scontrol=output(""))
+    slurm = Slurm(squeue=GONE, sacct=NO_SACCT)
     wait_for_state(SqueuePoller(slurm.ask, interval=0.01, unknown_after=0.05), "10", UNKNOWN)
-
-
-def test_a_job_that_is_over_is_asked_for_no_more() -> None:
-    slurm = Slurm(squeue=output("10|FAILED|N/A|gpu1|0|None|\n"))
-    queue = SqueuePoller(slurm.ask, interval=0.01)
-    wait_for_state(queue, "10", "FAILED")
-    count = len(slurm.commands)
-    time.sleep(0.1)
-    assert len(slurm.commands) == count
-    assert queue.seconds_over("10") > 0

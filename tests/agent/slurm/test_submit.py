@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.records import CheckoutPart, QueryAnswer, SlurmJob
+from ci_tasks.agent.records import QueryAnswer, SlurmJob
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.agent.slurm import cancel, job_file
 from ci_tasks.agent.slurm.outcome import JobOutcome
@@ -108,13 +106,6 @@ def test_a_permanent_rejection_is_blocked_with_slurms_message(row: Callable[...,
     assert Path(RunDir(runs[0]).log).read_text() == message
 
 
-def test_a_run_that_is_removed_while_it_waits_does_not_hold_up_the_others(row: Callable[..., str]) -> None:
-    slurm, runs = Slurm(LIMIT), [row("01"), row("02")]
-    slurm.before = lambda: shutil.rmtree(runs[0], ignore_errors=True)
-    submitted(slurm, runs)
-    assert slurm.accepted == ["02"]
-
-
 def test_a_submission_whose_answer_was_lost_is_not_repeated(row: Callable[..., str]) -> None:
     slurm, run = Slurm(TIMEOUT, knows="77\n"), row("01")
     submitted(slurm, [run])
@@ -144,13 +135,3 @@ def test_secrets_are_their_owners_and_go_with_the_run(row: Callable[..., str]) -
     assert (kept.stat().st_mode & 0o777, job_file.read_secrets(run)) == (0o600, {"TOKEN": "value"})
     submitted(Slurm(NEVER), [run])
     assert not kept.exists()
-
-
-def test_what_is_known_of_a_job_is_readable_by_whoever_comes_later(row: Callable[..., str], tmp_path: Path) -> None:
-    run = row("01")
-    job_file.write(run, SlurmJob(home=str(tmp_path), parts=(CheckoutPart("", "c", "t"),), name="n", id="12"))
-    file = Path(run) / "slurm.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "of a later version": True}))
-    job = job_file.read(run)
-    assert job is not None
-    assert (job.id, job.parts) == ("12", (CheckoutPart("", "c", "t"),))

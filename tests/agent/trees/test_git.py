@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.trees import git as hostgit
-from ci_tasks.agent.trees.git import DiskFull, HostGit, MissingBase, StoreError, error_of
+from ci_tasks.agent.trees.git import Damaged, DiskFull, HostGit, MissingBase, StoreError, error_of
 
 FULL = "the host's disk is full"
 
@@ -19,10 +19,10 @@ MESSAGES = [
     ("fatal: unable to write new index file", DiskFull, FULL),
     ("error: unable to write file a: Permission denied", StoreError, "Permission denied"),
     ("fatal: pack has 2 unresolved deltas", MissingBase, "unresolved deltas"),
-    ("error: unable to read sha1 file of a (0123)", MissingBase, "unable to read"),
-    ("fatal: unable to read tree 0123", MissingBase, "unable to read tree"),
-    ("fatal: reference is not a tree: 0123", MissingBase, "not a tree"),
-    ("error: inflate: data stream error (incorrect header check)", MissingBase, "inflate"),
+    ("error: unable to read sha1 file of a (0123)", Damaged, "unable to read"),
+    ("fatal: unable to read tree 0123", Damaged, "unable to read tree"),
+    ("fatal: reference is not a tree: 0123", Damaged, "not a tree"),
+    ("error: inflate: data stream error (incorrect header check)", Damaged, "inflate"),
     ("fatal: early EOF", StoreError, "early EOF"),
     ("error: invalid path '.git/x'", StoreError, "invalid path"),
     ("fatal: unknown repository extension found:\n\tobjectformat", StoreError, "objectformat"),

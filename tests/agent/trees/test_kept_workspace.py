@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,11 @@ class Kept:
     def parts(self, text: str) -> tuple[CheckoutPart, CheckoutPart]:
         blob = self.git("-C", str(self.store), "hash-object", "-w", "--stdin", input=text)
         sub = self.part("sub", f"100644 blob {blob}\tfile\n")
-        return self.part("", f"100644 blob {blob}\tfile\n160000 commit {sub.commit}\tsub\n"), sub
+        flat = self.git(
+            "-C", str(self.store), "mktree", input=f"100644 blob {blob}\tfile\n040000 tree {sub.tree}\tsub\n"
+        )
+        top = self.part("", f"100644 blob {blob}\tfile\n160000 commit {sub.commit}\tsub\n")
+        return replace(top, flat=flat), sub
 
     def part(self, path: str, entries: str) -> CheckoutPart:
         tree = self.git("-C", str(self.store), "mktree", "--missing", input=entries)
@@ -86,6 +91,6 @@ def test_what_stands_for_a_file_of_git_is_replaced(kept: Kept, put: Callable[[Pa
 def test_a_link_in_the_place_of_a_submodule_leads_nowhere(kept: Kept) -> None:
     (kept.workspace / "sub").rename(kept.path / "outside")
     (kept.workspace / "sub").symlink_to(kept.path / "outside")
-    with pytest.raises(NotKept, match="its submodule sub leads elsewhere"):
+    with pytest.raises(NotKept, match="is gone, or leads elsewhere"):
         kept.update()
     assert (kept.path / "outside/file").read_text() == "old\n"

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.records import CheckoutPart, Plan, QueryAnswer, Status
+from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
 from ci_tasks.agent.serving import frames, messages
 from ci_tasks.checkout.pack import thin_pack
@@ -30,6 +30,7 @@ from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.executors import py_spy
+from ci_tasks.executors.host_snapshot import RemoteSnapshot
 from ci_tasks.executors.link import LinkDied
 from ci_tasks.executors.remote import reconnecting, run_manager
 from ci_tasks.executors.remote.channel import Channel
@@ -753,11 +754,11 @@ class Code:
         source = self.host.tmp / "source"
         source.mkdir()
         (source / "file.txt").write_text("the very tree\n")
-        (self.part,) = take_snapshot(source, self.host.tmp / "snapshot").parts
+        self.snapshot = take_snapshot(source, self.host.tmp / "snapshot")
 
     def pack(self, known: Any) -> Iterator[bytes]:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        content = b"".join(thin_pack(self.part, known))
+        content = b"".join(thin_pack(self.snapshot, known))
         yield content[:20]
         meanwhile()
         yield content[20:]
@@ -765,15 +766,15 @@ class Code:
     def run(self, name: str) -> RemoteRun:
         """A run of it by a command of its own."""
         manager = self.host.open()
-        manager.set_code_packs([CodePack(tree=self.part.tree, build=self.pack, known_trees=self.known)])
+        manager.set_code_packs([CodePack(tree=self.snapshot.flat, build=self.pack, known_trees=self.known)])
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
-        parts = [CheckoutPart("", self.part.commit, self.part.tree)]
+        parts = RemoteSnapshot(self.snapshot.checkout, self.snapshot).checkout_parts()
         plan = {"workspace": workspace}
         remote_run = self.host.remote_run(f"cat {shlex.quote(workspace)}/file.txt", name, plan=plan, parts=parts)
         manager.start(remote_run)
         done(remote_run)
         manager.close()
-        self.known = (self.part.tree,)
+        self.known = (self.snapshot.flat,)
         return remote_run
 
 

@@ -190,15 +190,11 @@ NOTICED = [
     ("assert MODEL_NAME", "--ci-test", "", "smoke", "smoke, `--ci-test`"),
     ("", "--ci-test", "assert f()", "asserts", "1 assertion after the run, `--ci-test`"),
     ("", "--a", "subprocess.assert_close(1, 2)", "asserts", "1 assertion after the run, no `--ci-test`"),
-    (
-        *("", "--ci-test --ci-load-grad-norm x", "", "checks in the run"),
-        "gradient norms equal those of the first layout, `--ci-test`",
-    ),
-    (
-        *("", "--ci-test --ci-disable-kl-checker --enable-mtp-training", "", "checks in the run"),
-        "only MTP parameters get gradients, `--ci-test` without KL",
-    ),
-]
+    (*("", "--ci-test --ci-load-grad-norm x", "", "checks in the run"),
+     "gradient norms equal those of the first layout, `--ci-test`"),
+    (*("", "--ci-test --ci-disable-kl-checker --enable-mtp-training", "", "checks in the run"),
+     "only MTP parameters get gradients, `--ci-test` without KL"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("before", "flags", "after", "level", "description"), NOTICED)

@@ -34,41 +34,21 @@ def changed(**axes: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
 
 INPUT_CASES: list[tuple[str, Mapping[str, Mapping[str, str]], list[InputDifference]]] = [
     ("nothing", INPUTS, []),
-    (
-        "a version",
-        changed(packages={"torch": "2.9.0"}),
-        [InputDifference("packages", "torch", "2.8.0", "2.9.0")],
-    ),
-    (
-        "a package whose commit one side alone saw",
-        changed(packages={"torch": "2.8.0 (git 1a2b3c4)"}),
-        [],
-    ),
-    (
-        "a package that is new",
-        changed(packages={"xformers": "1"}),
-        [InputDifference("packages", "xformers", "–", "1")],
-    ),
+    ("a version", changed(packages={"torch": "2.9.0"}), [InputDifference("packages", "torch", "2.8.0", "2.9.0")]),
+    ("a package whose commit one side alone saw", changed(packages={"torch": "2.8.0 (git 1a2b3c4)"}), []),
+    ("a package that is new", changed(packages={"xformers": "1"}), [InputDifference("packages", "xformers", "–", "1")]),
     ("a digest that was pulled by another name", changed(image={"image": "mirror/trainer:0101@sha256:aa"}), []),
     (
         "two axes, in the order of the axes",
         changed(host={"host": "h100b"}, image={"image": "trainer@sha256:bb"}),
-        [
-            InputDifference("image", "image", "trainer@sha256:aa", "trainer@sha256:bb"),
-            InputDifference("host", "host", "h100a", "h100b"),
-        ],
+        [InputDifference("image", "image", "trainer@sha256:aa", "trainer@sha256:bb"),
+         InputDifference("host", "host", "h100a", "h100b")],
     ),
-    (
-        "an overlay that one side alone has",
-        {**INPUTS, "overlay:sglang": {"commit": "1a2b3c4"}},
-        [InputDifference("overlay:sglang", "commit", "–", "1a2b3c4")],
-    ),
-    (
-        "a submodule that one side alone was asked for is not seen there",
-        {**INPUTS, "submodule:3rdparty/Megatron-LM": {"commit": "abc"}},
-        [],
-    ),
-]
+    ("an overlay that one side alone has", {**INPUTS, "overlay:sglang": {"commit": "1a2b3c4"}},
+     [InputDifference("overlay:sglang", "commit", "–", "1a2b3c4")]),
+    ("a submodule that one side alone was asked for is not seen there",
+     {**INPUTS, "submodule:3rdparty/Megatron-LM": {"commit": "abc"}}, []),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("inputs", "differences"), [case[1:] for case in INPUT_CASES], ids=[c[0] for c in INPUT_CASES])
@@ -148,23 +128,13 @@ def test_a_value_that_may_be_a_secret_is_never_shown(
 
 CURVES = [
     ("equal, also where both are not a number", [(1, 0.5), (2, math.nan)], [(1, 0.5), (2, math.nan)], None, ""),
-    (
-        "one ULP",
-        [(1, 0.5), (2, 0.7)],
-        [(1, 0.5), (2, math.nextafter(0.7, 1))],
-        2,
-        "furthest apart at step 2: +2e-16 of it",
-    ),
+    ("one ULP", [(1, 0.5), (2, 0.7)], [(1, 0.5), (2, math.nextafter(0.7, 1))], 2,
+     "furthest apart at step 2: +2e-16 of it"),
     ("steps that one side lacks", [(1, 0.5), (2, 0.7)], [(2, 0.7), (3, 9.0)], None, ""),
-    (
-        "from a step on",
-        [(1, 1.0), (2, 2.0), (3, 3.0)],
-        [(1, 1.0), (2, 2.1), (3, 6.0)],
-        2,
-        "furthest apart at step 3: +100.00%",
-    ),
+    ("from a step on", [(1, 1.0), (2, 2.0), (3, 3.0)], [(1, 1.0), (2, 2.1), (3, 6.0)], 2,
+     "furthest apart at step 3: +100.00%"),
     ("a number and none", [(1, 0.5)], [(1, math.nan)], 1, "no step has finite values on both sides"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -186,15 +156,12 @@ def test_two_values_that_differ_are_never_shown_as_one() -> None:
 
 
 AMOUNTS = [
-    (
-        {"whole run": 100.0},
-        {"whole run": 112.0},
-        [OutputDifference("time", "whole run", "100 s", "112 s", note="+12.00%")],
-    ),
+    ({"whole run": 100.0}, {"whole run": 112.0},
+     [OutputDifference("time", "whole run", "100 s", "112 s", note="+12.00%")]),
     ({"whole run": 100.0}, {"whole run": 104.0}, []),
     ({"step Execute": 0.2}, {"step Execute": 0.4}, []),
     ({"step Execute": 9.0}, {}, []),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "differences"), AMOUNTS)
@@ -215,28 +182,16 @@ EVERY = changed(
 )
 IN_TRAIN = replace(FAILED, evidence=FailureEvidence(file="slime/train.py"), frames=("slime/train.py:step",))
 ORDERS: list[tuple[str, Triage, list[str]]] = [
-    (
-        "code, then image and packages, then the machine",
-        FAILED,
-        ["commit", "image", "packages", "env", "host", "driver"],
-    ),
-    (
-        "a package that the failure names",
-        replace(FAILED, line="RuntimeError: flash_attn has no kernel for this GPU"),
-        ["packages", "commit", "image", "env", "host", "driver"],
-    ),
-    (
-        "a variable that the failure names",
-        replace(FAILED, line="ValueError: LEARNING_RATE must be below 0.15"),
-        ["env", "commit", "image", "packages", "host", "driver"],
-    ),
-    (
-        "the group of the cause",
-        replace(FAILED, group="machine"),
-        ["host", "driver", "commit", "image", "packages", "env"],
-    ),
+    ("code, then image and packages, then the machine", FAILED,
+     ["commit", "image", "packages", "env", "host", "driver"]),
+    ("a package that the failure names", replace(FAILED, line="RuntimeError: flash_attn has no kernel for this GPU"),
+     ["packages", "commit", "image", "env", "host", "driver"]),
+    ("a variable that the failure names", replace(FAILED, line="ValueError: LEARNING_RATE must be below 0.15"),
+     ["env", "commit", "image", "packages", "host", "driver"]),
+    ("the group of the cause", replace(FAILED, group="machine"),
+     ["host", "driver", "commit", "image", "packages", "env"]),
     ("a changed file", replace(IN_TRAIN, group="machine"), ["commit", "host", "driver", "image", "packages", "env"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("triage", "axes"), [case[1:] for case in ORDERS], ids=[case[0] for case in ORDERS])

@@ -19,50 +19,20 @@ EQUAL = "old and new are equal, bit for bit: 5 metric values, 2 checkpoint files
 SEEN = "old and new are not equal; compared: 5 metric values, 2 checkpoint files"
 CASES: list[tuple[str, str, str, int, list[str]]] = [
     ("equal", LOG, LOG, 0, [EQUAL]),
-    (
-        "-0 is not 0",
-        LOG.replace("1.5", "0.0"),
-        LOG.replace("1.5", "-0.0"),
-        1,
-        [SEEN, "  metrics diverge at step 0: train/loss 0.0 → -0.0"],
-    ),
-    (
-        "the last digit",
-        LOG,
-        LOG.replace("1.25", "1.2500000000000002"),
-        1,
-        [SEEN, "  metrics diverge at step 1: train/loss 1.25 → 1.2500000000000002"],
-    ),
-    (
-        "a rank",
-        LOG,
-        LOG.replace("2.0}", "2.5}"),
-        1,
-        [SEEN, "  metrics diverge at step 0, rank 3: train/loss 2.0 → 2.5"],
-    ),
+    ("-0 is not 0", LOG.replace("1.5", "0.0"), LOG.replace("1.5", "-0.0"), 1,
+     [SEEN, "  metrics diverge at step 0: train/loss 0.0 → -0.0"]),
+    ("the last digit", LOG, LOG.replace("1.25", "1.2500000000000002"), 1,
+     [SEEN, "  metrics diverge at step 1: train/loss 1.25 → 1.2500000000000002"]),
+    ("a rank", LOG, LOG.replace("2.0}", "2.5}"), 1,
+     [SEEN, "  metrics diverge at step 0, rank 3: train/loss 2.0 → 2.5"]),
     ("a checkpoint", LOG, LOG.replace("b" * 64, "c" * 64), 1, [SEEN, "  checkpoint files differ: actor/model.pt"]),
-    (
-        "nothing in common",
-        "hello\n",
-        "",
-        1,
-        ["old and new: not seen: their logs have no metric by step and no checkpoint hash"],
-    ),
-    (
-        "one ended earlier",
-        LOG,
-        LOG.replace(", 'train/grad_norm': nan", ""),
-        1,
-        ["old and new are not equal; compared: 4 metric values, 2 checkpoint files", "  only one of them has 1 value"],
-    ),
-    (
-        "no hashes",
-        "step 1: {'train/loss': 1}\n",
-        "step 1: {'train/loss': 1}\n",
-        0,
-        ["old and new are equal, bit for bit: 1 metric value, no checkpoint hash was seen"],
-    ),
-]
+    ("nothing in common", "hello\n", "", 1,
+     ["old and new: not seen: their logs have no metric by step and no checkpoint hash"]),
+    ("one ended earlier", LOG, LOG.replace(", 'train/grad_norm': nan", ""), 1,
+     ["old and new are not equal; compared: 4 metric values, 2 checkpoint files", "  only one of them has 1 value"]),
+    ("no hashes", "step 1: {'train/loss': 1}\n", "step 1: {'train/loss': 1}\n", 0,
+     ["old and new are equal, bit for bit: 1 metric value, no checkpoint hash was seen"]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "code", "lines"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.difference.golden import (
-    compare_with_golden,
-    golden_of,
-    read_golden,
-    text,
-    write_golden,
-)
+from ci_tasks.features.difference.golden import compare_with_golden, golden_of, read_golden, text, write_golden
 from ci_tasks.features.difference.logged import read_results
 
 LOG = """step 2: {'train/loss': 1.5, 'train/grad_norm': 0.0}
@@ -50,10 +44,8 @@ CASES: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "beyond it",
         with_value("train/loss", "8", 1.2),
         "contradicted",
-        [
-            "run differs from golden.json (6 values, tolerance 0.1)",
-            "  train/loss at step 8: 1.2 in the file, 1.0 in the run",
-        ],
+        ["run differs from golden.json (6 values, tolerance 0.1)",
+         "  train/loss at step 8: 1.2 in the file, 1.0 in the run"],
     ),
     ("a tolerance of nothing is nothing", with_value("train/loss", "8", 0), "contradicted", []),
     ("near 0", with_value("train/grad_norm", "2", 1e-9), "contradicted", []),
@@ -63,27 +55,19 @@ CASES: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "a step that the run did not reach",
         with_value("train/loss", "10", 1.0),
         "not seen",
-        [
-            "run is not shown to match golden.json (6 values, tolerance 0.1)",
-            "  not seen in the run: train/loss: 1 of 4 steps",
-        ],
+        ["run is not shown to match golden.json (6 values, tolerance 0.1)",
+         "  not seen in the run: train/loss: 1 of 4 steps"],
     ),
     (
         "a metric that the run does not have",
         {**GOLDEN, "lm loss": GOLDEN["train/loss"]},
         "not seen",
-        [
-            "run is not shown to match golden.json (6 values, tolerance 0.1)",
-            "  not seen in the run: lm loss: 3 of 3 steps",
-        ],
+        ["run is not shown to match golden.json (6 values, tolerance 0.1)",
+         "  not seen in the run: lm loss: 3 of 3 steps"],
     ),
-    (
-        "fewer steps and metrics than the run",
-        {"train/loss": with_value("train/loss", "2", 1.5)["train/loss"]},
-        "shown",
-        ["run matches golden.json (3 values, tolerance 0.1)"],
-    ),
-]
+    ("fewer steps and metrics than the run", {"train/loss": with_value("train/loss", "2", 1.5)["train/loss"]}, "shown",
+     ["run matches golden.json (3 values, tolerance 0.1)"]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("golden", "outcome", "lines"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])

@@ -86,11 +86,8 @@ def test_without_gpu_processes_no_process_is_queried(read: Any, data: Any, say: 
 @pytest.mark.parametrize(
     ("changes", "status", "step"),
     [
-        (
-            {"files": [lock_file(g, 7, problem="Permission denied" if g == 1 else "") for g in range(8)]},
-            "fault",
-            "chmod a+r",
-        ),
+        ({"files": [lock_file(g, 7, problem="Permission denied" if g == 1 else "") for g in range(8)]}, "fault",
+         "chmod a+r"),
         # Under fs.protected_regular root cannot open (with O_CREAT, as CI's script does) what a user has made.
         ({"files": [lock_file(g, 7, owner=1000) for g in range(8)]}, "warning", "sudo chown root"),
         ({"files": [lock_file(g, 7, owner=1000) for g in range(8)], "protected": "0"}, "ok", ""),
@@ -100,7 +97,7 @@ def test_without_gpu_processes_no_process_is_queried(read: Any, data: Any, say: 
         ({"files": [], "user": 0}, "ok", ""),
         ({"files": [], "protected": "0"}, "ok", ""),
     ],
-)
+)  # fmt: skip
 def test_lock_files_that_somebody_could_not_open(
     read: Any, say: Say, changes: dict[str, Any], status: str, step: str
 ) -> None:

@@ -110,6 +110,13 @@ def test_each_sick_gpu_is_named_with_what_helps(read: Any, data: Any) -> None:
     ]
 
 
+def test_a_single_uncorrected_error_is_a_warning(read: Any, data: Any) -> None:
+    one = QueryAnswer(0, "0, 00000000:1B:00.0, Disabled, 1, [N/A]\n")
+    answers = {"gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")), "gpu health": one}
+    _, health = read(gpus.facts(HostSpec("h")), answers)
+    assert (health.status, "1 uncorrected ECC error since" in health.text) == ("warning", True)
+
+
 def test_gpus_without_ecc_report_no_count(read: Any, data: Any) -> None:
     answers = {
         "gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")),

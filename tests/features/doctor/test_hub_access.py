@@ -1,4 +1,4 @@
-"""The hub: what each of its answers means, and a real server that gives them."""
+"""The hub: what each of its answers means, and a real server that gives them to the script."""
 
 from __future__ import annotations
 
@@ -10,15 +10,43 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.records import QueryAnswer as Answer
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.features.doctor import hub_access
 
+CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+
+
+@pytest.mark.parametrize(
+    ("record", "secrets", "status", "text", "step"),
+    [
+        ({"code": 200}, (), "ok", "e answers", ""),
+        ({"code": 404}, (), "ok", "e answers", ""),  # a mirror need not have every page
+        ({"code": 401}, (), "warning", "HF_TOKEN is not among its secrets", "add HF_TOKEN"),
+        ({"code": 403}, ("HF_TOKEN",), "warning", "is not tried here", "token may read"),
+        ({"code": 407, "proxy": True}, (), "fault", "e, through a proxy", "HTTPS_PROXY with its login"),
+        ({"code": 429, "retry": "42"}, (), "warning", "too many requests", "wait 42 s, or add HF_TOKEN"),
+        ({"code": 429, "retry": "soon"}, ("HF_TOKEN",), "warning", "too many requests", "wait some minutes"),
+        ({"code": 500}, (), "warning", "in trouble (500)", "status.huggingface.co"),
+        ({"error": CERTIFICATE}, (), "fault", CERTIFICATE, "certificate"),
+        ({"error": "[Errno -2] Name or service not known"}, (), "fault", "not known", "DNS"),
+        ({"error": "timed out"}, (), "fault", "timed out", "HTTPS_PROXY"),
+        (None, (), "unknown", "", ""),
+    ],
+)
+def test_each_answer_has_a_message(
+    read: Any, record: dict[str, Any] | None, secrets: tuple[str, ...], status: str, text: str, step: str
+) -> None:
+    answer = Answer(0, json.dumps({"endpoint": "e", **record} if record else {}))
+    [result] = read(hub_access.facts(HostSpec("h", secrets=secrets)), {"hub": answer})
+    assert (result.status, text in result.text, step in result.next_step) == (status, True, True), result
+    assert ("HF_TOKEN" in result.next_step) == ("HF_TOKEN" in step)
+
 
 @pytest.fixture
 def server() -> Iterator[HTTPServer]:
-    """QueryAnswers with the code that is the first part of the path, and keeps the headers that it was sent."""
+    """Answers with the code that is the first part of the path, and keeps the headers that it was sent."""
 
     class Hub(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -40,79 +68,28 @@ def server() -> Iterator[HTTPServer]:
         thread.join()
 
 
-def hub_result(read: Any, **host: Any) -> Any:
-    facts = hub_access.facts(HostSpec("h", **host))
-    answers = LocalQueryRunner(host.get("env")).run_queries(
-        {name: argv for fact in facts for name, argv in fact.queries.items()}, 60
-    )
-    [result] = read(facts, answers)
-    return result
-
-
-@pytest.mark.parametrize(
-    ("code", "secrets", "status", "text", "step"),
-    [
-        (200, (), "ok", "answers", ""),
-        (404, (), "ok", "answers", ""),  # a mirror need not have every page
-        (401, (), "warning", "HF_TOKEN is not among its secrets", "add HF_TOKEN"),
-        (403, ("HF_TOKEN",), "warning", "is not tried here", "token may read"),
-        (429, (), "warning", "too many requests", "wait 42 s, or add HF_TOKEN"),
-        (503, (), "warning", "in trouble (503)", "status.huggingface.co"),
-    ],
-)
-def test_each_response_of_the_hub_has_a_message(
-    read: Any, server: HTTPServer, code: int, secrets: tuple[str, ...], status: str, text: str, step: str
-) -> None:
-    address = f"http://127.0.0.1:{server.server_port}/{code}"
-    result = hub_result(read, env={"HF_ENDPOINT": address, "no_proxy": "127.0.0.1"}, secrets=secrets)
-    assert (result.status, text in result.text, step in result.next_step) == (status, True, True), result
-    assert result.text.startswith(address)
-
-
-def test_no_token_and_no_password_is_sent_or_shown(
+def test_the_script_asks_a_server_and_neither_sends_nor_shows_a_secret(
     read: Any, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_verysecret")
-    env = {"HF_ENDPOINT": f"http://me:verysecret@127.0.0.1:{server.server_port}/200", "no_proxy": "127.0.0.1"}
-    proxied = {**env, "https_proxy": "http://me:verysecret@proxy:3128"}
-    [fact] = hub_access.facts(HostSpec("h", env=proxied, secrets=("HF_TOKEN",)))
-    assert "verysecret" not in " ".join(fact.queries["hub"])
-    result = hub_result(read, env=env, secrets=("HF_TOKEN",))
-    assert result.status == "ok"
-    assert "verysecret" not in str([result, server.requests])  # type: ignore[attr-defined]
-
-
-def test_a_hub_that_nobody_serves_is_a_fault(read: Any, server: HTTPServer) -> None:
-    result = hub_result(read, env={"HF_ENDPOINT": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"})
-    assert (result.status, "refused" in result.text) == ("fault", True)
-
-
-def test_a_proxy_is_reported(read: Any, server: HTTPServer) -> None:
-    """The test's server, as a proxy, is asked for the whole address, which it takes for code 0: no such answer."""
-    proxy = f"http://127.0.0.1:{server.server_port}"
-    result = hub_result(read, env={"HF_ENDPOINT": "http://hub.invalid", "http_proxy": proxy, "no_proxy": ""})
-    assert result.text.startswith("http://hub.invalid, through a proxy")
-
-
-@pytest.mark.parametrize(
-    ("record", "status", "step"),
-    [
-        (
-            {"endpoint": "e", "error": "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"},
-            "fault",
-            "certificate",
-        ),
-        ({"endpoint": "e", "error": "[Errno -2] Name or service not known"}, "fault", "DNS"),
-        ({"endpoint": "e", "error": "timed out"}, "fault", "HTTPS_PROXY"),
-        ({"endpoint": "e", "proxy": True, "code": 407}, "fault", "HTTPS_PROXY with its login"),
-        ({}, "unknown", ""),
-    ],
-)
-def test_why_it_cannot_be_reached(read: Any, record: dict[str, Any], status: str, step: str) -> None:
-    [result] = read(hub_access.facts(HostSpec("h")), {"hub": QueryAnswer(0, json.dumps(record))})
-    assert (result.status, step in result.next_step) == (status, True)
+    address = f"127.0.0.1:{server.server_port}"
+    # With the server as its proxy, the script asks for the whole address, which is taken for code 0: no such answer.
+    for env, status, text in (
+        ({"HF_ENDPOINT": f"http://me:verysecret@{address}/200"}, "ok", f"http://{address}/200 answers"),
+        ({"HF_ENDPOINT": f"http://{address}/429"}, "warning", f"http://{address}/429 refuses for now"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "fault", "http://127.0.0.1:9: [Errno 111] Connection refused"),
+        ({"HF_ENDPOINT": "http://hub.invalid", "http_proxy": f"http://{address}", "no_proxy": ""}, None, "http://hub."),
+    ):
+        env = {"no_proxy": "127.0.0.1", "https_proxy": "http://me:verysecret@proxy:3128", **env}
+        [fact] = hub_access.facts(HostSpec("h", env=env, secrets=("HF_TOKEN",)))
+        assert "verysecret" not in " ".join(fact.queries["hub"])
+        [result] = read([fact], LocalQueryRunner(env).run_queries(fact.queries, 60))
+        assert status in (result.status, None) and result.text.startswith(text), result
+        assert ("42 s" in result.next_step) == (status == "warning")
+        assert (", through a proxy" in result.text) == (status is None)
+        assert "verysecret" not in str([result, server.requests])  # type: ignore[attr-defined]
 
 
 def test_a_host_without_the_hub_is_not_queried(read: Any) -> None:
-    assert [f.status for f in read(hub_access.facts(HostSpec("h", env={"HF_HUB_OFFLINE": "1"})), {})] == ["ok"]
+    assert [r.status for r in read(hub_access.facts(HostSpec("h", env={"HF_HUB_OFFLINE": "1"})), {})] == ["ok"]
     assert hub_access.facts(HostSpec("sim", simulate=True)) == []

@@ -108,43 +108,27 @@ def having(path: str, text: str) -> CheckoutFiles:
 # rule, subject, where
 FINDS = {
     "a file that does not exist": ("missing-file", without("tests/utils/test_b.py"), (PATH, 26)),
-    "a file that defines tests only": (
-        "runs-nothing",
-        having("tests/utils/test_b.py", "def test_x():\n    assert True\n"),
-        ("tests/utils/test_b.py", 2),
-    ),
-    "other GPUs in the test": (
-        "gpus-differ",
-        having("tests/test_a.py", f"import os\nNUM_GPUS = 8\n{RUNS}"),
-        ("tests/test_a.py", 2),
-    ),
+    "a file that defines tests only": ("runs-nothing",
+     having("tests/utils/test_b.py", "def test_x():\n    assert True\n"), ("tests/utils/test_b.py", 2)),
+    "other GPUs in the test": ("gpus-differ", having("tests/test_a.py", f"import os\nNUM_GPUS = 8\n{RUNS}"),
+     ("tests/test_a.py", 2)),
     "one row twice": (
         "duplicate-row",
-        changed(
-            "          - {test_file: utils/test_b.py, num_gpus: 0}\n",
-            "          - {test_file: utils/test_b.py, num_gpus: 0}\n" * 2,
-        ),
+        changed("          - {test_file: utils/test_b.py, num_gpus: 0}\n",
+         "          - {test_file: utils/test_b.py, num_gpus: 0}\n" * 2),
         (PATH, 26),
     ),
-    "a label that starts no job": (
-        "unknown-label",
-        subject(docs={"docs/ci.md": "first\nAdd `run-ci-chkpt`.\nrun-ci-chkpt again"}),
-        ("docs/ci.md", 2),
-    ),
+    "a label that starts no job": ("unknown-label",
+     subject(docs={"docs/ci.md": "first\nAdd `run-ci-chkpt`.\nrun-ci-chkpt again"}), ("docs/ci.md", 2)),
     "a job without a timeout": ("no-timeout", changed("    timeout-minutes: 10\n", ""), (PATH, 19)),
     "a tag that moves": ("moving-image", changed("slimerl/slime:v0.2.2", "slimerl/slime:latest"), (PATH, 15)),
     "no tag at all": ("moving-image", changed("slimerl/slime:v0.2.2", "r.example:5000/slime"), (PATH, 15)),
-    "the framework from a branch, by pip": (
-        "installs-branch",
-        changed("pip install pytest", "pip install git+https://github.com/THUDM/slime.git@main"),
-        (PATH, 28),
-    ),
-    "the framework from a branch, by git": (
-        "installs-branch",
-        changed("pip install -e . --no-deps", "git clone --depth 1 https://github.com/THUDM/slime && cd slime"),
-        (PATH, 16),
-    ),
-}
+    "the framework from a branch, by pip": ("installs-branch",
+     changed("pip install pytest", "pip install git+https://github.com/THUDM/slime.git@main"), (PATH, 28)),
+    "the framework from a branch, by git": ("installs-branch",
+     changed("pip install -e . --no-deps", "git clone --depth 1 https://github.com/THUDM/slime && cd slime"),
+     (PATH, 16)),
+}  # fmt: skip
 
 
 def test_it_finds() -> None:
@@ -161,25 +145,22 @@ LEAVES = {
         ),
     ),
     "a plain script": ("runs-nothing", having("tests/utils/test_b.py", "NUM_GPUS = 0\nprint('checked')\n")),
-    "a script that calls its own tests": (
-        "runs-nothing",
-        having("tests/utils/test_b.py", "NUM_GPUS = 0\ndef test_x(): ...\ntest_x()\n"),
-    ),
-    "GPUs that are one row's of several": (
-        "gpus-differ",
-        changed("test_a.py, num_gpus: 4, test_args", "test_a.py, num_gpus: 8, test_args"),
-    ),
+    "a script that calls its own tests": ("runs-nothing",
+     having("tests/utils/test_b.py", "NUM_GPUS = 0\ndef test_x(): ...\ntest_x()\n")),
+    "GPUs that are one row's of several": ("gpus-differ",
+     changed("test_a.py, num_gpus: 4, test_args", "test_a.py, num_gpus: 8, test_args")),
     "a test that does not say its GPUs": ("gpus-differ", having("tests/test_a.py", RUNS)),
     "rows that differ in their arguments": ("duplicate-row", subject()),
     "a word that begins almost like a label": ("unknown-label", subject(docs={"a.md": "run-cd-x, run-code, run-ci"})),
     "a pattern of labels": ("unknown-label", subject(docs={"a.md": "any run-ci-* or run-ci-<name> label"})),
+    "a called workflow, which cannot have a timeout": (
+        "no-timeout", changed("  cpu-unittest:\n", "  called: {uses: o/r/a.yml@1}\n  cpu-unittest:\n"),
+    ),
     "a digest": ("moving-image", changed("slimerl/slime:v0.2.2", f"slimerl/slime:latest@sha256:{'a' * 64}")),
     "a dated tag": ("moving-image", changed("slimerl/slime:v0.2.2", "slimerl/slime:nightly-dev-20260101a")),
-    "another repository of the same owner": (
-        "installs-branch",
-        changed("pip install pytest", "pip install git+https://github.com/THUDM/slime_plugins.git"),
-    ),
-}
+    "another repository of the same owner": ("installs-branch",
+     changed("pip install pytest", "pip install git+https://github.com/THUDM/slime_plugins.git")),
+}  # fmt: skip
 
 
 def test_it_leaves_alone() -> None:

@@ -36,27 +36,16 @@ def requested(requirements: HubRequirements) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (
-            "U.exec_command(f'hf download Qwen/{MODEL_NAME} --local-dir /root/models/{MODEL_NAME}')",
-            [("model", "Qwen/Qwen3-4B", "/root/models/Qwen3-4B")],
-        ),
+        ("U.exec_command(f'hf download Qwen/{MODEL_NAME} --local-dir /root/models/{MODEL_NAME}')",
+         [("model", "Qwen/Qwen3-4B", "/root/models/Qwen3-4B")]),
         ("U.hf_download_dataset('zhuzilin/gsm8k')", [("dataset", "zhuzilin/gsm8k", "/root/datasets/gsm8k")]),
-        (
-            "for n in ('a', 'b'):\n    U.exec_command(f'mkdir -p /m && hf download o/{n} --local-dir /m/{n}')",
-            [("model", "o/a", "/m/a"), ("model", "o/b", "/m/b")],
-        ),
-        (
-            "import subprocess\nsubprocess.run(['hf', 'download', 'o/a', '--local-dir', '/m'], check=True)",
-            [("model", "o/a", "/m")],
-        ),
-        (
-            "from huggingface_hub import snapshot_download as s\ns('o/a', repo_type='dataset', local_dir='/d')",
-            [("dataset", "o/a", "/d")],
-        ),
-        (
-            "U.exec_command('bash -lc \"export A=1; hf download o/a --local-dir /m\"')",
-            [("model", "o/a", "/m")],
-        ),
+        ("for n in ('a', 'b'):\n    U.exec_command(f'mkdir -p /m && hf download o/{n} --local-dir /m/{n}')",
+         [("model", "o/a", "/m/a"), ("model", "o/b", "/m/b")]),
+        ("import subprocess\nsubprocess.run(['hf', 'download', 'o/a', '--local-dir', '/m'], check=True)",
+         [("model", "o/a", "/m")]),
+        ("from huggingface_hub import snapshot_download as s\ns('o/a', repo_type='dataset', local_dir='/d')",
+         [("dataset", "o/a", "/d")]),
+        ("U.exec_command('bash -lc \"export A=1; hf download o/a --local-dir /m\"')", [("model", "o/a", "/m")]),
         ("import huggingface_hub as h\nh.hf_hub_download('o/a', 'x.json')", [("model", "o/a", CACHE)]),
         ("import datasets\ndatasets.load_dataset('o/d', split='train')", [("dataset", "o/d", CACHE)]),
         ("import datasets\ndatasets.load_dataset('json', data_files='/x.json')", []),
@@ -65,7 +54,7 @@ def requested(requirements: HubRequirements) -> list[tuple[str, str, str]]:
         ("from transformers import AutoConfig\nAutoConfig.from_pretrained('o/a', local_files_only=True)", []),
         ("import os\nif os.environ.get('BIG') == '1':\n    U.hf_download_dataset('o/d')", []),
     ],
-)
+)  # fmt: skip
 def test_what_a_test_downloads(read: Read, body: str, expected: list[tuple[str, str, str]]) -> None:
     requirements = read(body)
     assert requested(requirements) == expected
@@ -132,10 +121,7 @@ TRAIN = "U.execute_train(train_args='{}', num_gpus_per_node=8, megatron_model_ty
         ("U.rsync_simple('/data/slime_ci/x', '/root/models/Qwen3-4B')\n" + CONVERT, ["/data/slime_ci/x"]),
         (TRAIN.format("--hf-checkpoint /root/models/x/ --save /out"), ["/root/models/x"]),
         (TRAIN.format("--prompt-data /root/datasets/d/a.jsonl@[0:10]"), ["/root/datasets/d/a.jsonl"]),
-        (
-            "U.hf_download_dataset('o/d')\n" + TRAIN.format("--eval-prompt-data n /root/datasets/d/a.jsonl"),
-            [],
-        ),
+        ("U.hf_download_dataset('o/d')\n" + TRAIN.format("--eval-prompt-data n /root/datasets/d/a.jsonl"), []),
         (CONVERT + "\n" + TRAIN.format("--hf-checkpoint /root/Qwen3-4B_torch_dist"), ["/root/models/Qwen3-4B"]),
     ],
 )

@@ -31,22 +31,16 @@ def model(id: str, directory: str = CACHE, **more: Any) -> HubRepository:
         ("hf download Qwen/Q --revision v1.0 --local-dir /m", model("Qwen/Q", "/m", revision="v1.0")),
         ("hf download Qwen/Q a.json b.bin --local-dir /m", model("Qwen/Q", "/m", include=("a.json", "b.bin"))),
         ("hf download Qwen/Q sub/ --local-dir /m", model("Qwen/Q", "/m", include=("sub/",))),
-        (
-            "hf download Qwen/Q --include '*.json' --include '*.txt' --exclude 'x*' --local-dir /m",
-            model("Qwen/Q", "/m", include=("*.json", "*.txt"), exclude=("x*",)),
-        ),
-        (
-            "huggingface-cli download Qwen/Q --include *.json *.txt --local-dir /m",
-            model("Qwen/Q", "/m", include=("*.json", "*.txt")),
-        ),
+        ("hf download Qwen/Q --include '*.json' --include '*.txt' --exclude 'x*' --local-dir /m",
+         model("Qwen/Q", "/m", include=("*.json", "*.txt"), exclude=("x*",))),
+        ("huggingface-cli download Qwen/Q --include *.json *.txt --local-dir /m",
+         model("Qwen/Q", "/m", include=("*.json", "*.txt"))),
         (  # the library ignores patterns where files are named
             "hf download Qwen/Q config.json --include '*.bin' --exclude '*.json' --local-dir /m",
             model("Qwen/Q", "/m", include=("config.json",)),
         ),
-        (
-            "huggingface-cli download Qwen/Q --local-dir /m --local-dir-use-symlinks False --resume-download",
-            model("Qwen/Q", "/m"),
-        ),
+        ("huggingface-cli download Qwen/Q --local-dir /m --local-dir-use-symlinks False --resume-download",
+         model("Qwen/Q", "/m")),
         ("hf download Qwen/Q --local-dir /m --token hf_x --max-workers 2 --quiet", model("Qwen/Q", "/m")),
         ("hf download Qwen/Q --local-dir /m > /dev/null 2>&1", model("Qwen/Q", "/m")),
         ("hf download Qwen/Q --local-dir /m 2> err.txt || true", model("Qwen/Q", "/m")),
@@ -58,16 +52,12 @@ def model(id: str, directory: str = CACHE, **more: Any) -> HubRepository:
         ("hf download Qwen/Q --local-dir $HOME/m", model("Qwen/Q", "~/m")),
         ("hf download Qwen/Q --local-dir $MODELS/m", model("Qwen/Q", "/big/m")),
         ("hf download Qwen/Q --local-dir ${NOT_SET:-/else}/m", model("Qwen/Q", "/else/m")),
-        (
-            "hf download --repo-type dataset zhuzilin/gsm8k --local-dir /root/datasets/gsm8k",
-            HubRepository("dataset", "zhuzilin/gsm8k", "/root/datasets/gsm8k"),
-        ),
-        (
-            "hf download hf://datasets/a/b@v2/data/train.jsonl --local-dir /d",
-            HubRepository("dataset", "a/b", "/d", revision="v2", include=("data/train.jsonl",)),
-        ),
+        ("hf download --repo-type dataset zhuzilin/gsm8k --local-dir /root/datasets/gsm8k",
+         HubRepository("dataset", "zhuzilin/gsm8k", "/root/datasets/gsm8k")),
+        ("hf download hf://datasets/a/b@v2/data/train.jsonl --local-dir /d",
+         HubRepository("dataset", "a/b", "/d", revision="v2", include=("data/train.jsonl",))),
     ],
-)
+)  # fmt: skip
 def test_a_download_is_read_as_the_program_would(line: str, expected: HubRepository) -> None:
     assert downloads(line, MODELS="/big") == [expected]
 

@@ -66,29 +66,19 @@ TORCH = f"pip install torch==2.9.1+cu128 --index-url {CI}"
         (["pip install a b"], {("a",): "1"}, []),
         ([TORCH], {("torch", "--index-url", CI): "2.9.1+cu128"}, []),
         # CI's index is not reached, and pip's own has it, or a mirror of pip's configuration.
-        (
-            ["pip install a -i https://x"],
-            {("a",): "1"},
-            [Override("cpu", "Step 1", pip_index="default")],
-        ),
+        (["pip install a -i https://x"], {("a",): "1"}, [Override("cpu", "Step 1", pip_index="default")]),
         (["pip install a"], {("a", "--index-url", MIRROR): "1"}, [Override("cpu", "Step 1", pip_index=MIRROR)]),
         # It is reached, and the version is gone.
-        (
-            [TORCH],
-            {("torch", "--index-url", CI): "2.9.1, 2.8.0"},
-            [Override("cpu", "Step 1", replace={"torch==2.9.1+cu128": "torch==2.9.1"})],
-        ),
+        ([TORCH], {("torch", "--index-url", CI): "2.9.1, 2.8.0"},
+         [Override("cpu", "Step 1", replace={"torch==2.9.1+cu128": "torch==2.9.1"})]),
         # Both; and the second step needs nothing.
-        (
-            [TORCH, "pip install a"],
-            {("torch",): "2.9.1", ("a",): "1"},
-            [Override("cpu", "Step 1", pip_index="default", replace={"torch==2.9.1+cu128": "torch==2.9.1"})],
-        ),
+        ([TORCH, "pip install a"], {("torch",): "2.9.1", ("a",): "1"},
+         [Override("cpu", "Step 1", pip_index="default", replace={"torch==2.9.1+cu128": "torch==2.9.1"})]),
         # Nobody has it: no override is made up.
         (["pip install a"], {}, []),
         (["pip install -e . --no-deps"], {}, []),
     ],
-)
+)  # fmt: skip
 def test_the_overrides_that_install_steps_need(
     scripts: Sequence[str], versions: Mapping[tuple[str, ...], str], overrides: list[Override]
 ) -> None:

@@ -18,21 +18,17 @@ CASES: list[tuple[str, str | None]] = [
     ("overrides: [] # none yet\n", f"overrides: # none yet\n  {NOTE}\n  - {ENTRY}\n"),
     ("overrides:\n", ADDED),
     # Before the others, with their indentation.
-    (
-        "overrides:\n  # of mine\n  - {job: a, step: b, skip: true}\n",
-        f"{ADDED}  # of mine\n  - {{job: a, step: b, skip: true}}\n",
-    ),
-    (
-        "overrides:\n- {job: a, step: b, skip: true}\npools: {}\n",
-        f"overrides:\n{NOTE}\n- {ENTRY}\n- {{job: a, step: b, skip: true}}\npools: {{}}\n",
-    ),
+    ("overrides:\n  # of mine\n  - {job: a, step: b, skip: true}\n",
+     f"{ADDED}  # of mine\n  - {{job: a, step: b, skip: true}}\n"),
+    ("overrides:\n- {job: a, step: b, skip: true}\npools: {}\n",
+     f"overrides:\n{NOTE}\n- {ENTRY}\n- {{job: a, step: b, skip: true}}\npools: {{}}\n"),
     # What cannot be added to without changing the rest.
     ("overrides: [{job: a, step: b, skip: true}]\n", None),
     ("{hosts: {}}\n", None),
     ("- a list\n", None),
     ("hosts: [\n", None),
     ("hosts: {}\n...\n", None),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("before", "after"), CASES)

@@ -35,10 +35,7 @@ def test_gpus_are_the_first_number_that_grep_would_find(text: str, gpus: int) ->
 def test_a_matrix_entry_names_the_file_from_tests_and_its_gpus() -> None:
     files = {"tests/test_a.py": "NUM_GPUS = 2", "tests/plugin_contracts/test_b.py": ""}
     assert changed_matrix(files) == {
-        "info": [
-            {"test_file": "test_a.py", "num_gpus": 2},
-            {"test_file": "plugin_contracts/test_b.py", "num_gpus": 8},
-        ]
+        "info": [{"test_file": "test_a.py", "num_gpus": 2}, {"test_file": "plugin_contracts/test_b.py", "num_gpus": 8}]
     }
 
 

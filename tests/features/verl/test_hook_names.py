@@ -94,7 +94,3 @@ def test_each_function_of_a_revision_is_noted_when_it_is_called_as_it_is_there(
             if wanted in ("saved", "loaded"):
                 assert noted[0][1]["files"] == {"weights": 4}
     assert kinds == KINDS[revision.split()[0]]
-
-
-def test_a_year_of_verl_is_covered() -> None:
-    assert sum(revision.startswith("verl ") for revision in REVISIONS) >= 10

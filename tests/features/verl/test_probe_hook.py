@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,100 +104,63 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
     return python
 
 
+PROGRAM = """
+from verl.workers.engine_workers import ActorRolloutRefWorker
+config = {"actor": {"megatron": {"tensor_model_parallel_size": 2}, "lr": [1e-6, "x"]}, "hybrid": True}
+assert ActorRolloutRefWorker(config, role="actor_rollout").role == "actor_rollout"
+
+from verl.utils.tracking import Tracking
+Tracking().log(data={"actor/pg_loss": 0.123456789123, "actor/kl": float("nan"), "table": "x"}, step=4)
+
+from megatron.bridge.models.model_provider import Qwen2ModelProvider
+from megatron.bridge.peft.base import LoRA
+from megatron.core.parallel_state import initialize_model_parallel
+import torch
+initialize_model_parallel()
+LoRA()(Qwen2ModelProvider().provide_distributed_model(wrap_with_ddp=True))
+
+from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager as Manager
+Manager().save_checkpoint("ROOT/actor", None, 1, max_ckpt_to_keep=2)
+Manager().load_checkpoint(local_path="ROOT/actor")
+try:
+    Manager().load_checkpoint("ROOT/none")
+except FileNotFoundError:
+    pass
+"""
+MODEL = BuiltModel(
+    "provide_distributed_model", "Qwen2ModelProvider", ("DistributedDataParallel",), "GPTModel", 104, 4,
+    {"LoRALinear": 2},
+)  # fmt: skip
+
+
 def run(python: Interpreter, program: str) -> None:
     for file in Path(python.run.evidence).glob("*"):
         file.unlink()
-    code, _, errors = python("-c", textwrap.dedent(program))
+    code, _, errors = python("-c", program)
     assert (code, errors) == (0, "")
 
 
-def test_the_configuration_of_a_role_is_noted_by_section(python: Interpreter) -> None:
-    run(
-        python,
-        """
-        from verl.workers.engine_workers import ActorRolloutRefWorker
-        config = {"actor": {"megatron": {"tensor_model_parallel_size": 2}, "lr": [1e-6, "x"]}, "hybrid": True}
-        assert ActorRolloutRefWorker(config, role="actor_rollout").role == "actor_rollout"
-        """,
-    )
-    configs = [record for _, record in noted(python.evidence(), RoleConfig)]
+def test_a_training_is_noted_as_it_was_configured_built_logged_and_saved(python: Interpreter, tmp_path: Path) -> None:
+    """What is not finite is a word, and a name that this revision does not have is said to be missing."""
+    run(python, PROGRAM.replace("ROOT", str(tmp_path)))
+    evidence, saved, gone = python.evidence(), f"{tmp_path}/actor", f"{tmp_path}/none"
     actor = {"actor.megatron.tensor_model_parallel_size": 2, "actor.lr": [1e-6, "x"]}
-    assert configs == [
-        RoleConfig("actor_rollout", "ActorRolloutRefWorker", "actor", actor),
-        RoleConfig("actor_rollout", "ActorRolloutRefWorker", "", {"hybrid": True}),
-    ]
-
-
-def test_a_step_is_noted_as_verls_logger_got_it_and_what_is_not_finite_is_a_word(python: Interpreter) -> None:
-    run(
-        python,
-        """
-        from verl.utils.tracking import Tracking
-        Tracking().log(data={"actor/pg_loss": 0.123456789123, "actor/kl": float("nan"), "table": "x"}, step=4)
-        """,
-    )
-    [(_, metrics)] = noted(python.evidence(), StepMetrics)
-    assert metrics == StepMetrics(4, {"actor/pg_loss": 0.12345679, "actor/kl": "nan"})
-
-
-def test_a_model_is_noted_as_it_was_built_with_its_adapters(python: Interpreter) -> None:
-    run(
-        python,
-        """
-        from megatron.bridge.models.model_provider import Qwen2ModelProvider
-        from megatron.bridge.peft.base import LoRA
-        from megatron.core.parallel_state import initialize_model_parallel
-        import torch
-        initialize_model_parallel()
-        LoRA()(Qwen2ModelProvider().provide_distributed_model(wrap_with_ddp=True))
-        """,
-    )
-    evidence = python.evidence()
-    [(_, model)] = noted(evidence, BuiltModel)
-    assert model == BuiltModel(
-        source="provide_distributed_model",
-        provider="Qwen2ModelProvider",
-        wrappers=("DistributedDataParallel",),
-        model="GPTModel",
-        parameters=104,
-        trainable=4,
-        adapters={"LoRALinear": 2},
-    )
-    assert [record for _, record in noted(evidence, AppliedPeft)] == [AppliedPeft("LoRA")]
-    assert [record for _, record in noted(evidence, ParallelSizes)] == [ParallelSizes(3, 8, 2, 1, data=4)]
-
-
-def test_a_checkpoint_is_noted_with_its_files_as_it_was_written_and_read(python: Interpreter, tmp_path: Path) -> None:
-    path = tmp_path / "global_step_1" / "actor"
-    run(
-        python,
-        f"""
-        from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager as Manager
-        Manager().save_checkpoint({str(path)!r}, None, 1, max_ckpt_to_keep=2)
-        Manager().load_checkpoint(local_path={str(path)!r})
-        try:
-            Manager().load_checkpoint({str(tmp_path / "none")!r})
-        except FileNotFoundError:
-            pass
-        """,
-    )
-    evidence, files = python.evidence(), {"dist_ckpt/part.distcp": 7}
-    assert [record for _, record in noted(evidence, SavedFiles)] == [
-        SavedFiles("checkpoint", str(path), 1, None, files)
-    ]
-    missing = str(tmp_path / "none")
-    assert [record for _, record in noted(evidence, LoadedCheckpoint)] == [
-        LoadedCheckpoint(str(path), None, files),
-        LoadedCheckpoint(missing, error=f"FileNotFoundError: {missing}"),
-    ]
-
-
-def test_a_name_that_this_revision_does_not_have_is_said_to_be_missing(python: Interpreter) -> None:
-    run(python, "import verl.workers.engine_workers")
-    [(_, hooked)] = noted(python.evidence(), HookedModule)
-    assert hooked == HookedModule(
-        "verl.workers.engine_workers", ("ActorRolloutRefWorker.__init__",), ("TrainingWorker.__init__",)
-    )
+    files = {"dist_ckpt/part.distcp": 7}
+    worker = ("actor_rollout", "ActorRolloutRefWorker")
+    configs = [RoleConfig(*worker, "actor", actor), RoleConfig(*worker, "", {"hybrid": True})]
+    loads = [LoadedCheckpoint(saved, None, files), LoadedCheckpoint(gone, error=f"FileNotFoundError: {gone}")]
+    expected: dict[type[Any], list[Any]] = {
+        RoleConfig: [*configs, RoleConfig("provider", "Qwen2ModelProvider", "", {"provider": {}})],
+        StepMetrics: [StepMetrics(4, {"actor/pg_loss": 0.12345679, "actor/kl": "nan"})],
+        BuiltModel: [MODEL],
+        AppliedPeft: [AppliedPeft("LoRA")],
+        ParallelSizes: [ParallelSizes(3, 8, 2, 1, data=4)],
+        SavedFiles: [SavedFiles("checkpoint", saved, 1, None, files)],
+        LoadedCheckpoint: loads,
+    }
+    assert {kind: [record for _, record in noted(evidence, kind)] for kind in expected} == expected
+    workers = ("verl.workers.engine_workers", ("ActorRolloutRefWorker.__init__",), ("TrainingWorker.__init__",))
+    assert HookedModule(*workers) in [hooked for _, hooked in noted(evidence, HookedModule)]
 
 
 def test_a_note_that_fails_is_said_and_the_training_goes_on(python: Interpreter) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.workflow.expressions import ExpressionError, JobStatus, Value
+from ci_tasks.workflow.expressions import ExpressionError, JobStatus, Value, interpolate
 from ci_tasks.workflow.expressions.evaluate import evaluate
 from ci_tasks.workflow.expressions.functions import FUNCTIONS, STATUS_FUNCTIONS
 
@@ -230,3 +230,17 @@ def test_hash_files_says_that_it_needs_the_checkout() -> None:
 def test_every_function_has_a_body_or_belongs_to_evaluate() -> None:
     without = {function.name for function in FUNCTIONS.values() if function.body is None}
     assert without == {"case", *STATUS_FUNCTIONS}
+
+
+def test_a_text_of_more_than_a_megabyte_is_refused_before_it_is_made() -> None:
+    doubled = "github.sha"
+    for _ in range(40):
+        doubled = f"format('{{0}}{{0}}', {doubled})"
+    long = "x" * 1_000_000
+    contexts: dict[str, Value] = {"github": {"sha": "abc"}, "env": {"LONG": long}}
+    for text in (doubled, "join(fromJSON('[1,2,3]'), env.LONG)", "format('{0}{0}', env.LONG)"):
+        with pytest.raises(ExpressionError, match="the text has more than 1,000,000 characters"):
+            evaluate(text, contexts)
+    with pytest.raises(ExpressionError, match="more than 1,000,000"):
+        interpolate("${{ env.LONG }}, ${{ env.LONG }}", contexts)
+    assert evaluate("format('{0}', env.LONG)", contexts) == long

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ci_tasks.workflow.expressions import ExpressionError, Value, condition, interpolate, references
 from ci_tasks.workflow.expressions.evaluate import evaluate
-from ci_tasks.workflow.expressions.nodes import walk
 from ci_tasks.workflow.expressions.syntax import parse
 from ci_tasks.workflow.expressions.values import truthy
 
@@ -128,4 +127,4 @@ def test_and_or_pick_by_truth(left: Value, right: Value) -> None:
 def test_walk_starts_at_the_root(text: str) -> None:
     with contextlib.suppress(ExpressionError):
         tree = parse(text)
-        assert next(walk(tree)) is tree
+        assert next(tree.walk()) is tree

@@ -9,5 +9,6 @@ since a program's own `types.py` must not meet another import order than without
 # In the order in which they are joined: each uses only those before it.
 MODULES = (
     *("limits", "json_text", "process", "evidence_file", "exceptions", "exception_hooks", "modules", "imports"),
-    *("task_hooks", "worker_hooks", "suite_hooks", "overlays", "gpu_memory", "flight_recorder", "probe"),
+    *("task_hooks", "worker_hooks", "suite_hooks", "overlays", "gpu_memory", "flight_recorder", "spread"),
+    "probe",
 )

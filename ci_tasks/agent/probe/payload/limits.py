@@ -8,7 +8,6 @@ RESERVED_FOR_UNCAUGHT = 1 << 16  # and for exceptions that nobody caught
 MAX_EXCEPTIONS = 20  # of a process, for each place where they are seen
 MAX_FRAMES = 50  # of an exception, from both ends
 MAX_LINKED = 16  # exceptions that one is caused by, or made of
-MAX_FUTURES = 50  # with an exception that nobody has asked for yet
 MAX_TEXT = 4000
 MAX_MODULES = 50  # from outside of the interpreter, which nobody asked for
 MAX_COMPILED = 200  # files of an installed package that an overlay's tree lacks

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _INSTALLED = ("site-packages", "dist-packages")
-_STARTUP = ("sitecustomize", "usercustomize", "__main__", "__mp_main__")
+_STARTUP = ("sitecustomize", "usercustomize", "__main__", "__mp_main__", "ci_tasks_probe")
 
 
 def module_facts(name: str) -> "dict[str, Any] | None":
@@ -27,7 +27,9 @@ def module_facts(name: str) -> "dict[str, Any] | None":
         top = os.path.dirname(top)
     for _ in range(name.count(".")):
         top = os.path.dirname(top)
-    return {"name": name, "origin": origin, "package_version": _version(name, top), "commit": _commit(top)}
+    entry = _metadata(name, top)
+    values = {"name": name, "origin": origin, "commit": _commit(top)}
+    return dict(values, package_version=_distribution(entry)[1] if entry else "", local=_is_local(top, entry))
 
 
 def module_origin(name: str) -> "str | None":
@@ -46,16 +48,23 @@ def _attributes(module: "Any") -> "dict[str, Any]":
     return object.__getattribute__(module, "__dict__") if issubclass(type(module), type(sys)) else {}
 
 
-def _version(name: str, top: str) -> str:
-    """By the metadata beside it; no parsing, no search."""
+def _metadata(name: str, top: str) -> str:
+    """The directory of metadata beside it; no parsing, no search."""
     wanted = name.replace(".", "_").lower()
     try:
         for entry in os.listdir(top):
             if entry.endswith((".dist-info", ".egg-info")) and _normalized(entry.split("-")[0]) == wanted:
-                return _distribution(entry)[1]
+                return entry
     except OSError:
         pass
     return ""
+
+
+def _is_local(top: str, entry: str) -> bool:
+    try:
+        return bool(entry) and b'"file:' in read_bytes(os.path.join(top, entry, "direct_url.json"), 4096)
+    except OSError:
+        return False
 
 
 def version_attribute(name: str) -> str:

@@ -125,6 +125,8 @@ def add_overlays(text: str) -> "OverlayFinder | None":
     if not modules:
         return None
     finder = OverlayFinder(modules)
+    # Those of an earlier run are left in a container that a retry goes on in.
+    sys.meta_path[:] = [each for each in sys.meta_path if type(each).__module__ != __name__]
     sys.meta_path.insert(0, finder)
     sys.meta_path.append(CompiledFinder(finder))
     return finder

@@ -14,7 +14,7 @@ from .modules import module_facts, outside_modules, version_attribute
 from .overlays import OverlayFinder, add_overlays
 from .process import command_line, namespace, rank_variables, start_of, working_directory
 from .suite_hooks import add_suite_hooks
-from .task_hooks import TaskHooks
+from .task_hooks import add_task_hooks
 from .worker_hooks import WorkerHooks
 
 TYPE_CHECKING = False
@@ -48,7 +48,6 @@ class Probe:
         self.file = EvidenceFile(directory)
         self.imports = ImportNotes(self.file, watched, self.note_environ)
         self.exceptions = ExceptionNotes(self.file, self.note_now)
-        self.tasks: "TaskHooks | None" = None
         self.workers: "WorkerHooks | None" = None
         self.environ: "dict[str, str]" = {}
         self.overlays = overlays
@@ -70,30 +69,18 @@ class Probe:
         os.register_at_fork(after_in_child=self.after_fork)
         ExceptionHooks(self.exceptions)
         self.workers = WorkerHooks(self.exceptions, self.imports, self.end)  # multiprocessing keeps it weakly
-        self.tasks = TaskHooks(self.exceptions, self.imports)
+        add_task_hooks(self.exceptions, self.imports)
         add_suite_hooks(hooks, self.file, self.imports)
 
     def write_start(self, forked: bool) -> None:
         pid, parent = os.getpid(), os.getppid()
         self.environ = rank_variables()
-        values = {
-            "started_at": round(time.time(), 3),
-            "pid": pid,
-            "start": start_of(pid),
-            "ppid": parent,
-            "parent_start": start_of(parent),
-            "namespace": namespace(),
-            "argv": command_line(),
-            "directory": working_directory(),
-            "executable": sys.executable or "",
-            "prefix": sys.prefix,
-            "python": "%d.%d.%d" % sys.version_info[:3],
-            "env": self.environ,
-            "forked": forked,
-            "signal": self.file.signal,
-            "descriptor": self.file.number,
-        }
-        self.file.write("start", values)
+        values: "dict[str, Any]" = {"started_at": round(time.time(), 3), "pid": pid, "start": start_of(pid)}
+        values.update({"ppid": parent, "parent_start": start_of(parent), "namespace": namespace()})
+        values.update({"argv": command_line(), "env": self.environ, "forked": forked})
+        values.update({"directory": working_directory(), "executable": sys.executable or "", "prefix": sys.prefix})
+        values.update({"python": "%d.%d.%d" % sys.version_info[:3], "signal": self.file.signal})
+        self.file.write("start", dict(values, descriptor=self.file.number))
 
     def note_environ(self) -> None:
         """Ray's workers get their rank and devices long after they have started."""
@@ -120,8 +107,6 @@ class Probe:
         try:
             self.has_ended = False
             self.exceptions.forget()
-            if self.tasks is not None:
-                self.tasks.forget()
             if self.file.open():
                 self.write_start(True)
             else:
@@ -135,8 +120,6 @@ class Probe:
         self.has_ended = True
         try:
             self.exceptions.note_last()
-            if self.tasks is not None:
-                self.tasks.note_futures()
             self.note_now()
             self.imports.note_packages()
         except Exception:

@@ -4,12 +4,15 @@ Such a module has a function `after_import(module, emit)`. `emit("kind", name=va
 function is called for it. What fails in either does not reach the program: it is noted.
 """
 
+import os
+import sys
 import time
 
 from .evidence_file import EvidenceFile
 from .imports import ImportNotes
 from .json_text import json_text
 from .limits import MAX_FIELDS, MAX_TEXT, RESERVED
+from .process import read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +28,19 @@ class SuiteHook:
 
     def after_import(self, module: "Any") -> None:
         try:
-            __import__(_PREFIX + self.name).after_import(module, self.emit)
+            self.module().after_import(module, self.emit)
         except (Exception, SystemExit) as error:
             self.note_failure(error)
+
+    def module(self) -> "Any":
+        """Its file lies beside this one, which is not always on the path."""
+        name, path = _PREFIX + self.name, os.path.join(os.path.dirname(__file__), _PREFIX + self.name + ".py")
+        module: "Any" = sys.modules.get(name)
+        if module is None:
+            module = sys.modules[name] = type(sys)(name)
+            module.__file__ = path
+            exec(compile(read_bytes(path, 1 << 20), path, "exec"), module.__dict__)
+        return module
 
     def emit(self, kind: str, **fields: "Any") -> None:
         try:

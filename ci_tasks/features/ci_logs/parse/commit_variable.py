@@ -13,7 +13,7 @@ from typing import Any
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.workflow import expressions
 from ci_tasks.workflow.expressions import ExpressionError
-from ci_tasks.workflow.expressions.templates import split
+from ci_tasks.workflow.expressions.evaluate import split
 from ci_tasks.workflow.model import Job, Workflow
 
 _SHA = "github.sha"

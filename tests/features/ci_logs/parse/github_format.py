@@ -11,10 +11,16 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 CYAN, RESET, BOM = "\x1b[36;1m", "\x1b[0m", "\ufeff"
 BASH = "/usr/bin/bash --noprofile --norc -e -o pipefail {0}"
 TICKS = 10_000_000  # in a second
+
+
+SET_UP = (Path(__file__).parent / "set_up.txt").read_text().rstrip("\n")
+CONTAINERS = (Path(__file__).parent / "containers.txt").read_text().rstrip("\n")
+CHECKED_OUT = (Path(__file__).parent / "checked_out.txt").read_text().rstrip("\n")
 
 
 @dataclass(frozen=True)
@@ -156,50 +162,13 @@ def _spoken(job: Job) -> Iterator[tuple[_Speaker, list[str | bytes], int]]:
 
 
 def _set_up(job: Job) -> list[str | bytes]:
-    return [
-        f"Current runner version: '{job.runner_version}'",
-        f"Runner name: '{job.runner_name}'",
-        "Runner group name: 'Default'",
-        "MachineParser name: 'a-machine'",
-        "##[group]GITHUB_TOKEN Permissions",
-        "Contents: read",
-        "##[endgroup]",
-        "Secret source: Actions",
-        "Prepare workflow directory",
-        "Prepare all required actions",
-        "Getting action download info",
-        "##[group]Download immutable action package 'actions/checkout@v4'",
-        "Version: 4.2.2",
-        f"Digest: sha256:{'f' * 64}",
-        f"Source commit SHA: {'e' * 40}",
-        "##[endgroup]",
-        f"Complete job name: {job.name}",
-    ]
+    return list(SET_UP.format(job=job).split("\n"))
 
 
 def _containers(job: Job) -> list[str | bytes]:
-    create = (
-        f"##[command]/usr/bin/docker create --name x_1 --label 1e5c35 --workdir /__w/t/t --network net {job.options} "
-        f'-e "HOME=/github/home" -e GITHUB_ACTIONS=true -v "/home/ci/_work":"/__w" --entrypoint "tail" '
-        f'{job.container} "-f" "/dev/null"'
-    )
-    return [
-        "##[group]Checking docker version",
-        "##[command]/usr/bin/docker version --format '{{.Server.APIVersion}}'",
-        "'1.48'",
-        "##[endgroup]",
-        "##[group]Starting redis service container",
-        "##[command]/usr/bin/docker pull redis:7",
-        *pulled("redis:7", "sha256:" + "9" * 64),
-        "##[command]/usr/bin/docker create --name y_1 redis:7",
-        "##[endgroup]",
-        "##[group]Starting job container",
-        f"##[command]/usr/bin/docker pull {job.container}",
-        *(pulled(job.container, job.digest) if job.digest else ()),
-        create,
-        "5" * 64,
-        "##[endgroup]",
-    ]
+    service, own = "\n".join(pulled("redis:7", "sha256:" + "9" * 64)), pulled(job.container, job.digest)
+    text = CONTAINERS.format(job=job, service=service, own="\n".join(own) if job.digest else "")
+    return [line for line in text.split("\n") if line]
 
 
 def _checkout_inputs(job: Job) -> dict[str, str]:
@@ -209,25 +178,8 @@ def _checkout_inputs(job: Job) -> dict[str, str]:
 def _checked_out(job: Job) -> Iterator[str]:
     tracking = job.ref.replace("refs/pull/", "refs/remotes/pull/").replace("refs/heads/", "refs/remotes/origin/")
     subject = f"Merge {job.merge[0]} into {job.merge[1]}" if job.pull_request else "A change"
-    yield f"Syncing repository: {job.repository}"
-    yield "##[group]Getting Git version info"
-    yield f"Working directory is '{job.workspace}'"
-    yield "[command]/usr/bin/git version"
-    yield "git version 2.52.0"
-    yield "##[endgroup]"
-    yield "##[group]Fetching the repository"
-    yield (
-        "[command]/usr/bin/git -c protocol.version=2 fetch --no-tags --prune --no-recurse-submodules --depth=1 origin "
-        f"+{job.commit}:{tracking}"
-    )
-    yield f" * [new ref]         {job.commit} -> {tracking.removeprefix('refs/remotes/')}"
-    yield "##[endgroup]"
-    yield "##[group]Checking out the ref"
-    yield f"[command]/usr/bin/git checkout --progress --force {tracking}"
-    yield f"HEAD is now at {job.commit[:7]} {subject}"
-    yield "##[endgroup]"
-    yield "[command]/usr/bin/git log -1 --format=%H"
-    yield job.commit
+    short, branch = job.commit[:7], tracking.removeprefix("refs/remotes/")
+    yield from CHECKED_OUT.format(job=job, short=short, tracking=tracking, branch=branch, subject=subject).split("\n")
 
 
 def _header(step: Step) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +19,7 @@ from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read as read_workflow
-
-github = sys.modules["ci_tasks_tests_github_format"]
+from tests.features.ci_logs.parse import github_format as github
 
 STEPS = """
     env:
@@ -71,13 +69,12 @@ def describe(entry: Mapping[str, Any]) -> MatrixTest:
     return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
 
 
-def of(workflow: Workflow, situation: EventContext = HERE, *jobs: str) -> list[RowCandidate]:
-    return [
-        candidate
-        for name, job in workflow.jobs.items()
-        if not jobs or name in jobs
-        for candidate in row_candidates(workflow, job, rows.rows(workflow, job, situation, describe), situation)
+def of(workflow: Workflow, situation: EventContext = HERE, job: str = "") -> list[RowCandidate]:
+    jobs = [found for name, found in workflow.jobs.items() if job in ("", name)]
+    every = [
+        row_candidates(workflow, found, rows.rows(workflow, found, situation, describe), situation) for found in jobs
     ]
+    return [candidate for candidates in every for candidate in candidates]
 
 
 CI = dataclasses.replace(HERE, sha="c" * 40, workspace="/ci/w", secrets=("KEY",))
@@ -96,9 +93,9 @@ def log_of(number: int, *, name: str | None = None, number_of_pr: int = 7) -> An
     return github.Job(candidate.names[0] if name is None else name, steps, commit="c" * 40, pull_request=number_of_pr)
 
 
-def identify_in(log: bytes, **changed: Any) -> RowIdentity:
+def identify_in(log: bytes, candidates: list[RowCandidate] = EVERY, **changed: Any) -> RowIdentity:
     recovered = parse_job(split_lines(log.splitlines(keepends=True)))
-    return identify_row(dataclasses.replace(recovered, **changed), EVERY)
+    return identify_row(dataclasses.replace(recovered, **changed), candidates)
 
 
 def row(identity: RowIdentity) -> tuple[str, str] | None:
@@ -109,19 +106,21 @@ ROWS = [(candidate.row.job, candidate.row.row) for candidate in EVERY]
 
 
 @pytest.mark.parametrize("number", range(len(ROWS)))
-def test_a_row_is_known_by_the_name_of_its_job(number: int) -> None:
+def test_a_row_is_known_by_the_name_of_its_job_and_within_a_job_by_its_script(number: int) -> None:
     identity = identify_in(github.render(log_of(number)))
     assert row(identity) == ROWS[number]
     assert "another revision" not in identity.why
-
-
-def test_names_are_the_matrix_values_in_order_without_the_empty_ones() -> None:
-    assert [candidate.names for candidate in EVERY[:4]] == [
-        ("ckpt (4, test_ckpt.py)",),
-        ("ckpt (4, test_ckpt.py, --async-save)",),
-        ("ckpt (4, test_ckpt.py, --async-save, 0)",),
-        ("ckpt (8, test_ppo.py)",),
-    ]
+    assert row(identify_in(b"", job_name=f"nightly / {EVERY[number].names[0]}")) == ROWS[number], "of a called workflow"
+    of_job = EVERY[:4] if number < 4 else EVERY[4:]
+    pasted = github.without_prefix(log_of(number, name=""))
+    assert row(identify_in(pasted, of_job)) == ROWS[number]
+    hidden = pasted.replace(b"async", b"***").replace(b"acme", b"***")
+    assert row(identify_in(hidden, of_job)) == ROWS[number], "a secret may hide any part of a script"
+    renamed = log_of(number, name=f"{ROWS[number][0]} (9, changed since)")
+    assert row(identify_in(github.render(renamed))) == ROWS[number]
+    assert row(identify_in(github.from_gh(log_of(number), failed=True), job_name="")) is None, (
+        "two jobs have that script"
+    )
 
 
 NAMES: list[tuple[str, list[str]]] = [
@@ -130,10 +129,7 @@ NAMES: list[tuple[str, list[str]]] = [
     ("name: Test ${{ matrix.a }}\n    strategy: {matrix: {a: [x], b: [y]}}", ["Test x"]),
     ("name: On ${{ github.event.issue.number }}x", ["On x"]),
     # What `include` adds to a combination is not in the name; a combination of its own is.
-    (
-        "strategy: {matrix: {a: [x, y], include: [{a: x, more: 1}, {a: z, more: 2}]}}",
-        ["j (x)", "j (y)", "j (z, 2)"],
-    ),
+    ("strategy: {matrix: {a: [x, y], include: [{a: x, more: 1}, {a: z, more: 2}]}}", ["j (x)", "j (y)", "j (z, 2)"]),
     ("strategy: {matrix: {include: [{a: x, b: {c: 1, d: [2, 3]}}]}}", ["j (x, 1, 2, 3)"]),
     ("strategy: {matrix: {a: ['', null]}}", ["j", "j"]),
     ("timeout-minutes: 3", ["j"]),
@@ -146,18 +142,6 @@ def test_a_job_is_called_as_github_calls_it(job: str, names: list[str]) -> None:
     assert [name for candidate in of(flow) for name in candidate.names] == names
 
 
-CUT: list[tuple[str, str]] = [
-    ("a" * 100, "a" * 100),
-    ("a" * 101, "a" * 97 + "..."),
-    ("a" * 96 + "😀😀😀", "a" * 96 + "..."),  # half of a pair is no character
-]
-
-
-@pytest.mark.parametrize(("name", "shown"), CUT)
-def test_a_long_name_is_cut_as_github_cuts_it(name: str, shown: str) -> None:
-    assert shortened_name(name) == shown
-
-
 LONG = "--" + "x" * 120
 
 
@@ -166,53 +150,17 @@ def long_rows(*ends: str) -> list[RowCandidate]:
     return of(read_workflow(TEXT.replace(CKPT, "\n" + entries), "w.yml"), HERE, "ckpt")
 
 
-@pytest.mark.parametrize(
-    "shown", [shortened_name(f"ckpt (t.py, {LONG}a)"), f"ckpt (t.py, {LONG}a)", f"ckpt (t.py, {LONG[:60]}…"]
-)
-def test_a_cut_name_is_enough_where_no_other_begins_so(shown: str) -> None:
+SHOWN = [shortened_name(f"ckpt (t.py, {LONG}a)"), f"ckpt (t.py, {LONG}a)", f"ckpt (t.py, {LONG[:60]}…"]
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_name_is_cut_as_github_cuts_it_and_is_enough_where_no_other_begins_so(shown: str) -> None:
     identity = identify_row(RecoveredJob(job_name=shown), long_rows("a"))
     assert identity.row is not None and identity.row.args == f"{LONG}a"
-
-
-def test_a_cut_name_that_two_rows_have_chooses_none() -> None:
-    identity = identify_row(RecoveredJob(job_name=shortened_name(f"ckpt (t.py, {LONG}a)")), long_rows("a", "b"))
+    identity = identify_row(RecoveredJob(job_name=SHOWN[0]), long_rows("a", "b"))
     assert (identity.row, [candidate.args[-1] for candidate in identity.nearest]) == (None, ["a", "b"])
-
-
-def test_a_called_workflow_puts_its_callers_name_in_front() -> None:
-    assert row(identify_in(b"", job_name="nightly / ckpt (8, test_ppo.py)")) == ("ckpt", "ppo")
-
-
-@pytest.mark.parametrize("number", range(4))
-def test_without_a_name_the_scripts_tell_the_row(number: int) -> None:
-    identity = identify_row(
-        parse_job(split_lines(github.without_prefix(log_of(number, name="")).splitlines())), EVERY[:4]
-    )
-    assert row(identity) == ROWS[number]
-
-
-@pytest.mark.parametrize("number", range(8))
-def test_rows_of_two_jobs_with_one_script_differ_by_name_alone(number: int) -> None:
-    identity = identify_in(github.from_gh(log_of(number), failed=True), job_name="")
-    assert identity.row is None
-    assert [(candidate.job, candidate.row) for candidate in identity.nearest] == [
-        ROWS[number % 4],
-        ROWS[number % 4 + 4],
-    ]
-    assert identity.why.endswith("2 rows fit")
-
-
-def test_the_name_of_an_unknown_job_matches_no_row() -> None:
-    identity = identify_row(
-        parse_job(split_lines(github.render(log_of(0, name="changed (4, x)")).splitlines())), EVERY[:4]
-    )
-    assert (identity.row, [candidate.row for candidate in identity.nearest]) == (None, ["ckpt"])
-    assert "no row's job is called 'changed (4, x)'" in identity.why
-
-
-def test_a_row_whose_name_changed_since_is_known_by_its_script_within_its_job() -> None:
-    identity = identify_in(github.render(log_of(5, name="twin (9, test_ckpt.py, --async-save)")))
-    assert row(identity) == ROWS[5]
+    cut = {"a" * 100: "a" * 100, "a" * 101: "a" * 97 + "...", "a" * 96 + "😀😀😀": "a" * 96 + "..."}
+    assert {name: shortened_name(name) for name in cut} == cut, "half of a pair is no character"
 
 
 def test_a_name_that_fits_and_a_script_that_does_not_is_reported() -> None:
@@ -224,57 +172,31 @@ def test_a_name_that_fits_and_a_script_that_does_not_is_reported() -> None:
 
 
 def test_another_revisions_script_still_names_its_test() -> None:
-    script = "python tests/test_ckpt.py --async-save\n# changed since"
-    step = RecoveredStep("Execute", 1, script=script, env={"EVAL": "1"})
-    assert row(identify_row(RecoveredJob(steps=(step,)), EVERY[:4])) == ROWS[1]
-    plain = dataclasses.replace(step, script="python tests/test_ckpt.py\n# changed since")
-    assert row(identify_row(RecoveredJob(steps=(plain,)), EVERY[:4])) == ROWS[0]
-    like = dataclasses.replace(step, script="python tests/my_test_ckpt.py\n# changed since")
-    assert row(identify_row(RecoveredJob(steps=(like,)), EVERY[:4])) is None
-
-
-def test_a_secret_may_hide_any_part_of_a_script() -> None:
-    log = github.without_prefix(log_of(1)).replace(b"async", b"***").replace(b"acme", b"***")
-    assert (
-        row(identify_row(dataclasses.replace(parse_job(split_lines(log.splitlines())), job_name=""), EVERY[:4]))
-        == ROWS[1]
-    )
+    tests = {"test_ckpt.py --async-save": ROWS[1], "test_ckpt.py": ROWS[0], "my_test_ckpt.py": None}
+    for test, known in tests.items():
+        step = RecoveredStep("Execute", 1, script=f"python tests/{test}\n# changed since", env={"EVAL": "1"})
+        assert row(identify_row(RecoveredJob(steps=(step,)), EVERY[:4])) == known
 
 
 def test_a_step_that_a_program_made_up_chooses_no_other_row() -> None:
-    forged = tuple(github.without_prefix(log_of(3)).splitlines())
     job = log_of(0)
-    steps = (job.steps[0], dataclasses.replace(job.steps[1], output=forged))
-    identity = identify_in(github.render(dataclasses.replace(job, steps=steps)))
-    assert row(identity) == ROWS[0]
-    unnamed = identify_row(
-        dataclasses.replace(
-            parse_job(split_lines(github.render(dataclasses.replace(job, steps=steps)).splitlines())), job_name=""
-        ),
-        EVERY[:4],
-    )
-    assert row(unnamed) == ROWS[0]
+    forged = dataclasses.replace(job.steps[1], output=tuple(github.without_prefix(log_of(3)).splitlines()))
+    log = github.render(dataclasses.replace(job, steps=(job.steps[0], forged)))
+    assert row(identify_in(log)) == row(identify_in(log, EVERY[:4], job_name="")) == ROWS[0]
 
 
-NOTHING: list[tuple[RecoveredJob, list[RowCandidate]]] = [
-    (RecoveredJob(), EVERY),
-    (RecoveredJob(job_name="ckpt (8, test_ppo.py)"), []),
-    (RecoveredJob(steps=(RecoveredStep("Run ls", 1, script="ls"),)), EVERY),
-]
-
-
-@pytest.mark.parametrize(("recovered", "candidates"), NOTHING)
-def test_without_evidence_no_row_is_chosen(recovered: RecoveredJob, candidates: list[RowCandidate]) -> None:
-    identity = identify_row(recovered, candidates)
-    assert identity.row is None
-    assert identity.why
-
-
-def test_rows_with_names_like_it_are_near() -> None:
-    identity = identify_in(b"", job_name="ckpt2 (8, test_ppo.py)")
-    assert identity.row is None
-    assert ("ckpt", "ppo") in [(candidate.job, candidate.row) for candidate in identity.nearest]
-    assert len(identity.nearest) < len(EVERY)
+def test_without_evidence_no_row_is_chosen_and_those_like_it_are_near() -> None:
+    ls = RecoveredJob(steps=(RecoveredStep("Run ls", 1, script="ls"),))
+    nothing = [(RecoveredJob(), EVERY), (RecoveredJob(job_name="ckpt (8, test_ppo.py)"), []), (ls, EVERY)]
+    for recovered, candidates in nothing:
+        identity = identify_row(recovered, candidates)
+        assert identity.row is None and identity.why
+    unknown = identify_in(github.render(log_of(0, name="changed (4, x)")), EVERY[:4])
+    assert (unknown.row, [candidate.row for candidate in unknown.nearest]) == (None, ["ckpt"])
+    assert "no row's job is called 'changed (4, x)'" in unknown.why
+    like = identify_in(b"", job_name="ckpt2 (8, test_ppo.py)")
+    assert like.row is None and len(like.nearest) < len(EVERY)
+    assert ("ckpt", "ppo") in [(candidate.job, candidate.row) for candidate in like.nearest]
 
 
 def test_the_failed_steps_alone_tell_the_commit_by_what_the_workflow_makes_of_it() -> None:
@@ -306,15 +228,7 @@ def test_a_variable_tells_the_commit_where_it_is_made_of_nothing_else(
     job = dataclasses.replace(FLOW.jobs["ckpt"], env={"V": raw})
     with_commit = commit_from_variables(recovered, FLOW, job)
     assert (with_commit.commit, with_commit.pull_request) == learnt
-
-
-def test_a_commit_from_the_checkout_is_kept() -> None:
-    recovered = RecoveredJob(
-        commit="a" * 40, steps=(RecoveredStep("Run x", 1, script="x", env={"COMMIT": "b" * 40 + "_1"}),)
-    )
-    assert commit_from_variables(recovered, FLOW, FLOW.jobs["ckpt"]) == recovered
-
-
-def test_the_logs_situation_is_the_jobs() -> None:
-    context = context_of_log(RecoveredJob(commit="a" * 40, workspace="/w"), dataclasses.replace(HERE, repository="o/r"))
+    known = dataclasses.replace(recovered, commit="a" * 40, workspace="/w")
+    assert commit_from_variables(known, FLOW, job) == known, "a commit from the checkout is kept"
+    context = context_of_log(known, dataclasses.replace(HERE, repository="o/r"))
     assert (context.sha, context.workspace, context.repository) == ("a" * 40, "/w", "o/r")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from ci_tasks.features.ci_logs.parse.job_parser import parse_job
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.features.ci_logs.parse.split_lines import split_lines
+from tests.features.ci_logs.parse import github_format as github
 
-github = sys.modules["ci_tasks_tests_github_format"]
 IMAGE, DIGEST, OTHER = "acme/trainer:latest", "sha256:" + "d" * 64, "sha256:" + "0" * 64
 DOCKER = (
     'docker run --pull=always --rm \\\n  -e TEST_FILE="test_a.py" --gpus all \\\n  acme/trainer:latest bash -c "\n  x"'
@@ -36,37 +35,29 @@ def parsed(*steps: Any, **more: Any) -> RecoveredJob:
     return recovered(github.render(job(*steps, **more)))
 
 
-def test_the_set_up_names_the_job_and_its_runner() -> None:
-    parsed_job = parsed(runner_name="gpu box 7")
-    assert (parsed_job.job_name, parsed_job.runner_name) == (NAME, "gpu box 7")
-
-
-def test_the_first_word_on_a_matter_counts() -> None:
-    assert recovered(b"Complete job name: a\nComplete job name: b\n").job_name == "a"
-
-
 def test_older_runners_say_where_the_job_is_defined() -> None:
-    log = (
-        b"Requested labels: self-hosted\nJob defined at: acme/trainer/.github/workflows/ci.yml@refs/pull/5/merge\n"
-        b"Job is about to start running on the runner: box-1 (organization)\n"
-    )
-    parsed_job = recovered(log)
-    assert (parsed_job.repository, parsed_job.workflow) == ("acme/trainer", ".github/workflows/ci.yml")
-    assert (parsed_job.ref, parsed_job.pull_request, parsed_job.runner_name) == ("refs/pull/5/merge", 5, "box-1")
+    log = b"Job defined at: acme/trainer/.github/workflows/ci.yml@refs/pull/5/merge\n"
+    log += b"Job is about to start running on the runner: box-1 (organization)\n"
+    has(recovered(log), repository="acme/trainer", workflow=".github/workflows/ci.yml", runner_name="box-1")
+    has(recovered(log), ref="refs/pull/5/merge", pull_request=5)
 
 
-def test_the_checkout_of_a_pull_request_gives_the_merge_commit_and_its_parents() -> None:
-    parsed_job = parsed(
-        commit="c" * 40, pull_request=71, merge=("1" * 40, "2" * 40), repository="acme/x", workspace="/w/x"
-    )
-    assert (parsed_job.repository, parsed_job.commit, parsed_job.workspace) == ("acme/x", "c" * 40, "/w/x")
-    assert (parsed_job.ref, parsed_job.pull_request) == ("refs/pull/71/merge", 71)
-    assert (parsed_job.merge_head, parsed_job.merge_base) == ("1" * 40, "2" * 40)
+def has(parsed_job: RecoveredJob, **facts: Any) -> None:
+    assert {name: getattr(parsed_job, name) for name in facts} == facts
 
 
-def test_the_checkout_of_a_branch_has_no_pull_request() -> None:
-    parsed_job = parsed(commit="c" * 40)
-    assert (parsed_job.ref, parsed_job.pull_request, parsed_job.merge_head) == ("refs/heads/main", None, "")
+def test_the_set_up_and_the_checkout_give_job_runner_and_commit() -> None:
+    given = {
+        "repository": "acme/x",
+        "commit": "c" * 40,
+        "workspace": "/w/x",
+        "pull_request": 71,
+        "runner_name": "box 7",
+    }
+    merge = {"merge_head": "1" * 40, "merge_base": "2" * 40, "ref": "refs/pull/71/merge"}
+    has(parsed(merge=("1" * 40, "2" * 40), **given), job_name=NAME, **given, **merge)
+    has(parsed(commit="c" * 40), ref="refs/heads/main", pull_request=None, merge_head="")
+    has(recovered(b"Complete job name: a\nComplete job name: b\n"), job_name="a")
 
 
 CHECKOUT = b"##[group]Run actions/checkout@v2\nwith:\n  repository: a/b\n##[endgroup]\n"
@@ -96,15 +87,13 @@ def test_the_commit_is_found_in_what_every_version_of_checkout_prints(output: by
 SHA = b"c" * 40
 REFS: list[tuple[bytes, str, int | None]] = [
     (b"git fetch --depth=1 origin +" + SHA + b":refs/remotes/pull/3/merge", "refs/pull/3/merge", 3),
-    (
-        b"git fetch origin +refs/heads/*:refs/remotes/origin/* +" + SHA + b":refs/remotes/pull/3/merge",
-        *("refs/pull/3/merge", 3),
-    ),
+    (b"git fetch origin +refs/heads/*:refs/remotes/origin/* +" + SHA + b":refs/remotes/pull/3/merge",
+     *("refs/pull/3/merge", 3)),
     (b"git fetch origin +" + SHA + b":refs/tags/v1", "refs/tags/v1", None),
     (b"git checkout --progress --force refs/remotes/pull/3/merge", "refs/pull/3/merge", 3),
     (b"git checkout --progress --force -B main refs/remotes/origin/main", "refs/heads/main", None),
     (b"git checkout --progress --force " + SHA, "", None),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("command", "ref", "number"), REFS)
@@ -119,11 +108,6 @@ def test_a_checkout_into_a_directory_beside_is_not_the_code_under_test() -> None
     assert (parsed_job.repository, parsed_job.commit) == ("a/b", "2222222")
 
 
-def test_a_docker_run_gives_image_and_digest() -> None:
-    parsed_job = parsed(step(*github.pulled(IMAGE, DIGEST), "output"))
-    assert (parsed_job.image, parsed_job.digest) == (IMAGE, DIGEST)
-
-
 PULLS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("docker run img", github.pulled("img:latest", DIGEST), "img", DIGEST),
     ("docker run docker.io/library/img:1", github.pulled("img:1", DIGEST), "docker.io/library/img:1", DIGEST),
@@ -136,59 +120,47 @@ PULLS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("set -euo pipefail\ndocker run img:1", github.pulled("img:1", DIGEST), "img:1", DIGEST),
     ("set -e\ndocker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
     # What is no whole pull is no pull.
-    (
-        "true\ndocker run img:1",
-        ("1: Pulling from img", "some words", f"Digest: {DIGEST}", "Status: Image is up to date for img:1"),
-        *("img:1", ""),
-    ),
+    ("true\ndocker run img:1",
+     ("1: Pulling from img", "some words", f"Digest: {DIGEST}", "Status: Image is up to date for img:1"),
+     *("img:1", "")),
     ("true\ndocker run img:1", (f"Digest: {DIGEST}", "Status: Image is up to date for img:1"), "img:1", ""),
     # A container that speaks is past the pull, whatever it prints; the first pull of an image counts.
     ("docker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
     ("docker run img:1", (*github.pulled("img:1", DIGEST), *github.pulled("img:1", OTHER)), "img:1", DIGEST),
     ("echo docker", (), "", ""),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("script", "output", "image", "digest"), PULLS)
 def test_the_digest_is_that_of_the_pull_of_the_image_that_ran(
     script: str, output: tuple[str, ...], image: str, digest: str
 ) -> None:
-    parsed_job = parsed(step(*output, script=script))
-    assert (parsed_job.image, parsed_job.digest) == (image, digest)
+    has(parsed(step(*output, script=script)), image=image, digest=digest)
 
 
-def test_a_pull_in_a_step_of_its_own_counts() -> None:
+def test_a_pull_in_a_step_of_its_own_and_that_of_a_jobs_container_count() -> None:
     pull = github.Step("Pull", f"docker pull {IMAGE}", output=github.pulled(IMAGE, DIGEST))
-    assert parsed(pull, step("output")).digest == DIGEST
+    has(parsed(pull, step("output")), image=IMAGE, digest=DIGEST)
+    in_container = parsed(step(script="pytest"), container=IMAGE, options="--gpus all --shm-size=16g", digest=DIGEST)
+    has(in_container, image=IMAGE, digest=DIGEST)
 
 
-def test_a_job_in_a_container_gives_the_runners_docker_create() -> None:
-    parsed_job = parsed(step(script="pytest"), container=IMAGE, options="--gpus all --shm-size=16g", digest=DIGEST)
-    assert (parsed_job.image, parsed_job.digest) == (IMAGE, DIGEST)
-
-
-def test_the_script_and_environment_of_a_step_are_those_that_the_runner_shows() -> None:
+def test_the_script_and_environment_of_a_step_are_those_that_the_runner_shows_with_or_without_colour() -> None:
     env = {"A": "1", "EMPTY": "", "TWO": "one\n  B: two", "WANDB_API_KEY": "***", "URL": "http://u:***@h"}
     script = "\n  # a comment\nshell: is a word here\n\n##[endgroup]\necho 'x'  "
     parsed_job = parsed(step(script=script + "\n\n", env=env, shell="/usr/bin/python3 {0}"))
     (ran,) = parsed_job.scripts
     assert (ran.script, ran.env) == (script, env)
     assert ran.masked == ("WANDB_API_KEY", "URL")
-
-
-def test_the_script_is_read_without_its_colour() -> None:
     log = github.render(job(step(script="shell: x\npytest a", env={"A": "1"})))
-    colourless = log.replace(b"\x1b[36;1m", b"").replace(b"\x1b[0m", b"")
-    (ran,) = recovered(colourless).scripts
+    (ran,) = recovered(log.replace(b"\x1b[36;1m", b"").replace(b"\x1b[0m", b"")).scripts
     assert (ran.script, ran.env) == ("shell: x\npytest a", {"A": "1"})
 
 
 def test_an_action_is_a_step_without_a_script() -> None:
     parsed_job = parsed(github.Step("Set up", uses="actions/setup-python@v5", inputs={"python-version": "3.10"}))
-    assert [(step.uses, step.script) for step in parsed_job.steps] == [
-        ("actions/checkout@v4", ""),
-        ("actions/setup-python@v5", ""),
-    ]
+    uses = ["actions/checkout@v4", "actions/setup-python@v5"]
+    assert [(step.uses, step.script) for step in parsed_job.steps] == [(name, "") for name in uses]
 
 
 def test_the_job_lasts_from_the_first_timestamp_to_the_last() -> None:
@@ -219,48 +191,31 @@ def test_a_step_ends_as_the_runner_says(
     parsed_job = recovered(github.from_gh(job(step("x", **ending))))
     last = parsed_job.steps[-1]
     assert (last.outcome, last.exit_code, last.minutes) == outcome
-    assert (parsed_job.conclusion, parsed_job.exit_code) == (conclusion, outcome[1])
-    assert parsed_job.failed_step == ("Execute" if outcome[0] else "")
+    failed = "Execute" if outcome[0] else ""
+    has(parsed_job, conclusion=conclusion, exit_code=outcome[1], failed_step=failed)
+    assert "timeout" not in ending or parsed(step("x", **ending)).failed_step == failed
 
 
-def test_a_timeout_names_the_step_in_a_raw_log_too() -> None:
-    assert parsed(step("x", timeout=5)).failed_step == "Execute"
-
-
-def test_an_image_that_cannot_be_pulled_fails_the_containers_and_no_step() -> None:
+def test_what_fails_need_not_be_a_script() -> None:
     log = github.render(job(container=IMAGE))
     broken = log[: log.index(b"create --name x_1")].rsplit(b"\n", 1)[0]
     broken += b"\n2026-01-02T03:04:05.0000000Z ##[error]Docker pull failed with exit code 1\n"
-    parsed_job = recovered(broken)
-    assert (parsed_job.failed_step, parsed_job.exit_code, parsed_job.conclusion) == (
-        "Initialize containers",
-        None,
-        "failure",
+    has(recovered(broken), failed_step="Initialize containers", exit_code=None, conclusion="failure", digest="")
+    action = recovered(CHECKOUT + b"##[error]fatal: repository not found\nPost job cleanup.\n")
+    has(action, failed_step="Run actions/checkout@v2", exit_code=None)
+    has(
+        parsed(step("##[error]something to look at", "fine"), step("fine", script="true")),
+        failed_step="",
+        conclusion="",
     )
-    assert (parsed_job.image, parsed_job.digest) == (IMAGE, "")
 
 
-def test_an_action_that_shows_an_error_at_the_end_failed() -> None:
-    failed = recovered(CHECKOUT + b"##[error]fatal: repository not found\nPost job cleanup.\n")
-    assert (failed.failed_step, failed.exit_code) == ("Run actions/checkout@v2", None)
-
-
-def test_an_error_that_a_passing_step_shows_leaves_the_conclusion_open() -> None:
-    parsed_job = parsed(step("##[error]something to look at", "fine"), step("fine", script="true"))
-    assert (parsed_job.failed_step, parsed_job.conclusion) == ("", "")
-
-
+SHUTDOWN = "The runner has received a shutdown signal."
 ERROR_LINES: list[tuple[tuple[str, ...], tuple[str, int | None, str]]] = [
-    (("##[error]Process completed with exit code 0.",), ("", None, "Process completed with exit code 0.")),
-    (
-        ("##[error]Process completed with exit code 7.", "##[error]something else"),
-        ("failure", 7, "Process completed with exit code 7."),
-    ),
+    (("Process completed with exit code 0.",), ("", None, "Process completed with exit code 0.")),
+    (("Process completed with exit code 7.", "else"), ("failure", 7, "Process completed with exit code 7.")),
     # Both are the runner's words when its machine is taken away.
-    (
-        ("##[error]The runner has received a shutdown signal.", "##[error]The operation was canceled."),
-        ("runner lost", None, "The runner has received a shutdown signal."),
-    ),
+    ((SHUTDOWN, "The operation was canceled."), ("runner lost", None, SHUTDOWN)),
 ]
 
 
@@ -268,17 +223,13 @@ ERROR_LINES: list[tuple[tuple[str, ...], tuple[str, int | None, str]]] = [
 def test_of_several_errors_the_one_that_ends_the_step_counts(
     output: tuple[str, ...], ending: tuple[str, int | None, str]
 ) -> None:
-    last = parsed(step(*output)).steps[-1]
+    last = parsed(step(*(f"##[error]{line}" for line in output))).steps[-1]
     assert (last.outcome, last.exit_code, last.error) == ending
 
 
 def test_an_error_in_gh_column_of_another_step_is_not_the_steps() -> None:
-    log = (
-        github.from_gh(job())
-        + f"{NAME}\tComplete job\t".encode()
-        + b"2026-01-02T03:04:05.0000000Z ##[error]The operation was canceled.\n"
-    )
-    assert recovered(log).steps[-1].outcome == ""
+    other = f"{NAME}\tComplete job\t2026-01-02T03:04:05.0000000Z ##[error]The operation was canceled.\n"
+    assert recovered(github.from_gh(job()) + other.encode()).steps[-1].outcome == ""
 
 
 TABLE = (
@@ -295,23 +246,18 @@ def test_gpus_and_driver_are_those_that_were_printed_first() -> None:
     assert parsed_job.gpu_models == ("NVIDIA H100 80GB HBM3",) * 2
 
 
+INSTALLED = "Successfully installed nvidia-cublas-cu12-12.4.5 torch-2.9.0+cu128 typing_extensions-4.1"
+LISTED = (
+    "Package    Version    Editable project location",
+    "---------- ---------",
+    "ray        2.50.0",
+    "trainer  0.1 /w",
+)
 PACKAGES: list[tuple[tuple[str, ...], dict[str, str]]] = [
-    (
-        ("Successfully installed nvidia-cublas-cu12-12.4.5 torch-2.9.0+cu128 typing_extensions-4.1",),
-        {"nvidia-cublas-cu12": "12.4.5", "torch": "2.9.0+cu128", "typing-extensions": "4.1"},
-    ),
+    ((INSTALLED,), {"nvidia-cublas-cu12": "12.4.5", "torch": "2.9.0+cu128", "typing-extensions": "4.1"}),
     (("ray==2.50.0", "numpy==2.1.0"), {"ray": "2.50.0", "numpy": "2.1.0"}),
     ((" + ray==2.50.0", "x ray==1"), {"ray": "2.50.0"}),
-    (
-        (
-            "Package    Version    Editable project location",
-            "---------- ---------",
-            "ray        2.50.0",
-            "trainer  0.1 /w",
-        )
-        + ("Done", "loss 0.5"),
-        {"ray": "2.50.0", "trainer": "0.1"},
-    ),
+    ((*LISTED, "Done", "loss 0.5"), {"ray": "2.50.0", "trainer": "0.1"}),
     (("Successfully installed ray-1.0", "Successfully installed ray-2.0"), {"ray": "2.0"}),
 ]
 
@@ -328,29 +274,24 @@ def test_every_form_of_a_log_tells_the_same() -> None:
     named = recovered(github.from_gh(whole))
     assert (named.failed_step, raw.failed_step) == ("Execute", "Run docker run --pull=always --rm \\")
     pasted = recovered(github.without_prefix(whole))
-    same = (
-        "job_name",
-        "commit",
-        "pull_request",
-        "merge_head",
-        "image",
-        "digest",
-        "exit_code",
-        "packages",
-    )
+    same = ("job_name", "commit", "pull_request", "merge_head", "image", "digest", "exit_code", "packages")
     for field in same:
         assert getattr(raw, field) == getattr(named, field) == getattr(pasted, field)
     assert [step.script for step in raw.scripts] == [step.script for step in pasted.scripts]
 
 
-def test_the_failed_steps_alone_tell_of_themselves() -> None:
-    parsed_job = recovered(github.from_gh(job(step(*github.pulled(IMAGE, DIGEST), exit_code=2)), failed=True))
-    assert (parsed_job.job_name, parsed_job.failed_step, parsed_job.exit_code) == (NAME, "Execute", 2)
-    assert (parsed_job.digest, parsed_job.commit, parsed_job.conclusion) == (DIGEST, "", "failure")
-
-
-def test_a_run_log_of_our_own_is_read() -> None:
-    step = b"##[group]Run Execute\ncd x\ndocker run img:1\n##[endgroup]\nboom\n"
-    parsed_job = recovered(step + b"##[error]Process completed with exit code 4.\n")
-    assert (parsed_job.failed_step, parsed_job.exit_code, parsed_job.image) == ("Run Execute", 4, "img:1")
+def test_the_failed_steps_alone_tell_of_themselves_and_so_does_a_log_of_our_own() -> None:
+    log = github.from_gh(job(step(*github.pulled(IMAGE, DIGEST), exit_code=2)), failed=True)
+    has(
+        recovered(log),
+        job_name=NAME,
+        failed_step="Execute",
+        exit_code=2,
+        digest=DIGEST,
+        commit="",
+        conclusion="failure",
+    )
+    ours = b"##[group]Run Execute\ncd x\ndocker run img:1\n##[endgroup]\nboom\n"
+    parsed_job = recovered(ours + b"##[error]Process completed with exit code 4.\n")
+    has(parsed_job, failed_step="Run Execute", exit_code=4, image="img:1")
     assert parsed_job.scripts[0].script == "cd x\ndocker run img:1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,8 +9,7 @@ from hypothesis import strategies as st
 
 from ci_tasks.features.ci_logs.parse.job_parser import AFTER_STEPS, parse_job
 from ci_tasks.features.ci_logs.parse.split_lines import split_lines
-
-github = sys.modules["ci_tasks_tests_github_format"]
+from tests.features.ci_logs.parse import github_format as github
 
 # Text without what ends a line (for .NET too), without control characters, which are not shown, and without a byte
 # order mark, with which GitHub begins a page: it is none of a line's text.
@@ -42,22 +40,17 @@ TRICKS = st.sampled_from(
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Any:
-    steps = draw(st.lists(SCRIPT, min_size=1, max_size=3))
-    last = len(steps) - 1
-    exit_code = draw(st.integers(1, 255))
+    scripts = draw(st.lists(SCRIPT, min_size=1, max_size=3))
+    codes = [*[0] * (len(scripts) - 1), draw(st.integers(1, 255))]
+    steps = []
+    for number, (script, code) in enumerate(zip(scripts, codes, strict=True)):
+        output, seconds = tuple(draw(st.lists(SPOKEN | TRICKS, max_size=5))), draw(st.integers(1, 5000))
+        steps.append(
+            github.Step(f"Step {number}", script, env=draw(ENV), output=output, exit_code=code, seconds=seconds)
+        )
     return github.Job(
         draw(LINE.filter(lambda text: text.strip() == text != "")),
-        tuple(
-            github.Step(
-                f"Step {number}",
-                script,
-                env=draw(ENV),
-                output=tuple(draw(st.lists(SPOKEN | TRICKS, max_size=5))),
-                exit_code=exit_code if number == last else 0,
-                seconds=draw(st.integers(1, 5000)),
-            )
-            for number, script in enumerate(steps)
-        ),
+        tuple(steps),
         repository=f"{draw(NAMES)}/{draw(NAMES)}",
         commit=draw(SHA),
         pull_request=draw(st.none() | st.integers(1, 99999)),
@@ -75,19 +68,15 @@ def recovered(log: bytes) -> Any:
 @given(jobs())
 def test_what_went_into_a_log_comes_out_of_it(job: Any) -> None:
     parsed_job = recovered(github.render(job))
-    assert (parsed_job.job_name, parsed_job.runner_name, parsed_job.repository) == (
-        job.name,
-        job.runner_name,
-        job.repository,
-    )
-    assert (parsed_job.commit, parsed_job.ref, parsed_job.pull_request) == (job.commit, job.ref, job.pull_request)
+    for name in ("runner_name", "repository", "commit", "ref", "pull_request", "started"):
+        assert getattr(parsed_job, name) == getattr(job, name)
+    assert parsed_job.job_name == job.name
     if job.pull_request:
         assert (parsed_job.merge_head, parsed_job.merge_base) == job.merge
     assert [(script.script, script.env) for script in parsed_job.scripts] == [
         (step.script.rstrip("\n"), dict(step.env)) for step in job.steps
     ]
     assert (parsed_job.exit_code, parsed_job.conclusion) == (job.steps[-1].exit_code, "failure")
-    assert parsed_job.started == job.started
 
 
 @settings(max_examples=60)

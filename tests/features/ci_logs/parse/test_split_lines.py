@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from ci_tasks.features.ci_logs.parse.split_lines import JobInLog, LogLine, jobs_in, split_lines
@@ -9,11 +11,6 @@ from ci_tasks.features.ci_logs.parse.split_lines import JobInLog, LogLine, jobs_
 STAMP = b"2026-01-02T03:04:05.5000000Z "
 AT = 1_767_323_045.5
 BOM = b"\xef\xbb\xbf"
-
-
-def single_line(raw: bytes) -> LogLine:
-    (line,) = split_lines([raw])
-    return line
 
 
 FORMS: list[tuple[bytes, LogLine]] = [
@@ -41,7 +38,8 @@ FORMS: list[tuple[bytes, LogLine]] = [
 
 @pytest.mark.parametrize(("raw", "line"), FORMS)
 def test_a_line_of_any_form_is_read(raw: bytes, line: LogLine) -> None:
-    assert single_line(raw) == line
+    assert list(split_lines([raw])) == [line]
+    assert next(split_lines(itertools.repeat(raw))) == line, "reading is a stream"
 
 
 def test_the_first_prefix_settles_the_form_so_that_no_text_can_pretend_another() -> None:
@@ -56,21 +54,6 @@ def test_a_value_with_a_newline_goes_on_in_the_step_of_the_line_before() -> None
     assert lines[1:] == [LogLine(2, b"2", None, "job", "Step"), LogLine(3, b"elsewhere")]
 
 
-def test_lines_are_numbered_as_in_the_input() -> None:
-    raw = [b"$ gh run view --log\n", b"j\ts\t" + STAMP + b"a\n", b"j\ts\t" + STAMP + b"b\n"]
-    assert [(line.number, line.text) for line in split_lines(raw)][1:] == [(2, b"a"), (3, b"b")]
-
-
-def test_reading_is_a_stream() -> None:
-    def endless() -> object:
-        while True:
-            yield STAMP + b"text\n"
-
-    lines = split_lines(endless())  # type: ignore[arg-type]
-    assert next(lines).number == 1
-    assert next(lines).number == 2
-
-
 TWO_JOBS = [
     *(b"a (1)\tset\t" + STAMP + b"fine\n", b"a (1)\trun\t" + STAMP + b"##[error]Process completed with exit code 1.\n"),
     *(b"a (2)\trun\t" + STAMP + b"fine\n", b"a (2)\trun\tmore\n"),
@@ -79,14 +62,7 @@ TWO_JOBS = [
 
 
 def test_the_jobs_of_a_log_can_be_listed() -> None:
-    assert jobs_in(split_lines([b"$ gh run view\n", *TWO_JOBS])) == (
-        JobInLog("a (1)", failed=True),
-        JobInLog("a (2)", failed=False),
-        JobInLog("a (3)", failed=True),
-    )
-
-
-def test_a_raw_log_is_one_job_without_a_name() -> None:
-    assert jobs_in(split_lines([STAMP + b"a", STAMP + b"##[error]Process completed with exit code 0."])) == (
-        JobInLog("", failed=False),
-    )
+    jobs = jobs_in(split_lines([b"$ gh run view\n", *TWO_JOBS]))
+    assert jobs == (JobInLog("a (1)", failed=True), JobInLog("a (2)", failed=False), JobInLog("a (3)", failed=True))
+    raw = [STAMP + b"a", STAMP + b"##[error]Process completed with exit code 0."]
+    assert jobs_in(split_lines(raw)) == (JobInLog("", failed=False),), "a raw log is one job without a name"

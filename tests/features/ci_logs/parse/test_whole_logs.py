@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,9 +14,10 @@ import pytest
 
 from ci_tasks.errors import UsageError
 from ci_tasks.features.ci_logs.job_log import AnalysedLog, from_file
+from tests.features.ci_logs.parse import github_format as github
 
-github = sys.modules["ci_tasks_tests_github_format"]
-
+Read = Callable[..., AnalysedLog]
+Capture = pytest.CaptureFixture[str]
 FIRST, SECOND = "1" * 40, "2" * 40
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 MISSING = "ModuleNotFoundError: No module named 'flash_attn'"
@@ -78,7 +78,7 @@ def read(tmp_path: Path) -> Callable[..., AnalysedLog]:
 
 
 @pytest.mark.parametrize("raw", [row[1] for row in FORMS], ids=[row[0] for row in FORMS])
-def test_the_failed_job_of_a_log_in_any_form_is_found(raw: bytes, read: Callable[..., AnalysedLog]) -> None:
+def test_the_failed_job_of_a_log_in_any_form_is_found(raw: bytes, read: Read) -> None:
     log = read(raw)
     assert log.job.job_name == FAILED.name
     assert log.job.commit == SECOND
@@ -88,54 +88,14 @@ def test_the_failed_job_of_a_log_in_any_form_is_found(raw: bytes, read: Callable
     assert OOM.encode() in shown, "the line's number is that of the file"
 
 
-SAID = [
-    (github.render(BEFORE) + github.render(FAILED), "it has 2 attempts: the last one counts, from line "),
-    (github.render(PASSED) + github.render(FAILED), "of 2 jobs only 'unit (1, test_b.py)' failed: it is meant"),
-    (zipped(PASSED, FAILED), "of 2 jobs only 'unit (1, test_b.py)' failed: it is meant"),
-]
-
-
-@pytest.mark.parametrize(("raw", "message"), SAID)
-def test_which_one_was_taken_is_said(
-    raw: bytes, message: str, read: Callable[..., AnalysedLog], capsys: pytest.CaptureFixture[str]
-) -> None:
-    read(raw)
-    assert message in capsys.readouterr().err
-
-
-def test_a_job_can_be_named(read: Callable[..., AnalysedLog]) -> None:
-    raw = github.render(PASSED) + github.render(FAILED)
-    assert read(raw, PASSED.name).triage.verdict == "passed"
-    assert read(raw, FAILED.name).triage.cause == "cuda_oom"
-    with pytest.raises(UsageError, match="unit"):
-        read(raw, "another")
-
-
 @pytest.mark.parametrize("form", [github.render, github.from_gh])
-def test_a_log_of_one_job_is_not_read_as_another_ones(
-    form: Callable[[Any], bytes], read: Callable[..., AnalysedLog]
-) -> None:
-    assert read(form(FAILED), FAILED.name).triage.cause == "cuda_oom"
-    with pytest.raises(UsageError, match="another"):
-        read(form(FAILED), "another")
-
-
-def test_of_a_log_that_names_no_job_it_is_said_whose_it_is_taken_for(
-    read: Callable[..., AnalysedLog], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert read(OOM.encode(), FAILED.name).triage.cause == "cuda_oom"
-    assert f"it does not name its job: it is read as that of {FAILED.name!r}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("form", [github.render, github.from_gh])
-def test_an_attempt_can_be_chosen(
-    form: Callable[[Any], bytes], read: Callable[..., AnalysedLog], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_attempt_can_be_chosen(form: Callable[[Any], bytes], read: Read, capsys: Capture) -> None:
     raw = form(BEFORE) + form(FAILED)
     first = read(raw, attempt=1)
     assert (first.triage.text, first.job.commit) == (MISSING, FIRST)
     assert "it has 2 attempts: attempt 1 counts, from line " in capsys.readouterr().err
     assert read(raw, attempt=2) == read(raw)
+    assert "it has 2 attempts: the last one counts, from line " in capsys.readouterr().err
     with pytest.raises(UsageError, match="has 2 attempts of the job, not 3"):
         read(raw, attempt=3)
     with pytest.raises(UsageError, match="has 1 attempt of the job, not 2"):
@@ -146,22 +106,34 @@ OTHER = job("gpu (8, test_c.py)", OOM, code=1)
 
 
 @pytest.mark.parametrize("raw", [github.render(OTHER) + github.render(FAILED), zipped(PASSED, OTHER, FAILED)])
-def test_of_two_failed_jobs_none_is_guessed(raw: bytes, read: Callable[..., AnalysedLog]) -> None:
+def test_of_two_failed_jobs_none_is_guessed(raw: bytes, read: Read) -> None:
     with pytest.raises(UsageError) as error:
         read(raw)
     assert OTHER.name in error.value.hint and FAILED.name in error.value.hint
 
 
-def test_a_program_that_prints_a_runners_first_words_begins_no_attempt(read: Callable[..., AnalysedLog]) -> None:
+@pytest.mark.parametrize("raw", [github.render(PASSED) + github.render(FAILED), zipped(PASSED, FAILED)])
+def test_a_job_can_be_named_and_which_one_was_taken_is_said(raw: bytes, read: Read, capsys: Capture) -> None:
+    read(raw)
+    assert "of 2 jobs only 'unit (1, test_b.py)' failed: it is meant" in capsys.readouterr().err
+    assert read(raw, PASSED.name).triage.verdict == "passed"
+    for log in (raw, github.render(FAILED), github.from_gh(FAILED), OOM.encode()):
+        assert read(log, FAILED.name).triage.cause == "cuda_oom"
+    assert f"it does not name its job: it is read as that of {FAILED.name!r}" in capsys.readouterr().err
+    for log in (raw, github.render(FAILED), github.from_gh(FAILED)):
+        with pytest.raises(UsageError, match="another"):
+            read(log, "another")
+
+
+def test_numbers_that_are_text_stay(read: Read) -> None:
+    assert read(b"1 a\n2 b\n4 c\nValueError: 7\n").triage.line_no == 4
+    assert read(numbered(b"a\nb\n1000 c\nValueError: x\n")).triage.text == "ValueError: x"
+
+
+def test_a_program_that_prints_a_runners_first_words_begins_no_attempt(read: Read) -> None:
     forged = job(FAILED.name, "Current runner version: '2.1'", "Complete job name: x", OOM, code=1, commit=SECOND)
     log = read(github.render(forged))
     assert (log.job.job_name, log.job.commit) == (FAILED.name, SECOND)
-
-
-def test_numbers_that_are_text_stay(read: Callable[..., AnalysedLog]) -> None:
-    assert read(b"1 a\n2 b\n4 c\nValueError: 7\n").triage.line_no == 4
-    log = read(numbered(b"a\nb\n1000 c\nValueError: x\n"))
-    assert log.triage.text == "ValueError: x"
 
 
 HEADS = [
@@ -173,7 +145,7 @@ HEADS = [
 
 @pytest.mark.parametrize(("output", "commits"), HEADS)
 def test_a_head_outside_of_a_checkout_step_is_seen_but_not_believed_to_be_the_code(
-    output: list[str], commits: list[str], read: Callable[..., AnalysedLog]
+    output: list[str], commits: list[str], read: Read
 ) -> None:
     made = replace(job("unit", *output, OOM, code=1), checkout=False)
     for raw in (github.render(made), github.without_prefix(made), github.from_gh(made, failed=True, unknown=True)):

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ci_tasks.features.ci_logs.sources import github_client, http_errors
-
-if TYPE_CHECKING:
-    from tests.features.ci_logs.sources.github_server import (
-        REPO,
-        Server,
-        Serving,
-        Storage,
-        job,
-        leads_to,
-        run,
-        serving,
-    )
-else:
-    # Test files are imported by path (importmode=importlib), so a neighbour has to be as well.
-    _name = "ci_tasks_tests_github_server"
-    _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name("github_server.py"))
-    _server = sys.modules[_name] = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(_server)
-    from ci_tasks_tests_github_server import REPO, Server, Serving, Storage, job, leads_to, run, serving
+from tests.features.ci_logs.sources.github_server import (
+    REPO,
+    FakeTime,
+    Server,
+    Serving,
+    Storage,
+    job,
+    leads_to,
+    run,
+    serving,
+)
 
 LOG = b"".join(b"2025-11-02T10:00:00.0000000Z line %d of the log\n" % number for number in range(20_000))
 _VARIABLES = ("GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GITHUB_API_URL")
@@ -55,9 +44,7 @@ def servers() -> Iterator[tuple[Server, Server]]:
 
 @pytest.fixture
 def storage(servers: tuple[Server, Server]) -> Storage:
-    state = servers[1].now_for(Storage())
-    state.log = LOG
-    return state
+    return servers[1].now_for(Storage(LOG))
 
 
 @pytest.fixture
@@ -71,20 +58,6 @@ def api(monkeypatch: pytest.MonkeyPatch, servers: tuple[Server, Server], storage
     state.on(f"{REPO}/pulls", [])
     state.on(f"{REPO}/actions/jobs/9/logs", leads_to(storage))
     return state
-
-
-class FakeTime:
-    """Time that moves when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now, self.sleeps = 1_700_000_000.0, list[float]()
-
-    def time(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.sleeps.append(seconds)
-        self.now += seconds
 
 
 @pytest.fixture

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
 from ci_tasks.features.ci_logs.sources.failed_job import open_failed_job
 from ci_tasks.features.ci_logs.sources.github_records import WorkflowJob, WorkflowRun
+from tests.features.ci_logs.sources.github_server import REPO, Answer, FakeTime, Serving, Storage, job, leads_to, run
 
-if TYPE_CHECKING:
-    from tests.features.ci_logs.sources.conftest import FakeTime
-    from tests.features.ci_logs.sources.github_server import REPO, Answer, Serving, Storage, job, leads_to, run
-else:
-    from ci_tasks_tests_github_server import REPO, Answer, Serving, Storage, job, leads_to, run
-
-WEB = "https://github.com/THUDM/slime"
+WEB, API = "https://github.com/THUDM/slime", "https://api.github.com/repos/THUDM/slime"
 JOB = f"{WEB}/actions/runs/7/job/9"
 RUN = f"{WEB}/actions/runs/7"
 
@@ -40,28 +35,17 @@ def test_a_failed_job_comes_with_its_log_and_what_github_knows(api: Serving, sto
     with open_failed_job(JOB) as failed:
         assert b"".join(failed.log.jobs[0].chunks()) == storage.log
         assert list(failed.log.jobs[0])[1] == b"2025-11-02T10:00:00.0000000Z line 1 of the log"
-    assert failed.job == WorkflowJob(
-        repository="THUDM/slime",
-        run=WorkflowRun(
-            id=7,
-            conclusion="failure",
-            head_sha="a" * 40,
-            head_branch="fix",
-            head_repository="someone/slime",
-            event="pull_request",
-            pull_requests=(),
-            workflow_path=".github/workflows/pr-test.yml",
-        ),
-        id=9,
-        name="job 9",
-        status="completed",
-        conclusion="failure",
-        head_sha="a" * 40,
-        head_branch="fix",
-        pull_requests=(),
-        runner_name="h100-3",
-        html_url=JOB,
-    )
+    commit: dict[str, Any] = {"conclusion": "failure", "head_sha": "a" * 40, "head_branch": "fix", "pull_requests": ()}
+    workflow: dict[str, Any] = {"head_repository": "someone/slime", "workflow_path": ".github/workflows/pr-test.yml"}
+    known: dict[str, Any] = {
+        "repository": "THUDM/slime",
+        "name": "job 9",
+        "status": "completed",
+        "runner_name": "h100-3",
+        "html_url": JOB,
+    }
+    of = WorkflowRun(id=7, event="pull_request", **workflow, **commit)
+    assert failed.job == WorkflowJob(run=of, id=9, **known, **commit)
 
 
 def test_what_the_api_leaves_out_is_empty(api: Serving, clock: FakeTime) -> None:
@@ -95,22 +79,31 @@ def test_an_attempt_has_jobs_of_its_own(api: Serving, storage: Storage, clock: F
     assert failed.id == 8
 
 
-@pytest.mark.parametrize(
-    ("jobs", "message"),
-    [
-        ([job(9, "success"), job(10, "skipped")], "nothing failed in run 7"),
-        (
-            [job(9, "success"), job(10, None)],
-            "nothing has failed yet in run 7 of THUDM/slime; not completed: job",
-        ),
-        ([], "no job of it ran"),
-        ([job(9, "cancelled"), job(10, "cancelled")], "2 jobs failed"),
-    ],
-)
-def test_a_run_in_which_nothing_failed(api: Serving, clock: FakeTime, jobs: list[Any], message: str) -> None:
-    api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", jobs)
-    error = refused(RUN, clock)
-    assert (isinstance(error, UsageError), message in error.message) == (True, True)
+NO_FAILURE: list[tuple[list[Any], str]] = [
+    ([job(9, "success"), job(10, "skipped")], "nothing failed in run 7"),
+    ([job(9, "success"), job(10, None)], "nothing has failed yet in run 7 of THUDM/slime; not completed: job"),
+    ([], "no job of it ran"),
+    ([job(9, "cancelled"), job(10, "cancelled")], "2 jobs failed"),
+]
+NOT_FAILED: list[tuple[Any, str]] = [
+    (job(9, None), "has no log yet: it is in progress"),
+    (job(9, None, status="queued"), "has no log yet: it is queued"),
+    (job(9, "success"), "succeeded: nothing failed"),
+    (job(9, "skipped"), "was skipped: it never ran"),
+]
+
+
+def test_a_run_or_a_job_or_a_pull_request_that_did_not_fail_is_refused(api: Serving, clock: FakeTime) -> None:
+    for jobs, message in NO_FAILURE:
+        api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", jobs)
+        error = refused(RUN, clock)
+        assert (type(error), message in error.message) == (UsageError, True), error
+    for body, message in NOT_FAILED:
+        api.on(f"{REPO}/actions/jobs/9", body)
+        error = refused(JOB, clock)
+        assert (type(error), message in error.message) == (UsageError, True), error
+    pull(api, [run(12, "success", head_sha=NEW), run(10, head_sha=OLD)], {})
+    assert "nothing failed in pull request 45" in refused(f"{WEB}/pull/45", clock).message
 
 
 def test_a_cancelled_job_is_meant_where_none_failed_and_not_beside_one(api: Serving, clock: FakeTime) -> None:
@@ -121,27 +114,7 @@ def test_a_cancelled_job_is_meant_where_none_failed_and_not_beside_one(api: Serv
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (job(9, None), "has no log yet: it is in progress"),
-        (job(9, None, status="queued"), "has no log yet: it is queued"),
-        (job(9, "success"), "succeeded: nothing failed"),
-        (job(9, "skipped"), "was skipped: it never ran"),
-    ],
-)
-def test_a_job_that_is_named_and_did_not_fail(api: Serving, clock: FakeTime, body: Any, message: str) -> None:
-    api.on(f"{REPO}/actions/jobs/9", body)
-    error = refused(JOB, clock)
-    assert (isinstance(error, UsageError), message in error.message) == (True, True)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"{WEB}/pull/45/checks?check_run_id=9",
-        f"{WEB}/commit/{'a' * 40}/checks/9",
-        "https://api.github.com/repos/THUDM/slime/actions/jobs/9",
-    ],
+    "url", [f"{WEB}/pull/45/checks?check_run_id=9", f"{WEB}/commit/{'a' * 40}/checks/9", f"{API}/actions/jobs/9"]
 )
 def test_a_check_is_its_job(api: Serving, clock: FakeTime, url: str) -> None:
     assert job_at(url, clock).id == 9
@@ -153,6 +126,7 @@ NEW, OLD = "b" * 40, "a" * 40
 def pull(api: Serving, runs: list[Any], jobs: dict[int, list[Any]]) -> None:
     api.on(f"{REPO}/pulls/45", {"head": {"sha": NEW, "ref": "fix", "repo": {"full_name": "someone/slime"}}})
     api.on_list(f"{REPO}/actions/runs", "workflow_runs", runs)
+    api.on(f"{REPO}/commits/bbbbbbb", {"sha": NEW})
     for number, listed in jobs.items():
         api.on_list(f"{REPO}/actions/runs/{number}/jobs", "jobs", listed)
 
@@ -172,8 +146,8 @@ def test_of_a_pull_request_the_newest_failure_is_meant(
     api: Serving, clock: FakeTime, runs: list[Any], jobs: dict[int, list[Any]]
 ) -> None:
     pull(api, runs, jobs)
-    job = job_at(f"{WEB}/pull/45", clock)
-    assert (job.id, job.pull_requests) == (9, (45,))
+    for url, pulls in ((f"{WEB}/pull/45", (45,)), (f"{WEB}/commit/bbbbbbb", ())):
+        assert (job_at(url, clock).id, job_at(url, clock).pull_requests) == (9, pulls)
 
 
 def test_while_the_newest_commit_has_no_result_an_earlier_failure_is_reported(api: Serving, clock: FakeTime) -> None:
@@ -183,17 +157,6 @@ def test_while_the_newest_commit_has_no_result_an_earlier_failure_is_reported(ap
     with open_failed_job(f"{WEB}/pull/45", messages.append):
         pass
     assert messages == [f"nothing has failed yet on the newest commit {NEW[:12]}; these are failures of {OLD[:12]}"]
-
-
-def test_a_pull_request_that_is_green_has_no_failure(api: Serving, clock: FakeTime) -> None:
-    pull(api, [run(12, "success", head_sha=NEW), run(10, head_sha=OLD)], {})
-    assert "nothing failed in pull request 45" in refused(f"{WEB}/pull/45", clock).message
-
-
-def test_a_commit_has_the_failures_of_its_runs(api: Serving, clock: FakeTime) -> None:
-    pull(api, [run(12, head_sha=NEW), run(10, head_sha=OLD)], {12: [job(9)], 10: [job(8)]})
-    api.on(f"{REPO}/commits/bbbbbbb", {"sha": NEW})
-    assert job_at(f"{WEB}/commit/bbbbbbb", clock).id == 9
 
 
 @pytest.mark.parametrize(
@@ -216,77 +179,45 @@ def test_the_pull_request_of_a_fork_is_found_by_its_branch(
 # -- refusals
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind", "message", "step"),
-    [
-        (
-            Answer(401, {"message": "Bad credentials"}),
-            Blocked,
-            "does not accept the token of GH_TOKEN",
-            "gh auth login",
-        ),
-        (Answer(403, {"message": "Resource not accessible"}), Blocked, "'Resource not accessible'", "read actions"),
-        (
-            Answer(403, {}, {"X-GitHub-SSO": "required; url=https://github.com/orgs/x/sso?r=1"}),
-            Blocked,
-            "requires a token authorised for SSO",
-            "https://github.com/orgs/x/sso?r=1",
-        ),
-        (
-            Answer(404, {}),
-            UsageError,
-            "the token of GH_TOKEN may not see the repository",
-            "for a private repository",
-        ),
-        (Answer(418, {"message": "\x1b[2J"}), Blocked, "answered 418", "a saved log can be named"),
-        (Answer(200, b"<html>please log in"), Blocked, "did not answer with JSON", "a proxy"),
-    ],
-)
+AT, SSO = f"{REPO}/actions/jobs/9", {"X-GitHub-SSO": "required; url=https://github.com/orgs/x/sso?r=1"}
+NO_ADMIN = {"message": "Must have admin rights to Repository."}
+REFUSALS: list[tuple[str, Answer, type[CiTasksError], str, str]] = [
+    (AT, Answer(401, {}), Blocked, "does not accept the token of GH_TOKEN", "gh auth login"),
+    (AT, Answer(403, {"message": "Resource not accessible"}), Blocked, "'Resource not accessible'", "read actions"),
+    (AT, Answer(403, {}, SSO), Blocked, "requires a token authorised for SSO", "https://github.com/orgs/x/sso?r=1"),
+    (AT, Answer(404, {}), UsageError, "the token of GH_TOKEN may not see the repository", "for a private repository"),
+    (AT, Answer(418, {"message": "\x1b[2J"}), Blocked, "answered 418", "a saved log can be named"),
+    (AT, Answer(200, b"<html>please log in"), Blocked, "did not answer with JSON", "a proxy"),
+    (f"{AT}/logs", Answer(410, {}), UsageError, "has expired (410): logs are kept 90 days by default",
+     "re-run the job"),
+    (f"{AT}/logs", Answer(404, {}), UsageError, "does not exist (404)", "re-run the job"),
+    (f"{AT}/logs", Answer(403, NO_ADMIN), Blocked, "may not read the log", "save its log"),
+]  # fmt: skip
+WITHOUT_TOKEN = [
+    (AT, Answer(404, {"message": "No"}), "or the repository is private and no token was sent"),
+    (f"{AT}/logs", Answer(403, {"message": "No"}), "logs can only be read with a login"),
+]
+
+
+@pytest.mark.parametrize(("path", "answer", "kind", "message", "step"), REFUSALS)
 def test_a_refusal_says_what_it_means_and_the_next_step(
-    api: Serving, clock: FakeTime, answer: Answer, kind: type[CiTasksError], message: str, step: str
+    api: Serving, clock: FakeTime, path: str, answer: Answer, kind: type[CiTasksError], message: str, step: str
 ) -> None:
-    api.on(f"{REPO}/actions/jobs/9", answer)
+    api.on(path, answer)
     error = refused(JOB, clock)
     assert (type(error), message in error.message, step in error.hint) == (kind, True, True), error
     assert "\x1b" not in str(error)
     assert clock.sleeps == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "message", "step"),
-    [
-        (Answer(410, {}), "has expired (410): logs are kept 90 days by default", "re-run the job"),
-        (Answer(404, {}), "does not exist (404)", "re-run the job"),
-        (Answer(403, {"message": "Must have admin rights to Repository."}), "may not read the log", "save its log"),
-    ],
-)
-def test_a_log_that_cannot_be_downloaded(
-    api: Serving, clock: FakeTime, answer: Answer, message: str, step: str
-) -> None:
-    api.on(f"{REPO}/actions/jobs/9/logs", answer)
-    error = refused(JOB, clock)
-    assert (message in error.message, step in error.hint) == (True, True), error
-
-
-@pytest.mark.parametrize(
-    ("path", "code", "message"),
-    [
-        ("/actions/jobs/9", 404, "or the repository is private and no token was sent"),
-        ("/actions/jobs/9/logs", 403, "logs can only be read with a login"),
-    ],
-)
+@pytest.mark.parametrize(("path", "answer", "message"), WITHOUT_TOKEN)
 def test_without_a_token_the_next_step_is_to_have_one(
-    api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch, path: str, code: int, message: str
+    api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch, path: str, answer: Answer, message: str
 ) -> None:
     monkeypatch.delenv("GH_TOKEN")
-    api.on(f"{REPO}{path}", Answer(code, {"message": "No"}))
+    api.on(path, answer)
     error = refused(JOB, clock)
     assert (message in error.message, "set GH_TOKEN" in error.hint) == (True, True), error
-
-
-def test_a_log_without_a_byte_is_nothing_to_triage(api: Serving, storage: Storage, clock: FakeTime) -> None:
-    storage.log = b""
-    assert "is empty: nothing to triage" in refused(JOB, clock).message
 
 
 def test_http_libraries_are_imported_lazily() -> None:

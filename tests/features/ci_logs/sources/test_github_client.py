@@ -6,7 +6,7 @@ import os
 import socket
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import requests
@@ -14,12 +14,7 @@ import requests
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
 from ci_tasks.features.ci_logs.sources import github_client
 from ci_tasks.features.ci_logs.sources.failed_job import open_failed_job
-
-if TYPE_CHECKING:
-    from tests.features.ci_logs.sources.conftest import FakeTime
-    from tests.features.ci_logs.sources.github_server import REPO, SIGNATURE, Answer, Serving, Storage, job
-else:
-    from ci_tasks_tests_github_server import REPO, SIGNATURE, Answer, Serving, Storage, job
+from tests.features.ci_logs.sources.github_server import REPO, SIGNATURE, Answer, FakeTime, Serving, Storage, job
 
 JOB = "https://github.com/THUDM/slime/actions/runs/7/job/9"
 AT = f"{REPO}/actions/jobs/9"
@@ -39,12 +34,6 @@ def refused(clock: FakeTime, kind: type[CiTasksError] = Blocked) -> CiTasksError
 
 
 # -- the token
-
-
-def test_only_the_api_gets_the_token(api: Serving, storage: Storage, clock: FakeTime) -> None:
-    log_at(JOB, clock)
-    assert {request.headers["authorization"] for request in api.requests} == {"Bearer ghp_verysecret"}
-    assert [request.headers.get("authorization") for request in storage.requests] == [None]
 
 
 @pytest.mark.parametrize("token", ["ghp_verysecret", ""])
@@ -68,15 +57,12 @@ def test_a_repository_that_was_renamed_is_followed_with_the_token(api: Serving, 
     assert moved.headers["authorization"] == "Bearer ghp_verysecret"
 
 
-def test_redirects_in_a_circle_end(api: Serving, clock: FakeTime) -> None:
-    api.on(AT, Answer(302, {}, {"Location": AT}))
-    assert "redirects too often" in refused(clock).message
-
-
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/log", "http://[", "http://h:99999/"])
-def test_a_redirect_leads_to_http_alone(api: Serving, clock: FakeTime, target: str) -> None:
+def test_a_redirect_leads_to_http_alone_and_not_in_a_circle(api: Serving, clock: FakeTime, target: str) -> None:
     api.on(f"{AT}/logs", Answer(302, {}, {"Location": target}))
     assert "unusable or unencrypted URL" in refused(clock).message
+    api.on(AT, Answer(302, {}, {"Location": AT}))
+    assert "redirects too often" in refused(clock).message
 
 
 def test_from_https_nobody_is_led_to_http() -> None:
@@ -90,37 +76,32 @@ def test_from_https_nobody_is_led_to_http() -> None:
 # -- what is waited for
 
 
-def test_server_errors_are_retried_with_a_message(api: Serving, clock: FakeTime) -> None:
-    api.on(AT, Answer(502, b"<html>"), Answer(503, {}, {"Retry-After": "20"}), job(9))
+def test_server_errors_and_limits_are_waited_for_with_a_message(api: Serving, clock: FakeTime) -> None:
+    limit = Answer(429, {}, {"Retry-After": "42", "Date": "Tue, 14 Nov 2023 22:13:20 GMT"})
+    api.on(AT, Answer(502, b"<html>"), Answer(503, {}, {"Retry-After": "20"}), limit, job(9))
     messages: list[str] = []
     log_at(JOB, clock, messages)
-    assert clock.sleeps == [1, 20]
-    assert messages == [f"github.com answered {code}; trying again in {s} s" for code, s in ((502, 1), (503, 20))]
+    assert clock.sleeps == [1, 20, 42]
+    assert messages[:2] == [f"github.com answered {code}; trying again in {s} s" for code, s in ((502, 1), (503, 20))]
+    assert messages[2:] == ["github.com limits requests; trying again in 42 s"]
 
 
-def test_trouble_that_stays_is_blocked(api: Serving, clock: FakeTime) -> None:
-    api.on(AT, Answer(502, {}))
-    assert "is in trouble (502)" in refused(clock).message
-    assert clock.sleeps == [1, 2, 4, 8]
+TROUBLE: list[tuple[str, Answer, type[CiTasksError], str, list[float]]] = [
+    (AT, Answer(502, {}), Blocked, "is in trouble (502)", [1, 2, 4, 8]),
+    (AT, Answer(429, {}, {"Retry-After": "100"}), Blocked, "", [100, 100, 100]),
+    ("/log", Answer(403, b"<Error>x</Error>"), Blocked, "the storage of github.com refuses the log of job 'job 9'", []),
+    ("/log", Answer(404, b"<Error>BlobNotFound</Error>"), UsageError, "does not exist (404)", []),
+    ("/log", Answer(200, b"x" * 9, cut=0), Blocked, "cannot be read: the connection broke", [1, 2, 4, 8]),
+]
 
 
-@pytest.mark.parametrize(
-    ("code", "headers", "message", "sleeps"),
-    [
-        (429, {"Retry-After": "42"}, "", [42]),
-        (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1700000030"}, "API rate limit exceeded", [31]),
-        (403, {}, "You have exceeded a secondary rate limit", [60]),
-    ],
-)
-def test_a_limit_is_waited_for(
-    api: Serving, clock: FakeTime, code: int, headers: dict[str, str], message: str, sleeps: list[float]
+@pytest.mark.parametrize(("path", "answer", "kind", "message", "sleeps"), TROUBLE)
+def test_trouble_that_stays_has_an_end(
+    api: Serving, storage: Storage, clock: FakeTime, path: str, answer: Answer, kind: Any, message: str, sleeps: Any
 ) -> None:
-    headers = {**headers, "Date": "Tue, 14 Nov 2023 22:13:20 GMT"}
-    api.on(AT, Answer(code, {"message": message}, headers), job(9))
-    messages: list[str] = []
-    log_at(JOB, clock, messages)
+    (storage if path == "/log" else api).on(path, answer)
+    assert message in refused(clock, kind).message
     assert clock.sleeps == sleeps
-    assert messages == [f"github.com limits requests; trying again in {sleeps[0]:.0f} s"]
 
 
 @pytest.mark.parametrize("token", ["ghp_verysecret", ""])
@@ -136,12 +117,6 @@ def test_a_limit_that_is_too_long_is_blocked_and_says_until_when(
     assert clock.sleeps == []
 
 
-def test_limits_are_not_waited_for_without_an_end(api: Serving, clock: FakeTime) -> None:
-    api.on(AT, Answer(429, {}, {"Retry-After": "100"}))
-    refused(clock)
-    assert clock.sleeps == [100, 100, 100]
-
-
 @pytest.mark.parametrize("after", ["9" * 400, "9" * 14, "1e309", "inf", "\x00", "Tue, 99 Foo 2023"])
 def test_a_senseless_time_to_wait_does_no_harm(api: Serving, clock: FakeTime, after: str) -> None:
     api.on(AT, Answer(429, {}, {"Retry-After": after}))
@@ -149,52 +124,29 @@ def test_a_senseless_time_to_wait_does_no_harm(api: Serving, clock: FakeTime, af
 
 
 def test_nobody_answers(api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_API_URL", f"http://127.0.0.1:{unused_port()}")
+    nowhere = f"http://127.0.0.1:{unused_port()}"
+    api.on(f"{AT}/logs", Answer(302, b"", {"Location": f"{nowhere}/log?{SIGNATURE}"}))
+    assert "127.0.0.1 cannot be read: Connection refused" in refused(clock).message, "without the signature"
+    clock.sleeps.clear()
+    monkeypatch.setenv("GITHUB_API_URL", nowhere)
     error = refused(clock)
-    assert (
-        error.message == "127.0.0.1 cannot be read: Connection refused",
-        "a saved log needs neither" in error.hint,
-    ) == (True, True)
+    assert error.message == "127.0.0.1 cannot be read: Connection refused"
+    assert "a saved log needs neither" in error.hint
     assert clock.sleeps == [1, 2, 4, 8]
-
-
-def test_a_truncated_response_is_requested_again(api: Serving, clock: FakeTime) -> None:
-    api.on(AT, Answer(body=job(9), cut=20), job(9))
-    log_at(JOB, clock)
-    assert clock.sleeps == [1]
 
 
 # -- a whole log
 
 
 @pytest.mark.parametrize("cuts", [[], [0], [1 << 18, 1 << 15]])
-def test_a_download_that_breaks_is_started_again(
+def test_an_answer_or_a_download_that_breaks_is_requested_again(
     api: Serving, storage: Storage, clock: FakeTime, cuts: list[int]
 ) -> None:
     storage.cuts = list(cuts)
+    api.on(AT, Answer(body=job(9), cut=20), job(9))
     assert log_at(JOB, clock) == storage.log
-    assert api.paths().count(f"{AT}/logs") == len(cuts) + 1, "a link is requested anew, it is valid for a minute"
-
-
-def test_a_connection_that_always_breaks_is_blocked(api: Serving, storage: Storage, clock: FakeTime) -> None:
-    storage.cuts = [0] * 99
-    assert "cannot be read: the connection broke" in refused(clock).message
-
-
-def test_a_storage_that_refuses_the_log_is_blocked(api: Serving, storage: Storage, clock: FakeTime) -> None:
-    storage.on("/log", Answer(403, b"<Error>AuthenticationFailed</Error>"))
-    assert "the storage of github.com refuses the log of job 'job 9'" in refused(clock).message
-
-
-def test_a_storage_that_lost_the_log(api: Serving, storage: Storage, clock: FakeTime) -> None:
-    storage.on("/log", Answer(404, b"<Error>BlobNotFound</Error>"))
-    assert "does not exist (404)" in refused(clock, UsageError).message
-
-
-def test_a_storage_that_cannot_be_reached_is_named_without_its_signature(api: Serving, clock: FakeTime) -> None:
-    target = f"http://127.0.0.1:{unused_port()}/log?{SIGNATURE}"
-    api.on(f"{AT}/logs", Answer(302, b"", {"Location": target}))
-    assert "127.0.0.1 cannot be read: Connection refused" in refused(clock).message
+    assert clock.sleeps[0] == 1
+    assert api.paths().count(f"{AT}/logs") == len(cuts) + 1, "a link is requested again, it is valid for a minute"
 
 
 def test_an_interrupt_leaves_nothing_behind(
@@ -228,31 +180,21 @@ def test_the_proxy_of_the_environment_is_used(
     assert all(path.startswith("http://api.invalid/") for path in api.paths())
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message", "step"),
-    [
-        ("http_proxy", "http://me:verysecret@127.0.0.1:{port}", "Connection refused", "HTTPS_PROXY"),
-        (
-            "http_proxy",
-            "socks5://me:verysecret@127.0.0.1:{port}",
-            "proxy of the environment",
-            "requests[socks]",
-        ),
-        ("http_proxy", "http://", "cannot be used", "HTTPS_PROXY"),
-    ],
-)
-def test_a_proxy_that_does_not_work(
-    api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str, step: str
+PROXIES = [
+    ("http://me:verysecret@127.0.0.1:{port}", "Connection refused", "HTTPS_PROXY"),
+    ("socks5://me:verysecret@127.0.0.1:{port}", "proxy of the environment", "requests[socks]"),
+    ("http://", "cannot be used", "HTTPS_PROXY"),
+]
+
+
+@pytest.mark.parametrize(("value", "message", "step"), PROXIES)
+def test_a_proxy_or_a_certificate_that_does_not_work(
+    api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch, value: str, message: str, step: str
 ) -> None:
     monkeypatch.setattr("requests.adapters.SOCKSProxyManager", no_socks)
-    monkeypatch.setenv(name, value.format(port=unused_port()))
+    monkeypatch.setenv("http_proxy", value.format(port=unused_port()))
     error = refused(clock, CiTasksError)
     assert (message in error.message, step in error.hint) == (True, True), error
-
-
-def test_a_file_of_certificates_that_is_not_there(
-    api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("GITHUB_API_URL", f"https://127.0.0.1:{api.port}")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nonexistent.pem")
     assert "/nonexistent.pem" in refused(clock, UsageError).message

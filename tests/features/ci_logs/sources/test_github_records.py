@@ -11,9 +11,9 @@ from ci_tasks.features.ci_logs.sources.github_records import workflow_job, workf
 RUN = {
     "id": 1,
     "conclusion": "failure",
+    "event": "pull_request",
     "head_sha": "c0ffee",
     "head_branch": "main",
-    "event": "pull_request",
     "head_repository": {"full_name": "fork/repo"},
     "pull_requests": [{"number": 7}, {}, "odd"],
     "path": ".github/workflows/pr-test.yml@main",

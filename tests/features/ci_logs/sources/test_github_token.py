@@ -53,26 +53,23 @@ def test_gh_is_queried_for_the_exact_host(tmp_path: Path) -> None:
     assert github_token.find_token(ENTERPRISE) == github_token.GitHubToken("gho_for_git.corp", "gh")
 
 
-@pytest.mark.parametrize(
-    "script", ["print('none'); sys.exit(1)", "print()", "sys.stderr.write('no oauth token'); sys.exit(4)"]
-)
-def test_a_gh_without_a_login_gives_none(tmp_path: Path, script: str) -> None:
-    fake_gh(tmp_path, script)
-    assert github_token.find_token(GITHUB) is None
+NO_LOGIN = ["print('none'); sys.exit(1)", "print()", "sys.stderr.write('no oauth token'); sys.exit(4)"]
 
 
-def test_a_gh_that_waits_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gh_without_a_login_gives_none_and_one_that_waits_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for script in NO_LOGIN:
+        fake_gh(tmp_path, script)
+        assert github_token.find_token(GITHUB) is None
     monkeypatch.setattr(github_token, "_GH_TIMEOUT", 0.05)
     fake_gh(tmp_path, "import time; time.sleep(60)")
     assert github_token.find_token(GITHUB) is None
 
 
-def test_what_cannot_be_a_token_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "secret" not in repr(github_token.GitHubToken("secret", "GH_TOKEN"))
     monkeypatch.setenv("GH_TOKEN", "very\nsecret")
     with pytest.raises(UsageError, match="GH_TOKEN") as caught:
         github_token.find_token(GITHUB)
     assert "secret" not in str(caught.value)
-
-
-def test_a_token_is_not_printed_with_its_value() -> None:
-    assert "secret" not in repr(github_token.GitHubToken("secret", "GH_TOKEN"))

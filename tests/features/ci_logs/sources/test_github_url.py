@@ -12,62 +12,60 @@ from ci_tasks.features.ci_logs.sources.github_url import GitHubUrl, api_base, pa
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("https://github.com/THUDM/slime/actions/runs/123", {"run": 123}),
-        ("https://github.com/THUDM/slime/actions/runs/123/", {"run": 123}),
-        (" https://github.com/THUDM/slime/actions/runs/123?pr=45\n", {"run": 123, "pull": 45}),
-        ("https://github.com/THUDM/slime/actions/runs/123/workflow", {"run": 123}),
-        ("https://github.com/THUDM/slime/actions/runs/123/job/9#step:4:56", {"run": 123, "job": 9}),
-        ("https://github.com/THUDM/slime/actions/runs/123/job/9?pr=45", {"run": 123, "job": 9, "pull": 45}),
-        ("https://github.com/THUDM/slime/actions/runs/123/attempts/2", {"run": 123, "attempt": 2}),
-        ("https://github.com/THUDM/slime/pull/45", {"pull": 45}),
-        ("https://github.com/THUDM/slime/pull/45/files?pr=46", {"pull": 45}),
-        ("https://github.com/THUDM/slime/pull/45/checks?check_run_id=9", {"pull": 45, "job": 9}),
-        ("https://github.com/THUDM/slime/pull/45/checks", {"pull": 45}),
-        (f"https://github.com/THUDM/slime/pull/45/commits/{SHA}", {"commit": SHA}),
-        (f"https://github.com/THUDM/slime/commit/{SHA}/checks/9", {"commit": SHA, "job": 9}),
-        ("https://github.com/THUDM/slime/commit/0123abc", {"commit": "0123abc"}),
-        ("https://github.com/THUDM/slime/runs/9?check_suite_focus=true", {"job": 9}),
-        ("github.com/THUDM/slime/pull/45", {"pull": 45}),
-        ("http://www.github.com/THUDM/slime/pull/45", {"pull": 45}),
-        ("https://api.github.com/repos/THUDM/slime/actions/jobs/9/logs", {"job": 9}),
-        ("https://api.github.com/repos/THUDM/slime/actions/runs/123", {"run": 123}),
-        ("https://somebody:ghp_secret@github.com/THUDM/slime/pull/45", {"pull": 45}),
-        ("https://git.corp.example:8443/THUDM/slime/pull/45", {"host": "git.corp.example:8443", "pull": 45}),
-        ("https://git.corp/api/v3/repos/THUDM/slime/actions/jobs/9", {"host": "git.corp", "job": 9}),
-        ("https://corp.ghe.com/THUDM/slime/pull/45", {"host": "corp.ghe.com", "pull": 45}),
-        ("https://api.corp.ghe.com/repos/THUDM/slime/actions/runs/1", {"host": "corp.ghe.com", "run": 1}),
-    ],
-)
-def test_an_address_names_what_it_shows(url: str, expected: dict[str, Any]) -> None:
-    assert parse_url(url) == GitHubUrl(**{"host": "github.com", "owner": "THUDM", "repo": "slime", **expected})
+# Relative ones are below the repository's page.
+URLS: list[tuple[str, dict[str, Any]]] = [
+    ("actions/runs/123", {"run": 123}),
+    ("actions/runs/123/", {"run": 123}),
+    (" https://github.com/THUDM/slime/actions/runs/123?pr=45\n", {"run": 123, "pull": 45}),
+    ("actions/runs/123/workflow", {"run": 123}),
+    ("actions/runs/123/job/9#step:4:56", {"run": 123, "job": 9}),
+    ("actions/runs/123/job/9?pr=45", {"run": 123, "job": 9, "pull": 45}),
+    ("actions/runs/123/attempts/2", {"run": 123, "attempt": 2}),
+    ("pull/45", {"pull": 45}),
+    ("pull/45/files?pr=46", {"pull": 45}),
+    ("pull/45/checks?check_run_id=9", {"pull": 45, "job": 9}),
+    ("pull/45/checks", {"pull": 45}),
+    (f"pull/45/commits/{SHA}", {"commit": SHA}),
+    (f"commit/{SHA}/checks/9", {"commit": SHA, "job": 9}),
+    ("commit/0123abc", {"commit": "0123abc"}),
+    ("runs/9?check_suite_focus=true", {"job": 9}),
+    ("github.com/THUDM/slime/pull/45", {"pull": 45}),
+    ("http://www.github.com/THUDM/slime/pull/45", {"pull": 45}),
+    ("https://api.github.com/repos/THUDM/slime/actions/jobs/9/logs", {"job": 9}),
+    ("https://api.github.com/repos/THUDM/slime/actions/runs/123", {"run": 123}),
+    ("https://somebody:ghp_secret@github.com/THUDM/slime/pull/45", {"pull": 45}),
+    ("https://git.corp.example:8443/THUDM/slime/pull/45", {"host": "git.corp.example:8443", "pull": 45}),
+    ("https://git.corp/api/v3/repos/THUDM/slime/actions/jobs/9", {"host": "git.corp", "job": 9}),
+    ("https://corp.ghe.com/THUDM/slime/pull/45", {"host": "corp.ghe.com", "pull": 45}),
+    ("https://api.corp.ghe.com/repos/THUDM/slime/actions/runs/1", {"host": "corp.ghe.com", "run": 1}),
+]
+NO_URLS = [
+    "",
+    "https://",
+    "https://[::1",
+    "ftp://github.com/THUDM/slime/pull/45",
+    "file:///etc/passwd",
+    "https://github.com/THUDM/slime",
+    "https://github.com/THUDM/slime/issues/45",
+    "https://github.com/THUDM/../actions/runs/1",
+    "https://github.com/THUDM/slime/actions/runs/abc",
+    "https://github.com/THUDM/slime/actions/runs/" + "1" * 40,
+    "https://github.com/THUDM/slime/actions/runs/١٢٣",
+    "https://github.com/THUDM/sl%0aime/pull/45",
+    "https://git hub.com/THUDM/slime/pull/45",
+    "failed.log",
+]
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "https://",
-        "https://[::1",
-        "ftp://github.com/THUDM/slime/pull/45",
-        "file:///etc/passwd",
-        "https://github.com/THUDM/slime",
-        "https://github.com/THUDM/slime/issues/45",
-        "https://github.com/THUDM/../actions/runs/1",
-        "https://github.com/THUDM/slime/actions/runs/abc",
-        "https://github.com/THUDM/slime/actions/runs/" + "1" * 40,
-        "https://github.com/THUDM/slime/actions/runs/١٢٣",
-        "https://github.com/THUDM/sl%0aime/pull/45",
-        "https://git hub.com/THUDM/slime/pull/45",
-        "failed.log",
-    ],
-)
-def test_what_is_no_address_is_refused_with_the_forms_that_are(url: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_url(url)
-    assert "/actions/runs/RUN/job/JOB" in caught.value.hint
+def test_an_address_names_what_it_shows_and_what_is_none_is_refused_with_the_forms_that_are() -> None:
+    slime = {"host": "github.com", "owner": "THUDM", "repo": "slime"}
+    for url, expected in URLS:
+        whole = url if "github.com" in url or "//" in url else f"https://github.com/THUDM/slime/{url}"
+        assert parse_url(whole) == GitHubUrl(**{**slime, **expected}), url
+    for url in NO_URLS:
+        with pytest.raises(UsageError) as caught:
+            parse_url(url)
+        assert "/actions/runs/RUN/job/JOB" in caught.value.hint, url
 
 
 def test_no_login_or_query_of_an_address_is_repeated() -> None:

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -126,12 +127,9 @@ def test_a_stream_is_kept_on_disk_without_a_name_and_not_in_memory(
         tracemalloc.stop()
 
 
-def test_what_is_kept_is_for_nobody_else() -> None:
+def test_a_copy_is_for_nobody_else_and_a_full_disk_is_blocked_with_the_way_to_another() -> None:
     with temporary_copy.temporary_copy([b"x"], "a log") as file:
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
-
-
-def test_a_full_disk_is_blocked_with_the_way_to_another() -> None:
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(Blocked, match="TMPDIR"):
         temporary_copy.write(full, b"x")
 
@@ -171,18 +169,12 @@ def test_a_zip_has_a_log_for_each_job(tmp_path: Path, members: dict[str, bytes],
         assert all(list(job) for job in log.jobs)
 
 
-def test_steps_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    (tmp_path / "logs.zip").write_bytes(zipped(STEPS))
-    with open_log(str(tmp_path / "logs.zip")) as log:
-        assert list(log.job("ckpt")) == [b"one", b"two", b"ten"]
-
-
-def test_a_job_of_a_zip_is_read_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "logs.zip").write_bytes(zipped({"0_lint.txt": b"l\n", "1_ckpt.txt": b"c\n"}))
+def test_a_job_of_a_zip_is_read_by_its_name_and_its_steps_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "logs.zip").write_bytes(zipped({"0_lint.txt": b"l\n", **STEPS}))
     with open_log(str(tmp_path / "logs.zip")) as log:
         with pytest.raises(UnknownName, match="did you mean 'ckpt'"):
             log.job("ckpd")
-        assert list(log.job("ckpt")) == [b"c"]
+        assert list(log.job("ckpt")) == [b"one", b"two", b"ten"]
 
 
 def encrypted() -> bytes:
@@ -243,49 +235,41 @@ def test_what_is_no_log_is_refused_with_the_reason(tmp_path: Path, data: bytes, 
     assert "\x1b" not in str(error)
 
 
-def test_of_a_gzip_bomb_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_zip, "_HARMLESS_BYTES", 1 << 20)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * (2 << 20)))
-    with open_log(str(tmp_path / "x.gz")) as log:
-        assert sum(map(len, log.jobs[0].chunks())) == 1 << 20
-        assert "only the first 1 MiB were read" in log.cut
+BOMBS = [(run_zip, "_HARMLESS_BYTES", b"a\n" * (2 << 20)), (log_file, "_MAX_LINES", b"\n" * (4 << 20))]
 
 
-def test_of_a_gzip_with_lines_without_end_the_beginning_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("module", "limit", "text"), BOMBS, ids=["many bytes", "lines without end"])
+def test_of_a_gzip_bomb_the_beginning_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str, text: bytes
 ) -> None:
-    monkeypatch.setattr(log_file, "_MAX_LINES", 1 << 20)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(b"\n" * (4 << 20)))
+    monkeypatch.setattr(module, limit, 1 << 20)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(text))
     with open_log(str(tmp_path / "x.gz")) as log:
         assert sum(map(len, log.jobs[0].chunks())) == 1 << 20
         assert "only the first 1 MiB were read" in log.cut
-
-
-def test_a_gzip_that_ends_where_no_more_is_read_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_file, "_MAX_LINES", 1000)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * 1000))
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * (1 << 19)))
     with open_log(str(tmp_path / "x.gz")) as log:
-        assert log.cut == ""
+        assert log.cut == "", "it ends where no more is read"
 
 
 # -- what is no file
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert "no such file" in refused(tmp_path / "x.log").message
-
-
-def test_of_a_directory_its_logs_are_named(tmp_path: Path) -> None:
+def test_what_is_no_file_or_cannot_be_read(tmp_path: Path, piped: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "0_ckpt.txt").write_bytes(TEXT)
-    error = refused(tmp_path)
-    assert ("is a directory" in error.message, "0_ckpt.txt" in error.hint) == (True, True)
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    assert "cannot be read" in refused(tmp_path / "loop").message
-    assert "cannot be read" in refused("/proc/self/mem").message
-    assert "cannot be read" in refused("nul\0byte").message
+    piped(b"")
+    unread = {
+        str(tmp_path / "loop"): "cannot be read",
+        "/proc/self/mem": "cannot be read",
+        "nul\0byte": "cannot be read",
+    }
+    devices = {"/dev/zero": "is binary", "/dev/null": "is empty", "-": "empty: nothing to triage"}
+    for path, message in {**unread, **devices, str(tmp_path): "is a directory"}.items():
+        assert message in refused(path).message
+    assert "0_ckpt.txt" in refused(tmp_path).hint
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "no standard input" in refused("-").message
 
 
 def test_a_terminal_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,21 +284,6 @@ def test_a_terminal_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch)
     finally:
         os.close(ours)
         os.close(theirs)
-
-
-def test_no_standard_input_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-    assert "no standard input" in refused("-").message
-
-
-def test_nothing_on_standard_input(piped: Piped) -> None:
-    piped(b"")
-    assert "empty: nothing to triage" in refused("-").message
-
-
-def test_a_device_without_an_end_is_no_log() -> None:
-    assert "is binary" in refused("/dev/zero").message
-    assert "is empty" in refused("/dev/null").message
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from ci_tasks.features.ci_logs.sources.github_client import MAX_WAIT, rate_limit_delay
-
-if TYPE_CHECKING:
-    from tests.features.ci_logs.sources.conftest import FakeTime
+from tests.features.ci_logs.sources.github_server import FakeTime
 
 NOW = 1_700_000_000
 

@@ -32,6 +32,7 @@ CONFIG = read("hosts: {one: {kind: local}, two: {kind: local}}", "hosts.yaml")
 COUNT, CULPRIT = 8, 5
 NUMBERS = count(1)
 Kind = tuple[str, str]  # kind and signature
+Capture = pytest.CaptureFixture[str]
 
 
 class Runs:
@@ -81,19 +82,33 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "checkout"
     (path / ".github/workflows").mkdir(parents=True)
     (path / ".github/workflows/pr-test.yml").write_text(WORKFLOW)
-    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
-    subprocess.run(["git", "init", "-q", "."], cwd=path, check=True)
-    subprocess.run(["git", "add", "--all"], cwd=path, check=True)
+    git(path, "init", "-q", ".")
+    git(path, "add", "--all")
     for number in range(COUNT + 1):
-        arguments = ["commit", "-q", "--allow-empty", "-m", f"change {number}\x1b[2J"]
-        subprocess.run(["git", *identity, *arguments], cwd=path, check=True)
-        subprocess.run(["git", "tag", f"c{number}"], cwd=path, check=True)
+        git(path, "commit", "-q", "--allow-empty", "-m", f"change {number}\x1b[2J")
+        git(path, "tag", f"c{number}")
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
     return path
 
 
+def git(path: Path, *argv: str) -> str:
+    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.com")
+    return subprocess.run(
+        ["git", *identity, *argv], cwd=path, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def rewrite(repo: Path, old: str, new: str) -> None:
+    """Commits a workflow that differs."""
+    (repo / ".github/workflows/pr-test.yml").write_text(WORKFLOW.replace(old, new))
+    git(repo, "commit", "-qam", "another workflow")
+
+
+Ask = Callable[..., int]
+
+
 @pytest.fixture
-def ask(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def ask(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     def run_bisect(runs: Runs, hosts: tuple[str, ...] = ("one",), **more: object) -> int:
         monkeypatch.setattr(bisection, "run_commits", runs)
         defaults: dict[str, object] = {"good": "c0", "bad": f"c{COUNT}", "label": "quick", "only": "a"}
@@ -103,11 +118,11 @@ def ask(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return run_bisect
 
 
-def test_the_end_names_the_commit_its_probability_and_what_shows_it(
-    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, capsys: Capture) -> None:
     assert ask(Runs(truth)) == 0
     out = capsys.readouterr().out
+    assert "row a of label quick" in out, "not ab"
+    assert "passes at the bad end" not in out
     end = out[out.index("the culprit: ") :].splitlines()
     assert end[1].startswith(f"    change {CULPRIT}")
     assert end[2].startswith("    Ada <ada@example.com>, 20")
@@ -116,30 +131,21 @@ def test_the_end_names_the_commit_its_probability_and_what_shows_it(
     assert "\x1b" not in out
 
 
-def test_the_row_is_the_one_of_that_very_name(ask: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(Runs(truth), only="a") == 0
-    assert "row a of label quick" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="means 2"):
-        ask(Runs(truth), only="a,ab")
-
-
-def test_a_part_that_means_many_rows_lists_the_first_of_them(repo: Path, ask: Callable[..., int]) -> None:
+def test_a_part_that_means_many_rows_lists_the_first_of_them(repo: Path, ask: Ask) -> None:
     rows = ", ".join(f"{{test_file: test_a{number}.py, num_gpus: 0}}" for number in range(10))
-    (repo / ".github/workflows/pr-test.yml").write_text(WORKFLOW.replace("{test_file: test_ab.py, num_gpus: 0}", rows))
-    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
-    subprocess.run(["git", *identity, "commit", "-qam", "rows"], cwd=repo, check=True)
+    rewrite(repo, "{test_file: test_ab.py, num_gpus: 0}", rows)
     with pytest.raises(UsageError, match="--only 'a0,a1,a2,a3,a4,a5,a6,a7,a8,a9' means 10") as caught:
         ask(Runs(truth), only=",".join(f"a{number}" for number in range(10)), bad="HEAD")
     assert caught.value.hint.endswith("a7 and 2 more")
 
 
-def test_every_host_has_a_commit_of_its_own(ask: Callable[..., int]) -> None:
+def test_every_host_has_a_commit_of_its_own(ask: Ask) -> None:
     runs = Runs(truth)
     assert ask(runs, hosts=("one", "two")) == 0
     assert abs(sum(1 if host == "one" else -1 for _, host in runs.requests)) <= 2
 
 
-def test_an_interrupted_bisection_resumes(ask: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_bisection_resumes(ask: Ask, capsys: Capture) -> None:
     whole, first, rest = Runs(truth), Runs(truth), Runs(truth)
     assert ask(whole, fresh=True) == 0
     first.stop_after = 5
@@ -150,29 +156,22 @@ def test_an_interrupted_bisection_resumes(ask: Callable[..., int], capsys: pytes
     assert "going on after 5 runs of before" in capsys.readouterr().out
 
 
-def test_a_finished_bisection_prints_its_result_again_and_a_fresh_one_runs(ask: Callable[..., int]) -> None:
+def test_a_finished_bisection_is_not_run_again_unless_fresh(ask: Ask, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is nothing to resume"):
+        ask(Runs(truth), resume=True)
     assert ask(Runs(truth)) == 0
     again, fresh = Runs(truth), Runs(truth)
     assert ask(again, resume=True) == 0 and not again.requests
     assert ask(fresh, fresh=True) == 0 and fresh.requests
-
-
-def test_nothing_to_resume_is_an_error(ask: Callable[..., int]) -> None:
-    with pytest.raises(UsageError, match="there is nothing to resume"):
-        ask(Runs(truth), resume=True)
-
-
-def test_a_state_that_is_none_says_how_to_do_without(ask: Callable[..., int], tmp_path: Path) -> None:
-    assert ask(Runs(truth)) == 0
-    (path,) = (tmp_path / "home/bisections").glob("*.json")
-    path.write_text(json.dumps({"observations": [{"commit": "unknown"}]}))
+    (state,) = (tmp_path / "home/bisections").glob("*.json")
+    state.write_text(json.dumps({"observations": [{"commit": "unknown"}]}))
     with pytest.raises(UsageError) as caught:
         ask(Runs(truth))
     assert "--fresh" in caught.value.hint
     assert ask(Runs(truth), fresh=True) == 0
 
 
-def test_two_commands_are_not_at_one_bisection(ask: Callable[..., int]) -> None:
+def test_two_commands_are_not_at_one_bisection(ask: Ask) -> None:
     def another(position: int, host: str) -> Kind:
         with pytest.raises(UsageError, match="another command"):
             ask(Runs(truth))
@@ -181,16 +180,14 @@ def test_two_commands_are_not_at_one_bisection(ask: Callable[..., int]) -> None:
     ask(Runs(another))
 
 
-def test_a_host_that_blocks_a_commit_that_ran_elsewhere_is_out(
-    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_that_blocks_a_commit_that_ran_elsewhere_is_out(ask: Ask, capsys: Capture) -> None:
     runs = Runs(but(two=(BLOCKED, "no GPU")))
     assert ask(runs, hosts=("one", "two")) == 0
     assert sum(host == "two" for _, host in runs.requests) <= 4
     assert "two is out: blocked" in capsys.readouterr().out
 
 
-def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Callable[..., int]) -> None:
+def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Ask) -> None:
     gaps = {f"c{number}": (BLOCKED, "the install steps ended with 1") for number in range(1, COUNT)}
     runs = Runs(but(**gaps))
     assert ask(runs) == 1, "the commits cannot be tested; the host can"
@@ -200,19 +197,19 @@ def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Call
         assert blocked <= 3
 
 
-def test_a_host_that_blocks_now_and_then_stays(ask: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_host_that_blocks_now_and_then_stays(ask: Ask, capsys: Capture) -> None:
     turns = cycle([True, False])
     ask(Runs(lambda at, host: (BLOCKED, "429") if next(turns) else truth(at, host)))
     assert "is out" not in capsys.readouterr().out
 
 
-def test_where_no_host_can_go_on_it_is_blocked_and_goes_on_once_one_can(ask: Callable[..., int]) -> None:
+def test_where_no_host_can_go_on_it_is_blocked_and_goes_on_once_one_can(ask: Ask) -> None:
     with pytest.raises(Blocked, match=r"no host can run row a .* one: no GPU; two: no GPU"):
         ask(Runs(but(one=(BLOCKED, "no GPU"), two=(BLOCKED, "no GPU"))), hosts=("one", "two"))
     assert ask(Runs(truth), hosts=("one", "two")) == 0
 
 
-def test_only_untestable_commits_left_are_listed(ask: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_untestable_commits_left_are_listed(ask: Ask, capsys: Capture) -> None:
     assert ask(Runs(but(c4=(FAIL, "another"), c5=(FAIL, "another")))) == 1
     out = capsys.readouterr().out
     assert "only commits that cannot be tested are left; the culprit is one of:" in out
@@ -230,49 +227,25 @@ def test_only_untestable_commits_left_are_listed(ask: Callable[..., int], capsys
     ],
 )
 def test_ends_that_will_not_do_are_refused_with_what_was_seen(
-    ask: Callable[..., int], says: Callable[[int, str], Kind], more: dict[str, object], message: str
+    ask: Ask, says: Callable[[int, str], Kind], more: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         ask(Runs(says), **more)
 
 
-def test_a_bad_end_that_passes_at_first_says_once_how_often_it_may_run_there(
-    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("at_first", [[], [(BLOCKED, "429")]], ids=["it passes", "it is blocked, then passes"])
+def test_a_bad_end_that_passes_says_once_how_often_it_may_run_there(
+    ask: Ask, capsys: Capture, at_first: list[Kind]
 ) -> None:
+    first, says = iter(at_first), but(c8=(PASS, ""))
     with pytest.raises(UsageError, match="did not fail there in 30 runs"):
-        ask(Runs(but(c8=(PASS, ""))))
+        ask(Runs(lambda at, host: next(first, says(at, host)) if at == COUNT else says(at, host)))
     out = capsys.readouterr().out
     assert out.count("it passes at the bad end: it runs there up to 30 times") == 1
     assert out.index("unclear: passes (1 run,") < out.index("it passes at the bad end") < out.index("(2 runs,")
 
 
-def test_it_says_so_too_where_the_first_run_there_was_blocked(
-    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = iter([(BLOCKED, "429")])
-    says = but(c8=(PASS, ""))
-    with pytest.raises(UsageError, match="did not fail there in 30 runs"):
-        ask(Runs(lambda at, host: next(first, says(at, host)) if at == COUNT else says(at, host)))
-    assert capsys.readouterr().out.count("it passes at the bad end") == 1
-
-
-def test_a_bad_end_that_fails_at_first_says_nothing_of_passing(
-    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ask(Runs(truth)) == 0
-    assert "passes at the bad end" not in capsys.readouterr().out
-
-
 IMAGES = tuple(f"registry.example/slime@sha256:{number:064x}" for number in range(9))
-CONTAINER = WORKFLOW.replace(
-    "runs-on: [self-hosted, cpu]", "runs-on: self-hosted\n    container: {image: 'slime:latest'}"
-)
-
-
-def in_a_container(repo: Path) -> None:
-    (repo / ".github/workflows/pr-test.yml").write_text(CONTAINER)
-    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
-    subprocess.run(["git", *identity, "commit", "-qam", "container"], cwd=repo, check=True)
 
 
 class ImageRuns(Runs):
@@ -283,39 +256,30 @@ class ImageRuns(Runs):
         super().__call__(work, commit_runs, *more)
 
 
-def test_images_are_searched_with_one_commit_and_the_first_bad_one_is_named(
-    repo: Path, ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    in_a_container(repo)
-    runs, images = ImageRuns(truth), repo / "images.txt"
-    images.write_text("\n".join(IMAGES))
-    assert ask(runs, axis="image", images=str(images), good=None, bad=None) == 0
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repo, check=True, capture_output=True, text=True)
-    assert {sha for _, sha, _ in runs.ran} == {head.stdout.strip()}
-    assert all(image == IMAGES[position] for position, _, image in runs.ran)
+def test_images_are_searched_with_one_commit_and_a_search_goes_on(repo: Path, ask: Ask, capsys: Capture) -> None:
+    rewrite(repo, "runs-on: [self-hosted, cpu]", "runs-on: self-hosted\n    container: {image: 'slime:latest'}")
+    (repo / "images.txt").write_text("\n".join(IMAGES))
+    whole, first, rest = ImageRuns(truth), ImageRuns(truth), ImageRuns(truth)
+    first.stop_after = 4
+    asked: dict[str, Any] = {"axis": "image", "images": str(repo / "images.txt"), "good": None, "bad": None}
+    assert (ask(first, **asked), ask(rest, **asked)) == (130, 0)
     out = capsys.readouterr().out
+    assert ask(whole, fresh=True, **asked) == 0
+    assert len(first.requests) + len(rest.requests) == len(whole.requests)
+    assert {sha for _, sha, _ in whole.ran} == {git(repo, "rev-parse", "HEAD")}
+    assert all(image == IMAGES[position] for position, _, image in whole.ran)
     assert f"8 images after slime@sha256:{'0' * 12} (good)" in out
     assert f"the culprit: {IMAGES[CULPRIT]}\n" in out
     assert f"--image {IMAGES[CULPRIT - 1]}   (the image before it)" in out
 
 
-def test_a_search_of_images_goes_on_and_forgets_no_run(repo: Path, ask: Callable[..., int]) -> None:
-    in_a_container(repo)
-    whole, first, rest = ImageRuns(truth), ImageRuns(truth), ImageRuns(truth)
-    first.stop_after = 4
-    asked: dict[str, Any] = {"axis": "image", "images": ",".join(IMAGES), "good": None, "bad": None}
-    assert (ask(first, **asked), ask(rest, **asked), ask(whole, fresh=True, **asked)) == (130, 0, 0)
-    assert len(first.requests) + len(rest.requests) == len(whole.requests)
-
-
-def test_a_row_without_a_container_has_no_image_to_search(ask: Callable[..., int]) -> None:
+def test_a_row_without_a_container_has_no_image_to_search(ask: Ask) -> None:
     with pytest.raises(UsageError, match="runs in no container"):
         ask(Runs(truth), axis="image", images="a,b", good=None, bad=None)
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "images"),
-    [(None, None, ("a", "b", "c")), ("b", None, ("b", "c")), (None, "b", ("a", "b"))],
+    ("good", "bad", "images"), [(None, None, ("a", "b", "c")), ("b", None, ("b", "c")), (None, "b", ("a", "b"))]
 )
 def test_images_come_from_a_list_and_the_ends_are_two_of_them(
     good: str | None, bad: str | None, images: tuple[str, ...]

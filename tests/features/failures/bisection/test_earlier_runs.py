@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,29 +16,20 @@ from ci_tasks.records import Checkout, RunRecord, Triage
 FAILURE = Triage("x", "failed", 1, "line", "E#1", 0.9, kind="E")
 
 
-@pytest.fixture
-def commits(tmp_path: Path) -> list[str]:
-    """A history of three commits; the second one is the good end."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q", ".")
-    for number in range(3):
-        git("-c", "user.name=s", "-c", "user.email=s@example.com", "commit", "-q", "--allow-empty", "-m", str(number))
-    return git("rev-list", "--reverse", "HEAD").split()
+def git(path: Path, *words: str) -> str:
+    identity = ("-c", "user.name=s", "-c", "user.email=s@example.com")
+    return subprocess.run(["git", *identity, *words], cwd=path, check=True, capture_output=True, text=True).stdout
 
 
-def test_clean_runs_of_the_good_end_and_of_what_is_older_count(
-    commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def record(
-        id: str, commit: str, status: str = "passed", row: str = "row", dirty: tuple[str, ...] = ()
-    ) -> RunRecord:
+def test_clean_runs_of_the_good_end_and_of_what_is_older_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(id: str, commit: str, status: str = "passed", row: str = "row", **more: Any) -> RunRecord:
         triage = FAILURE if status == "failed" else None
-        return RunRecord(id, "label", row, "one", status, checkout=Checkout(commit=commit, dirty=dirty), triage=triage)
+        return RunRecord(id, "label", row, "one", status, triage=triage, checkout=Checkout(commit=commit, **more))
 
-    older, good, newer = commits
+    git(tmp_path, "init", "-q", ".")
+    for number in range(3):
+        git(tmp_path, "commit", "-q", "--allow-empty", "-m", str(number))
+    older, good, newer = git(tmp_path, "rev-list", "--reverse", "HEAD").split()
     records = [
         record("older", older),
         record("older failed", older, "failed"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,36 +56,36 @@ def test_the_culprit_lies_between_the_last_sure_pass_and_the_first_failure(histo
     assert all(weights[place] > 0.02 for place in surely)
 
 
-@pytest.mark.parametrize(
-    ("history", "low", "high"),
-    [("8- 8- 8-", 0.9, 1.0), ("8- 8+ 8+ 8- 8+ 8+ 8- 8+ 8+", 0.25, 0.45), ("8- 8+", 0.3, 0.7)],
-)
-def test_the_rate_is_what_the_runs_suggest(history: str, low: float, high: float) -> None:
-    assert low < after(history).rate < high
+# runs → the rate of the failure and of the background, between these
+RATES = [
+    ("8- 8- 8-", (0.9, 1.0), (0.0, 0.1)),
+    ("8- 8+ 8+ 8- 8+ 8+ 8- 8+ 8+", (0.25, 0.45), (0.0, 0.1)),
+    ("8- 8+", (0.3, 0.7), (0.0, 0.1)),
+    ("8- 8- 8- 0+ 0+ 0+ 2+ 3+", (0.9, 1.0), (0.0, 0.05)),
+    ("8- 8- 8- 0+ 0- 0+ 0+ 3+ 3+ 3- 3+ 4+ 4+ 4+ 4+ 4+ 4+", (0.8, 1.0), (0.08, 0.2)),
+]
+Range = tuple[float, float]
 
 
-@given(st.lists(st.tuples(st.integers(0, N), st.booleans()), max_size=40), st.randoms())
-def test_the_order_of_the_runs_does_not_matter(results: list[tuple[int, bool]], commit_run: object) -> None:
-    text = [f"{place}{'+' if passed else '-'}" for place, passed in results]
-    other = list(text)
-    commit_run.shuffle(other)  # type: ignore[attr-defined]
-    assert after(" ".join(text)).weights == pytest.approx(after(" ".join(other)).weights)
-    assert sum(after(" ".join(text)).weights) == pytest.approx(1)
+@pytest.mark.parametrize(("history", "rate", "background"), RATES)
+def test_the_rates_are_what_the_runs_suggest(history: str, rate: Range, background: Range) -> None:
+    now = after(history)
+    assert rate[0] < now.rate < rate[1]
+    assert background[0] < now.background < background[1]
 
 
-@given(st.lists(st.tuples(st.integers(0, N), st.booleans()), max_size=20), st.integers(1, N))
-def test_a_failure_never_clears_what_the_commit_contains(results: list[tuple[int, bool]], place: int) -> None:
-    text = " ".join(f"{at}{'+' if passed else '-'}" for at, passed in results)
-    before, now = after(text), after(f"{text} {place}-")
-    assert sum(now.weights[: place + 1]) >= sum(before.weights[: place + 1]) - 1e-9
+RUNS = st.lists(st.tuples(st.integers(0, N), st.sampled_from("+-")).map(lambda run: f"{run[0]}{run[1]}"), max_size=30)
 
 
-@pytest.mark.parametrize(
-    ("history", "low", "high"),
-    [("8- 8- 8- 0+ 0+ 0+ 2+ 3+", 0.0, 0.05), ("8- 8- 8- 0+ 0- 0+ 0+ 3+ 3+ 3- 3+ 4+ 4+ 4+ 4+ 4+ 4+", 0.08, 0.2)],
-)
-def test_the_background_rate_is_what_the_runs_before_the_culprit_suggest(history: str, low: float, high: float) -> None:
-    assert low < after(history).background < high
+@given(RUNS, st.randoms(), st.integers(1, N))
+def test_no_order_matters_and_a_failure_never_clears_what_the_commit_contains(
+    results: list[str], chance: random.Random, place: int
+) -> None:
+    now = after(" ".join(results))
+    assert now.weights == pytest.approx(after(" ".join(chance.sample(results, len(results)))).weights)
+    assert sum(now.weights) == pytest.approx(1)
+    then = after(" ".join([*results, f"{place}-"]))
+    assert sum(then.weights[: place + 1]) >= sum(now.weights[: place + 1]) - 1e-9
 
 
 def test_where_the_row_fails_by_chance_too_a_single_failure_says_less() -> None:
@@ -122,13 +124,6 @@ def test_the_target_is_the_most_frequent_failure_of_the_bad_end() -> None:
     assert most_frequent_failure(8, observations) == "b"
     assert most_frequent_failure(8, observations[:2]) == "a", "of equals the first"
     assert most_frequent_failure(8, observations[3:]) == ""
-
-
-@pytest.mark.parametrize(
-    ("signatures", "target"), [(("a#1", "a#1", "a#2"), "a#1"), (("a#1", "a#2", "a#3"), "a"), (("a#1", "a#2"), "a#1")]
-)
-def test_where_the_evidence_varies_from_run_to_run_the_kind_is_the_target(
-    signatures: tuple[str, ...], target: str
-) -> None:
-    observations = [Observation(8, FAIL, signature, failure_kind="a") for signature in signatures]
-    assert most_frequent_failure(8, observations) == target
+    for signatures, target in (("a#1 a#1 a#2", "a#1"), ("a#1 a#2 a#3", "a"), ("a#1 a#2", "a#1")):
+        varying = [Observation(8, FAIL, signature, failure_kind="a") for signature in signatures.split()]
+        assert most_frequent_failure(8, varying) == target, "the kind, where the evidence varies from run to run"

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.checkout.commits import Commit, CommitHistory
+from ci_tasks.features.failures.bisection import report
 from ci_tasks.features.failures.bisection.axis import Point, along_commits
-from ci_tasks.features.failures.bisection.report import (
-    Effort,
-    FailureCounts,
-    cost,
-    culprit,
-    head,
-    observation,
-    see_commit,
-    target,
-    unclear,
-)
 
 
 def commit(sha: str, subject: str = "a change") -> Point:
@@ -24,16 +14,13 @@ def commit(sha: str, subject: str = "a change") -> Point:
 
 
 FIRST, LAST = commit("0" * 40), commit("f" * 40, subject="clears\x1b[2J the screen\nand goes on")
-EFFORT = Effort(runs=45, points=12, seconds=4000)
+EFFORT = report.Effort(runs=45, points=12, seconds=4000)
 
 
 def test_the_head_says_what_is_going_to_happen() -> None:
-    assert head(
+    assert report.head(
         "ckpt", "tiny", along_commits(CommitHistory(FIRST.commit, (*[FIRST.commit] * 63, LAST.commit))), ["a", "b"]
-    ) == [
-        "bisect: 64 commits after 000000000000 (good) up to ffffffffffff (bad)",
-        "row tiny of label ckpt, on a, b",
-    ]
+    ) == ["bisect: 64 commits after 000000000000 (good) up to ffffffffffff (bad)", "row tiny of label ckpt, on a, b"]
 
 
 @pytest.mark.parametrize(
@@ -44,15 +31,17 @@ def test_the_head_says_what_is_going_to_happen() -> None:
     ],
 )
 def test_a_run_is_one_line(mark: str, run: str, seconds: float | None, line: str) -> None:
-    assert observation(7, LAST, "a", mark, run, seconds) == line
+    assert report.observation(7, LAST, "a", mark, run, seconds) == line
 
 
 def test_what_is_looked_for_comes_with_its_rate_and_an_estimate() -> None:
-    assert target("E: x#1", 3, 9, 45) == "looking for: E: x#1 (3 of 9 runs of the bad end); some 45 runs to go"
+    assert report.target("E: x#1", 3, 9, 45) == "looking for: E: x#1 (3 of 9 runs of the bad end); some 45 runs to go"
 
 
 def test_the_culprit_comes_with_its_evidence_and_the_next_step() -> None:
-    assert culprit(LAST, 0.9712, FailureCounts(5, 8, 0, 24), see_commit("/a checkout", LAST), EFFORT) == [
+    assert report.culprit(
+        LAST, 0.9712, report.FailureCounts(5, 8, 0, 24), report.see_commit("/a checkout", LAST), EFFORT
+    ) == [
         "",
         f"the culprit: {LAST.key}",
         "    clears�[2J the screen and goes on",
@@ -64,11 +53,11 @@ def test_the_culprit_comes_with_its_evidence_and_the_next_step() -> None:
 
 
 def test_several_that_are_left_are_listed_and_many_counted() -> None:
-    lines = unclear([(commit(f"{number:040d}"), 0.05) for number in range(20)], False, EFFORT)
+    lines = report.unclear([(commit(f"{number:040d}"), 0.05) for number in range(20)], False, EFFORT)
     assert lines[1] == "only commits that cannot be tested are left; the culprit is one of:"
     assert lines[2] == "    000000000000   5 %  a change"
     assert lines[-2:] == ["    and 8 more", "45 runs of 12 commits, 1 h 06 min of tests"]
-    assert unclear([(FIRST, 0.5)], True, EFFORT)[1] == "not clear after 45 runs; the most probable are:"
+    assert report.unclear([(FIRST, 0.5)], True, EFFORT)[1] == "not clear after 45 runs; the most probable are:"
 
 
 @pytest.mark.parametrize(
@@ -79,4 +68,4 @@ def test_several_that_are_left_are_listed_and_many_counted() -> None:
     ],
 )
 def test_the_cost_comes_before_the_first_run(seconds: float | None, hosts: int, line: str) -> None:
-    assert cost(12, seconds, hosts) == line
+    assert report.cost(12, seconds, hosts) == line

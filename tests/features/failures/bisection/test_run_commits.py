@@ -55,11 +55,6 @@ def test_a_record_says_this_of_its_commit(run_record: RunRecord, target: str, ki
     assert (observation.position, observation.host, observation.run, observation.seconds) == (3, "one", "id", 1.5)
 
 
-def test_a_cancelled_run_says_nothing() -> None:
-    with pytest.raises(RunCancelled):
-        observation_of(ORDER, record("cancelled"))
-
-
 def raising(problem: Exception) -> Any:
     def perform(*_: Any, **__: Any) -> None:
         raise problem
@@ -67,14 +62,17 @@ def raising(problem: Exception) -> Any:
     return perform
 
 
-@pytest.mark.parametrize(
-    ("problem", "kind"), [(UsageError("no label"), MISSING), (Blocked("no python there"), BLOCKED)]
-)
-def test_a_commit_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatch, problem: Exception, kind: str) -> None:
-    monkeypatch.setattr(run_commits_module, "open_source", raising(problem))
-    observations: list[Observation] = []
-    run_commits(WORK, [ORDER], print, observations.append)
-    assert [(observation.kind, observation.reason) for observation in observations] == [(kind, str(problem))]
+def test_a_commit_that_cannot_begin_says_why_unless_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    for problem, kind in ((UsageError("no label"), MISSING), (Blocked("no python there"), BLOCKED)):
+        monkeypatch.setattr(run_commits_module, "open_source", raising(problem))
+        observations: list[Observation] = []
+        run_commits(WORK, [ORDER], print, observations.append)
+        assert [(observation.kind, observation.reason) for observation in observations] == [(kind, str(problem))]
+    monkeypatch.setattr(run_commits_module, "open_source", raising(UsageError("no label")))
+    with pytest.raises(UsageError, match="no label"):
+        run_commits(WORK, [CommitRun(3, "0123", "one", must=True)] * 2, print, lambda _: None)
+    with pytest.raises(RunCancelled):
+        observation_of(ORDER, record("cancelled"))
 
 
 @pytest.mark.parametrize("pressed", [True, False])
@@ -91,20 +89,10 @@ def test_a_run_that_was_ended_before_it_had_a_record_says_nothing_of_its_commit(
         assert run_commit(WORK, ORDER, print, interrupts).kind == MISSING
 
 
-def test_where_the_row_must_be_there_its_absence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_commits_module, "open_source", raising(UsageError("no label")))
-    with pytest.raises(UsageError, match="no label"):
-        run_commits(WORK, [CommitRun(3, "0123", "one", must=True)] * 2, print, lambda _: None)
-
-
-def test_several_run_at_once_and_what_ended_counts_when_another_is_interrupted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_several_run_at_once_and_what_ended_counts_when_another_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(3, timeout=20)
 
-    def run_commit(
-        work: RowUnderTest, commit_run: CommitRun, print_line: Any, interrupts: InterruptCount
-    ) -> Observation:
+    def run_commit(work: RowUnderTest, commit_run: CommitRun, *_: Any) -> Observation:
         together.wait()
         if commit_run.host == "cancelled":
             raise RunCancelled
@@ -112,13 +100,9 @@ def test_several_run_at_once_and_what_ended_counts_when_another_is_interrupted(
 
     monkeypatch.setattr(run_commits_module, "run_commit", run_commit)
     observations: list[Observation] = []
+    asked = [CommitRun(1, "a", "one"), CommitRun(2, "b", "cancelled"), CommitRun(3, "c", "two")]
     with pytest.raises(KeyboardInterrupt):
-        run_commits(
-            WORK,
-            [CommitRun(1, "a", "one"), CommitRun(2, "b", "cancelled"), CommitRun(3, "c", "two")],
-            print,
-            observations.append,
-        )
+        run_commits(WORK, asked, print, observations.append)
     assert sorted(observation.host for observation in observations) == ["one", "two"]
 
 

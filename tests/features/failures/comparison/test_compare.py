@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.config import Config
-from ci_tasks.errors import CiTasksError, UsageError
+from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest, compare_rows
 from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
@@ -37,9 +37,12 @@ jobs:
 STATUSES = {".": "passed", "x": "failed", "B": "blocked", "C": "cancelled"}
 
 
-def git(path: Path, *argv: str) -> None:
+Capture = pytest.CaptureFixture[str]
+
+
+def git(path: Path, *argv: str) -> str:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-    subprocess.run(["git", *identity, *argv], cwd=path, check=True, capture_output=True)
+    return subprocess.run(["git", *identity, *argv], cwd=path, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -65,18 +68,20 @@ def the_usual_interrupt() -> Iterator[None]:
 
 class Script:
     """Performs rows as it is written: (side, row) → a letter a run, or a function to call before the row passes.
-    `runs` are the sides and rows that ran."""
+    `runs` are the sides and rows that ran, `requests` how."""
 
     def __init__(self, image: str = "", **letters: str | Sequence[str | Callable[[], None]]) -> None:
         self.image = image
         self.letters = {name: list(several) for name, several in letters.items()}
         self.runs: list[tuple[str, tuple[str, ...]]] = []
+        self.requests: list[RunRequest] = []
 
     def __call__(
         self, source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions, **more: Any
     ) -> LabelResult:
         side = "base" if source.rev else "yours"
         self.runs.append((side, request.rows))
+        self.requests.append(request)
         records = [self._record(side, row, self.letters[f"{side}_{row}"].pop(0)) for row in request.rows]
         return LabelResult("batch", records, [""] * len(records))
 
@@ -84,11 +89,16 @@ class Script:
         if not isinstance(letter, str):
             letter()
             letter = "."
-        status = STATUSES[letter]
-        triage = Triage("x", "failed", 1, "the line", "Error#1", 0.9) if status == "failed" else None
-        gpus = (0, 1) if side == "base" else (2, 3)
-        attempts = (Attempt("", "local", status, gpu_ids=gpus, image_digest=self.image),)
-        return RunRecord("", "quick", row, "local", status, "the reason", triage=triage, attempts=attempts)
+        return record(STATUSES[letter], self.image, row=row, gpus=(0, 1) if side == "base" else (2, 3))
+
+
+def record(status: str, image: str = "", tree: str = "", row: str = "a", gpus: tuple[int, ...] = ()) -> RunRecord:
+    triage = Triage("x", "failed", 1, "the line", "Error#1", 0.9) if status == "failed" else None
+    attempts = (Attempt("", "local", status, gpu_ids=gpus, image_digest=image),)
+    checkout = Checkout("/c", "c", tree) if tree else None
+    return RunRecord(
+        "", "quick", row, "local", status, "the reason", checkout=checkout, triage=triage, attempts=attempts
+    )
 
 
 def compared(source: CheckoutSource, script: Script, *rows: str, **more: Any) -> ComparisonResult:
@@ -96,9 +106,7 @@ def compared(source: CheckoutSource, script: Script, *rows: str, **more: Any) ->
     return compare_rows(source, Config({}, {}, ()), request, perform=script)
 
 
-def test_a_regression_takes_three_runs_of_each_side_in_turn(
-    source: CheckoutSource, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_regression_takes_three_runs_of_each_side_in_turn(source: CheckoutSource, capsys: Capture) -> None:
     script = Script(base_a="...", yours_a="xxx")
     result = compared(source, script)
     assert (result.verdict, result.exit_code) == ("yours", 1)
@@ -109,15 +117,14 @@ def test_a_regression_takes_three_runs_of_each_side_in_turn(
     assert "yours; wrong in at most 5 % of comparisons" in out
 
 
-def test_of_several_rows_only_those_that_fail_are_compared_and_that_failure_is_not_counted(
-    source: CheckoutSource,
-) -> None:
+def test_of_several_rows_those_that_fail_are_compared_and_that_failure_is_no_sample(source: CheckoutSource) -> None:
     script = Script(yours_a="xxxx", base_a="...", yours_b=".")
     result = compared(source, script, "a", "b")
     assert {row.row: row.verdict for row in result.rows} == {"a": "yours", "b": "passes"}
     assert script.runs[0] == ("yours", ("a", "b"))
-    assert result.rows[0].yours.runs == 3
-    assert script.letters["yours_a"] == []
+    assert (result.rows[0].yours.runs, script.letters["yours_a"]) == (3, [])
+    screened, *samples = script.requests
+    assert not screened.files and all(request.files for request in samples)
 
 
 def test_runs_that_said_nothing_are_made_up_for_and_two_in_a_row_end_it(source: CheckoutSource) -> None:
@@ -125,12 +132,6 @@ def test_runs_that_said_nothing_are_made_up_for_and_two_in_a_row_end_it(source: 
     assert (result.verdict, result.rows[0].base.inconclusive) == ("yours", {"blocked": 1})
     result = compared(source, Script(base_a="BB", yours_a="xx"))
     assert (result.verdict, result.exit_code) == ("blocked", 125)
-
-
-def test_after_its_last_run_it_cannot_tell(source: CheckoutSource) -> None:
-    result = compared(source, Script(base_a="...", yours_a=".x."), max_runs=6)
-    assert (result.verdict, result.exit_code) == ("cannot tell", 4)
-    assert result.rows[0].why == "yours failed in 1 of 3 runs, the base in none: too few to blame your tree"
 
 
 def press() -> None:
@@ -146,91 +147,43 @@ def test_ctrl_c_ends_it_without_a_word(source: CheckoutSource, end: str | Callab
     assert (result.verdict, result.exit_code, len(script.runs)) == ("cancelled", 130, 1)
 
 
-def side_tree(source: CheckoutSource) -> str:
-    with pinned(source, None) as tree:
-        return tree.checkout.tree
-
-
-def record(status: str, image: str, tree: str, row: str = "a") -> RunRecord:
-    attempts = (Attempt("", "local", status, image_digest=image),)
-    return RunRecord("", "quick", row, "local", status, checkout=Checkout("/c", "c", tree), attempts=attempts)
-
-
 @pytest.mark.parametrize(("image", "base_runs", "kept"), [("new", "..", 2), ("moved", "...", 0)])
 def test_the_history_counts_where_tree_host_and_image_are_equal(
     source: CheckoutSource, monkeypatch: pytest.MonkeyPatch, image: str, base_runs: str, kept: int
 ) -> None:
-    base_tree = subprocess.run(
-        ["git", "rev-parse", "main^{tree}"], cwd=source.path, check=True, capture_output=True, text=True
-    ).stdout.strip()
-    newest_first = [
-        record("passed", "new", base_tree),
-        record("passed", "new", base_tree),
-        record("blocked", "new", base_tree),
-        record("passed", "new", "another"),
-        record("passed", "new", base_tree, row="b"),
-        record("passed", "old", base_tree),
-    ]
+    base = git(source.path, "rev-parse", "main^{tree}").strip()
+    newest_first = [record("passed", "new", base), record("passed", "new", base), record("blocked", "new", base)]
+    newest_first += [record("passed", "new", "another"), record("passed", "new", base, row="b")]
+    newest_first.append(replace(record("failed", "new", base), retry_of="an earlier run"))
+    newest_first.append(record("passed", "old", base))
     monkeypatch.setattr(history, "search", lambda query: newest_first if query.host == ("local",) else [])
-    script = Script(base_a=base_runs, yours_a="xxxx", image=image)
-    result = compared(source, script)
-    assert (result.verdict, result.rows[0].base.from_history) == ("yours", kept)
+    result = compared(source, Script(base_a=base_runs, yours_a="xxxx", image=image))
+    assert (result.verdict, result.rows[0].base.from_history, result.rows[0].base.failed) == ("yours", kept, 0)
     assert result.rows[0].base.images == (image,)
 
 
-def test_a_failure_of_yours_in_the_history_is_why_one_asks_and_does_not_count(
-    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trees: list[str] = []
-    monkeypatch.setattr(history, "search", lambda query: [record("failed", "", tree) for tree in trees])
-    trees.append(side_tree(source))
-    result = compared(source, Script(base_a="...", yours_a="xxx"))
-    assert (result.rows[0].yours.runs, result.rows[0].yours.from_history) == (3, 0)
-
-
-def test_the_first_run_of_an_earlier_comparison_counts_though_it_failed(
+def test_a_failure_of_yours_in_the_history_counts_if_an_earlier_comparison_ran_it(
     source: CheckoutSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Else it is why one asks, and no sample."""
     monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "state"))
-    requests: list[RunRequest] = []
-
-    class Noted(Script):
-        def __call__(
-            self, source: CheckoutSource, config: Config, request: RunRequest, *more: Any, **others: Any
-        ) -> Any:
-            requests.append(request)
-            return super().__call__(source, config, request, *more, **others)
-
-    compared(source, Noted(base_a="...", yours_a=".x."), max_runs=6)
-    assert all(request.files for request in requests), "each of these runs is a fair sample"
+    with pinned(source, None) as tree:
+        failed = record("failed", "", tree.checkout.tree)
+    before = Script(base_a="...", yours_a=".x.")
+    undecided = compared(source, before, max_runs=6)
+    assert (undecided.verdict, undecided.exit_code) == ("cannot tell", 4)
+    assert undecided.rows[0].why == "yours failed in 1 of 3 runs, the base in none: too few to blame your tree"
     run = store.home() / "runs/20260101-120000-quick/01"
     run.mkdir(parents=True)
-    for name, text in requests[0].files.items():
+    for name, text in before.requests[0].files.items():
         (run / name).write_text(text)
-    triage = Triage("x", "failed", 1, "the line", "Error#1", 0.9)
-    failed = replace(record("failed", "", side_tree(source)), id="20260101-120000-quick.01", triage=triage)
-    monkeypatch.setattr(history, "search", lambda query: [failed])
-    result = compared(source, Script(base_a="...", yours_a="xx"))
-    assert (result.rows[0].yours.runs, result.rows[0].yours.from_history) == (3, 1)
+    for id, letters, counted in (("", "xxx", 0), ("20260101-120000-quick.01", "xx", 1)):
+        monkeypatch.setattr(history, "search", lambda query, id=id: [replace(failed, id=id)])
+        yours = compared(source, Script(base_a="...", yours_a=letters)).rows[0].yours
+        assert (yours.runs, yours.from_history) == (3, counted)
 
 
-def test_a_run_that_shows_which_rows_fail_is_no_sample(source: CheckoutSource) -> None:
-    files: list[tuple[str, bool]] = []
-
-    class Noted(Script):
-        def __call__(
-            self, source: CheckoutSource, config: Config, request: RunRequest, *more: Any, **others: Any
-        ) -> Any:
-            files.append((request.rows[0], bool(request.files)))
-            return super().__call__(source, config, request, *more, **others)
-
-    compared(source, Noted(yours_a="xxxx", base_a="...", yours_b="."), "a", "b")
-    assert files[0] == ("a", False) and all(marked for _, marked in files[1:])
-
-
-def test_what_the_workflow_gives_a_row_otherwise_is_listed(
-    source: CheckoutSource, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_workflow_gives_a_row_otherwise_is_listed(source: CheckoutSource, capsys: Capture) -> None:
     workflow = source.path / ".github/workflows/pr-test.yml"
     workflow.write_text(workflow.read_text().replace("num_gpus: 0}", "num_gpus: 2}", 1))
     result = compared(open_source(str(source.path)), Script(base_a="...", yours_a="xxx"))
@@ -238,18 +191,9 @@ def test_what_the_workflow_gives_a_row_otherwise_is_listed(
     assert "the workflows differ in GPUs: base none, yours 2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("change", "rows", "message"),
-    [
-        (lambda path: (path / "code.py").unlink(), ("a",), "your tree is that of the base"),
-        (lambda path: None, ("c",), "has no row c of label quick"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(
-    source: CheckoutSource, change: Callable[[Path], None], rows: tuple[str, ...], message: str
-) -> None:
-    change(source.path)
-    with pytest.raises(CiTasksError) as caught:
-        compared(source, Script(), *rows)
-    assert isinstance(caught.value, UsageError)
-    assert message in caught.value.message
+def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:
+    with pytest.raises(UsageError, match="has no row c of label quick"):
+        compared(source, Script(), "c")
+    (source.path / "code.py").unlink()
+    with pytest.raises(UsageError, match="your tree is that of the base"):
+        compared(source, Script())

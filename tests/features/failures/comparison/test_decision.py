@@ -74,14 +74,10 @@ WHY = [
 
 @pytest.mark.parametrize(("base", "yours", "why"), WHY)
 def test_after_the_last_run_it_says_why_it_cannot_tell(base: str, yours: str, why: str) -> None:
-    assert next_decision(outcomes_of(base), outcomes_of(yours), may_run=False) == ComparisonVerdict(
-        rule.CANNOT_TELL, why
-    )
-
-
-def test_the_way_of_failing_that_decides_is_named() -> None:
-    verdict = next_decision(outcomes_of("aaaaaa"), outcomes_of("bbbbbb"))
-    assert isinstance(verdict, ComparisonVerdict) and verdict.way == "ValueError#2b"
+    decision = next_decision(outcomes_of(base), outcomes_of(yours), may_run=False)
+    assert decision == ComparisonVerdict(rule.CANNOT_TELL, why)
+    clear = next_decision(outcomes_of("aaaaaa"), outcomes_of("bbbbbb"))
+    assert isinstance(clear, ComparisonVerdict) and clear.way == "ValueError#2b"
 
 
 @cache
@@ -110,14 +106,11 @@ def words(base: float, yours: float, pairs: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("pairs", [10, rule.MOST_PAIRS])
-def test_of_equal_rates_few_are_called_yours_or_fixed(pairs: int) -> None:
+def test_few_words_are_wrong(pairs: int) -> None:
+    """Of equal rates few are called yours or fixed, and a rise is seldom called anything but yours."""
     for rate in (0.05, 0.2, 0.4, 0.5, 0.6, 0.9):
         ended = words(rate, rate, pairs)
         assert ended["yours"] + ended["fixed"] <= rule.ERROR, rate
-
-
-@pytest.mark.parametrize("pairs", [10, rule.MOST_PAIRS])
-def test_a_rise_is_seldom_called_anything_but_yours(pairs: int) -> None:
     for rate in (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5):
         ended = words(rate, rate + rule.RISE, pairs)
         assert sum(ended.values()) - ended["yours"] <= rule.ERROR, rate

@@ -85,14 +85,9 @@ def look(runs: dict[str, PlantedRun], py_spy: str) -> dict[str, HangFacts]:
 
 def _facts_of(case: str, found: Inspection, pids: set[int]) -> HangFacts:
     own = tuple(process for process in found.processes if process.pid in pids)
-    return HangFacts(
-        seconds_between=found.seconds_between,
-        machine=found.machine,
-        processes=own,
-        sockets=found.sockets,
-        locks=tuple(lock for lock in found.locks if lock.waiter in pids),
-        sources=found.sources,
-    )
+    locks = tuple(lock for lock in found.locks if lock.waiter in pids)
+    shared = {"machine": found.machine, "sockets": found.sockets, "sources": found.sources}
+    return HangFacts(seconds_between=found.seconds_between, processes=own, locks=locks, **shared)  # type: ignore[arg-type]
 
 
 def _start(case: str, directory: Path, rank: int | None, ranks: int) -> subprocess.Popen[bytes]:
@@ -102,14 +97,8 @@ def _start(case: str, directory: Path, rank: int | None, ranks: int) -> subproce
     env = {**os.environ, "PYTHONPATH": str(directory), "PLANTED_PROBE": str(probe)}
     if rank is not None:
         env.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
-    return subprocess.Popen(
-        [sys.executable, str(PLANTED), case, str(directory)],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    argv, null = [sys.executable, str(PLANTED), case, str(directory)], subprocess.DEVNULL
+    return subprocess.Popen(argv, env=env, stdin=null, stdout=null, stderr=null, start_new_session=True)
 
 
 def _wait_for_state(run: PlantedRun, directory: Path) -> None:
@@ -124,37 +113,22 @@ def _wait_for_state(run: PlantedRun, directory: Path) -> None:
 
 
 def _is_in_state(pid: int, directory: Path) -> bool:
-    if not re.search(r"python[^\0]*\0[^\0]*planted\.py\0", _command(pid)) or (directory / f"ready-{pid}").exists():
+    command = _read(pid, "cmdline")
+    if not re.search(r"python[^\0]*\0[^\0]*planted\.py\0", command) or (directory / f"ready-{pid}").exists():
         return True
-    return _state(pid) in ("Z", "") or _state(_parent(pid)) == "D"
+    state, parent, *_ = [*_read(pid, "stat").rpartition(")")[2].split(), "", "0"]
+    return state in ("Z", "") or _read(int(parent), "stat").rpartition(")")[2].startswith(" D")
 
 
-def _command(pid: int) -> str:
+def _read(pid: int, name: str) -> str:
+    """A file of /proc; empty if the process is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
 
 
 def _below(pid: int) -> list[int]:
-    try:
-        children = [
-            int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()
-        ]
-    except OSError:
-        return []
+    threads = [path.name for path in Path(f"/proc/{pid}/task").glob("*")]
+    children = [int(word) for thread in threads for word in _read(pid, f"task/{thread}/children").split()]
     return [other for child in children for other in (child, *_below(child))]

@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_tasks.agent.hang.facts import (
-    DeadProcess,
-    HangFacts,
-    ProcessFacts,
-    RecordedCollective,
-    StackText,
-    ThreadFacts,
-)
+from ci_tasks.agent.hang.facts import DeadProcess, HangFacts, ProcessFacts, RecordedCollective, StackText, ThreadFacts
 from ci_tasks.features.failures.hang.analysis import CONTRADICTED, NOT_DETERMINED, analyse_hang
 from ci_tasks.features.failures.hang.finding import SHOWN
 from ci_tasks.features.failures.hang.report import hang_lines
@@ -51,6 +44,7 @@ def gpu(line: int) -> tuple[tuple[str, str, int], ...]:
 
 
 QUEUE = (("get", "/usr/lib/python3.11/queue.py", 171), ("next_batch", "/job/loader.py", 88))
+CHILD = (("wait", "/usr/lib/python3.11/subprocess.py", 1264), ("fetch", "/job/loader.py", 61))
 LOOP = (("tokenize", "/job/loader.py", 12),)
 
 
@@ -83,6 +77,8 @@ RAS = "".join(
 ENDS = StackText(
     "native", '[{"os_thread_id": 103, "frames": [{"name": "syscall", "filename": "libc.so.6", "line": 0}]}]'
 )
+WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
+SLEEPS = ProcessFacts(9, 103, name="sleep", argv=("sleep", "9"), threads=(ThreadFacts(9, state="S"),))
 NVCC = ProcessFacts(9, 100, name="cc1plus", argv=("cc1plus",), threads=(ThreadFacts(9, state="R", cpu=3.0),))
 ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
 
@@ -116,71 +112,38 @@ def few(count: int) -> list[ProcessFacts]:
             [0, 1],
             "rank 0 waits in all_reduce number 6 (synchronize at train.py:61, in step)",
         ),
-        (
-            facts(*ALL, collectives=sized("8", "8", "4", "8")),
-            "collectives differ",
-            [2],
-            "rank 2 waits in all_reduce number 6 with 4 Float (synchronize",
-        ),
+        (facts(*ALL, collectives=sized("8", "8", "4", "8")), "collectives differ", [2],
+         "rank 2 waits in all_reduce number 6 with 4 Float (synchronize"),
         (facts(*ALL, collectives=sized("8", "8", "4", "8", operation="all_to_all")), "", [], "not determined"),
-        (
-            facts(*few(2), collectives=(in_group(0, "1 tp"), in_group(1, "2 dp"))),
-            "collectives differ",
-            [0, 1],
-            "rank 0 waits in all_reduce of group 1 tp (",
-        ),
-        (
-            facts(*few(2), collectives=(in_group(0, "1 tp", 0, 2), in_group(1, "2 dp", 1, 3))),
-            "",
-            [],
-            "not determined",
-        ),
-        (
-            facts(*few(3), collectives=(received(0, 1), received(1, 2), received(2, 0))),
-            "wait cycle",
-            [0, 1, 2],
-            "rank 0 waits in recv from rank 1 (synchronize",
-        ),
+        (facts(*few(2), collectives=(in_group(0, "1 tp"), in_group(1, "2 dp"))), "collectives differ", [0, 1],
+         "rank 0 waits in all_reduce of group 1 tp ("),
+        (facts(*few(2), collectives=(in_group(0, "1 tp", 0, 2), in_group(1, "2 dp", 1, 3))), "", [], "not determined"),
+        (facts(*few(3), collectives=(received(0, 1), received(1, 2), received(2, 0))), "wait cycle", [0, 1, 2],
+         "rank 0 waits in recv from rank 1 (synchronize"),
         (facts(*few(3), collectives=(received(0, 1), received(1, 2))), "", [], "not determined"),
-        (
-            facts(*ALL[:3], rank(3, *QUEUE), collectives=recorded(412, 412, 412)),
-            "rank waits elsewhere",
-            [3],
-            "ranks 0-2 wait in all_reduce number 412 (synchronize at train.py:61",
-        ),
+        (facts(*ALL[:3], rank(3, *QUEUE), collectives=recorded(412, 412, 412)), "rank waits elsewhere", [3],
+         "ranks 0-2 wait in all_reduce number 412 (synchronize at train.py:61"),
         (facts(*ALL[:3], rank(3, *LOOP, cpu=2.9)), "straggler", [3], "rank 3 still computes: tokenize at loader.py:12"),
-        (
-            facts(*ALL[:3], dead=(DeadProcess(9, {"RANK": "3"}, error="ValueError: x"),)),
-            "dead rank",
-            [3],
-            "rank 3 is gone (rank 3: ValueError: x); ranks 0-2 wait in synchronize",
-        ),
+        (facts(*ALL[:3], dead=(DeadProcess(9, {"RANK": "3"}, error="ValueError: x"),)), "dead rank", [3],
+         "rank 3 is gone (rank 3: ValueError: x); ranks 0-2 wait in synchronize"),
         (facts(*ALL[:3], rank(3, *gpu(61), state="T")), "stopped", [3], "rank 3 is stopped"),
+        (facts(*(rank(at, *collective("broadcast" if at == 1 else "all_reduce")) for at in range(4))),
+         "collectives differ", [1], "broadcast"),
+        (facts(*WAITS, rank(3, *CHILD), SLEEPS), "rank waits elsewhere", [3, None], "rank 3 waits in subprocess.wait"),
+        (facts(rank(0, *LOOP, cpu=3.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
         # Claims that stacks alone do not carry.
         (facts(*ALL[:3], rank(3, *gpu(99))), "", [], "not determined"),
         (facts(*ALL[:3], replace(rank(3, cpu=2.1), stacks=(ENDS,))), "", [], "not determined"),
-        (
-            facts(*ALL, collectives=recorded(6, 6, 5, 6)[:3] + recorded(1, 1, 1, 9, group="1")[3:]),
-            "",
-            [],
-            "not determined",
-        ),
-        (
-            facts(*(rank(at, *collective("recv" if at == 3 else "all_reduce")) for at in range(4))),
-            "",
-            [],
-            "not determined",
-        ),
-        (
-            facts(*(rank(at, *collective("all_gather" if at > 1 else "all_reduce")) for at in range(4))),
-            "",
-            [],
-            "not determined",
-        ),
+        (facts(*ALL, collectives=recorded(6, 6, 5, 6)[:3] + recorded(1, 1, 1, 9, group="1")[3:]), "", [],
+         "not determined"),
+        (facts(*(rank(at, *collective("recv" if at == 3 else "all_reduce")) for at in range(4))), "", [],
+         "not determined"),
+        (facts(*(rank(at, *collective("all_gather" if at > 1 else "all_reduce")) for at in range(4))), "", [],
+         "not determined"),
         (facts(*ALL, *ALL[:1]), "", [], "not determined"),  # two jobs with a rank 0 each
         (facts(), "", [], "no process was seen"),
     ],
-)
+)  # fmt: skip
 def test_ranks(seen: HangFacts, kind: str, named: list[int], words: str) -> None:
     hang = analyse_hang(seen)
     assert (hang.kind, [culprit.rank for culprit in hang.culprits]) == (kind, named), hang.reason
@@ -193,7 +156,6 @@ MOVES = StackText(
     False,
     'Current thread 0x1 (most recent call first):\n  File "/job/loader.py", line 30 in read\n',
 )
-WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -204,11 +166,8 @@ WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
         ([*(replace(item, cpu_since=300.0) for item in ALL[:3]), rank(3, *QUEUE)], SHOWN, "rank 3 waits in queue.get"),
         # One computes, and the others wait for it.
         ([*WAITS, replace(rank(3, cpu=3.0), stacks=(MOVES,))], CONTRADICTED, "the log is silent, but rank 3 goes on"),
-        (
-            [*WAITS, rank(3, *LOOP, cpu=3.0)],
-            NOT_DETERMINED,
-            "rank 3 computes in tokenize at loader.py:12, in both looks",
-        ),
+        ([*WAITS, rank(3, *LOOP, cpu=3.0)], NOT_DETERMINED,
+         "rank 3 computes in tokenize at loader.py:12, in both looks"),
         # It sleeps now, and has computed in between.
         ([*WAITS, replace(rank(3, *QUEUE), cpu_since=40.0)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
         ([*WAITS, replace(rank(3, *QUEUE), cpu_since=3.0)], SHOWN, "rank 3 waits in queue.get"),
@@ -217,7 +176,7 @@ WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
         # That a rank is gone, or stopped, shows a hang, whoever computes.
         ([*ALL[:2], replace(rank(3, cpu=3.0), stacks=(MOVES,))], SHOWN, "rank 2 is gone"),
     ],
-)
+)  # fmt: skip
 def test_whoever_computes_while_the_log_is_silent_has_not_stalled(
     processes: list[ProcessFacts], outcome: str, words: str
 ) -> None:

@@ -18,13 +18,11 @@ from ci_tasks.run.look import LookOfEnded, look_of_ended
 
 STOPPED = HangFacts(taken_at=1.0, reason="timeout", processes=(ProcessFacts(7, 1, name="a", state="T"),))
 HANG = Hang(
-    "shown",
-    "rank waits elsewhere",
-    "rank 2 waits in queue.get at loader.py:88",
+    "shown", "rank waits elsewhere", "rank 2 waits in queue.get at loader.py:88",
     (HangCulprit("rank 2", "waits in queue.get", 7, 2, "load", "/job/loader.py", 88),),
     (HangGroup("ranks 0-1", "all_reduce at train.py:6"), HangGroup("rank 2", "queue.get at loader.py:88")),
     ("NCCL: no answer",),
-)
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -49,6 +47,8 @@ def test_what_was_seen_before_the_end_is_said_with_when(run: RunDir) -> None:
     assert lines[0] == "b.01: shown, stopped"
     assert lines[2] == f"  seen: {note}"
     assert lines[-1] == f"all stacks: {run.hang_stacks}"
+    write_record(run.status, Status("running", "running"))
+    assert look_of_ended(run) is None, "a run that goes on has no last look"
 
 
 def test_of_a_run_that_nobody_looked_at_that_is_said(run: RunDir) -> None:
@@ -58,12 +58,6 @@ def test_of_a_run_that_nobody_looked_at_that_is_said(run: RunDir) -> None:
     Path(run.hang).write_text("{")
     assert ended_hang(look(run)) == hang
     assert hang_lines(hang, "b.01", run.hang_stacks, ended_note(look(run)))[-1] != f"all stacks: {run.hang_stacks}"
-
-
-def test_a_run_that_goes_on_has_no_last_look(run: RunDir) -> None:
-    write_record(run.hang, STOPPED)
-    write_record(run.status, Status("running", "running"))
-    assert look_of_ended(run) is None
 
 
 def test_for_an_assistant_it_is_the_verdict_and_quoted_places() -> None:

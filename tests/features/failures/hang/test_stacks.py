@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from ci_tasks.agent.hang.facts import ThreadFacts
 from ci_tasks.features.failures.hang.lock_order import lock_use
 from ci_tasks.features.failures.hang.ras import read_ras
 from ci_tasks.features.failures.hang.stacks import Stack, StackFrame, read_faulthandler, read_py_spy
+from ci_tasks.features.failures.hang.waits import wait_of
 
 DUMP = """{"event": "start", "t": 1.0, "pid": 7}
 Thread 0x00007f5664ffd6c0 (most recent call first):
@@ -21,18 +23,13 @@ Current thread 0x00007f5666000740 [MainThread] (most recent call first):
 """
 
 
-def test_the_last_thread_of_a_dump_is_the_main_one() -> None:
-    other, main = read_faulthandler(DUMP)
-    assert other == Stack(
-        (StackFrame("next_batch", "/job/loader.py", 88), StackFrame("run", "/usr/lib/python3.11/threading.py", 982))
-    )
+def test_the_last_thread_of_the_newest_dump_is_the_main_one() -> None:
+    other, main = read_faulthandler(DUMP + DUMP.replace("line 88", "line 99"))
+    run = StackFrame("run", "/usr/lib/python3.11/threading.py", 982)
+    assert other == Stack((StackFrame("next_batch", "/job/loader.py", 99), run))
     assert (main.main, main.name) == (True, "MainThread")
     assert main.frames[1] == StackFrame("<module>", "/job/train.py", None)
-
-
-def test_the_newest_dump_of_several_counts() -> None:
-    later = DUMP.replace("line 88", "line 99")
-    assert [stack.frames[0].line for stack in read_faulthandler(DUMP + later)] == [99, 171]
+    assert len(read_faulthandler(DUMP + '  File "/x.py", line 1 in f\n' * 300_000)[-1:]) <= 1, "it is read in part"
 
 
 @pytest.mark.parametrize(
@@ -41,10 +38,6 @@ def test_the_newest_dump_of_several_counts() -> None:
 )
 def test_what_is_no_dump_has_no_threads(text: str) -> None:
     assert read_faulthandler(text) == []
-
-
-def test_a_dump_without_end_is_read_in_part() -> None:
-    assert len(read_faulthandler(DUMP + '  File "/x.py", line 1 in f\n' * 300_000)[-1:]) <= 1
 
 
 def test_py_spy_names_threads_and_native_frames() -> None:
@@ -70,12 +63,9 @@ RAS = """MISMATCH
 """
 
 
-def test_nccl_says_which_rank_is_behind() -> None:
+def test_nccl_says_which_rank_is_behind_unless_two_communicators_contradict_each_other() -> None:
     answer = read_ras(RAS)
     assert (answer.operation, answer.behind) == ("AllReduce", (650,))
-
-
-def test_two_communicators_that_contradict_each_other_name_nobody() -> None:
     assert read_ras(RAS + RAS.replace("operation 6", "operation 4")).behind == ()
 
 
@@ -123,3 +113,41 @@ def one_line():
 def test_what_a_thread_wants_and_holds_is_in_the_text_of_its_function(line: int, wants: str, holds: set[str]) -> None:
     use = lock_use(Stack((StackFrame("f", "x.py", line),)), {"x.py": LOCKS})
     assert ((use.wants or ("", ""))[1], {name for _, name in use.holds}) == (wants, holds)
+
+
+# The frames that the program's `load` has called, the innermost first; the system call → kind and words.
+WAITS: list[tuple[str, str, str, str]] = [
+    ("wait threading.py, get queue.py", "", "queue", "queue.get"),
+    ("wait threading.py", "", "condition", "threading.wait"),
+    ("acquire threading.py", "", "condition", "threading.acquire"),
+    ("_wait threading.py, wait threading.py", "", "barrier", "barrier.wait"),
+    ("join threading.py", "", "join", "threading.join"),
+    ("result concurrent/futures/_base.py", "", "condition", "futures.result"),
+    ("select selectors.py, run_forever asyncio/base_events.py", "", "poll", "base_events.run_forever"),
+    ("_wait subprocess.py, wait subprocess.py", "", "child", "subprocess.wait"),
+    ("poll multiprocessing/popen_fork.py", "", "child", "popen_fork.poll"),
+    ("acquire logging/__init__.py", "", "lock", "logging.acquire"),
+    ("acquire <frozen importlib._bootstrap>", "", "import", "import"),
+    ("wait threading.py, all_reduce site-packages/torch/distributed/c10d.py", "", "collective", "all_reduce"),
+    ("synchronize site-packages/torch/cuda/__init__.py", "", "gpu", "synchronize"),
+    ("", "230 0x0", "sleep", "sleeps"),
+    ("", "61 0x0", "child", "waits for a child"),
+    ("", "0 0x3", "read", "reads"),
+    ("", "34 0x0", "C code", "load at loader.py:88"),
+    ("", "202 0x0", "C code", "load at loader.py:88"),
+    ("", "", "", "load at loader.py:88"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("called", "syscall", "kind", "words"), WAITS)
+def test_what_a_thread_waits_for_is_in_its_stack_and_its_system_call(
+    called: str, syscall: str, kind: str, words: str
+) -> None:
+    inner = [StackFrame(name, file if file[0] == "<" else f"/usr/lib/python3.11/{file}", 1)
+             for name, _, file in (frame.partition(" ") for frame in called.split(", ") if frame)]  # fmt: skip
+    thread = ThreadFacts(7, syscall=syscall)
+    own = StackFrame("load", "/job/loader.py", 88)
+    wait = wait_of(Stack((*inner, own)), thread, "x86_64", {})
+    assert (wait.kind, wait.text.removesuffix(" at loader.py:88, in load")) == (kind, words)
+    assert wait.fd == (3 if kind == "read" else None)
+    assert wait_of(Stack((own,)), thread, "x86_64", {}, computes=True).kind == "computes"

@@ -65,23 +65,20 @@ def opened(sources: list[Path]) -> Callable[[HostSpec], Executor]:
     return Noting
 
 
-def _edited(checkout: Path) -> None:
+def _edit(checkout: Path) -> None:
     (checkout / "code.py").write_text("edited since\n")
-
-
-def _more(checkout: Path) -> None:
     (checkout / "new.py").write_text("new\n")
 
 
-def _committed(checkout: Path) -> None:
+def _commit(checkout: Path) -> None:
     commit(checkout)  # the very tree, but another commit, which a job can see
 
 
-def _thrown_away(checkout: Path) -> None:
+def _throw_away(checkout: Path) -> None:
     git(checkout, "reset", "--quiet", "--hard", "origin/main")
 
 
-@pytest.mark.parametrize("happens", [_edited, _more, _committed, _thrown_away])
+@pytest.mark.parametrize("happens", [_edit, _commit, _throw_away])
 def test_what_happens_to_the_checkout_meanwhile_does_not_matter(
     happens: Callable[[Path], None], checkout: Path, tmp_path: Path
 ) -> None:
@@ -99,18 +96,17 @@ def test_what_happens_to_the_checkout_meanwhile_does_not_matter(
     assert not pin.directory.exists()
 
 
-def test_an_unchanged_checkout_is_taken_itself(checkout: Path, tmp_path: Path) -> None:
+def test_an_unchanged_checkout_is_taken_itself_and_a_branch_that_moves_on_as_it_was(
+    checkout: Path, tmp_path: Path
+) -> None:
     sources: list[Path] = []
     with pinned(source(checkout), None) as pin:
         executor = pin.wrap(opened(sources))(HOST)
-        assert executor.snapshot(Batch("1", tmp_path / "batch"), checkout, rev=None, base=None).checkout == pin.checkout
-        assert sources == [checkout]
+        unchanged = executor.snapshot(Batch("1", tmp_path / "unchanged"), checkout, rev=None, base=None)
+        assert (unchanged.checkout, sources) == (pin.checkout, [checkout]), "it is taken itself"
         executor.close()
-
-
-def test_a_branch_that_moves_on_stays_where_it_was(checkout: Path, tmp_path: Path) -> None:
     before = commit(checkout)
-    _edited(checkout)
+    _edit(checkout)
     with pinned(source(checkout, "main"), "main~1") as pin:
         commit(checkout)
         executor = pin.wrap(opened([]))(HOST)

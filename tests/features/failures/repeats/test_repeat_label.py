@@ -24,6 +24,7 @@ from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.workflow.model import Workflow
 
+Capture = pytest.CaptureFixture[str]
 STATUSES = {".": "passed", "a": "failed", "b": "failed", "h": "failed", "B": "blocked", "C": "cancelled"}
 
 
@@ -46,11 +47,8 @@ class Script:
         more["view"].update([RowProgress(row, RUNNING) for row in rows])
         more["view"].update([RowProgress(row, "passed", 1.0) for row in rows])
         records = [self._record(row, self.rows[row].pop(0)) for row in rows if row in self.rows]
-        return (
-            LabelResult(f"batch-{len(self.requested_rows)}", records, [self._log(row) for row in rows])
-            if records
-            else None
-        )
+        batch = f"batch-{len(self.requested_rows)}"
+        return LabelResult(batch, records, [self._log(row) for row in rows]) if records else None
 
     def _log(self, row: str) -> str:
         return f"/logs/{len(self.requested_rows)}/{row}"
@@ -63,9 +61,8 @@ class Script:
         triage = Triage("x", "failed", 1, f"the line of {letter}", f"Error#{letter}", 0.9) if failed else None
         differs = (Deviation("image", "none", "ours", "it is pinned"),)
         hang = Hang("shown", "computes", "rank 2 computes") if letter == "h" else None
-        return RunRecord(
-            "", "", row, None, STATUSES[letter], "the reason", triage=triage, hang=hang, deviations=differs
-        )
+        known: dict[str, Any] = {"triage": triage, "hang": hang, "deviations": differs}
+        return RunRecord("", "", row, None, STATUSES[letter], "the reason", **known)
 
 
 @pytest.fixture
@@ -114,22 +111,21 @@ def test_each_repetition_runs_only_the_rows_that_still_need_evidence(source: Che
     assert script.requested_rows == [everyone, everyone, not_blocked, not_blocked, not_blocked, ["steady"]]
 
 
-@pytest.mark.parametrize(
-    ("letters", "repeats", "why"),
-    [
-        ("aaaaa", 20, "5 equal failures are clear"),
-        ("...", 3, ""),
-        (".a.", 3, ""),
-        ("BB", 9, "blocked 2 times in a row"),
-    ],
-)
+ENDED_EARLY = [
+    ("aaaaa", 20, "5 equal failures are clear"),
+    ("...", 3, ""),
+    (".a.", 3, ""),
+    ("BB", 9, "blocked 2 times"),
+]
+
+
+@pytest.mark.parametrize(("letters", "repeats", "why"), ENDED_EARLY)
 def test_a_row_that_was_ended_early_says_why_and_no_other_does(
-    source: CheckoutSource, capsys: pytest.CaptureFixture[str], letters: str, repeats: int, why: str
+    source: CheckoutSource, capsys: Capture, letters: str, repeats: int, why: str
 ) -> None:
     ended(source, Script(x=letters), RepeatLimit(repeats))
     out = capsys.readouterr().out
-    assert why in out
-    assert "all done" not in out
+    assert why in out and "all done" not in out
 
 
 def test_fresh_packages_are_installed_once_for_all_repetitions(source: CheckoutSource) -> None:
@@ -163,23 +159,16 @@ ENDS: list[tuple[dict[str, Any], RepeatLimit, int, int, str]] = [
 
 @pytest.mark.parametrize(("rows", "limit", "count", "code", "last"), ENDS)
 def test_it_ends_when_the_answer_is_clear_with_the_rows_statuses_for_its_exit_code(
-    rows: dict[str, Any],
-    limit: RepeatLimit,
-    count: int,
-    code: int,
-    last: str,
-    source: CheckoutSource,
-    capsys: pytest.CaptureFixture[str],
+    rows: dict[str, Any], limit: RepeatLimit, count: int, code: int, last: str, source: CheckoutSource, capsys: Capture
 ) -> None:
-    script = Script(**rows)
-    assert ended(source, script, limit) == code
+    assert ended(source, Script(**rows), limit) == code
     out = capsys.readouterr().out
     assert out.count("\nrepetition ") == count
     assert re.sub("tree [0-9a-f]{12}", "tree 0123", out.splitlines()[-1]) == f"ckpt: {last}"
 
 
 def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_time(
-    source: CheckoutSource, capsys: pytest.CaptureFixture[str]
+    source: CheckoutSource, capsys: Capture
 ) -> None:
     ended(source, Script(x="a.abB."), RepeatLimit(5))
     out = capsys.readouterr().out
@@ -193,34 +182,20 @@ def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_
     assert out.count("image:  none → ours; it is pinned") == 1
 
 
-def test_a_repetition_is_one_line_but_for_what_is_unusual(
-    source: CheckoutSource, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_repetition_is_one_line_but_for_what_is_unusual(source: CheckoutSource, capsys: Capture) -> None:
     ended(source, Script(x="."), RepeatLimit(1))
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("repeating each row 1 time, ")
     assert lines[2].endswith(" told")
     assert lines[3].startswith("repetition 1: passed")
-
-
-def test_a_label_without_a_row_is_vacuous_and_reported_by_the_run(
-    source: CheckoutSource, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert ended(source, Script(), RepeatLimit(3)) == 1
-    assert capsys.readouterr().out.endswith(" told\n")
+    assert capsys.readouterr().out.endswith(" told\n"), "a label without a row is reported by the run"
 
 
-def test_a_host_that_never_answered_is_blocked_at_once(
-    source: CheckoutSource, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(Blocked, match="does not answer"):
-        ended(source, Script(x=[lose_the_host]), RepeatLimit(3))
-    assert "repetition 1" not in capsys.readouterr().out
-
-
-def test_a_later_error_is_reported_after_the_earlier_repetitions(
-    source: CheckoutSource, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_reported_after_the_earlier_repetitions(source: CheckoutSource, capsys: Capture) -> None:
     with pytest.raises(UnknownName):
         ended(source, Script(x=[".", rename_the_row]), RepeatLimit(3))
     assert "1 repetition on tree" in capsys.readouterr().out.splitlines()[-1]
+    with pytest.raises(Blocked, match="does not answer"):
+        ended(source, Script(x=[lose_the_host]), RepeatLimit(3))
+    assert "repetition 1" not in capsys.readouterr().out

@@ -42,38 +42,22 @@ def test_the_first_line_says_what_runs_and_how_long_it_may_take() -> None:
     [
         ({"ppo": "passed"}, [counts(3)], "repetition 3: passed; so far 3 passed, 0 failed"),
         ({"ppo": CAUSE}, [counts(2, CAUSE)], f"repetition 3: {CAUSE}; so far 2 passed, 1 failed"),
-        (
-            {"ppo": "blocked"},
-            [counts(2, blocked=1)],
-            "repetition 3: blocked; so far 2 passed, 0 failed, 1 not counted",
-        ),
-        (
-            {"ppo": "passed", "dense": "passed", "moe": CAUSE},
-            [counts(3), counts(3), counts(2, CAUSE)],
-            f"repetition 3: 2 passed, moe: {CAUSE}; so far 8 passed, 1 failed",
-        ),
-        (
-            {"a": CAUSE, "b": OTHER, "c": "blocked"},
-            [counts(0, CAUSE), counts(0, OTHER), counts(0, blocked=1)],
-            f"repetition 3: a: {CAUSE}, b: {OTHER} and 1 more; so far 0 passed, 2 failed, 1 not counted",
-        ),
+        ({"ppo": "blocked"}, [counts(2, blocked=1)], "repetition 3: blocked; so far 2 passed, 0 failed, 1 not counted"),
+        ({"ppo": "passed", "dense": "passed", "moe": CAUSE}, [counts(3), counts(3), counts(2, CAUSE)],
+         f"repetition 3: 2 passed, moe: {CAUSE}; so far 8 passed, 1 failed"),
+        ({"a": CAUSE, "b": OTHER, "c": "blocked"}, [counts(0, CAUSE), counts(0, OTHER), counts(0, blocked=1)],
+         f"repetition 3: a: {CAUSE}, b: {OTHER} and 1 more; so far 0 passed, 2 failed, 1 not counted"),
         ({"ppo": "\x1b[2Jboo"}, [counts(0, "x")], "repetition 3: �[2Jboo; so far 0 passed, 1 failed"),
     ],
-)
+)  # fmt: skip
 def test_a_repetition_is_one_line(ended: dict[str, str], so_far: list[OutcomeCounts], line: str) -> None:
     assert progress(3, ended, so_far) == line
 
 
-@pytest.mark.parametrize(
-    ("failure_kind", "line"),
-    [
-        (CAUSE, CAUSE),
-        ("two\n  lines#1a", "two lines#1a"),
-        ("ValueError: " + "x" * 99 + "#3f9a1c", "ValueError: " + "x" * 34 + "…" + "x" * 16 + "#3f9a1c"),
-    ],
-)
-def test_a_long_signature_keeps_its_beginning_and_its_end(failure_kind: str, line: str) -> None:
-    assert short(failure_kind) == line
+def test_a_long_signature_keeps_its_beginning_and_its_end() -> None:
+    long = "ValueError: " + "x" * 99 + "#3f9a1c"
+    shown = [CAUSE, "two lines#1a", "ValueError: " + "x" * 34 + "…" + "x" * 16 + "#3f9a1c"]
+    assert [short(signature) for signature in (CAUSE, "two\n  lines#1a", long)] == shown
 
 
 def test_the_end_has_a_line_a_row_and_every_way_of_failing_with_its_log() -> None:

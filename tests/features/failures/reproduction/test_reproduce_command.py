@@ -14,6 +14,7 @@ import pytest
 
 from tests import fixtures as support
 from tests.parts import dockerd, registry
+from tests.parts.commands import run_command
 
 
 def _module(name: str, path: Path) -> Any:
@@ -69,12 +70,8 @@ def red_job(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
         someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", f"{name}:latest"))
         someone.write("tests/test_job.py", FAILS)
         someone.write("tests/test_other.py", WORKS)
-        for argv in (
-            ["init", "--quiet"],
-            ["add", "--all"],
-            ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm1"],
-        ):
-            subprocess.run(["git", *argv], cwd=someone.checkout, check=True)
+        for argv in ("init --quiet", "add --all", "-c user.name=a -c user.email=a@b commit -qm1"):
+            subprocess.run(["git", *argv.split()], cwd=someone.checkout, check=True)
         someone.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
         someone.hosts = lambda **keys: (tmp_path / "hosts.yaml").write_text(
             json.dumps({"hosts": {"box": {"kind": "ssh", "address": "box", "gpus": 8, **keys}}})
@@ -88,16 +85,11 @@ def red_job(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
 
 def ci_job(someone: Any) -> Any:
     sha = someone.git("rev-parse", "HEAD").strip()
-    result = subprocess.run(
-        ["bash", "-c", FAILS], capture_output=True, text=True, check=False, cwd="/", env={"PWD": "/home/ci/_work/t/t"}
-    ).stdout
-    step = github.Step(
-        "Execute",
-        SCRIPT.replace("IMAGE", f"{someone.image}:latest"),
-        env={"GITHUB_COMMIT_NAME": f"{sha}_7"},
-        output=(*github.pulled(f"{someone.image}:latest", someone.digest), *result.splitlines()),
-        exit_code=1,
-    )
+    env = {"PWD": "/home/ci/_work/t/t"}
+    ran = subprocess.run(["bash", "-c", FAILS], capture_output=True, text=True, check=False, cwd="/", env=env)
+    image, variables = f"{someone.image}:latest", {"GITHUB_COMMIT_NAME": f"{sha}_7"}
+    output = (*github.pulled(image, someone.digest), *ran.stdout.splitlines())
+    step = github.Step("Execute", SCRIPT.replace("IMAGE", image), env=variables, output=output, exit_code=1)
     return github.Job("e2e-test-far (test_job.py, 2)", (step,), commit=sha, pull_request=7)
 
 
@@ -133,58 +125,50 @@ def test_a_red_job_is_reproduced_fixed_broken_otherwise_and_blocked(red_job: Any
     assert (blocked.code, blocked.out.splitlines()[-2][:8]) == (125, "blocked:"), blocked.out + blocked.err
 
 
-def test_what_gh_prints_of_the_failed_step_is_enough(red_job: Any) -> None:
+def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it_and_is_in_gh_failed_steps(
+    red_job: Any, tmp_path: Path
+) -> None:
     """Without a checkout step the commit is found in the job's own variable."""
-    red_job.log.write_bytes(github.from_gh(ci_job(red_job), failed=True))
-    result = red_job.ci_tasks("reproduce", "--log", str(red_job.log), "--host", "box")
-    assert result.code == 0, result.out + result.err
-
-
-def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it(red_job: Any, tmp_path: Path) -> None:
     upstream = tmp_path / "upstream"
     subprocess.run(["git", "clone", "--quiet", "--bare", str(red_job.checkout), str(upstream)], check=True)
     red_job.git("config", "remote.origin.url", str(upstream))
-    subprocess.run(["git", "-C", str(upstream), "config", "uploadpack.allowAnySHA1InWant", "true"], check=True)
     tree = red_job.git("rev-parse", "HEAD^{tree}").strip()
-    merge = subprocess.run(
-        ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit-tree", tree, "-m", "Merge a into b"],
-        cwd=upstream,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    red_job.log.write_bytes(github.render(replace(ci_job(red_job), commit=merge)))
+    git = ("git", "-C", str(upstream), "-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run([*git, "config", "uploadpack.allowAnySHA1InWant", "true"], check=True)
+    made = subprocess.run([*git, "commit-tree", tree, "-m", "Merge"], capture_output=True, text=True, check=True)
+    merge = made.stdout.strip()
     before = red_job.git("count-objects", "-v")
+    log = github.from_gh(replace(ci_job(red_job), commit=merge), failed=True)
+    red_job.log.write_bytes(log.replace(red_job.git("rev-parse", "HEAD").strip().encode(), merge.encode()))
     result = red_job.ci_tasks("reproduce", "--log", str(red_job.log), "--host", "box")
     assert result.code == 0, result.out + result.err
     assert red_job.records()[0]["checkout"]["commit"] == merge
     assert red_job.git("count-objects", "-v") == before, "the checkout itself stays as it was"
 
-    red_job.log.write_bytes(github.render(replace(ci_job(red_job), commit="1" * 40)))
-    result = red_job.ci_tasks("reproduce", "--log", str(red_job.log), "--host", "box")
-    assert result.code == 2
-    assert "commit 111111111111, which CI ran, is neither in" in result.err
-    assert "--on-my-tree" in result.err
 
-
-REFUSED = [
-    (("reproduce",), "needs --log FILE, --log - or --url URL"),
-    (("reproduce", "--log", "x", "--url", "y"), "--url and --log cannot be combined"),
-    (("reproduce", "--log", "LOG", "--host", "nowhere"), "unknown host 'nowhere'"),
-    (("reproduce", "--log", "LOG", "--host", "box", "--repeat", "0"), "--repeat takes a number of repetitions"),
-    (("reproduce", "--log", "LOG", "--on-my-tree", "--rev", "HEAD"), "cannot be combined"),
-    (("reproduce", "--log", "missing.log", "--host", "box"), "no such file: 'missing.log'"),
-    (("reproduce", "--log", "PLAIN", "--host", "box"), "does not say which commit CI ran"),
-    (("reproduce", "--log", "PLAIN", "--host", "box", "--rev", "HEAD"), "--label LABEL --only ROW"),
-    (("reproduce", "--log", "GREEN", "--host", "box"), "shows no failure"),
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"log": "LOG", "repeat": "0"}, "--repeat takes a number of repetitions"),
+    ({"log": "LOG", "on_my_tree": True, "rev": "HEAD"}, "cannot be combined"),
+    ({"log": "PLAIN"}, "does not say which commit CI ran"),
+    ({"log": "PLAIN", "rev": "HEAD"}, "--label LABEL --only ROW"),
+    ({"log": "GREEN"}, "shows no failure"),
+    ({"log": "LOG"}, "commit 111111111111, which CI ran, is neither in"),
 ]
 
 
-def test_what_cannot_be_reproduced_is_a_clear_error_with_the_next_step(red_job: Any, tmp_path: Path) -> None:
-    logs = {"LOG": red_job.log, "PLAIN": tmp_path / "plain.log", "GREEN": tmp_path / "green.log"}
+def test_what_cannot_be_reproduced_is_a_clear_error_with_the_next_step(
+    person: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in person.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(person.checkout)
+    logs = {name: tmp_path / f"{name}.log" for name in ("LOG", "PLAIN", "GREEN")}
+    step = github.Step("Execute", "true", output=("Traceback (most recent call last):", "ValueError: x"), exit_code=1)
+    logs["LOG"].write_bytes(github.render(github.Job("unit", (step,), commit="1" * 40)))
     logs["PLAIN"].write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: x\n')
     logs["GREEN"].write_text("3 passed in 0.1s\n")
-    for argv, message in REFUSED:
-        result = red_job.ci_tasks(*(str(logs.get(word, word)) for word in argv))
-        assert (result.code, message in result.err) == (2, True), (argv, result.err, result.out)
-    assert not (red_job.home / "runs").exists(), "nothing was run"
+    for options, message in REFUSED:
+        code = run_command("reproduce", **{**options, "log": str(logs[str(options["log"])]), "host": "local"})
+        assert (code, message) == (2, message), options
+        assert message in capsys.readouterr().err, options
+    assert not (person.home / "runs").exists(), "nothing was run"

@@ -45,12 +45,10 @@ def test_a_line_belongs_to_a_statement(line: int, statement: str) -> None:
 
 def test_a_path_of_another_machine_is_a_file_of_the_tree() -> None:
     names = ["ray/a.py", "slime/ray/a.py", "b.py", "xslime/ray/a.py"]
-    assert path_in_tree("/root/slime/slime/ray/a.py", names) == "slime/ray/a.py"
-    assert path_in_tree("tests/../b.py", names) == ""
-    assert path_in_tree("b.py", names) == "b.py"
-    assert path_in_tree("/root/Megatron-LM/b.py", names) == ""
-    assert path_in_tree("/usr/lib/python3.12/site-packages/slime/ray/a.py", names) == ""
-    assert path_in_tree("/usr/lib/python3.12/c.py", names) == ""
+    packages = "/usr/lib/python3.12/site-packages/slime/ray/a.py"
+    others = ["tests/../b.py", "/root/Megatron-LM/b.py", packages, "/usr/lib/python3.12/c.py"]
+    found = {"/root/slime/slime/ray/a.py": "slime/ray/a.py", "b.py": "b.py", **dict.fromkeys(others, "")}
+    assert {path: path_in_tree(path, names) for path in found} == found
 
 
 def failure(line: int, code: str = "") -> Triage:

@@ -59,23 +59,16 @@ def test_two_failures_without_evidence_are_not_the_same() -> None:
 
 
 WHY = [
-    (
-        [PASSED, OTHER, SAME],
-        f"the same failure in 1 of 3 runs: AssertionError: kl; equal on both sides: statement {LINE}",
-    ),
-    (
-        [ALIKE],
-        f'alike, but not the same: statement: CI {LINE}; here assert log_dict["train/kl_loss"] == 0.0',
-    ),
+    ([PASSED, OTHER, SAME],
+     f"the same failure in 1 of 3 runs: AssertionError: kl; equal on both sides: statement {LINE}"),
+    ([ALIKE], f'alike, but not the same: statement: CI {LINE}; here assert log_dict["train/kl_loss"] == 0.0'),
     ([OTHER], "CI: AssertionError: kl; here: KeyError: 'a'"),
-    (
-        [record("failed", "AssertionError: kl", file="b.py")],
-        "the same message from another place: ci.py, in check; and b.py, in check",
-    ),
+    ([record("failed", "AssertionError: kl", file="b.py")],
+     "the same message from another place: ci.py, in check; and b.py, in check"),
     ([BLOCKED], "no GPU"),
     ([PASSED], "it passed here once; `--repeat 20` tells whether it is flaky"),
     ([PASSED, PASSED], "it passed here in all 2 runs; `--repeat 20` tells whether it is flaky"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("records", "why"), WHY, ids=[why[:30] for _, why in WHY])

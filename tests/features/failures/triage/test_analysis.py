@@ -14,20 +14,13 @@ TIMEOUT = JobEnd("timeout", 143, timeout_minutes=90)
 FULL = [b"OSError: [Errno 28] No space left on device\n"]
 
 
-def test_what_ran_into_its_timeout_hangs() -> None:
+def test_what_ran_into_its_timeout_hangs_unless_the_log_knows_better() -> None:
     silent = analyse([b"step 1\n"], TIMEOUT)
     assert (silent.cause, silent.verdict, silent.line) == ("timeout_hang", "failed", "step 1")
     assert silent.reason == "it did not end within 90 min"
     assert silent.signature == analyse([b"step 2\n"], TIMEOUT).signature
-
-
-def test_a_log_that_knows_better_than_the_timeout_is_believed() -> None:
-    assert analyse(FULL, TIMEOUT) == triage(FULL, 143)
-    assert analyse(FULL, TIMEOUT).cause == "disk_full"
-
-
-def test_another_end_is_read_from_the_log_alone() -> None:
-    assert analyse([b"step 1\n"], JobEnd("exit", 1)) == triage([b"step 1\n"], 1)
+    assert analyse(FULL, TIMEOUT) == triage(FULL, 143) and triage(FULL, 143).cause == "disk_full"
+    assert analyse([b"step 1\n"], JobEnd("exit", 1)) == triage([b"step 1\n"], 1), "another end is read from the log"
 
 
 def test_what_the_timeout_itself_makes_a_job_print_is_no_reason() -> None:
@@ -47,10 +40,10 @@ LOST = "rank 1 (pid 101) alone ended without an end mark, as what is killed does
 def rank(
     number: int, end: str = "exit", *raised: str, at: float = 1.0, parent: int = 1, pid: int = 0
 ) -> ProcessEvidence:
-    exceptions = (NotedException(at, chain=(LinkedException(raised[0], raised[1]),)),) if raised else ()
-    pid = pid or 100 + number
+    chain = (LinkedException(raised[0], raised[1]),) if raised else ()
+    exceptions, pid, env = (NotedException(at, chain=chain),) * bool(raised), pid or 100 + number, {"RANK": str(number)}
     return ProcessEvidence(
-        pid=pid, start=pid, ppid=parent, parent_start=parent, env={"RANK": str(number)}, end=end, exceptions=exceptions
+        pid=pid, start=pid, ppid=parent, parent_start=parent, env=env, end=end, exceptions=exceptions
     )
 
 

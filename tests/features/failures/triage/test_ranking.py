@@ -41,11 +41,14 @@ frames:
 )
 
 
-def traceback(exception: str, place: str = "/x/app.py", link: str = "") -> str:
-    return f'{link}Traceback (most recent call last):\n  File "{place}", line 3, in run\n    raise it\n{exception}\n'
+def traceback(exception: str, place: str = "/x/app.py") -> str:
+    return f'Traceback (most recent call last):\n  File "{place}", line 3, in run\n    raise it\n{exception}\n'
 
 
 DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+VALUE = traceback("ValueError: y")
+DISK, MEMORY, GOING_ON = traceback("OSError: disk failure"), traceback("OSError: memory error"), "no report, going on"
+MEMORY_LINE = "OSError: memory error"
 
 
 def of(*parts: str) -> Triage:
@@ -57,85 +60,29 @@ BLAMED = [
     ("a root before a bare exception", ["KeyError: 'x'", "disk failure"], "disk failure", "disk_full"),
     ("the first of two roots", ["disk failure", "memory error"], "disk failure", "disk_full"),
     ("a root before what wraps it", ["engine died", "job failed", "disk failure"], "disk failure", "disk_full"),
-    ("a traceback's end before a line", ["KeyError: 'x'", traceback("ValueError: y")], "ValueError: y", "unknown"),
-    (
-        "a root before a symptom",
-        [traceback("AssertionError: x"), traceback("OSError: disk failure")],
-        "disk fail",
-        "disk_full",
-    ),
-    (
-        "a symptom before a wrapper",
-        ["engine died", traceback("AssertionError: x")],
-        "AssertionError: x",
-        "test_assertion",
-    ),
+    ("a traceback's end before a line", ["KeyError: 'x'", VALUE], "ValueError: y", "unknown"),
+    ("a root before a symptom", [traceback("AssertionError: x"), DISK], "disk fail", "disk_full"),
+    ("a symptom before a wrapper", ["engine died", traceback("AssertionError: x")], "AssertionErr", "test_assertion"),
     ("a wrapper, if there is nothing else", ["step 1", "engine died"], "engine died", "vllm_engine_crash"),
     ("the cause of what wraps it, where that says more", ["memory error", "capture failed"], "memory error", "graph"),
     ("and its own where it does not", ["disk failure", "capture failed"], "disk failure", "disk_full"),
     ("and where that is far away", ["memory error", *["step"] * 500, "capture failed"], "memory error", "cuda_oom"),
     ("a warning is less", ["WARNING: disk failure", "memory error"], "memory error", "cuda_oom"),
-    ("what was retried is nothing", ["disk failure, retrying", traceback("ValueError: y")], "ValueError: y", "unknown"),
-    (
-        "what was tried again is less",
-        ["disk failure", "first attempt failed, retrying", traceback("OSError: memory error")],
-        "OSError: memory error",
-        "cuda_oom",
-    ),
-    (
-        "a traceback that was only logged is less",
-        ["no report, going on", traceback("OSError: disk failure"), "step 3", traceback("OSError: memory error")],
-        "OSError: memory error",
-        "cuda_oom",
-    ),
-    (
-        "with all of its chain",
-        [
-            "no report, going on",
-            traceback("KeyError: 'x'"),
-            traceback("OSError: disk failure", link=DURING),
-            traceback("OSError: memory error"),
-        ],
-        "OSError: memory error",
-        "cuda_oom",
-    ),
-    (
-        "not one that another rank raised meanwhile",
-        ["[rank1]: no report, going on", traceback("OSError: disk failure"), traceback("OSError: memory error")],
-        "OSError: disk failure",
-        "disk_full",
-    ),
-    (
-        "but it is something",
-        ["no report, going on", traceback("OSError: disk failure"), "job failed"],
-        "OSError: disk failure",
-        "disk_full",
-    ),
-    (
-        "a traceback further down is not it",
-        ["no report, going on", "step 3", traceback("OSError: disk failure"), traceback("OSError: memory error")],
-        "OSError: disk failure",
-        "disk_full",
-    ),
-    (
-        "the first link of a chain",
-        [traceback("KeyError: 'x'"), traceback("ValueError: y", link=DURING)],
-        "KeyError",
-        "unknown",
-    ),
-    (
-        "not where loops end",
-        [traceback("StopIteration"), traceback("ValueError: y", link=DURING)],
-        "ValueError: y",
-        "unknown",
-    ),
-    (
-        "what Python ignored is nothing",
-        ["Exception ignored in: <x>", traceback("OSError: disk failure"), "engine died"],
-        "engine died",
-        "vllm_engine_crash",
-    ),
-]
+    ("what was retried is nothing", ["disk failure, retrying", VALUE], "ValueError: y", "unknown"),
+    ("what was tried again is less", ["disk failure", "it failed, retrying", MEMORY], MEMORY_LINE, "cuda_oom"),
+    ("a traceback that was only logged is less", [GOING_ON, DISK, "step 3", MEMORY], MEMORY_LINE, "cuda_oom"),
+    ("with all of its chain", [GOING_ON, traceback("KeyError: 'x'"), DURING + DISK, MEMORY], MEMORY_LINE, "cuda_oom"),
+    ("not one of another rank", [f"[rank1]: {GOING_ON}", DISK, MEMORY], "OSError: disk failure", "disk_full"),
+    ("but it is something", [GOING_ON, DISK, "job failed"], "OSError: disk failure", "disk_full"),
+    ("one further down is not it", [GOING_ON, "step 3", DISK, MEMORY], "OSError: disk failure", "disk_full"),
+    ("the first link of a chain", [traceback("KeyError: 'x'"), DURING + VALUE], "KeyError", "unknown"),
+    ("not where loops end", [traceback("StopIteration"), DURING + VALUE], "ValueError: y", "unknown"),
+    ("ignored", ["Exception ignored in: <x>", DISK, "engine died"], "engine died", "vllm_engine_crash"),
+    ("the code that raised it", [traceback("KeyError: 'x'", "/x/reward.py"), "engine died"], "KeyError", "reward_fn"),
+    ("what wraps it", [traceback("KeyError: 'x'"), "engine died"], "KeyError: 'x'", "vllm_engine_crash"),
+    ("a symptom in somebody's code", [traceback("AssertionError: x", "/x/reward.py")], "Assert", "reward_fn"),
+    ("pytest's report", ["E   AssertionError: x", "E   disk failure", "E   memory error"], "E   A", "test_assertion"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("log", "line", "cause"), [row[1:] for row in BLAMED], ids=[row[0] for row in BLAMED])
@@ -146,7 +93,7 @@ def test_one_line_is_the_cause(log: list[str], line: str, cause: str) -> None:
 
 
 def test_a_bare_exception_has_the_cause_of_its_chain() -> None:
-    got = of(traceback("KeyError: 'x'"), traceback("OSError: disk failure", link=DURING))
+    got = of(traceback("KeyError: 'x'"), DURING + DISK)
     answers = {one.line: (one.cause, one.verdict) for one in got.candidates} | {got.line: (got.cause, got.verdict)}
     assert answers["KeyError: 'x'"] == ("disk_full", "blocked")
 
@@ -159,35 +106,14 @@ def test_a_scripts_last_word_comes_first_and_what_is_printed_of_the_step_before_
     assert step[1] not in lines
 
 
-def test_then_of_the_code_that_raised_it() -> None:
-    got = of(traceback("KeyError: 'x'", place="/x/reward.py"), "engine died")
-    assert (got.line, got.cause) == ("KeyError: 'x'", "reward_fn")
-
-
-def test_then_of_what_wraps_it() -> None:
-    got = of(traceback("KeyError: 'x'"), "engine died")
-    assert (got.line, got.cause) == ("KeyError: 'x'", "vllm_engine_crash")
-
-
-def test_a_symptom_in_the_code_of_somebody_is_theirs() -> None:
-    got = of(traceback("AssertionError: x", place="/x/reward.py"))
-    assert got.cause == "reward_fn"
-
-
-def test_an_indented_traceback_is_read_as_any_other() -> None:
-    got = of("".join(f"      {row}\n" for row in traceback("AssertionError: x").splitlines()))
-    assert (got.text, got.rule) == ("AssertionError: x", "assertion")
-
-
-def test_the_lines_of_a_message_in_pytests_report_are_one() -> None:
-    got = of("E   AssertionError: x", "E   disk failure", "E   memory error")
-    assert (got.line, got.candidates) == ("E   AssertionError: x", ())
-
-
-def test_repetitions_of_ranks_are_one_candidate() -> None:
-    got = of(*[f"[rank{rank}]: disk failure on {rank}" for rank in range(8)])
-    assert got.line_no == 1
-    assert got.candidates == ()
+def test_what_is_said_several_times_or_in_several_lines_is_one_candidate() -> None:
+    indented = of("".join(f"      {row}\n" for row in traceback("AssertionError: x").splitlines()))
+    assert (indented.text, indented.rule) == ("AssertionError: x", "assertion")
+    for log in (
+        [f"[rank{rank}]: disk failure on {rank}" for rank in range(8)],
+        ["E   disk failure", "E   memory error"],
+    ):
+        assert (of(*log).line_no, of(*log).candidates) == (1, ())
 
 
 def test_the_next_two_are_reported_the_likelier_first() -> None:
@@ -208,23 +134,16 @@ def test_a_line_that_is_too_unlikely_is_not_named_but_a_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With weights of one's own, as a source that was left out is scored."""
-    weights = json.loads(resources.text(FILE))
-    (tmp_path / "weights.json").write_text(json.dumps({**weights, "least_confidence": 1.0}))
-    log = ("engine died", traceback("OSError: disk failure"), "memory error")
+    log, file = ("engine died", DISK, "memory error"), tmp_path / "weights.json"
     assert of(*log).cause == "disk_full"
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "weights.json"))
+    monkeypatch.setenv(VARIABLE, str(file))
+    file.write_text(json.dumps({**json.loads(resources.text(FILE)), "least_confidence": 1.0}))
     got = of(*log)
     assert (got.cause, got.group, got.line_no, got.line) == ("unknown", "unknown", None, "")
-    assert [other.cause for other in got.candidates][:1] == ["disk_full"]
-    assert len(got.candidates) == 3
-
-
-def test_weights_that_are_none_are_an_error_that_names_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "weights.json").write_text("{}")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "weights.json"))
-    with pytest.raises(UsageError, match=r"weights\.json"):
+    assert got.candidates[0].cause == "disk_full" and len(got.candidates) == 3
+    file.write_text("{ }")
+    monkeypatch.setenv(VARIABLE, str(file.rename(tmp_path / "none.json")))
+    with pytest.raises(UsageError, match=r"none\.json"):
         of("disk failure")
 
 

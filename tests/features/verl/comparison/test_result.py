@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.features.verl.comparison import report
-from ci_tasks.features.verl.comparison.observed_run import (
-    BASE,
-    CANDIDATE,
-    ObservedRun,
-    flatten,
-    links_of,
-    observe,
-)
+from ci_tasks.features.verl.comparison.observed_run import BASE, CANDIDATE, ObservedRun, flatten, links_of, observe
 from ci_tasks.features.verl.comparison.result import (
     LevelComparison,
     Pair,

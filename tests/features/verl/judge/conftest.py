@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pprint
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,9 @@ LORA = (
 REQUEST = LevelRequest(0, model_id="Qwen/Qwen2.5-0.5B", reward_model="/models/rm")
 
 
+Body = Callable[[list[str]], Sequence[str]]
+
+
 class Writer:
     """Writes the log of a run, piece by piece."""
 
@@ -57,19 +61,21 @@ class Writer:
         self,
         training: Training,
         *,
-        body: Sequence[str] | None = None,
+        body: Sequence[str] | Body | None = None,
         resolved: Mapping[str, Any] | None = None,
         log_lines: Sequence[str] = LORA,
         exit_code: int | None = 0,
+        **steps: Any,
     ) -> str:
         """One training that did what it was asked, except for `resolved`, settings that became something else; `body`
-        is what follows the settings, `said` what stands there before the first step."""
+        is what follows the settings, or what is made of it; `log_lines` stand there before the first of the `steps`."""
         self._clock += 100
         self.processes.append(worker(training, self._clock + 50))
         lines = [f"ci-tasks-verl: begin: {training.name}", f"ci-tasks-verl: command: bash {training.script}"]
         lines += [f"ci-tasks-verl: clock: {self._clock}"]
         lines += [f"{WHO}{line}" for line in pprint.pformat(self.settings(training, resolved or {})).splitlines()]
-        lines += [*built(training), *log_lines, *self.steps(training)] if body is None else body
+        usual = [*built(training), *log_lines, *self.steps(training, **steps)]
+        lines += usual if body is None else body(usual) if callable(body) else body
         lines.append(f"ci-tasks-verl: clock: {self._clock + 99}")
         if exit_code is not None:
             lines.append(f"ci-tasks-verl: end: {training.name}: {exit_code}")
@@ -78,10 +84,15 @@ class Writer:
         return "".join(f"{line}\n" for line in lines)
 
     def steps(
-        self, training: Training, series: Mapping[str, Sequence[float]] | None = None, first: int | None = None
+        self,
+        training: Training,
+        series: Mapping[str, Sequence[float]] | None = None,
+        first: int | None = None,
+        last: int | None = None,
     ) -> list[str]:
-        """The lines of its steps from `first` on, and what a resume says; `series` replaces a metric's values, one for
-        each step."""
+        """The lines of its steps from `first` to `last`, and what a resume says; `series` replaces a metric's values,
+        one for each step."""
+        training = replace(training, steps=last or training.steps)
         begin = (training.steps if training.resumes else 1) if first is None else first
         done = begin - 1
         lines = []
@@ -111,22 +122,43 @@ class Writer:
             place[last] = value
         return values
 
+    def ran(
+        self,
+        request: LevelRequest,
+        *edits: Mapping[str, Any] | None,
+        preflight: Mapping[str, str | None] | None = None,
+        log: Callable[[str], str] = str,
+        **more: Any,
+    ) -> Summary:
+        """The summary of a run whose trainings differ by `edits`, in order, from one that did well; None: the run ended
+        before it. `log` may change the whole log."""
+        text = self.preflight(**(preflight or {}))
+        for at, training in enumerate(trainings(request)):
+            edit = edits[at] if at < len(edits) else {}
+            if edit is None:
+                break
+            text += self.training(training, **edit)
+        self.log = log(text)
+        return self.judged(request, self.log, **more)
+
+    def line(self, part: str) -> int:
+        """The number of the first line with that part in the log of the last run."""
+        return next(at for at, text in enumerate(self.log.split("\n"), 1) if part in text)
+
     def judged(
         self,
         request: LevelRequest,
-        log: str,
+        text: str,
         ended: RunEnd | None = None,
-        *,
-        log_path: str = "/runs/1/log",
-        image: str = "",
-        host: str = "",
         evidence: RunEvidence | None = None,
+        **at: str,
     ) -> Summary:
         """The summary of a log; without an `ended`, of a run that ended well; without an `evidence`, of one whose
         workers noted what they were asked to be."""
         evidence = evidence or RunEvidence(processes=tuple(self.processes))
-        facts = read_run(lambda: [log.encode()], request.proofs)
-        provenance = Provenance("abc1234", "def5678", "invoke verl", log_path, image=image, host=host, bridge_root=ROOT)
+        facts = read_run(lambda: [text.encode()], request.proofs)
+        usual = Provenance("abc1234", "def5678", "invoke verl", "/runs/1/log", bridge_root=ROOT)
+        provenance = replace(usual, **at)  # type: ignore[arg-type]
         run = LevelRun(request, trainings(request), facts, ended or RunEnd("passed"), provenance, evidence=evidence)
         return judge(run)
 

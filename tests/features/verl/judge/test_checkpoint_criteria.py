@@ -20,33 +20,21 @@ CASES: dict[str, tuple[Training, HookedTraining, list[tuple[str, str, str]]]] = 
     "none": (SAVE, HookedTraining(), [UNSEEN]),
     "none of a resume": (RESUME, HookedTraining(), [UNSEEN, (READ, NOT_SEEN, "no process noted one")]),
     "whole": (SAVE, HookedTraining(saved=(WHOLE, WHOLE)), [IS_WRITTEN]),
-    "read back": (
-        RESUME,
-        HookedTraining(saved=(WHOLE,), loaded=(READ_BACK,)),
-        [IS_WRITTEN, (READ, SHOWN, "1 files, 10 bytes")],
-    ),
-    "of another step": (
-        RESUME,
-        HookedTraining(saved=(WHOLE,), loaded=(LoadedCheckpoint("/c/global_step_10", 0, {"model.json": 10}),)),
-        [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_10 is not of global_step_1")],
-    ),
-    "empty": (
-        SAVE,
-        HookedTraining(saved=(SavedFiles("checkpoint", "/c", files={"model.json": 0}),)),
-        [(WRITTEN, NOT_SEEN, "/c/model.json is empty")],
-    ),
+    "read back": (RESUME, HookedTraining(saved=(WHOLE,), loaded=(READ_BACK,)),
+     [IS_WRITTEN, (READ, SHOWN, "1 files, 10 bytes")]),
+    "of another step": (RESUME,
+     HookedTraining(saved=(WHOLE,), loaded=(LoadedCheckpoint("/c/global_step_10", 0, {"model.json": 10}),)),
+     [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_10 is not of global_step_1")]),
+    "empty": (SAVE, HookedTraining(saved=(SavedFiles("checkpoint", "/c", files={"model.json": 0}),)),
+     [(WRITTEN, NOT_SEEN, "/c/model.json is empty")]),
     "no file": (SAVE, HookedTraining(saved=(SavedFiles("adapter", "/c"),)), [(WRITTEN, NOT_SEEN, "/c has no file")]),
-    "empty read": (
-        RESUME,
-        HookedTraining(saved=(WHOLE,), loaded=(LoadedCheckpoint("/c/global_step_1", 0, {"model.json": 0}),)),
-        [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_1/model.json is empty")],
-    ),
-    "unreadable": (
-        RESUME,
-        HookedTraining(saved=(WHOLE,), loaded=(LoadedCheckpoint("/c/global_step_1", error="KeyError: 'a'"),)),
-        [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_1: KeyError: 'a'")],
-    ),
-}
+    "empty read": (RESUME,
+     HookedTraining(saved=(WHOLE,), loaded=(LoadedCheckpoint("/c/global_step_1", 0, {"model.json": 0}),)),
+     [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_1/model.json is empty")]),
+    "unreadable": (RESUME,
+     HookedTraining(saved=(WHOLE,), loaded=(LoadedCheckpoint("/c/global_step_1", error="KeyError: 'a'"),)),
+     [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_1: KeyError: 'a'")]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

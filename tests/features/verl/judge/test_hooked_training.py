@@ -23,15 +23,10 @@ IMPORTS = (
     ImportedModule("megatron.core", f"{ROOT}/3rdparty/Megatron-LM/megatron/core/__init__.py"),
 )
 MODEL = {
-    "source": "provide_distributed_model",
-    "provider": "GPTModelProvider",
-    "wrappers": ["DistributedDataParallel", "Float16Module"],
-    "model": "GPTModel",
-    "parameters": 73728,
-    "trainable": 8192,
-    "adapters": {"LoRALinear": 16},
-}
-PEFT = {"method": "LoRA"}
+    "source": "provide_distributed_model", "provider": "GPTModelProvider",
+    "wrappers": ["DistributedDataParallel", "Float16Module"], "model": "GPTModel",
+    "parameters": 73728, "trainable": 8192, "adapters": {"LoRALinear": 16},
+}  # fmt: skip
 SIZES = {"rank": 0, "world": 8, "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "data": 8}
 METRICS = {"step": 1, "values": {"actor/pg_loss": 0.5, "actor/grad_norm": 0.2, "critic/rewards/mean": 0.3}}
 
@@ -41,20 +36,13 @@ def noted(writer: Writer, **other: Any) -> dict[str, list[dict[str, Any]]]:
     settings = writer.settings(trainings(writer.request)[0], {})
     config = {"role": "trainer", "owner": "RayPPOTrainer", "section": "", "settings": flat(settings)}
     usual: dict[str, dict[str, Any]] = {
-        "config": config,
-        "model": MODEL,
-        "peft": PEFT,
-        "sizes": SIZES,
-        "metrics": METRICS,
-    }
+        "config": config, "model": MODEL, "peft": {"method": "LoRA"}, "sizes": SIZES, "metrics": METRICS,
+    }  # fmt: skip
+    changes = {kind: other.get(kind, {}) for kind in {**usual, **other}}
     return {
-        kind: [{**usual.get(kind, {}), **change} for change in as_list(other.get(kind, {}))]
-        for kind in {**usual, **other}
+        kind: [{**usual.get(kind, {}), **change} for change in (several if isinstance(several, list) else [several])]
+        for kind, several in changes.items()
     }
-
-
-def as_list(value: Any) -> list[dict[str, Any]]:
-    return value if isinstance(value, list) else [value]
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -106,16 +94,13 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"metrics": {"values": {"actor/pg_loss": "nan"}}}, "Fail", "actor/pg_loss is nan at step 1"),
     ({"metrics": []}, "Not proven", "no metrics of global step 1"),
     ({"config": []}, "Not proven", "does not show verl's resolved settings"),
-    (
-        {"model": {"provider": ""}, "hooked": {"module": "m", "found": [PROVIDES]}},
-        "Fail",
-        "GPTModel was built without a provider of Megatron-Bridge",
-    ),
+    ({"model": {"provider": ""}, "hooked": {"module": "m", "found": [PROVIDES]}}, "Fail",
+     "GPTModel was built without a provider of Megatron-Bridge"),
     ({"model": {"provider": ""}, "hooked": {"module": "m", "missing": [PROVIDES]}}, "Pass", "Level 0 passed"),
     ({"config": [{}, {"role": "rollout_server", "owner": "vLLMHttpServer"}]}, "Pass", "Level 0 passed"),
     ({"config": [{}, {"role": "rollout_server", "owner": "SGLangHttpServer"}]}, "Fail", "SGLangHttpServer served, not"),
     ({"config": {"settings": {VANILLA: True}}}, "Fail", f"{VANILLA}=True, not False"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("other", "result", "why"), CASES, ids=[case[2] for case in CASES])

@@ -44,45 +44,30 @@ def test_every_process_has_to_import_the_checkout(writer: Writer) -> None:
     assert second.evidence == f"2 processes from {CORE}"
 
 
-@pytest.mark.parametrize(
-    ("other", "why"),
-    [
-        (worker(1, bridge="/opt/site-packages/megatron/bridge/__init__.py"), "rank 1 (pid 91) of level 0: /opt/site-p"),
-        (worker(1, core="/workspace/Megatron-LM/megatron/core/__init__.py"), "one Megatron-LM in every process of le"),
-    ],
-    ids=["Bridge", "Megatron-LM"],
-)
-def test_one_worker_with_another_package_makes_the_run_no_evidence(
-    other: ProcessEvidence, why: str, writer: Writer
+PACKAGED = "/opt/site-packages/megatron/bridge/__init__.py"
+SHADOW = "/workspace/Megatron-LM/megatron/core/__init__.py"
+# verl's wrapper puts the image's Megatron first for the driver alone.
+DRIVER = replace(worker(7, core=SHADOW), env={}, argv=("python3", "-m", "verl.trainer.main_ppo"))
+CASES: dict[str, tuple[list[ProcessEvidence], str, str]] = {
+    "another Bridge in one": ([worker(0), worker(1, PACKAGED), worker(2)], "Blocked",
+     "rank 1 (pid 91) of level 0: /opt/s"),
+    "another Megatron in one": ([worker(0), worker(1, core=SHADOW), worker(2)], "Blocked",
+     "one Megatron-LM in every process"),
+    "another Megatron in all": ([worker(0, core=SHADOW), worker(1, core=SHADOW)], "Pass",
+     "is not the Bridge checkout's 3rd"),
+    "another in the driver": ([worker(0), worker(1), DRIVER], "Pass", f"; pid 97 has {SHADOW}"),
+    "a process of the preflight": ([worker(1, PACKAGED, started_at=50.0), worker(0)], "Pass", ""),
+    "none": ([], "Not proven", "no process of the training was seen"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("processes", "result", "why"), CASES.values(), ids=CASES)
+def test_a_worker_with_another_package_makes_the_run_no_evidence(
+    processes: list[ProcessEvidence], result: str, why: str, writer: Writer
 ) -> None:
-    summary = judged(writer, worker(0), other, worker(2))
-    assert (summary.result, why in summary.sentence) == ("Blocked", True), summary.sentence
-
-
-def test_a_megatron_that_is_not_the_checkouts_is_named(writer: Writer) -> None:
-    shadowed = "/workspace/Megatron-LM/megatron/core/__init__.py"
-    summary = judged(writer, worker(0, core=shadowed), worker(1, core=shadowed))
-    assert summary.result == "Pass"
-    assert "which is not the Bridge checkout's 3rdparty/Megatron-LM" in summary.criteria[0].criteria[1].evidence
-
-
-def test_a_driver_with_the_images_megatron_is_named_and_no_contradiction(writer: Writer) -> None:
-    """verl's wrapper puts it first for the driver alone."""
-    image = "/workspace/Megatron-LM/megatron/core/__init__.py"
-    driver = replace(worker(7, core=image), env={}, argv=("python3", "-m", "verl.trainer.main_ppo"))
-    summary = judged(writer, worker(0), worker(1), driver)
-    assert summary.result == "Pass"
-    assert summary.criteria[0].criteria[1].evidence.endswith(f"; pid 97 has {image}")
-
-
-def test_processes_of_the_preflight_are_none_of_a_training(writer: Writer) -> None:
-    other = worker(1, bridge="/opt/site-packages/megatron/bridge/__init__.py", started_at=50.0)
-    assert judged(writer, other, worker(0)).result == "Pass"
-
-
-def test_nobody_who_imports_bridge_was_seen(writer: Writer) -> None:
-    summary = judged(writer)
-    assert (summary.result, "no process of the training was seen" in summary.sentence) == ("Not proven", True)
+    summary = judged(writer, *processes)
+    named = summary.criteria[0].criteria[1].evidence if result == "Pass" else summary.sentence
+    assert (summary.result, why in named) == (result, True), named
 
 
 def test_an_exception_in_bridge_that_no_log_shows_fails(writer: Writer) -> None:

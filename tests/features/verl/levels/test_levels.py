@@ -15,33 +15,15 @@ TABLE = [
     (0, {}, "level 0", {}, (), 1),
     (1, {}, "level 1: uninterrupted", {"SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2"}, (), 2),
     (2, {}, "level 2: dense", {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"}, (), 1),
-    (
-        2,
-        {"variants": ("dense", "expert")},
-        "level 2: expert",
-        {"COMMON_EP": "2", "COMMON_ETP": "1", "ROUTING_REPLAY_MODE": "disabled"},
-        (),
-        1,
-    ),
-    (
-        3,
-        {},
-        "level 3",
-        {"USE_MEGATRON_FSDP": "True"},
-        (f"++actor_rollout_ref.actor.{FUSION}", f"++actor_rollout_ref.ref.{FUSION}", f"++critic.{FUSION}"),
-        1,
-    ),
+    (2, {"variants": ("dense", "expert")}, "level 2: expert",
+     {"COMMON_EP": "2", "COMMON_ETP": "1", "ROUTING_REPLAY_MODE": "disabled"}, (), 1),
+    (3, {}, "level 3", {"USE_MEGATRON_FSDP": "True"},
+     (f"++actor_rollout_ref.actor.{FUSION}", f"++actor_rollout_ref.ref.{FUSION}", f"++critic.{FUSION}"), 1),
     (4, {**FEATURE, "env": {"X": "1"}}, "level 4", {"X": "1"}, ("a.b=c",), 1),
     (5, {}, "level 5", {"TOTAL_TRAIN_STEPS": "20", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}, (), 20),
-    (
-        5,
-        {"steps": 100},
-        "level 5",
-        {"TOTAL_TRAIN_STEPS": "100", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"},
-        (),
-        100,
-    ),
-]
+    (5, {"steps": 100}, "level 5", {"TOTAL_TRAIN_STEPS": "100", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}, (),
+     100),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Programs that hang, each in its own way: `python planted.py CASE DIRECTORY [ROLE]`. The function that hangs has the
 case's name, or that of its role. Before it does, it says so with a file DIRECTORY/ready-PID."""
 
-import asyncio
 import ctypes
 import fcntl
 import itertools
@@ -9,7 +8,6 @@ import multiprocessing
 import os
 import queue
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -21,15 +19,7 @@ from torch.distributed import distributed_c10d as dist
 CASE, DIRECTORY = sys.argv[1], sys.argv[2]
 ROLE = sys.argv[3] if len(sys.argv) > 3 else ""
 RANK = int(os.environ.get("RANK", "-1"))
-PROBED = {
-    "queue_never_filled",
-    "rank_late",
-    "rank_dead",
-    "missing_collective",
-    "lock_order",
-    "endless_loop",
-    "gil_held",
-}
+PROBED = {"queue_never_filled", "missing_collective", "lock_order", "gil_held"}
 IMPORTS_ITSELF = """import __main__
 import threading
 def load():
@@ -88,43 +78,9 @@ def lock_order():
             pass
 
 
-def lock_twice():
-    with lock_a:
-        ready()
-        with lock_a:
-            pass
-
-
 def queue_never_filled():
     ready()
     queue.Queue().get()
-
-
-def condition_never_notified():
-    condition = threading.Condition()
-    with condition:
-        ready()
-        condition.wait()
-
-
-def event_never_set():
-    ready()
-    threading.Event().wait()
-
-
-def semaphore_zero():
-    ready()
-    threading.Semaphore(0).acquire()
-
-
-def join_of_stuck_thread():
-    def stuck():
-        ready()
-        queue.Queue().get()
-
-    thread = threading.Thread(target=stuck)
-    thread.start()
-    thread.join()
 
 
 def exit_waits_for_thread():
@@ -142,13 +98,6 @@ def import_deadlock():
     import imports_itself  # noqa: F401
 
 
-def endless_loop():
-    ready()
-    number = 0
-    while True:
-        number += 1
-
-
 def goes_on():
     """It works, in another function each time."""
     ready()
@@ -156,19 +105,6 @@ def goes_on():
         names = {"time": time}
         exec(STEP.format(number), names)
         names[f"step_{number}"](time.monotonic() + 0.2)
-
-
-def asyncio_future():
-    async def forever():
-        await asyncio.get_running_loop().create_future()
-
-    ready()
-    asyncio.run(forever())
-
-
-def long_sleep():
-    ready()
-    time.sleep(100000)
 
 
 # -- in C --------------------------------------------------------------------------------------------------------------
@@ -185,24 +121,12 @@ def gil_held():
     ctypes.PyDLL(None).read(os.pipe()[0], None, 1)
 
 
-def c_program():
-    ready()
-    subprocess.run(["sleep", "100000"])
-
-
 def d_state():
     """A parent is in state D until its child of posix_spawn has opened its files, and one of them never opens."""
     fifo = os.path.join(DIRECTORY, "never-opened")
     os.mkfifo(fifo)
     ready()
     os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, fifo, os.O_RDONLY, 0)])
-
-
-def fifo_without_writer():
-    fifo = os.path.join(DIRECTORY, "no-writer")
-    os.mkfifo(fifo)
-    ready()
-    open(fifo)  # noqa: SIM115
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -307,55 +231,12 @@ def forked_child():
         pass
 
 
-def pool_worker_died():
-    pool = multiprocessing.get_context("fork").Pool(2, initializer=ready)
-    ready()
-    pool.map(os._exit, [1])
-
-
-def join_of_stuck_process():
-    child = multiprocessing.get_context("fork").Process(target=stuck_process)
-    child.start()
-    ready()
-    child.join()
-
-
-def stuck_process():
-    ready()
-    queue.Queue().get()
-
-
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
 def train():
     ready()
     dist.all_reduce()
-
-
-def rank_late():
-    if RANK == 2:
-        slow_rank()
-    train()
-
-
-def slow_rank():
-    ready()
-    while True:
-        sum(range(1000))
-
-
-def rank_dead():
-    if RANK == 2:
-        os._exit(9)
-    train()
-
-
-def other_collective():
-    if RANK == 1:
-        ready()
-        dist.broadcast()
-    train()
 
 
 def missing_collective():
@@ -367,32 +248,6 @@ def missing_collective():
 def load():
     ready()
     queue.Queue().get()
-
-
-def two_ranks():
-    if RANK == 1:
-        load()
-    train()
-
-
-def rank_in_c_code():
-    if RANK == 0:
-        c_code()
-    train()
-
-
-def rank_waits_for_child():
-    if RANK == 0:
-        ready()
-        subprocess.run(["sleep", "100000"])
-    train()
-
-
-def stopped_rank():
-    if RANK == 1:
-        ready()
-        os.kill(os.getpid(), signal.SIGSTOP)
-    train()
 
 
 def ray_tree():
