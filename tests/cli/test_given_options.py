@@ -42,14 +42,18 @@ def test_options_count_before_hosts_yaml(tmp_path: Path) -> None:
     assert given.outputs == {"build": {"image": "i", "tag": "t"}}
     assert given.event == {"number": 2, "pull_request": {"title": "t", "draft": True}}
     assert given.sources == {
-        "vars.REGISTRY": "--var",
-        "vars.EMPTY": "--var",
-        "vars.KEPT": "override in my.yaml:5",
-        "inputs.model": "--input",
-        "needs.build.outputs.image": "--output",
-        "needs.build.outputs.tag": "override in my.yaml:5",
-        "github.event": f"--github-event {event}",
-    }
+        "vars.REGISTRY": "--var", "vars.EMPTY": "--var", "vars.KEPT": "override in my.yaml:5",
+        "inputs.model": "--input", "needs.build.outputs.image": "--output",
+        "needs.build.outputs.tag": "override in my.yaml:5", "github.event": f"--github-event {event}",
+    }  # fmt: skip
+
+
+def overlay(*words: str) -> OverlayOptions:
+    return OverlayOptions(with_=words)
+
+
+def built(*words: str) -> OverlayOptions:
+    return OverlayOptions(with_=("sglang=/tmp",), build=words)
 
 
 @pytest.mark.parametrize(
@@ -61,44 +65,24 @@ def test_options_count_before_hosts_yaml(tmp_path: Path) -> None:
         (GivenOptions(github_event="~no-such-user/x"), "'~no-such-user/x' begins with a user whom this machine"),
         (GivenOptions(output=("image=v",)), "--output takes JOB.NAME=VALUE, not 'image'"),
         (GivenOptions(github_event="/nowhere.json"), "cannot read /nowhere.json: No such file"),
+        (overlay("sglang"), "--with takes NAME=DIR, not 'sglang'"),
+        (overlay("../x=/tmp"), "--with takes NAME=DIR, not '../x=/tmp'"),
+        (overlay("sglang=/nowhere"), "--with sglang: /nowhere does not exist"),
+        (overlay("sglang=/dev/null"), "--with sglang: /dev/null is not a directory"),
+        (overlay("sglang=/tmp", "sglang=/usr"), "--with names sglang twice"),
+        (built("sglang"), "--build takes NAME=CMD, not 'sglang'"),
+        (built("sglang= "), "--build takes NAME=CMD, not 'sglang= '"),
+        (built("sgalng=make"), "--build sgalng: there is no --with sgalng"),
+        (built("sglang=make", "sglang=ninja"), "--build names sglang twice"),
+        (built("sglang=curl -H s3cret-value"), "--build sglang holds the value of MY_TOKEN"),
     ],
 )
-def test_a_malformed_option_says_its_form(options: GivenOptions, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        with_given(NO_HOSTS, options)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("sglang",), "--with takes NAME=DIR, not 'sglang'"),
-        (("../x=/tmp",), "--with takes NAME=DIR, not '../x=/tmp'"),
-        (("sglang=/nowhere",), "--with sglang: /nowhere does not exist"),
-        (("sglang=/dev/null",), "--with sglang: /dev/null is not a directory"),
-        (("sglang=/tmp", "sglang=/usr"), "--with names sglang twice"),
-    ],
-)
-def test_a_malformed_overlay_says_what_is_wrong(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        with_given(NO_HOSTS, OverlayOptions(with_=words))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("sglang",), "--build takes NAME=CMD, not 'sglang'"),
-        (("sglang= ",), "--build takes NAME=CMD, not 'sglang= '"),
-        (("sgalng=make",), "--build sgalng: there is no --with sgalng"),
-        (("sglang=make", "sglang=ninja"), "--build names sglang twice"),
-        (("sglang=curl -H s3cret-value",), "--build sglang holds the value of MY_TOKEN"),
-    ],
-)
-def test_a_malformed_build_says_what_is_wrong(
-    words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+def test_a_malformed_option_says_what_is_wrong(
+    options: GivenOptions, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cret-value")
     with pytest.raises(UsageError, match=message):
-        with_given(NO_HOSTS, OverlayOptions(with_=("sglang=/tmp",), build=words))
+        with_given(NO_HOSTS, options)
 
 
 def test_a_build_belongs_to_its_overlay() -> None:
@@ -141,17 +125,12 @@ def test_a_mistyped_name_is_an_error(tmp_path: Path, options: GivenOptions, mess
     assert caught.value.message == message
 
 
-def test_no_persist_is_for_every_host() -> None:
+def test_no_persist_and_give_up_are_for_every_host() -> None:
     hosts = Config({"a": HostSpec("a", "ssh", "a"), "b": HostSpec("b", "slurm", "b")}, {}, ())
     without = with_given(hosts, OverlayOptions(no_persist=True))
     assert [spec.persist for spec in without.hosts.values()] == [False, False]
-    assert with_given(hosts, OverlayOptions()).hosts == hosts.hosts
-
-
-def test_give_up_is_for_every_host() -> None:
-    hosts = Config({"a": HostSpec("a", "ssh", "a"), "b": HostSpec("b")}, {}, ())
     assert {spec.give_up_minutes for spec in with_given(hosts, RowOptions(give_up=5)).hosts.values()} == {5}
-    assert with_given(hosts, RowOptions()).hosts == hosts.hosts
+    assert with_given(hosts, OverlayOptions()).hosts == with_given(hosts, RowOptions()).hosts == hosts.hosts
 
 
 def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:

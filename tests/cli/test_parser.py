@@ -78,9 +78,7 @@ def test_a_word_behind_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str
     assert (code, "no such file: '-x.log'" in err) == (2, True)
 
 
-def test_a_repeatable_option_and_a_switch_may_be_given_twice(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_repeatable_option_and_a_switch_may_be_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["verl", "--env", "A=1", "--env", "B=2", "--keep", "--keep", "--bridge", "/", "--level", "1"]
     _, _, err = run(argv, capsys)
     assert "verl needs --verl DIR" in err

@@ -25,10 +25,7 @@ CASES: list[tuple[str, Override | None]] = [
     (NONE.format("torch==2.9.1+cu128"), Override("cpu", "Torch", pip_index="default")),
     ("No matching distribution found for torch==2.9.1+cu128", Override("cpu", "Torch", pip_index="default")),
     # It is reached, but has no such version.
-    (
-        SOME.format("torch==2.9.1+cu128"),
-        Override("cpu", "Torch", replace={"torch==2.9.1+cu128": "torch==2.9.1"}),
-    ),
+    (SOME.format("torch==2.9.1+cu128"), Override("cpu", "Torch", replace={"torch==2.9.1+cu128": "torch==2.9.1"})),
     (SOME.format("ray==2.40.0"), None),  # no version of that series
     (SOME.format("numpy==0.1"), None),  # and another index is not known to help
     # Nothing that is known to help.

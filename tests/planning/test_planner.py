@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from ci_tasks.agent.codec import encode, to_json
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.records import Overlay, ProbeRules
-from ci_tasks.config import HostSpec, Override
+from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.records import Checkout, Conversion, Deviation, Plan
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row, Workflow
-from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read
+from tests.parts.entries import describe
 
 CHECKOUT = Checkout("/src/slime", "c0ffee0123456789", "7ree", ("a.py", "b.py"), head="c0ffee0123456789")
 PLACE = RunLocation(
@@ -46,14 +44,6 @@ PYTHON = """    steps:
 """
 
 
-def describe(entry: Mapping[str, Any]) -> MatrixTest:
-    """Entries that name their test, as slime's do."""
-    info = entry.get("info", entry)
-    if not isinstance(info, Mapping) or "test_file" not in info:
-        return MatrixTest(None, "", None)
-    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
-
-
 def workflow(body: str, top: str = "", runner: str = "cpu", others: str = "") -> Workflow:
     return read(f"on: pull_request\n{top}jobs:\n{others}  e2e-test-j:\n    runs-on: {runner}\n{body}", "ci.yml")
 
@@ -63,15 +53,10 @@ def row_of(parsed: Workflow, event: EventContext = EVENT, at: int = 0) -> Row:
 
 
 def draft(
-    parsed: Workflow,
-    host: HostSpec = BARE,
-    event: EventContext = EVENT,
-    place: RunLocation = PLACE,
-    overrides: tuple[Override, ...] = (),
-    at: int = 0,
+    parsed: Workflow, host: HostSpec = BARE, event: EventContext = EVENT, place: RunLocation = PLACE, at: int = 0
 ) -> RowPlan:
     row = row_of(parsed, event, at)
-    return make_plan(parsed, parsed.jobs[row.job], row, host, event, overrides, place)
+    return make_plan(parsed, parsed.jobs[row.job], row, host, event, (), place)
 
 
 def plan(parsed: Workflow, host: HostSpec = BARE, event: EventContext = EVENT, place: RunLocation = PLACE) -> Plan:
@@ -109,11 +94,7 @@ def test_a_plan_lists_how_the_container_will_differ(runtime: str, listed: list[s
 
 @pytest.mark.parametrize(
     ("dirty", "here"),
-    [
-        ((), "c0ffee0"),
-        (("a",), "c0ffee0 + 1 changed file"),
-        (("a", "b"), "c0ffee0 + 2 changed files"),
-    ],
+    [((), "c0ffee0"), (("a",), "c0ffee0 + 1 changed file"), (("a", "b"), "c0ffee0 + 2 changed files")],
 )
 def test_the_code_is_named(dirty: tuple[str, ...], here: str) -> None:
     planned = plan(workflow(STEPS), place=replace(PLACE, checkout=replace(CHECKOUT, dirty=dirty)))
@@ -203,8 +184,7 @@ def test_a_job_may_be_allowed_to_fail(value: str, may_fail: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "host", "here"),
-    [(None, 1440.0, "1440 min"), (None, 360.0, None), (30, 1440.0, None)],
+    ("minutes", "host", "here"), [(None, 1440.0, "1440 min"), (None, 360.0, None), (30, 1440.0, None)]
 )
 def test_githubs_default_timeout_is_named_where_the_hosts_counts(
     minutes: int | None, host: float, here: str | None
@@ -366,10 +346,7 @@ def test_a_job_of_one_row_shares_the_packages_of_all_steps_but_the_last() -> Non
     assert planned.script.index("pip install x") < stored < planned.script.index("python a.py")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"store": ""}, {"python": ("/usr/bin/python3.7", "3.7.17")}],
-)
+@pytest.mark.parametrize("change", [{"store": ""}, {"python": ("/usr/bin/python3.7", "3.7.17")}])
 def test_nothing_is_shared_without_a_store_or_with_a_python_that_the_agent_does_not_run_on(
     change: dict[str, object],
 ) -> None:
@@ -439,10 +416,7 @@ def test_container_rules() -> None:
         # the digits are the directory's: two people may have a run of one id on one host
         name="ci-tasks-id-1-bccb31",
         labels={"ci-tasks.run": "id-1", "ci-tasks.dir": "/runs/id 1"},
-        env={
-            "CI_TASKS_RUN_DIR": "/runs/id 1",
-            "PYTEST_ADDOPTS": "--junitxml='/runs/id 1/artifacts/junit.xml'",
-        },
+        env={"CI_TASKS_RUN_DIR": "/runs/id 1", "PYTEST_ADDOPTS": "--junitxml='/runs/id 1/artifacts/junit.xml'"},
         volumes=("/runs/id 1/artifacts",),
     )
 

@@ -69,18 +69,9 @@ def test_a_row_without_gpus_keeps_its_plan_but_for_places_that_the_command_share
 
 def test_the_batch_script_asks_for_what_the_plan_says() -> None:
     assert options(sbatch.script(FULL, sbatch.want(plan(), FULL))) == [
-        "--job-name=ci-tasks",
-        "--partition=h100",
-        "--account=team",
-        "--qos=high",
-        "--nodes=1",
-        "--ntasks=1",
-        "--gres=gpu:h100:4",
-        "--time=35",
-        "--requeue",
-        "--open-mode=append",
-        "'--comment=a b'",
-    ]
+        "--job-name=ci-tasks", "--partition=h100", "--account=team", "--qos=high", "--nodes=1", "--ntasks=1",
+        "--gres=gpu:h100:4", "--time=35", "--requeue", "--open-mode=append", "'--comment=a b'",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("minutes", "time"), [(30, 35), (0.5, 6), (1440, 1445), (29.2, 35)])
@@ -89,8 +80,7 @@ def test_the_row_s_own_timeout_comes_before_slurm_s(minutes: float, time: int) -
 
 
 @pytest.mark.parametrize(
-    ("limit", "minutes", "time"),
-    [(None, 30, 35), (35, 30, 35), (60, 30, 35), (30, 25, 30), (8, 4, 8), (1, 0.5, 1)],
+    ("limit", "minutes", "time"), [(None, 30, 35), (35, 30, 35), (60, 30, 35), (30, 25, 30), (8, 4, 8), (1, 0.5, 1)]
 )
 def test_a_timeout_is_clipped_to_what_the_partition_allows_and_that_is_named(
     limit: float | None, minutes: float, time: int

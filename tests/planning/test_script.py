@@ -60,13 +60,9 @@ class ScriptRunner:
         file.write_text(render(script), encoding="utf-8", errors="surrogateescape")
         clean = {"PATH": os.environ["PATH"], "HOME": str(self.directory)}
         done = subprocess.run(
-            ["bash", str(file)],
-            env={**clean, **(environ or {})},
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+            ["bash", str(file)], env={**clean, **(environ or {})}, cwd="/", stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
         return Ran(done.returncode, done.stdout.decode(errors="surrogateescape"), self.directory, self.workspace)
 
 
@@ -134,15 +130,9 @@ def test_a_steps_text_arrives_verbatim(script_runner: ScriptRunner, text: str) -
 def test_the_log_shows_a_step_as_ci_does(script_runner: ScriptRunner) -> None:
     ran = script_runner.run(step("echo hello\n", name='Say it\'s "hello" $HOME'), step("echo last", name="Two\nlines"))
     assert ran.log.splitlines() == [
-        '##[group]Run Say it\'s "hello" $HOME',
-        "echo hello",
-        "##[endgroup]",
-        "hello",
-        "##[group]Run Two lines",
-        "echo last",
-        "##[endgroup]",
-        "last",
-    ]
+        '##[group]Run Say it\'s "hello" $HOME', "echo hello", "##[endgroup]", "hello", "##[group]Run Two lines",
+        "echo last", "##[endgroup]", "last",
+    ]  # fmt: skip
     events = [json.loads(line) for line in (script_runner.directory / "events.jsonl").read_text().splitlines()]
     assert [event["name"] for event in events] == ['Say it\'s "hello" $HOME', "Two lines"]
 
@@ -562,12 +552,9 @@ def test_a_jobs_container_runs_the_same_script_inside(plain: ScriptRunner, docke
     options = ["--gpus", "all", "-e", "A=b c", "-v", "/data dir:/data", "-e", f"T={token}"]
     text = 'echo inside $CI_TASKS_INSIDE "$PYTEST_ADDOPTS"; pwd; echo $PATH\n'
     ran = plain.run(
-        step(text),
-        container=[*options, "image:tag"],
-        env={"JOB": "x"},
-        secrets=("TOKEN",),
+        step(text), container=[*options, "image:tag"], env={"JOB": "x"}, secrets=("TOKEN",),
         environ={"TOKEN": "s3cret value"},
-    )
+    )  # fmt: skip
     assert ran.code == 0, ran.log
     argv = json.loads(docker.read_text())
     work, run = str(plain.workspace), str(plain.directory)

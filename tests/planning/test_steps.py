@@ -17,15 +17,9 @@ from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.resolve import Resolver
 
 CONTEXTS = {
-    "github": {"workspace": "/w", "sha": "c0ffee", "repository": "o/r"},
-    "env": {"JOB": "job"},
-    "matrix": {"n": 1},
-    "strategy": {"job-index": 0},
-    "steps": {},
-    "secrets": {},
-    "needs": {},
-    "runner": {"os": "Linux"},
-}
+    "github": {"workspace": "/w", "sha": "c0ffee", "repository": "o/r"}, "env": {"JOB": "job"}, "matrix": {"n": 1},
+    "strategy": {"job-index": 0}, "steps": {}, "secrets": {}, "needs": {}, "runner": {"os": "Linux"},
+}  # fmt: skip
 
 
 def job_of(steps: str, job: str = "") -> Job:
@@ -197,16 +191,6 @@ def test_setup_python_by_the_matrix_takes_the_one_that_runs() -> None:
     assert plan(step.format(1) + step.format(2) + "- run: x\n").python == "3.11"
 
 
-@pytest.mark.parametrize("key", ["repository", "path", "ref"])
-def test_checking_out_something_else_is_refused(key: str) -> None:
-    error = refused(f"- uses: actions/checkout@v4\n  with: {{{key}: other}}\n- run: x\n")
-    assert f"checks out something else ({key})" in error.message
-
-
-def test_setup_python_without_a_version_is_refused() -> None:
-    assert "does not say which Python" in refused("- uses: actions/setup-python@v5\n- run: x\n").message
-
-
 # What cannot be planned
 
 
@@ -253,6 +237,15 @@ def test_a_variable_that_an_earlier_step_leaves_is_refused_in_an_expression() ->
         ("- run: x\n  id: ../up\n", "", "the id '../up' is no identifier"),
         ("- run: x\n  timeout-minutes: soon\n", "", "timeout-minutes is a number"),
         ("- run: echo ${{ hashFiles('x') }}\n", "", "hashFiles needs the files of the checkout"),
+        *(
+            (
+                f"- uses: actions/checkout@v4\n  with: {{{key}: other}}\n- run: x\n",
+                "",
+                f"checks out something else ({key})",
+            )
+            for key in ("repository", "path", "ref")
+        ),
+        ("- uses: actions/setup-python@v5\n- run: x\n", "", "does not say which Python"),
     ],
 )
 def test_what_is_refused_says_where(steps: str, job: str, message: str) -> None:
@@ -282,38 +275,29 @@ _TWO = """
 """
 
 
-def test_a_step_replaced() -> None:
-    planned = plan(_TWO, overrides=(Override("j", "Install", run="pip install y\n"),))
-    assert planned.steps[0].text == "pip install y\n"
-    assert planned.deviations == (
-        Deviation("step 'Install'", "pip install x", "pip install y", "override in hosts.yaml"),
-    )
-
-
-def test_an_action_replaced_by_a_script() -> None:
-    planned = plan(_TWO, overrides=(Override("j", "Python", run="python --version"),))
-    assert [step.text for step in planned.steps][1] == "python --version"
-    assert planned.python is None
-    assert planned.deviations[0].ci == "actions/setup-python@v5"
-
-
-def test_a_step_skipped() -> None:
-    planned = plan(_TWO, overrides=(Override("j", "Install", skip=True),))
-    assert [step.name for step in planned.steps] == ["Test"]
-    assert planned.deviations[0].here == "skipped"
-
-
-def test_an_actions_inputs_changed() -> None:
-    planned = plan(_TWO, overrides=(Override("j", "Python", with_={"python-version": "3.11", "check-latest": True}),))
-    assert planned.python == "3.11"
-    assert planned.deviations == (
-        Deviation(
-            "step 'Python'",
-            "python-version: 3.9, check-latest: unset",
-            "python-version: 3.11, check-latest: True",
-            "override in hosts.yaml",
+@pytest.mark.parametrize(
+    ("override", "texts", "ci", "here"),
+    [
+        (Override("j", "Install", run="pip install y"), ["pip install y", "pytest"], "pip install x", "pip install y"),
+        (Override("j", "Install", skip=True), ["pytest"], "pip install x", "skipped"),
+        (
+            Override("j", "Python", run="python -V"),
+            ["pip install x", "python -V", "pytest"], "actions/setup-python@v5", "python -V",
         ),
-    )
+        (
+            Override("j", "Python", with_={"python-version": "3.11", "check-latest": True}),
+            ["pip install x", "pytest"],
+            "python-version: 3.9, check-latest: unset", "python-version: 3.11, check-latest: True",
+        ),
+    ],
+)  # fmt: skip
+def test_a_step_is_replaced_or_skipped_or_has_other_inputs_and_that_is_named(
+    override: Override, texts: list[str], ci: str, here: str
+) -> None:
+    planned = plan(_TWO, overrides=(override,))
+    assert [step.text for step in planned.steps] == texts
+    assert planned.python == (None if "python -V" in texts else (override.with_ or {}).get("python-version", "3.9"))
+    assert planned.deviations == (Deviation(f"step {override.step!r}", ci, here, "override in hosts.yaml"),)
 
 
 def test_an_override_may_name_the_label() -> None:

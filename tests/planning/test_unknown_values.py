@@ -75,11 +75,7 @@ def test_an_unknown_value_is_refused_wherever_it_would_reach_what_runs(body: str
         ("needs.build.outputs.image", "--output build.image=", GivenValues(outputs={"build": {"image": "v"}})),
         ("inputs.model", "--input model=", GivenValues(inputs={"model": "v"})),
         ("github.event.inputs.model", "--input model=", GivenValues(inputs={"model": "v"})),
-        (
-            "github.event.pull_request.title",
-            "--github-event FILE",
-            GivenValues(event={"pull_request": {"title": "v"}}),
-        ),
+        ("github.event.pull_request.title", "--github-event FILE", GivenValues(event={"pull_request": {"title": "v"}})),
         ("github.event.sender.login", "--github-event FILE", GivenValues(event={"sender": {"login": "v"}})),
         ("github.head_ref", "--github-event FILE", GivenValues(event={"pull_request": {"head": {"ref": "v"}}})),
         ("github.event.number", "--github-event FILE", GivenValues(event={"pull_request": {"number": "v"}})),

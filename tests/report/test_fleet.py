@@ -31,11 +31,7 @@ def test_each_gpu_has_one_cell(gpus: int, holders: list[Holder], others: int, dr
 
 @pytest.mark.parametrize(
     ("drawn", "expected"),
-    [
-        ([], "no GPU"),
-        (["."] * 8, "8 free"),
-        (["01", "01", "02", "#", "."], "3 ours, 1 others', 1 free"),
-    ],
+    [([], "no GPU"), (["."] * 8, "8 free"), (["01", "01", "02", "#", "."], "3 ours, 1 others', 1 free")],
 )
 def test_cells_are_counted_by_whose_they_are(drawn: list[str], expected: str) -> None:
     assert share(drawn) == expected

@@ -17,13 +17,8 @@ from ci_tasks.results.junit import read_junit
 
 def record(row: str = "ppo", status: str = "passed", **more: Any) -> RunRecord:
     fields: dict[str, Any] = {
-        "id": "batch.01",
-        "label": "megatron",
-        "row": row,
-        "host": "h100a",
-        "status": status,
-        "reason": "",
-    }
+        "id": "batch.01", "label": "megatron", "row": row, "host": "h100a", "status": status, "reason": "",
+    }  # fmt: skip
     times = {"started_at": "2026-11-21T12:00:01.250+00:00", "timings": {"seconds": 61.2345}}
     where = {
         "checkout": {"path": "/c", "commit": "c0ffee", "tree": "7ree"},
@@ -45,13 +40,10 @@ def case(record: RunRecord, log: str = "/runs/01/log") -> ElementTree.Element:
 def test_the_whole_file() -> None:
     before = {"id": "batch.02", "host": "h100b", "status": "blocked", "reason": "disk full"}
     failed = record(
-        "ckpt",
-        "failed",
-        reason="KeyError: 'a' & <b>",
-        timings={"seconds": None},
+        "ckpt", "failed", reason="KeyError: 'a' & <b>", timings={"seconds": None},
         triage=triage(cause="python_error", line="KeyError: 'a' & <b>", line_no=41),
         attempts=[before, {"id": "batch.01", "host": "h100a", "status": "failed"}],
-    )
+    )  # fmt: skip
     assert render("batch", [failed], ["/runs/02/log"]).splitlines() == [
         '<?xml version="1.0" encoding="UTF-8"?>',
         '<testsuites name="batch" tests="1" failures="1" errors="0" time="0.000">',

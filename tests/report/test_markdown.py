@@ -13,35 +13,20 @@ from ci_tasks.report.markdown import MOST, cell, render
 
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
 TRIAGE = {
-    "cause": "cuda_oom",
-    "verdict": "failed",
-    "line_no": 2,
-    "line": "OutOfMemoryError: no room",
-    "text": "OutOfMemoryError: no room",
-    "signature": "OutOfMemoryError#1",
-    "confidence": 0.9,
-    "context": ["```", "OutOfMemoryError: no room", "after"],
-    "reason": "too little memory",
-    "frames": ["a.py:f"],
+    "cause": "cuda_oom", "verdict": "failed", "line_no": 2, "line": "OutOfMemoryError: no room",
+    "text": "OutOfMemoryError: no room", "signature": "OutOfMemoryError#1", "confidence": 0.9,
+    "context": ["```", "OutOfMemoryError: no room", "after"], "reason": "too little memory", "frames": ["a.py:f"],
     "second": None,
-}
+}  # fmt: skip
 
 
 def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
     fields = {
-        "id": "b.01",
-        "label": "l",
-        "row": row,
-        "status": status,
-        "host": "h100a",
-        "reason": "",
-        "started_at": "2026-01-01T00:00:00.000+00:00",
-        "timings": {"seconds": 4.0},
-        "evidence": EVIDENCE,
+        "id": "b.01", "label": "l", "row": row, "status": status, "host": "h100a", "reason": "",
+        "started_at": "2026-01-01T00:00:00.000+00:00", "timings": {"seconds": 4.0}, "evidence": EVIDENCE,
         "checkout": {"path": "/c", "head": "h" * 40, "commit": "c" * 40, "tree": "d" * 40, "dirty": ["a.py"]},
-        "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}],
-        **more,
-    }
+        "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}], **more,
+    }  # fmt: skip
     return decode(RunRecord, fields, where="a test")
 
 
@@ -150,13 +135,8 @@ def test_a_row_that_hung_lists_who_stood_where() -> None:
     ]
     hang = {"outcome": "shown", "kind": "rank waits elsewhere", "reason": "rank 3 waits", "groups": groups}
     triage = {
-        "cause": "timeout_hang",
-        "verdict": "failed",
-        "line_no": None,
-        "line": "",
-        "signature": "",
-        "confidence": 0.5,
-    }
+        "cause": "timeout_hang", "verdict": "failed", "line_no": None, "line": "", "signature": "", "confidence": 0.5,
+    }  # fmt: skip
     text = render("b", [record("a", "failed", hang=hang, triage=triage)])
     assert ["rank", "3", "queue.get", "at", "l.py:8"] in [line.split() for line in text.splitlines()]
 

@@ -61,11 +61,7 @@ def test_rows_of_one_signature_are_one_failure_and_failures_of_one_cause_stand_t
     )
     assert [
         (cause.status, cause.name, [[r.row for r in failure.records] for failure in cause.failures]) for cause in found
-    ] == [
-        ("failed", "oom", [["c", "e"], ["d"]]),
-        ("failed", "hang", [["b"]]),
-        ("blocked", "disk_full", [["a"]]),
-    ]
+    ] == [("failed", "oom", [["c", "e"], ["d"]]), ("failed", "hang", [["b"]]), ("blocked", "disk_full", [["a"]])]
     assert found[0].explanation == "why oom"
 
 

@@ -9,26 +9,10 @@ from ci_tasks.records import Checkout, Deviation, Plan, PlannedRun
 from ci_tasks.report.plan import describe
 
 PLAN = Plan(
-    id="b.01",
-    label="l",
-    job="j",
-    row="",
-    host="local",
-    test=None,
-    args="",
-    gpus=0,
-    image=None,
-    runtime="none",
-    env={},
-    secrets=(),
-    workspace="/w",
-    timeout_minutes=1,
-    stall_minutes=1,
-    deviations=(),
-    container=None,
-    checkout=Checkout("/c", "1", "2"),
-    script="",
-)
+    id="b.01", label="l", job="j", row="", host="local", test=None, args="", gpus=0, image=None, runtime="none",
+    env={}, secrets=(), workspace="/w", timeout_minutes=1, stall_minutes=1, deviations=(), container=None,
+    checkout=Checkout("/c", "1", "2"), script="",
+)  # fmt: skip
 
 
 def plan(row: str, run_dir: str = "", missing: tuple[str, ...] = (), **more: Any) -> PlannedRun:

@@ -47,17 +47,11 @@ def jobs(width: int) -> list[str]:
 
 def _record(number: int, row: str, status: str, reason: str = "") -> RunRecord:
     fields: dict[str, Any] = {
-        "id": f"20260101-120000-ckpt.{number:02d}",
-        "label": "ckpt",
-        "row": row,
-        "host": "h100a",
-        "status": status,
-        "reason": reason,
-        "started_at": "2026-01-01T12:00:00+00:00",
-        "timings": {"seconds": 725.0 + number},
+        "id": f"20260101-120000-ckpt.{number:02d}", "label": "ckpt", "row": row, "host": "h100a", "status": status,
+        "reason": reason, "started_at": "2026-01-01T12:00:00+00:00", "timings": {"seconds": 725.0 + number},
         "evidence": {"kind": "pytest", "tests": 2, "failures": 0, "skipped": 0, "steps": 12},
         "deviations": [{"what": "container", "ci": IMAGE, "here": "no container", "why": "runtime of host h100a"}],
-    }
+    }  # fmt: skip
     return decode(RunRecord, fields, where="a screen")
 
 
@@ -89,18 +83,9 @@ def planned(width: int) -> list[str]:
                     Plan,
                     {
                         **dict.fromkeys(("id", "label", "job", "args", "runtime", "workspace", "script"), "x"),
-                        "row": row,
-                        "host": "h100a",
-                        "test": None,
-                        "gpus": 8,
-                        "image": None,
-                        "env": {},
-                        "secrets": ["WANDB_API_KEY"],
-                        "timeout_minutes": 1,
-                        "stall_minutes": 1,
-                        "container": None,
-                        "deviations": [],
-                        "checkout": {"path": "/c", "commit": "1", "tree": "2"},
+                        "row": row, "host": "h100a", "test": None, "gpus": 8, "image": None, "env": {},
+                        "secrets": ["WANDB_API_KEY"], "timeout_minutes": 1, "stall_minutes": 1, "container": None,
+                        "deviations": [], "checkout": {"path": "/c", "commit": "1", "tree": "2"},
                     },
                     where="a screen",
                 ),
@@ -110,7 +95,7 @@ def planned(width: int) -> list[str]:
             for at, row in enumerate(CKPT, 1)
         ],
         width,
-    )
+    )  # fmt: skip
 
 
 LANES = [
@@ -137,16 +122,12 @@ def live(width: int, *, colour: bool, hosts: list[HostProgress]) -> list[str]:
 
 
 SCREENS: dict[str, Callable[[int], list[str]]] = {
-    "jobs": jobs,
-    "plan": planned,
-    "results": results,
-    "runs": runs,
-    "flakes": flakes,
+    "jobs": jobs, "plan": planned, "results": results, "runs": runs, "flakes": flakes,
     "live": lambda width: live(width, colour=False, hosts=[]),
     "live-colour": lambda width: live(width, colour=True, hosts=[]),
     "live-hosts": lambda width: live(width, colour=False, hosts=HOSTS),
     "live-hosts-colour": lambda width: live(width, colour=True, hosts=HOSTS),
-}
+}  # fmt: skip
 
 
 WIDTHS = (60, 80, 120)

@@ -45,13 +45,7 @@ def test_results_have_a_line_a_row_and_the_log_of_what_did_not_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (0, "0.0 s"),
-        (99.94, "99.9 s"),
-        (99.96, "1 min 39 s"),
-        (7260, "2 h 01 min"),
-    ],
+    ("seconds", "shown"), [(0, "0.0 s"), (99.94, "99.9 s"), (99.96, "1 min 39 s"), (7260, "2 h 01 min")]
 )
 def test_times(seconds: float, shown: str) -> None:
     assert results([record("r", timings={"seconds": seconds}, evidence=NOTHING)], [""])[1] == f"passed  r    {shown}  -"

@@ -49,9 +49,7 @@ ODDITIES: dict[str, tuple[list[GpuSample], list[str]]] = {
     ),
     "memory of a stranger": (
         series(5) + series(30, 5, processes=(OURS, THEIRS)) + series(25, 35, processes=(OURS,)),
-        [
-            "a process that is not this run's (pid 4242, vllm) held 70 GiB on GPU 1 from 10:31:05 UTC to 10:31:35 UTC",
-        ],
+        ["a process that is not this run's (pid 4242, vllm) held 70 GiB on GPU 1 from 10:31:05 UTC to 10:31:35 UTC"],
     ),
     "of one whose owner is not known nothing is said": (series(60, processes=(UNKNOWN,)), []),
     "nor of a small one": (series(60, processes=(replace(THEIRS, memory=500),)), []),
@@ -101,10 +99,7 @@ NOT_SEEN: dict[str, tuple[list[GpuSample], list[str]]] = {
             "(nvidia-smi ended with exit code 15: GPU is lost)"
         ],
     ),
-    "the kernel's log": (
-        [*series(60), replace(END, kernel_log=False)],
-        ["Xids: the kernel's log was not read"],
-    ),
+    "the kernel's log": ([*series(60), replace(END, kernel_log=False)], ["Xids: the kernel's log was not read"]),
     "the agent was killed": (
         series(20),
         ["the sampling of GPU 1 ended at 10:31:20 UTC, before the run", "Xids: the kernel's log was not read"],

@@ -24,19 +24,11 @@ FIELDS = {"id", "label", "row", "host", "status", "exit_code", "started_at", "en
 FIELDS |= {"log", "evidence", "triage", "deviations", "environment", "attempts", "version"}
 SEEN = {"what": "pull", "ci": "always", "here": "never", "why": "hosts.yaml pull"}
 PLAN = {
-    "id": "b.01",
-    "label": "ppo",
-    "row": "r",
-    "host": "local",
-    "test": "tests/t.py",
-    "workspace": "/no such directory",
-    "timeout_minutes": 90,
-    "gpus": 2,
-    "runtime": "docker",
-    "image": "slime:latest",
+    "id": "b.01", "label": "ppo", "row": "r", "host": "local", "test": "tests/t.py",
+    "workspace": "/no such directory", "timeout_minutes": 90, "gpus": 2, "runtime": "docker", "image": "slime:latest",
     "checkout": {"path": "/c", "commit": "1", "tree": "2", "dirty": []},
     "deviations": [{**SEEN, "here": "?"}, {**SEEN, "what": "other"}],
-}
+}  # fmt: skip
 CALL = {"ci": [], "here": [], "runtime": "docker"}
 STATUS = {"state": "ended", "end": "exit", "exit_code": 0, "started_at": 100.0, "ended_at": 102.5, "log_bytes": 7}
 
@@ -121,18 +113,10 @@ def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> No
     Path(run.events).write_text("\n".join(lines))
     (attempt,) = judging.judge_run(run).attempts
     assert attempt == Attempt(
-        id="b.01",
-        host="local",
-        status="passed",
-        slurm_job_id="12",
-        node="gpu7",
-        gpu_ids=(1, 3),
-        gpu_uuids=("GPU-1", "GPU-3"),
-        queue_seconds=40.0,
-        image_digest=digest,
-        started_at="1970-01-01T00:01:40.000+00:00",
-        ended_at="1970-01-01T00:01:42.500+00:00",
-    )
+        id="b.01", host="local", status="passed", slurm_job_id="12", node="gpu7", gpu_ids=(1, 3),
+        gpu_uuids=("GPU-1", "GPU-3"), queue_seconds=40.0, image_digest=digest,
+        started_at="1970-01-01T00:01:40.000+00:00", ended_at="1970-01-01T00:01:42.500+00:00",
+    )  # fmt: skip
 
 
 def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:

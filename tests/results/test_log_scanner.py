@@ -93,14 +93,11 @@ def test_lines_after_a_hit_are_given_while_the_reader_wants_them() -> None:
     assert [number for number, _ in matches] == [2, 3, 4, 6, 7]
 
 
-def test_lines_after_a_hit_are_given_across_blocks() -> None:
-    matches, _ = given_out([b"error\n", b"b\n", b"c\n"], block=1, after=2)
-    assert matches == [(1, b"error"), (2, b"b"), (3, b"c")]
-
-
-def test_a_line_that_told_nothing_is_not_looked_at_again_with_other_digits() -> None:
+def test_a_line_that_told_nothing_is_not_looked_at_again_with_other_digits_or_another_id() -> None:
     matches, _ = given_out([b"0 error in 7 s\n3 error in 12 s\n3 errors in 12 s\n"], tells=False)
     assert [number for number, _ in matches] == [1, 3]
+    ids = b"request 9f2d1c failed\nrequest 00ab77de failed\nanswer 9f2d1c failed\n"
+    assert [number for number, _ in given_out([ids], tells=False)[0]] == [1, 3]
     matches, _ = given_out([b"0 error in 7 s\n3 error in 12 s\n"], tells=True)
     assert [number for number, _ in matches] == [1, 2]
 
@@ -114,11 +111,6 @@ def test_such_a_line_is_given_all_the_same_to_a_reader_that_wants_it() -> None:
 
     LogScanner(WORDS, lambda: matches[-1:] == [3]).read([b"error 1\nerror 2\nfailed\nerror 3\nerror 4\n"], collect)
     assert matches == [1, 3, 4]
-
-
-def test_a_line_that_told_nothing_is_not_looked_at_again_with_another_id() -> None:
-    log = b"request 9f2d1c failed\nrequest 00ab77de failed\nanswer 9f2d1c failed\n"
-    assert [number for number, _ in given_out([log], tells=False)[0]] == [1, 3]
 
 
 @settings(max_examples=100)

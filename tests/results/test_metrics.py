@@ -115,7 +115,6 @@ def test_a_training_of_nothing_but_nan_and_one_that_begins_again_and_again_are_b
     "text",
     [
         "",
-        "no metrics\n",
         "step:4 - actor/pg_loss:0.1\n",
         "footstep 3: {'train/loss': 1}\n",
         "step 3: done {\n",

@@ -15,32 +15,16 @@ def _records(*statuses: str) -> list[tuple[str, RunRecord]]:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "message", "listed"),
-    [
-        (
-            ("passed", "passed"),
-            "'last' means 2 rows, of which 0 did not pass",
-            ["b.01  passed  row1", "b.02  passed  row2"],
-        ),
-        (
-            ("passed", "running"),
-            "'last' means 2 rows, of which 0 did not pass",
-            ["b.01  passed  row1", "b.02  running  row2"],
-        ),
-        (
-            ("passed", "failed", "blocked"),
-            "'last' means 3 rows, of which 2 did not pass",
-            ["b.02  failed  row2", "b.03  blocked  row3"],
-        ),
-    ],
+    ("statuses", "not_passed", "listed"),
+    [("passed passed", 0, [1, 2]), ("passed running", 0, [1, 2]), ("passed failed blocked", 2, [2, 3])],
 )
-def test_otherwise_those_that_may_be_meant_are_listed(
-    statuses: tuple[str, ...], message: str, listed: list[str]
-) -> None:
+def test_otherwise_those_that_may_be_meant_are_listed(statuses: str, not_passed: int, listed: list[int]) -> None:
+    names = statuses.split()
     with pytest.raises(UsageError) as caught:
-        choose("last", _records(*statuses))
-    assert caught.value.message == message
-    assert [line.strip() for line in caught.value.hint.splitlines()[1:]] == listed
+        choose("last", _records(*names))
+    assert caught.value.message == f"'last' means {len(names)} rows, of which {not_passed} did not pass"
+    shown = [line.strip() for line in caught.value.hint.splitlines()[1:]]
+    assert shown == [f"b.{number:02d}  {names[number - 1]}  row{number}" for number in listed]
 
 
 def test_a_hang_is_looked_for_in_the_only_run_that_runs() -> None:

@@ -51,15 +51,11 @@ CASES = [
 
 def _record(status: str = "passed") -> RunRecord:
     return RunRecord(
-        id="1.01",
-        label="unit",
-        row="unit",
-        host=None,
-        status=status,
+        id="1.01", label="unit", row="unit", host=None, status=status,
         checkout=Checkout(path="/me/repo", overlays=(OVERLAY,)),
         deviations=(Deviation("overlay sglang", "the installed one", "abc", "--with sglang=/me/sglang"),),
         attempts=(Attempt(id="1.01", host=None, status=status),),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("processes", "said", "reason"), CASES)

@@ -33,9 +33,7 @@ from ci_tasks.results.probe_evidence import (
     uncaught_exceptions,
     with_imports,
 )
-from ci_tasks.results.probe_evidence import (
-    test_process as find_test_process,
-)
+from ci_tasks.results.probe_evidence import test_process as find_test_process
 
 TEST = "tests/test_ppo.py"
 PLAN = RunDescription(test=TEST, deviations=(Deviation("probe", "none", "yes", "why"),))

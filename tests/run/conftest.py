@@ -1,25 +1,15 @@
-"""A home of the test's own, and played hosts. Test files are imported by path, so a neighbour has to be as well."""
+"""A home of the test's own, played hosts, and a checkout with one workflow."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ci_tasks.results import store
-
-if TYPE_CHECKING:
-    from tests.run.simulated import World
-else:
-    _name = "ci_tasks_tests_simulated"
-    _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name("simulated.py"))
-    _simulated = sys.modules[_name] = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(_simulated)
-    from ci_tasks_tests_simulated import World
+from tests.run.simulated import World
 
 
 @pytest.fixture
@@ -27,3 +17,20 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Wor
     """played({host: GPUs}, {row: GPUs}), in a home of its own."""
     monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "home"))
     return lambda hosts, rows: World(tmp_path, hosts, rows)
+
+
+@pytest.fixture
+def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """commit(workflow) → a checkout with it, in a home of its own."""
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "home"))
+
+    def checkout(workflow: str) -> Path:
+        path = tmp_path / "checkout"
+        (path / ".github/workflows").mkdir(parents=True)
+        (path / ".github/workflows/ci.yml").write_text(workflow)
+        person = ("-c", "user.name=p", "-c", "user.email=p@example.com")
+        for command in (("init", "--quiet"), ("add", "--all"), (*person, "commit", "--quiet", "--message=m")):
+            subprocess.run(["git", "-C", str(path), *command], check=True)
+        return path
+
+    return checkout

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -34,14 +33,8 @@ from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.row_execution import ExecutionOptions, RowExecution, RunPolicy
 from ci_tasks.workflow.model import Row
-
-simulated = sys.modules["ci_tasks_tests_simulated"]
-Act = simulated.Act
-
-if TYPE_CHECKING:
-    from tests.run.simulated import Played
-else:
-    Played = simulated.Played
+from tests.run import simulated
+from tests.run.simulated import Act, Played
 
 EXAMPLES = int(os.environ.get("CI_TASKS_TEST_EXAMPLES", "80"))
 LONGEST = 60  # seconds of a row

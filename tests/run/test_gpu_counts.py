@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,15 +28,8 @@ UNKNOWN = "the workflow does not say how many GPUs the row takes"
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
-    path = tmp_path / "checkout"
-    (path / ".github/workflows").mkdir(parents=True)
-    (path / ".github/workflows/ci.yml").write_text(WORKFLOW.replace("RAN", str(tmp_path / "ran")))
-    person = ("-c", "user.name=p", "-c", "user.email=p@example.com")
-    for command in (("init", "--quiet"), ("add", "--all"), (*person, "commit", "--quiet", "--message=m")):
-        subprocess.run(["git", "-C", str(path), *command], check=True)
-    return path
+def checkout(commit: Callable[[str], Path], tmp_path: Path) -> Path:
+    return commit(WORKFLOW.replace("RAN", str(tmp_path / "ran")))
 
 
 @pytest.mark.parametrize(
@@ -98,13 +90,8 @@ def test_jobs_lists_what_is_not_known_and_what_is_refused(checkout: Path, capsys
     assert jobs(JobsOptions(repo=str(checkout), json=True)) == 0
     rows = {row["row"]: row for row in json.loads(capsys.readouterr().out)}
     assert {name: row["gpus"] for name, row in rows.items()} == {
-        "train": None,
-        "mixed[cpu-0]": 0,
-        "mixed[any]": None,
-        "eight": 8,
-        "rocm": None,
-        "called": None,
-    }
+        "train": None, "mixed[cpu-0]": 0, "mixed[any]": None, "eight": 8, "rocm": None, "called": None,
+    }  # fmt: skip
     assert [name for name, row in rows.items() if "refused" in row] == ["rocm"]
     assert jobs(JobsOptions(repo=str(checkout))) == 0
     assert "Cannot run here:\nrocm  runs on rocm-mi300, a runner with AMD GPUs" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,16 +26,10 @@ from ci_tasks.records import Plan
 from ci_tasks.results.read_record import load_record
 from ci_tasks.run import detach, execute
 from ci_tasks.run.interrupts import Interrupts, noticed
+from tests.run import simulated
+from tests.run.simulated import ENDLESS, Act, Played, World
 
-simulated = sys.modules["ci_tasks_tests_simulated"]
-Act, ENDLESS = simulated.Act, simulated.ENDLESS
-
-if TYPE_CHECKING:
-    from tests.run.simulated import Played, World
-else:
-    Played = simulated.Played
-
-Make = Callable[..., "World"]
+Make = Callable[..., World]
 Line = tuple[str, int]
 _OURS = str(Path(ci_tasks.__file__).parent)
 _WITHOUT_EFFECT = ("place_rows.py", "row_plans.py", "progress_view.py", "live_state.py", "last_line.py")

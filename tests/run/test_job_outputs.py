@@ -33,11 +33,16 @@ jobs:
 FIND = 'echo "tests=[\\"$(ls tests)\\"]" >> "$GITHUB_OUTPUT"'
 
 
+def committed(path: Path) -> None:
+    """All that is there, in one commit."""
+    argv = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "--allow-empty", "-m", "1"]):
+        subprocess.run([*argv, *words], cwd=path, check=True)
+
+
 def source(path: Path, find: str, more: str = "") -> CheckoutSource:
     """A checkout with a test that is not committed."""
-    argv = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*argv, "init", "-q"], cwd=path, check=True)
-    subprocess.run([*argv, "commit", "-q", "--allow-empty", "-m", "1"], cwd=path, check=True)
+    committed(path)
     (path / "tests").mkdir()
     (path / "tests" / "test_new.py").touch()
     return CheckoutSource(path, "given", read(WORKFLOW % (more, find.replace("'", "''")), "ci.yml"))
@@ -94,17 +99,13 @@ TEXT = "NUM_GPUS = 2\n" + "# a line\n" * 20
 
 def changed_source(path: Path, before: list[str], now: dict[str, str | None]) -> CheckoutSource:
     """A checkout with the files `before` committed, and with `now` on disk; None removes a file."""
-    argv = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*argv, "init", "-q"], cwd=path, check=True)
-    for name, text in [*((name, TEXT) for name in before), ("", None), *now.items()]:
-        if not name:
-            subprocess.run([*argv, "add", "-A"], cwd=path, check=True)
-            subprocess.run([*argv, "commit", "-q", "--allow-empty", "-m", "1"], cwd=path, check=True)
-        elif text is None:
-            (path / name).unlink()
-        else:
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_text(text)
+    for name in before:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(TEXT)
+    committed(path)
+    for name, text in now.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).unlink() if text is None else (path / name).write_text(text)
     return CheckoutSource(path, "given", read(CHANGED, ".github/workflows/pr-test.yml"))
 
 
@@ -125,14 +126,10 @@ def test_changed_tests_that_cis_detection_leaves_out_are_named_with_the_reason(t
         tmp_path,
         ["tests/test_old.py", "tests/test_gone.py", "tests/test_same.py"],
         {
-            "tests/test_new.py": TEXT,
-            "tests/test_moved.py": TEXT,
-            "tests/test_old.py": None,
-            "tests/test_gone.py": None,
-            "tests/utils/test_deep.py": TEXT + "#",
-            "tests/utils/helper.py": TEXT + "##",
+            "tests/test_new.py": TEXT, "tests/test_moved.py": TEXT, "tests/test_old.py": None,
+            "tests/test_gone.py": None, "tests/utils/test_deep.py": TEXT + "#", "tests/utils/helper.py": TEXT + "##",
         },
-    )
+    )  # fmt: skip
     (tmp_path / "tests/test_new.py").write_text("NUM_GPUS = 1\n")
     found = find_rows(source, "changed", EventContext(), "HEAD")
     assert [(row.test, row.gpus) for row in found.rows] == [("tests/test_new.py", 1)]

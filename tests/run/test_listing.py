@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,16 +39,9 @@ jobs:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(commit: Callable[[str], Path], tmp_path: Path) -> Path:
     """A checkout whose detection leaves the file `mark` beside it."""
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
-    path = tmp_path / "checkout"
-    (path / ".github/workflows").mkdir(parents=True)
-    (path / ".github/workflows/ci.yml").write_text(WORKFLOW.replace("MARK", str(tmp_path / "mark")))
-    person = ("-c", "user.name=p", "-c", "user.email=p@example.com")
-    for command in (("init", "--quiet"), ("add", "--all"), (*person, "commit", "--quiet", "--message=m")):
-        subprocess.run(["git", "-C", str(path), *command], check=True)
-    return path
+    return commit(WORKFLOW.replace("MARK", str(tmp_path / "mark")))
 
 
 def test_jobs_and_plan_execute_nothing_of_the_checkout(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,7 @@ from ci_tasks.run.live_state import host_progress
 from ci_tasks.run.place_rows import RowPlacer
 from ci_tasks.run.row_execution import RowExecution
 from ci_tasks.workflow.model import Row
-
-simulated = sys.modules["ci_tasks_tests_simulated"]
+from tests.run import simulated
 
 
 class Given:

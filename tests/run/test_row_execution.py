@@ -18,18 +18,9 @@ from ci_tasks.run.row_execution import RowExecution, RunPolicy
 from ci_tasks.workflow.model import Row
 
 ROW = Row(
-    label="ckpt",
-    job="e2e-test-ckpt",
-    trigger=None,
-    row="tiny",
-    test="tests/t.py",
-    args="",
-    gpus=4,
-    image=None,
-    env={},
-    runner="self-hosted",
-    timeout_minutes=None,
-)
+    label="ckpt", job="e2e-test-ckpt", trigger=None, row="tiny", test="tests/t.py", args="", gpus=4, image=None,
+    env={}, runner="self-hosted", timeout_minutes=None,
+)  # fmt: skip
 
 
 class Somewhere:

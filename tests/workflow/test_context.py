@@ -15,13 +15,9 @@ from ci_tasks.workflow.expressions.evaluate import evaluate
 from ci_tasks.workflow.model import Job, Workflow, WorkflowInput
 
 EVENT = EventContext(
-    sha="abc",
-    repository="THUDM/slime",
-    workspace="/w",
-    base="dev",
-    secrets=("HF_TOKEN",),
+    sha="abc", repository="THUDM/slime", workspace="/w", base="dev", secrets=("HF_TOKEN",),
     outputs={"detect": {"matrix": "[]"}, "other": {"x": "1"}},
-)
+)  # fmt: skip
 JOB = Job("ckpt", 1, needs=("detect", "lint", "called"))
 LINT = Job("lint", 5, outputs={"x": "${{ steps.a.outputs.b }}"})
 JOBS = {"ckpt": JOB, "lint": LINT, "called": Job("called", 9, uses="x")}

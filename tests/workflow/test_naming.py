@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from ci_tasks.workflow.naming import MatrixTest, plain_names
-
-
-def describe(entry: Mapping[str, Any]) -> MatrixTest:
-    """Entries that name their test, as slime's do."""
-    info = entry.get("info", entry)
-    if not isinstance(info, Mapping) or "test_file" not in info:
-        return MatrixTest(None, "", None)
-    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
-
+from ci_tasks.workflow.naming import plain_names
+from tests.parts.entries import describe
 
 # matrix → names; None where names cannot be known without evaluating
 CASES: list[tuple[Any, list[str] | None]] = [

@@ -12,21 +12,13 @@ from ci_tasks.given_values import GivenValues
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import JobRow, Row, Workflow
-from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read
+from tests.parts.entries import describe
 
 LABELS = "github.event.pull_request.labels.*.name"
 
 
-def describe(entry: Mapping[str, Any]) -> MatrixTest:
-    """Entries that name their test, as slime's do."""
-    info = entry.get("info", entry)
-    if not isinstance(info, Mapping) or "test_file" not in info:
-        return MatrixTest(None, "", None)
-    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
-
-
-def workflow(job: str, *, top: str = "", others: str = "", steps: str = "- run: x") -> Workflow:
+def workflow(job: str = "", *, top: str = "", others: str = "", steps: str = "- run: x") -> Workflow:
     """A workflow with the job `a`; `job` and `others` are YAML, indented as they stand in the file."""
     runner = "" if "runs-on" in job else "    runs-on: gpu\n"
     return read(f"on: pull_request\n{top}jobs:\n  a:\n{runner}{job}    steps:\n      {steps}\n{others}", "w.yml")
@@ -53,21 +45,10 @@ def test_a_row_has_everything_that_ci_says_of_it() -> None:
         steps="- run: docker run --rm img:1 bash",
     )
     assert listed(parsed)[0] == Row(
-        label="a",
-        job="a",
-        trigger="run-ci-a",
-        row="ckpt[async-save]",
-        test="tests/test_ckpt.py",
-        args="--async-save",
-        gpus=8,
-        image="img:1",
-        env={"N": "8"},
-        runner="self-hosted",
-        timeout_minutes=90.0,
-        matrix={"info": {"test_file": "test_ckpt.py", "test_args": "--async-save", "num_gpus": 8}},
-        index=0,
-        total=2,
-    )
+        label="a", job="a", trigger="run-ci-a", row="ckpt[async-save]", test="tests/test_ckpt.py",
+        args="--async-save", gpus=8, image="img:1", env={"N": "8"}, runner="self-hosted", timeout_minutes=90.0,
+        matrix={"info": {"test_file": "test_ckpt.py", "test_args": "--async-save", "num_gpus": 8}}, index=0, total=2,
+    )  # fmt: skip
 
 
 NAMES: list[tuple[list[str], list[str]]] = [
@@ -260,40 +241,25 @@ def test_secrets_are_shown_by_name_and_never_by_value() -> None:
 
 # The matrix of one job from the output of another.
 DETECT = "  detect: {uses: ./x.yml}\n"
+DYNAMIC = "${{ fromJson(needs.detect.outputs.m) }}"
 WAITING = [
-    (
-        "matrix: ${{ fromJson(needs.detect.outputs.m) }}",
-        "${{ fromJson(needs.detect.outputs.m) }}",
-        '{"info": [{"n": 1}]}',
-    ),
-    (
-        "matrix: {info: '${{ fromJson(needs.detect.outputs.m) }}'}",
-        "${{ fromJson(needs.detect.outputs.m) }}",
-        '[{"n": 1}]',
-    ),
-    (
-        "matrix: {os: [x], include: '${{ fromJson(needs.detect.outputs.m) }}'}",
-        "${{ fromJson(needs.detect.outputs.m) }}",
-        '[{"n": 1}]',
-    ),
-    (
-        "matrix: {include: ['${{ fromJson(needs.detect.outputs.m) }}']}",
-        "${{ fromJson(needs.detect.outputs.m) }}",
-        '{"n": 1}',
-    ),
+    (f"matrix: {DYNAMIC}", '{"info": [{"n": 1}]}'),
+    (f"matrix: {{info: '{DYNAMIC}'}}", '[{"n": 1}]'),
+    (f"matrix: {{os: [x], include: '{DYNAMIC}'}}", '[{"n": 1}]'),
+    (f"matrix: {{include: ['{DYNAMIC}']}}", '{"n": 1}'),
 ]
 
 
-@pytest.mark.parametrize(("matrix", "dynamic", "output"), WAITING)
-def test_a_matrix_is_dynamic_until_the_output_is_known(matrix: str, dynamic: str, output: str) -> None:
+@pytest.mark.parametrize(("matrix", "output"), WAITING)
+def test_a_matrix_is_dynamic_until_the_output_is_known(matrix: str, output: str) -> None:
     parsed = workflow(
         f"    runs-on: [ubuntu-latest]\n    needs: detect\n    strategy:\n      {matrix}\n", others=DETECT
     )
     job = parsed.jobs["a"]
     assert rows.missing_outputs(job, EventContext()) == ["detect"]
     row = only(parsed)
-    assert (row.row, row.dynamic, row.test, row.gpus, row.runner) == ("a", dynamic, None, None, "github-hosted")
-    assert JobRow.of(row).dynamic == dynamic
+    assert (row.row, row.dynamic, row.test, row.gpus, row.runner) == ("a", DYNAMIC, None, None, "github-hosted")
+    assert JobRow.of(row).dynamic == DYNAMIC
     assert rows.names(parsed, job, EventContext(), describe) == []
 
     situation = EventContext(outputs={"detect": {"m": output}})
@@ -351,7 +317,7 @@ def test_a_rows_environment_can_be_evaluated_again_in_another_situation() -> Non
 # Whatever cannot be read is an error wherever it stands, also where nothing evaluates it yet.
 BROKEN: list[tuple[Mapping[str, str], str]] = [
     ({"job": "    env:\n      A: 1\n      B: ${{ bogus() }}\n"}, "w.yml:7: job a: unknown function 'bogus'"),
-    ({"job": "", "top": "env: {A: '${{ bogus() }}'}\n"}, "w.yml:2: job a: unknown function 'bogus'"),
+    ({"top": "env: {A: '${{ bogus() }}'}\n"}, "w.yml:2: job a: unknown function 'bogus'"),
     ({"job": "    if: bogus()\n"}, "w.yml:5: job a: unknown function 'bogus'"),
     ({"job": "    if: |\n      always() &&\n      bogus()\n"}, "w.yml:7: job a: unknown function 'bogus'"),
     ({"job": "    name: ${{ bogus() }}\n"}, "w.yml:5: job a: unknown function 'bogus'"),
@@ -361,26 +327,14 @@ BROKEN: list[tuple[Mapping[str, str], str]] = [
     ({"job": "    container:\n      image: x\n      env:\n        A: ${{ bogus() }}\n"}, "w.yml:8: job a: unknown"),
     ({"job": info("{n: 1}", "{n: '${{ bogus() }}'}")}, "w.yml:9: job a: unknown function 'bogus'"),
     (
-        {"job": "", "steps": "- name: S\n        run: |\n          one\n          two ${{ bogus() }}\n          three"},
+        {"steps": "- name: S\n        run: |\n          one\n          two ${{ bogus() }}\n          three"},
         "w.yml:9: job a, step 'S': unknown function 'bogus'",
     ),
-    (
-        {"job": "", "steps": "- name: S\n        run: x\n        if: bogus()"},
-        "w.yml:8: job a, step 'S': unknown function",
-    ),
-    (
-        {"job": "", "steps": "- name: S\n        run: x\n        env:\n          A: ${{ bogus() }}"},
-        "w.yml:9: job a, step 'S'",
-    ),
-    (
-        {"job": "", "steps": "- name: S\n        uses: x\n        with:\n          a: ${{ bogus() }}"},
-        "w.yml:9: job a, step",
-    ),
-    (
-        {"job": "", "steps": "- name: S\n        run: x\n        timeout-minutes: ${{ bogus() }}"},
-        "w.yml:8: job a, step",
-    ),
-    ({"job": "", "steps": "- run: x\n      - name: S ${{ bogus() }}\n        run: x"}, "w.yml:7: job a, step 'S ${{"),
+    ({"steps": "- name: S\n        run: x\n        if: bogus()"}, "w.yml:8: job a, step 'S': unknown"),
+    ({"steps": "- name: S\n        run: x\n        env:\n          A: ${{ bogus() }}"}, "w.yml:9: job a, step 'S'"),
+    ({"steps": "- name: S\n        uses: x\n        with:\n          a: ${{ bogus() }}"}, "w.yml:9: job a, step"),
+    ({"steps": "- name: S\n        run: x\n        timeout-minutes: ${{ bogus() }}"}, "w.yml:8: job a, step"),
+    ({"steps": "- run: x\n      - name: S ${{ bogus() }}\n        run: x"}, "w.yml:7: job a, step 'S ${{"),
     # A dynamic job is read too.
     (
         {"job": "    strategy: {matrix: '${{ fromJson(inputs.m) }}'}\n    env: {A: '${{ bogus() }}'}\n"},

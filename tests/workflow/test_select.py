@@ -21,8 +21,7 @@ jobs:
 
 
 @pytest.mark.parametrize(
-    ("label", "job"),
-    [("ckpt", "e2e-test-ckpt"), ("e2e-test-ckpt", "e2e-test-ckpt"), ("cpu-unittest", "cpu-unittest")],
+    ("label", "job"), [("ckpt", "e2e-test-ckpt"), ("e2e-test-ckpt", "e2e-test-ckpt"), ("cpu-unittest", "cpu-unittest")]
 )
 def test_a_job_is_found_by_its_label_and_by_its_name(label: str, job: str) -> None:
     assert job_of(workflow(), label).id == job

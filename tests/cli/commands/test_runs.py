@@ -160,18 +160,8 @@ def test_flakes_are_counted_by_row_and_host(home: Path, show: Output) -> None:
         _keep(home, number, status, row="r", checkout={"path": "/c", "commit": "c", "tree": "t"})
     head, line = show(flakes=True).splitlines()
     assert head.split() == [
-        "LABEL",
-        "ROW",
-        "HOST",
-        "PASSED",
-        "FAILED",
-        "BLOCKED",
-        "OTHER",
-        "FAILURE",
-        "RATE",
-        "(95",
-        "%)",
-    ]
+        "LABEL", "ROW", "HOST", "PASSED", "FAILED", "BLOCKED", "OTHER", "FAILURE", "RATE", "(95", "%)",
+    ]  # fmt: skip
     assert line.split() == ["ckpt", "r", "h100a", "1", "1", "1", "1", "50", "%", "(9–91", "%),", "flaky"]
     (tally,) = json.loads(show(flakes=True, json=True))
     assert tally["counts"] == {"passed": 1, "failed": 1, "lost": 1, "blocked": 1}

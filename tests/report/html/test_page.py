@@ -20,38 +20,23 @@ from ci_tasks.report.outcome import NextStep
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u202e\x1b[31m"
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
 TRIAGE = {
-    "cause": "cuda_oom",
-    "verdict": "failed",
-    "line_no": 2,
-    "line": "OutOfMemoryError: no room",
-    "text": "OutOfMemoryError: no room",
-    "signature": "OutOfMemoryError#1",
-    "confidence": 0.9,
-    "context": ["before", "OutOfMemoryError: no room", "after"],
-    "reason": "too little memory",
-    "frames": ["a.py:f"],
+    "cause": "cuda_oom", "verdict": "failed", "line_no": 2, "line": "OutOfMemoryError: no room",
+    "text": "OutOfMemoryError: no room", "signature": "OutOfMemoryError#1", "confidence": 0.9,
+    "context": ["before", "OutOfMemoryError: no room", "after"], "reason": "too little memory", "frames": ["a.py:f"],
     "second": None,
-}
+}  # fmt: skip
 
 
 def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
     fields = {
-        "id": f"b.{row}",
-        "label": "l",
-        "row": row,
-        "status": status,
-        "reason": "",
-        "host": "h100a",
-        "started_at": "2026-01-01T00:00:00.000+00:00",
-        "timings": {"seconds": 4.0},
-        "gpus": 2,
-        "gpu_ids": [0, 1],
+        "id": f"b.{row}", "label": "l", "row": row, "status": status, "reason": "", "host": "h100a",
+        "started_at": "2026-01-01T00:00:00.000+00:00", "timings": {"seconds": 4.0}, "gpus": 2, "gpu_ids": [0, 1],
         "evidence": EVIDENCE,
         "checkout": {"path": "/c", "commit": "c" * 40, "tree": "d" * 40, "head": "e" * 40, "dirty": ["a.py"]},
         "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}],
         "environment": {"runtime": "docker", "image": "a:latest", "driver": "550.1", "packages": {"torch": "2.9"}},
         **more,
-    }
+    }  # fmt: skip
     return decode(RunRecord, fields, where="a test")
 
 
@@ -165,10 +150,7 @@ def test_links_and_labels_lead_to_elements_that_are_there_once() -> None:
     }
     assert targets | named <= set(ids)
     assert all(element.get("scope") in ("col", "row") for element in reader.of("th"))
-    scrolling = [
-        *reader.of("pre"),
-        *(element for element in reader.of("div") if element.get("class") == "wide"),
-    ]
+    scrolling = [*reader.of("pre"), *(element for element in reader.of("div") if element.get("class") == "wide")]
     assert all(element.get("tabindex") == "0" and element.get("id", element.get("aria-label")) for element in scrolling)
     assert {"context", None} == {element.get("class") for element in reader.of("pre")}
 
@@ -182,13 +164,8 @@ def test_a_row_that_goes_on_has_not_failed() -> None:
 
 def test_hostile_words_anywhere_stay_words() -> None:
     triage = {
-        **TRIAGE,
-        "line": HOSTILE,
-        "text": HOSTILE,
-        "context": [HOSTILE],
-        "signature": HOSTILE,
-        "frames": [HOSTILE],
-    }
+        **TRIAGE, "line": HOSTILE, "text": HOSTILE, "context": [HOSTILE], "signature": HOSTILE, "frames": [HOSTILE],
+    }  # fmt: skip
     deviation = dict.fromkeys(("what", "ci", "here", "why"), HOSTILE)
     checkout = {"path": HOSTILE, "commit": HOSTILE, "tree": HOSTILE, "dirty": [HOSTILE], "sample": False}
     environment = {

@@ -48,14 +48,9 @@ def make(home: Path) -> Make:
         os.makedirs(made.path, exist_ok=True)
         day = f"{batch[:4]}-{batch[4:6]}-{batch[6:8]}"
         plan = {
-            "id": f"{batch}.{number:02d}",
-            "label": "ckpt",
-            "row": f"row-{number}",
-            "host": "h100a",
-            "gpus": 8,
-            "checkout": {"path": path, "commit": commit, "tree": tree, "dirty": []},
-            **fields,
-        }
+            "id": f"{batch}.{number:02d}", "label": "ckpt", "row": f"row-{number}", "host": "h100a", "gpus": 8,
+            "checkout": {"path": path, "commit": commit, "tree": tree, "dirty": []}, **fields,
+        }  # fmt: skip
         write_json(made.plan, {**plan, "gpu_locks": {"count": 8, "simulated": 8 if simulated else None}})
         if status == "running":
             write_json(made.status, {"state": "running", "started_at": 1.0, **processes.identity()._asdict()})
@@ -66,17 +61,11 @@ def make(home: Path) -> Make:
             write_json(
                 made.record,
                 {
-                    **plan,
-                    "status": status,
-                    "reason": fields.get("reason", ""),
-                    "exit_code": 0,
-                    "started_at": began,
-                    "ended_at": began,
-                    "timings": {"seconds": seconds, "queued": queued, "silence": silence},
-                    "evidence": {"kind": "script"},
-                    "attempts": [attempt],
+                    **plan, "status": status, "reason": fields.get("reason", ""), "exit_code": 0, "started_at": began,
+                    "ended_at": began, "timings": {"seconds": seconds, "queued": queued, "silence": silence},
+                    "evidence": {"kind": "script"}, "attempts": [attempt],
                 },
-            )
+            )  # fmt: skip
         return made
 
     return run

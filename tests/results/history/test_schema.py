@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -42,14 +41,3 @@ def test_of_two_processes_at_once_one_makes_the_tables(tmp_path: Path) -> None:
         first.set_trace_callback(overtake)
         schema.prepare(first)
         assert first.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
-
-
-def test_the_attempts_of_a_row_are_kept_with_it(make: Make) -> None:
-    run = make()
-    assert len(history.search(RunQuery())) == 1
-    shutil.rmtree(run.path)
-    (record,) = history.search(RunQuery())
-    assert record.files_gone
-    assert [(attempt.host, attempt.status, attempt.gpu_uuids) for attempt in record.attempts] == [
-        ("h100a", "passed", ("GPU-a", "GPU-b"))
-    ]

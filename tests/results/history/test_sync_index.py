@@ -119,7 +119,8 @@ def test_removed_runs_stay_in_the_history_and_say_that_their_files_are_gone(make
     (record,) = history.search(RunQuery())
     assert (record.id, record.reason, record.files_gone) == ("20260101-120000-ckpt.01", "boom", True)
     assert record.timings == Timings(10.0, 0.0)
-    assert [attempt.gpu_uuids for attempt in record.attempts] == [("GPU-a", "GPU-b")]
+    (attempt,) = record.attempts
+    assert (attempt.host, attempt.status, attempt.gpu_uuids) == ("h100a", "failed", ("GPU-a", "GPU-b"))
     assert record.checkout and record.checkout.commit == "abc0"
 
 
