@@ -45,7 +45,8 @@ def test_a_variable_is_a_secret_by_its_name(
 
 def test_encoded_forms_are_masked_as_on_a_host() -> None:
     known_secrets.add([SECRET])
-    assert known_secrets.masked(f"{SECRET} {base64.b64encode(SECRET.encode()).decode()[:-4]}") == "*** ***"
+    encoded = base64.b64encode(SECRET.encode()).decode()
+    assert known_secrets.masked(f"{SECRET} {encoded}") == "*** ***Q=="  # the last character depends on what follows
     assert known_secrets.masked("nothing") == "nothing"
 
 

@@ -4,6 +4,7 @@ what ^C leaves. The execution is the real one; the hosts are played."""
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -228,19 +229,27 @@ def test_a_row_that_cannot_be_planned_for_a_host_is_tried_on_another(
     played: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = played({"a": 8, "b": 8}, {"one": 4, "two": 4})
+    asked = threading.Event()  # b is ready once a was asked
+    facts = simulated.Played.facts
+
+    def write_on_b(site: Any, run: Any, plan: Any) -> None:
+        if site.spec.name == "a":
+            asked.set()
+            raise Blocked("a does not answer")
+        write_record(run.plan, plan)
+
+    def facts_in_turn(site: Any, **needs: Any) -> Any:
+        assert site.spec.name == "a" or asked.wait(60)
+        return facts(site, **needs)
+
     monkeypatch.setattr(simulated.Played, "write_plan", write_on_b)
+    monkeypatch.setattr(simulated.Played, "facts", facts_in_turn)
     done = world.execute_label()
     assert statuses(done) == {"one": "passed", "two": "passed"}
     assert {record.host for record in done.records} == {"b"}
     for record in done.records:
         assert [entry.reason for entry in record.earlier] in ([], ["a does not answer"])
     assert any(record.earlier for record in done.records)
-
-
-def write_on_b(site: Any, run: Any, plan: Any) -> None:
-    if site.spec.name == "a":
-        raise Blocked("a does not answer")
-    write_record(run.plan, plan)
 
 
 # -- the first failure -----------------------------------------------------------------------------------------------

@@ -96,7 +96,9 @@ def test_machines_without_gpus_of_nvidia_are_named(label: str, what: str) -> Non
         (8.0, 8),
         ("gpu_num_2", 2),
         ("4xA100", 4),
-        *((value, None) for value in ("many", "all", True, None, -1, float("inf"), float("nan"), [0, 1], {})),
+        *((value, None) for value in ("many", "all", True, None, -1, float("inf"), float("nan"))),
+        ([0, 1], None),
+        ({}, None),
     ],
 )
 def test_a_matrix_value_is_a_number_or_names_one(value: Any, count: int | None) -> None:
