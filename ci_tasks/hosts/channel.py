@@ -183,9 +183,9 @@ class Channel:
             kind, payload = got[0]
             message = decode(HostMessage, parse(payload, where="hello"), where="hello")
         except (RecordError, frames.FrameError) as error:
-            raise HostDataError(f"it does not answer as ci-tasks does: {_bounded(error)}") from None
+            raise HostDataError(_bounded(error)) from None
         if message.hello is None or kind != frames.JSON:
-            raise HostDataError("it does not answer as ci-tasks does: its first message is not a greeting")
+            raise HostDataError("a first message that is no greeting")
         return message.hello, reader, got[1:]
 
     def _receive_hello(self) -> bytes:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import stat
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked
+
+if TYPE_CHECKING:
+    import socket  # a command that only looks does not load it
 
 PATIENCE_S = 5.0
 WAIT, READY, HELD, REFUSED = b".", b"+", b"=", b"-"
@@ -93,6 +95,8 @@ def _asked(path: Path, what: Mapping[str, Any]) -> dict[str, Any]:
 
 def dial(path: Path) -> socket.socket | None:
     """None if nobody listens. Raises Blocked where another user's process does, OSError."""
+    import socket
+
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.settimeout(PATIENCE_S)  # the queue of one that was stopped may be full
@@ -111,6 +115,8 @@ def dial(path: Path) -> socket.socket | None:
 
 def is_ours(sock: socket.socket) -> bool:
     """Whether the other end is a process of this user, as the kernel says."""
+    import socket
+
     _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return bool(uid == os.geteuid())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +25,7 @@ LIMIT = "Slurm accepts no more jobs now: QOSMaxSubmitJobPerUserLimit; next try i
 def cluster(monkeypatch: pytest.MonkeyPatch) -> SlurmExecutor:
     """Without a link to anywhere."""
     answers = {"partitions": QueryAnswer(0, "main*|20:00\n")}
-    line = SimpleNamespace(messages=queue.SimpleQueue(), run_queries=lambda queries, timeout: answers)
+    line = SimpleNamespace(drain_messages=list, run_queries=lambda queries, timeout: answers)
     monkeypatch.setattr(ssh_executor, "open_remote_host", lambda spec: SimpleNamespace(connection=line))
     return SlurmExecutor(SPEC)
 
