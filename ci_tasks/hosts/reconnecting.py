@@ -49,6 +49,7 @@ class ReconnectingConnection:
         self.cache = host_cache.load(cache_file)
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.down_since: float | None = None
+        self.was_refused = False  # the host could not be used from the beginning: nothing that was sent has begun
         self._clock_ahead = 0.0
         self._transport, self._cache_file = transport, cache_file
         self._news, self._log = news, log
@@ -212,6 +213,7 @@ class ReconnectingConnection:
         except (LinkDied, HostDataError):
             raise
         except Blocked as problem:
+            self.was_refused = self._hello is None
             raise Blocked(f"{self.spec.name}: {problem.message}", hint=problem.hint) from None
 
     def _set(self, channel: Channel | None) -> None:

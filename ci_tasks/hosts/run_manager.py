@@ -337,7 +337,7 @@ class RemoteRunManager:
         if remote_run.phase == CLEARING:
             remote_run.warning, remote_run.phase = f"could not be cleared away: {why}", DONE
         else:
-            begun = remote_run.phase != SENDING or remote_run.was_sent
+            begun = remote_run.phase != SENDING or (remote_run.was_sent and not self.connection.was_refused)
             self._abort(remote_run, status or (LOST if begun else BLOCKED), why)
 
     def _abandon(self, remote_run: RemoteRun) -> None:

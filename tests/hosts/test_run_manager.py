@@ -231,7 +231,7 @@ def test_a_host_that_cannot_be_used_says_why(host: PipedHost, before: str, messa
     manager.start(remote_run)
     done(remote_run)
     assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED
+    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert message in remote_run.aborted[1] and len(remote_run.aborted[1]) < 500
     with pytest.raises(Blocked):
         manager.connection.request(messages.ListRuns())
@@ -545,7 +545,7 @@ def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_pat
     host.open().start(remote_run)
     done(remote_run)
     assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED
+    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -559,7 +559,7 @@ def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: 
     os.close(full)
     done(remote_run)
     assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED
+    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert "No space left on device" in remote_run.aborted[1]
     assert host.left() != []
 
@@ -752,7 +752,7 @@ def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) 
     host.open().start(remote_run)
     done(remote_run)
     assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED
+    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert "the agent did not start" in remote_run.aborted[1]
     assert host.left() == []
 
@@ -809,7 +809,7 @@ def test_news_that_cannot_be_taken_end_one_run_and_not_the_link(host: PipedHost)
     done(remote_run)
     done(other)
     assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED
+    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert other.aborted is None
     assert len(host.links) == 1
     manager.connection.request(messages.Cancel(remote_run.directory, kill=True))

@@ -288,10 +288,10 @@ def look_at_processes(session: ServeSession, request: messages.LookAtProcesses, 
 
 def clear(session: ServeSession, request: messages.Clear, number: int) -> Cleared:
     run = session.run_dir(request.dir)
-    left = _remove(run)
+    left = _remove(session, run)
     directory = os.path.dirname(run)
     if request.shared:
-        left += _clear_environments(directory)
+        left += _clear_environments(session, directory)
     while directory != os.path.join(session.home, "runs"):
         for name in (os.path.join(directory, "environments"), directory):
             with suppress(OSError):  # it is not empty
@@ -300,22 +300,27 @@ def clear(session: ServeSession, request: messages.Clear, number: int) -> Cleare
     return Cleared(tuple(left))
 
 
-def _clear_environments(batch: str) -> List[str]:
+def _clear_environments(session: ServeSession, batch: str) -> List[str]:
     """Remove the venvs that rows of a batch share, if none of its rows is left."""
     environments = os.path.join(batch, "environments")
     try:
         shared = [] if any(name.isdigit() for name in os.listdir(batch)) else os.listdir(environments)
     except OSError:
         return []
-    return [line for name in shared for line in _remove(os.path.join(environments, name))]
+    return [line for name in shared for line in _remove(session, os.path.join(environments, name))]
 
 
-def _remove(run: str) -> List[str]:
+def _remove(session: ServeSession, run: str) -> List[str]:
     if job_file.read(run) is not None:
         from ..slurm.cancel import end_before_removal
 
         end_before_removal(run)
-    return remove_run(run)
+    idle = session.idle_workspaces(note=run_directory.RunDir(run).checked_out)
+    slot = idle.noted()
+    left = remove_run(run)
+    if not left:
+        idle.forget(slot)
+    return left
 
 
 def describe_run(session: ServeSession, request: messages.DescribeRun, number: int) -> DescribedRun:

@@ -26,6 +26,7 @@ from .workspace import Lend, check_out, make_plain, remove, write_workspace, wri
 _MAX_IDLE = 2  # of a checkout
 _SLOT = re.compile(r"[0-9a-f]{12}-[0-9a-f]{16}")
 _PROC = "/proc"
+_LONGEST_NOTE = 1 << 12
 _REMOVED = "-removed"
 _YOUNG_S = 86400.0  # a slot may be without a workspace for so long before a run gives it back
 
@@ -86,6 +87,19 @@ class IdleWorkspaces:
                 removed |= _remove(slot) and is_idle
         return removed
 
+    def noted(self) -> str:
+        """The name of the slot that the note names, "" for none. A job can write what it likes there."""
+        try:
+            return os.path.basename(os.fsdecode(read_file(self.note, _LONGEST_NOTE)))
+        except OSError:
+            return ""
+
+    def forget(self, name: str) -> None:
+        """Remove the slot of a run that is gone, and its workspace with it."""
+        for slot in self._slots(name) if name else []:
+            if os.path.basename(slot) == name and not os.path.lexists(os.path.join(slot, "workspace")):
+                _remove(slot)
+
     def _idle(self) -> List[str]:
         """The slots of this checkout whose workspace no run has, the newest last."""
         slots = (slot for slot in self._slots(self.key) if not slot.endswith(_REMOVED))
@@ -107,7 +121,7 @@ def key_of(checkout: str) -> str:
 def release(workspace: str, note: str) -> None:
     """Let another run have the workspace of an ended one, without what its job has made there. Raises StoreError,
     OSError, ValueError; the workspace is where it was then."""
-    slot = os.fsdecode(read_file(note, 1 << 12))
+    slot = os.fsdecode(read_file(note, _LONGEST_NOTE))
     path, name = os.path.split(slot)
     if not _SLOT.fullmatch(name):
         raise ValueError("%r is no slot" % slot)

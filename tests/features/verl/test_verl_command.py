@@ -184,7 +184,8 @@ def test_bad_input_is_a_clear_error_and_nothing_runs(pair: Any) -> None:
 
 def test_nox_has_a_session_for_each_level(pair: Any) -> None:
     command = [sys.executable, "-m", "nox", "-f", str(support.ROOT / "noxfile.py"), "-s", "verl(level=0)", "--"]
-    trees = _with_defaults([])
+    pairs = ((f"--{name}", f"{pair.checkout}/tiny-{name}") for name in ("bridge", "verl"))  # nox changes the directory
+    trees = _with_defaults([word for flag_and_tree in pairs for word in flag_and_tree])
     env = {**pair.environment(), "CI_TASKS_REPO": str(EXAMPLES / "tiny-slime")}
     argv = [*command, *trees, "--no-reward-model", "--plan"]
     done = subprocess.run(argv, cwd=pair.checkout, env=env, capture_output=True, text=True, timeout=120)
