@@ -322,11 +322,11 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 4_569,
     "ci_tasks/*.py": 1_314,
-    "ci_tasks/agent": 12_598,
+    "ci_tasks/agent": 12_613,
     "ci_tasks/checkout": 1_220,
     "ci_tasks/cli": 1_759,
     "ci_tasks/features": 19_260,
-    "ci_tasks/hosts": 3_960,
+    "ci_tasks/hosts": 3_965,
     "ci_tasks/planning": 2_058,
     "ci_tasks/recorder": 726,
     "ci_tasks/report": 1_919,

@@ -100,7 +100,8 @@ def test_a_row_whose_checkout_fails_is_blocked_and_the_others_run(person: Any, t
     fake.parent.mkdir()
     fake.write_text(
         "#!/bin/sh\n"
-        'case "$PWD $*" in */02/workspace*" read-tree --reset "*) echo "fatal: No space left on device" >&2; exit 128 ;; esac\n'
+        'case "$PWD $*" in */02/workspace*" read-tree --reset "*)\n'
+        '  echo "fatal: No space left on device" >&2; exit 128 ;; esac\n'
         f'exec {shutil.which("git")} "$@"\n'
     )
     fake.chmod(0o755)
