@@ -333,7 +333,7 @@ BUDGETS = {
     "ci_tasks/results": 2_665,
     "ci_tasks/run": 3_898,
     "ci_tasks/workflow": 2_296,
-    "tests": 47_052,
+    "tests": 47_053,
 }
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
