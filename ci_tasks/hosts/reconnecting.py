@@ -187,6 +187,10 @@ class ReconnectingConnection:
         compiled = self.cache.compiled if has_agent else ""
         command = bootstrap.command(self.spec.workspace, self._digest, compiled, self._transport.python)
         sock = self._transport.open(command)
+        if self._closing.is_set():  # `close` has not seen this one
+            sock.close()
+            self._transport.close()
+            raise LinkDied("closed")
         first = None if self._transport.is_server_running else b"" if has_agent else archive.packed(self._agent)
         channel = Channel(sock, first, self._news, self._log, self._set)
         try:
