@@ -266,8 +266,8 @@ class _Part:
             elif _is_left_out(top + name, tag, entry[0]):
                 absent[name] = entry
             elif entry[0] == _LINK and os.path.isdir(top + name):  # not a repository any more
-                anew = self._git(self.store.path / "none").run(*others, "--", f":(literal){os.fsdecode(name)}")
-                names |= set(anew.split(b"\0")) - {b""}
+                again = self._git(self.store.path / "none").run(*others, "--", f":(literal){os.fsdecode(name)}")
+                names |= set(again.split(b"\0")) - {b""}
             else:
                 names.add(name)
         for mine in self.recorder.not_ours:

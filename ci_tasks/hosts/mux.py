@@ -31,7 +31,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True)
 class KeptConnection:
-    """A process that keeps a connection, and how long it does if nobody uses it."""
+    """A process that keeps a connection, and how long it does if no command uses it."""
 
     address: str
     pid: int
@@ -41,7 +41,7 @@ class KeptConnection:
 
 
 def directory() -> Path | None:
-    """A directory that nobody else can look into: below XDG_RUNTIME_DIR, or one of ours beside other temporary files.
+    """A directory that no other user can look into: below XDG_RUNTIME_DIR, or one of ours beside other temporary files.
     None if neither is there: no connection is kept then."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     temporary = Path(os.environ.get("TMPDIR") or "/tmp", f"ci-tasks-{os.geteuid()}")
@@ -94,7 +94,7 @@ def _asked(path: Path, what: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dial(path: Path) -> socket.socket | None:
-    """None if nobody listens. Raises Blocked where another user's process does, OSError."""
+    """None if no process listens. Raises Blocked where another user's process does, OSError."""
     import socket
 
     sock = socket.socket(socket.AF_UNIX)

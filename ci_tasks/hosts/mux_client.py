@@ -144,7 +144,7 @@ def _begin(path: Path, address: str) -> socket.socket:
                 env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 start_new_session=True,
             )
-            process.returncode = 0  # it outlives us: nobody waits for it, and nobody is warned of that
+            process.returncode = 0  # it outlives us: no wait and no warning
         sock = dial(path)
         if sock is None:
             raise ConnectionRefusedError

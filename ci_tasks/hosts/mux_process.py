@@ -1,5 +1,5 @@
 """The process that keeps a connection. It connects when the first command asks for a channel, opens one for each
-command of the same user, copies bytes both ways, and ends when nobody has used it for IDLE_S.
+command of the same user, copies bytes both ways, and ends when no command has used it for IDLE_S.
 
 The agent's server that a command leaves is held for the next one. A connection that died, or that was idle for a while
 and does not answer, is made again first. Nothing is written anywhere.
@@ -45,7 +45,7 @@ class MuxProcess:
         self._held: dict[str, _HeldServer] = {}  # by the command that began it
 
     def serve(self) -> None:
-        """Until nobody has needed it for a while, or somebody ends it. The socket's file goes with it."""
+        """Until no command has needed it for a while, or one ends it. The socket's file goes with it."""
         while not self._is_over and (self._commands or (self._is_wanted() and self._seconds_left() > 0)):
             if select.select([self._listener], [], [], _TICK_S)[0]:
                 client, _ = self._listener.accept()
@@ -77,7 +77,7 @@ class MuxProcess:
             else:
                 if "end" in request:
                     self._is_over = True
-                    self._path.unlink(missing_ok=True)  # from now on it is nobody's
+                    self._path.unlink(missing_ok=True)  # from now on no command finds it
                 client.sendall(READY + json.dumps(self._status()).encode())
 
     def _count(self, step: int) -> None:
@@ -122,7 +122,7 @@ class MuxProcess:
                 made.append(held if is_usable else _HeldServer(self._connection.channel(command)))
             except CiTasksError as error:
                 made.append(error)
-            except Exception as error:  # whoever waits hears of it; there is no other place to say it
+            except Exception as error:  # the command that waits hears of it; there is no other place to say it
                 made.append(Blocked(f"{type(error).__name__}: {error}"))
 
         making = threading.Thread(target=make, daemon=True)

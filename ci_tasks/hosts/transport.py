@@ -1,4 +1,4 @@
-"""How a host is reached: whoever talks to it gets a plain socket to a command that runs there."""
+"""How a host is reached: who talks to it gets a plain socket to a command that runs there."""
 
 from __future__ import annotations
 
@@ -97,4 +97,4 @@ class LocalTransport:
             try:
                 process.wait(_END_S)
             except subprocess.TimeoutExpired:
-                process.returncode = 0  # it ends by itself: nobody waits for it, and nobody is warned of that
+                process.returncode = 0  # it ends by itself: no wait and no warning

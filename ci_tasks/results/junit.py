@@ -39,7 +39,7 @@ def read_junit(pieces: Iterable[bytes]) -> Junit | None:
                 return None
             parser.Parse(piece, False)
         parser.Parse(b"", True)
-    except (expat.ExpatError, ValueError, LookupError):  # the last two for encodings that nobody knows
+    except (expat.ExpatError, ValueError, LookupError):  # the last two for unknown encodings
         return None
     return Junit(counts.tests, counts.failures, counts.skipped, counts.first)
 

@@ -5,7 +5,7 @@ tests.checkout.test_journeys FIRST COUNT [SENDS]` runs more of them and counts w
 """
 
 # mypy: disable-error-code="func-returns-value"
-# The tables below are of things to do; several stand in a tuple, whose values nobody reads.
+# The tables below are of things to do; several stand in a tuple, whose values are not read.
 
 from __future__ import annotations
 

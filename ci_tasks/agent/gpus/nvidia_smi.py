@@ -47,7 +47,7 @@ _SAMPLED: Dict[str, Tuple[str, ...]] = {
     "uncorrected": ("ecc.errors.uncorrected.volatile.total",),
 }
 _ALWAYS = ("index", "uuid", "used", "total")  # every driver knows them
-# Bits of clocks_event_reasons.active, as in nvml.h. An idle GPU and clocks that somebody set are no throttling.
+# Bits of clocks_event_reasons.active, as in nvml.h. An idle GPU and clocks that were set by hand are no throttling.
 _SLOWDOWNS = {
     0x4: "power cap",
     0x8: "hardware slowdown",

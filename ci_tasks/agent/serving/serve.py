@@ -96,7 +96,7 @@ class Server:
         self._greet()
         for fd in (0, 1):
             os.set_blocking(fd, False)
-        # To be reaped. With SIGCHLD ignored, nobody could say how squeue and sacct ended, which Slurm's threads run.
+        # To be reaped. With SIGCHLD ignored, it is not known how squeue and sacct ended, which Slurm's threads run.
         self.forked: List[int] = []
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
