@@ -23,7 +23,7 @@ from ..exit_gate import masked_record
 from ..files import content_of
 from ..gpus import nvidia_smi
 from ..job_environment import job_environment, secret_values
-from ..probe.payload.limits import OFF as PROBE_OFF
+from ..probe.payload.evidence_file import OFF as PROBE_OFF
 from ..quick_dataclass import dataclass
 from ..records import ContainerState, DirectUrl, DockerVersions, Environment, GpuModel, Plan
 
