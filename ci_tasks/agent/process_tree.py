@@ -1,7 +1,7 @@
 """The processes below the agent, as the kernel knows them: whatever a process does to its environment, title, group or
 session, it stays below the agent, which is their child subreaper.
 
-The agent's own programs (docker, nvidia-smi, rm) share its session. A job begins in another one, and no process can
+The agent's own programs share its session, or are those of `programs`. A job begins in another one, and no process can
 join a session that exists: whatever is below the agent in another session is the job's.
 """
 
@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Set
 
-from . import proc
+from . import proc, programs
 
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
 _PR_SET_CHILD_SUBREAPER = 36
@@ -135,6 +135,8 @@ def _living(top: int, except_session: Optional[int]) -> Iterator[int]:
         pid = pending.pop()
         stat = proc.stat(pid)
         if stat is not None and stat.is_alive:
+            if except_session is not None and stat.session in programs.running:
+                continue  # nvidia-smi, docker: the agent's own
             if stat.session != except_session:
                 yield pid
             pending += proc.children(pid)

@@ -84,7 +84,7 @@ class SSHExecutor:
         if not (enough and (not container or cache.working_runtime == spec.runtime)):
             from ci_tasks.hosts import requirements
 
-            queries = requirements.host_queries(spec, gpus=gpus > 0, container=container)
+            queries = requirements.programs(spec, gpus=gpus > 0, container=container)
             facts = requirements.parse_facts(
                 spec, self._connection.run_queries(queries, _QUERY_TIMEOUT_S), simulates=simulates
             )

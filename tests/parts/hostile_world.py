@@ -246,7 +246,7 @@ class HostileWorld:
 
     def _doctor(self, case: Case, near: Surroundings, rng: Random) -> str:
         queries = {
-            **requirements.host_queries(self.host, gpus=True, container=True),
+            **requirements.programs(self.host, gpus=True, container=True),
             **inventory.inventory_queries(self.host, ["img"]),
             "python": python.find_python_command("3.10"),
             gpu_locks.LOCKS_QUERY_NAME: gpu_locks.LOCKS_QUERY,

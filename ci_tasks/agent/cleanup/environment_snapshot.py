@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import threading
 import time
 from dataclasses import field, replace
@@ -24,6 +23,7 @@ from ..files import content_of
 from ..gpus import nvidia_smi
 from ..job_environment import job_environment, secret_values
 from ..probe.payload.limits import OFF as PROBE_OFF
+from ..programs import run_program
 from ..quick_dataclass import dataclass
 from ..records import ContainerState, DirectUrl, DockerVersions, Environment, GpuModel, Plan
 
@@ -100,7 +100,6 @@ class EnvironmentSnapshot:
         self._versions: Optional[DockerVersions] = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._child: "Optional[subprocess.Popen[bytes]]" = None
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     @property
@@ -120,9 +119,6 @@ class EnvironmentSnapshot:
         if not self._thread.ident:
             return
         self._thread.join(FINISH_SECONDS)
-        child = self._child
-        if child is not None and child.poll() is None:
-            child.kill()
         for container in containers:
             if container.id not in self._states:
                 self._add_state(container, Packages(problem=ENDED_EARLY))
@@ -147,7 +143,7 @@ class EnvironmentSnapshot:
     def _query_host(self) -> None:
         if not self.plan.gpus or self.plan.is_simulated:
             return
-        driver, gpus = gpu_models(self._run(nvidia_smi.QUERY_GPUS))
+        driver, gpus = gpu_models(run_program(nvidia_smi.QUERY_GPUS, QUERY_SECONDS).out)
         self._update(lambda environment: replace(environment, driver=driver, gpus=gpus))
 
     def _query_bare(self) -> None:
@@ -162,7 +158,7 @@ class EnvironmentSnapshot:
         env[PROBE_OFF] = "1"
         python = shared if os.path.exists(shared) else shutil.which("python3", path=env.get("PATH"))
         if python:
-            packages = self._packages_now(self._run([python, "-c", LIST_PACKAGES], env))
+            packages = self._packages_now(run_program([python, "-c", LIST_PACKAGES], QUERY_SECONDS, env).out)
             self._update(lambda environment: replace(environment, **vars(packages)))
 
     def _makes_venv(self) -> bool:
@@ -225,21 +221,6 @@ class EnvironmentSnapshot:
                 run_directory.write_record(self.paths.environment, environment, compact=True)
             except OSError:
                 pass  # a full disk
-
-    def _run(self, argv: List[str], env: Optional[Dict[str, str]] = None) -> str:
-        """The output of a program of the host; empty where it fails."""
-        try:
-            with subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env
-            ) as child:
-                self._child = child
-                try:
-                    return child.communicate(timeout=QUERY_SECONDS)[0].decode(errors="replace")
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    return ""
-        except OSError:
-            return ""
 
 
 def gpu_models(text: str) -> Tuple[Optional[str], Tuple[GpuModel, ...]]:

@@ -14,7 +14,7 @@ import threading
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import process_tree
-from ..host_queries import ask
+from ..programs import ask
 from ..quick_dataclass import dataclass
 from ..records import GpuSample, QueryAnswer
 from .xids import bus_id

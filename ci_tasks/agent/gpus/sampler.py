@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Callable, Collection, Dict, List, Mapping, Sequence, Set, Tuple
 
 from .. import process_tree
-from ..host_queries import ask
+from ..programs import ask
 from ..records import GpuProcessSample, GpuSample, Plan
 from ..run_directory import RunDir
 from . import nvidia_smi, xids

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
-from .. import create_run_directory, host_queries, run_directory
+from .. import create_run_directory, run_directory
 from ..__main__ import begin
 from ..cleanup import cancel as cancel_run
 from ..cleanup.remove_run import remove_run
@@ -21,6 +21,7 @@ from ..file_lock import LockTimeout, file_lock
 from ..hang import look, programs
 from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
+from ..programs import ask
 from ..quick_dataclass import dataclass
 from ..records import End, SlurmJob, State, Status
 from ..setup_copy import make_copy, restore_copy
@@ -328,7 +329,7 @@ def describe_run(session: ServeSession, request: messages.DescribeRun, number: i
 
 
 def run_programs(session: ServeSession, request: messages.RunPrograms, number: int) -> ProgramOutputs:
-    return ProgramOutputs(host_queries.ask(request.commands, request.timeout, machine_environment(request.env)))
+    return ProgramOutputs(ask(request.commands, request.timeout, machine_environment(request.env)))
 
 
 def runs(session: ServeSession, request: messages.ListRuns, number: int) -> RunList:

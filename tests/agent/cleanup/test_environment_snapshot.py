@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci_tasks.agent.cleanup import environment_snapshot
-from ci_tasks.agent.records import DirectUrl, GpuModel
+from ci_tasks.agent.records import DirectUrl, GpuModel, QueryAnswer
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -106,21 +106,6 @@ until [ -e "$CI_TASKS_RUN_DIR/environment.json" ]; do sleep 0.05; done"""
     assert json.loads(Path(run.paths.environment).read_text())["packages"] == {"own": "1"}
 
 
-def test_a_python_that_hangs_delays_no_end_and_does_not_stay(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_snapshot, "FINISH_SECONDS", 0.2)
-    monkeypatch.setattr(environment_snapshot, "_VENV_SECONDS", 0.0)
-    program = run.path / "python3"
-    program.write_text(f'#!/bin/sh\necho $$ > "{run.path}/pid"\nexec sleep 300\n')
-    program.chmod(0o755)
-    run.write("", container={"runtime": "none"}, host_env={"PATH": f"{run.path}:{os.environ['PATH']}"})
-    taken = environment_snapshot.EnvironmentSnapshot(str(run.path))
-    taken.begin()
-    pid = run.pid("pid")
-    taken.finish([])
-    taken._thread.join(20)
-    assert not Path(f"/proc/{pid}").exists()
-
-
 def test_nothing_is_watched_after_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_snapshot, "FINISH_SECONDS", 20.0)
     run.write("", container={"runtime": "none"})
@@ -140,11 +125,11 @@ def test_a_plan_without_container_rules_has_no_environment(run: Run) -> None:
 def test_simulated_gpus_are_not_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     programs: list[str] = []
 
-    def answer(_: environment_snapshot.EnvironmentSnapshot, argv: list[str]) -> str:
+    def answer(argv: list[str], _timeout: float) -> QueryAnswer:
         programs.append(argv[0])
-        return SMI
+        return QueryAnswer(0, SMI)
 
-    monkeypatch.setattr(environment_snapshot.EnvironmentSnapshot, "_run", answer)
+    monkeypatch.setattr(environment_snapshot, "run_program", answer)
     for locks in ({"simulated": 8}, None):
         run.write("", container={"runtime": "none"}, gpus=2, gpu_locks=locks)
         environment_snapshot.EnvironmentSnapshot(str(run.path))._query_host()
