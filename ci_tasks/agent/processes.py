@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import List, NamedTuple, Optional, Set
+from typing import List, NamedTuple, Optional
 
-from . import proc, run_directory
+from . import proc, process_tree, run_directory
 from .records import Status
 
 
@@ -29,7 +29,7 @@ def identity() -> Identity:
 
 
 def start_time(pid: int) -> Optional[str]:
-    """When the process started; None where it has ended."""
+    """When the process started; None if it has ended."""
     stat = proc.stat(pid)
     return stat.start if stat is not None and stat.is_alive else None
 
@@ -47,13 +47,9 @@ def is_running(process: Identity) -> bool:
 
 def orphaned_group(status: Status, run_dir: str) -> Optional[int]:
     """The process group of a job whose agent is gone, as long as it is still the job's: by now its number may belong
-    to somebody else."""
-    group = status.group
-    if group is None or status.boot_id != proc.boot_id():
-        return None
-    if not any(_in_group(pid, group) for pid in of_run(run_dir, None)):
-        return None
-    return group
+    to another process."""
+    group = status.group if status.boot_id == proc.boot_id() else None
+    return group if any(_in_group(pid, group) for pid in of_run(run_dir, None)) else None
 
 
 def of_run(run_dir: str, group: Optional[int]) -> List[int]:
@@ -65,7 +61,8 @@ def of_run(run_dir: str, group: Optional[int]) -> List[int]:
 
 def terminate(run_dir: str, group: Optional[int]) -> None:
     """SIGTERM to every process of the run."""
-    _signal(group, of_run(run_dir, group), signal.SIGTERM)
+    for pid in of_run(run_dir, group):
+        process_tree.send(pid, signal.SIGTERM)
 
 
 def stop_all(run_dir: str, group: Optional[int], grace: float) -> int:
@@ -78,31 +75,8 @@ def stop_all(run_dir: str, group: Optional[int], grace: float) -> int:
 
 
 def kill_all(run_dir: str, group: Optional[int]) -> int:
-    """Kill what is left of the run; again and again, since a process may fork while it is being looked for."""
-    killed: Set[int] = set()
-    for _ in range(20):
-        left = of_run(run_dir, group)
-        if not left:
-            break
-        killed.update(left)
-        _signal(group, left, signal.SIGKILL)
-        time.sleep(0.02)
-    return len(killed)
-
-
-def _signal(group: Optional[int], pids: List[int], number: int) -> None:
-    if group:
-        try:
-            os.killpg(group, number)  # all in one call, so that none of them forks in between
-        except OSError:
-            pass
-    for pid in pids:
-        if _in_group(pid, group):
-            continue
-        try:
-            os.kill(pid, number)
-        except OSError:
-            pass
+    """Kill what is left of the run. Returns how many processes that were."""
+    return len(process_tree.kill(lambda: of_run(run_dir, group)).killed)
 
 
 def _in_group(pid: int, group: Optional[int]) -> bool:

@@ -18,7 +18,6 @@ agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
 hang.request      -                whoever asks the agent to look at the run's processes
 artifacts/        CoreFiles        cores.json: core files, which are never copied
-                  MaskedFiles      masked.json: artifacts that held secrets
                   LeftOut          left-out.json: files that were not collected, and why
 slurm.json        SlurmJob         the host that submits the run to Slurm
 attempt.json      SlurmStart       the agent on a compute node: which process has the run
@@ -593,14 +592,6 @@ class LeftOut:
     """`more`: how many others there are."""
 
     files: Tuple[LeftOutFile, ...] = ()
-    more: int = 0
-
-
-@dataclass(frozen=True)
-class MaskedFiles:
-    """Artifacts in which, or in whose names, secrets were masked, as they are named now. `more`: how many others."""
-
-    files: Tuple[str, ...] = ()
     more: int = 0
 
 

@@ -247,7 +247,7 @@ class Supervisor:
             self.cleanup.expect_no_answer()
         call_with_heartbeat(self.cleanup.stop, self._heartbeat, HEARTBEAT_SECONDS)
         # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
-        result = process_tree.kill_job(self.status.group)
+        result = process_tree.kill_job()
         killed, self.left = killed + len(result.killed), result.left
         if killed:
             self._event(Event(_now(), "killed", killed=killed))
