@@ -203,7 +203,7 @@ def _decoder(kind: Any) -> _Decoder:
     raise TypeError(f"a record cannot hold {kind}")
 
 
-def _exactly(kind: type, value: Any) -> Any:
+def _exactly(kind: Any, value: Any) -> Any:
     if type(value) is not kind:  # a bool is no int
         raise _unexpected(_name_of(kind), value)
     if kind is int and not -_MAX_INT <= value < _MAX_INT:
@@ -297,7 +297,7 @@ def _mapping(decoder: _Decoder, value: Any) -> Any:
     return {key: _inside(f"[{_shown(key)}]", decoder, item) for key, item in value.items()}
 
 
-def _record_of(kind: Type[T], value: Any) -> T:
+def _record_of(kind: Any, value: Any) -> Any:
     if not isinstance(value, dict):
         raise _unexpected("object", value)
     values = {}
