@@ -26,7 +26,7 @@ jobs:
       - id: find
         run: |
           touch MARK
-          echo 'matrix={"n": [1, 2]}' >> $GITHUB_OUTPUT
+          echo 'matrix={"n": [1, 2]}' >> "$GITHUB_OUTPUT"
   tests:
     runs-on: x
     needs: detect
