@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent.cleanup import environment_snapshot
-from ci_tasks.agent.records import DirectUrl, GpuModel, QueryAnswer
+from ci_tasks.agent.records import DirectUrl, GpuModel, Packages, QueryAnswer
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -38,9 +38,7 @@ def test_what_is_no_gpu_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "no json", "[1]", "3"])
 def test_a_python_that_says_nothing_useful_is_a_problem(text: str) -> None:
-    assert environment_snapshot.parse_packages(text) == environment_snapshot.Packages(
-        problem="python3 did not list its packages"
-    )
+    assert environment_snapshot.parse_packages(text) == Packages(problem="python3 did not list its packages")
 
 
 def test_a_password_in_the_url_of_a_package_is_hidden() -> None:
@@ -57,7 +55,7 @@ def _package(directory: Path, name: str, version: str, url: str | None = None) -
         (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
 
 
-def _listed(path: str, directory: Path) -> environment_snapshot.Packages:
+def _listed(path: str, directory: Path) -> Packages:
     process = subprocess.run(
         [sys.executable, "-c", environment_snapshot.LIST_PACKAGES],
         env={**os.environ, "PYTHONPATH": path},
