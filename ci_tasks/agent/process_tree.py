@@ -11,13 +11,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
-from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import Iterator, List, Optional, Sequence, Set
 
 from . import proc, programs
+from .processes import KillResult, kill, send
 
-KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
 _PR_SET_CHILD_SUBREAPER = 36
 # Runs a program that ends with the thread that started it. Not in preexec_fn, since this process has threads.
 _DIES_WITH_PARENT = """
@@ -26,15 +25,6 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[2], sys.argv[2:])
 """
-_EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
-_PAUSE_SECONDS = 0.005
-
-
-class KillResult(NamedTuple):
-    """The processes that were killed, and those of them that did not end."""
-
-    killed: Set[int]
-    left: List[int]
 
 
 def become_subreaper() -> None:
@@ -47,24 +37,6 @@ def become_subreaper() -> None:
 def dying_with_parent(argv: Sequence[str]) -> List[str]:
     """The argv of a program that the kernel kills when the calling thread ends, also if that is killed."""
     return [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *argv]
-
-
-def kill(find: Callable[[], Iterable[int]]) -> KillResult:
-    """Kill what `find` finds until nothing is left or KILL_SECONDS have passed: a process may fork meanwhile."""
-    killed: Set[int] = set()
-    deadline = time.monotonic() + KILL_SECONDS
-    empty = 0
-    while True:
-        left = []
-        for pid in find():  # each at once: of processes that fork and exit, the newest counts
-            left.append(pid)
-            send(pid, signal.SIGKILL)
-        empty = 0 if left else empty + 1
-        if empty == _EMPTY_PASSES or time.monotonic() > deadline:
-            return KillResult(killed, left)
-        if killed.issuperset(left):
-            time.sleep(_PAUSE_SECONDS)
-        killed.update(left)
 
 
 def kill_job() -> KillResult:
@@ -116,12 +88,6 @@ def is_below(pid: int, top: int) -> bool:
 def of_job(agent: int) -> List[int]:
     """The processes below a run's agent that are not its own programs."""
     return list(_living(agent, _session_of(agent)))
-
-
-def send(pid: int, number: int) -> None:
-    """Send a signal, if the process still exists and is ours."""
-    with suppress(OSError):
-        os.kill(pid, number)
 
 
 def _living(top: int, except_session: Optional[int]) -> Iterator[int]:

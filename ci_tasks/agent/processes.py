@@ -9,10 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import List, NamedTuple, Optional
+from contextlib import suppress
+from typing import Callable, Iterable, List, NamedTuple, Optional, Set
 
-from . import proc, process_tree, run_directory
+from . import proc, run_directory
 from .records import Status
+
+KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
+_EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
+_PAUSE_SECONDS = 0.005
 
 
 class Identity(NamedTuple):
@@ -21,6 +26,13 @@ class Identity(NamedTuple):
     pid: int
     pid_start: Optional[str]
     boot_id: Optional[str]
+
+
+class KillResult(NamedTuple):
+    """The processes that were killed, and those of them that did not end."""
+
+    killed: Set[int]
+    left: List[int]
 
 
 def identity() -> Identity:
@@ -62,7 +74,7 @@ def of_run(run_dir: str, group: Optional[int]) -> List[int]:
 def terminate(run_dir: str, group: Optional[int]) -> None:
     """SIGTERM to every process of the run."""
     for pid in of_run(run_dir, group):
-        process_tree.send(pid, signal.SIGTERM)
+        send(pid, signal.SIGTERM)
 
 
 def stop_all(run_dir: str, group: Optional[int], grace: float) -> int:
@@ -76,7 +88,31 @@ def stop_all(run_dir: str, group: Optional[int], grace: float) -> int:
 
 def kill_all(run_dir: str, group: Optional[int]) -> int:
     """Kill what is left of the run. Returns how many processes that were."""
-    return len(process_tree.kill(lambda: of_run(run_dir, group)).killed)
+    return len(kill(lambda: of_run(run_dir, group)).killed)
+
+
+def kill(find: Callable[[], Iterable[int]]) -> KillResult:
+    """Kill what `find` finds until nothing is left or KILL_SECONDS have passed: a process may fork meanwhile."""
+    killed: Set[int] = set()
+    deadline = time.monotonic() + KILL_SECONDS
+    empty = 0
+    while True:
+        left = []
+        for pid in find():  # each at once: of processes that fork and exit, the newest counts
+            left.append(pid)
+            send(pid, signal.SIGKILL)
+        empty = 0 if left else empty + 1
+        if empty == _EMPTY_PASSES or time.monotonic() > deadline:
+            return KillResult(killed, left)
+        if killed.issuperset(left):
+            time.sleep(_PAUSE_SECONDS)
+        killed.update(left)
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal, if the process still exists and is ours."""
+    with suppress(OSError):
+        os.kill(pid, number)
 
 
 def _in_group(pid: int, group: Optional[int]) -> bool:
