@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
-from ..files import pinned, replace_file
+from ..files import replace_file
 from ..records import GpuSample
 
 MAX_LINES = 10_000  # some 2 MB: 24 hours of 8 GPUs
@@ -36,14 +36,14 @@ class SampleFile:
                 return
             self._samples.append(sample)
             if len(self._samples) <= MAX_LINES:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-                with open(os.open(pinned(self._path), flags, 0o644), "w") as out:
+                with open(self._path, "a", encoding="ascii") as out:
                     out.write(sample.line())
                 return
             while len(self._samples) > MAX_LINES * 3 // 4 and self._width < 1 << 20:
                 self._samples = thinned(self._samples, self._width, sample.t - RECENT_SECONDS)
                 self._width *= 1 if len(self._samples) <= MAX_LINES * 3 // 4 else 2
             replace_file(self._path, "".join(one.line() for one in self._samples).encode())
+            os.chmod(self._path, 0o644)
 
 
 def thinned(samples: Iterable[GpuSample], width: float, until: float) -> List[GpuSample]:
