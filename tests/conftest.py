@@ -68,6 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not os.environ["CI_TASKS_TEST_NAMED"]:  # a file that is named is meant whole
         mark_nightly(config.rootpath, items)
+        items.sort(key=lambda item: not _is_long(item))  # else a worker begins the longest when the others are done
+
+
+def _is_long(item: pytest.Item) -> bool:
+    """Whether the test runs the program as a person does, or a real server."""
+    return not {"person", "engine", "docker_daemon", "podman", "slurm", "sshd"}.isdisjoint(
+        getattr(item, "fixturenames", ())
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

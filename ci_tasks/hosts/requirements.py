@@ -24,13 +24,11 @@ _PYXIS = "--container-image"
 
 def facts(host: HostSpec, *, gpus: bool, container: bool, simulates: bool) -> HostFacts:
     """What this machine offers as `host`; asks only for what is wanted, since a cold driver takes seconds to answer."""
-    answers = LocalQueryRunner(host.env).run_queries(
-        host_queries(host, gpus=gpus, container=container), QUERY_TIMEOUT_S
-    )
+    answers = LocalQueryRunner(host.env).run_queries(programs(host, gpus=gpus, container=container), QUERY_TIMEOUT_S)
     return parse_facts(host, answers, simulates=simulates)
 
 
-def host_queries(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, list[str]]:
+def programs(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, list[str]]:
     """What to ask of `host`."""
     queries = {}
     if gpus and host.gpus is None:

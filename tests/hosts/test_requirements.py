@@ -90,7 +90,7 @@ CLUSTER = HostSpec("c", kind="slurm", address="login", partition="p", gres="gpu:
 def test_of_a_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(
     answer: QueryAnswer, expected: HostFacts
 ) -> None:
-    queries = requirements.host_queries(CLUSTER, gpus=True, container=True)
+    queries = requirements.programs(CLUSTER, gpus=True, container=True)
     assert queries == {"gpus": ["sinfo", "--noheader", "--format=%G", "--partition=p"]}
     assert requirements.parse_facts(CLUSTER, {"gpus": answer}, simulates=True) == expected
 

@@ -39,10 +39,10 @@ from ci_tasks.hosts import (
     channel,
     gpu_locks,
     inventory,
-    mirror,
     python,
     reconnecting,
     remote_host,
+    remote_run,
     requirements,
     run_manager,
 )
@@ -130,7 +130,7 @@ class HostileWorld:
             patch(host_of_run, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),
             patch(attach, "_POLL_SECONDS", 0.001),
             patch(run_manager, "_POLL_INTERVAL_S", 0.001),
-            patch(mirror, "MAX_LOG_BYTES", _SMALL_LOG),
+            patch(remote_run, "MAX_LOG_BYTES", _SMALL_LOG),
             patch(bundle, "MAX_FILES", _SMALL_FILES),
             patch(bundle, "MAX_BYTES", _SMALL_BYTES),
             patch(run_manager, "MAX_SIZE", _SMALL_BYTES),
@@ -246,7 +246,7 @@ class HostileWorld:
 
     def _doctor(self, case: Case, near: Surroundings, rng: Random) -> str:
         queries = {
-            **requirements.host_queries(self.host, gpus=True, container=True),
+            **requirements.programs(self.host, gpus=True, container=True),
             **inventory.inventory_queries(self.host, ["img"]),
             "python": python.find_python_command("3.10"),
             gpu_locks.LOCKS_QUERY_NAME: gpu_locks.LOCKS_QUERY,

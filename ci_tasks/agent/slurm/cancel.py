@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from .. import run_directory
 from ..file_lock import LockTimeout, file_lock
-from ..host_queries import ask
+from ..programs import ask
 from ..records import SlurmJob, Status
 from . import job_file, states
 from .outcome import JobOutcome, is_final

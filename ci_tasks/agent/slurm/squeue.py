@@ -11,7 +11,7 @@ import time
 import traceback
 from typing import Callable, Dict, Mapping, Optional, Sequence
 
-from ..host_queries import ask
+from ..programs import ask
 from ..records import QueryAnswer
 from . import states
 from .states import SlurmJobState

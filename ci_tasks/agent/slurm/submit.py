@@ -17,7 +17,7 @@ from typing import Dict, List, Optional, Sequence
 from .. import run_directory
 from ..agent_log import log_traceback
 from ..file_lock import LockTimeout, file_lock
-from ..host_queries import ask
+from ..programs import ask
 from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
 from ..run_directory import EXIT_BLOCKED

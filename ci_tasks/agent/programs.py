@@ -1,0 +1,86 @@
+"""Runs programs of this host, each with a timeout and in a session of its own, so that all of it can be ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from typing import Dict, Mapping, Optional, Sequence, Set
+
+from .records import QueryAnswer
+
+MAX_BYTES = 1 << 20  # of an output, its last ones
+running: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
+
+
+def run_program(
+    argv: Sequence[str],
+    timeout: float,
+    environ: Optional[Mapping[str, str]] = None,
+    *,
+    cwd: str = "/",  # Python loads what `-c` and `-m` import from here first: not from a checkout
+    stdin: bytes = b"",
+) -> QueryAnswer:
+    """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
+    says which. `environ` is its environment (default: our own). Never raises OSError."""
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            cwd=cwd,
+            start_new_session=True,  # a child that keeps the pipes open is ended with the program
+        )
+    except OSError as error:
+        return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
+    running.add(process.pid)
+    try:
+        out, err = process.communicate(stdin or None, timeout)
+    except subprocess.TimeoutExpired:
+        end_session(process)
+        return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
+    except BaseException:
+        end_session(process)
+        raise
+    finally:
+        running.discard(process.pid)
+    return QueryAnswer(process.returncode, _text(out), _text(err))
+
+
+def ask(
+    commands: Mapping[str, Sequence[str]], timeout: float, environ: Optional[Mapping[str, str]] = None
+) -> Dict[str, QueryAnswer]:
+    """The same for several programs at the same time: name → argv, and name → answer."""
+    answers: Dict[str, QueryAnswer] = {}
+
+    def put(name: str, argv: Sequence[str]) -> None:
+        answers[name] = run_program(argv, timeout, environ)
+
+    threads = [threading.Thread(target=put, args=command, daemon=True) for command in commands.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {name: answers[name] for name in commands}
+
+
+def end_session(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a program that leads a session, with its children. One that a driver holds is not waited for."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        pass
+
+
+def _text(output: bytes) -> str:
+    return output[-MAX_BYTES:].decode(errors="replace")
