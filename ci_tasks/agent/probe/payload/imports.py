@@ -276,8 +276,8 @@ class OverlayFinder:
 def _compiled_files(name: str, installed: str) -> "list[str]":
     """Those of an installed package, from the directory around it."""
     top = os.path.normpath(os.path.join(installed, *[".."] * len(name.split("."))))
-    files = [os.path.relpath(os.path.join(below, file), top) for below, _, names in os.walk(installed) for file in names]
-    return [file for file in files if file.endswith(".so") or ".so." in file]
+    paths = [os.path.join(below, file) for below, _, files in os.walk(installed) for file in files]
+    return [os.path.relpath(path, top) for path in paths if path.endswith(".so") or ".so." in os.path.basename(path)]
 
 
 class CompiledFinder:
