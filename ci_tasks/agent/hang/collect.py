@@ -10,10 +10,11 @@ import json
 import os
 import pkgutil
 import subprocess
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 from .. import process_tree, processes, run_directory
@@ -49,10 +50,8 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     py_spy = find_py_spy(run_dir)  # checked once for all
     pids = _job_processes(paths)  # before there are any of ours
     own = RunContainers(run_dir)
-    looks: Dict[str, Callable[[], HangFacts]] = {"": lambda: _look_at_host(pids, py_spy)}
-    for container in own.find():
-        if container.running:
-            looks[container.name] = lambda inside=container: _look_into(inside, py_spy)  # type: ignore[misc]
+    looks: Dict[str, Callable[[], HangFacts]] = {"": partial(_look_at_host, pids, py_spy)}
+    looks.update({each.name: partial(_look_into, each, py_spy) for each in own.find() if each.running})
     seen = _at_once(looks, SECONDS - DUMP_SECONDS)
     inside = {(item.pid, item.start) for place, one in seen.items() if place for item in one.processes}
     facts = HangFacts(
@@ -93,17 +92,11 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
 
 
 def _at_once(looks: Dict[str, Callable[[], HangFacts]], seconds: float) -> Dict[str, HangFacts]:
-    seen = {place: HangFacts(could_not=("no answer in time",)) for place in looks}
-    threads = [
-        threading.Thread(target=lambda at=place, look=look: seen.update({at: look()}), daemon=True)
-        for place, look in looks.items()
-    ]
-    until = time.monotonic() + seconds
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    return dict(seen)
+    pool = ThreadPoolExecutor(len(looks))
+    futures = {place: pool.submit(look) for place, look in looks.items()}
+    wait(futures.values(), seconds)
+    late = HangFacts(could_not=("no answer in time",))
+    return {place: future.result() if future.done() else late for place, future in futures.items()}
 
 
 def _job_processes(paths: run_directory.RunDir) -> List[int]:

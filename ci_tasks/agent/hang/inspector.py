@@ -53,13 +53,11 @@ _Texts = Dict[int, Tuple[str, str]]  # {pid: (who wrote the stacks, stacks)}
 
 class Inspector:
     """`pids` are the processes; None for all here but this one. `py_spy` is a program, or empty for the reason
-    `why_no_py_spy`."""
+    `why_not`."""
 
-    def __init__(
-        self, pids: Optional[List[int]], py_spy: str, why_no_py_spy: str = "", between: float = BETWEEN
-    ) -> None:
+    def __init__(self, pids: Optional[List[int]], py_spy: str, why_not: str = "", between: float = BETWEEN) -> None:
         self.pids = (others() if pids is None else pids)[:MAX_PROCESSES]
-        self.py_spy, self.why_no_py_spy, self.between = py_spy, why_no_py_spy or "py-spy is missing", between
+        self.py_spy, self.why_no_py_spy, self.between = py_spy, why_not or "py-spy is missing", between
         self.until = time.monotonic() + SECONDS
         self.could_not: Dict[str, None] = {}  # in order, each once
         self.stack_bytes = MAX_STACKS
@@ -461,8 +459,5 @@ def main(why_no_py_spy: str, py_spy: bytes) -> None:
 
 def with_ras(found: _Json) -> _Json:
     text, why = ask_ras()
-    return {
-        **found,
-        "ras": {"": text} if text else {},
-        "could_not": found["could_not"] + (["NCCL: " + why] if why else []),
-    }
+    found["could_not"] += ["NCCL: " + why] if why else []
+    return {**found, "ras": {"": text} if text else {}}
