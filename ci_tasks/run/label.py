@@ -19,8 +19,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
-from ci_tasks.hosts.executor import OpenExecutor
-from ci_tasks.hosts.open_executor import open_executor
+from ci_tasks.hosts.executor import OpenExecutor, open_executor
 from ci_tasks.planning.load import ExpectedTime, expected, speed
 from ci_tasks.records import (
     BLOCKED,
@@ -168,17 +167,17 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
     try:
         write_phase(ready.batch.path, "installing")
         ready.interrupts.allow()
-        with session.executor.prepare_environments(ready.setups(), view.print_message) as problem:
-            ready.interrupts.defer()
-            problem = ready.planner.install_problem(problem) if problem else None
-            if problem and ready.journal is None:
-                return _record_none_started(ready, BLOCKED, problem)
-            session.unusable_reason = problem or ""  # rows that an earlier command began go on
-            write_phase(ready.batch.path, "running")
-            if options.detach:
-                return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
-            with ready.interrupts.hangup_leaves():
-                return _results(run_rows(ready, options, view, expected_times))
+        problem = session.executor.run_install_steps(ready.setups(), view.print_message)
+        ready.interrupts.defer()
+        problem = ready.planner.install_problem(problem) if problem else None
+        if problem and ready.journal is None:
+            return _record_none_started(ready, BLOCKED, problem)
+        session.unusable_reason = problem or ""  # rows that an earlier command began go on
+        write_phase(ready.batch.path, "running")
+        if options.detach:
+            return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
+        with ready.interrupts.hangup_leaves():
+            return _results(run_rows(ready, options, view, expected_times))
     except KeyboardInterrupt:
         ready.interrupts.defer()
         if ready.journal:

@@ -197,15 +197,6 @@ class Collect(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
-class CopySetup(RequestFor[Done]):
-    """Keep a copy of what the install steps in `dir` made, or with `restore` put it in the place of what rows used."""
-
-    dir: str
-    restore: bool = False
-    do: Literal["copy-setup"] = "copy-setup"
-
-
-@dataclass(frozen=True)
 class Clear(RequestFor[Cleared]):
     """Remove a run and everything that belongs to it. With `shared`, the last run of a batch also removes the venvs
     that its rows share."""
@@ -269,7 +260,7 @@ class Prune(RequestFor[Pruned]):
     do: Literal["prune"] = "prune"
 
 
-_OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Collect, CopySetup, Clear]
+_OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Collect, Clear]
 Request = Union[_OfRuns, StoreProgram, LookAtProcesses, DescribeRun, RunPrograms, ListRuns, Prune]
 
 

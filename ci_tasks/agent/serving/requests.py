@@ -24,8 +24,6 @@ from ..probe.evidence import collect_left_evidence
 from ..programs import ask
 from ..quick_dataclass import dataclass
 from ..records import End, SlurmJob, State, Status
-from ..setup_copy import make_copy, restore_copy
-from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ..slurm import job_file
 from ..trees.idle_workspaces import IdleWorkspaces, key_of
 from ..trees.kept_workspace import NotKept
@@ -143,8 +141,6 @@ def _continue_workspace(session: ServeSession, request: messages.Create) -> None
             session.store(form_of(parts[0].tree)).update(parts, plan.workspace, plan.retry, request.dir)
     except NotKept as reason:
         raise BadRequest("kept", "the run cannot be retried: %s; run its row anew" % reason) from None
-    if plan.setup:  # its manifest is of the files before
-        forget(session.run_dir(plan.setup), WORKSPACE)
 
 
 @contextmanager
@@ -160,7 +156,6 @@ def start(session: ServeSession, request: messages.StartRun, number: int) -> Don
         if os.path.lexists(run.status):
             return Done()
         _check_created(run)
-        _check_setup(run)
         problem = begin(run.path, request.secrets)
         if problem and not os.path.lexists(run.status):
             raise BadRequest("start", "the agent did not start: %s" % problem)
@@ -172,7 +167,6 @@ def submit(session: ServeSession, request: messages.Submit, number: int) -> Done
         _check_created(run)
         if run_directory.read_status_if_readable(run).has_ended:  # cancelled before it was submitted
             return Done()
-        _check_setup(run)
         parts = request.parts
         store = session.store(form_of(parts[0].tree) if parts else SHA1).path
         job = SlurmJob(home=session.home, store=store, parts=parts)
@@ -183,15 +177,6 @@ def submit(session: ServeSession, request: messages.Submit, number: int) -> Done
 def _check_created(run: run_directory.RunDir) -> None:
     if not os.path.exists(run.plan):
         raise BadRequest("missing", "there is no run %s" % run.path)
-
-
-def _check_setup(run: run_directory.RunDir) -> None:
-    setup = run_directory.read_plan(run).setup
-    if setup:
-        try:
-            check_setup(setup)
-        except SetupChanged as error:
-            raise BadRequest("setup", str(error)) from None
 
 
 def watch(session: ServeSession, request: messages.Watch, number: int) -> Done:
@@ -258,15 +243,6 @@ def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[s
             if old:
                 shutil.rmtree(old)
     return unknown
-
-
-def copy_setup(session: ServeSession, request: messages.CopySetup, number: int) -> Done:
-    with session.locked_run(session.run_dir(request.dir)) as run:
-        try:
-            (restore_copy if request.restore else make_copy)(run.path)
-        except (SetupChanged, OSError) as error:
-            raise BadRequest("setup", str(error)) from None
-    return Done()
 
 
 def store_program(session: ServeSession, request: messages.StoreProgram, number: int) -> Done:
@@ -345,7 +321,7 @@ def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned
     session.idle_workspaces().prune(time.time() if request.all_environments else oldest)
     done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
     environments = EnvironmentStore(os.path.join(session.home, "environments"))
-    lines = list(environments.clean(request.days, everything=request.all_environments))
+    lines = environments.clean(request.days, everything=request.all_environments)
     return Pruned(done, tuple(line for line, _ in lines), tuple(left for _, found in lines for left in found))
 
 
@@ -367,7 +343,6 @@ HANDLERS: Dict[type, RequestHandler] = {
     messages.StoreProgram: RequestHandler(store_program, in_order=True, takes_pack=True),
     messages.Cancel: RequestHandler(cancel),
     messages.Collect: RequestHandler(collect),
-    messages.CopySetup: RequestHandler(copy_setup),
     messages.Clear: RequestHandler(clear),
     messages.LookAtProcesses: RequestHandler(look_at_processes),
     messages.RunPrograms: RequestHandler(run_programs),

@@ -12,7 +12,7 @@ from ci_tasks.features.failures.comparison.decision import YOURS
 from ci_tasks.features.failures.repeats.outcomes import RepetitionOutcome, is_conclusive, outcome
 from ci_tasks.features.failures.repeats.pinned_tree import PinnedTree
 from ci_tasks.features.failures.repeats.repeat_label import Perform, QuietRowsView
-from ci_tasks.hosts.open_executor import open_executor
+from ci_tasks.hosts.executor import open_executor
 from ci_tasks.records import BLOCKED, PASSED, RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.history import queries as history
@@ -75,7 +75,6 @@ class Side:
                 RunRecord("", request.label, row, request.host, BLOCKED, problem.message) for row in request.rows
             ]
         else:
-            self.tree.mark_in_use()
             records = done.records if done else []
         for record in records:
             self._add(record)

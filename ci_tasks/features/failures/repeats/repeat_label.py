@@ -19,8 +19,7 @@ from ci_tasks.features.failures.repeats import outcomes as repeats
 from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
-from ci_tasks.hosts.executor import OpenExecutor
-from ci_tasks.hosts.open_executor import open_executor
+from ci_tasks.hosts.executor import OpenExecutor, open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, RunRecord, overall
 from ci_tasks.report import table
 from ci_tasks.report.live import HostProgress, RowProgress
@@ -150,7 +149,6 @@ def perform_repeatedly(
         try:
             while (repetitions.rows_to_run or not repetitions.count) and not repetitions.interrupted:
                 done = _perform_once(repetitions, request.label, partial(once, again, how))
-                pin.mark_in_use()
                 if done is None:
                     break
                 _add_repetition(repetitions, done)
