@@ -38,10 +38,10 @@ from ci_tasks.errors import CiTasksError, InternalError
 from ci_tasks.hosts import (
     channel,
     gpu_locks,
-    mirror,
     python,
     reconnecting,
     remote_host,
+    remote_run,
     requirements,
     run_manager,
 )
@@ -129,7 +129,7 @@ class HostileWorld:
             patch(host_of_run, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),
             patch(attach, "_POLL_SECONDS", 0.001),
             patch(run_manager, "_POLL_INTERVAL_S", 0.001),
-            patch(mirror, "MAX_LOG_BYTES", _SMALL_LOG),
+            patch(remote_run, "MAX_LOG_BYTES", _SMALL_LOG),
             patch(bundle, "MAX_FILES", _SMALL_FILES),
             patch(bundle, "MAX_BYTES", _SMALL_BYTES),
             patch(run_manager, "MAX_SIZE", _SMALL_BYTES),

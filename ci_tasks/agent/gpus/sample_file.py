@@ -10,7 +10,7 @@ import os
 import threading
 from typing import Container, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
-from ..files import pinned, replace_file
+from ..files import replace_file
 from ..records import GpuSample
 
 MAX_LINES = 10_000  # some 2 MB: 24 hours of 8 GPUs
@@ -56,7 +56,7 @@ class SampleFile:
                 self._write_all()
                 return
             try:
-                os.unlink(pinned(self._path))
+                os.unlink(self._path)
             except OSError:
                 pass
 
@@ -74,7 +74,7 @@ class SampleFile:
     def _append(self, line: str) -> None:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-            out = os.open(pinned(self._path), flags, 0o644)
+            out = os.open(self._path, flags, 0o644)
             try:
                 os.write(out, line.encode())
             finally:
@@ -85,7 +85,7 @@ class SampleFile:
     def _write_all(self) -> None:
         try:
             replace_file(self._path, "".join(sample.line() for sample in self._samples).encode())
-            os.chmod(pinned(self._path), 0o644)
+            os.chmod(self._path, 0o644)
         except OSError:
             pass
 
