@@ -50,8 +50,8 @@ def put_over(directory: str, below: str) -> None:
                 is_script = top == os.path.join(below, "bin") and _PYTHON_SCRIPT.match(source.read(4096))
             if is_script:
                 with open(target, "w", encoding="utf-8", errors="surrogateescape") as out:
-                    words = os.path.join(directory, "bin", "python"), path
-                    out.write('#!/bin/sh\nexec %s %s "$@"\n' % tuple(map(shlex.quote, words)))
+                    # By the path of the caller: a venv over this one has a link to it.
+                    out.write('#!/bin/sh\nexec "${0%%/*}/python" %s "$@"\n' % shlex.quote(path))
                 os.chmod(target, 0o755)
             else:
                 os.symlink(path, target)

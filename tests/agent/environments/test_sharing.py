@@ -166,7 +166,6 @@ def test_the_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own
     assert second.own_packages == {"mine"}
     assert len(machine.store.all()) == 1
     greet = second.venv / "bin/greet"
-    assert str(second.venv) in greet.read_text()
     assert subprocess.run([greet], capture_output=True, text=True, check=True).stdout == "hello\n"
 
 
