@@ -338,16 +338,3 @@ class Executor:
 
 
 OpenExecutor = Callable[[HostSpec], Executor]
-
-
-def open_executor(spec: HostSpec) -> Executor:
-    """The executor for a host of hosts.yaml."""
-    if spec.kind == "local":
-        from ci_tasks.hosts.local_executor import LocalExecutor
-
-        return LocalExecutor(spec)
-    if spec.kind == "slurm":
-        from ci_tasks.hosts.slurm_executor import SlurmExecutor
-
-        return SlurmExecutor(spec)
-    return Executor(spec)

@@ -19,7 +19,8 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
-from ci_tasks.hosts.executor import OpenExecutor, open_executor
+from ci_tasks.hosts.executor import OpenExecutor
+from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.planning.load import ExpectedTime, expected, speed
 from ci_tasks.records import (
     BLOCKED,

@@ -197,7 +197,7 @@ def _run_once(options: RunOptions, config: Config, events: EventStream | None) -
 
             path, _ = find_checkout(options.repo)
             snapshot = start_host_snapshot(path, options.rev, options.base, config.given.overlays)
-        from ci_tasks.hosts.executor import open_executor
+        from ci_tasks.hosts.open_executor import open_executor
         from ci_tasks.run.checkout_source import open_source
 
         executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}

@@ -19,7 +19,8 @@ from ci_tasks.features.failures.repeats import outcomes as repeats
 from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
-from ci_tasks.hosts.executor import OpenExecutor, open_executor
+from ci_tasks.hosts.executor import OpenExecutor
+from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, RunRecord, overall
 from ci_tasks.report import table
 from ci_tasks.report.live import HostProgress, RowProgress
