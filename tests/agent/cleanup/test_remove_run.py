@@ -17,7 +17,7 @@ from ci_tasks.agent import directories
 from ci_tasks.agent.cleanup import end_of_run
 from ci_tasks.agent.cleanup import remove_run as remove
 from ci_tasks.agent.cleanup import remove_tree as trees
-from ci_tasks.agent.records import Kept
+from ci_tasks.agent.records import Kept, QueryAnswer
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -96,11 +96,9 @@ def test_a_tree_deeper_than_python_can_go_is_removed(tree: Path) -> None:
 
 
 def test_what_cannot_be_removed_is_named_with_the_reason(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str) -> None:
-        raise PermissionError(13, "Permission denied", path + "/roots")
-
-    monkeypatch.setattr(shutil, "rmtree", refuse)
-    assert _remove(tree) == [f"{tree}: [Errno 13] Permission denied: {str(tree) + '/roots'!r}"]
+    refusal = QueryAnswer(1, err="rm: cannot remove 'x': Permission denied\n")
+    monkeypatch.setattr(directories, "run_program", lambda *_: refusal)
+    assert _remove(tree) == [f"{tree}: rm: cannot remove 'x': Permission denied"]
 
 
 def test_the_container_gets_words_and_no_shell_text(
@@ -108,7 +106,7 @@ def test_the_container_gets_words_and_no_shell_text(
 ) -> None:
     """A stand-in for docker does what the container would: it removes what lies in the mounted directory."""
     (tree / "x").touch()
-    monkeypatch.setattr(shutil, "rmtree", lambda _: None)
+    monkeypatch.setattr(trees, "remove_own", lambda _: "not ours")
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
     program.write_text(f"#!{sys.executable}\n" + PRETEND)
