@@ -11,7 +11,7 @@ import marshal
 import os
 import zipfile
 import zlib
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 Sources = List[Tuple[str, bytes]]  # names in the zip file, and what they hold
 
@@ -48,7 +48,7 @@ def with_bytecode(archive: bytes) -> bytes:
     return _zipped(entries)
 
 
-def _compiled(name: str, source: bytes) -> object:
+def _compiled(name: str, source: bytes) -> Any:
     """From the byte code that Python keeps beside our own files, if that is of this source."""
     path = _path(name[len("agent/") :])
     loader = importlib.machinery.SourceFileLoader(name, path)
