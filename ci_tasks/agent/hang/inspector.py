@@ -31,7 +31,7 @@ MAX_SOURCE, MAX_SOURCES = 1 << 18, 1 << 21  # bytes of a file, and of all
 MAX_EVIDENCE = 1 << 19  # bytes of the probe's file
 RAS_PORT = 28028
 RAS_SECONDS = 6.0
-_AGENTS = "CI_TASKS_NO_PROBE"  # probe.payload.limits.OFF
+_AGENTS = "CI_TASKS_NO_PROBE"  # probe.payload.evidence_file.OFF
 _EVIDENCE_FILE = re.compile(r"/(\d+)-(\d+)-[0-9a-f]{8}\.jsonl$")
 # System calls that a signal ends, whatever its handler asks for: of poll, sleep and the like Python makes another one,
 # a library in C may not; pause and sigsuspend are there to be ended. On x86-64 and on ARM.

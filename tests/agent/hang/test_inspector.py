@@ -19,7 +19,7 @@ from ci_tasks.agent.codec import decode
 from ci_tasks.agent.hang import inspector
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
 from ci_tasks.agent.hang.inspector import Inspector, has_handler, others, read_process, send_signal
-from ci_tasks.agent.probe.payload.limits import OFF
+from ci_tasks.agent.probe.payload.evidence_file import OFF
 
 NUMBER = signal.SIGRTMIN + 7
 # A file that looks like the probe's, for which the process has a handler, or claims one.
