@@ -323,7 +323,7 @@ BUDGETS = {
     "ci_tasks/agent": 12_613,
     "ci_tasks/checkout": 1_220,
     "ci_tasks/cli": 1_759,
-    "ci_tasks/features": 19_260,
+    "ci_tasks/features": 19_900,
     "ci_tasks/hosts": 3_971,
     "ci_tasks/planning": 2_058,
     "ci_tasks/report": 1_919,

@@ -42,13 +42,7 @@ class LaunchRecorder:
         if self.directory is None or from_syntax.problem:
             return from_syntax
         public = {name: value for name, value in (env or {}).items() if _SECRET not in value}
-        settings: dict[str, Any] = {
-            "root": records.ROOT,
-            "test": test,
-            "args": list(args),
-            "helpers": list(self.helpers),
-        }
-        settings["env"] = {**_ENVIRONMENT, **public}
+        settings = {"test": test, "args": [*args], "helpers": {**self.helpers}, "env": {**_ENVIRONMENT, **public}}
         lines, problem = sandbox.run(self.directory.resolve(), [json.dumps(settings)])
         return _recording_of(lines, problem, from_syntax, self.helpers)
 
