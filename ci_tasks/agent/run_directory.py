@@ -49,7 +49,6 @@ class RunDir:
         self.plan = self._at("plan.json")
         self.claims = self._at("claims.json")
         self.workspace = self._at("workspace")
-        self.checked_out = self._at("checked_out")
         self.script = self._at("run.sh")
         self.bin = self._at("bin")
         self.adapter = self._at("bin", "docker")

@@ -13,15 +13,15 @@ from pathlib import Path
 from ci_tasks.agent.cleanup.remove_run import end_and_clean
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import CheckoutPart, QueryAnswer, Retry
+from ci_tasks.agent.records import QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.setup_copy import make_copy, restore_copy
 from ci_tasks.agent.setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ci_tasks.agent.trees.git import StoreError
-from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
+from ci_tasks.agent.trees.workspace import NotKept
 from ci_tasks.background import Background
-from ci_tasks.checkout.clone import materialize
-from ci_tasks.checkout.revision import BASE, find_commit
+from ci_tasks.checkout.clone import continue_workspace, materialize
+from ci_tasks.checkout.repository import BASE, find_commit
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
@@ -177,14 +177,8 @@ class LocalExecutor:
         manager.start(self._run_of(row))
 
     def _update_kept(self, row: PreparedRow, retry: Retry) -> None:
-        code, workspace = self._retry_code, row.plan.workspace
-        stores = {part.path: str(part.store / "objects") for part in code.snapshot.parts}
-
-        def objects(part: CheckoutPart) -> list[str]:
-            return [stores[part.path], os.path.join(workspace, part.path, ".git", "objects")]
-
         try:
-            update_workspace(workspace, retry, code.checkout_parts(), row.run.path, objects)
+            continue_workspace(self._retry_code.snapshot, row.plan.workspace, retry, row.run.path)
         except NotKept as reason:
             raise Blocked(f"the run cannot be retried: {reason}; run its row anew") from None
         except StoreError as error:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from ci_tasks.agent.serving.messages import Create, Done, StartRun, Submit, Watch
-from ci_tasks.agent.trees.repositories import form_of
+from ci_tasks.agent.trees.git import form_of
 from ci_tasks.hosts.channel import Channel, PendingRequest
 from ci_tasks.hosts.remote_run import CodePack, RemoteRun
 

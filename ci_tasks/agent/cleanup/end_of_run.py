@@ -23,7 +23,7 @@ from ..probe.evidence import collect_evidence
 from ..quick_dataclass import dataclass
 from ..records import Kept, Plan
 from ..trees.git import StoreError
-from ..trees.idle_workspaces import release
+from ..trees.idle import release, slot_of
 from .environment_snapshot import EnvironmentSnapshot
 from .remove_tree import make_readable, remove_tree, take_ownership
 
@@ -89,7 +89,7 @@ class RunCleanup:
         if not left and not self.plan.keeps_workspace:
             self._release_workspace(image)
         tmp = os.path.join(self.paths.path, "tmp")
-        for path in (tmp, self.paths.evidence, self.paths.checked_out, *self._workspace()):
+        for path in (tmp, self.paths.evidence, *self._workspace()):
             left += remove_tree(path, image, *runtime_of(self.plan))
         return (*self._problems, *left)
 
@@ -130,10 +130,11 @@ class RunCleanup:
 
     def _release_workspace(self, image: Optional[str]) -> None:
         """Let another run have the workspace, unless something of the job's is still there that may write into it."""
-        if os.path.exists(self.paths.checked_out) and not process_tree.of_job(os.getpid()):
+        slot = slot_of(self.paths.workspace, self.plan.checkout.path)
+        if os.path.isdir(slot) and not process_tree.of_job(os.getpid()):
             take_ownership(self.paths.workspace, image, *runtime_of(self.plan))
-            with suppress(OSError, ValueError, StoreError):  # then it is removed
-                release(self.paths.workspace, self.paths.checked_out)
+            with suppress(OSError, StoreError):  # then it is removed
+                release(self.paths.workspace, self.plan.checkout.path)
 
     def _workspace(self) -> List[str]:
         """A run's own lies in its directory, whatever a plan names: a job can write what it likes into that."""

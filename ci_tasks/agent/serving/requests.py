@@ -27,10 +27,10 @@ from ..records import End, SlurmJob, State, Status
 from ..setup_copy import make_copy, restore_copy
 from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ..slurm import job_file
-from ..trees.idle_workspaces import IdleWorkspaces, key_of
-from ..trees.kept_workspace import NotKept
-from ..trees.repositories import SHA1, SHA256, form_of
-from ..trees.store import MissingBase, StoreError, TreeStore
+from ..trees import idle
+from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
+from ..trees.store import TreeStore
+from ..trees.workspace import NotKept
 from . import bundle, frames, list_runs, messages
 from .messages import Cleared, DescribedRun, Done, ProgramOutputs, Pruned, Result, RunList
 
@@ -75,9 +75,6 @@ class ServeSession:
     def store(self, form: str = SHA1) -> TreeStore:
         """A store has object ids of one form."""
         return TreeStore(os.path.join(self.home, "store.git" if form == SHA1 else "store-%s.git" % form), form)
-
-    def idle_workspaces(self, checkout: str = "", note: str = "") -> IdleWorkspaces:
-        return IdleWorkspaces(os.path.join(self.home, "workspaces"), key_of(checkout), note)
 
     def run_dir(self, path: str) -> str:
         """The run directory that a request names. One below another home, which a client may remember, is refused, and
@@ -125,9 +122,8 @@ def create(session: ServeSession, request: messages.Create, number: int) -> Done
             with _store_errors():
                 # What other runs use too goes with them; a run's own is another's afterwards.
                 plan = request.plan
-                idle = None if plan.keeps_workspace else session.idle_workspaces(plan.checkout.path, run.checked_out)
                 store = session.store(form_of(request.parts[0].tree))
-                store.check_out(request.parts, request.plan.workspace, idle)
+                store.check_out(request.parts, plan.workspace, "" if plan.keeps_workspace else plan.checkout.path)
         plan = replace(request.plan, script=request.script)
         create_run_directory.write_run_dir(run, plan, session.archive)
     return Done()
@@ -316,11 +312,9 @@ def _remove(session: ServeSession, run: str) -> List[str]:
         from ..slurm.cancel import end_before_removal
 
         end_before_removal(run)
-    idle = session.idle_workspaces(note=run_directory.RunDir(run).checked_out)
-    slot = idle.noted()
     left = remove_run(run)
     if not left:
-        idle.forget(slot)
+        idle.forget(run_directory.RunDir(run).workspace)
     return left
 
 
@@ -342,7 +336,7 @@ def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned
         if entry.name != session.digest and entry.stat().st_mtime < oldest:
             os.unlink(entry.path)
     programs.remove_old_programs(session.home, oldest)
-    session.idle_workspaces().prune(time.time() if request.all_environments else oldest)
+    idle.prune(os.path.join(session.home, "workspaces"), time.time() if request.all_environments else oldest)
     done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
     environments = EnvironmentStore(os.path.join(session.home, "environments"))
     lines = list(environments.clean(request.days, everything=request.all_environments))

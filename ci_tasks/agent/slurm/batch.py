@@ -18,8 +18,8 @@ from ..gpus import nvidia_smi
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
 from ..setup_manifest import SetupChanged, check_setup
-from ..trees.repositories import ID
-from ..trees.store import StoreError, TreeStore
+from ..trees.git import ID, StoreError, form_of
+from ..trees.store import TreeStore
 from . import allocated_gpus, job_file
 from .outcome import batch_exit_code
 from .record_end import AppendedLog
@@ -135,8 +135,7 @@ def _check_out_again(job: SlurmJob, plan: Plan) -> None:
     if not job.parts or not ID.fullmatch(job.parts[0].tree):
         return  # a checkout that rows share is not this run's to replace
     try:
-        form = "sha256" if len(job.parts[0].tree) == 64 else "sha1"
-        TreeStore(job.store, form).check_out(job.parts, plan.workspace)
+        TreeStore(job.store, form_of(job.parts[0].tree)).check_out(job.parts, plan.workspace)
     except StoreError as error:
         raise _CheckoutError("the checkout could not be created again: %s" % error) from None
 
