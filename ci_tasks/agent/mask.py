@@ -14,17 +14,16 @@ import base64
 import functools
 import json
 import re
-from typing import Dict, Iterable, Iterator, List, Tuple
+from typing import Dict, Iterable, Iterator, NamedTuple, Pattern, Tuple
 
 MASK = b"***"
 MIN_LENGTH = 4
 SHORT = 8  # characters: below that, a value is masked only as a whole word
 WORD = 16  # characters: the same of one that has only digits, or only letters of one case
 NUMBER = 6  # digits: shorter numbers are not masked
-MAX_HELD = 1 << 16  # bytes; only a text made for it looks like the beginning of a secret for longer
 _MIN_ENCODED = 8  # characters of base64 that do not occur by chance
 _CONTEXT = 16  # bytes that are out already: what stands before a word decides whether it is one
-_ORDINARY = """\
+_ORDINARY = """
 auto cpu cuda debug default development docker error errors fail failed failure false github gpu info latest linux local
 localhost main master name none null offline online pass passed prod production python release root skipped slime
 staging test tests true user verl warning
@@ -32,23 +31,28 @@ blocked cancelled collecting container ended exit killed lost planned pull resum
 timeout vacuous waiting"""
 ORDINARY = frozenset(_ORDINARY.split())
 # Not inside of a word: what ends an escape or a color is no letter of it.
-_BEFORE_WORD = re.compile(
-    rb"(?:\A|\W|\\[nrtbfav]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;]*m)\Z"
+_BEFORE_WORD = (
+    rb"(?:(?<!\w)|(?<=\\[nrtbfav])|(?<=\\x[\da-fA-F]{2})|(?<=\\u[\da-fA-F]{4})|(?<=%[\da-fA-F]{2})"
+    rb"|(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm))"
 )
-_QUOTES = [(double, single) for double in ('"', "&quot;") for single in ("'", "&#39;", "&#x27;", "&apos;")]
+
+
+class _Forms(NamedTuple):
+    """What to search for, and whether only as a word."""
+
+    is_word: Dict[bytes, bool]
+    pattern: Pattern[bytes]
 
 
 class Masker:
     """Returns the chunks that it is fed with every secret replaced. With `keep_length` the mask is as long as what it
-    hides: in a binary file every offset stays right. `count` says how many masks there are so far."""
+    hides: in a binary file every offset stays right."""
 
     def __init__(self, values: Iterable[str], keep_length: bool = False) -> None:
-        self._forms = _all_forms(tuple(sorted(set(values))))
-        self._most_held = max(MAX_HELD, *map(len, self._forms)) if self._forms else 0
+        self._forms, self._pattern = _forms(tuple(sorted(set(values))))
         self._keep_length = keep_length
         self._text = b""  # the context, and behind it what is held
         self._out = 0  # the length of the context
-        self.count = 0
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that can be shown now."""
@@ -61,38 +65,17 @@ class Masker:
     def _show(self, chunk: bytes, is_end: bool) -> bytes:
         self._text = text = self._text + chunk
         until = len(text) if is_end else self._beginning()
-        spans = self._spans()
-        until = next((start for start, end in spans if start < until < end), until)
-        if len(text) - until > self._most_held:
-            until = len(text)
         shown, at = [], self._out
-        for start, end in spans:
-            if at <= start < until:
-                shown += [text[at:start], b"*" * (end - start) if self._keep_length else MASK]
-                at = end
-                self.count += 1
+        for match in self._pattern.finditer(text, self._out):
+            if match.start() >= until:
+                break
+            shown += [text[at : match.start()], b"*" * len(match[0]) if self._keep_length else MASK]
+            at = match.end()
         shown.append(text[at:until])
         at = max(at, until)
         context = max(0, at - _CONTEXT)
         self._text, self._out = text[context:], at - context
         return b"".join(shown)
-
-    def _spans(self) -> List[Tuple[int, int]]:
-        """Where the text is secret, in order; forms that overlap are one."""
-        text, found = self._text, []
-        for form, is_word in self._forms.items():
-            at = text.find(form)
-            while at >= 0:
-                if not is_word or _stands_alone(text, at, at + len(form)):
-                    found.append((at, at + len(form)))
-                at = text.find(form, at + 1)
-        spans: List[Tuple[int, int]] = []
-        for start, end in sorted(found):
-            if spans and start < spans[-1][1]:
-                spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
-            else:
-                spans.append((start, end))
-        return spans
 
     def _beginning(self) -> int:
         """Where what may be the beginning of a form begins. A word at the end may go on."""
@@ -113,12 +96,8 @@ def mask(values: Iterable[str], data: bytes) -> bytes:
 
 
 def mask_text(values: Iterable[str], text: str) -> str:
-    try:
-        return mask(values, _bytes(text)).decode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half of a pair, which JSON can hold
-        data = text.encode("utf-8", "replace")
-        shown = mask(values, data)
-        return text if shown == data else shown.decode("utf-8", "replace")
+    # Half of a pair, which JSON and paths can hold, passes.
+    return mask(values, text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
 def is_maskable(value: str) -> bool:
@@ -128,21 +107,17 @@ def is_maskable(value: str) -> bool:
     return len(text) >= MIN_LENGTH and not is_number and text.lower() not in ORDINARY
 
 
-def _stands_alone(text: bytes, start: int, end: int) -> bool:
-    is_end = not re.match(rb"\w", text[end : end + 1])
-    return is_end and _BEFORE_WORD.search(text, max(0, start - _CONTEXT), start) is not None
-
-
 @functools.lru_cache(64)
-def _all_forms(values: Tuple[str, ...]) -> Dict[bytes, bool]:
-    """What to search for, and whether only as a word."""
+def _forms(values: Tuple[str, ...]) -> _Forms:
     forms: Dict[bytes, bool] = {}
     for value in filter(is_maskable, map(str.strip, values)):
         for text in (value, *map(str.strip, value.splitlines())):  # the lines of a key are printed one by one
             for form in _written(text) if is_maskable(text) else ():
                 forms[form] = forms.get(form, True) and _is_word(text)
         forms.update((form, False) for form in _encoded(_bytes(value)))
-    return forms
+    longest_first = [(re.escape(form), forms[form]) for form in sorted(forms, key=len, reverse=True)]
+    choices = [_BEFORE_WORD + form + rb"(?!\w)" if is_word else form for form, is_word in longest_first]
+    return _Forms(forms, re.compile(b"|".join(choices), re.DOTALL))
 
 
 def _is_word(value: str) -> bool:
@@ -159,16 +134,17 @@ def _written(text: str) -> Iterator[bytes]:
     data, in_python = _bytes(text), repr(text)[1:-1]
     yield from (data, _bytes(in_python))
     for plain in (rb"[^A-Za-z0-9_.~-]", rb"[^A-Za-z0-9_.~/-]"):
-        for digits in (b"%%%02X", b"%%%02x"):
-            url = re.sub(plain, lambda char, digits=digits: digits % char[0][0], data)
-            yield from (url, url.replace(b"%20", b"+"))
+        url = re.sub(plain, lambda char: b"%%%02X" % char[0][0], data)
+        for escaped in (url, re.sub(rb"%..", lambda digits: digits[0].lower(), url)):
+            yield from (escaped, escaped.replace(b"%20", b"+"))
     for only_ascii in (True, False):
         shown = _bytes(json.dumps(text, ensure_ascii=only_ascii)[1:-1])
         yield from (shown, shown.replace(b"/", b"\\/"))
     for shown_text in (text, in_python):
         in_xml = shown_text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        for double, single in _QUOTES:
-            yield _bytes(in_xml.replace('"', double).replace("'", single))
+        for double in ('"', "&quot;"):
+            for single in ("'", "&#39;", "&#x27;", "&apos;"):
+                yield _bytes(in_xml.replace('"', double).replace("'", single))
 
 
 def _encoded(data: bytes) -> Iterator[bytes]:

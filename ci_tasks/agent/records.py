@@ -18,7 +18,6 @@ agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
 hang.request      -                whoever asks the agent to look at the run's processes
 artifacts/        CoreFiles        cores.json: core files, which are never copied
-                  MaskedFiles      masked.json: artifacts that held secrets
                   LeftOut          left-out.json: files that were not collected, and why
 slurm.json        SlurmJob         the host that submits the run to Slurm
 attempt.json      SlurmStart       the agent on a compute node: which process has the run
@@ -33,7 +32,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import field
-from typing import FrozenSet, List, Literal, Mapping, Optional, Tuple, Type, TypeVar, get_args
+from typing import List, Literal, Mapping, Optional, Tuple, Type, TypeVar
 
 from . import codec
 from .containers.rules import DOCKER, PODMAN, ContainerRules
@@ -48,6 +47,12 @@ End = Literal["exit", "timeout", "cancelled", "error"]
 LATEST = 1e11  # seconds since the epoch; a clock that says more is none
 GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL, as on GitHub
 R = TypeVar("R")
+
+
+def check_times(*seconds: Optional[float]) -> None:
+    """Raises ValueError for seconds since the epoch that are no time: a client could not show them."""
+    if any(each is not None and not 0 <= each < LATEST for each in seconds):
+        raise ValueError("no time")
 
 
 # -- plan.json -------------------------------------------------------------------------------------------------------
@@ -336,9 +341,7 @@ class Status:
     changed: Tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for seconds in (self.started_at, self.heartbeat_at, self.ended_at):
-            if seconds is not None and not 0 <= seconds < LATEST:
-                raise ValueError("no time")
+        check_times(self.started_at, self.heartbeat_at, self.ended_at)
 
     @property
     def exists(self) -> bool:
@@ -357,41 +360,17 @@ class Status:
 
 # -- events.jsonl ----------------------------------------------------------------------------------------------------
 
-EventName = Literal[
-    "started",
-    "waiting",
-    "gpus",
-    "step",
-    "step failed",
-    "packages",
-    "pull",
-    "container",
-    "stalled",
-    "resumed",
-    "daemon silent",
-    "daemon answers",
-    "killed",
-    "cancelled",
-    "timeout",
-    "ended",
-]
-AGENT_EVENTS: FrozenSet[EventName] = frozenset(get_args(EventName)) - {
-    "step",
-    "step failed",
-    "packages",
-    "pull",
-    "container",
-}
-
 
 @dataclass(frozen=True)
 class Event:
     """A line of events.jsonl. `t` is in seconds since the epoch; what else it has depends on `event`: `name` of a step
     or container, `image` that is pulled, `ids` of GPUs, `reasons` to wait, `minutes` of silence (the job's, or the
-    container daemon's), processes `killed`."""
+    container daemon's), processes `killed`. The agent writes started, waiting, gpus, stalled, resumed, daemon silent,
+    daemon answers, killed, cancelled, timeout and ended; run.sh and the container adapter write step, step failed,
+    packages, pull and container."""
 
     t: float
-    event: EventName
+    event: str
     name: Optional[str] = None
     image: Optional[str] = None
     ids: Tuple[int, ...] = ()
@@ -402,16 +381,19 @@ class Event:
     exit_code: Optional[int] = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.t < LATEST:
-            raise ValueError("no time")
+        check_times(self.t)
 
     def line(self) -> str:
-        # ASCII: without line separators and lone surrogates.
-        return json.dumps(codec.encode(self, versioned=False, compact=True)) + "\n"
+        return _line(self)
 
 
 def read_events(text: str) -> List[Event]:
     return _records_in(text, Event)
+
+
+def _line(record: object) -> str:
+    # ASCII: without line separators and lone surrogates.
+    return json.dumps(codec.encode(record, versioned=False, compact=True), separators=(",", ":")) + "\n"
 
 
 def _records_in(text: str, kind: Type[R]) -> List[R]:
@@ -463,20 +445,25 @@ class DirectUrl:
 
 
 @dataclass(frozen=True)
-class ContainerState:
-    """A container of the run: its image, and the packages that its Python had at `taken_at`. `problem` is why they
-    are not known."""
+class Packages:
+    """What a Python had installed at `taken_at`; `problem` is why that is not known."""
 
-    name: str
-    image: str = ""
-    image_id: str = ""
-    digests: Tuple[str, ...] = ()
-    started_at: str = ""
     python: Optional[str] = None
     packages: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, DirectUrl] = field(default_factory=dict)
     taken_at: Optional[float] = None
     problem: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class ContainerState(Packages):
+    """A container of the run: its image, and the packages of its Python."""
+
+    name: str = ""
+    image: str = ""
+    image_id: str = ""
+    digests: Tuple[str, ...] = ()
+    started_at: str = ""
 
 
 @dataclass(frozen=True)
@@ -486,19 +473,14 @@ class DockerVersions:
 
 
 @dataclass(frozen=True)
-class Environment:
-    """What a run was run with. Without a container `python` and the packages are those of its steps."""
+class Environment(Packages):
+    """What a run was run with. Without a container the packages are those of its steps' Python."""
 
     kernel: Optional[str] = None
     driver: Optional[str] = None
     gpus: Tuple[GpuModel, ...] = ()
     docker: Optional[DockerVersions] = None
     containers: Tuple[ContainerState, ...] = ()
-    python: Optional[str] = None
-    packages: Mapping[str, str] = field(default_factory=dict)
-    direct: Mapping[str, DirectUrl] = field(default_factory=dict)
-    taken_at: Optional[float] = None
-    problem: Optional[str] = None
 
 
 # -- gpu.jsonl -------------------------------------------------------------------------------------------------------
@@ -547,8 +529,7 @@ class GpuSample:
     kernel_log: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.t < LATEST or not 0 < self.seconds < LATEST:
-            raise ValueError("no time")
+        check_times(self.t, self.seconds)
 
     @property
     def is_measurement(self) -> bool:
@@ -556,7 +537,7 @@ class GpuSample:
         return self.gpu is not None and self.xid is None
 
     def line(self) -> str:
-        return json.dumps(codec.encode(self, versioned=False, compact=True), separators=(",", ":")) + "\n"
+        return _line(self)
 
 
 def read_gpu_samples(text: str) -> List[GpuSample]:
@@ -568,11 +549,8 @@ def read_gpu_samples(text: str) -> List[GpuSample]:
 
 @dataclass(frozen=True)
 class CoreFile:
-    """`container` is None for one of the workspace."""
-
     path: str
     bytes: int
-    container: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -595,14 +573,6 @@ class LeftOut:
     """`more`: how many others there are."""
 
     files: Tuple[LeftOutFile, ...] = ()
-    more: int = 0
-
-
-@dataclass(frozen=True)
-class MaskedFiles:
-    """Artifacts in which, or in whose names, secrets were masked, as they are named now. `more`: how many others."""
-
-    files: Tuple[str, ...] = ()
     more: int = 0
 
 

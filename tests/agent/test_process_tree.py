@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from ci_tasks.agent import proc
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -84,13 +81,6 @@ def test_no_process_outlives_the_run(run: Run, until: Until, escape: str) -> Non
     assert [event.killed or 0 for event in run.events("killed")] > [0]
 
 
-def test_nor_does_it_outlive_a_cancelled_run(run: Run, until: Until) -> None:
-    _start(run, until, ESCAPES["a daemon of such a session"], "exec sleep 300")
-    assert _is_held(run.path / "held")
-    run.cancel()
-    assert (run.ended().end, _is_held(run.path / "held")) == ("cancelled", False)
-
-
 def test_what_a_long_job_orphans_is_reaped_and_its_own_exit_code_is_not_taken(run: Run, until: Until) -> None:
     run.start(
         'for n in {1..20}; do (setsid bash -c "exit 7" &); done\n'
@@ -105,16 +95,3 @@ def test_what_a_long_job_orphans_is_reaped_and_its_own_exit_code_is_not_taken(ru
 
 def _children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def test_children_are_found_on_a_kernel_that_does_not_list_them(
-    monkeypatch: pytest.MonkeyPatch, run: Run, until: Until
-) -> None:
-    run.start("sleep 300")
-    until(lambda: run.status().group)
-    agent, group = run.status().pid or 0, run.status().group or 0
-    assert proc.children(agent) == [group]
-    real, exists = os.listdir, os.path.exists
-    monkeypatch.setattr(os, "listdir", lambda path: ["none"] if str(path).endswith("/task") else real(path))
-    monkeypatch.setattr(os.path, "exists", lambda path: not str(path).endswith("/children") and exists(path))
-    assert proc.children(agent) == [group]

@@ -6,28 +6,24 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ci_tasks.agent.cleanup import environment_snapshot
-from ci_tasks.agent.records import DirectUrl, GpuModel, QueryAnswer
+from ci_tasks.agent.records import DirectUrl, Packages, QueryAnswer
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
 
 SMI = "0, GPU-0, NVIDIA H200, 570.86.15, 4, 143771\n1, GPU-1, NVIDIA H200, 570.86.15, 4, 143771\n"
-GPUS = tuple(GpuModel(n, f"GPU-{n}", "NVIDIA H200", "143771 MiB") for n in (0, 1))
 NO_GPUS = [
     "",
     "No devices were found\n",
     "NVIDIA-SMI has failed, as it couldn't, communicate, with, the driver\n",
 ]
-
-
-def test_driver_and_gpus_are_read_from_nvidia_smi() -> None:
-    assert environment_snapshot.gpu_models(SMI) == ("570.86.15", GPUS)
 
 
 @pytest.mark.parametrize("text", NO_GPUS)
@@ -37,16 +33,13 @@ def test_what_is_no_gpu_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "no json", "[1]", "3"])
 def test_a_python_that_says_nothing_useful_is_a_problem(text: str) -> None:
-    assert environment_snapshot.parse_packages(text) == environment_snapshot.Packages(
-        problem="python3 did not list its packages"
-    )
+    assert environment_snapshot.parse_packages(text) == Packages(problem="python3 did not list its packages")
 
 
 def test_a_password_in_the_url_of_a_package_is_hidden() -> None:
     output = {"python": "3.12.1", "packages": {"a": "1"}, "direct": {"a": {"url": "git+https://me:hf_x@host/a?b=c@d"}}}
-    assert environment_snapshot.parse_packages("noise\n" + json.dumps(output)) == environment_snapshot.Packages(
-        python="3.12.1", packages={"a": "1"}, direct={"a": DirectUrl("git+https://***@host/a?b=c@d")}
-    )
+    packages = environment_snapshot.parse_packages("noise\n" + json.dumps(output))
+    assert packages.direct == {"a": DirectUrl("git+https://***@host/a?b=c@d")}
 
 
 def _package(directory: Path, name: str, version: str, url: str | None = None) -> None:
@@ -57,7 +50,7 @@ def _package(directory: Path, name: str, version: str, url: str | None = None) -
         (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
 
 
-def _listed(path: str, directory: Path) -> environment_snapshot.Packages:
+def _listed(path: str, directory: Path) -> Packages:
     process = subprocess.run(
         [sys.executable, "-c", environment_snapshot.LIST_PACKAGES],
         env={**os.environ, "PYTHONPATH": path},
@@ -106,32 +99,14 @@ until [ -e "$CI_TASKS_RUN_DIR/environment.json" ]; do sleep 0.05; done"""
     assert json.loads(Path(run.paths.environment).read_text())["packages"] == {"own": "1"}
 
 
-def test_nothing_is_watched_after_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_snapshot, "FINISH_SECONDS", 20.0)
-    run.write("", container={"runtime": "none"})
+@pytest.mark.parametrize("locks", [{"count": 2, "simulated": 8}, None])
+def test_simulated_gpus_are_not_asked_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, locks: dict[str, int] | None, until: Callable[..., Any]
+) -> None:
+    run.write("", container={"runtime": "none"}, gpus=2, gpu_locks=locks)
+    monkeypatch.setattr(environment_snapshot, "run_program", lambda *_: QueryAnswer(0, SMI))
     snapshot = environment_snapshot.EnvironmentSnapshot(str(run.path))
-    monkeypatch.setattr(snapshot, "_query_host", lambda: None)
-    monkeypatch.setattr(snapshot, "_is_bare", lambda: False)  # containers could still come
     snapshot.begin()
+    until(lambda: snapshot.environment.problem)  # what nvidia-smi says is no list of packages
+    assert snapshot.environment.driver == (None if locks else "570.86.15")
     snapshot.finish([])
-    assert not snapshot._thread.is_alive()
-
-
-def test_a_plan_without_container_rules_has_no_environment(run: Run) -> None:
-    run.start("exit 0").ended()
-    assert not Path(run.paths.environment).exists()
-
-
-def test_simulated_gpus_are_not_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs: list[str] = []
-
-    def answer(argv: list[str], _timeout: float) -> QueryAnswer:
-        programs.append(argv[0])
-        return QueryAnswer(0, SMI)
-
-    monkeypatch.setattr(environment_snapshot, "run_program", answer)
-    for locks in ({"simulated": 8}, None):
-        run.write("", container={"runtime": "none"}, gpus=2, gpu_locks=locks)
-        environment_snapshot.EnvironmentSnapshot(str(run.path))._query_host()
-    assert programs == ["nvidia-smi"]
-    assert json.loads(Path(run.paths.environment).read_text())["driver"] == "570.86.15"
