@@ -17,8 +17,7 @@ from .. import process_tree, processes, run_directory, signals, supervisor
 from ..gpus import nvidia_smi
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
-from ..setup_manifest import SetupChanged, check_setup
-from ..trees.git import ID, StoreError, form_of
+from ..trees.git import ID, StoreError
 from ..trees.store import TreeStore
 from . import allocated_gpus, job_file
 from .outcome import batch_exit_code
@@ -54,13 +53,11 @@ def batch(run_dir: str) -> int:
             _clear(paths)
             if job is not None:
                 _check_out_again(job, plan)
-        if plan.setup:  # it was checked when the row was submitted, perhaps days ago
-            check_setup(plan.setup)
         passed = allocated_gpus.environment(plan, os.environ)
         script = plan.gpu_locks.script if plan.gpu_locks is not None else None
         if script and plan.workspace:
             allocated_gpus.replace_lock_script(plan.workspace, script, allocated_gpus.gpus(passed))
-    except (_CheckoutError, SetupChanged, allocated_gpus.NoGpusAllocated) as error:
+    except (_CheckoutError, allocated_gpus.NoGpusAllocated) as error:
         problem = str(error)
     except OSError as error:
         problem = "%s: %s" % (error.filename, error.strerror)
@@ -135,7 +132,8 @@ def _check_out_again(job: SlurmJob, plan: Plan) -> None:
     if not job.parts or not ID.fullmatch(job.parts[0].tree):
         return  # a checkout that rows share is not this run's to replace
     try:
-        TreeStore(job.store, form_of(job.parts[0].tree)).check_out(job.parts, plan.workspace)
+        form = "sha256" if len(job.parts[0].tree) == 64 else "sha1"
+        TreeStore(job.store, form).check_out(job.parts, plan.workspace)
     except StoreError as error:
         raise _CheckoutError("the checkout could not be created again: %s" % error) from None
 
