@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
-import tempfile
 import weakref
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -52,10 +51,12 @@ class Repository:
     @cached_property
     def own(self) -> Path:
         """A git directory of ours that has the repository's references, and goes with this object."""
-        own = Path(tempfile.mkdtemp(prefix="ci-tasks-git-"))
-        weakref.finalize(self, shutil.rmtree, own, ignore_errors=True)
+        # Not by `tempfile` and `shutil`: a command that only looks has to start quickly.
+        own = Path(os.environ.get("TMPDIR") or "/tmp", f"ci-tasks-git-{os.getpid()}-{os.urandom(8).hex()}")
+        own.mkdir(mode=0o700)
+        weakref.finalize(self, _remove, own)
         make_repository(str(own), self.form, "refstorage = reftable\n" * (self.common / "reftable").is_dir())
-        shutil.rmtree(own / "refs")
+        os.removedirs(own / "refs/heads")
         for name in _BORROWED:
             if (self.common / name).exists():
                 (own / name).symlink_to((self.common / name).absolute())
@@ -99,6 +100,14 @@ class Repository:
         """The commit that is checked out, and its tree; "" before the first one."""
         commit, tree, *_ = [*self.git.text("rev-parse", "--revs-only", "HEAD", "HEAD^{tree}").split(), "", ""]
         return commit, tree
+
+
+def _remove(own: Path) -> None:
+    for directory, names, files in os.walk(own, topdown=False):
+        with suppress(OSError):
+            for path in (os.path.join(directory, name) for name in (*names, *files)):
+                os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+            os.rmdir(directory)
 
 
 def user_excludes() -> str:
