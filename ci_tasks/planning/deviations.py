@@ -67,7 +67,7 @@ def deviations(
         *_time(row, host),
         *planned.deviations,
         *_python(row, planned, host, python, shared=shared),
-        *_runner(job, row, host, resolve),
+        *runner_deviations(job, row, host, resolve),
         *_machine(row, host),
         *_unused(workflow, job, event),
         *_strategy(row, resolve),
@@ -113,7 +113,7 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
         yield Deviation("Python packages", "the image's own", here, "what a row installs is gone with it")
 
 
-def _runner(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> Iterator[Deviation]:
+def runner_deviations(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> Iterator[Deviation]:
     """What of the machine that `runs-on` asks for a Linux host does not stand in for."""
     names = ", ".join(labels(job, resolve))
     if list(unknowns(resolve.value(job.runs_on))):

@@ -166,8 +166,10 @@ def _impossible(row: WaitingRow, loads: Sequence[HostLoad]) -> str:
     if largest.gpus < row.gpus:
         return f"it needs {counted(row.gpus, 'GPU')}; the largest host it may use, {largest.name}, has {largest.gpus}"
     able = [load for load in allowed if load.gpus >= row.gpus]
-    down = ", ".join(load.name for load in able if not load.up)
-    return f"down, and no other host can take it: {down}" if down else f"may run no rows at all: {able[0].name}"
+    down = [load.name for load in able if not load.up]
+    if down:
+        return f"{', '.join(down)} {'is' if len(down) == 1 else 'are'} down, and no other host can take it"
+    return f"{able[0].name} may run no rows at all"
 
 
 def _why_here(row: WaitingRow, host: _Host) -> str:
