@@ -319,9 +319,9 @@ def _host(name: str, body: Map, line: int) -> HostSpec:
             if kind not in spec.kinds and kind in KINDS:
                 kinds = " or ".join(spec.kinds)
                 hint = "use kind: ssh or kind: slurm for another machine" if kind == "local" else ""
-                raise _error(f"{where}{key} is only valid with kind {kinds}", body.lines[key], hint=hint)
+                raise _error(f"host {name}: {key} is only valid with kind {kinds}", body.lines[key], hint=hint)
     if kind != "local" and not body.get("address"):
-        raise _error(f"{where}kind {kind} requires an address", line)
+        raise _error(f"host {name}: kind {kind} requires an address", line)
     runtime = body.get("runtime")
     if runtime == "pyxis" and kind != "slurm":
         raise _error(f"{where}runtime pyxis is only valid with kind slurm", body.lines["runtime"])

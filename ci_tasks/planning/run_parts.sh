@@ -1,8 +1,21 @@
 #: The bash that every run.sh begins and ends with: what GitHub's runner does around a step. `ci_tasks.planning.script`
-#: puts these parts together; lines that begin with `#:` are for readers of this file.
+#: puts these parts together; lines that begin with `#:` are for readers of this
+#: file, and `@name@` is filled in.
 #:
 #: Variables of our own begin with an underscore, so that a workflow's `env` may use any other name. GITHUB_ENV,
 #: GITHUB_PATH and GITHUB_OUTPUT are read as GitHub's "Workflow commands" describe them.
+
+#: [HEAD]
+#!/usr/bin/env bash
+# @title@, planned by ci-tasks.
+# By hand: bash run.sh   (elsewhere: GITHUB_WORKSPACE=DIR bash run.sh, with a checkout@commit@ in DIR)
+@note@set -uo pipefail
+CI_TASKS_RUN_DIR=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+export CI_TASKS_RUN_DIR
+export GITHUB_WORKSPACE="${GITHUB_WORKSPACE:-}"
+[ -n "$GITHUB_WORKSPACE" ] || GITHUB_WORKSPACE=@workspace@
+_secrets=(@secrets@)
+_reserved='@reserved@'
 
 #: [ADAPTER_CHECK]
 #: Without the adapter, CI's own words (`--pull=always --privileged …`) would reach this machine's docker.
@@ -177,7 +190,10 @@ fi
 [ ! -s "$CI_TASKS_RUN_DIR/packages" ] ||
   event "\"event\": \"packages\", \"name\": \"$(cat "$CI_TASKS_RUN_DIR/packages")\""
 
-#: [ROW_VENV]
+#: [SETUP]
+# The job's leading steps, the same for every row, are done once.
+_setup=@directory@
+[ -f "$_setup/ready" ] || bash "$_setup/run.sh" || blocked "the install steps failed; see $_setup/log"
 [ ! -s "$_setup/packages" ] ||
   event "\"event\": \"packages\", \"name\": \"$(cat "$_setup/packages")\""
 
@@ -189,6 +205,7 @@ _venv=${_kept:-$CI_TASKS_RUN_DIR}/tmp/venv
   "$_setup/venv/bin/python" -I "$CI_TASKS_RUN_DIR/bin/agent.pyz" row-venv "$_venv" "$_setup/venv" ||
   blocked "cannot make a venv over $_setup/venv"
 export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
+. "$_setup/ready"
 
 #: [PROBE]
 #: Into the row's own venv: what lies below it, and the host's Python, serve others too. Interpreters that the job makes
@@ -218,3 +235,43 @@ GITHUB_SHA=$(git -C "$GITHUB_WORKSPACE" rev-parse HEAD 2> /dev/null); export GIT
   "$_python" -c 'import site
 for path in site.getsitepackages(): print(f"import site; site.addsitedir({path!r})")' > "$_outer" ||
     blocked "cannot write $_outer"
+
+#: [VENV]
+# actions/setup-python
+_venv=@path@ _python=@python@
+[ -x "$_venv/bin/python" ] || "$_python" @make@ "$_venv" || blocked "$_python cannot make a venv"
+@note@export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
+
+#: [LAYERED_VENV]
+# No container here: a throwaway venv over this machine's Python; `pip install` changes nothing outside.
+_venv=${_kept:-$CI_TASKS_RUN_DIR}/tmp/venv _python=@python@
+if [ ! -x "$_venv/bin/python" ]; then
+  "$_python" -m venv --system-site-packages --without-pip "$_venv" || blocked "$_python cannot make a venv"
+@outer@  if "$_venv/bin/python" -c 'import pip' 2> /dev/null; then
+    for _name in pip pip3; do
+      printf '#!/bin/sh\nexec "${0%%/*}/python" -m pip "$@"\n' > "$_venv/bin/$_name"; chmod +x "$_venv/bin/$_name"
+    done
+  else
+    "$_python" -m venv --system-site-packages "$_venv" || blocked "$_python cannot make a venv with pip"
+  fi
+fi
+export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0@alone@
+
+#: [CONTAINER]
+# The job's container: the rest of this script runs inside it.
+if [ -z "${CI_TASKS_INSIDE:-}" ]; then
+  export CI_TASKS_INSIDE=1
+  exec docker run --rm @arguments@ -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -v "$CI_TASKS_RUN_DIR:$CI_TASKS_RUN_DIR" \
+    -w "$GITHUB_WORKSPACE" -e CI_TASKS_INSIDE -e GITHUB_WORKSPACE @passed@ \
+    --entrypoint bash @image@ "$CI_TASKS_RUN_DIR/run.sh"
+fi
+
+#: [STEP]
+if begin @begin@; then
+@start@  (
+    cd -- @directory@ || exit 1
+@exports@    script @words@ << '@mark@'
+@text@@mark@
+  )
+  @end@
+fi

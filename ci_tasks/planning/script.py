@@ -83,7 +83,7 @@ def render(script: Script) -> str:
         "_path=$PATH\n",
         part("ADAPTER") if script.container else "",
         _container(script) if script.container else "",
-        _setup(script.setup) if script.setup else "",
+        part("SETUP", directory=shlex.quote(script.setup)) if script.setup else "",
         _venv(script.venv) if script.venv else "",
         part("PROBE") if script.probe and script.has_venv else "",
         part("ADAPTER") if not script.container else "",
@@ -101,9 +101,9 @@ def _parts() -> dict[str, str]:
     return {name: re.sub(r"(?m)^#:.*\n", "", body) for name, _, body in sections}
 
 
-def part(name: str) -> str:
-    """The bash of this name in run_parts.sh."""
-    return _parts()[name]
+def part(name: str, **values: str) -> str:
+    """The bash of this name in run_parts.sh, with the values in the place of `@name@`."""
+    return re.sub(r"@([a-z]+)@", lambda found: values[found[1]], _parts()[name])
 
 
 def _steps(script: Script) -> list[str]:
@@ -114,21 +114,16 @@ def _steps(script: Script) -> list[str]:
 
 
 def _head(script: Script) -> str:
-    secrets_note = f"# Secrets come from your environment: {' '.join(script.secrets)}\n" if script.secrets else ""
-    names = " ".join(name for name in script.secrets if _NAME.fullmatch(name))
-    title = "".join(char if char.isprintable() else "?" for char in script.title)
-    commit = "" if script.is_setup else f" of {script.commit}"
-    return f"""#!/usr/bin/env bash
-# {title}, planned by ci-tasks.
-# By hand: bash run.sh   (elsewhere: GITHUB_WORKSPACE=DIR bash run.sh, with a checkout{commit} in DIR)
-{secrets_note}set -uo pipefail
-CI_TASKS_RUN_DIR=$(CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd -P)
-export CI_TASKS_RUN_DIR
-export GITHUB_WORKSPACE="${{GITHUB_WORKSPACE:-}}"
-[ -n "$GITHUB_WORKSPACE" ] || GITHUB_WORKSPACE={shlex.quote(script.workspace)}
-_secrets=({names})
-_reserved='{" ".join(sorted(RESERVED))}'
-"""
+    names = " ".join(script.secrets)
+    return part(
+        "HEAD",
+        title="".join(char if char.isprintable() else "?" for char in script.title),
+        commit="" if script.is_setup else f" of {script.commit}",
+        note=f"# Secrets come from your environment: {names}\n" if names else "",
+        workspace=shlex.quote(script.workspace),
+        secrets=" ".join(name for name in script.secrets if _NAME.fullmatch(name)),
+        reserved=" ".join(sorted(RESERVED)),
+    )
 
 
 def _exports(why: str, env: Mapping[str, str]) -> str:
@@ -154,57 +149,24 @@ def _assignment(name: str, value: str) -> str:
     return f"export {name}={word}"
 
 
-def _setup(directory: str) -> str:
-    home = shlex.quote(directory)
-    return f"""# The job's leading steps, the same for every row, are done once.
-_setup={home}
-[ -f "$_setup/ready" ] || bash "$_setup/run.sh" || blocked "the install steps failed; see $_setup/log"
-{part("ROW_VENV")}. "$_setup/ready"
-"""
-
-
 def _venv(venv: Venv) -> str:
     python = shlex.quote(venv.python) if venv.python else "$(command -v python3)"
-    if not venv.layered:
-        make = '-I "$CI_TASKS_RUN_DIR/bin/agent.pyz" venv "$CI_TASKS_RUN_DIR"' if venv.shares_packages else "-m venv"
-        return f"""# actions/setup-python
-_venv={shlex.quote(venv.path)} _python={python}
-[ -x "$_venv/bin/python" ] || "$_python" {make} "$_venv" || blocked "$_python cannot make a venv"
-{part("NOTE_PACKAGES") if venv.shares_packages else ""}\
-export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
-"""
-    # A simulated host's rows may need packages of the person's home; those for an image must not see them.
-    alone = "" if venv.python else " PYTHONNOUSERSITE=1"
-    return f"""# No container here: a throwaway venv over this machine's Python; `pip install` changes nothing outside.
-_venv=${{_kept:-$CI_TASKS_RUN_DIR}}/tmp/venv _python={python}
-if [ ! -x "$_venv/bin/python" ]; then
-  "$_python" -m venv --system-site-packages --without-pip "$_venv" || blocked "$_python cannot make a venv"
-{"" if venv.python else part("OUTER")}  if "$_venv/bin/python" -c 'import pip' 2> /dev/null; then
-    for _name in pip pip3; do
-      printf '#!/bin/sh\\nexec "${{0%%/*}}/python" -m pip "$@"\\n' > "$_venv/bin/$_name"; chmod +x "$_venv/bin/$_name"
-    done
-  else
-    "$_python" -m venv --system-site-packages "$_venv" || blocked "$_python cannot make a venv with pip"
-  fi
-fi
-export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0{alone}
-"""
+    if venv.layered:
+        # A simulated host's rows may need packages of the person's home; those for an image must not see them.
+        alone = "" if venv.python else " PYTHONNOUSERSITE=1"
+        return part("LAYERED_VENV", python=python, outer="" if venv.python else part("OUTER"), alone=alone)
+    make = '-I "$CI_TASKS_RUN_DIR/bin/agent.pyz" venv "$CI_TASKS_RUN_DIR"' if venv.shares_packages else "-m venv"
+    note = part("NOTE_PACKAGES") if venv.shares_packages else ""
+    return part("VENV", path=shlex.quote(venv.path), python=python, make=make, note=note)
 
 
 def _container(script: Script) -> str:
     """The job-level `container:`: this very script again, inside. As on GitHub, the image's entrypoint has no say."""
     names = [name for name in dict.fromkeys((*script.secrets, "PYTEST_ADDOPTS")) if _NAME.fullmatch(name)]
-    passed = " ".join(f"-e {name}" for name in names)
-    arguments = " ".join(quote(word) for word in script.container[:-1])
-    image = quote(script.container[-1])
-    return f"""# The job's container: the rest of this script runs inside it.
-if [ -z "${{CI_TASKS_INSIDE:-}}" ]; then
-  export CI_TASKS_INSIDE=1
-  exec docker run --rm {arguments} -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -v "$CI_TASKS_RUN_DIR:$CI_TASKS_RUN_DIR" \\
-    -w "$GITHUB_WORKSPACE" -e CI_TASKS_INSIDE -e GITHUB_WORKSPACE {passed} \\
-    --entrypoint bash {image} "$CI_TASKS_RUN_DIR/run.sh"
-fi
-"""
+    *arguments, image = (quote(word) for word in script.container)
+    return part(
+        "CONTAINER", arguments=" ".join(arguments), passed=" ".join(f"-e {name}" for name in names), image=image
+    )
 
 
 def _step(number: int, step: PlannedStep, workspace: str) -> str:
@@ -212,30 +174,22 @@ def _step(number: int, step: PlannedStep, workspace: str) -> str:
     while mark in step.text:
         mark += "_"
     whole = step.text.endswith("\n")
-    text = step.text if whole else step.text + "\n"
-    argv = [shlex.quote(word) for word in step.words]
-    if step.timeout_minutes:
-        argv = ["timeout", "-k", "10", f"{step.timeout_minutes:g}m", *argv]
+    minutes = f"{step.timeout_minutes:g}" if step.timeout_minutes else ""
+    limit = ["timeout", "-k", "10", f"{minutes}m"] if minutes else []
     shown = " ".join(secrets.shown(step.name).split())
     event = shlex.quote(f'"event": "step", "name": {json.dumps(shown)}')
-    exports = "".join(f"    {_of_step(key, value)}\n" for key, value in step.env.items())
-    minutes = f"{step.timeout_minutes:g}" if step.timeout_minutes else "''"
-    start = "  building\n" if step.builds else ""
-    return f"""if begin {shlex.quote(shown)} {int(step.on_success)} {int(step.on_failure)} {event}; then
-{start}  (
-    cd -- {_directory(step.directory, workspace)} || exit 1
-{exports}    script {"" if whole else "-n "}{" ".join(argv)} << '{mark}'
-{text}{mark}
-  )
-  {_end(step, minutes)}
-fi
-"""
-
-
-def _end(step: PlannedStep, minutes: str) -> str:
-    if step.builds:
-        return f"built $? {step.builds}"
-    return f"finish $? {int(step.continue_on_error)} {shlex.quote(step.id or '')} {minutes}"
+    of_step = f"finish $? {int(step.continue_on_error)} {shlex.quote(step.id or '')} {minutes or repr('')}"
+    return part(
+        "STEP",
+        begin=f"{shlex.quote(shown)} {int(step.on_success)} {int(step.on_failure)} {event}",
+        start="  building\n" if step.builds else "",
+        directory=_directory(step.directory, workspace),
+        exports="".join(f"    {_of_step(key, value)}\n" for key, value in step.env.items()),
+        words=("" if whole else "-n ") + " ".join([*limit, *(shlex.quote(word) for word in step.words)]),
+        mark=mark,
+        text=step.text if whole else step.text + "\n",
+        end=f"built $? {step.builds}" if step.builds else of_step,
+    )
 
 
 def _of_step(name: str, value: str) -> str:
