@@ -22,13 +22,7 @@ RAY_ON_HOST = "ray-host-network"
 _HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 
 
-def container_rules(
-    host: HostSpec,
-    id: str,
-    run_dir: str,
-    lock_dir: str,
-    images: Mapping[str, str],
-) -> ContainerRules:
+def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]) -> ContainerRules:
     """What the container adapter does with CI's `docker run`: see ci_tasks.agent.containers. `images`: CI's → ours."""
     rules = ContainerRules(
         runtime=host.runtime,

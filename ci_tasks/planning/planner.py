@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
@@ -16,13 +15,12 @@ from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks
 from ci_tasks.planning.deviations import check_runner, deviations
-from ci_tasks.planning.host_paths import container_of
+from ci_tasks.planning.host_paths import container_of, container_words
 from ci_tasks.planning.overlay_builds import build_steps, position
 from ci_tasks.planning.sbatch import node_lines, on_slurm
 from ci_tasks.planning.script import Script, Venv, render
 from ci_tasks.planning.steps import (
     PlannedStep,
-    PlannedSteps,
     architecture,
     check_job,
     depends_on_matrix,
@@ -34,7 +32,6 @@ from ci_tasks.records import Checkout, Plan
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row, Workflow
-from ci_tasks.workflow.resolve import Resolver
 
 
 @dataclass(frozen=True)
@@ -106,47 +103,36 @@ def make_plan(
 ) -> RowPlan:
     """Decide everything about `row` on `host`. Raises WorkflowError for what cannot be planned."""
     check_row(workflow, job, row)
-    planning = _evaluated(workflow, job, row, host, event, overrides, location)
+    planning = _Planning(workflow, job, row, host, event, overrides, location)
     if directory := planning.shared_directory():
         location = replace(location, workspace=f"{directory}/workspace")
         event = replace(event, workspace=location.workspace)
-        planning = _evaluated(workflow, job, row, host, event, overrides, location)
+        planning = _Planning(workflow, job, row, host, event, overrides, location)
     return planning.plan(directory)
 
 
-def _evaluated(
-    workflow: Workflow,
-    job: Job,
-    row: Row,
-    host: HostSpec,
-    event: EventContext,
-    overrides: Sequence[Override],
-    location: RunLocation,
-) -> _Planning:
-    """The row and its steps under `event`: a row that was listed knew neither the commit nor the workspace."""
-    row = replace(row, env=rows.environment(workflow, job, row, event))
-    resolve = rows.row_resolver(workflow, job, row, event)
-    resolve.number(job.timeout_minutes, "timeout-minutes")
-    for name, value in row.env.items():
-        if "\0" in name + value:
-            text = f"{name}: {value!r}"
-            message = "a variable cannot hold a NUL byte"
-            raise WorkflowError(message, file=workflow.path, job=job.id, line=job.line, text=text)
-    return _Planning(workflow, job, row, host, event, location, resolve, plan_steps(job, resolve, overrides))
-
-
-@dataclass(frozen=True)
 class _Planning:
-    """One row on one host, its values evaluated."""
+    """One row on one host, evaluated under `event`: a row that was listed knew neither the commit nor the workspace."""
 
-    workflow: Workflow
-    job: Job
-    row: Row
-    host: HostSpec
-    event: EventContext
-    location: RunLocation
-    resolve: Resolver
-    steps: PlannedSteps
+    def __init__(
+        self,
+        workflow: Workflow,
+        job: Job,
+        row: Row,
+        host: HostSpec,
+        event: EventContext,
+        overrides: Sequence[Override],
+        location: RunLocation,
+    ) -> None:
+        self.workflow, self.job, self.host, self.event, self.location = workflow, job, host, event, location
+        self.row = replace(row, env=rows.environment(workflow, job, row, event))
+        self.resolve = rows.row_resolver(workflow, job, self.row, event)
+        self.resolve.number(job.timeout_minutes, "timeout-minutes")
+        for name, value in self.row.env.items():
+            if "\0" in name + value:
+                message, text = "a variable cannot hold a NUL byte", f"{name}: {value!r}"
+                raise WorkflowError(message, file=workflow.path, job=job.id, line=job.line, text=text)
+        self.steps = plan_steps(job, self.resolve, overrides)
 
     def plan(self, directory: str | None) -> RowPlan:
         """`directory` has the venv that the row shares with others."""
@@ -293,9 +279,12 @@ class _Planning:
         env = dict(row.env)
         if job.container:
             env.update(resolve.strings(job.container.env))
-            volumes = [word for volume in job.container.volumes for word in ("-v", resolve.text(volume))]
-            options = self._words(resolve.text(job.container.options), job.container.line)
-            container = [*options, *volumes, resolve.text(job.container.image)]
+            try:
+                container = container_words(job.container, resolve)
+            except ValueError as error:
+                message, text = f"container options: {error}", resolve.text(job.container.options)
+                line = job.container.line
+                raise WorkflowError(message, file=self.workflow.path, job=job.id, line=line, text=text) from None
         return Script(
             title=f"{row.label} / {row.row}",
             commit=location.checkout.commit,
@@ -307,13 +296,6 @@ class _Planning:
             container=container,
             github=self._github(),
         )
-
-    def _words(self, options: str, line: int) -> list[str]:
-        try:
-            return shlex.split(options)
-        except ValueError as error:
-            where = {"file": self.workflow.path, "job": self.job.id, "text": options}
-            raise WorkflowError(f"container options: {error}", **where, line=line) from None
 
     def _github(self) -> dict[str, str]:
         """The variables that GitHub's runner sets; those of a pull request's number or of its servers mean nothing."""
