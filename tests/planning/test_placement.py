@@ -197,16 +197,6 @@ def test_rows_far_behind_say_how_many_come_first() -> None:
     assert decision.left == sum(1000 - number for number in range(300))
 
 
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
-def test_a_row_without_a_sensible_history_is_expected_to_take_as_long_as_one_without_any(seconds: float) -> None:
-    assert place([row("odd", 8, seconds)], [A]).left == prior(8)
-
-
-def test_what_is_left_counts_what_runs_on_a_host_that_is_down() -> None:
-    assert place([], [on(DOWN, (WIDE, 100))]).left == 500
-    assert place([WIDE], [on(A, (WIDE, 100))]).left == 1100
-
-
 @pytest.mark.parametrize(
     ("waiting", "machines", "left"),
     [
