@@ -68,7 +68,7 @@ def pth(directory: str, rules: ProbeRules = ProbeRules()) -> str:
     """The line that begins the probe in every process; ASCII, whatever the path is."""
     hooks = ["%s=%s" % (module, _hook_name(hook.name)) for hook in rules.hooks for module in hook.modules]
     laid = "\0".join("%s=%s" % (name, overlay.directory) for overlay in rules.overlays for name in overlay.modules)
-    words = (directory, ",".join((*rules.packages, *rules.own)), ",".join(hooks), laid)
+    words = (directory, ",".join(rules.packages), ",".join(hooks), laid)
     return "import sys; exec(%s)\n" % ascii(_BEGIN.format(words=", ".join(map(ascii, words))))
 
 

@@ -89,6 +89,18 @@ def _commit(directory: str) -> str:
     return (_content(git, os.fsdecode(name)) or next(packed, b"")).decode("ascii", "replace").strip()[:64].split(" ")[0]
 
 
+def outside_modules(known: "tuple[str, ...]") -> "list[dict[str, Any]]":
+    """Modules of other places than the interpreter's own: of a work tree, or of a directory on PYTHONPATH."""
+    library = os.path.join(os.path.dirname(os.__file__), "")
+    found = []
+    for name in sorted(name for name in list(sys.modules) if isinstance(name, str) and "." not in name):
+        origin = _origin(_attributes(name).get("__spec__"))
+        is_inside = origin.startswith(library) or any(part in origin for part in _INSTALLED)
+        if os.path.isabs(origin) and not is_inside and name not in (*known, "sitecustomize", "ci_tasks_probe"):
+            found.append(name)
+    return [module_facts(name) for name in found[:_MAX_MODULES]]
+
+
 # -- imports as they happen --------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import time
 
 from .evidence_file import OFF, RESERVED, EvidenceFile, json_text, read_bytes, write_whole
 from .exceptions import ExceptionNotes, hook_exceptions, hook_workers
-from .imports import ImportNotes, OverlayFinder, add_overlays, module_facts
+from .imports import ImportNotes, OverlayFinder, add_overlays, module_facts, outside_modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def _add_hooks(file: EvidenceFile, watched: "tuple[str, ...]", hooks: str, overl
             file.note_environ()
             imports.note_packages()
             modules = [module_facts(name) for name in watched if name in sys.modules]
+            modules += outside_modules(watched)
             modules += overlays.foreign_modules() if overlays is not None else []
             values = {"ended_at": round(time.time(), 3), "end": how, "memory": gpu_memory(), "modules": modules}
             file.write("end", values, reserved=0)
