@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import stat
-import struct
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -31,7 +30,6 @@ WAIT, READY, HELD, REFUSED = b".", b"+", b"=", b"-"
 LONGEST = 1 << 17  # bytes of a request or an answer
 _START_S = 30.0  # that a process which was just started gets for its first word
 _LONGEST_PATH = 107  # bytes of a socket's path
-_CREDENTIALS = struct.Struct("3i")
 _ROOT = Path(__file__).resolve().parents[2]
 # What a connection may depend on. No secret of the command that happens to be the first.
 _ENVIRONMENT = (
@@ -101,37 +99,27 @@ def _processes() -> Iterator[tuple[Path, KeptConnection]]:
 
 
 def _asked(path: Path, what: str) -> dict[str, Any]:
-    sock = _dial(path)
-    if sock is None:
-        raise FileNotFoundError(path)
-    with sock:
+    with _dial(path) or contextlib.nullcontext() as sock:
+        if sock is None:
+            raise FileNotFoundError(path)
         _request(sock, {what: True})
         return _answer(sock)
 
 
 def _dial(path: Path) -> socket.socket | None:
-    """None if no process listens. Raises Blocked if another user's does, OSError."""
+    """None if no process listens. Raises OSError."""
     import socket
 
-    with contextlib.ExitStack() as closing:
-        sock = closing.enter_context(socket.socket(socket.AF_UNIX))
+    sock = socket.socket(socket.AF_UNIX)
+    try:
         sock.settimeout(PATIENCE_S)  # the queue of one that was stopped may be full
-        try:
-            sock.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
+        sock.connect(str(path))
+    except OSError as error:
+        sock.close()
+        if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
             return None
-        if not is_ours(sock):
-            raise Blocked(f"{path} is another user's", hint="remove it, or use --no-persist")
-        closing.pop_all()
-        return sock
-
-
-def is_ours(sock: socket.socket) -> bool:
-    """Whether the other end is a process of this user, as the kernel says."""
-    import socket
-
-    _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return bool(uid == os.geteuid())
+        raise
+    return sock
 
 
 def _request(sock: socket.socket, what: Mapping[str, Any]) -> bytes:
@@ -146,9 +134,7 @@ def _answer(sock: socket.socket) -> dict[str, Any]:
     data = b""
     while len(data) < LONGEST and (chunk := sock.recv(LONGEST)):
         data += chunk
-    value = json.loads(data)
-    if not isinstance(value, dict):
-        raise ValueError("no object")
+    value: dict[str, Any] = json.loads(data)
     return value
 
 
@@ -192,23 +178,20 @@ class MuxTransport:
                 sock = closing.enter_context(_dial(self.path) or _started(self.path, self._address))
                 said = _request(sock, {"open": command})
                 refusal = _answer(sock) if said == REFUSED else {}
-            except TimeoutError:  # it was stopped; when it goes on, it finds that it is not wanted
-                self.path.unlink(missing_ok=True)
-                return None
-            except (OSError, ValueError, LockTimeout):
+            except (OSError, ValueError, LockTimeout) as error:
+                if isinstance(error, TimeoutError):  # stopped; when it goes on, it finds that it is not wanted
+                    self.path.unlink(missing_ok=True)
                 return None
             if refusal:
-                kinds: dict[str, type[CiTasksError]] = {
-                    kind.__name__: kind for kind in (LinkDied, UsageError, HostKeyRefused)
-                }
-                kind = kinds.get(str(refusal.get("kind")), Blocked)
-                raise kind(str(refusal.get("message")), hint=str(refusal.get("hint", "")))
-            if said in (READY, HELD):
-                self.is_server_running = said == HELD
-                sock.settimeout(None)
-                closing.pop_all()
-                return sock
-        return None  # it has ended just now
+                kinds: Mapping[str, type[CiTasksError]] = {"LinkDied": LinkDied, "HostKeyRefused": HostKeyRefused}
+                kind = {**kinds, "UsageError": UsageError}.get(refusal["kind"], Blocked)
+                raise kind(refusal["message"], hint=refusal["hint"])
+            if said not in (READY, HELD):
+                return None  # it has ended just now
+            self.is_server_running = said == HELD
+            sock.settimeout(None)
+            closing.pop_all()
+            return sock
 
 
 def socket_path(place: Path, target: SSHTarget) -> Path:

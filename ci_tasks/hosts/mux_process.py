@@ -12,6 +12,7 @@ import json
 import os
 import select
 import socket
+import struct
 import sys
 import threading
 import time
@@ -20,12 +21,13 @@ from typing import Any
 
 from ci_tasks.agent.serving import frames
 from ci_tasks.errors import Blocked, CiTasksError
-from ci_tasks.hosts.mux import HELD, LONGEST, PATIENCE_S, READY, REFUSED, WAIT, is_ours, socket_path
+from ci_tasks.hosts.mux import HELD, LONGEST, PATIENCE_S, READY, REFUSED, WAIT, socket_path
 from ci_tasks.hosts.ssh.connection import SSHConnection
 from ci_tasks.hosts.transport import relay
 
 IDLE_S = 600.0
 _TICK_S = 1.0
+_CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 18
 _TRUST_S = 10.0  # a connection that was idle for longer is tried before it is used
 
@@ -67,7 +69,7 @@ class MuxProcess:
     def _answer(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError, ValueError):
             client.settimeout(PATIENCE_S)
-            request = json.loads(_line(client)) if is_ours(client) else {}
+            request = json.loads(client.makefile("rb").readline(LONGEST)) if is_ours(client) else {}
             if "open" in request:
                 self._count(1)
                 try:
@@ -167,20 +169,15 @@ class _Server:
             self._channel.close()
 
 
+def is_ours(sock: socket.socket) -> bool:
+    """Whether the other end is a process of this user, as the kernel says."""
+    _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return bool(uid == os.geteuid())
+
+
 def _clock() -> float:
     """One that a nap of this machine does not stop."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _line(client: socket.socket) -> bytes:
-    """What follows the line is for the channel."""
-    said = b""
-    while not said.endswith(b"\n") and len(said) < LONGEST:
-        chunk = client.recv(LONGEST, socket.MSG_PEEK)
-        if not chunk:
-            return b"{}"
-        said += client.recv(len(chunk.partition(b"\n")[0]) + 1)
-    return said
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import host_cache, mux
+from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.executor import RunState
 from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
-from ci_tasks.hosts.reconnecting import ReconnectingConnection
 from ci_tasks.hosts.remote_run import SENDING, WATCHING, RemoteRun
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LocalTransport, Transport

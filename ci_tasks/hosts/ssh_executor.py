@@ -167,7 +167,7 @@ class SSHExecutor:
 
     def keep_environments(self) -> None:
         from ci_tasks.agent.serving.messages import CopySetup
-        from ci_tasks.hosts.channel import RequestRefused
+        from ci_tasks.hosts.connection import RequestRefused
         from ci_tasks.hosts.shared_venvs import EnvironmentCopies
 
         self._copies = EnvironmentCopies(

@@ -188,9 +188,9 @@ def test_what_is_no_request_gets_no_channel_and_ends_nothing(world: World, text:
 def test_the_kernel_says_whose_the_other_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert mux.is_ours(one)
+        assert mux_process.is_ours(one)
         monkeypatch.setattr("os.geteuid", lambda: 12345)
-        assert not mux.is_ours(one)
+        assert not mux_process.is_ours(one)
 
 
 def test_its_name_depends_on_every_module_that_it_runs() -> None:

@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +31,6 @@ _AGENT_TIMEOUT = 10.0  # an agent behind a dead forwarding would keep us for eve
 # A window that a fast and distant host can fill: 100 ms at 1 Gbit/s is 12 MB.
 _WINDOW, _PACKET = 1 << 24, 1 << 18
 _KEEPALIVE_S = 15  # what was sent is acknowledged within, or the kernel gives up
-_STDERR_KEPT = 4096
 _END_S = 0.5  # for a ProxyCommand
 
 
@@ -49,7 +47,7 @@ class SSHConnection:
         self.description = messages.describe_route(self.target)
         self._lock = threading.Lock()
         self._base: socket.socket | None = None
-        self._proxy: ProxyCommand | None = None
+        self._proxy: subprocess.Popen[bytes] | None = None
         self._transports: list[Any] = []
         self._clients: list[Any] = []
 
@@ -70,9 +68,8 @@ class SSHConnection:
         import paramiko
         from paramiko.common import cMSG_CHANNEL_REQUEST
 
-        channel = self._session()
+        channel, message = self._session(), paramiko.Message()
         channel.set_combine_stderr(True)
-        message = paramiko.Message()
         message.add_byte(cMSG_CHANNEL_REQUEST)
         message.add_int(channel.remote_chanid)
         message.add_string("exec")
@@ -105,7 +102,10 @@ class SSHConnection:
             with debug_log.ignored("closing a connection"):
                 client.close()
         if self._proxy is not None:
-            self._proxy.close()
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(self._proxy.pid, number)
+                    self._proxy.wait(_END_S)
         self._base, self._proxy, self._clients, self._transports = None, None, [], []
 
     def _session(self) -> Any:
@@ -185,7 +185,7 @@ class SSHConnection:
         except paramiko.AuthenticationException as error:
             raise messages.refused_login(hop, keys) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise messages.no_handshake(hop, error, self._proxy.errors() if self._proxy else "") from error
+            raise messages.no_handshake(hop, error) from error
 
     def _way_to(self, hop: Hop) -> Any:
         """What behaves like a socket to the server."""
@@ -200,37 +200,19 @@ class SSHConnection:
                 reason = getattr(error, "text", "") or str(error) or "the connection was lost"
                 raise messages.gateway_refused(hop, reason) from error
         try:
-            self._proxy = ProxyCommand(target.proxy_command) if target.proxy_command else None
-            self._base = self._proxy.socket if self._proxy else _dial(target)
+            self._base = self._start_proxy(target.proxy_command) if target.proxy_command else _dial(target)
         except OSError as error:
             raise messages.unreachable(hop, error) from error
         return self._base
 
-
-class ProxyCommand:
-    """A command whose standard input and output lead to the server. paramiko's own never notices that it has ended."""
-
-    def __init__(self, command: str) -> None:
-        self.socket, theirs = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+    def _start_proxy(self, command: str) -> socket.socket:
+        """A command whose standard input and output lead to the server. paramiko's own never notices its end."""
+        ours, theirs = socket.socketpair()
         with theirs:
-            end, shell = theirs.fileno(), ["/bin/sh", "-c", f"exec {command}"]
+            end, shell, null = theirs.fileno(), ["/bin/sh", "-c", f"exec {command}"], subprocess.DEVNULL
             # In a session of its own: a ^C is for us; we end it.
-            self._process = subprocess.Popen(shell, stdin=end, stdout=end, stderr=self._errors, start_new_session=True)
-
-    def errors(self) -> str:
-        """The last of what it wrote to its standard error."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
-        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _STDERR_KEPT))
-        return self._errors.read().decode(errors="replace")
-
-    def close(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                os.killpg(self._process.pid, number)
-                self._process.wait(_END_S)
-        self._errors.close()
+            self._proxy = subprocess.Popen(shell, stdin=end, stdout=end, stderr=null, start_new_session=True)
+        return ours
 
 
 class _GatewayChannel:
@@ -285,13 +267,11 @@ class SSHKeys:
 
     def __init__(self, target: SSHTarget) -> None:
         self._target = target
-        self.user = target.user
         self.tried: list[str] = []
-        self.encrypted: list[str] = []
-        self.unreadable: list[str] = []
+        self.unusable: list[str] = []  # files with a passphrase, or that are no keys
         self.agent_status = "no agent is running"
-        self.allowed_methods: list[str] = []  # what the host would accept, or wants besides a key
-        self.is_partial = self.was_disconnected = False
+        self.wanted: list[str] = []  # what the host would accept, or wants besides a key
+        self.is_partial = False  # a key was accepted, but more is wanted
 
     def authenticate(self, transport: Any) -> None:
         """Raises AuthenticationException."""
@@ -301,33 +281,15 @@ class SSHKeys:
             try:
                 for name, key in self._keys(agent):
                     self.tried.append(name)
-                    if self._is_enough(transport, key):
-                        return
-                if self.is_partial:
-                    raise paramiko.AuthenticationException("a key was accepted, but more is wanted")
+                    with contextlib.suppress(paramiko.AuthenticationException):  # the next key may do
+                        if not (remaining := transport.auth_publickey(self._target.user, key)):
+                            return
+                        self.is_partial, self.wanted = True, list(remaining)
                 # Some servers know us by other means; the others answer with the ways that they accept.
-                transport.auth_none(self.user)
+                transport.auth_none(self._target.user)
             except paramiko.BadAuthenticationType as error:
-                self.allowed_methods = list(error.allowed_types)
+                self.wanted = self.wanted or list(error.allowed_types)
                 raise
-
-    def _is_enough(self, transport: Any, key: Any) -> bool:
-        import paramiko
-
-        try:
-            remaining = transport.auth_publickey(self.user, key)
-        except paramiko.BadAuthenticationType:
-            raise
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            if not transport.is_active():  # the server has had enough of our keys
-                self.was_disconnected = True
-                raise paramiko.AuthenticationException(str(error)) from error
-            return False
-        if remaining:
-            self.is_partial, self.allowed_methods = True, list(remaining)
-            if "publickey" not in remaining:
-                raise paramiko.AuthenticationException("a key was accepted, but more is wanted")
-        return not remaining
 
     def _keys(self, agent: socket.socket) -> Iterator[tuple[str, Any]]:
         """As OpenSSH orders them: the agent's that are also named, the agent's others, files."""
@@ -339,19 +301,14 @@ class SSHKeys:
         for key in offered:
             yield f"{getattr(key, 'comment', '') or key.get_name()} (agent)", key
         blobs = [key.asbytes() for key in offered]
-        for path in self._target.identities:
-            if path.endswith(".pub") or not os.path.isfile(path) or _public_blob(path) in blobs:
-                continue
-            try:
-                key = paramiko.PKey.from_path(path)
-            except (TypeError, paramiko.PasswordRequiredException):
-                self.encrypted.append(path)
-            except (
-                Exception
-            ):  # paramiko, cryptography and bcrypt each have words of their own for what they cannot read
-                self.unreadable.append(path)
-            else:
-                yield path, key
+        for path, blob in zip(self._target.identities, named, strict=True):
+            if not path.endswith(".pub") and os.path.isfile(path) and (blob is None or blob not in blobs):
+                try:
+                    key = paramiko.PKey.from_path(path)
+                except Exception:  # paramiko, cryptography and bcrypt each raise their own for what they cannot read
+                    self.unusable.append(path)
+                else:
+                    yield path, key
 
     def _agent_keys(self, sock: socket.socket) -> list[Any]:
         from paramiko.agent import AgentSSH

