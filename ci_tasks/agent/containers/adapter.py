@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from ..argv_masking import masked
 from ..codec import RecordError
-from ..gpus.claim import visible_gpus
+from ..gpus.run_resources import visible_gpus
 from ..job_environment import secret_values
 from ..records import Deviation, Plan
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan
