@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from ci_tasks import debug_log
 from ci_tasks.agent import archive, create_run_directory, liveness
 from ci_tasks.agent.client_watch import ClientWatch
-from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.errors import Blocked
 from ci_tasks.records import Plan
@@ -66,16 +65,12 @@ def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int |
             while not has_ended(run):
                 time.sleep(_POLL_INTERVAL_S)
             raise
-    return read_run_status(run).exit_code
+    return read_status(run).exit_code
 
 
 def has_ended(run: RunDir) -> bool:
     """Whether the run is over: its agent has ended."""
     return not liveness.is_held(run.path) and not liveness.is_alive(run, read_status_if_readable(run))
-
-
-def read_run_status(run: RunDir) -> Status:
-    return read_status(run)
 
 
 def is_kept(run: RunDir) -> bool:

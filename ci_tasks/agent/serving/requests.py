@@ -27,10 +27,10 @@ from ..quick_dataclass import dataclass
 from ..records import LeftOutFile, SlurmJob, Status
 from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
 from ..slurm import job_file
-from ..trees.idle_workspaces import IdleWorkspaces, key_of
-from ..trees.kept_workspace import NotKept
-from ..trees.repositories import SHA1, SHA256, form_of
-from ..trees.store import MissingBase, StoreError, TreeStore
+from ..trees import idle
+from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
+from ..trees.store import TreeStore
+from ..trees.workspace import NotKept
 from . import bundle, list_runs, messages
 from .messages import ClientMessage, Response, Result
 
@@ -46,13 +46,8 @@ class BadRequest(Exception):
         self.code = code
 
 
-_CODES = {
-    MissingBase: "missing-base",
-    StoreError: "store",
-    cancel_run.CancelError: "cancel",
-    look.NoLook: "look",
-    NotKept: "kept",
-}
+# What their messages say is for a person.
+_EXPECTED = (BadRequest, StoreError, cancel_run.CancelError, look.NoLook, NotKept, OSError)
 
 
 @dataclass
@@ -80,9 +75,6 @@ class ServeSession:
     def store(self, form: str = SHA1) -> TreeStore:
         """A store has object ids of one form."""
         return TreeStore(os.path.join(self.home, "store.git" if form == SHA1 else "store-%s.git" % form), form)
-
-    def idle_workspaces(self, checkout: str = "", note: str = "") -> IdleWorkspaces:
-        return IdleWorkspaces(os.path.join(self.home, "workspaces"), key_of(checkout), note)
 
     def run_dir(self, path: str) -> str:
         """The run directory that a request names. One below another home, which a client may remember, is refused, and
@@ -116,15 +108,12 @@ def respond(session: ServeSession, message: ClientMessage) -> Response:
     """The response to a request, whatever happens: the client waits for it."""
     try:
         return Response(message.id, HANDLERS[type(message.request)](session, message.request) or Result())
-    except BadRequest as error:
-        return Response(message.id, error=str(error), code=error.code)
-    except tuple(_CODES) as error:
-        return Response(
-            message.id, error=str(error), code=next(_CODES[kind] for kind in _CODES if isinstance(error, kind))
-        )
     except Exception as error:
-        why = str(error) if isinstance(error, OSError) else repr(error)
-        return Response(message.id, error=why, code="failed", traceback=traceback.format_exc())
+        code = error.code if isinstance(error, BadRequest) else "failed"
+        code = "missing-base" if isinstance(error, MissingBase) else code
+        if isinstance(error, _EXPECTED):
+            return Response(message.id, error=str(error), code=code)
+        return Response(message.id, error=repr(error), code=code, traceback=traceback.format_exc())
 
 
 # -- making and starting runs ----------------------------------------------------------------------------------------
@@ -144,8 +133,8 @@ def _create(session: ServeSession, request: messages.Create) -> None:
         elif parts:
             shutil.rmtree(plan.workspace, ignore_errors=True)
             # What other runs use too goes with them; a run's own is another's afterwards.
-            idle = None if plan.keeps_workspace else session.idle_workspaces(plan.checkout.path, run.checked_out)
-            session.store(form_of(parts[0].tree)).check_out(parts, plan.workspace, idle)
+            checkout = "" if plan.keeps_workspace else plan.checkout.path
+            session.store(form_of(parts[0].tree)).check_out(parts, plan.workspace, checkout)
         create_run_directory.write_run_dir(run, replace(plan, script=request.script), session.archive)
 
 
@@ -230,10 +219,7 @@ def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[s
 
 
 def _store_program(session: ServeSession, request: messages.StoreProgram) -> None:
-    try:
-        programs.store_program(session.home, request.prefix, request.sha256, session.pack())
-    except (OSError, ValueError) as error:
-        raise BadRequest("store", str(error)) from None
+    programs.store_program(session.home, request.prefix, request.sha256, session.pack())
 
 
 def _look_at_processes(session: ServeSession, request: messages.LookAtProcesses) -> None:
@@ -264,11 +250,9 @@ def _remove(session: ServeSession, run: str) -> List[str]:
         from ..slurm.cancel import end_before_removal
 
         end_before_removal(run)
-    idle = session.idle_workspaces(note=RunDir(run).checked_out)
-    slot = idle.noted()
     left = remove_run(run)
     if not left:
-        idle.forget(slot)
+        idle.forget(RunDir(run).workspace)
     return left
 
 
@@ -283,17 +267,13 @@ def _run_programs(session: ServeSession, request: messages.RunPrograms) -> Resul
     return Result(outputs=ask(request.commands, request.timeout, machine_environment(request.env)))
 
 
-def _list_runs(session: ServeSession, request: messages.ListRuns) -> Result:
-    return Result(runs=tuple(list_runs.runs(session.home)))
-
-
 def _prune(session: ServeSession, request: messages.Prune) -> Result:
     oldest = time.time() - request.days * 86400
     for entry in list(os.scandir(os.path.join(session.home, "agents"))):
         if entry.name != session.digest and entry.stat().st_mtime < oldest:
             os.unlink(entry.path)
     programs.remove_old_programs(session.home, oldest)
-    session.idle_workspaces().prune(time.time() if request.all_environments else oldest)
+    idle.prune(os.path.join(session.home, "workspaces"), time.time() if request.all_environments else oldest)
     done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
     environments = EnvironmentStore(os.path.join(session.home, "environments"))
     lines = environments.clean(request.days, everything=request.all_environments)
@@ -315,6 +295,6 @@ HANDLERS: Dict[type, Callable[[ServeSession, Any], Optional[Result]]] = {
     messages.LookAtProcesses: _look_at_processes,
     messages.RunPrograms: _run_programs,
     messages.DescribeRun: _describe,
-    messages.ListRuns: _list_runs,
+    messages.ListRuns: lambda session, request: Result(runs=tuple(list_runs.runs(session.home))),
     messages.Prune: _prune,
 }
