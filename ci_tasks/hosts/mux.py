@@ -224,11 +224,11 @@ def _started(path: Path, address: str) -> socket.socket:
             listener.bind(str(path))
             path.chmod(0o600)
             listener.listen(64)
-            # The fork outlives this command; its parent, which is waited for, does not.
-            code = "import os, sys; os.fork() and os._exit(0); sys.path.insert(0, sys.argv[3]); "
+            # The shell, which is waited for, leaves the process to itself: it outlives this command.
+            code = "import sys; sys.path.insert(0, sys.argv[3]); from ci_tasks.hosts.mux_process import main; main()"
+            words = [sys.executable, "-I", "-c", code, str(listener.fileno()), address, str(_ROOT)]
             subprocess.run(
-                [sys.executable, "-I", "-c", code + "from ci_tasks.hosts.mux_process import main; main()"]
-                + [str(listener.fileno()), address, str(_ROOT)],
+                ["/bin/sh", "-c", '"$@" &', "sh", *words],
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
