@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Literal, Optional, Tuple, Union  # noqa: UP035  # both spellings are read
 
 import pytest
@@ -69,45 +69,39 @@ class Unreadable:
     value: complex
 
 
-TEXT = st.text(st.characters(exclude_categories=[]))
-WHOLE = st.integers(-(2**63), 2**63 - 1)
-NUMBER = st.floats(allow_nan=False, allow_infinity=False)
-POINTS = st.builds(Point, st.integers(0, 2**40), WHOLE)
 JSON = st.recursive(
-    st.none() | st.booleans() | WHOLE | NUMBER | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-RECORDS = st.builds(
-    Everything,
-    text=TEXT,
-    count=WHOLE,
-    share=NUMBER,
-    flag=st.booleans(),
-    state=st.sampled_from(["running", "ended"]),
-    maybe=st.none() | TEXT,
-    modern=st.none() | WHOLE | TEXT,
-    either=WHOLE | NUMBER | TEXT,
-    ids=st.lists(WHOLE, max_size=3).map(tuple),
-    builtin=st.lists(TEXT, max_size=3).map(tuple),
-    pair=st.tuples(TEXT, WHOLE),
-    names=st.lists(TEXT, max_size=3),
-    env=st.dictionaries(TEXT, TEXT, max_size=3),
-    nested=st.dictionaries(TEXT, st.lists(POINTS, max_size=2).map(tuple), max_size=2),
-    point=st.none() | POINTS,
-    request=st.none() | st.builds(Start, TEXT) | st.builds(Stop, WHOLE),
-    yaml=JSON,
+FULL = Everything(
+    text="/data/\udcff",
+    share=1.0,
+    flag=True,
+    maybe="x",
+    modern=7,
+    either=1,
+    ids=(1, 2),
+    pair=("a", 1),
+    names=["b"],
+    env={"A": "1"},
+    nested={"c": (Point(1), Point(2, 3))},
+    point=Point(4),
+    request=Stop(9),
+    yaml={"d": [1, None, 1.5]},
 )
 
 
-@given(RECORDS)
-def test_a_record_comes_back_equal_and_with_the_same_types(record: Everything) -> None:
-    back = from_json(Everything, to_json(record), where="x")
-    assert back == record
-    assert repr(back) == repr(record), "1 and 1.0 and True are equal, and not the same"
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("record", [FULL, Everything(), Everything(either=1.0, request=Start("e"))])
+def test_a_record_comes_back_equal_and_with_the_same_types(record: Everything, compact: bool) -> None:
+    text = to_json(record, compact=compact).encode("utf-8", "backslashreplace")
+    assert repr(from_json(Everything, text, where="x")) == repr(record), (
+        "1 and 1.0 and True are equal, and not the same"
+    )
 
 
-@given(JSON)
+@given(st.dictionaries(st.sampled_from([field.name for field in fields(Everything)]), JSON) | JSON)
 def test_any_json_is_a_record_or_a_record_error(value: Any) -> None:
     try:
         decode(Everything, value, where="x.json")
@@ -121,19 +115,13 @@ def test_only_the_outermost_record_has_the_version_and_first() -> None:
     assert encode(Point(1, 2), versioned=False) == {"x": 1, "y": 2}
 
 
-@given(RECORDS)
-def test_what_is_at_its_default_can_be_left_out(record: Everything) -> None:
-    assert from_json(Everything, to_json(record, compact=True), where="x") == record
+def test_what_is_at_its_default_can_be_left_out() -> None:
     assert encode(Everything(request=Stop()), versioned=False, compact=True) == {"request": {"do": "stop"}}
 
 
 def test_a_field_that_is_not_stored_is_neither_written_nor_read() -> None:
     assert "script" not in encode(Everything(script="secret"))
     assert decode(Everything, {"script": "x"}, where="x").script == ""
-
-
-def test_a_missing_key_takes_the_default_and_an_unknown_one_is_ignored() -> None:
-    assert decode(Point, {"x": 1, "z": [None]}, where="x") == Point(1, 0)
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.7"])
@@ -244,11 +232,6 @@ def test_a_text_that_would_take_much_more_memory_than_it_has_is_refused_unread(
 def test_what_json_has_not_is_not_written(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         encode(Everything(yaml=value))
-
-
-def test_an_int_may_stand_for_a_float_and_becomes_one() -> None:
-    assert repr(decode(Everything, {"share": 1, "either": 1}, where="x").share) == "1.0"
-    assert repr(decode(Everything, {"either": 1}, where="x").either) == "1"
 
 
 def test_a_class_that_cannot_be_a_record_is_the_writers_error() -> None:

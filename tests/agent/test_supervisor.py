@@ -186,18 +186,6 @@ def test_a_killed_agent_is_not_alive_and_cancel_ends_its_orphans(run: Run, until
     assert [processes.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
 
 
-def test_two_runs_at_once_do_not_touch_each_other(new_run: Callable[..., Run], until: Until) -> None:
-    """Not even where one's path is the beginning of the other's."""
-    one, other = new_run("1"), new_run("11")
-    for run in (one, other):
-        run.start(TREE)
-        until(lambda run=run: run.has("ready"))
-    one.cancel()
-    assert one.ended().end == run_directory.END_CANCELLED
-    assert other.status().state == run_directory.STATE_RUNNING
-    assert [processes.start_time(other.pid(name)) is None for name in PROCESSES] == [False] * 3
-
-
 def test_a_job_finishes_although_its_log_cannot_be_written(run: Run) -> None:
     """A full disk ends no job in the middle of a write, and is not taken for the test's own failure."""
     os.symlink("/dev/full", run.paths.log)
@@ -208,16 +196,6 @@ def test_a_job_finishes_although_its_log_cannot_be_written(run: Run) -> None:
     assert status.log_error == "the log could not be written: No space left on device"
     record = judge_run(run.paths)
     assert (record.status, record.reason) == ("blocked", status.log_error)
-
-
-def test_without_bash_the_run_ends_as_an_error(run: Run, tmp_path: Path) -> None:
-    status = run.start("exit 0", PATH=str(tmp_path)).ended()
-    assert (status.end, status.exit_code) == (run_directory.END_ERROR, None)
-    assert "bash" in sure(status.error)
-    assert "Traceback" in Path(run.paths.agent_log).read_text()
-    record = judge_run(run.paths)
-    assert record.status == "blocked"
-    assert "bash" in record.reason
 
 
 BUG = """\

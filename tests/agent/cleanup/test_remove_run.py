@@ -75,23 +75,6 @@ def test_the_container_gets_words_and_no_shell_text(
     assert not tree.exists()
 
 
-def test_what_root_wrote_in_a_container_becomes_ours(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tree / "x").touch()
-    program, note = tmp_path / "bin" / "docker", tmp_path / "words"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\n[ "$1" = run ] && echo "$*" > {note}\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    trees.take_ownership(str(tree), "img", "docker", dict(os.environ))
-    assert not note.exists(), "all of it is ours"
-    monkeypatch.setattr(os, "geteuid", lambda: 4321)
-    trees.take_ownership(str(tree), "img", "docker", dict(os.environ))
-    assert "--entrypoint chown" in note.read_text()
-    assert f"img -hR 4321:{os.getegid()} -- /x/{tree.name}" in note.read_text()
-
-
 PRETEND = """
 import csv, io, os, sys
 words = sys.argv[1:]
