@@ -17,7 +17,6 @@ from .. import process_tree, processes, run_directory, signals, supervisor
 from ..gpus import nvidia_smi
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
-from ..setup_manifest import SetupChanged, check_setup
 from ..trees.repositories import ID
 from ..trees.store import StoreError, TreeStore
 from . import allocated_gpus, job_file
@@ -54,13 +53,11 @@ def batch(run_dir: str) -> int:
             _clear(paths)
             if job is not None:
                 _check_out_again(job, plan)
-        if plan.setup:  # it was checked when the row was submitted, perhaps days ago
-            check_setup(plan.setup)
         passed = allocated_gpus.environment(plan, os.environ)
         script = plan.gpu_locks.script if plan.gpu_locks is not None else None
         if script and plan.workspace:
             allocated_gpus.replace_lock_script(plan.workspace, script, allocated_gpus.gpus(passed))
-    except (_CheckoutError, SetupChanged, allocated_gpus.NoGpusAllocated) as error:
+    except (_CheckoutError, allocated_gpus.NoGpusAllocated) as error:
         problem = str(error)
     except OSError as error:
         problem = "%s: %s" % (error.filename, error.strerror)
