@@ -304,7 +304,7 @@ ONE_MODULE = {
     r"/stat\"|/children\"|random/boot_id": ["agent.proc", "agent.hang.inspector", "hosts.gpu_locks"],
     r"os\.fork\(": ["agent.__main__", "agent.serving.serve", "agent.containers.ray_nodes"],
     r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.process_tree", "agent.containers.ray_nodes"],
-    # `run_program` ends all that a program with a time limit has started; others stream, or stay in the agent's session.
+    # `run_program` ends all that a program with a time limit has started; others stream, or share the agent's session.
     r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [
         *("agent.programs", "agent.containers.run_containers", "agent.containers.adapter"),
         *("agent.containers.probe_mounts", "agent.hang.inspector", "agent.hang.collect", "agent.gpus.nvidia_smi"),
