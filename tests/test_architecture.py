@@ -302,6 +302,19 @@ ONE_MODULE = {
     r"/stat\"|/children\"|random/boot_id": ["agent.proc", "agent.hang.inspector", "hosts.gpu_locks"],
     r"os\.fork\(": ["agent.__main__", "agent.serving.serve", "agent.containers.ray_nodes"],
     r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.process_tree", "agent.containers.ray_nodes"],
+    # `run_program` ends all that a program with a time limit has started; others stream, or share the agent's session.
+    r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [
+        *("agent.programs", "agent.containers.run_containers", "agent.containers.adapter"),
+        *("agent.containers.probe_mounts", "agent.hang.inspector", "agent.hang.collect", "agent.gpus.nvidia_smi"),
+        *("hosts.python", "hosts.pull_images", "features.mcp.tools", "features.recorder.sandbox"),
+        *("features.ci_logs.sources.github_token", "agent.trees.git"),
+    ],
+    # `replace_file` writes a file whole; others rename what a program or a stream has written.
+    r"os\.replace\(": [
+        *("agent.files", "agent.exit_gate", "agent.environments.store", "agent.hang.programs", "agent.setup_manifest"),
+        *("agent.trees.store", "hosts.bootstrap", "hosts.py_spy", "features.setup.setup", "results.history.database"),
+        *("run.output_file", "agent.trees.git"),
+    ],
 }
 
 
