@@ -17,8 +17,8 @@ from .. import process_tree, processes, run_directory, signals, supervisor
 from ..gpus import nvidia_smi
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
-from ..trees.repositories import ID
-from ..trees.store import StoreError, TreeStore
+from ..trees.git import ID, StoreError
+from ..trees.store import TreeStore
 from . import allocated_gpus, job_file
 from .outcome import batch_exit_code
 from .record_end import AppendedLog
