@@ -22,7 +22,8 @@ LIMIT_MB = 150
 MEGABYTE = 1 << 20
 PLAN = {
     "id": "b.01", "label": "ppo", "row": "r", "host": "local", "test": "tests/t.py", "workspace": "/nowhere",
-    "timeout_minutes": 90, "gpus": 2, "runtime": "none", "checkout": {"path": "/c", "commit": "1", "tree": "2", "dirty": []},
+    "timeout_minutes": 90, "gpus": 2, "runtime": "none",
+    "checkout": {"path": "/c", "commit": "1", "tree": "2", "dirty": []},
 }  # fmt: skip
 STATUS = {"state": "ended", "end": "exit", "exit_code": 1, "started_at": 100.0, "ended_at": 102.5}
 JUDGE = """

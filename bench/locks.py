@@ -1,4 +1,4 @@
-"""GPU locks under contention: our fence with the sample's lock script, GPUs that the agent itself takes, and a
+"""GPU locks under contention: the sample's lock script with its agent, GPUs that the agent itself takes, and a
 stand-in for CI's script (all or nothing, files opened with a+, random sleeps), for 1, 2, 4 and 8 of eight simulated
 GPUs in a directory of their own, while agents, scripts and stand-ins are killed at random. All times are a hundredth
 of the real ones: the script sleeps up to 0.05 s instead of 5, a reservation starts after 0.6 s instead of 60.
@@ -35,11 +35,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ci_tasks.agent import processes  # noqa: E402
-from ci_tasks.agent.gpus import lock_files, nvidia_smi  # noqa: E402
-from ci_tasks.agent.gpus.claim import GpuClaim  # noqa: E402
-from ci_tasks.agent.gpus.fence import Fence  # noqa: E402
+from ci_tasks.agent.gpus import lock_files  # noqa: E402
 from ci_tasks.agent.gpus.request import AGENT, JOB, GpuRequest  # noqa: E402
-from ci_tasks.agent.gpus.reservation import LockTimings  # noqa: E402
+from ci_tasks.agent.gpus.run_resources import LockTimings, RunResources  # noqa: E402
+from ci_tasks.agent.records import Plan  # noqa: E402
 
 SAMPLE = ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
 GPUS = 8
@@ -65,13 +64,6 @@ for gpu in $CUDA_VISIBLE_DEVICES; do
   rm -f owner/$gpu
 done
 """
-
-
-class FreeGpus:
-    problem = ""
-
-    def __init__(self) -> None:
-        self.latest: nvidia_smi.GpuSnapshot | None = nvidia_smi.simulated_gpus(GPUS)
 
 
 @dataclass
@@ -119,7 +111,8 @@ class Arena:
     def leaked(self) -> int:
         """How many locks cannot be taken now that nobody is left."""
         request = self.request(1, JOB)
-        taken = [lock_files.try_lock(path) for path in [*request.paths().values(), request.reservation_lock]]
+        reservation = str(self.path / "locks" / "ci-tasks-reservation.lock")
+        taken = [lock_files.try_lock(path) for path in [*request.paths.values(), reservation]]
         return sum(descriptor is None for descriptor in taken)
 
     def count_twice(self) -> int:
@@ -143,7 +136,7 @@ class Arena:
 
 def stand_in(arena: Arena, token: str, count: int, hold: tuple[float, float]) -> None:
     """CI's protocol."""
-    paths = arena.request(count, JOB).paths()
+    paths = arena.request(count, JOB).paths
     while True:
         begun = time.monotonic()
         while len(held := _all_or_nothing(paths, count)) < count:
@@ -175,28 +168,28 @@ def _all_or_nothing(paths: dict[int, str], count: int) -> dict[int, IO[str]]:
 def by_agent(arena: Arena, token: str, count: int, timings: LockTimings) -> None:
     while True:
         begun = time.monotonic()
-        claim = GpuClaim(arena.request(count, AGENT), FreeGpus(), timings)
-        while claim.gpu_ids is None:
-            claim.poll()
-            time.sleep(timings.poll if claim.gpu_ids is None else 0)
+        resources = RunResources(Plan(gpu_locks=arena.request(count, AGENT)), str(arena.path), timings)
+        while resources.gpu_ids is None:
+            resources.poll()
+            time.sleep(timings.poll if resources.gpu_ids is None else 0)
         arena.tell(f"agent {count}", time.monotonic() - begun)
-        arena.hold(token, claim.gpu_ids, random.uniform(*HOLD))
-        claim.close()
+        arena.hold(token, resources.gpu_ids, random.uniform(*HOLD))
+        resources.close()
         time.sleep(SLEEP * random.random())
 
 
-def fenced(arena: Arena, token: str, count: int, timings: LockTimings) -> None:
-    """Our fence, and the sample's script as the job."""
+def by_script(arena: Arena, token: str, count: int, timings: LockTimings) -> None:
+    """The sample's script as the job, and its agent."""
     run_dir = arena.path / token
     run_dir.mkdir()
     while True:
         begun = time.monotonic()
-        fence = Fence(arena.request(count, JOB), str(run_dir), FreeGpus(), timings)
-        fence.poll()
+        resources = RunResources(Plan(gpu_locks=arena.request(count, JOB)), str(run_dir), timings)
+        resources.poll()
         job = subprocess.Popen(
             [sys.executable, "-IS", str(arena.script), "--count", str(count), "--", "sh", "-c", COMMAND],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a killed fence's script complains about its pipe
+            stderr=subprocess.DEVNULL,  # a killed agent's script complains about its pipe
             env={
                 "PATH": os.environ["PATH"],
                 "BENCH": str(arena.path),
@@ -209,12 +202,12 @@ def fenced(arena: Arena, token: str, count: int, timings: LockTimings) -> None:
         assert job.stdout is not None
         is_reported = False
         while chunk := _output(job.stdout, timings.poll):
-            fence.read_output(chunk.strip(b"\0"))
-            fence.poll()
-            if fence.is_done and not is_reported:
+            resources.read_output(chunk.strip(b"\0"))
+            resources.poll()
+            if resources.gpu_ids is not None and not is_reported:
                 is_reported = True
-                arena.tell(f"fence {count}", time.monotonic() - begun)
-        fence.close()
+                arena.tell(f"job {count}", time.monotonic() - begun)
+        resources.close()
         if job.wait() and not arena.is_killed(token):
             raise SystemExit(f"the lock script ended with {job.returncode}")
         job.stdout.close()
@@ -258,7 +251,7 @@ class Contender:
         processes.kill_all(str((arena.path / self.token).resolve()), None)
 
     def kill_script(self, arena: Arena) -> None:
-        """The job of a fence, its script first, while the fence lives."""
+        """A job, its script first, while its agent lives."""
         (arena.path / "killed" / self.token).touch()
         processes.kill_all(str((arena.path / self.token).resolve()), None)
 
@@ -267,7 +260,7 @@ def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
     arena, numbers, begun = Arena(path), itertools.count(), time.monotonic()
     contenders = [Contender(f"script{count}", _bind(stand_in, count, HOLD)) for count in (1, 1, 2, 2, 4)]
     contenders += [Contender(f"agent{count}", _bind(by_agent, count, TIMINGS)) for count in (1, 2, 4, 8)]
-    contenders += [Contender(f"fence{count}", _bind(fenced, count, TIMINGS)) for count in (2, 8)]
+    contenders += [Contender(f"job{count}", _bind(by_script, count, TIMINGS)) for count in (2, 8)]
     for contender in contenders:
         contender.start(arena, numbers)
     waits: dict[str, list[float]] = {}
@@ -277,7 +270,7 @@ def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
         if time.monotonic() >= next_kill:
             next_kill = time.monotonic() + random.uniform(0.02, 0.4)
             victim = random.choice(contenders)
-            if victim.name.startswith("fence") and random.random() < 0.5:
+            if victim.name.startswith("job") and random.random() < 0.5:
                 victim.kill_script(arena)
             victim.kill(arena)
             victim.start(arena, numbers)
@@ -299,7 +292,7 @@ def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
 
 def eight_behind_fours(path: Path, kind: str, timings: LockTimings, seconds: float) -> dict[str, float | str | int]:
     arena, numbers = Arena(path), itertools.count()
-    work = fenced if kind == "fence" else by_agent
+    work = by_script if kind == "job" else by_agent
     contenders = [Contender(f"script{number}", _bind(stand_in, 4, (0.05, 0.1))) for number in range(3)]
     contenders.append(Contender(kind, _bind(work, 8, timings)))
     for contender in contenders:
@@ -354,7 +347,7 @@ def main() -> int:
         figure = contention(Path(directory, "contention"), given.acquisitions)
         print(json.dumps(figure), flush=True)
         bad = bool(figure["held_twice"] or figure["leaked"])
-        for kind, timings in itertools.product(("fence", "agent"), (TIMINGS, WITHOUT_RESERVATION)):
+        for kind, timings in itertools.product(("job", "agent"), (TIMINGS, WITHOUT_RESERVATION)):
             name = f"{kind}-{timings.reserve_after}"
             figure = eight_behind_fours(Path(directory, name), kind, timings, given.seconds)
             print(json.dumps(figure), flush=True)

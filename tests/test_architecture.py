@@ -299,7 +299,6 @@ ONE_MODULE = {
     r"\bflock\(": [
         "agent.file_lock",
         "agent.gpus.lock_files",  # CI's own locks of GPUs
-        "agent.gpus.fence",
     ],
     r"/stat\"|/children\"|random/boot_id": ["agent.proc", "agent.hang.procfs", "hosts.gpu_locks"],
     r"os\.fork\(": ["agent.__main__", "agent.serving.serve"],

@@ -1,7 +1,7 @@
-"""Whether a client still waits for a run that is of no use without one: the install steps of rows that have not begun.
+"""Whether a client still waits for a run that is of no use without one: the install steps of rows that wait for them.
 
-Who waits holds the kernel's lock on a file of the run directory, which is released however it ends: the client itself
-on its own machine, elsewhere its server there. Where the file system has no locks, a run counts as watched.
+A client that waits holds the kernel's lock on a file of the run directory, which is released however it ends: the
+client itself on its own machine, elsewhere its server. On a file system without locks, a run counts as watched.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from .file_lock import try_lock
 from .run_directory import RunDir
 
 _TAKE_SECONDS = 1.0  # an agent that looks holds the lock for a moment
-_POLL_SECONDS = 0.005
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class ClientWatch:
-    """The lock of somebody who waits for the run; several may. Nothing where the run goes on without a client."""
+    """The lock of a client that waits for the run; several may. Nothing if the run goes on without a client."""
 
     def __init__(self, run_dir: str) -> None:
         self._file: Optional[int] = None
         try:
-            self._file = os.open(RunDir(run_dir).client, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._file = os.open(RunDir(run_dir).client, _FLAGS)
         except OSError:
             return
         deadline = time.monotonic() + _TAKE_SECONDS
         while try_lock(self._file, exclusive=False) is False and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(0.005)
 
     def __enter__(self) -> ClientWatch:
         return self
@@ -43,7 +43,7 @@ class ClientWatch:
 
 
 class ClientDeadline:
-    """When an agent gives its run up: `seconds` after the last moment at which a client waited for it; None: never."""
+    """When an agent cancels its run: `seconds` after the last moment at which a client waited for it; None: never."""
 
     def __init__(self, run_dir: str, seconds: Optional[float]) -> None:
         self._run_dir, self._seconds = run_dir, seconds
@@ -63,11 +63,9 @@ class ClientDeadline:
 
 def _is_watched(run_dir: str) -> bool:
     try:
-        file = os.open(RunDir(run_dir).client, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
+        file = os.open(RunDir(run_dir).client, _FLAGS)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
     try:
         return not try_lock(file)
     finally:

@@ -7,7 +7,7 @@ A field's annotation says what it may hold: str, int, float, bool, None, Literal
 of these, Tuple[X, ...], Tuple[X, Y], List[X], Mapping[str, X], another dataclass, a Union of dataclasses that a Literal
 field tells apart, and Any for values of the workflow's own YAML. An unknown key is ignored, a missing one takes the
 field's default or is an error. A bool is no int; an int may stand for a float, and has at most 64 bits. What is
-decoded may come from anywhere: the reader limits its bytes, this module the number of values and their nesting.
+decoded may come from anywhere: the reader limits its bytes, this module the number of values.
 A `__post_init__` may raise ValueError for what a type cannot say. A field with `metadata=NOT_STORED` stays out.
 
 Standard library only, Python 3.8+: it is zipped with the agent. Knows no file.
@@ -19,7 +19,7 @@ import functools
 import json
 import math
 import typing
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 # A change that an older reader would misunderstand raises the first number.
 VERSION = "1.0"
@@ -32,8 +32,7 @@ JSON_SCHEMA = "json_schema"
 MAX_VALUES = 1_000_000  # of one text: a value takes 60 bytes and more of memory, and two in the text
 _MOST_SHOWN = 60
 _MAX_INT = 1 << 63  # what a database takes
-_MAX_DIGITS = 40  # to convert an integer takes the square of its digits
-_NAMES = {type(None): "null", dict: "object", list: "list", tuple: "list"}
+_NAMES = {type(None): "null", dict: "object", collections.abc.Mapping: "object", list: "list", tuple: "list"}
 
 T = TypeVar("T")
 _Decoder = Callable[[Any], Any]
@@ -52,23 +51,24 @@ def encode(record: Any, *, versioned: bool = True, compact: bool = False) -> Dic
     `compact` leaves out what is at its default."""
     if not dataclasses.is_dataclass(record) or isinstance(record, type):
         raise TypeError(f"no record: {type(record).__name__}")
-    head = {VERSION_KEY: VERSION} if versioned else {}
-    return {**head, **_plain(record, compact)}
+    return {**({VERSION_KEY: VERSION} if versioned else {}), **_plain(record, compact)}
 
 
 def decode(kind: Type[T], data: Any, *, where: str) -> T:
     """The record of `kind` that `data`, parsed JSON, holds. `where` names its source in errors."""
-    if isinstance(data, dict) and VERSION_KEY in data:
-        _check_version(where, data[VERSION_KEY])
+    version = data.get(VERSION_KEY, VERSION) if isinstance(data, dict) else VERSION
+    if not isinstance(version, str) or version.split(".")[0] != VERSION.split(".")[0]:
+        problem = f"this is format {_shown(version)}; this program reads format {VERSION}"
+        raise RecordError(where, VERSION_KEY, problem)
     try:
         value: T = _decoder(kind)(data)
     except _WrongValue as wrong:
-        raise RecordError(where, wrong.key, wrong.problem) from None
+        raise RecordError(where, wrong.key.lstrip("."), wrong.problem) from None
     return value
 
 
 def to_json(record: Any, *, indent: Optional[int] = None, versioned: bool = True, compact: bool = False) -> str:
-    """The text of `record`. Lone surrogates, of a path that is no UTF-8, stay: whoever writes it escapes them."""
+    """The text of `record`. Lone surrogates, of a path that is no UTF-8, stay: escape them when you write the text."""
     data = encode(record, versioned=versioned, compact=compact)
     return json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
 
@@ -80,10 +80,11 @@ def from_json(kind: Type[T], text: Union[str, bytes], *, where: str) -> T:
 
 def parse(text: Union[str, bytes], *, where: str) -> Any:
     """The JSON value in `text`, which may be anything at all."""
-    if _count_values(text) > MAX_VALUES:
+    marks: Any = b",[{" if isinstance(text, bytes) else ",[{"
+    if sum(text.count(marks[n : n + 1]) for n in range(3)) > MAX_VALUES:
         raise RecordError(where, "", "more than %d values" % MAX_VALUES)
     try:
-        return json.loads(text, parse_constant=_no_constant, parse_int=_bounded_int)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RecordError(where, "", f"not JSON: {what[:200]}") from None
@@ -94,152 +95,118 @@ def prepare(*kinds: Any) -> None:
     for the others."""
     for kind in kinds:
         is_record = isinstance(kind, type) and dataclasses.is_dataclass(kind)
-        if is_record:
-            _record_decoder(kind)
-        prepare(*([field.type for field in _fields(kind)] if is_record else typing.get_args(kind)))
+        prepare(*([field.type for field in _record(kind)] if is_record else typing.get_args(kind)))
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
-
-
-def _count_values(text: Union[str, bytes]) -> int:
-    """At least as many as the text has; those of a string are counted too."""
-    if isinstance(text, bytes):
-        return text.count(b",") + text.count(b"[") + text.count(b"{")
-    return text.count(",") + text.count("[") + text.count("{")
-
-
-def _bounded_int(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError("a number of %d digits" % len(digits))
-    return int(digits)
-
-
-def _check_version(where: str, version: Any) -> None:
-    if not isinstance(version, str) or version.split(".")[0] != VERSION.split(".")[0]:
-        raise RecordError(where, VERSION_KEY, f"this is format {_shown(version)}; this program reads format {VERSION}")
 
 
 def _plain(value: Any, compact: bool) -> Any:
     """`value` in JSON's own types."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"JSON has no {value}")
+    if isinstance(value, float) and math.isfinite(value):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = ((field, getattr(value, field.name)) for field in _fields(type(value)))
+        pairs = [(field, getattr(value, field.name)) for field in _record(type(value))]
         return {field.name: _plain(item, compact) for field, item in pairs if not (compact and field.is_default(item))}
     if isinstance(value, (list, tuple)):
         return [_plain(item, compact) for item in value]
-    if isinstance(value, collections.abc.Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise TypeError(f"the keys of a JSON object are texts, not {type(key).__name__}")
+    if isinstance(value, collections.abc.Mapping) and all(isinstance(key, str) for key in value):
         return {key: _plain(item, compact) for key, item in value.items()}
-    raise TypeError(f"JSON has no {type(value).__name__}")
+    raise TypeError(f"JSON has no {type(value).__name__} such as this")
 
 
 class _WrongValue(Exception):
     """A value is not what its annotation says. Its key becomes known from the inside out."""
 
-    def __init__(self, problem: str, *keys: str) -> None:
+    def __init__(self, problem: str, key: str = "") -> None:
         super().__init__(problem)
-        self.problem = problem
-        self._keys = list(keys)
+        self.problem, self.key = problem, key
 
-    @property
-    def key(self) -> str:
-        key = "".join(reversed(self._keys))
-        return key[1:] if key.startswith(".") else key
 
-    def is_inside(self, key: str) -> None:
-        self._keys.append(key)
+def _inside(key: str, decoder: _Decoder, value: Any) -> Any:
+    try:
+        return decoder(value)
+    except _WrongValue as wrong:
+        wrong.key = key + wrong.key
+        raise
 
 
 def _unexpected(expected: str, value: Any) -> _WrongValue:
-    return _WrongValue(f"expected {expected}, got {_name_of(value)}")
+    return _WrongValue(f"expected {expected}, got {_name_of(type(value))}")
 
 
 class _Field(NamedTuple):
     name: str
     type: Any
-    default: Any  # MISSING where there is none
-    factory: Any
-    is_tag: bool  # it has one possible value, which tells the members of a Union apart
+    decoder: _Decoder
+    default: Callable[[], Any]
+    required: bool
 
     @property
-    def required(self) -> bool:
-        return self.default is dataclasses.MISSING and self.factory is dataclasses.MISSING
+    def tag(self) -> Tuple[Any, ...]:
+        """Its one possible value, which tells the members of a Union apart; else empty."""
+        choices = typing.get_args(self.type) if typing.get_origin(self.type) is typing.Literal else ()
+        return choices if len(choices) == 1 else ()
 
     def is_default(self, value: Any) -> bool:
         """A tag is never left out."""
-        if self.is_tag:
+        if self.required or self.tag:
             return False
-        default = self.factory() if self.factory is not dataclasses.MISSING else self.default
+        default = self.default()
         return type(value) is type(default) and bool(value == default)
 
 
 @functools.lru_cache(maxsize=None)
-def _fields(kind: type) -> Tuple[_Field, ...]:
+def _record(kind: type) -> Tuple[_Field, ...]:
     """The fields of a dataclass that are stored, with their types resolved."""
     types = typing.get_type_hints(kind)
+    stored = [field for field in dataclasses.fields(kind) if field.init and field.metadata.get("stored", True)]
+    if VERSION_KEY in types:
+        raise TypeError(f"{kind.__name__}.{VERSION_KEY}: this name is the codec's own")
     fields = []
-    for field in dataclasses.fields(kind):
-        if field.name == VERSION_KEY:
-            raise TypeError(f"{kind.__name__}.{VERSION_KEY}: this name is the codec's own")
-        if field.init and field.metadata.get("stored", True):
-            type_ = types[field.name]
-            is_tag = _is_literal(type_) and len(typing.get_args(type_)) == 1
-            fields.append(_Field(field.name, type_, field.default, field.default_factory, is_tag))
+    for field in stored:
+        missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        default = field.default_factory if callable(field.default_factory) else functools.partial(_same, field.default)
+        fields.append(_Field(field.name, types[field.name], _decoder(types[field.name]), default, missing))
     return tuple(fields)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _decoder(kind: Any) -> _Decoder:
     """Gives a value as `kind`, an annotation, and raises _WrongValue. An annotation is looked into once, not for each
     value."""
-    if kind is Any:
-        return lambda value: value
-    if kind is None or kind is type(None):
-        return _exactly(type(None))
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return _same
     if origin is typing.Literal:
-        return _literal(arguments)
+        return functools.partial(_literal, arguments)
     if origin is Union or type(kind).__name__ == "UnionType":  # X | Y, from Python 3.10 on
         return _union(arguments)
-    if origin is tuple:
-        return _tuple(arguments)
-    if origin is list:
-        return _items(arguments[0])
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return functools.partial(_fixed_tuple, [_decoder(one) for one in arguments])
+    if origin in (tuple, list):
+        return functools.partial(_items, origin, _decoder(arguments[0]))
     if origin in (dict, collections.abc.Mapping) and arguments[0] is str:
-        return _mapping(arguments[1])
-    if isinstance(kind, type):
-        if dataclasses.is_dataclass(kind):
-            return lambda value: _record_decoder(kind)(value)  # it may hold others of its kind
-        if kind is float:
-            return _number
-        if kind is int:
-            return _integer
-        if kind in (str, bool):
-            return _exactly(kind)
+        return functools.partial(_mapping, _decoder(arguments[1]))
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return functools.partial(_record_of, kind)
+    if kind in (str, bool, int, None, type(None)):
+        return functools.partial(_exactly, type(None) if kind is None else kind)
+    if kind is float:
+        return _number
     raise TypeError(f"a record cannot hold {kind}")
 
 
-def _exactly(kind: type) -> _Decoder:
-    def decoded(value: Any) -> Any:
-        if type(value) is not kind:
-            raise _unexpected(_label(kind), value)
-        return value
-
-    return decoded
-
-
-def _integer(value: Any) -> int:
-    if type(value) is not int:  # a bool is none
-        raise _unexpected("int", value)
-    if not -_MAX_INT <= value < _MAX_INT:
+def _exactly(kind: Any, value: Any) -> Any:
+    if type(value) is not kind:  # a bool is no int
+        raise _unexpected(_name_of(kind), value)
+    if kind is int and not -_MAX_INT <= value < _MAX_INT:
         raise _WrongValue("the number is too large")
     return value
 
@@ -256,163 +223,98 @@ def _number(value: Any) -> float:
     return number
 
 
-def _literal(allowed: Tuple[Any, ...]) -> _Decoder:
-    def decoded(value: Any) -> Any:
-        for choice in allowed:
-            if type(choice) is type(value) and choice == value:
-                return choice
-        raise _WrongValue(f"expected {_one_of(allowed)}, got {_shown(value)}")
-
-    return decoded
+def _literal(allowed: Tuple[Any, ...], value: Any) -> Any:
+    for choice in allowed:
+        if type(choice) is type(value) and choice == value:
+            return choice
+    raise _WrongValue(f"expected {_one_of(allowed)}, got {_shown(value)}")
 
 
 def _union(kinds: Tuple[Any, ...]) -> _Decoder:
-    named = [kind for kind in kinds if kind is not type(None)]
-    if len(named) == 1:
-        decode_named = _decoder(named[0])
-        return lambda value: None if value is None else decode_named(value)
-    records: List[Any] = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
-    decoders = [_decoder(kind) for kind in sorted(kinds, key=lambda kind: kind is float)]  # 1 stays an int
+    records = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    others = sorted((kind for kind in kinds if kind not in records), key=lambda kind: kind is float)  # 1 stays an int
+    decoders = [_decoder(kind) for kind in others if kind is not type(None)]
+    may_be_null = type(None) in kinds
 
     def decoded(value: Any) -> Any:
-        if records and isinstance(value, dict):
-            return _record_decoder(records[0] if len(records) == 1 else _variant(records, value))(value)
-        deepest: Optional[_WrongValue] = None
+        if value is None and may_be_null:
+            return None
+        if records and (isinstance(value, dict) or not decoders):
+            return _record_of(_variant(records, value), value)
+        if len(decoders) == 1:
+            return decoders[0](value)
         for decoder in decoders:
             try:
                 return decoder(value)
             except _WrongValue as wrong:
-                if len(wrong.key) > (len(deepest.key) if deepest else 0):
-                    deepest = wrong
-        if deepest is not None:  # one of the kinds fits but for something inside of it
-            raise deepest
-        raise _unexpected(" or ".join(_label(kind) for kind in kinds), value)
+                if wrong.key:  # this kind fits but for something inside of it
+                    raise
+        raise _unexpected(" or ".join(_name_of(typing.get_origin(kind) or kind) for kind in kinds), value)
 
     return decoded
 
 
-@functools.lru_cache(maxsize=None)
-def _tags(kind: type) -> Tuple[Tuple[str, Any], ...]:
-    """The fields of a record that have one possible value each: they tell the members of a Union apart."""
-    return tuple((field.name, typing.get_args(field.type)[0]) for field in _fields(kind) if field.is_tag)
-
-
-def _is_literal(kind: Any) -> bool:
-    return typing.get_origin(kind) is typing.Literal
-
-
-def _variant(records: List[Any], value: Dict[str, Any]) -> Any:
-    for record in records:
-        if all(value.get(name) == tag for name, tag in _tags(record)):
-            return record
-    tags = [tag for record in records for tag in _tags(record)]
+def _variant(records: List[Any], value: Any) -> Any:
+    """The one of a Union's records whose Literal field has the value's word."""
+    if len(records) == 1 or not isinstance(value, dict):
+        return records[0]
+    tags = [(record, field) for record in records for field in _record(record) if field.tag]
     if not tags:
         raise TypeError(f"a record cannot hold a Union of {len(records)} dataclasses without a Literal field")
-    key = tags[0][0]
-    expected = _one_of(tuple(value for _, value in tags))
+    for record, field in tags:
+        if value.get(field.name) == field.tag[0]:
+            return record
+    key, expected = tags[0][1].name, _one_of(tuple(field.tag[0] for _, field in tags))
     raise _WrongValue(f"expected {expected}, got {_shown(value.get(key))}", "." + key)
 
 
-def _tuple(kinds: Tuple[Any, ...]) -> _Decoder:
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        decode_items = _items(kinds[0])
-        return lambda value: tuple(decode_items(value))
-    decoders = [_decoder(kind) for kind in kinds]
-
-    def decoded(value: Any) -> Tuple[Any, ...]:
-        if not isinstance(value, (list, tuple)):
-            raise _unexpected("list", value)
-        if len(value) != len(decoders):
-            raise _WrongValue(f"expected {len(decoders)} items, got {len(value)}")
-        return tuple(_each((decoder, value[n]) for n, decoder in enumerate(decoders)))
-
-    return decoded
-
-
-def _items(kind: Any) -> _Decoder:
-    decoder = _decoder(kind)
-
-    def decoded(value: Any) -> List[Any]:
-        if not isinstance(value, (list, tuple)):
-            raise _unexpected("list", value)
-        return _each((decoder, item) for item in value)
-
-    return decoded
-
-
-def _each(pairs: Iterable[Tuple[_Decoder, Any]]) -> List[Any]:
-    """Each value by its decoder."""
+def _items(kind: Callable[[Any], Any], decoder: _Decoder, value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise _unexpected("list", value)
     decoded: List[Any] = []
     try:
-        for decoder, item in pairs:
+        for item in value:
             decoded.append(decoder(item))
     except _WrongValue as wrong:
-        wrong.is_inside(f"[{len(decoded)}]")
+        wrong.key = f"[{len(decoded)}]" + wrong.key
         raise
-    return decoded
+    return kind(decoded)
 
 
-def _mapping(kind: Any) -> _Decoder:
-    decoder = _decoder(kind)
-
-    def decoded(value: Any) -> Dict[str, Any]:
-        if not isinstance(value, dict):
-            raise _unexpected("object", value)
-        for key in value:
-            if not isinstance(key, str):
-                raise _unexpected("an object with texts as keys", key)
-        values = {}
-        for key, item in value.items():
-            try:
-                values[key] = decoder(item)
-            except _WrongValue as wrong:
-                wrong.is_inside(f"[{_shown(key)}]")
-                raise
-        return values
-
-    return decoded
+def _fixed_tuple(decoders: List[_Decoder], value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise _unexpected("list", value)
+    if len(value) != len(decoders):
+        raise _WrongValue(f"expected {len(decoders)} items, got {len(value)}")
+    return tuple(_inside(f"[{n}]", decoder, value[n]) for n, decoder in enumerate(decoders))
 
 
-@functools.lru_cache(maxsize=None)
-def _record_decoder(kind: type) -> _Decoder:
-    fields = [(field.name, _decoder(field.type), field.required) for field in _fields(kind)]
-
-    def decoded(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise _unexpected("object", value)
-        values = {}
-        for name, decoder, is_required in fields:
-            if name in value:
-                try:
-                    values[name] = decoder(value[name])
-                except _WrongValue as wrong:
-                    wrong.is_inside("." + name)
-                    raise
-            elif is_required:
-                raise _WrongValue("missing", "." + name)
-        try:
-            return kind(**values)
-        except ValueError as error:
-            raise _WrongValue(str(error)) from None
-
-    return decoded
+def _mapping(decoder: _Decoder, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise _unexpected("object", value)
+    if not all(isinstance(key, str) for key in value):
+        raise _WrongValue("expected an object with texts as keys")
+    return {key: _inside(f"[{_shown(key)}]", decoder, item) for key, item in value.items()}
 
 
-def _label(kind: Any) -> str:
-    """An annotation as an error message names it."""
-    if _is_literal(kind):
-        return _one_of(typing.get_args(kind))
-    origin = typing.get_origin(kind) or kind
-    if origin in (tuple, list):
-        return "list"
-    if origin in (dict, collections.abc.Mapping) or dataclasses.is_dataclass(kind):
-        return "object"
-    return _NAMES.get(origin, getattr(origin, "__name__", str(origin)))
+def _record_of(kind: Any, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise _unexpected("object", value)
+    values = {}
+    for field in _record(kind):
+        if field.name in value:
+            values[field.name] = _inside("." + field.name, field.decoder, value[field.name])
+        elif field.required:
+            raise _WrongValue("missing", "." + field.name)
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise _WrongValue(str(error)) from None
 
 
-def _name_of(value: Any) -> str:
-    """The type of a value, without the value: it may be a secret."""
-    return _NAMES.get(type(value), type(value).__name__)
+def _name_of(kind: Any) -> str:
+    """A type as an error message names it, never with a value: that may be a secret."""
+    return "object" if dataclasses.is_dataclass(kind) else _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
 
 
 def _one_of(choices: Tuple[Any, ...]) -> str:
@@ -422,9 +324,7 @@ def _one_of(choices: Tuple[Any, ...]) -> str:
 
 def _shown(value: Any) -> str:
     """A short and printable form of a value from outside."""
-    if value is None:
-        return "null"
-    if isinstance(value, (dict, list, tuple)):
-        return _name_of(value)
+    if value is None or isinstance(value, (dict, list, tuple)):
+        return _name_of(type(value))
     text = ascii(value) if isinstance(value, str) else str(value)[:_MOST_SHOWN]
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"

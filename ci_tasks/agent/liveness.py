@@ -1,22 +1,22 @@
 """Whether the agent of a run lives, by what its job cannot forge: the kernel's lock on the run directory.
 
 A job may write into status.json what it likes, but cannot take away its agent's lock. So a status says how a run ended
-only when nobody has the lock any more; by then the agent has written its own. On a file system without `flock` the
-status alone has to do.
+only when the lock is free; by then the agent has written its own. On a file system without `flock` the status alone has
+to do.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import Optional
 
 from . import processes, run_directory
 from .file_lock import try_lock
 from .records import Status
 
-_TAKE_SECONDS = 5.0  # somebody who tests the lock holds it for a moment
-_REWRITE_SECONDS = 5.0  # the agent writes its status every two seconds
+_WAIT_SECONDS = 5.0  # a process that tests the lock holds it for a moment; the agent writes its status every 2 seconds
 _POLL_SECONDS = 0.05
 
 
@@ -24,16 +24,13 @@ class AgentLock:
     """The agent's own; no program that it starts inherits it."""
 
     def __init__(self, run_dir: str) -> None:
-        self._run_dir = run_dir
         self._directory: Optional[int] = None
+        with suppress(OSError):
+            self._directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def take(self) -> None:
-        try:
-            self._directory = os.open(self._run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            return
-        deadline = time.monotonic() + _TAKE_SECONDS
-        while try_lock(self._directory) is False and time.monotonic() < deadline:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while self._directory is not None and try_lock(self._directory) is False and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
     def release(self) -> None:
@@ -60,7 +57,7 @@ def is_alive(run: run_directory.RunDir, status: Status) -> bool:
 
 def read_agent_status(run: run_directory.RunDir) -> Status:
     """The status with the pid of the agent, if that lives: of one that the job has overwritten, the next."""
-    deadline = time.monotonic() + _REWRITE_SECONDS
+    deadline = time.monotonic() + _WAIT_SECONDS
     while True:
         has_agent = is_held(run.path)
         status = run_directory.read_status_if_readable(run)

@@ -11,9 +11,8 @@ import os
 import stat
 from typing import Iterable, Optional
 
+from .files import pieces_of
 from .mask import Masker
-
-_CHUNK = 1 << 20
 
 
 class RunLog:
@@ -42,17 +41,11 @@ class RunLog:
         return self._digest.hexdigest()
 
     def is_intact(self) -> bool:
-        """Whether the file has the bytes that were written, and no other. Of a device or a full disk nobody can say."""
-        if self.error is not None or not self._is_file:
-            return True
+        """Whether the file has the bytes that were written, and no other. Unknown of a device or a full disk: true."""
         digest = hashlib.sha256()
-        try:
-            with os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK), "rb") as source:
-                for chunk in iter(lambda: source.read(_CHUNK), b""):
-                    digest.update(chunk)
-        except OSError:
-            return False
-        return digest.digest() == self._digest.digest()
+        for piece in pieces_of(self._path) if self._is_file and self.error is None else ():
+            digest.update(piece)
+        return not self._is_file or self.error is not None or digest.digest() == self._digest.digest()
 
     def _write(self, data: bytes) -> None:
         while data and self.error is None:

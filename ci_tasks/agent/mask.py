@@ -24,7 +24,7 @@ NUMBER = 6  # digits: shorter numbers are not masked
 MAX_HELD = 1 << 16  # bytes; only a text made for it looks like the beginning of a secret for longer
 _MIN_ENCODED = 8  # characters of base64 that do not occur by chance
 _CONTEXT = 16  # bytes that are out already: what stands before a word decides whether it is one
-_ORDINARY = """\
+_ORDINARY = """
 auto cpu cuda debug default development docker error errors fail failed failure false github gpu info latest linux local
 localhost main master name none null offline online pass passed prod production python release root skipped slime
 staging test tests true user verl warning
@@ -35,7 +35,6 @@ ORDINARY = frozenset(_ORDINARY.split())
 _BEFORE_WORD = re.compile(
     rb"(?:\A|\W|\\[nrtbfav]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;]*m)\Z"
 )
-_QUOTES = [(double, single) for double in ('"', "&quot;") for single in ("'", "&#39;", "&#x27;", "&apos;")]
 
 
 class Masker:
@@ -44,7 +43,6 @@ class Masker:
 
     def __init__(self, values: Iterable[str], keep_length: bool = False) -> None:
         self._forms = _all_forms(tuple(sorted(set(values))))
-        self._most_held = max(MAX_HELD, *map(len, self._forms)) if self._forms else 0
         self._keep_length = keep_length
         self._text = b""  # the context, and behind it what is held
         self._out = 0  # the length of the context
@@ -63,7 +61,7 @@ class Masker:
         until = len(text) if is_end else self._beginning()
         spans = self._spans()
         until = next((start for start, end in spans if start < until < end), until)
-        if len(text) - until > self._most_held:
+        if len(text) - until > max(MAX_HELD, *map(len, self._forms)):
             until = len(text)
         shown, at = [], self._out
         for start, end in spans:
@@ -79,20 +77,19 @@ class Masker:
 
     def _spans(self) -> List[Tuple[int, int]]:
         """Where the text is secret, in order; forms that overlap are one."""
-        text, found = self._text, []
-        for form, is_word in self._forms.items():
-            at = text.find(form)
-            while at >= 0:
-                if not is_word or _stands_alone(text, at, at + len(form)):
-                    found.append((at, at + len(form)))
-                at = text.find(form, at + 1)
         spans: List[Tuple[int, int]] = []
-        for start, end in sorted(found):
+        for start, end in sorted(span for form in self._forms for span in self._places(form)):
             if spans and start < spans[-1][1]:
-                spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
-            else:
-                spans.append((start, end))
+                start, end = spans[-1][0], max(end, spans.pop()[1])
+            spans.append((start, end))
         return spans
+
+    def _places(self, form: bytes) -> Iterator[Tuple[int, int]]:
+        at = self._text.find(form)
+        while at >= 0:
+            if not self._forms[form] or _stands_alone(self._text, at, at + len(form)):
+                yield at, at + len(form)
+            at = self._text.find(form, at + 1)
 
     def _beginning(self) -> int:
         """Where what may be the beginning of a form begins. A word at the end may go on."""
@@ -113,12 +110,8 @@ def mask(values: Iterable[str], data: bytes) -> bytes:
 
 
 def mask_text(values: Iterable[str], text: str) -> str:
-    try:
-        return mask(values, _bytes(text)).decode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half of a pair, which JSON can hold
-        data = text.encode("utf-8", "replace")
-        shown = mask(values, data)
-        return text if shown == data else shown.decode("utf-8", "replace")
+    # Half of a pair, which JSON and paths can hold, passes.
+    return mask(values, text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
 def is_maskable(value: str) -> bool:
@@ -159,16 +152,17 @@ def _written(text: str) -> Iterator[bytes]:
     data, in_python = _bytes(text), repr(text)[1:-1]
     yield from (data, _bytes(in_python))
     for plain in (rb"[^A-Za-z0-9_.~-]", rb"[^A-Za-z0-9_.~/-]"):
-        for digits in (b"%%%02X", b"%%%02x"):
-            url = re.sub(plain, lambda char, digits=digits: digits % char[0][0], data)
-            yield from (url, url.replace(b"%20", b"+"))
+        url = re.sub(plain, lambda char: b"%%%02X" % char[0][0], data)
+        for escaped in (url, re.sub(rb"%..", lambda digits: digits[0].lower(), url)):
+            yield from (escaped, escaped.replace(b"%20", b"+"))
     for only_ascii in (True, False):
         shown = _bytes(json.dumps(text, ensure_ascii=only_ascii)[1:-1])
         yield from (shown, shown.replace(b"/", b"\\/"))
     for shown_text in (text, in_python):
         in_xml = shown_text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        for double, single in _QUOTES:
-            yield _bytes(in_xml.replace('"', double).replace("'", single))
+        for double in ('"', "&quot;"):
+            for single in ("'", "&#39;", "&#x27;", "&apos;"):
+                yield _bytes(in_xml.replace('"', double).replace("'", single))
 
 
 def _encoded(data: bytes) -> Iterator[bytes]:

@@ -42,17 +42,11 @@ def environ(pid: int) -> List[bytes]:
 
 
 def children(pid: int) -> List[int]:
-    directory = "%s/%d/task" % (_PROC, pid)
     found: List[int] = []
+    directory = "%s/%d/task" % (_PROC, pid)
     try:
         for thread in os.listdir(directory):
-            with open("%s/%s/children" % (directory, thread), encoding="ascii") as source:
-                found += map(int, source.read().split())
-    except FileNotFoundError:  # the process or its thread has ended, or the kernel has no such file
-        if os.path.exists("%s/%d/task/%d/children" % (_PROC, os.getpid(), os.getpid())):
-            return found
-        stats = ((child, stat(child)) for child in pids())
-        return [child for child, its in stats if its is not None and its.parent == pid]
+            found += map(int, content_of("%s/%s/children" % (directory, thread)).split())
     except OSError:
         pass
     return found

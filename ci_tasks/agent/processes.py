@@ -9,10 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import List, NamedTuple, Optional, Set
+from contextlib import suppress
+from typing import Callable, Iterable, List, NamedTuple, Optional, Set
 
 from . import proc, run_directory
 from .records import Status
+
+KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
+_EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
+_PAUSE_SECONDS = 0.005
 
 
 class Identity(NamedTuple):
@@ -23,13 +28,20 @@ class Identity(NamedTuple):
     boot_id: Optional[str]
 
 
+class KillResult(NamedTuple):
+    """The processes that were killed, and those of them that did not end."""
+
+    killed: Set[int]
+    left: List[int]
+
+
 def identity() -> Identity:
     """This process."""
     return Identity(os.getpid(), start_time(os.getpid()), proc.boot_id())
 
 
 def start_time(pid: int) -> Optional[str]:
-    """When the process started; None where it has ended."""
+    """When the process started; None if it has ended."""
     stat = proc.stat(pid)
     return stat.start if stat is not None and stat.is_alive else None
 
@@ -47,13 +59,9 @@ def is_running(process: Identity) -> bool:
 
 def orphaned_group(status: Status, run_dir: str) -> Optional[int]:
     """The process group of a job whose agent is gone, as long as it is still the job's: by now its number may belong
-    to somebody else."""
-    group = status.group
-    if group is None or status.boot_id != proc.boot_id():
-        return None
-    if not any(_in_group(pid, group) for pid in of_run(run_dir, None)):
-        return None
-    return group
+    to another process."""
+    group = status.group if status.boot_id == proc.boot_id() else None
+    return group if any(_in_group(pid, group) for pid in of_run(run_dir, None)) else None
 
 
 def of_run(run_dir: str, group: Optional[int]) -> List[int]:
@@ -65,7 +73,8 @@ def of_run(run_dir: str, group: Optional[int]) -> List[int]:
 
 def terminate(run_dir: str, group: Optional[int]) -> None:
     """SIGTERM to every process of the run."""
-    _signal(group, of_run(run_dir, group), signal.SIGTERM)
+    for pid in of_run(run_dir, group):
+        send(pid, signal.SIGTERM)
 
 
 def stop_all(run_dir: str, group: Optional[int], grace: float) -> int:
@@ -78,31 +87,32 @@ def stop_all(run_dir: str, group: Optional[int], grace: float) -> int:
 
 
 def kill_all(run_dir: str, group: Optional[int]) -> int:
-    """Kill what is left of the run; again and again, since a process may fork while it is being looked for."""
+    """Kill what is left of the run. Returns how many processes that were."""
+    return len(kill(lambda: of_run(run_dir, group)).killed)
+
+
+def kill(find: Callable[[], Iterable[int]]) -> KillResult:
+    """Kill what `find` finds until nothing is left or KILL_SECONDS have passed: a process may fork meanwhile."""
     killed: Set[int] = set()
-    for _ in range(20):
-        left = of_run(run_dir, group)
-        if not left:
-            break
+    deadline = time.monotonic() + KILL_SECONDS
+    empty = 0
+    while True:
+        left = []
+        for pid in find():  # each at once: of processes that fork and exit, the newest counts
+            left.append(pid)
+            send(pid, signal.SIGKILL)
+        empty = 0 if left else empty + 1
+        if empty == _EMPTY_PASSES or time.monotonic() > deadline:
+            return KillResult(killed, left)
+        if killed.issuperset(left):
+            time.sleep(_PAUSE_SECONDS)
         killed.update(left)
-        _signal(group, left, signal.SIGKILL)
-        time.sleep(0.02)
-    return len(killed)
 
 
-def _signal(group: Optional[int], pids: List[int], number: int) -> None:
-    if group:
-        try:
-            os.killpg(group, number)  # all in one call, so that none of them forks in between
-        except OSError:
-            pass
-    for pid in pids:
-        if _in_group(pid, group):
-            continue
-        try:
-            os.kill(pid, number)
-        except OSError:
-            pass
+def send(pid: int, number: int) -> None:
+    """Send a signal, if the process still exists and is ours."""
+    with suppress(OSError):
+        os.kill(pid, number)
 
 
 def _in_group(pid: int, group: Optional[int]) -> bool:

@@ -18,7 +18,6 @@ agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
 hang.request      -                whoever asks the agent to look at the run's processes
 artifacts/        CoreFiles        cores.json: core files, which are never copied
-                  MaskedFiles      masked.json: artifacts that held secrets
                   LeftOut          left-out.json: files that were not collected, and why
 slurm.json        SlurmJob         the host that submits the run to Slurm
 attempt.json      SlurmStart       the agent on a compute node: which process has the run
@@ -461,20 +460,25 @@ class DirectUrl:
 
 
 @dataclass(frozen=True)
-class ContainerState:
-    """A container of the run: its image, and the packages that its Python had at `taken_at`. `problem` is why they
-    are not known."""
+class Packages:
+    """What a Python had installed at `taken_at`; `problem` is why that is not known."""
 
-    name: str
-    image: str = ""
-    image_id: str = ""
-    digests: Tuple[str, ...] = ()
-    started_at: str = ""
     python: Optional[str] = None
     packages: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, DirectUrl] = field(default_factory=dict)
     taken_at: Optional[float] = None
     problem: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class ContainerState(Packages):
+    """A container of the run: its image, and the packages of its Python."""
+
+    name: str = ""
+    image: str = ""
+    image_id: str = ""
+    digests: Tuple[str, ...] = ()
+    started_at: str = ""
 
 
 @dataclass(frozen=True)
@@ -484,19 +488,14 @@ class DockerVersions:
 
 
 @dataclass(frozen=True)
-class Environment:
-    """What a run was run with. Without a container `python` and the packages are those of its steps."""
+class Environment(Packages):
+    """What a run was run with. Without a container the packages are those of its steps' Python."""
 
     kernel: Optional[str] = None
     driver: Optional[str] = None
     gpus: Tuple[GpuModel, ...] = ()
     docker: Optional[DockerVersions] = None
     containers: Tuple[ContainerState, ...] = ()
-    python: Optional[str] = None
-    packages: Mapping[str, str] = field(default_factory=dict)
-    direct: Mapping[str, DirectUrl] = field(default_factory=dict)
-    taken_at: Optional[float] = None
-    problem: Optional[str] = None
 
 
 # -- gpu.jsonl -------------------------------------------------------------------------------------------------------
@@ -566,11 +565,8 @@ def read_gpu_samples(text: str) -> List[GpuSample]:
 
 @dataclass(frozen=True)
 class CoreFile:
-    """`container` is None for one of the workspace."""
-
     path: str
     bytes: int
-    container: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -593,14 +589,6 @@ class LeftOut:
     """`more`: how many others there are."""
 
     files: Tuple[LeftOutFile, ...] = ()
-    more: int = 0
-
-
-@dataclass(frozen=True)
-class MaskedFiles:
-    """Artifacts in which, or in whose names, secrets were masked, as they are named now. `more`: how many others."""
-
-    files: Tuple[str, ...] = ()
     more: int = 0
 
 

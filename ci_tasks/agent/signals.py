@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 
 # Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
 BLOCKED_AT_START = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -16,14 +17,12 @@ class SignalPipe:
 
     def __enter__(self) -> SignalPipe:
         self.fd, self._write = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._write, False)
         self.stop_requested = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._request_stop)
-        # A handler that does nothing, since an ignored signal stays ignored in the job, which CI's is not.
-        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, _nothing)
+        # Each has a handler, since an ignored signal stays ignored in the job, which CI's is not.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, self._handle)
+        for end in (self.fd, self._write):
+            os.set_blocking(end, False)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_AT_START)
         return self
@@ -35,25 +34,21 @@ class SignalPipe:
 
     def clear(self) -> None:
         """Make `fd` unreadable until the next signal."""
-        try:
+        with suppress(BlockingIOError):
             while os.read(self.fd, 4096):
                 pass
-        except BlockingIOError:
-            pass
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until any signal."""
+        select.select([self.fd], [], [], max(0.0, seconds))
+        self.clear()
 
     def wait_for_stop(self, seconds: float) -> bool:
         """Wait so long, or until a stop is requested, and return whether one is. No other signal ends it."""
         until = time.monotonic() + seconds
-        while True:
-            self.clear()
-            left = until - time.monotonic()
-            if self.stop_requested or left <= 0:
-                return self.stop_requested
-            select.select([self.fd], [], [], left)
+        while not self.stop_requested and time.monotonic() < until:
+            self.wait(until - time.monotonic())
+        return self.stop_requested
 
-    def _request_stop(self, _number: int, _frame: object) -> None:
-        self.stop_requested = True
-
-
-def _nothing(_number: int, _frame: object) -> None:
-    pass
+    def _handle(self, number: int, _frame: object) -> None:
+        self.stop_requested = self.stop_requested or number in (signal.SIGTERM, signal.SIGINT)

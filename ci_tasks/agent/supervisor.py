@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import selectors
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import replace
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
-from . import agent_log, liveness, process_tree, processes, run_directory
+from . import agent_log, liveness, process_tree, processes
+from . import run_directory as rd
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
-from .cleanup.left_containers import remove_left_containers
+from .cleanup.remove_run import remove_left_containers
 from .client_watch import ClientDeadline
 from .codec import RecordError
 from .containers.run_containers import DaemonMonitor
 from .exit_gate import masked_record
+from .files import content_of, replace_file
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.sampler import GpuSampler
 from .hang.watcher import MAX_SECONDS as LOOK_SECONDS
 from .hang.watcher import HangWatcher, timeout_allows
 from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 from .log_file import RunLog
-from .own_files import OwnFiles
-from .records import End, Event, Plan, Status
+from .records import End, Event, EventName, Plan, Status
 from .signals import SignalPipe
 
 HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
@@ -39,16 +40,16 @@ RETRY_MINUTES = 10.0  # an agent whose daemon did not answer stays so long, to r
 RETRY_SECONDS = 10.0
 REAP_SECONDS = 10.0  # for a killed process to be gone; one that a driver or a file system holds never is
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10
-PIPE_BYTES = 1 << 18  # that the job may be ahead: the agent wakes up once for as many, where much is written
+PIPE_BYTES = 1 << 18  # that the job may be ahead: the agent wakes up once for as many, if much is written
 
 EndAndCode = Tuple[End, Optional[int]]  # how the job ended, and its exit code
 
 
 def supervise(run_dir: str, started: Callable[[], None]) -> None:
-    """Run the plan in `run_dir` to its end. Calls `started` as soon as status.json is there. Raises where the run
-    cannot start, never for what the job does: a later bug of ours ends the run as `error`."""
-    paths = run_directory.RunDir(run_dir)
-    plan = run_directory.read_record(Plan, paths.plan)
+    """Run the plan in `run_dir` to its end. Calls `started` as soon as status.json exists. Raises if the run cannot
+    start, never for what the job does: a later bug of ours ends the run as `error`."""
+    paths = rd.RunDir(run_dir)
+    plan = rd.read_record(Plan, paths.plan)
     if plan is None:
         raise RecordError(paths.plan, "", "missing")
     with SignalPipe() as signals:
@@ -58,35 +59,34 @@ def supervise(run_dir: str, started: Callable[[], None]) -> None:
 
 
 class Supervisor:
-    def __init__(self, paths: run_directory.RunDir, plan: Plan, log: RunLog, signals: SignalPipe) -> None:
+    def __init__(self, paths: rd.RunDir, plan: Plan, log: RunLog, signals: SignalPipe) -> None:
         self.paths, self.plan, self.log, self.signals = paths, plan, log, signals
         self.timeout = plan.timeout_minutes * 60
         self.stall = plan.stall_minutes * 60
         self._secrets = secret_values(plan)
         self.started_at = time.time()
-        me = processes.identity()
         self.status = Status(
-            run_directory.STATE_RUNNING,
+            rd.STATE_RUNNING,
             started_at=self.started_at,
-            pid=me.pid,
-            pid_start=me.pid_start,
-            boot_id=me.boot_id,
             secrets=given_secrets(plan),
             shell=shell_variables(),
+            **processes.identity()._asdict(),
         )
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
-        self.stalled = False
-        self.longest_silence = 0.0  # seconds
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan, lambda: signals.stop_requested)
         self.gpus = GpuSampler(
             paths, plan, lambda: self.status.gpu_uuids, lambda: self.cleanup.environment.container_ids
         )
-        self.files, self.lock = OwnFiles(paths), liveness.AgentLock(paths.path)
+        self.lock = liveness.AgentLock(paths.path)
+        # What a job of the same account could change, and must not: it is noticed.
+        inputs = (paths.plan, paths.script, paths.agent, paths.adapter)
+        self._own_files: Dict[str, bytes] = {path: content_of(path, rd.LARGEST) for path in inputs}
         self.client = ClientDeadline(paths.path, plan.client_seconds)
         self.hang = HangWatcher(paths, lambda text: agent_log.log_traceback(paths.path, "hang", RuntimeError(text)))
         self.left: List[int] = []  # processes that could not be killed
         self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
+        self.selector = selectors.DefaultSelector()
 
     def run(self, started: Callable[[], None]) -> None:
         agent_log.watch_threads(self.paths.path)
@@ -95,13 +95,15 @@ class Supervisor:
         self._write_status()  # a run without a status does not start
         started()
         self.daemon.start()
-        self._event(Event(_now(), "started"))
+        self._event("started")
         for name in unmasked_secrets(self.plan):
             self.log.write(b"ci-tasks: %s is too short or too common a word to be masked\n" % name.encode())
-        end: End = run_directory.END_ERROR
+        end: End = rd.END_ERROR
         code: Optional[int] = None
         try:
             end, code = self._execute()
+        except ResourcesUnavailable as reason:
+            end, code = self._blocked(str(reason))
         except Exception as error:  # whatever it is, the run must end, with a status and without processes
             self.status = replace(self.status, error=str(error) if isinstance(error, OSError) else repr(error))
             agent_log.log_traceback(self.paths.path, "the job's supervisor", error)
@@ -109,83 +111,67 @@ class Supervisor:
         self._finish(end, code)
 
     def _execute(self) -> EndAndCode:
-        ended = self._wait_for_resources()
-        if ended is not None:
-            return ended
-        with self._start() as job, selectors.DefaultSelector() as selector:
-            assert job.stdout is not None
-            selector.register(job.stdout, selectors.EVENT_READ)
-            selector.register(self.signals.fd, selectors.EVENT_READ)
-            end = self._watch(selector, job)
-            why_blocked = self._why_blocked() if end == run_directory.END_TIMEOUT else None
-            if end == run_directory.END_EXIT:
-                self._drain(selector, job)
-            else:
-                self._terminate(selector, job)
-            self._kill()
-            self._drain(selector, job)
-            code = _reap(job)
-            return self._blocked(why_blocked) if why_blocked else (end, code)
-
-    def _wait_for_resources(self) -> Optional[EndAndCode]:
-        """Wait until the job may start. Returns None, or how the run ends where it may not."""
+        """Wait until the job may start, run it, and end all of its processes."""
         deadline = self.began + self.timeout
-        try:
+        self._poll_resources()
+        while not self.resources.are_ready:
+            if self.signals.stop_requested:
+                self._event(rd.END_CANCELLED)
+                return rd.END_CANCELLED, None
+            if time.monotonic() >= deadline:
+                raise ResourcesUnavailable(self._timeout_reason())
+            self.signals.wait(min(self.resources.next_poll_at, deadline) - time.monotonic())
             self._poll_resources()
-            while not self.resources.are_ready:
-                if self.signals.stop_requested:
-                    self._event(Event(_now(), run_directory.END_CANCELLED))
-                    return run_directory.END_CANCELLED, None
-                now = time.monotonic()
-                if now >= deadline:
-                    raise ResourcesUnavailable(self._timeout_reason(self.resources.waiting))
-                select.select([self.signals.fd], [], [], max(0.0, min(self.resources.next_poll_at, deadline) - now))
-                self.signals.clear()
-                self._poll_resources()
-        except ResourcesUnavailable as reason:
-            return self._blocked(str(reason))
         self.last_output = time.monotonic()
-        return None
+        job = self._start()
+        end = self._watch(job, deadline)
+        why_blocked = self._why_blocked() if end == rd.END_TIMEOUT else None
+        if end == rd.END_EXIT:
+            self._drain(job)
+        else:
+            self._terminate(job)
+        self._kill()
+        self._drain(job)
+        assert job.stdout is not None
+        job.stdout.close()
+        code = _reap(job)
+        return self._blocked(why_blocked) if why_blocked else (end, code)
 
     def _why_blocked(self) -> Optional[str]:
-        """Why the job could not end in time, where that is not its own doing."""
+        """Why the job could not end in time, if that is not its own doing."""
         if self.resources.waiting:
-            return self._timeout_reason(self.resources.waiting)
-        silent = self.daemon.silent_seconds
-        if silent:
-            values = (self.daemon.runtime, silent, self.timeout / 60)
-            return "%s has not answered for %.0f s; timeout after %g min" % values
-        return None
+            return self._timeout_reason()
+        values = (self.daemon.runtime, self.daemon.silent_seconds, self.timeout / 60)
+        return "%s has not answered for %.0f s; timeout after %g min" % values if values[1] else None
 
-    def _timeout_reason(self, waiting: List[str]) -> str:
-        return "waited for %g min: %s" % (self.timeout / 60, "; ".join(waiting) or "nothing is known of the GPUs")
+    def _timeout_reason(self) -> str:
+        waiting = "; ".join(self.resources.waiting) or "nothing is known of the GPUs"
+        return "waited for %g min: %s" % (self.timeout / 60, waiting)
 
     def _blocked(self, reason: str) -> EndAndCode:
-        line = "%s%s%s\n" % ("\n" if self.log.bytes else "", run_directory.BLOCKED, " ".join(reason.split()))
+        line = "%s%s%s\n" % ("\n" if self.log.bytes else "", rd.BLOCKED, " ".join(reason.split()))
         self.log.write(line.encode("utf-8", "backslashreplace"))
-        return run_directory.END_EXIT, run_directory.EXIT_BLOCKED
+        return rd.END_EXIT, rd.EXIT_BLOCKED
 
     def _poll_resources(self) -> None:
-        """Put the state of the resources on record; at once where it changes what the run does."""
+        """Put the state of the resources on record; at once if it changes what the run does."""
         self.resources.poll()
         before, now = self.status, time.monotonic()
         queued = before.queue_seconds + (now - self.last_poll if before.waiting else 0.0)
         self.last_poll, waiting = now, tuple(self.resources.waiting)
-        phase = self.resources.phase
-        if (waiting, phase, queued) != (before.waiting, before.phase, before.queue_seconds):
-            self.status = replace(before, waiting=waiting, phase=phase, queue_seconds=queued)
+        self.status = replace(before, waiting=waiting, phase=self.resources.phase, queue_seconds=queued)
         if self.resources.gpu_ids is not None and before.gpu_ids is None:
             ids = tuple(self.resources.gpu_ids)
             self.status = replace(self.status, gpu_ids=ids, gpu_uuids=tuple(self.resources.gpu_uuids))
-            self._event(Event(_now(), "gpus", ids=ids))
+            self._event("gpus", ids=ids)
         if self.status.phase != before.phase and waiting:
-            self._event(Event(_now(), "waiting", reasons=waiting))
+            self._event("waiting", reasons=waiting)
         changed = (self.status.phase, self.status.gpu_ids) != (before.phase, before.gpu_ids)
         if changed or now >= self.last_heartbeat + HEARTBEAT_SECONDS:
             self._heartbeat()
 
-    def _start(self) -> _Job:
-        job = _Job(
+    def _start(self) -> "subprocess.Popen[bytes]":
+        job = subprocess.Popen(
             ["bash", self.paths.script],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -196,67 +182,66 @@ class Supervisor:
             pass_fds=self.resources.descriptors,
         )
         assert job.stdout is not None
-        _widen(job.stdout.fileno())
+        with suppress(OSError):  # this user has no room for more
+            fcntl.fcntl(job.stdout, F_SETPIPE_SZ, PIPE_BYTES)
+        self.selector.register(job.stdout, selectors.EVENT_READ)
+        self.selector.register(self.signals.fd, selectors.EVENT_READ)
         self.status = replace(self.status, group=job.pid)
         self._heartbeat()
         self.cleanup.environment.begin()
         self.gpus.start()
         return job
 
-    def _watch(self, selector: selectors.BaseSelector, job: _Job) -> End:
+    def _watch(self, job: "subprocess.Popen[bytes]", deadline: float) -> End:
         """Wait until the job has ended, or has to. A job that ended meanwhile was neither cancelled nor timed out."""
-        deadline = self.began + self.timeout
-        while not _has_ended(job):
-            if self.signals.stop_requested or time.monotonic() >= deadline:
-                if self.signals.stop_requested:
-                    self._event(Event(_now(), run_directory.END_CANCELLED))
-                    return run_directory.END_CANCELLED
-                self._event(Event(_now(), run_directory.END_TIMEOUT))
-                self._finish_look(selector, job)
-                return run_directory.END_TIMEOUT
+        # It is not reaped: as long as it is a zombie, its process group's number can be no other's.
+        while os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if self.signals.stop_requested:
+                self._event(rd.END_CANCELLED)
+                return rd.END_CANCELLED
+            if time.monotonic() >= deadline:
+                self._event(rd.END_TIMEOUT)
+                until = time.monotonic() + LOOK_SECONDS  # a look at the processes ends before they are ended
+                while self.hang.is_looking and time.monotonic() < until and not self.signals.stop_requested:
+                    self._pump(job, time.monotonic() + POLL_SECONDS)
+                    self.hang.poll()
+                return rd.END_TIMEOUT
             if timeout_allows(self.timeout):
                 self.hang.look_before(deadline)
-            self._pump(selector, job, deadline)
-        return run_directory.END_EXIT
+            self._pump(job, deadline)
+        return rd.END_EXIT
 
-    def _finish_look(self, selector: selectors.BaseSelector, job: _Job) -> None:
-        """A look at the processes ends before they are."""
-        until = time.monotonic() + LOOK_SECONDS
-        while self.hang.is_looking and time.monotonic() < until and not self.signals.stop_requested:
-            self._pump(selector, job, time.monotonic() + POLL_SECONDS)
-            self.hang.poll()
-
-    def _terminate(self, selector: selectors.BaseSelector, job: _Job) -> None:
+    def _terminate(self, job: "subprocess.Popen[bytes]") -> None:
         """SIGTERM, then the grace period. What the job prints meanwhile is logged: a full pipe would block it."""
         self.resources.stop_waiting()
         processes.terminate(self.paths.path, job.pid)
         deadline = time.monotonic() + self.plan.grace_seconds
         while time.monotonic() < deadline and processes.of_run(self.paths.path, job.pid):
-            self._pump(selector, job, time.monotonic() + POLL_SECONDS)
+            self._pump(job, time.monotonic() + POLL_SECONDS)
 
-    def _drain(self, selector: selectors.BaseSelector, job: _Job) -> None:
+    def _drain(self, job: "subprocess.Popen[bytes]") -> None:
         """Log what is still in the pipe; processes that outlive the script get a moment."""
         deadline = time.monotonic() + DRAIN_SECONDS
-        while job.stdout in [key.fileobj for key in selector.get_map().values()] and time.monotonic() < deadline:
-            self._pump(selector, job, deadline)
+        while time.monotonic() < deadline and len(self.selector.get_map()) == 2:  # the pipe is open
+            self._pump(job, deadline)
 
     def _kill(self) -> None:
         # The clients of docker first: one of them could start a container after the others were stopped.
         killed = processes.kill_all(self.paths.path, self.status.group)
         if self.daemon.silent_seconds:
-            self.cleanup.expect_no_answer()
-        call_with_heartbeat(self.cleanup.stop, self._heartbeat, HEARTBEAT_SECONDS)
+            self.cleanup.containers.expect_no_answer()
+        self._while_beating(self.cleanup.containers.stop)  # they and their files stay, for their logs
         # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
-        result = process_tree.kill_job(self.status.group)
+        result = process_tree.kill_job()
         killed, self.left = killed + len(result.killed), result.left
         if killed:
-            self._event(Event(_now(), "killed", killed=killed))
+            self._event("killed", killed=killed)
 
-    def _pump(self, selector: selectors.BaseSelector, job: _Job, until: float) -> None:
+    def _pump(self, job: "subprocess.Popen[bytes]", until: float) -> None:
         """Wait for output or a signal until something else is due; move the output into the log."""
-        stall = self.last_output + self.stall if not self.stalled else until
+        stall = until if self.status.stalled else self.last_output + self.stall
         due = min(until, self.last_heartbeat + HEARTBEAT_SECONDS, stall, self.resources.next_poll_at)
-        for key, _ in selector.select(max(0.0, due - time.monotonic())):
+        for key, _ in self.selector.select(max(0.0, due - time.monotonic())):
             if key.fileobj is not job.stdout:
                 self.signals.clear()
                 process_tree.reap_orphans(self.status.group)
@@ -267,7 +252,7 @@ class Supervisor:
                 self.resources.read_output(chunk)
                 self._note_output()
             else:
-                selector.unregister(key.fileobj)
+                self.selector.unregister(key.fileobj)
         self._poll_resources()
         self._check_stall()
 
@@ -275,43 +260,43 @@ class Supervisor:
         if self.hang.is_looking:
             return  # torch says that it writes its flight recorder, for which it was asked
         self.last_output = time.monotonic()
-        if self.stalled:
-            self.stalled = False
-            self._event(Event(_now(), "resumed"))
+        if self.status.stalled:
+            self.status = replace(self.status, stalled=False)
+            self._event("resumed")
 
     def _check_stall(self) -> None:
         if self.resources.waiting:
             self.last_output = time.monotonic()  # a job that waits for GPUs is silent with good reason
         silent = time.monotonic() - self.last_output
-        self.longest_silence = max(self.longest_silence, silent)
+        if silent > self.status.longest_silence:
+            self.status = replace(self.status, longest_silence=round(silent, 1))
         self.hang.look_at_silence(self.last_output, silent, self.plan.hang_minutes * 60)
-        if not self.stalled and time.monotonic() >= self.last_output + self.stall:
-            self.stalled = True
-            self._event(Event(_now(), "stalled", minutes=self.stall / 60))
+        if not self.status.stalled and silent >= self.stall:
+            self.status = replace(self.status, stalled=True)
+            self._event("stalled", minutes=self.stall / 60)
 
     def _finish(self, end: End, code: Optional[int]) -> None:
         # Not the clock's time, which may have been set meanwhile: a run takes as long as it takes.
         ended_at = self.started_at + time.monotonic() - self.began
         self.hang.close()
         self.resources.close()
-        call_with_heartbeat(self.gpus.close, self._heartbeat, HEARTBEAT_SECONDS)
+        self._while_beating(self.gpus.close)
         self.log.close()
-        if not call_with_heartbeat(self.log.is_intact, self._heartbeat, HEARTBEAT_SECONDS):
-            self.files.note(self.paths.log)
-        self._event(Event(_now(), "ended", end=end, exit_code=code))
+        if self._while_beating(self.log.is_intact) is False:
+            self._note_changed(self.paths.log)
+        self._event("ended", end=end, exit_code=code)
         self.status = replace(self.status, phase="collecting")
-        succeeded = end == run_directory.END_EXIT and code == 0
+        succeeded = end == rd.END_EXIT and code == 0
         self.signals.stop_requested = False  # it was the job's; another one is ours
-        cleaned = (
-            call_with_heartbeat(lambda: self.cleanup.finish(succeeded), self._heartbeat, HEARTBEAT_SECONDS)
-            or CleanupResult()
-        )
+        cleaned = self._while_beating(lambda: self.cleanup.finish(succeeded)) or CleanupResult()
         self.daemon.close()
         process_tree.kill_everything()
-        self.files.check()
+        for path, content in self._own_files.items():
+            if content_of(path, rd.LARGEST) != content:
+                self._note_changed(path)
         self.status = replace(
             self.status,
-            state=run_directory.STATE_ENDED,
+            state=rd.STATE_ENDED,
             phase="ended",
             end=end,
             exit_code=code,
@@ -322,7 +307,7 @@ class Supervisor:
             masked=cleaned.masked,
             left=(*cleaned.left, *self._processes_left()),
         )
-        # The end must be on record even where the disk was full a moment ago.
+        # The end must be on record even if the disk was full a moment ago.
         for _ in range(60):
             if self._heartbeat():
                 break
@@ -348,9 +333,17 @@ class Supervisor:
         before, silent = self.status.daemon_silent_seconds, round(self.daemon.silent_seconds, 1)
         self.status = replace(self.status, daemon_silent_seconds=silent)
         if silent and not before:
-            self._event(Event(_now(), "daemon silent", minutes=silent / 60))
+            self._event("daemon silent", minutes=silent / 60)
         elif before and not silent:
-            self._event(Event(_now(), "daemon answers", minutes=before / 60))
+            self._event("daemon answers", minutes=before / 60)
+
+    def _note_changed(self, path: str) -> None:
+        name = os.path.relpath(path, self.paths.path)
+        if name not in self.status.changed:
+            self.status = replace(self.status, changed=(*self.status.changed, name))
+
+    def _while_beating(self, work: Callable[[], rd.T]) -> Optional[rd.T]:
+        return call_with_heartbeat(work, self._heartbeat, HEARTBEAT_SECONDS)
 
     def _heartbeat(self) -> bool:
         self.last_heartbeat = time.monotonic()
@@ -367,53 +360,31 @@ class Supervisor:
         return True
 
     def _write_status(self) -> None:
-        self.files.check_status()
+        written = self._own_files.get(self.paths.status)
+        if written is not None and content_of(self.paths.status, rd.LARGEST) != written:
+            self._note_changed(self.paths.status)
         self.status = replace(
             self.status,
             sequence=self.status.sequence + 1,
             heartbeat_at=time.time(),
             log_bytes=self.log.bytes,
             log_error=self.log.error,
-            stalled=self.stalled,
-            longest_silence=round(self.longest_silence, 1),
-            changed=self.files.changed,
         )
-        self.files.write_status(masked_record(self.status, self._secrets))
+        content = rd.record_bytes(masked_record(self.status, self._secrets))
+        replace_file(self.paths.status, content)
+        self._own_files[self.paths.status] = content
 
-    def _event(self, event: Event) -> None:
+    def _event(self, name: EventName, **facts: object) -> None:
+        event = masked_record(Event(round(time.time(), 3), name, **facts), self._secrets)  # type: ignore[arg-type]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe does not block it
         try:
-            self.files.add_event(masked_record(event, self._secrets))
+            with os.fdopen(os.open(self.paths.events, flags, 0o666), "wb") as out:
+                out.write(event.line().encode())
         except OSError as error:
             self.log.error = self.log.error or "events could not be written: %s" % error.strerror
 
 
-def _now() -> float:
-    return round(time.time(), 3)
-
-
-class _Job(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 has no Popen[bytes] outside of annotations
-    """A process whose `with` block does not wait for its end: the run is over even where the kernel keeps it."""
-
-    def __exit__(self, *_: object) -> None:
-        if self.stdout is not None:
-            self.stdout.close()
-
-
-def _widen(pipe: int) -> None:
-    try:
-        fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:  # another system, or this user has no room for more
-        pass
-
-
-def _has_ended(job: _Job) -> bool:
-    """Without reaping it: as long as it is a zombie, its process group's number can be nobody else's."""
-    if hasattr(os, "waitid"):
-        return os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    return job.poll() is not None
-
-
-def _reap(job: _Job) -> Optional[int]:
+def _reap(job: "subprocess.Popen[bytes]") -> Optional[int]:
     """The exit code as a shell gives it; None for a process that cannot be killed."""
     try:
         code = job.wait(REAP_SECONDS)

@@ -67,7 +67,7 @@ def _send(connection: ReconnectingConnection, program: Path, name: str) -> None:
     if not is_like_ours or name in outputs["tools"].out.split():
         return
     chunks = _compressed(program.read_bytes())
-    connection.channel().post_bytes(StoreProgram("py-spy-", name.removeprefix(PY_SPY)), chunks).wait()
+    connection.channel().post(StoreProgram("py-spy-", name.removeprefix(PY_SPY)), pack=chunks).wait()
 
 
 def _compressed(content: bytes) -> Iterator[bytes]:

@@ -1,26 +1,46 @@
-"""A run on another host, as those who send it, watch it and bring it home speak of it."""
+"""A run on another host, and its files here: the same bytes, less the secrets that its host did not mask.
+
+`remote.json` beside them says where the run is, and whether everything of it is here. One process at a time may write
+the files; others read them, as they would a local run's.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import shutil
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
 
+from ci_tasks import known_secrets
+from ci_tasks.agent.exit_gate import mask_run, masked_record
+from ci_tasks.agent.file_lock import try_lock
+from ci_tasks.agent.job_environment import given_secrets
+from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart, RemoteLocation
-from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
+from ci_tasks.agent.serving import bundle
+from ci_tasks.agent.serving.messages import RunUpdate
 from ci_tasks.config import HostSpec
-from ci_tasks.hosts.mirror import MirroredFiles, RunHere, RunMirror
 from ci_tasks.records import Plan
+
+if TYPE_CHECKING:
+    from ci_tasks.hosts.channel import Channel
 
 SENDING, WATCHING, FETCHING, CLEARING, DONE = "sending", "running", "fetching", "clearing", "done"
 CANCEL, KILL = "cancel", "kill"
+MAX_LOG_BYTES = 1 << 35  # of a log that is kept here
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class CodePack:
-    """A part of the code: `make(have)` gives its objects less those of the trees that the host has; `sent` is called
-    when it is there."""
+    """A part of the code: `build(known)` gives its objects less those of the trees that the host has; `mark_sent` is
+    called when it is there."""
 
     tree: str
     build: Callable[[Sequence[str]], Iterable[bytes]]
@@ -43,16 +63,16 @@ class RemoteRun:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_here: bool = False
     keep_remote: bool = False  # its directory there is not cleared away at the end
-    keep_shared_files: bool = False  # with rows that may be yet to come; whoever began them clears that away
+    keep_shared_files: bool = False  # rows that use them may follow; the command clears them away at its end
     phase: str = SENDING
     aborted: tuple[str, str] | None = None  # status and reason of a run that has no end of its own here
     warning: str = ""  # what a person should know although the run has its end
-    mirror: RunMirror | RunHere | None = None
+    mirror: RunHere | None = None
     lock: MirroredFiles | None = None
     key: int = 0
+    thread: threading.Thread | None = None
+    sent_on: list[Channel] = field(default_factory=list)
     cancel_requested: str = ""  # CANCEL or KILL
-    cancel_sent: str = ""
-    was_sent: bool = False  # the host may have heard of it
     code_resent: bool = False
     refetched: bool = False
     detached: bool = False
@@ -62,12 +82,164 @@ class RemoteRun:
         """Whether everything that is to come of the run is here."""
         return self.phase in (CLEARING, DONE)
 
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether the host may have heard of it: a host that refuses our greeting handles no request."""
+        return self.phase != SENDING or any(not channel.was_refused for channel in self.sent_on)
+
 
 def write_remote_location(run: RunDir, spec: HostSpec, directory: str, *, adopted: bool = False) -> None:
-    """Note in the mirror where the run is, before anything is sent: whoever comes later finds it. An adopted one was
-    begun by somebody else, who will want to bring it home as well."""
+    """Note where the run is, before anything is sent: a later command finds it. An adopted one was started by another
+    client, which will want to fetch it as well."""
     os.makedirs(run.path, exist_ok=True)
     where = RemoteLocation(
         spec.name, spec.kind, spec.address, spec.workspace, directory, adopted=adopted, persist=spec.persist
     )
     write_record(run.remote, where)
+
+
+def update_location(run: RunDir, **changes: Any) -> None:
+    """`complete`: nothing of the run is to be fetched any more. `clock_ahead`: of the clock that its times are from."""
+    record = read_remote(run)
+    if record is not None and replace(record, **changes) != record:
+        write_record(run.remote, replace(record, **changes))
+
+
+class MirroredFiles:
+    """The right to write the files of a run of another host, until it is released."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def release(self) -> None:
+        os.close(self._handle)
+
+
+def lock_mirror(run: RunDir) -> MirroredFiles | None:
+    """None if another process has it."""
+    handle = os.open(os.path.join(run.path, "mirror.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if try_lock(handle) is False:
+        os.close(handle)
+        return None
+    return MirroredFiles(handle)
+
+
+class RunHere:
+    """A run of this machine, whose files are here already. `error` is why nothing more can be kept here, `has_status`
+    whether the host has said anything of the run yet. What comes of it may raise OSError."""
+
+    offset = 1 << 62  # of its log, of which nothing is to be sent
+
+    def __init__(self, run: RunDir) -> None:
+        self.run, self.error, self.status = run, "", read_status(run)
+        self.gone = self.has_status = False
+        self.ended = threading.Event()
+
+    def update_status(self, update: RunUpdate) -> None:
+        """A status of the run, or its end. An agent that is gone without an end is noted in the status here."""
+        if update.problem:
+            self.fail(f"cannot take what came: {update.problem}")
+        if update.status is None or self.error:
+            return
+        self.gone = update.gone
+        self._take_status(update)
+        self.has_status = True
+        if update.over:
+            self.ended.set()
+
+    def _take_status(self, update: RunUpdate) -> None:
+        assert update.status is not None
+        self.status = update.status
+
+    def write_log(self, offset: int, chunk: bytes) -> None:
+        """Bytes of the log from `offset`; what is here already is not written twice."""
+
+    def fail(self, why: str) -> None:
+        """Nothing more can be kept here."""
+        self.error = self.error or why
+        self.ended.set()
+
+    def close(self) -> None:
+        pass
+
+
+class RunMirror(RunHere):
+    """A run of another host: takes what comes over the link."""
+
+    def __init__(self, run: RunDir) -> None:
+        super().__init__(run)
+        known_secrets.add_variables(read_plan(run).secrets)
+        self._secrets = known_secrets.values()
+        self._log: int | None = None
+        self._writing = threading.RLock()  # the run's own thread may start the log again
+        self._open()
+
+    def _open(self) -> None:
+        self.offset, self._digest = 0, hashlib.sha256()
+        # A mask is as long as what it hides, so that an offset here is one of the log there.
+        self._masker = Masker(self._secrets, keep_length=True)
+        # Appended to: if it is cut here, it gets too short, which is noticed, and no hole, which is not.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._log = os.open(self.run.log, flags, 0o600)
+        while chunk := os.read(self._log, _CHUNK):
+            self._digest.update(chunk)
+            self.offset += len(chunk)
+
+    def write_log(self, offset: int, chunk: bytes) -> None:
+        with self._writing:
+            if offset > self.offset or self.error or self._log is None:
+                return  # a gap, which only a fault of ours makes: the end does not match and asks for everything again
+            chunk = chunk[self.offset - offset :]
+            if self.offset + len(chunk) > MAX_LOG_BYTES:
+                self.fail(f"the log is longer than {MAX_LOG_BYTES >> 30} GiB")
+                return
+            self._digest.update(chunk)
+            self.offset += len(chunk)
+            self._append(self._masker.feed(chunk))
+
+    def _append(self, data: bytes) -> None:
+        while data and self._log is not None:
+            data = data[os.write(self._log, data) :]
+
+    def _take_status(self, update: RunUpdate) -> None:
+        assert update.status is not None
+        self.status = masked_record(replace(update.status, gone=update.gone), self._secrets)
+        write_record(self.run.status, self.status)
+
+    def is_complete(self) -> bool:
+        """Whether the log here is the log there, after its end. An agent that is gone cannot say, nor one whose
+        disk was full."""
+        with self._writing:
+            self._append(self._masker.flush())
+        if self._log is not None and os.fstat(self._log).st_size != self.offset:
+            return False  # it was cut or lengthened here
+        return self.gone or self.status.log_sha256 in (None, self._digest.hexdigest())
+
+    def restart_log(self) -> None:
+        """Forget the log: it comes from its beginning once more."""
+        with self._writing:
+            self.ended.clear()
+            self.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.run.log)
+            self._open()
+
+    def unpack_artifacts(self, spool: Any) -> None:
+        """Store the small files and artifacts of a bundle. Raises BundleError, OSError."""
+        bundle.unpack(spool, self.run.path)
+        old = mask_run(self.run, self._secrets, has_secrets=bool(given_secrets(read_plan(self.run))))
+        if old:
+            shutil.rmtree(old)
+
+    def finish(self) -> None:
+        """All of it is here. A record from before, when it could not be fetched, is not its end."""
+        self.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.run.record)
+        update_location(self.run, complete=True)
+
+    def close(self) -> None:
+        with self._writing:
+            if self._log is not None:
+                os.close(self._log)
+                self._log = None

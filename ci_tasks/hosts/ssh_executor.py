@@ -27,9 +27,8 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts import host_cache
 from ci_tasks.hosts.executor import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
 from ci_tasks.hosts.host_snapshot import RemoteSnapshot, take_host_snapshot
-from ci_tasks.hosts.mirror import lock_mirror
 from ci_tasks.hosts.remote_host import open_remote_host, run_state
-from ci_tasks.hosts.remote_run import CANCEL, KILL, CodePack, RemoteRun, write_remote_location
+from ci_tasks.hosts.remote_run import CANCEL, KILL, CodePack, RemoteRun, lock_mirror, write_remote_location
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED, Plan
 from ci_tasks.results import store

@@ -1,4 +1,4 @@
-"""How a host is reached: who talks to it gets a plain socket to a command that runs there."""
+"""How a host is reached: its user gets a plain socket to a command that runs there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 from typing import Any, Protocol
 
 from ci_tasks.errors import Blocked
 
 _CHUNK = 1 << 18
-_END_S = 5.0
+_END_S = 5.0  # for commands of this machine to end with their sockets
 
 
 class LinkDied(Blocked):
@@ -20,26 +21,25 @@ class LinkDied(Blocked):
 
 
 class Transport(Protocol):
-    python: str  # what starts the agent
+    """`python` starts the agent. `is_server_running`: an earlier client left the command of the last socket running."""
+
+    python: str
 
     @property
-    def is_server_running(self) -> bool:
-        """Whether the command of the last socket runs already, left by an earlier client."""
-        ...
+    def is_server_running(self) -> bool: ...
 
     def open(self, command: str) -> socket.socket:
-        """Begin a command in the host's login shell; what it writes, errors too, comes through the socket. Raises
+        """Start a command in the host's login shell; what it writes, errors too, comes through the socket. Raises
         LinkDied, Blocked, UsageError."""
         ...
 
     def close(self) -> None:
-        """Never blocks, however the connection is."""
+        """Never blocks for long, however the connection is."""
         ...
 
 
 def relay(sock: socket.socket, channel: Any) -> None:
     """Copy both ways between a socket and a channel (`recv`, `sendall`, `close`) until either has ended."""
-    import threading
 
     def up() -> None:
         with contextlib.suppress(Exception):
@@ -49,22 +49,15 @@ def relay(sock: socket.socket, channel: Any) -> None:
             channel.close()
 
     threading.Thread(target=up, daemon=True, name="ci-tasks relay").start()
-    has_gone = False
-    try:
+    with contextlib.suppress(OSError, EOFError):  # the connection has gone
         while chunk := channel.recv(_CHUNK):
-            try:
-                if not has_gone:
-                    sock.sendall(chunk)
-            except OSError:
-                has_gone = True  # what the client has sent before is still on its way up
-    except (OSError, EOFError):  # the connection has gone
-        pass
-    finally:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(Exception):
-            channel.close()
-        sock.close()
+            with contextlib.suppress(OSError):  # the client has gone; what it sent before is still on its way up
+                sock.sendall(chunk)
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(Exception):
+        channel.close()
+    sock.close()
 
 
 class LocalTransport:
@@ -73,28 +66,21 @@ class LocalTransport:
     is_server_running, python = False, shlex.quote(sys.executable)
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._waiting: list[threading.Thread] = []
 
     def open(self, command: str) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                process = subprocess.Popen(
-                    ["/bin/sh", "-c", command],
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=theirs.fileno(),
-                    start_new_session=True,
-                )
+                end, shell = theirs.fileno(), ["/bin/sh", "-c", command]
+                process = subprocess.Popen(shell, stdin=end, stdout=end, stderr=end, start_new_session=True)
             except OSError as error:
                 ours.close()
                 raise Blocked(f"the agent cannot be started: {error.strerror}") from None
-        self._processes.append(process)
+        self._waiting.append(threading.Thread(target=process.wait, daemon=True, name="ci-tasks agent"))
+        self._waiting[-1].start()
         return ours
 
     def close(self) -> None:
-        for process in self._processes:
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.returncode = 0  # it ends by itself: no wait and no warning
+        for thread in self._waiting:
+            thread.join(_END_S)

@@ -12,10 +12,10 @@ from ci_tasks.planning.runners import runner_deviations
 from ci_tasks.planning.steps import PlannedSteps, version_matches
 from ci_tasks.records import Checkout, Deviation
 from ci_tasks.workflow.context import ASSUMED, EventContext
-from ci_tasks.workflow.expressions import Unknown, shown, unknowns
 from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.naming import leaves
 from ci_tasks.workflow.resolve import Resolver
+from ci_tasks.workflow.values import Unknown, shown, unknowns
 
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
 _GITHUB_MINUTES = 360

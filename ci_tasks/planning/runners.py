@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
 from ci_tasks.records import Deviation
-from ci_tasks.workflow.expressions import unknowns
 from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.resolve import Resolver
 from ci_tasks.workflow.runner import labels
+from ci_tasks.workflow.values import unknowns
 
 _ARM = re.compile(r"(.*[-_.])?(arm|arm64|aarch64)([-_.].*)?", re.IGNORECASE)
 

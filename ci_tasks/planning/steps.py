@@ -29,11 +29,11 @@ from ci_tasks.planning.expression_references import depends_on_matrix, expressio
 from ci_tasks.planning.pip_commands import pip_installs, uses_pip, with_index
 from ci_tasks.planning.runners import architecture
 from ci_tasks.records import Deviation
-from ci_tasks.workflow.expressions import JobStatus, OpenObject, Value
+from ci_tasks.workflow.expressions import FAILURE, SUCCESS
 from ci_tasks.workflow.model import Job, Step
 from ci_tasks.workflow.naming import label_of, matches_job
-from ci_tasks.workflow.resolve import Resolver
-from ci_tasks.workflow.unknown_values import UnknownValueError
+from ci_tasks.workflow.resolve import Resolver, UnknownValueError
+from ci_tasks.workflow.values import OpenObject, Value
 
 _SHELLS = {
     None: ("bash", "-e", "{0}"),
@@ -44,7 +44,6 @@ _SHELLS = {
 _WITHOUT_EFFECT = ("actions/cache", "actions/upload-artifact")
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _ALMOST = 0.75  # how alike two names are of which one is misspelt
-_FAILED = JobStatus(success=False, failure=True)
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class _StepsPlanner:
         if step.action:
             self.sources.append(step)
             # Whether one of its steps runs after a failure, its own `if` says.
-            if any(resolve.condition(step.condition, status, step=step) for status in (JobStatus(), _FAILED)):
+            if any(resolve.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE)):
                 self.add(step.action.steps, resolve.of_action(step))
         elif step.uses:
             version, named = _equivalent(step, resolve)
@@ -262,7 +261,7 @@ def _not_run(step: Step) -> Deviation:
 
 def _equivalent(step: Step, resolve: Resolver) -> tuple[str | None, list[Deviation]]:
     """What stands here for an action: (a Python version it sets up, deviations)."""
-    if not any(resolve.condition(step.condition, status, step=step) for status in (JobStatus(), _FAILED)):
+    if not any(resolve.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE)):
         return None, []
     action = (step.uses or "").split("@")[0]
     if action in (CHECKOUT, SETUP_PYTHON):
@@ -286,7 +285,7 @@ def _unsupported(step: Step, resolve: Resolver, message: str) -> WorkflowError:
 
 def _run_step(step: Step, job: Job, resolve: Resolver) -> PlannedStep:
     inner = resolve.with_env({**resolve.contexts["env"], **resolve.values(step.env, step=step)})
-    runs = [inner.condition(step.condition, status, step=step) for status in (JobStatus(), _FAILED)]
+    runs = [inner.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE)]
     try:
         planned = _evaluated(step, job, resolve, inner)
     except UnknownValueError:

@@ -112,8 +112,8 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
 
 
 def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
-    from ci_tasks.workflow.local_actions import with_local_actions
     from ci_tasks.workflow.reader import read as read_workflow
+    from ci_tasks.workflow.reader import with_local_actions
 
     file_name = name or _usual(path, rev)
     text = _text(path, rev, file_name)

@@ -14,8 +14,10 @@ from typing import Any
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow import secrets
-from ci_tasks.workflow.expressions import ExpressionError, OpenObject, Unknown, Value, interpolate, to_string
+from ci_tasks.workflow.expressions import interpolate
 from ci_tasks.workflow.model import Job, Workflow, WorkflowInput
+from ci_tasks.workflow.syntax import ExpressionError
+from ci_tasks.workflow.values import OpenObject, Unknown, Value, parse_number, to_string
 
 _UNKNOWN_SHA = "0" * 40
 _EVENT = "github.event"
@@ -35,9 +37,9 @@ def _no_value(_name: str) -> None:
 class EventContext:
     """What a run's contexts are made of.
 
-    `outputs` are those of the jobs that were run for them; `secrets` are names, and so are `empty_secrets`, which
-    somebody set to nothing. `read_secret` gives the value of one for a comparison, None where nobody has it. `given` is
-    what a person says of what only GitHub knows.
+    `outputs` are those of the jobs that were run for them; `secrets` are names, and so are `empty_secrets`, which are
+    set to nothing. `read_secret` gives the value of one for a comparison, None where it is not set. `given` is what a
+    person says of what only GitHub knows.
     """
 
     sha: str = _UNKNOWN_SHA
@@ -62,6 +64,7 @@ def contexts(
 ) -> dict[str, Any]:
     """GitHub's contexts for one row of `job`, as the expression evaluator takes them."""
     inputs = _inputs(event, workflow)
+    machine: dict[str, Value] = {"os": "Linux", "arch": "X64", "name": "ci-tasks", "temp": "/tmp", "debug": None}
     values: dict[str, Any] = {
         "github": _github(event, workflow, job.id, trigger, inputs),
         "env": {},
@@ -70,11 +73,7 @@ def contexts(
         "secrets": secrets.SecretsObject(event.secrets, event.empty_secrets, event.read_secret),
         "needs": {name: {"outputs": _outputs(event, workflow, name), "result": "success"} for name in job.needs},
         "steps": {},
-        "runner": OpenObject(
-            "runner",
-            {"os": "Linux", "arch": "X64", "name": "ci-tasks", "temp": "/tmp", "debug": None}
-            | {"environment": "self-hosted"},
-        ),
+        "runner": OpenObject("runner", {**machine, "environment": "self-hosted"}),
         "vars": OpenObject("vars", dict(event.given.vars)),
         "job": {"status": "success"},
     }
@@ -93,25 +92,15 @@ def _evaluated(raw: Any, values: Mapping[str, Value]) -> Value:
 
 def _inputs(event: EventContext, workflow: Workflow) -> OpenObject:
     """Absent where a pull request or a push starts the workflow, unless they are given."""
-    declared = workflow.inputs if workflow.needs_inputs else {}
     inputs: dict[str, Value] = {
         name: body.default if body.default is not None else Unknown.named_value(f"inputs.{name}")
-        for name, body in declared.items()
+        for name, body in (workflow.inputs if workflow.needs_inputs else {}).items()
     }
     for name, text in event.given.inputs.items():
-        inputs[name] = _typed(text, workflow.inputs.get(name, WorkflowInput()))
+        kind = workflow.inputs.get(name, WorkflowInput()).type
+        of_boolean: Value = text.strip().lower() == "true" if kind == "boolean" else text
+        inputs[name] = parse_number(text) if kind == "number" else of_boolean
     return OpenObject("inputs", inputs, absent=True)
-
-
-def _typed(text: str, definition: WorkflowInput) -> Value:
-    if definition.type == "boolean":
-        return text.strip().lower() == "true"
-    if definition.type == "number":
-        try:
-            return float(text)
-        except ValueError:
-            return text
-    return text
 
 
 def _outputs(event: EventContext, workflow: Workflow, job: str) -> dict[str, Value]:
@@ -127,31 +116,30 @@ def _outputs(event: EventContext, workflow: Workflow, job: str) -> dict[str, Val
 def _github(
     event: EventContext, workflow: Workflow, job: str, trigger: str | None, inputs: Mapping[str, Value]
 ) -> dict[str, Value]:
-    owner = event.repository.split("/")[0]
     payload = _payload(event, workflow, trigger, inputs)
-    number = payload["number"]
-    is_known = not isinstance(number, Unknown)
-    head, base, actor = (_at(payload, *path) for path in _REFS)
+    number, head, base, actor = (_at(payload, *path.split(".")) for path in _OF_THE_PAYLOAD)
+    ref = f"{0 if isinstance(number, Unknown) else to_string(number)}/merge"
     token = secrets.marks(event.secrets).get("GITHUB_TOKEN")
+    by = "ci-tasks" if isinstance(actor, Unknown) else actor
     known: dict[str, Value] = {
         "event_name": "pull_request",
         "event": payload,
         "sha": event.sha,
-        "ref": f"refs/pull/{to_string(number) if is_known else 0}/merge",
-        "ref_name": f"{to_string(number) if is_known else 0}/merge",
+        "ref": f"refs/pull/{ref}",
+        "ref_name": ref,
         "ref_type": "branch",
         "head_ref": Unknown.named_value("github.head_ref", absent=True) if isinstance(head, Unknown) else head,
         "base_ref": base,
         "repository": event.repository,
-        "repository_owner": owner,
+        "repository_owner": event.repository.split("/")[0],
         "workspace": event.workspace,
         "workflow": workflow.name,
         "job": job,
         "run_id": "0",
         "run_number": "0",
         "run_attempt": "1",
-        "actor": "ci-tasks" if isinstance(actor, Unknown) else actor,
-        "triggering_actor": "ci-tasks" if isinstance(actor, Unknown) else actor,
+        "actor": by,
+        "triggering_actor": by,
         "server_url": "https://github.com",
         "api_url": "https://api.github.com",
         "graphql_url": "https://api.github.com/graphql",
@@ -160,32 +148,31 @@ def _github(
     return OpenObject("github", known)
 
 
-_REFS = (("pull_request", "head", "ref"), ("pull_request", "base", "ref"), ("sender", "login"))
+_OF_THE_PAYLOAD = ("number", "pull_request.head.ref", "pull_request.base.ref", "sender.login")
 
 
 def _payload(
     event: EventContext, workflow: Workflow, trigger: str | None, inputs: Mapping[str, Value]
 ) -> dict[str, Value]:
     """The payload of `pull_request: labeled`. A key of other events' payloads is null in it."""
-    owner = event.repository.split("/")[0]
-    repository = {"full_name": event.repository, "name": event.repository.split("/")[-1], "owner": {"login": owner}}
-    label: dict[str, Value] = {"name": trigger}
+    owner, _, name = event.repository.partition("/")
+    repository = {"full_name": event.repository, "name": name or owner, "owner": {"login": owner}}
+    label: dict[str, Value] = {"name": trigger} if trigger else {}
+    given = event.given.event
+    pull_request = {
+        "number": Unknown.named_value(f"{_EVENT}.pull_request.number", absent=True),
+        "draft": False,
+        "merged": False,
+        "state": "open",
+        "labels": [label] if label else [],
+        "head": {"sha": event.sha, "repo": {**repository, "fork": False}},
+        "base": {"ref": event.base, "repo": repository},
+    }
     payload: dict[str, Value] = {
         "action": "labeled",
-        "label": OpenObject(f"{_EVENT}.label", label if trigger else {}),
+        "label": OpenObject(f"{_EVENT}.label", label),
         "number": Unknown.named_value(f"{_EVENT}.number", absent=True),
-        "pull_request": _open(
-            f"{_EVENT}.pull_request",
-            {
-                "number": Unknown.named_value(f"{_EVENT}.pull_request.number", absent=True),
-                "draft": False,
-                "merged": False,
-                "state": "open",
-                "labels": [label] if trigger else [],
-                "head": {"sha": event.sha, "repo": {**repository, "fork": False}},
-                "base": {"ref": event.base, "repo": repository},
-            },
-        ),
+        "pull_request": _open(f"{_EVENT}.pull_request", pull_request),
         "repository": _open(f"{_EVENT}.repository", repository),
         **{name: OpenObject(f"{_EVENT}.{name}") for name in ("sender", "organization", "installation", "enterprise")},
     }
@@ -194,12 +181,12 @@ def _payload(
             name: Unknown.named_value(f"inputs.{name}") if isinstance(value, Unknown) else to_string(value)
             for name, value in inputs.items()
         }
-    _merge(payload, event.given.event)
-    number = _at(payload, "pull_request", "number")
-    if isinstance(payload["number"], Unknown) and not isinstance(number, Unknown):
-        payload["number"] = number
-    elif isinstance(number, Unknown) and not isinstance(payload["number"], Unknown):
-        _merge(payload, {"pull_request": {"number": payload["number"]}})
+    # A payload names the number twice, and a person may give it once.
+    of_request = given.get("pull_request")
+    number = given.get("number", of_request.get("number") if isinstance(of_request, Mapping) else None)
+    twice = {} if number is None else {"number": number, "pull_request": {"number": number}}
+    _merge(payload, twice)
+    _merge(payload, given)
     return payload
 
 

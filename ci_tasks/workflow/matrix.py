@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ci_tasks.workflow.expressions import lookup, loose_equal
+from ci_tasks.workflow.values import lookup, loose_equal
 
 _MAX_COMBINATIONS = 10_000  # before `exclude`; GitHub itself runs 256
 

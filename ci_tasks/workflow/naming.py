@@ -44,7 +44,7 @@ def _name_of(label: str, combination: Mapping[str, Any], matrix_test: MatrixTest
         stem = matrix_test.test.rsplit("/", 1)[-1].removesuffix(".py").removeprefix("test_")
         slug = _slug(matrix_test.args)
         return f"{stem}[{slug}]" if slug else stem
-    from ci_tasks.workflow.expressions import to_string
+    from ci_tasks.workflow.values import to_string
 
     values = [text for text in map(to_string, leaves(combination)) if text]
     return f"{label}[{'-'.join(values)}]" if values else label

@@ -1,4 +1,5 @@
-"""Workflow text → Workflow: GitHub's syntax as records, unevaluated, each with its line.
+"""Workflow text → Workflow: GitHub's syntax as records, unevaluated, each with its line; and the composite actions of
+the checkout that a workflow uses (`uses: ./DIR`), whose steps are read as those of a job are.
 
 A key that GitHub does not have is an error with its line and the nearest valid key: a workflow that we read only in
 part would be reproduced only in part.
@@ -7,7 +8,7 @@ part would be reproduced only in part.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,8 @@ from ci_tasks import yaml_lines
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError, did_you_mean
 from ci_tasks.workflow import schema
-from ci_tasks.workflow.model import Container, Job, Step, UnsupportedKey, Workflow, WorkflowInput
-from ci_tasks.workflow.schema import FoundKey, Treatment
+from ci_tasks.workflow.model import Container, Job, LocalAction, Step, UnsupportedKey, Workflow, WorkflowInput
+from ci_tasks.workflow.schema import REFUSED, WITHOUT_EFFECT, FoundKey
 from ci_tasks.yaml_lines import Map, Text
 
 _JOB = "jobs.<id>"
@@ -24,16 +25,12 @@ _STEP = f"{_JOB}.steps.[]"
 _JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SECRET = re.compile(r"\bsecrets(?:\.|\[\s*')([A-Za-z_][A-Za-z0-9_]*)")
 _WHOLE = re.compile(r"\s*\$\{\{(.*)\}\}\s*", re.DOTALL)
-_CALLS = ("workflow_call", "workflow_dispatch")
 
 
 def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
     """The workflow in `text`. Raises WorkflowError for broken YAML and for anything GitHub would refuse."""
     place = f"{file} (rendered)" if rendered else file
-    try:
-        tree = yaml_lines.load(text)
-    except yaml_lines.YamlError as error:
-        raise WorkflowError(f"invalid YAML: {error.message}", file=place, line=error.line, text=error.text) from None
+    tree = _tree(text, place)
     if not isinstance(tree, Map):
         raise WorkflowError("a workflow is a mapping with the keys `on` and `jobs`", file=place, line=1)
     at = _At(place, text.splitlines(), "the workflow")
@@ -41,12 +38,13 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
     bodies = at.map(tree, "jobs")
     if not bodies:
         raise at.error("a workflow has `jobs`", tree.lines.get("jobs", tree.line))
-    shell, directory = at.defaults(tree)
+    defaults = at.defaults(tree)
     jobs = {
-        name: _job(replace(at, where=f"job {name}", job=name), name, body, bodies.lines[name], shell, directory)
+        name: _job(replace(at, where=f"job {name}", job=name), name, body, bodies.lines[name], defaults)
         for name, body in bodies.items()
     }
     _check_needs(at, jobs, bodies)
+    on = tree.get("on")
     return Workflow(
         path=file,
         name=str(tree.get("name") or file),
@@ -54,16 +52,52 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
         jobs=jobs,
         secrets=tuple(sorted({*_SECRET.findall(text), "GITHUB_TOKEN"})),
         rendered=rendered,
-        inputs=_inputs(tree.get("on")),
+        inputs={**_inputs(_below(on, "workflow_call")), **_inputs(_below(on, "workflow_dispatch"))},
         events=_events(at, tree),
-        branches=_branches(tree.get("on")),
-        unused=_unsupported(keys, Treatment.WITHOUT_EFFECT),
+        branches=_branches(_below(on, "pull_request").get("branches")),
+        unused=_unsupported(keys, WITHOUT_EFFECT),
     )
 
 
-def read_steps(body: Map, text: str, file: str) -> tuple[Step, ...]:
-    """The steps of a composite action's `runs`. Raises WorkflowError."""
-    return _steps(_At(file, text.splitlines(), ""), body)
+def with_local_actions(workflow: Workflow, read_file: Callable[[str], str | None]) -> Workflow:
+    """The workflow with the steps of the composite actions that it uses from its checkout; `read_file` gives the text
+    of a file there, None where there is none. An action that is not there, or is no composite one, stays as it is: the
+    plan refuses its step by name. Raises WorkflowError for one that cannot be read."""
+    known: dict[str, LocalAction | None] = {}
+
+    def action_in(directory: str) -> LocalAction | None:
+        files = (f"{directory.removeprefix('./').rstrip('/')}/{name}" for name in ("action.yml", "action.yaml"))
+        return next((_action(text, file) for file in files if (text := read_file(file)) is not None), None)
+
+    def with_action(step: Step, inside: tuple[str, ...] = ()) -> Step:
+        uses = step.uses or ""
+        if not uses.startswith("./") or uses in inside:
+            return step
+        if uses not in known:
+            action = action_in(uses)
+            steps = tuple(with_action(each, (*inside, uses)) for each in action.steps) if action else ()
+            known[uses] = replace(action, steps=steps) if action else None
+        return replace(step, action=known[uses])
+
+    jobs = {id: replace(job, steps=tuple(map(with_action, job.steps))) for id, job in workflow.jobs.items()}
+    return replace(workflow, jobs=jobs)
+
+
+def _action(text: str, file: str) -> LocalAction | None:
+    tree = _tree(text, file)
+    runs = _below(tree, "runs")
+    if not isinstance(runs, Map) or runs.get("using") != "composite":
+        return None
+    declared = _below(tree, "inputs")
+    inputs = {name: _below(declared, name).get("default", "") for name in declared}
+    return LocalAction(file, inputs, _steps(_At(file, text.splitlines(), ""), runs))
+
+
+def _tree(text: str, file: str) -> Any:
+    try:
+        return yaml_lines.load(text)
+    except yaml_lines.YamlError as error:
+        raise WorkflowError(f"invalid YAML: {error.message}", file=file, line=error.line, text=error.text) from None
 
 
 @dataclass(frozen=True)
@@ -77,16 +111,14 @@ class _At:
     step: str = ""
 
     def error(self, message: str, line: int, hint: str = "") -> WorkflowError:
-        text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
+        text = "".join(self.lines[line - 1 : line]) if line else ""
         return WorkflowError(message, file=self.file, line=line, job=self.job, step=self.step, text=text, hint=hint)
 
     def map(self, body: Map, key: str) -> Map:
         value = body.get(key)
-        if value is None:
-            return Map(body.line)
-        if not isinstance(value, Map):
+        if value is not None and not isinstance(value, Map):
             raise self.error(f"`{key}` of {self.where} is a mapping", body.lines[key])
-        return value
+        return Map(body.line) if value is None else value
 
     def list(self, body: Map, key: str) -> list[Any]:
         value = body.get(key)
@@ -119,7 +151,7 @@ def _events(at: _At, tree: Map) -> tuple[str, ...]:
     return events
 
 
-def _job(at: _At, id: str, body: Any, line: int, shell: str | None, directory: str | None) -> Job:
+def _job(at: _At, id: str, body: Any, line: int, defaults: tuple[str | None, str | None]) -> Job:
     if not _JOB_ID.fullmatch(id):
         raise at.error("a job's id is letters, digits, `-` and `_`, and begins with no digit", line)
     if not isinstance(body, Map):
@@ -150,30 +182,27 @@ def _job(at: _At, id: str, body: Any, line: int, shell: str | None, directory: s
         continue_on_error=body.get("continue-on-error", False),
         container=_container(at, body),
         steps=steps,
-        shell=own_shell or shell,
-        working_directory=own_directory or directory,
+        shell=own_shell or defaults[0],
+        working_directory=own_directory or defaults[1],
         timeout_minutes=body.get("timeout-minutes"),
         outputs=at.map(body, "outputs"),
         uses=_text(body.get("uses")),
-        refused=_unsupported(keys, Treatment.REFUSED),
-        unused=_unsupported(keys, Treatment.WITHOUT_EFFECT),
+        refused=_unsupported(keys, REFUSED),
+        unused=_unsupported(keys, WITHOUT_EFFECT),
     )
 
 
 def _check_needs(at: _At, jobs: Mapping[str, Job], bodies: Map) -> None:
     """What a job needs is there, and no job waits for itself."""
-    for job in jobs.values():
-        for name in job.needs:
-            if name not in jobs:
-                message = f"needs the job {name!r}, which is not there{did_you_mean(name, jobs)}"
-                raise replace(at, job=job.id).error(message, bodies[job.id].lines["needs"])
     done: set[str] = set()
     while ready := [job for job in jobs.values() if job.id not in done and done.issuperset(job.needs)]:
         done.update(job.id for job in ready)
-    for name in jobs:
-        if name not in done:
-            message = "needs itself, through other jobs or directly"
-            raise replace(at, job=name).error(message, bodies[name].lines["needs"])
+    for job in jobs.values():
+        missing = next((name for name in job.needs if name not in jobs), None)
+        if missing is not None or job.id not in done:
+            there = f"needs the job {missing!r}, which is not there{did_you_mean(missing, jobs)}" if missing else ""
+            message = there or "needs itself, through other jobs or directly"
+            raise replace(at, job=job.id).error(message, bodies[job.id].lines["needs"])
 
 
 def _matrix(at: _At, raw: Any, strategy: Map) -> Any:
@@ -199,19 +228,22 @@ def _step(at: _At, number: int, body: Any, steps_line: int) -> Step:
         raise replace(at, step=f"#{number}").error("a step is a mapping", getattr(body, "line", steps_line))
     name = _text(body.get("name") or body.get("uses") or body.get("id")) or f"step {number}"
     at = replace(at, where=f"step {name!r}", step=name)
-    refused = _unsupported(at.keys(body, _STEP), Treatment.REFUSED)
+    refused = _unsupported(at.keys(body, _STEP), REFUSED)
     if ("run" in body) == ("uses" in body) and ("run" in body or not refused):
         raise at.error("a step has either `run` or `uses`", body.line)
+    id, uses, run, shell, directory = (
+        _text(body.get(key)) for key in ("id", "uses", "run", "shell", "working-directory")
+    )
     return Step(
         name=name,
         line=body.line,
-        id=_text(body.get("id")),
-        uses=_text(body.get("uses")),
+        id=id,
+        uses=uses,
+        run=run,
+        shell=shell,
+        working_directory=directory,
         with_=at.map(body, "with"),
-        run=_text(body.get("run")),
-        shell=_text(body.get("shell")),
         env=at.map(body, "env"),
-        working_directory=_text(body.get("working-directory")),
         condition=_text(body.get("if")),
         continue_on_error=body.get("continue-on-error", False),
         timeout_minutes=body.get("timeout-minutes"),
@@ -228,40 +260,34 @@ def _container(at: _At, body: Map) -> Container | None:
         return Container(image=container, line=line)
     if not isinstance(container, Map) or not isinstance(container.get("image"), str):
         raise at.error("`container` names an image", line)
-    return Container(
-        image=container["image"],
-        options=(_text(container.get("options")) or "").strip(),
-        env=replace(at, where="container").map(container, "env"),
-        volumes=tuple(map(str, at.list(container, "volumes"))),
-        line=line,
-    )
+    options, volumes = (_text(container.get("options")) or "").strip(), at.list(container, "volumes")
+    env = replace(at, where="container").map(container, "env")
+    return Container(container["image"], options, env, tuple(map(str, volumes)), line)
 
 
-def _unsupported(keys: Sequence[FoundKey], treatment: Treatment) -> tuple[UnsupportedKey, ...]:
+def _unsupported(keys: Sequence[FoundKey], treatment: str) -> tuple[UnsupportedKey, ...]:
     return tuple(
         UnsupportedKey(key.path.removeprefix(f"{_STEP}.").removeprefix(f"{_JOB}."), key.spec.why, key.line)
         for key in keys
-        if key.spec and key.spec.treatment is treatment
+        if key.spec and key.spec.treatment == treatment
     )
 
 
-def _branches(on: Any) -> tuple[str, ...]:
+def _branches(branches: Any) -> tuple[str, ...]:
     """The base branches for whose pull requests the workflow starts, as far as it names them."""
-    body = on.get("pull_request") if isinstance(on, Mapping) else None
-    branches = body.get("branches") if isinstance(body, Mapping) else None
     return tuple(map(str, branches if isinstance(branches, list) else [branches])) if branches else ()
 
 
-def _inputs(on: Any) -> dict[str, WorkflowInput]:
-    inputs: dict[str, WorkflowInput] = {}
-    for event in _CALLS:
-        declared = on[event].get("inputs") if isinstance(on, Mapping) and isinstance(on.get(event), Mapping) else None
-        for name, body in (declared if isinstance(declared, Mapping) else {}).items():
-            definition = body if isinstance(body, Mapping) else {}
-            before = inputs.get(name, WorkflowInput()).default
-            default = definition.get("default") if definition.get("default") is not None else before
-            inputs[name] = WorkflowInput(str(definition.get("type") or "string"), default)
-    return inputs
+def _inputs(event: Mapping[str, Any]) -> dict[str, WorkflowInput]:
+    declared = _below(event, "inputs")
+    bodies = {name: _below(declared, name) for name in declared}
+    return {name: WorkflowInput(body.get("type") or "string", body.get("default")) for name, body in bodies.items()}
+
+
+def _below(body: Any, key: str) -> Mapping[str, Any]:
+    """The mapping under a key; an empty one where there is none."""
+    value = body.get(key) if isinstance(body, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
 
 
 def _text(value: Any) -> str | None:

@@ -1,21 +1,27 @@
 """Evaluating a workflow's values, so that every error names the job, the step, the line and the text.
 
-A value that only GitHub knows goes no further than this: `text` and what stands on it raise UnknownValueError, `value`,
-`decide` and `shown` are for those who can do without.
+A value that only GitHub knows goes no further than this: `text` and what stands on it raise UnknownValueError, which
+says how a person gives the value. `value`, `decide` and `shown` are for those who can do without.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow import expressions
-from ci_tasks.workflow.expressions import ExpressionError, JobStatus, Unknown, unknowns
+from ci_tasks.workflow.expressions import SUCCESS
 from ci_tasks.workflow.model import Step
-from ci_tasks.workflow.unknown_values import UnknownValueError, how_to_give, is_unset, why_unknown
+from ci_tasks.workflow.syntax import ExpressionError
+from ci_tasks.workflow.values import Unknown, shown, to_string, unknowns
+
+_OF_THE_EVENT = ("github.event.", "github.head_ref", "github.actor", "github.triggering_actor")
+
+
+class UnknownValueError(WorkflowError):
+    """A value that only GitHub knows would decide what runs."""
 
 
 class Resolver:
@@ -35,17 +41,9 @@ class Resolver:
         """For the steps of the action of the checkout that a step uses: its inputs, and no step before its own."""
         if step.action is None:
             return self
-        texts = {**step.action.inputs, **step.with_}
-        values = self.with_contexts(inputs={})  # a default sees no input
-        inputs = {
-            name: (self if name in step.with_ else values).value(raw, step=step if name in step.with_ else None)
-            for name, raw in texts.items()
-        }
-        as_text = {
-            name: value if isinstance(value, Unknown) else expressions.to_string(value)
-            for name, value in inputs.items()
-        }
-        return Resolver(step.action.file, self.job, self.line, {**self.contexts, "inputs": as_text, "steps": {}})
+        defaults = {name: raw for name, raw in step.action.inputs.items() if name not in step.with_}
+        inputs = {**self.with_contexts(inputs={}).values(defaults), **self.values(step.with_, step=step)}
+        return Resolver(step.action.file, self.job, self.line, {**self.contexts, "inputs": inputs, "steps": {}})
 
     def value(self, raw: Any, *, step: Step | None = None) -> Any:
         """Any YAML value with its expressions evaluated; a scalar that is one expression keeps its type. Unknown for
@@ -57,34 +55,35 @@ class Resolver:
                 raise self.error(error, raw, step) from None
         if isinstance(raw, Mapping):
             return {str(key): self.value(item, step=step) for key, item in raw.items()}
-        if isinstance(raw, list):
-            return [self.value(item, step=step) for item in raw]
-        return raw
+        return [self.value(item, step=step) for item in raw] if isinstance(raw, list) else raw
+
+    def known(self, raw: Any, *, step: Step | None = None) -> Any:
+        """As `value`, of which nothing is unknown."""
+        value = self.value(raw, step=step)
+        for unknown in unknowns(value):
+            raise self._unknown(unknown, raw, step)
+        return value
 
     def text(self, raw: Any, *, step: Step | None = None) -> str:
         """A value as GitHub writes it into an environment variable or a script."""
-        value = self._known(self.value(raw, step=step), raw, step)
-        return value if isinstance(value, str) else expressions.to_string(value)
+        return to_string(self.known(raw, step=step))
 
     def shown(self, raw: Any, *, step: Step | None = None) -> str:
         """As `text`, for a person: what is unknown by its name."""
-        return expressions.shown(self.value(raw, step=step))
+        return shown(self.value(raw, step=step))
 
     def strings(self, raw: Mapping[str, Any], *, step: Step | None = None) -> dict[str, str]:
         """The variables of an `env`. One that is a secret or an input, and nothing else, is empty if nobody gave it."""
-        values = {name: self.value(value, step=step) for name, value in raw.items()}
+        values = self.values(raw, step=step)
         return {name: "" if is_unset(value) else self.text(raw[name], step=step) for name, value in values.items()}
 
     def values(self, raw: Mapping[str, Any], *, step: Step | None = None) -> dict[str, Any]:
         """As `strings`, as expressions see them: Unknown where only GitHub knows the text."""
         values = {name: self.value(value, step=step) for name, value in raw.items()}
-        return {
-            name: value if isinstance(value, Unknown) else expressions.to_string(value)
-            for name, value in values.items()
-        }
+        return {name: value if isinstance(value, Unknown) else to_string(value) for name, value in values.items()}
 
     def number(self, raw: Any, what: str) -> float | None:
-        value = self._known(self.value(raw), raw, None)
+        value = self.known(raw)
         if value is None or value == "":
             return None
         try:
@@ -92,49 +91,24 @@ class Resolver:
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            line = getattr(raw, "line", 0) or self.line
-            raise WorkflowError(
-                f"{what} is a number, not {value!r}", file=self.file, job=self.job, line=line, text=f"{what}: {raw}"
-            )
+            line, text = getattr(raw, "line", 0) or self.line, f"{what}: {raw}"
+            message = f"{what} is a number, not {value!r}"
+            raise WorkflowError(message, file=self.file, job=self.job, line=line, text=text)
         return number
 
-    def condition(self, raw: str | None, status: JobStatus = JobStatus(), *, step: Step | None = None) -> bool:
+    def condition(self, raw: str | None, status: str = SUCCESS, *, step: Step | None = None) -> bool:
         """Whether an `if:` lets its job or step run, given how the job stands."""
         holds = self.decide(raw, status, step=step)
         if isinstance(holds, Unknown):
             raise self._unknown(holds, raw, step)
         return holds
 
-    def decide(self, raw: str | None, status: JobStatus = JobStatus(), *, step: Step | None = None) -> bool | Unknown:
+    def decide(self, raw: str | None, status: str = SUCCESS, *, step: Step | None = None) -> bool | Unknown:
         """As `condition`; Unknown where only GitHub can say."""
         try:
             return expressions.condition(raw or "", self.contexts, status)
         except ExpressionError as error:
             raise self.error(error, raw or "", step) from None
-
-    def known(self, raw: Any, *, step: Step | None = None) -> Any:
-        """As `value`, of which nothing is unknown."""
-        return self._known(self.value(raw, step=step), raw, step)
-
-    def _known(self, value: Any, raw: Any, step: Step | None) -> Any:
-        for unknown in unknowns(value):
-            raise self._unknown(unknown, raw, step)
-        return value
-
-    def _unknown(self, unknown: Unknown, raw: Any, step: Step | None) -> UnknownValueError:
-        # Its name is what the file says, but for the spelling of an index; else the value's own line will do.
-        at = ExpressionError("", unknown.names[0].removesuffix(".*"), 0)
-        text = raw if isinstance(raw, str) else ""
-        line, quoted = _place(text, at, step.line if step else self.line)
-        return UnknownValueError(
-            why_unknown(unknown),
-            file=self.file,
-            job=self.job,
-            step=step.name if step else "",
-            line=line,
-            text=quoted,
-            hint=how_to_give(unknown.names),
-        )
 
     def check(self, raw: Any, *, step: Step | None = None) -> None:
         """Whether every expression in a value can be read, without evaluating it."""
@@ -154,37 +128,54 @@ class Resolver:
             raise self.error(error, raw or "", step) from None
 
     def error(self, error: ExpressionError, raw: str, step: Step | None) -> WorkflowError:
-        line, text = _place(raw, error, step.line if step else self.line)
-        return WorkflowError(
-            error.message,
-            file=self.file,
-            job=self.job,
-            step=step.name if step else "",
-            line=line,
-            text=text,
-        )
+        return WorkflowError(error.message, **self._place(raw, error, step))
+
+    def _unknown(self, unknown: Unknown, raw: Any, step: Step | None) -> UnknownValueError:
+        # Its name is what the file says, but for the spelling of an index.
+        at = ExpressionError("", unknown.names[0].removesuffix(".*"), 0)
+        place = self._place(raw if isinstance(raw, str) else "", at, step)
+        return UnknownValueError(_why_unknown(unknown), **place, hint=how_to_give(unknown.names))
+
+    def _place(self, raw: str, error: ExpressionError, step: Step | None) -> dict[str, Any]:
+        """Where the refused part of an expression stands, for WorkflowError: the line of the file that has it. What is
+        not found there, such as an escaped text, stands where the scalar begins."""
+        begin = getattr(raw, "line", 0) or (step.line if step else self.line)
+        lines = list(getattr(raw, "source", ())) or [raw.rstrip("\n")]
+        words = [f"${{{{ {error.text}", error.text, *error.text[error.position :].split()[:1]]
+        offset = next((at for word in words if word for at, line in enumerate(lines) if word in line), 0)
+        names = {"file": self.file, "job": self.job, "step": step.name if step else ""}
+        return {**names, "line": begin + offset, "text": lines[offset]}
 
 
-def _place(raw: str, error: ExpressionError, fallback: int) -> tuple[int, str]:
-    """The line of the file, and its text, on which the refused part of an expression in `raw` stands.
-
-    Looked for in the scalar's own source lines, since a folded scalar's value has other line ends. Words are matched
-    with any space between them. What is not found there, such as an escaped text, stands where the scalar begins.
-    """
-    begin = getattr(raw, "line", 0) or fallback
-    lines = list(getattr(raw, "source", ())) or [raw.rstrip("\n")]
-    source = "\n".join(lines)
-    pattern = _spaced(error.text) or r"\}\}"
-    match = re.search(r"\$\{\{\s*" + pattern, source) or re.search(pattern, source)
-    offset = 0
-    if match:
-        before = re.compile(r"(\$\{\{)?\s*" + _spaced(error.text[: error.position])).match(source, match.start())
-        end = before.end() if before else match.start()
-        if error.position and error.text[error.position - 1].isspace():
-            end += len(source[end:]) - len(source[end:].lstrip())
-        offset = min(source.count("\n", 0, end), len(lines) - 1)
-    return begin + offset, lines[offset]
+def how_to_give(names: Iterable[str]) -> str:
+    """The options that give the values, for an error's hint; "" where there is none."""
+    ways = list(dict.fromkeys(way for way in map(_way, names) if way))
+    overrides = ", or the same under `overrides` in hosts.yaml" if any(way.startswith("--") for way in ways) else ""
+    return f"give {' '.join(ways)}{overrides}" if ways else ""
 
 
-def _spaced(text: str) -> str:
-    return r"\s+".join(map(re.escape, text.split()))
+def is_unset(value: object) -> bool:
+    """Whether the value is a secret or an input that nobody gave: empty in a variable, as for a fork's pull request."""
+    return isinstance(value, Unknown) and value.absent and value.names[0].startswith(("secrets.", "inputs."))
+
+
+def _why_unknown(unknown: Unknown) -> str:
+    names = ", ".join(unknown.names)
+    if all(name.startswith("steps.") for name in unknown.names):
+        return f"needs the outcome or an output of an earlier step, which is known only while it runs: {names}"
+    if all(name.startswith("secrets.") for name in unknown.names):
+        return f"needs {names}, which is not in your environment"
+    return f"needs {names}, which only GitHub knows"
+
+
+def _way(name: str) -> str:
+    context, _, rest = name.partition(".")
+    if context == "vars":
+        return f"--var {rest}=VALUE"
+    if context == "inputs" or name.startswith("github.event.inputs."):
+        return f"--input {rest.removeprefix('event.inputs.')}=VALUE"
+    if context == "needs" and ".outputs." in rest:
+        return f"--output {rest.replace('.outputs.', '.', 1)}=VALUE"
+    if context == "secrets":
+        return f"the environment variable {rest} (empty if CI has no such secret)"
+    return "--github-event FILE" if name.startswith(_OF_THE_EVENT) else ""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow import expressions, gpus, matrix, runner, secrets
 from ci_tasks.workflow.context import EventContext, contexts
-from ci_tasks.workflow.expressions import unknowns
 from ci_tasks.workflow.model import Job, Row, Step, Workflow
-from ci_tasks.workflow.naming import Describe, label_of, leaves, make_unique, name_of
-from ci_tasks.workflow.resolve import Resolver
-from ci_tasks.workflow.unknown_values import is_unset
+from ci_tasks.workflow.naming import Describe, MatrixTest, label_of, leaves, make_unique, name_of
+from ci_tasks.workflow.resolve import Resolver, is_unset
+from ci_tasks.workflow.syntax import ExpressionError
+from ci_tasks.workflow.values import shown, unknowns
 
 if TYPE_CHECKING:
     from ci_tasks.agent.containers.docker_argv import DockerRun
@@ -25,15 +25,13 @@ _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # wit
 
 def trigger_of(workflow: Workflow, job: Job) -> str | None:
     """The pull request label that starts the job: its own `if`, or that of a job it needs. None: it always runs."""
-    if job.condition:
-        try:
-            labels = expressions.label_tests(job.condition)
-        except expressions.ExpressionError as error:
-            raise Resolver(workflow.place, job.id, job.line, {}).error(error, job.condition, None) from None
-        if labels:
-            return labels[0]
+    try:
+        labels = expressions.label_tests(job.condition or "")
+    except ExpressionError as error:
+        raise _resolver(workflow, job, {}).error(error, job.condition or "", None) from None
     needed = (workflow.jobs[name] for name in job.needs if name in workflow.jobs)
-    return next((trigger for trigger in (trigger_of(workflow, other) for other in needed) if trigger), None)
+    of_needed = (trigger for trigger in (trigger_of(workflow, other) for other in needed) if trigger)
+    return labels[0] if labels else next(of_needed, None)
 
 
 def missing_outputs(job: Job, event: EventContext) -> list[str]:
@@ -48,17 +46,20 @@ def missing_outputs(job: Job, event: EventContext) -> list[str]:
 def rows(workflow: Workflow, job: Job, event: EventContext, describe: Describe) -> list[Row]:
     """The job's rows in CI's order, with unique names. A matrix that waits for another job's output, or for what only
     GitHub knows, is one row with `dynamic` set. Raises WorkflowError."""
-    trigger = trigger_of(workflow, job)
     _check(workflow, job)
+    blank = _blank(job, trigger_of(workflow, job))
     combinations = _combinations(workflow, job, event)
     if combinations is None:
-        return [_dynamic(workflow, job, trigger, event)]
-    all_rows = [
-        _row(workflow, job, trigger, event, describe, combination, index, len(combinations))
+        resolve = row_resolver(workflow, job, blank, event)
+        texts = [text for text in _scalars(job.matrix) if list(unknowns(resolve.value(text)))]
+        refused = runner.refusal(runner.labels_with_fallbacks(job, resolve))
+        return [replace(blank, runner=_runner(job, resolve), dynamic=texts[0].strip(), refused=refused)]
+    entries = [
+        replace(blank, matrix=combination, index=index, total=len(combinations))
         for index, combination in enumerate(combinations)
     ]
-    unique = make_unique([row.row for row in all_rows])
-    return [replace(row, row=name) for row, name in zip(all_rows, unique, strict=True)]
+    listed = [_row(workflow, job, entry, event, describe(entry.matrix)) for entry in entries]
+    return [replace(row, row=name) for row, name in zip(listed, make_unique([row.row for row in listed]), strict=True)]
 
 
 def names(workflow: Workflow, job: Job, event: EventContext, describe: Describe) -> list[str]:
@@ -69,31 +70,31 @@ def names(workflow: Workflow, job: Job, event: EventContext, describe: Describe)
 
 def row_resolver(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:
     """Evaluates the job's values as CI would for `row`, with the row's environment as the env context."""
-    values = contexts(event, workflow, job, row.trigger, row.matrix, row.index, row.total)
-    resolve = Resolver(workflow.place, job.id, job.line, values)
+    resolve = _without_env(workflow, job, row, event)
     return resolve.with_env({**row.env, **resolve.values(workflow.env), **resolve.values(job.env)})
 
 
 def environment(workflow: Workflow, job: Job, row: Row, event: EventContext) -> dict[str, str]:
     """The row's environment under `event`: the workflow's `env`, then the job's. Raises UnknownValueError."""
-    values = contexts(event, workflow, job, row.trigger, row.matrix, row.index, row.total)
-    resolve = Resolver(workflow.place, job.id, job.line, values)
+    resolve = _without_env(workflow, job, row, event)
     return {**resolve.strings(workflow.env), **resolve.strings(job.env)}
 
 
-def _row(
-    workflow: Workflow,
-    job: Job,
-    trigger: str | None,
-    event: EventContext,
-    describe: Describe,
-    combination: dict[str, Any],
-    index: int,
-    total: int,
-) -> Row:
-    values = contexts(event, workflow, job, trigger, combination, index, total)
-    resolve = Resolver(workflow.place, job.id, job.line, values)
-    matrix_test = describe(combination)
+def _without_env(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:
+    return _resolver(workflow, job, contexts(event, workflow, job, row.trigger, row.matrix, row.index, row.total))
+
+
+def _resolver(workflow: Workflow, job: Job, values: Mapping[str, Any]) -> Resolver:
+    return Resolver(workflow.place, job.id, job.line, values)
+
+
+def _blank(job: Job, trigger: str | None) -> Row:
+    label = label_of(job.id)
+    return Row(label, job.id, trigger, label, None, "", None, None, {}, "", None)
+
+
+def _row(workflow: Workflow, job: Job, entry: Row, event: EventContext, matrix_test: MatrixTest) -> Row:
+    resolve = _without_env(workflow, job, entry, event)
     env = {**resolve.values(workflow.env), **resolve.values(job.env)}
     with_env = resolve.with_env(env)
     docker_run = _docker_run(job, with_env)
@@ -101,57 +102,31 @@ def _row(
     refused = runner.refusal(labels)
     told = None if refused else _gpus(job, with_env, matrix_test.gpus, docker_run, labels)
     given = event.given.gpus if told is None and not refused else None
-    return Row(
-        label=label_of(job.id),
-        job=job.id,
-        trigger=trigger,
-        row=name_of(label_of(job.id), combination, matrix_test),
+    return replace(
+        entry,
+        row=name_of(entry.label, entry.matrix, matrix_test),
         test=matrix_test.test,
         args=matrix_test.args,
         gpus=told if given is None else given,
         image=_image(job, with_env, docker_run),
-        env={name: "" if is_unset(value) else expressions.shown(value) for name, value in env.items()},
+        env={name: "" if is_unset(value) else shown(value) for name, value in env.items()},
         runner=_runner(job, resolve),
         timeout_minutes=_timeout(job, resolve),
         refused=refused,
-        matrix=combination,
-        index=index,
-        total=total,
         gpus_given=given is not None,
-    )
-
-
-def _dynamic(workflow: Workflow, job: Job, trigger: str | None, event: EventContext) -> Row:
-    resolve = Resolver(workflow.place, job.id, job.line, contexts(event, workflow, job, trigger, {}, 0, 1))
-    texts = [text for text in _scalars(job.matrix) if list(unknowns(resolve.value(text)))]
-    return Row(
-        label=label_of(job.id),
-        job=job.id,
-        trigger=trigger,
-        row=label_of(job.id),
-        test=None,
-        args="",
-        gpus=None,
-        image=None,
-        env={},
-        runner=_runner(job, resolve),
-        timeout_minutes=None,
-        dynamic=texts[0].strip(),
-        refused=runner.refusal(runner.labels_with_fallbacks(job, resolve)),
     )
 
 
 def _check(workflow: Workflow, job: Job) -> None:
     """Every expression of the job and its steps can be read, also those that are not evaluated yet."""
-    resolve = Resolver(workflow.place, job.id, job.line, {})
+    resolve = _resolver(workflow, job, {})
     container = [job.container.image, job.container.options, job.container.env] if job.container else []
     own = [job.name, job.runs_on, job.matrix, job.env, job.timeout_minutes, job.outputs]
     resolve.check([workflow.env, *own, *container])
     for step in job.steps:
         resolve.check_condition(step.condition, step=step)
-        for value in (step.name, step.env, step.with_, step.run, step.shell, step.working_directory):
-            resolve.check(value, step=step)
-        resolve.check([step.continue_on_error, step.timeout_minutes], step=step)
+        texts = [step.name, step.env, step.with_, step.run, step.shell, step.working_directory]
+        resolve.check([*texts, step.continue_on_error, step.timeout_minutes], step=step)
 
 
 def _gpus(
@@ -173,7 +148,8 @@ def _gpus(
 def _image(job: Job, resolve: Resolver, docker_run: DockerRun | None) -> str | None:
     """The image of the job's container, or of its first `docker run`; None where that is known only while it runs."""
     if job.container:
-        return secrets.shown(_container_image(resolve.value(job.container.image))) or None
+        value = resolve.value(job.container.image)  # `container: ${{ … }}` may give the whole object
+        return secrets.shown(shown(value.get("image") if isinstance(value, Mapping) else value)) or None
     image = secrets.shown(docker_run.image) if docker_run else ""
     return image if _IMAGE.fullmatch(image) else None
 
@@ -187,7 +163,7 @@ def _docker_run(job: Job, resolve: Resolver) -> DockerRun | None:
             from ci_tasks.workflow import shell
 
             env = {**resolve.contexts["env"], **resolve.values(step.env, step=step)}
-            texts = {name: expressions.shown(value) for name, value in env.items()}
+            texts = {name: shown(value) for name, value in env.items()}
             run = shell.docker_run(resolve.with_env(env).shown(step.run, step=step), texts)
             if run:
                 return run
@@ -201,12 +177,6 @@ def _container_run(options: str, resolve: Resolver) -> DockerRun | None:
         return parse_run(["run", *shlex.split(resolve.shown(options)), "image"])
     except (ValueError, DockerArgvError):
         return None
-
-
-def _container_image(value: Any) -> str:
-    """`container: ${{ … }}` may give the whole object."""
-    image = value.get("image") if isinstance(value, Mapping) else value
-    return image if isinstance(image, str) else expressions.shown(image)
 
 
 def _may_run(step: Step, resolve: Resolver) -> bool:
@@ -227,15 +197,13 @@ def _timeout(job: Job, resolve: Resolver) -> float | None:
 
 def _combinations(workflow: Workflow, job: Job, event: EventContext) -> list[dict[str, Any]] | None:
     """The matrix expanded, or None where it waits for what is known elsewhere."""
-    resolve = Resolver(workflow.place, job.id, job.line, contexts(event, workflow, job, None, {}, 0, 1))
-    value = resolve.value(job.matrix)
+    value = _without_env(workflow, job, _blank(job, None), event).value(job.matrix)
     if list(unknowns(value)):
         return None
     try:
         return matrix.expand(value)
     except matrix.MatrixError as error:
-        line = getattr(job.matrix, "line", 0) or job.line
-        text = f"matrix: {job.matrix}"[:200]
+        line, text = getattr(job.matrix, "line", 0) or job.line, f"matrix: {job.matrix}"[:200]
         raise WorkflowError(str(error), file=workflow.place, job=job.id, line=line, text=text) from None
 
 
@@ -252,5 +220,5 @@ def _scalars(value: Any) -> list[str]:
 def _references(text: str) -> list[str]:
     try:
         return expressions.references(text)
-    except expressions.ExpressionError:
+    except ExpressionError:
         return []

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ci_tasks.workflow import gpus
-from ci_tasks.workflow.expressions import shown, unknowns
 from ci_tasks.workflow.model import Job
 from ci_tasks.workflow.naming import leaves
 from ci_tasks.workflow.resolve import Resolver
+from ci_tasks.workflow.values import shown, unknowns
 
 _HOSTED = re.compile(r"(ubuntu|windows|macos)-", re.IGNORECASE)
 # Labels of GitHub's own runners, such as macos-14, and the ones that every self-hosted runner has.

@@ -5,23 +5,17 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections.abc import Iterator
-from enum import Enum
 from functools import cache
 from itertools import product
 from typing import NamedTuple
 
 from ci_tasks.yaml_lines import Map
 
-
-class Treatment(Enum):
-    SUPPORTED = "supported"
-    REFUSED = "refused"
-    WITHOUT_EFFECT = "without-effect"
-    TEXT = "text"
+SUPPORTED, REFUSED, WITHOUT_EFFECT = "supported", "refused", "without-effect"  # and `text`, which is for people
 
 
 class KeySpec(NamedTuple):
-    treatment: Treatment
+    treatment: str
     why: str = ""
 
 
@@ -44,24 +38,10 @@ def keys() -> dict[str, KeySpec]:
         if not line.startswith("#"):
             words, _, why = line.partition(" | ")
             treatment, *paths = words.split()
-            spec = KeySpec(Treatment(treatment), why)
             for path in paths:
                 choices = [part.split(",") for part in re.split(r"[{}]", path)]
-                table.update(("".join(parts), spec) for parts in product(*choices))
+                table.update(("".join(parts), KeySpec(treatment, why)) for parts in product(*choices))
     return table
-
-
-def find(path: str) -> KeySpec | None:
-    """What becomes of the key at a path of the schema; None for one that the table does not have."""
-    at = ""
-    for part in path.split("."):
-        valid = children(at)
-        if at and not valid:
-            break
-        if part not in valid and "<id>" not in valid:
-            return None
-        at = f"{at}.{part if part in valid else '<id>'}".lstrip(".")
-    return keys().get(at, KeySpec(Treatment.SUPPORTED))
 
 
 def children(path: str) -> tuple[str, ...]:
@@ -73,9 +53,9 @@ def walk(body: Map, path: str = "") -> Iterator[FoundKey]:
     """The keys below a mapping that stands at `path` of the table, each before those below it."""
     valid = children(path)
     for name in body if valid else ():
-        part = "<id>" if "<id>" in valid else name
-        at = f"{path}.{part}".lstrip(".")
-        yield FoundKey(at, find(at), name, body.lines[name], valid)
+        at = f"{path}.{'<id>' if '<id>' in valid else name}".lstrip(".")
+        is_known = name in valid or "<id>" in valid
+        yield FoundKey(at, keys().get(at, KeySpec(SUPPORTED)) if is_known else None, name, body.lines[name], valid)
         value = body[name]
         if isinstance(value, Map):
             yield from walk(value, at)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from ci_tasks.workflow.expressions import OpenObject, Unknown
+from ci_tasks.workflow.values import OpenObject, Unknown
 
 _MARK = re.compile("\x02([A-Za-z_][A-Za-z0-9_]*)\x03")
 

@@ -13,17 +13,22 @@ from ci_tasks.agent.containers.docker_argv import DockerArgvError, DockerRun, is
 
 # Words before a command that still run it: bash's own, and programs whose arguments are options, numbers and settings.
 _BEFORE = frozenset(
-    ["then", "do", "else", "elif", "if", "while", "until", "time", "!", "{", "exec", "command", "builtin"]
-    + ["env", "sudo", "nohup", "nice", "timeout"]
+    ("then", "do", "else", "elif", "if", "while", "until", "time", "!", "{", "exec", "command", "builtin", "env")
+    + ("sudo", "nohup", "nice", "timeout")
 )
 _VALUED = frozenset({"-u", "-g", "-h", "-p", "-C", "-T", "-n", "-s", "-k"})  # options with a value behind them
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _DURATION = re.compile(r"[0-9.]+[smhd]?")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^{}]*))?\})")
-_HEREDOC = re.compile(r"<<(-?)[ \t]*([\"']?)([A-Za-z0-9_.!-]+)\2")
-_CONTROL = frozenset(";&|()`\n")
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,*{}\[\]~^!?-]+|\$(?!\()")
-_PLAIN_QUOTED = re.compile(r'[^"\\$]+|\$(?!\()')
+_IN_QUOTES = r"""
+    (?P<escape>\\(?P<escaped>.?)) | (?P<arithmetic>\$\(\(.*?(?:\)\)|\Z)) | (?P<open>\$\() | (?P<quote>") | """
+_QUOTED = re.compile(rf"{_IN_QUOTES} (?P<text>[^\"\\$]+|\$)", re.DOTALL | re.VERBOSE)
+_PLAIN = re.compile(
+    rf"""{_IN_QUOTES}
+    '(?P<single>[^']*)(?:'|\Z) | (?P<heredoc><<(?P<tabs>-?)[ \t]*(["']?)(?P<end>[A-Za-z0-9_.!-]+)["']?)
+    | (?P<blank>[ \t\r]+|<<<) | (?P<control>[;&|()`\n]) | (?P<text>[^\s\\$"'<;&|()`#]+|.)""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def docker_run(script: str, variables: Mapping[str, str] | None = None) -> DockerRun | None:
@@ -49,7 +54,56 @@ def commands(script: str) -> Iterator[list[str]]:
 
     Those of a command substitution come before the command that they are part of.
     """
-    yield from _Lexer(script).commands()
+    text = script.replace("\\\r\n", "").replace("\\\n", "")
+    words, word, is_quoted, at = list[str](), None, False, 0
+    stack: list[tuple[list[str], str, bool]] = []  # the commands around a `$(`
+    heredocs: list[tuple[str, str]] = []
+    while at < len(text):
+        if text[at] == "#" and word is None and not is_quoted:
+            at = _end_of_line(text, at)
+            continue
+        match = (_QUOTED if is_quoted else _PLAIN).match(text, at)
+        assert match is not None, "the last alternative takes any character"
+        found, at = match.groupdict(), match.end()
+        if found["open"]:
+            stack.append((words, word or "", is_quoted))
+            words, word, is_quoted = [], None, False
+        elif found.get("blank") or found.get("heredoc") or found.get("control"):
+            words, word = ([*words, word], None) if word is not None else (words, None)
+            if found["heredoc"]:
+                heredocs.append((found["tabs"], found["end"]))
+            if found["control"] and words:
+                yield words
+            words = [] if found["control"] else words
+            if found["control"] == ")" and stack:
+                words, outer, is_quoted = stack.pop()
+                word = f"{outer}$(…)"
+            if found["control"] == "\n":
+                at, heredocs = _behind(text, at, heredocs), []
+        else:
+            is_quoted ^= bool(found["quote"])
+            pieces = (found["escaped"], found["arithmetic"], found.get("single"), found["text"])
+            word = (word or "") + "".join(piece for piece in pieces if piece)
+    if word is not None:
+        words.append(word)
+    if words:
+        yield words
+
+
+def _behind(text: str, at: int, heredocs: list[tuple[str, str]]) -> int:
+    """Where the here-documents that begin at `at` are over."""
+    for tabs, end in heredocs:
+        line = ""
+        while at < len(text) and line != end:
+            stop = _end_of_line(text, at)
+            line = text[at:stop].rstrip("\r")
+            line, at = line.lstrip("\t") if tabs else line, stop + 1
+    return at
+
+
+def _end_of_line(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
 
 
 def _run(command: list[str]) -> DockerRun | None:
@@ -72,100 +126,6 @@ def _run(command: list[str]) -> DockerRun | None:
 
 def _expanded(text: str, values: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        return values.get(name) or (match[0] if match[3] is None else match[3])
+        return values.get(match[1] or match[2]) or (match[0] if match[3] is None else match[3])
 
     return _VARIABLE.sub(value, text)
-
-
-class _Lexer:
-    """One pass over the text. `stack` holds the commands around a `$(`, as (words, word, inside double quotes)."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text.replace("\\\r\n", "").replace("\\\n", "")
-        self.at = 0
-        self.words: list[str] = []
-        self.word: str | None = None
-        self.quoted = False
-        self.stack: list[tuple[list[str], str, bool]] = []
-        self.heredocs: list[tuple[bool, str]] = []
-
-    def commands(self) -> Iterator[list[str]]:
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if plain := (_PLAIN_QUOTED if self.quoted else _PLAIN).match(self.text, self.at):
-                self._add(plain[0], len(plain[0]))
-            elif char == "\\":
-                self._add(self.text[self.at + 1 : self.at + 2], 2)
-            elif self.text.startswith("$((", self.at):
-                self._arithmetic()
-            elif self.text.startswith("$(", self.at):
-                self.stack.append((self.words, self.word or "", self.quoted))
-                self.words, self.word, self.quoted = [], None, False
-                self.at += 2
-            elif char == '"':
-                self.quoted = not self.quoted
-                self._add("", 1)
-            elif char == ")" and self.stack:
-                yield from self._command()
-                self.words, self.word, self.quoted = self.stack.pop()
-                self._add("$(…)", 1)
-            else:
-                yield from self._unquoted(char)
-        yield from self._command()
-
-    def _unquoted(self, char: str) -> Iterator[list[str]]:
-        if char == "'":
-            end = self.text.find("'", self.at + 1)
-            end = len(self.text) if end < 0 else end
-            self._add(self.text[self.at + 1 : end], end + 1 - self.at)
-        elif char == "#" and self.word is None:
-            end = self.text.find("\n", self.at)
-            self.at = len(self.text) if end < 0 else end
-        elif self.text.startswith("<<<", self.at):
-            self._end_word()
-            self.at += 3
-        elif heredoc := _HEREDOC.match(self.text, self.at):
-            self._end_word()
-            self.heredocs.append((bool(heredoc[1]), heredoc[3]))
-            self.at = heredoc.end()
-        elif char in _CONTROL:
-            yield from self._command()
-            self.at += 1
-            if char == "\n":
-                self._skip_heredocs()
-        elif char in " \t\r":
-            self._end_word()
-            self.at += 1
-        else:
-            self._add(char, 1)
-
-    def _add(self, text: str, length: int) -> None:
-        self.word = (self.word or "") + text
-        self.at += length
-
-    def _end_word(self) -> None:
-        if self.word is not None:
-            self.words.append(self.word)
-        self.word = None
-
-    def _command(self) -> Iterator[list[str]]:
-        self._end_word()
-        if self.words:
-            yield self.words
-        self.words = []
-
-    def _arithmetic(self) -> None:
-        end = self.text.find("))", self.at)
-        end = len(self.text) if end < 0 else end + 2
-        self._add(self.text[self.at : end], end - self.at)
-
-    def _skip_heredocs(self) -> None:
-        for tabs, delimiter in self.heredocs:
-            while self.at < len(self.text):
-                end = self.text.find("\n", self.at)
-                line = self.text[self.at : end if end >= 0 else None]
-                self.at += len(line) + 1
-                if (line.lstrip("\t") if tabs else line).rstrip("\r") == delimiter:
-                    break
-        self.heredocs = []

@@ -11,13 +11,6 @@ import traceback
 
 from ci_tasks.errors import WorkflowError
 
-_DELIMITERS = {
-    "block_start_string": "<%",
-    "block_end_string": "%>",
-    "variable_start_string": "<<",
-    "variable_end_string": ">>",
-}
-
 
 def render(text: str, file: str) -> str:
     """The workflow that the template gives. Raises WorkflowError with the template's line."""
@@ -31,25 +24,15 @@ def render(text: str, file: str) -> str:
         def unsafe_undefined(self, obj: object, attribute: str) -> jinja2.Undefined:
             raise SecurityError(f"access to {attribute!r} of a {type(obj).__name__} is unsafe")
 
-    environment = Sandbox()
-    if "<%" in text:
-        environment = environment.overlay(**_DELIMITERS)  # type: ignore[arg-type]
-    cause: Exception
+    environment = Sandbox("<%", "%>", "<<", ">>") if "<%" in text else Sandbox()
     try:
         return environment.from_string(text).render()
     except jinja2.TemplateSyntaxError as error:
-        cause, line, why = error, error.lineno, f"the template has an error: {error.message}"
+        cause: Exception = error
+        line, why = error.lineno, f"the template has an error: {error.message}"
     except Exception as error:  # whatever the template's own code raises, 1/0 as well
-        cause, line, why = error, _line_of(error), f"the template cannot be rendered: {error}"
-    raise WorkflowError(why, file=file, line=line, text=_text_of(text, line)) from cause
-
-
-def _line_of(error: Exception) -> int:
-    """jinja2 writes the template's lines into the traceback."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
-    return lines[-1] or 1 if lines else 1
-
-
-def _text_of(text: str, line: int) -> str:
-    lines = text.splitlines()
-    return lines[line - 1] if 0 < line <= len(lines) else ""
+        # jinja2 writes the template's lines into the traceback
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+        cause, line, why = error, (frames[-1].lineno if frames else 0) or 1, f"the template cannot be rendered: {error}"
+    quoted = "".join(text.splitlines()[line - 1 : line])
+    raise WorkflowError(why, file=file, line=line, text=quoted) from cause

@@ -146,27 +146,12 @@ cd "{files}"
 echo "$*" >> asked
 stream() {{ while :; do while read -r line; do printf '%s\\n' "$line"; done < "$1"; sleep 0.02; done; }}
 case "$*" in
---help-query-gpu) cat help ;;
 "--query-gpu=index,uuid,"*" --format=csv,noheader,nounits -lms 1000") stream samples ;;
 "--query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv,noheader,nounits -lms 2000") stream apps ;;
 "--query-gpu=index,uuid,name,driver_version,memory."*) cat gpus ;;
 "--query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv,noheader,nounits") cat apps ;;
 *) echo "Invalid option: $*"; exit 2 ;;
 esac
-"""
-_HELP = """\
-"index"
-"uuid"
-"memory.used"
-"memory.total"
-"pci.bus_id"
-"utilization.gpu"
-"power.draw"
-"temperature.gpu"
-"clocks.current.sm" or "clocks.sm"
-"clocks_throttle_reasons.active"
-"ecc.errors.corrected.volatile.total"
-"ecc.errors.uncorrected.volatile.total"
 """
 
 
@@ -191,7 +176,7 @@ class GpuHost:
             f"{at}, GPU-{at}, {mib}, 143771, 00000000:{at}B:00.0, 97, 651.20, 61, 1755, 0x4, 0, 0\n"
             for at, mib in enumerate(used)
         ]
-        files = {"gpus": "".join(gpus), "apps": apps, "samples": "".join(lines), "help": _HELP}
+        files = {"gpus": "".join(gpus), "apps": apps, "samples": "".join(lines)}
         for name, text in files.items():
             beside = self.path / "nvidia" / "new"
             beside.write_text(text)

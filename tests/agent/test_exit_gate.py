@@ -45,7 +45,7 @@ def masked(run: RunDir) -> dict[str, bytes]:
     return files(run)
 
 
-def test_content_is_masked_and_said_to_be(run: RunDir) -> None:
+def test_content_is_masked(run: RunDir) -> None:
     put(run, "artifacts/junit.xml", b'<failure message="assert &#x27;correct-horse&#x27;"/>')
     put(run, "artifacts/clean.txt", b"nothing")
     put(run, "artifacts/deep/er/b64", base64.b64encode(b"x" + SECRET.encode()))
@@ -53,14 +53,13 @@ def test_content_is_masked_and_said_to_be(run: RunDir) -> None:
     assert got["junit.xml"] == b'<failure message="assert &#x27;***&#x27;"/>'
     assert got["clean.txt"] == b"nothing"
     assert b"***" in got["deep/er/b64"]
-    assert json.loads(got["masked.json"])["files"] == ["junit.xml", "deep/er/b64"]
 
 
 def test_names_are_masked_and_stay_apart(run: RunDir) -> None:
     for name in ("correct-horse.txt", "a correct-horse/b", "a ***/b", "***.txt"):
         put(run, f"artifacts/{name}", name[:3].encode())
     got = masked(run)
-    assert sorted(got) == ["***.txt", "***.txt.2", "a ***/b", "a ***/b.2", "masked.json"]
+    assert sorted(got) == ["***.txt", "***.txt.2", "a ***/b", "a ***/b.2"]
     assert not [path for path in Path(run.path).rglob("*") if SECRET in str(path)]
 
 
@@ -80,7 +79,7 @@ def test_an_archive_of_a_run_with_secrets_stays_behind_and_is_named(run: RunDir,
     assert (left["path"], left["why"]) == ("log", ARCHIVE)
 
 
-@pytest.mark.parametrize("steps", range(0, 10, 3))
+@pytest.mark.parametrize("steps", range(0, 6, 2))
 def test_a_stop_leaves_everything_as_it_was_for_the_next_pass(run: RunDir, steps: int) -> None:
     """It is asked for between any two chunks: nothing is lost, and what is fetched later is masked then."""
     put(run, "agent.log", b"." * (2 << 20))
@@ -90,7 +89,7 @@ def test_a_stop_leaves_everything_as_it_was_for_the_next_pass(run: RunDir, steps
         mask_run(run, [SECRET], lambda: next(asked, None) is None)
     assert files(run) == before
     assert sorted(os.listdir(run.path)) == ["agent.log", "artifacts"]
-    assert sorted(masked(run)) == ["large", "masked.json"]
+    assert sorted(masked(run)) == ["large"]
 
 
 def test_a_file_that_would_be_searched_for_hours_stays_behind_and_is_named(run: RunDir) -> None:

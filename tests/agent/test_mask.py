@@ -134,7 +134,7 @@ def test_a_secret_at_the_edge_of_large_chunks_is_masked() -> None:
 def test_bytes_and_texts_that_are_whole_are_masked_in_one_call() -> None:
     assert mask(["hunter22"], b"\xff hunter22 hunter2") == b"\xff *** hunter2"
     assert mask_text(["hunter22"], "\udcff hunter22") == "\udcff ***"
-    assert mask_text(["hunter22"], "\ud800 hunter22") == "? ***"
+    assert mask_text(["hunter22"], "\ud800 hunter22") == "\ud800 ***"
 
 
 _SECRET = st.text("ab1%\\", min_size=4, max_size=9)

@@ -25,22 +25,14 @@ if TYPE_CHECKING:
 Until = Callable[..., Any]
 
 PASSED = codec.to_json(Status("ended", sequence=10**6, end="exit", exit_code=0, pid=1, pid_start="1", group=1))
-ENDED_EVENT = '{"t": 1.5, "event": "ended", "end": "exit", "exit_code": 0}'
 # what the job does in its run directory → the file that is named
 FORGERIES = {
     "a status": (f"echo '{PASSED}' > status.json", "status.json"),
-    "a status by another inode": (f"echo '{PASSED}' > new; mv new status.json", "status.json"),
     "garbage for a status": ("echo garbage > status.json", "status.json"),
-    "no status": ("rm status.json", "status.json"),
-    "a pipe for a status": ("rm status.json; mkfifo status.json", "status.json"),
     "a plan": ('echo "{}" > plan.json', "plan.json"),
     "a script": ("echo 'exit 0' > new; mv new run.sh", "run.sh"),
     "an agent": ("echo 'exit' > bin/agent.pyz", "bin/agent.pyz"),
-    "no events": (": > events.jsonl", "events.jsonl"),
-    "an end that is none": (f"echo '{ENDED_EVENT}' >> events.jsonl", "events.jsonl"),
     "a shorter log": (": > log", "log"),
-    "another log": ("sed -i s/begun/ended/ log", "log"),
-    "no log": ("rm log", "log"),
 }
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from ci_tasks.agent import proc
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -105,16 +102,3 @@ def test_what_a_long_job_orphans_is_reaped_and_its_own_exit_code_is_not_taken(ru
 
 def _children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def test_children_are_found_on_a_kernel_that_does_not_list_them(
-    monkeypatch: pytest.MonkeyPatch, run: Run, until: Until
-) -> None:
-    run.start("sleep 300")
-    until(lambda: run.status().group)
-    agent, group = run.status().pid or 0, run.status().group or 0
-    assert proc.children(agent) == [group]
-    real, exists = os.listdir, os.path.exists
-    monkeypatch.setattr(os, "listdir", lambda path: ["none"] if str(path).endswith("/task") else real(path))
-    monkeypatch.setattr(os.path, "exists", lambda path: not str(path).endswith("/children") and exists(path))
-    assert proc.children(agent) == [group]

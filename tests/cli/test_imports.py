@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from ci_tasks.agent.run_directory import RunDir, write_json
 from ci_tasks.results.record import record_not_started
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = f"--repo {ROOT / 'examples/tiny-slime'}"
+SAMPLE = f"--repo {shlex.quote(str(ROOT / 'examples/tiny-slime'))}"
 RUN = "20260101-120000-ckpt.01"
 # Other programs' code, connections, web clients, templates, and what only a debug log or documentation needs.
 NEVER = {"invoke", "nox", "fabric", "paramiko", "cryptography", "requests", "urllib3", "httpx", "huggingface_hub"}
@@ -83,7 +84,7 @@ def test_a_command_that_runs_rows_imports_nothing_of_other_programs_before_it_kn
 def imported(arguments: str, home: Path) -> tuple[int, list[str]]:
     """The exit code of a command, and the modules that it has loaded."""
     answer = home / "answer.json"
-    _python(MAIN.format(answer=str(answer)), home, *arguments.split())
+    _python(MAIN.format(answer=str(answer)), home, *shlex.split(arguments))
     code, *modules = answer.read_text().split()
     return int(code), modules
 

@@ -80,7 +80,7 @@ def test_several_commands_end_with_the_first_that_fails(tmp_path: Path) -> None:
 
 
 def test_an_option_before_the_label_keeps_its_value(tmp_path: Path) -> None:
-    done = run("invoke", f"jobs --repo {ROOT / 'examples/tiny-slime'} precision", tmp_path)
+    done = run("invoke", "jobs --repo examples/tiny-slime precision", tmp_path)
     assert done.returncode == 0
     assert done.stdout.count("tiny_parallel_check") == 1 and "sglang-config" not in done.stdout
 

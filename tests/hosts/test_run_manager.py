@@ -31,9 +31,8 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts import py_spy, reconnecting, run_manager
 from ci_tasks.hosts.channel import Channel
 from ci_tasks.hosts.host_snapshot import RemoteSnapshot
-from ci_tasks.hosts.mirror import RunMirror
 from ci_tasks.hosts.reconnecting import ReconnectingConnection
-from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, write_remote_location
+from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
@@ -887,7 +886,7 @@ def test_what_a_client_asked_to_be_removed_is_removed_although_it_goes(host: Pip
 def test_a_host_that_is_silent_from_the_start_is_a_dead_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ci_tasks.hosts.channel.SILENCE_TIMEOUT_S", 0.1)
     ours, theirs = socket.socketpair()
-    with theirs, pytest.raises(LinkDied, match="not a word"):
+    with ours, theirs, pytest.raises(LinkDied, match="not a word"):
         Channel(ours, b"", lambda update: None, lambda *args: None).hello()
 
 

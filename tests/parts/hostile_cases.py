@@ -12,7 +12,7 @@ from typing import Any
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.serving import bundle, frames
 from ci_tasks.agent.serving.messages import ClientMessage
-from ci_tasks.hosts import mirror
+from ci_tasks.hosts import remote_run
 from tests.parts import hostile_values as values
 from tests.parts.hostile_server import HOME, Frames, HostileServer, bundle_entry, bundle_of, pieces
 from tests.parts.hostile_values import FLOATS, INTEGERS, NUMBERS, TEXTS, anything, spoilt, spoilt_bytes
@@ -329,7 +329,7 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
 
     def logs(key: int) -> Frames:
         chunk = b"x" * (1 << 18)
-        for offset in range(0, mirror.MAX_LOG_BYTES + (1 << 20), len(chunk)):
+        for offset in range(0, remote_run.MAX_LOG_BYTES + (1 << 20), len(chunk)):
             yield frames.log(key, offset, chunk)
 
     def parts(message: ClientMessage) -> Frames:

@@ -83,13 +83,13 @@ class HostileServer:
         yield from answer(message) if answer else self.done(message)
 
     def done(self, message: ClientMessage) -> Frames:
-        yield from self.result(message, {"kind": "done"})
+        yield from self.result(message, {})
 
     def result(self, message: ClientMessage, result: Any) -> Frames:
         yield from self._message({"response": {"id": message.id, "result": result}})
 
     def error(self, message: ClientMessage, code: Any, text: Any) -> Frames:
-        yield from self._message({"response": {"id": message.id, "error": {"code": code, "message": text}}})
+        yield from self._message({"response": {"id": message.id, "code": code, "error": text}})
 
     def _message(self, value: Any) -> Frames:
         yield frames.frame(frames.JSON, json.dumps(value).encode())
@@ -100,12 +100,12 @@ class HostileServer:
     def _listruns(self, message: ClientMessage) -> Frames:
         listed = [encode(RunSummary(self.directory, "ended", ended_at=1.0), versioned=False)]
         runs = self.summaries if self.summaries is not None else listed
-        yield from self.result(message, {"kind": "runs", "runs": runs})
+        yield from self.result(message, {"runs": runs})
 
     def _describerun(self, message: ClientMessage) -> Frames:
         honest = encode(RunDescription(f"{self.batch}.01", "ckpt", "e2e-test-ckpt", "ckpt[async]"), versioned=False)
         described = self.description if self.description is not None else honest
-        yield from self.result(message, {"kind": "description", "description": described})
+        yield from self.result(message, {"description": described})
 
     def _watch(self, message: ClientMessage) -> Frames:
         assert isinstance(message.request, messages.Watch)
@@ -134,17 +134,17 @@ class HostileServer:
         yield from self.done(message)
 
     def _clear(self, message: ClientMessage) -> Frames:
-        yield from self.result(message, {"kind": "cleared"})
+        yield from self.result(message, {})
 
     def _prune(self, message: ClientMessage) -> Frames:
-        yield from self.result(message, {"kind": "pruned", "done": True})
+        yield from self.result(message, {"done": True})
 
     def _runprograms(self, message: ClientMessage) -> Frames:
         assert isinstance(message.request, messages.RunPrograms)
         outputs = {
             name: encode(self.programs(argv), versioned=False) for name, argv in message.request.commands.items()
         }
-        yield from self.result(message, {"kind": "programs", "outputs": outputs})
+        yield from self.result(message, {"outputs": outputs})
 
 
 class HostileTransport:

@@ -14,8 +14,8 @@ from ci_tasks.records import Checkout, Plan
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read
+from ci_tasks.workflow.resolve import UnknownValueError
 from ci_tasks.workflow.suite import describe
-from ci_tasks.workflow.unknown_values import UnknownValueError
 
 PLACE = RunLocation("id-1", "/run", "/run/workspace", Checkout("/src", "c0ffee", "7ree", ()), ("/py", "3.10"), "/e", "")
 HEAD = "on: pull_request\njobs:\n"

@@ -82,7 +82,7 @@ def test_the_packages_are_those_of_the_interpreter_that_the_test_ran_in() -> Non
     installed = InstalledPackages("a", "3.12.3", {"torch": "2.11", "flash_attn": "2.8", "PyYAML": "6"})
     pip = process(1, "python", "-m", "pip", packages="b", executable="/usr/bin/python3")
     test = process(2, "python", TEST, packages="a", executable="/w/venv/bin/python", python="3.12.3", modules=(TORCH,))
-    container = ContainerState("c", packages={"pyyaml": "5", "flash-attn": "1"})
+    container = ContainerState(name="c", packages={"pyyaml": "5", "flash-attn": "1"})
     direct = {"torch": DirectUrl("https://x/torch"), "gone": DirectUrl("https://x/gone")}
     before = RunEnvironment(
         python="3.11.2", packages={"torch": "2.11", "gone": "1"}, direct=direct, containers=(container,)

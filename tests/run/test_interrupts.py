@@ -183,8 +183,8 @@ class RealAgents(Played):
     ("function", "statement"),
     [
         (LocalExecutor.start, "manager.start(self._run_of(row))"),
-        (RemoteRunManager._start_thread, "self._threads.append(thread)"),
-        (RemoteRunManager._start_thread, "thread.start()"),
+        (RemoteRunManager.start, "self._runs[remote_run.key] = remote_run"),
+        (RemoteRunManager.start, "remote_run.thread.start()"),
     ],
     ids=["before it is asked for", "before its thread", "as its thread starts"],
 )

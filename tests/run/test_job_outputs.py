@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -111,7 +112,7 @@ def changed_source(path: Path, before: list[str], now: dict[str, str | None]) ->
 
 def test_changed_tests_are_listed_by_cis_rule_without_executing_its_script(tmp_path: Path) -> None:
     source = changed_source(tmp_path, [], {"tests/test_a.py": TEXT})
-    script = CHANGED.replace('ROWS=""', f'ROWS=""; touch {tmp_path}/executed', 1)
+    script = CHANGED.replace('ROWS=""', f'ROWS=""; touch {shlex.quote(str(tmp_path))}/executed', 1)
     source = replace(source, workflow=read(script, ".github/workflows/pr-test.yml"))
     found = find_rows(source, "changed", EventContext(), "HEAD", run_needs=False)
     assert [row.test for row in found.rows] == ["tests/test_a.py"]

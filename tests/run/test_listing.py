@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from ci_tasks.given_values import GivenValues
 from ci_tasks.run.checkout_source import event_context, open_source
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.listing import list_jobs
-from ci_tasks.workflow.unknown_values import UnknownValueError
+from ci_tasks.workflow.resolve import UnknownValueError
 
 WORKFLOW = """
 on: pull_request
@@ -25,7 +26,7 @@ jobs:
       - id: find
         run: |
           touch MARK
-          echo 'matrix={"n": [1, 2]}' >> $GITHUB_OUTPUT
+          echo 'matrix={"n": [1, 2]}' >> "$GITHUB_OUTPUT"
   tests:
     runs-on: x
     needs: detect
@@ -41,7 +42,7 @@ jobs:
 @pytest.fixture
 def checkout(commit: Callable[[str], Path], tmp_path: Path) -> Path:
     """A checkout whose detection leaves the file `mark` beside it."""
-    return commit(WORKFLOW.replace("MARK", str(tmp_path / "mark")))
+    return commit(WORKFLOW.replace("MARK", shlex.quote(str(tmp_path / "mark"))))
 
 
 def test_jobs_and_plan_execute_nothing_of_the_checkout(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

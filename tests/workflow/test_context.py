@@ -10,9 +10,9 @@ import pytest
 from ci_tasks.given_values import GivenValues
 from ci_tasks.workflow import secrets
 from ci_tasks.workflow.context import EventContext, contexts
-from ci_tasks.workflow.expressions import Unknown
-from ci_tasks.workflow.expressions.evaluate import evaluate
+from ci_tasks.workflow.expressions import evaluate
 from ci_tasks.workflow.model import Job, Workflow, WorkflowInput
+from ci_tasks.workflow.values import Unknown
 
 EVENT = EventContext(
     sha="abc", repository="THUDM/slime", workspace="/w", base="dev", secrets=("HF_TOKEN",),

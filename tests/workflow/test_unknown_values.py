@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ci_tasks.workflow.unknown_values import how_to_give
+from ci_tasks.workflow.resolve import how_to_give
 
 
 def test_what_nobody_can_give_has_no_hint() -> None:

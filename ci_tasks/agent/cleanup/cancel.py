@@ -1,21 +1,20 @@
-"""Cancelling and killing a run from outside: by its agent, by Slurm, or here where the agent has died."""
+"""Cancelling and killing a run from outside: by its agent, by Slurm, or here if the agent has died."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from contextlib import suppress
 
 from .. import liveness, processes, run_directory
 from ..containers import run_containers
 from ..files import content_of
-from ..records import Status, read_events
 from ..slurm import job_file as slurm_job
 from .lost_run import record_cleanup
 
 NOTICE_SECONDS = 1.0  # an agent gets so long to note that its job is cancelled
 _POLL_SECONDS = 0.02
-_MOST_EVENTS = 1 << 22  # bytes; the job can write there too
 
 
 class CancelError(Exception):
@@ -23,14 +22,14 @@ class CancelError(Exception):
 
 
 def cancel(run_dir: str) -> None:
-    """Ask the agent to cancel its job; where it has died, stop what it left. Raises CancelError."""
+    """Ask the agent to cancel its job; if it has died, stop what it left. Raises CancelError."""
     if _cancel_slurm_job(run_dir, kill=False):
         return
     paths = run_directory.RunDir(run_dir)
     status = liveness.read_agent_status(paths)
-    if processes.alive(status):
+    if status.pid is not None and processes.alive(status):
         try:
-            _request_stop(status)
+            os.kill(status.pid, signal.SIGTERM)
             return
         except ProcessLookupError:
             status = liveness.read_agent_status(paths)  # it ended this moment
@@ -50,17 +49,17 @@ def kill(run_dir: str) -> None:
         return
     paths = run_directory.RunDir(run_dir)
     status = liveness.read_agent_status(paths)
-    if not processes.alive(status):
-        processes.kill_all(paths.path, processes.orphaned_group(status, paths.path))
-        return
-    try:
-        _request_stop(status)
-    except OSError:
-        pass
-    deadline = time.monotonic() + NOTICE_SECONDS
-    while not _is_cancelling(paths) and processes.alive(status) and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-    processes.kill_all(paths.path, status.group)
+    group = processes.orphaned_group(status, paths.path)
+    if status.pid is not None and processes.alive(status):
+        group = status.group
+        with suppress(OSError):
+            os.kill(status.pid, signal.SIGTERM)
+        deadline = time.monotonic() + NOTICE_SECONDS
+        while processes.alive(status) and time.monotonic() < deadline:
+            if b'"cancelled"' in content_of(paths.events):
+                break
+            time.sleep(_POLL_SECONDS)
+    processes.kill_all(paths.path, group)
 
 
 def _cancel_slurm_job(run_dir: str, kill: bool) -> bool:
@@ -78,14 +77,3 @@ def _cancel_slurm_job(run_dir: str, kill: bool) -> bool:
     except cancel_run.ScancelError as error:
         raise CancelError("Slurm did not cancel it: %s" % error) from None
     return True
-
-
-def _request_stop(status: Status) -> None:
-    """SIGTERM to an agent that is alive. Raises OSError."""
-    assert status.pid is not None
-    os.kill(status.pid, signal.SIGTERM)
-
-
-def _is_cancelling(run: run_directory.RunDir) -> bool:
-    text = content_of(run.events, _MOST_EVENTS).decode("utf-8", "replace")
-    return any(event.event == run_directory.END_CANCELLED for event in read_events(text))

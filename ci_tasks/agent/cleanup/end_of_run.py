@@ -11,17 +11,17 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Tuple, TypeVar
 
-from .. import process_tree, run_directory
+from .. import process_tree
 from ..agent_log import log_traceback
-from ..artifacts.collect import collect
+from ..artifacts import collect
 from ..containers.kept import remove_images
 from ..containers.run_containers import RunContainer, RunContainers, environment
 from ..exit_gate import mask_run
-from ..files import pin, pinned
 from ..job_environment import secret_values
 from ..probe.evidence import collect_evidence
 from ..quick_dataclass import dataclass
 from ..records import Kept, Plan
+from ..run_directory import RunDir
 from ..trees.git import StoreError
 from ..trees.idle_workspaces import release
 from .environment_snapshot import EnvironmentSnapshot
@@ -45,9 +45,7 @@ class CleanupResult:
 class RunCleanup:
     """What is still to be done for a run when its processes have ended."""
 
-    def __init__(
-        self, paths: run_directory.RunDir, plan: Plan, stop_requested: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, paths: RunDir, plan: Plan, stop_requested: Callable[[], bool] = lambda: False) -> None:
         self.paths, self.plan, self.began = paths, plan, time.time()
         self._stop_requested = stop_requested
         self.containers = RunContainers(paths.path)
@@ -55,15 +53,6 @@ class RunCleanup:
         self._problems: List[str] = []
         self.environment = EnvironmentSnapshot(paths.path)
         self._directory = os.path.realpath(paths.path)
-        pin(paths.path)
-
-    def expect_no_answer(self) -> None:
-        """The container daemon hangs: wait for it no longer than needed."""
-        self.containers.expect_no_answer()
-
-    def stop(self) -> None:
-        """End the run's containers. They and their files stay, for their logs."""
-        self.containers.stop()
 
     def finish(self, succeeded: bool) -> CleanupResult:
         """Collect artifacts, then remove or keep the rest."""
@@ -77,6 +66,35 @@ class RunCleanup:
         """Remove what `finish` could not. Returns a line for each thing that is still left, or was not collected."""
         return self._remove(self.containers.find())
 
+    def _finish(self, succeeded: bool) -> CleanupResult:
+        containers = self.containers.find()
+        if self.containers.problems:
+            self._problems = ["the artifacts in containers are not collected"]
+        self.environment.finish(containers)
+        image, daemon = image_of(containers, self.plan), runtime_of(self.plan)
+        self._problems += collect(self.paths, self.plan, containers, self.began)
+        make_readable(self.paths.artifacts, image, *daemon)
+        secrets = secret_values(self.plan)
+        if self.plan.probe is not None:
+            self._try("the evidence of its processes is not complete", lambda: collect_evidence(self.paths, secrets))
+        masked, unmasked = self._try(
+            "secrets are not masked yet", lambda: mask_run(self.paths, secrets, self._stop_requested)
+        )
+        if unmasked:
+            self._problems += remove_tree(unmasked, image, *daemon)
+        if self.plan.keep and not succeeded:
+            names = tuple(container.name for container in containers)
+            return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems), masked)
+        return CleanupResult(left=self._remove(containers), masked=masked)
+
+    def _try(self, problem: str, work: Callable[[], T]) -> Tuple[bool, Optional[T]]:
+        """Whether it worked, and its result; else the problem is on record."""
+        try:
+            return True, work()
+        except (OSError, ValueError) as error:
+            self._problems.append("%s: %s" % (problem, error))
+            return False, None
+
     def _remove(self, containers: List[RunContainer]) -> Tuple[str, ...]:
         image = image_of(containers, self.plan)
         left = self.containers.remove()
@@ -88,56 +106,18 @@ class RunCleanup:
             return (*self._problems, *left)
         if not left and not self.plan.keeps_workspace:
             self._release_workspace(image)
-        tmp = os.path.join(self.paths.path, "tmp")
-        for path in (tmp, self.paths.evidence, self.paths.checked_out, *self._workspace()):
+        # A run's own workspace is in its directory, whatever a plan names: a job can write what it likes into that.
+        workspace = [] if self.plan.keeps_workspace else [self.paths.workspace]
+        for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, self.paths.checked_out, *workspace):
             left += remove_tree(path, image, *runtime_of(self.plan))
         return (*self._problems, *left)
 
-    def _finish(self, succeeded: bool) -> CleanupResult:
-        containers = self.containers.find()
-        unanswered = ["the artifacts in containers are not collected"] if self.containers.problems else []
-        self.environment.finish(containers)
-        image, daemon = image_of(containers, self.plan), runtime_of(self.plan)
-        own = run_directory.RunDir(pinned(self.paths.path))
-        self._problems = unanswered + collect(own, self.plan, containers, self.began, failed=not succeeded)
-        make_readable(self.paths.artifacts, image, *daemon)
-        self._collect_evidence()
-        masked = self._mask(image)
-        if self.plan.keep and not succeeded:
-            names = tuple(container.name for container in containers)
-            return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems), masked)
-        return CleanupResult(left=self._remove(containers), masked=masked)
-
-    def _collect_evidence(self) -> None:
-        """One file in the place of many; of a run that is kept, whose container needs the directory, both."""
-        if self.plan.probe is None:
-            return
-        try:
-            collect_evidence(run_directory.RunDir(pinned(self.paths.path)), secret_values(self.plan))
-        except (OSError, ValueError) as error:
-            self._problems.append("the evidence of its processes is not complete: %s" % error)
-
-    def _mask(self, image: Optional[str]) -> bool:
-        """Whether everything that is fetched is masked; what is not will be when it is fetched."""
-        try:
-            unmasked = mask_run(self.paths, secret_values(self.plan), self._stop_requested)
-        except (OSError, ValueError) as error:
-            self._problems.append("secrets are not masked yet: %s" % error)
-            return False
-        if unmasked:
-            self._problems += remove_tree(unmasked, image, *runtime_of(self.plan))
-        return True
-
     def _release_workspace(self, image: Optional[str]) -> None:
-        """Let another run have the workspace, unless something of the job's is still there that may write into it."""
+        """Let another run have the workspace, unless something of the job's still exists that may write into it."""
         if os.path.exists(self.paths.checked_out) and not process_tree.of_job(os.getpid()):
             take_ownership(self.paths.workspace, image, *runtime_of(self.plan))
             with suppress(OSError, ValueError, StoreError):  # then it is removed
                 release(self.paths.workspace, self.paths.checked_out)
-
-    def _workspace(self) -> List[str]:
-        """A run's own lies in its directory, whatever a plan names: a job can write what it likes into that."""
-        return [] if self.plan.keeps_workspace else [self.paths.workspace]
 
 
 def image_of(containers: List[RunContainer], plan: Plan) -> Optional[str]:
@@ -153,7 +133,7 @@ def runtime_of(plan: Plan) -> Tuple[str, Dict[str, str]]:
 
 
 def call_with_heartbeat(work: Callable[[], T], heartbeat: Callable[[], object], every: float) -> Optional[T]:
-    """The result of `work`, while `heartbeat` is called every `every` seconds. None where it raises or takes longer
+    """The result of `work`, while `heartbeat` is called every `every` seconds. None if it raises or takes longer
     than MAX_SECONDS."""
     results: List[T] = []
     thread = threading.Thread(target=lambda: results.append(work()), daemon=True)

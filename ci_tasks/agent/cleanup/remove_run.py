@@ -1,13 +1,18 @@
-"""Removes a run and everything it left on this host, whether its agent lives or not."""
+"""Removes what runs left on this host: a run and everything of it, and containers of earlier runs whose daemon did not
+answer at their end."""
 
 from __future__ import annotations
 
+import os
 import time
-from typing import List, Optional
+from contextlib import suppress
+from dataclasses import replace
+from typing import Dict, List, Optional, Tuple
 
 from .. import liveness, process_tree, processes, run_directory
+from ..agent_log import log_traceback
 from ..containers.kept import remove_images
-from ..containers.run_containers import RunContainers, read_plan
+from ..containers.run_containers import LABEL_DIR, RunContainer, RunContainers, is_container_problem, read_plan
 from ..records import Plan
 from . import cancel as cancel_run
 from . import end_of_run
@@ -18,31 +23,55 @@ _POLL_SECONDS = 0.05
 
 
 def remove_run(run_dir: str) -> List[str]:
-    """Remove everything that the run left, and its run directory. Returns a line for each thing that
+    """End the run and remove everything that it left, and its run directory. Returns a line for each thing that
     could not be removed.
 
-    While containers may be left, as where docker does not answer, the directory stays: it leads to them."""
+    While containers may be left, as if docker does not answer, the directory stays: it leads to them."""
     paths = run_directory.RunDir(run_dir)
-    plan = read_plan(paths)
-    containers, image = _remove_containers(paths, plan)
-    if containers:
-        return containers + ["%s: kept until its containers are gone" % paths.path]
-    return remove_tree(paths.path, image, *end_of_run.runtime_of(plan))
+    containers, left = _remove(paths, paths.path)
+    return containers + ["%s: kept until its containers are gone" % paths.path] if containers else left
 
 
 def end_and_clean(run_dir: str) -> List[str]:
-    """Stop what is left of the run; remove its containers and its workspace. Log and status stay.
-    Returns a line for each thing that could not be removed."""
+    """End the run; remove its containers and its workspace. Log and status stay. Returns a line for each thing that
+    could not be removed."""
     paths = run_directory.RunDir(run_dir)
-    plan = read_plan(paths)
-    containers, image = _remove_containers(paths, plan)
-    return containers + remove_tree(paths.workspace, image, *end_of_run.runtime_of(plan))
+    containers, left = _remove(paths, paths.workspace)
+    return containers + left
 
 
-def _remove_containers(paths: run_directory.RunDir, plan: Plan) -> "tuple[List[str], Optional[str]]":
-    """End the run. Returns problems with its containers, and an image that the host has.
+def remove_left_containers(run_dir: str) -> None:
+    """Remove the containers of ended runs of the same home, unless they are kept on purpose: one that goes on keeps its
+    GPUs. Nothing else of those runs is removed, since their jobs could write into their plans."""
+    own = run_directory.RunDir(run_dir).path
+    home = os.path.dirname(os.path.dirname(own))
+    others: Dict[str, List[RunContainer]] = {}
+    try:
+        for container in RunContainers(run_dir).find_of_any_run():
+            other = container.labels.get(LABEL_DIR, "")
+            if other != own and os.path.dirname(os.path.dirname(other)) == home:
+                others.setdefault(other, []).append(container)
+        for other, containers in others.items():
+            _remove_left(run_directory.RunDir(other), containers)
+    except Exception as error:  # another run's remains must not disturb this one
+        log_traceback(run_dir, "containers of earlier runs", error)
+
+
+def _remove_left(paths: run_directory.RunDir, containers: List[RunContainer]) -> None:
+    status = run_directory.read_status_if_readable(paths)
+    if not status.has_ended or status.kept is not None or liveness.is_held(paths.path) or processes.alive(status):
+        return  # it goes on, or its agent waits for the daemon, too
+    answer = containers[0].client.run("rm", "--force", "--volumes", "--", *[container.id for container in containers])
+    if answer.code == 0:
+        left = tuple(line for line in status.left if not is_container_problem(line))
+        run_directory.write_record(paths.status, replace(status, sequence=status.sequence + 1, left=left))
+
+
+def _remove(paths: run_directory.RunDir, directory: str) -> Tuple[List[str], List[str]]:
+    """End the run, remove its containers and then `directory`. Returns problems with its containers, and others.
 
     An agent that has stayed after the end goes on waiting for its container daemon, as long as that does not answer."""
+    plan = read_plan(paths)
     status = run_directory.read_status_if_readable(paths)
     containers = RunContainers(paths.path, thorough=True)
     has_ended = status.has_ended and not liveness.is_held(paths.path)
@@ -51,24 +80,22 @@ def _remove_containers(paths: run_directory.RunDir, plan: Plan) -> "tuple[List[s
     elif status.daemon_silent_seconds:
         containers.expect_no_answer()
     found = containers.find()
-    image = end_of_run.image_of(found, plan)
+    image: Optional[str] = end_of_run.image_of(found, plan)
     left = containers.remove()
     if has_ended and not left:
         _cancel_and_wait(paths, plan)
-    return left or remove_images(found), image
+    left = left or remove_images(found)
+    return left, [] if left and directory == paths.path else remove_tree(directory, image, *end_of_run.runtime_of(plan))
 
 
 def _cancel_and_wait(paths: run_directory.RunDir, plan: Plan) -> None:
     """Cancel the run through its agent, and kill an agent that hangs."""
     status = liveness.read_agent_status(paths)
-    try:
+    with suppress(OSError, ValueError, cancel_run.CancelError):
         cancel_run.cancel(paths.path)
-    except (OSError, ValueError, cancel_run.CancelError):
-        pass
     deadline = time.monotonic() + plan.grace_seconds + CLEANUP_SECONDS
     while processes.alive(status) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-    if processes.alive(status):
-        assert status.pid is not None  # it is alive
+    if status.pid is not None and processes.alive(status):
         process_tree.kill_tree(status.pid)
     processes.kill_all(paths.path, processes.orphaned_group(run_directory.read_status_if_readable(paths), paths.path))

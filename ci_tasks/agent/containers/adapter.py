@@ -20,7 +20,7 @@ from ..argv_masking import masked
 from ..codec import RecordError
 from ..exit_gate import masked_record
 from ..file_lock import LockTimeout, file_lock
-from ..gpus.claim import visible_gpus
+from ..gpus.run_resources import visible_gpus
 from ..job_environment import secret_values
 from ..programs import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, EventName

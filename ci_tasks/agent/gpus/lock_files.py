@@ -1,32 +1,37 @@
-"""Lock files: opening and locking them, and the processes that hold one, from /proc/locks.
+"""Lock files: taking one, and who holds one, in words, from /proc/locks and /proc/PID.
 
 The files are those of the checkout's lock script, one `flock` each. Nothing is ever written into them, and none is ever
-removed: a lock on a file without a name excludes nobody.
+removed: a lock on a file without a name excludes no process. What cannot be read of a holder is "an unknown process".
 """
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import os
+import pwd
 import shlex
 import stat
-from typing import Dict, List, Optional, Sequence, Tuple
+import time
+from contextlib import suppress
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+from .. import argv_masking, file_lock, proc, run_directory
+from ..files import content_of
 
 LOCKS = "/proc/locks"
-_PROTECTED = "/proc/sys/fs/protected_regular"
+UNKNOWN = "an unknown process"
 # Neither follows a symbolic link nor blocks on something that is no regular file.
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_MAX_COMMAND = 60  # characters of a command line
 
 
 class LockError(Exception):
     """A lock file cannot be used; the message says what to do about it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class HeldLock:
+class HeldLock(NamedTuple):
     """One line of /proc/locks: `pid` took an flock on the file (`device`, `inode`); a `shared` one excludes only
-    exclusive locks."""
+    exclusive locks. A holder in another container's process namespace may be missing, or have PID 0."""
 
     device: Tuple[int, int]
     inode: int
@@ -34,103 +39,60 @@ class HeldLock:
     shared: bool
 
 
-def open_lock(path: str, own: bool = False) -> int:
-    """A descriptor for `flock`. Read access is enough, so that a file of root's serves everybody.
-
-    `own`: only ci-tasks uses the file, and opens it as here; so any user may create it.
-    """
-    for flags in (_READ, _READ | os.O_CREAT, _READ):  # the last where another user created it meanwhile
-        if flags != _READ and not own:
-            _check_creatable([path])
-        try:
-            descriptor = _open_or_create(path, flags)
-        except (FileNotFoundError, PermissionError) as error:
-            problem: OSError = error
-        except OSError as error:
-            raise LockError("lock file %s: %s" % (path, error.strerror)) from None
-        else:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return descriptor
-            os.close(descriptor)
-            raise LockError("lock file %s: not a regular file" % path)
-    remedy = "; " + _open_to_all([path]) if os.path.exists(path) else ""
-    raise LockError("lock file %s: %s%s" % (path, problem.strerror, remedy))
-
-
 def try_lock(path: str, shared: bool = False, own: bool = False) -> Optional[int]:
-    """The descriptor that holds the lock, or None where another process holds it."""
-    descriptor = open_lock(path, own)
+    """The descriptor that holds the lock, or None if another process holds it. Read access is enough, so that a file of
+    root's serves every user. `own`: only ci-tasks uses the file, so any user may create it."""
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
+        create_missing([path], own)
+        descriptor = os.open(path, _FLAGS)
     except OSError as error:
-        os.close(descriptor)
-        raise LockError("lock file %s: %s" % (path, error.strerror)) from None
-    return descriptor
+        remedy = "; " + _open_to_all([path]) if isinstance(error, PermissionError) else ""
+        raise LockError("lock file %s: %s%s" % (path, error.strerror, remedy)) from None
+    is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    if is_file and file_lock.try_lock(descriptor, exclusive=not shared):
+        return descriptor
+    os.close(descriptor)
+    if not is_file:
+        raise LockError("lock file %s: not a regular file" % path)
+    return None
 
 
 def release(descriptor: int) -> None:
-    """Release the lock at once, even where a child process has inherited the descriptor."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
+    """Release the lock at once, even if a child process has inherited the descriptor."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def is_free(path: str) -> bool:
     """Whether no process holds an exclusive lock at this moment."""
-    try:
+    with suppress(LockError):
         descriptor = try_lock(path, shared=True)
-    except LockError:
-        return False
-    if descriptor is None:
-        return False
-    release(descriptor)
-    return True
+        if descriptor is not None:
+            release(descriptor)
+            return True
+    return False
 
 
-def parse_locks(text: str) -> List[HeldLock]:
-    """The flocks in /proc/locks; processes that only wait (`->`) hold nothing.
-
-    1: FLOCK  ADVISORY  WRITE 21234 00:1b:8 0 EOF
-    """
-    locks = []
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) < 6 or fields[1] != "FLOCK":
-            continue
-        try:
-            major, minor, inode = fields[5].split(":")
-            held = HeldLock((int(major, 16), int(minor, 16)), int(inode), int(fields[4]), fields[3] == "READ")
-        except ValueError:
-            continue
-        locks.append(held)
-    return locks
-
-
-def held_locks(paths: Dict[int, str]) -> Dict[int, List[HeldLock]]:
-    """{key: the locks on the file} for those that are held, as far as this system shows them.
-
-    A holder in another container's process namespace may be missing, or have PID 0.
-    """
-    try:
-        with open(LOCKS, encoding="ascii", errors="replace") as source:
-            held = parse_locks(source.read())
-    except OSError:
-        return {}
-    by_key: Dict[int, List[HeldLock]] = {}
-    for key, path in paths.items():
-        try:
-            file = os.stat(path)
-        except OSError:
-            continue
-        device = (os.major(file.st_dev), os.minor(file.st_dev))
-        locks = [lock for lock in held if (lock.device, lock.inode) == (device, file.st_ino)]
-        if locks:
-            by_key[key] = locks
-    return by_key
+def create_missing(paths: Iterable[str], own: bool = False) -> None:
+    """Create the lock files that do not exist, for every user. Raises LockError, OSError."""
+    missing = [path for path in paths if not os.path.lexists(path)]
+    directory = os.path.dirname(missing[0]) or "." if missing else ""
+    if missing and not own and os.path.isdir(directory):
+        protected = content_of("/proc/sys/fs/protected_regular").decode("ascii").strip() or "0"
+        if blocks_other_users(os.stat(directory), os.geteuid(), protected):
+            quoted = " ".join(map(shlex.quote, missing))
+            raise LockError(
+                "the lock file %s is missing, and root's containers could not open one that this user creates; "
+                "run once as root: touch %s && chmod 666 %s" % (missing[0], quoted, quoted)
+            )
+    for path in missing:
+        os.makedirs(directory, exist_ok=True)
+        with suppress(PermissionError):  # another user created it meanwhile
+            descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o666)
+            try:
+                os.fchmod(descriptor, 0o666)  # the umask must not keep others out
+            finally:
+                os.close(descriptor)
 
 
 def blocks_other_users(directory: os.stat_result, user: int, protected: str) -> bool:
@@ -144,7 +106,7 @@ def blocks_other_users(directory: os.stat_result, user: int, protected: str) -> 
     return shared and user != directory.st_uid and protected != "0"
 
 
-def check_writable(paths: Sequence[str]) -> None:
+def check_writable(paths: Iterable[str]) -> None:
     """Raises LockError for files that the lock script of this user's job could not open, since it opens them to
     write."""
     closed = [path for path in paths if os.path.exists(path) and not os.access(path, os.W_OK)]
@@ -156,44 +118,96 @@ def _open_to_all(paths: Sequence[str]) -> str:
     return "run once as root: chmod 666 %s" % " ".join(map(shlex.quote, paths))
 
 
-def create_missing(paths: Sequence[str]) -> None:
-    """Create the lock files that do not exist."""
-    missing = [path for path in paths if not os.path.lexists(path)]
-    if missing:
-        _check_creatable(missing)
-    for path in missing:
-        os.close(open_lock(path))
+# -- who holds them ----------------------------------------------------------------------------------------------------
 
 
-def _check_creatable(missing: Sequence[str]) -> None:
-    directory = os.path.dirname(missing[0]) or "."
-    try:
-        blocks = blocks_other_users(os.stat(directory), os.geteuid(), _protected())
-    except FileNotFoundError:
-        return  # it will be created, and is this user's own
-    if blocks:
-        paths = " ".join(map(shlex.quote, missing))
-        raise LockError(
-            "the lock file %s is missing, and root's containers could not open one that this user creates; "
-            "run once as root: touch %s && chmod 666 %s" % (missing[0], paths, paths)
-        )
+def parse_locks(text: str) -> List[HeldLock]:
+    """The flocks in /proc/locks; processes that only wait (`->`) hold nothing.
+
+    1: FLOCK  ADVISORY  WRITE 21234 00:1b:8 0 EOF
+    """
+    locks = []
+    for fields in map(str.split, text.splitlines()):
+        if fields[1:2] == ["FLOCK"]:
+            with suppress(ValueError, IndexError):
+                major, minor, inode = fields[5].split(":")
+                device = int(major, 16), int(minor, 16)
+                locks.append(HeldLock(device, int(inode), int(fields[4]), fields[3] == "READ"))
+    return locks
 
 
-def _open_or_create(path: str, flags: int) -> int:
-    if not flags & os.O_CREAT:
-        return os.open(path, flags)
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    descriptor = os.open(path, flags, 0o666)
-    try:
-        os.fchmod(descriptor, 0o666)  # the umask must not keep others out
-    except PermissionError:
-        pass  # another user created it meanwhile
-    return descriptor
+def holders(paths: Dict[int, str]) -> Dict[int, int]:
+    """{key: pid} of another process with an exclusive lock on the file, as far as this system shows them."""
+    held = parse_locks(content_of(LOCKS).decode("ascii", "replace"))
+    others = {(lock.device, lock.inode): lock.pid for lock in held if not lock.shared and lock.pid != os.getpid()}
+    found = {}
+    for key, path in paths.items():
+        with suppress(OSError, KeyError):
+            file = os.stat(path)
+            found[key] = others[(os.major(file.st_dev), os.minor(file.st_dev)), file.st_ino]
+    return found
 
 
-def _protected() -> str:
-    try:
-        with open(_PROTECTED, encoding="ascii") as source:
-            return source.read().strip()
-    except OSError:
-        return "0"  # a kernel without this setting
+def describe_holder(path: str) -> str:
+    pids = holders({0: path})
+    return describe_process(pids[0]) if pids else UNKNOWN
+
+
+def run_dir_of(pid: int) -> Optional[str]:
+    """The run directory that a process belongs to: by its environment, or as the run's own agent, which has that
+    directory as its working directory. None if it belongs to no run, or nothing can be read."""
+    mark = os.fsencode(run_directory.ENV_RUN_DIR + "=")
+    for entry in proc.environ(pid):
+        if entry.startswith(mark):
+            return os.path.realpath(os.fsdecode(entry[len(mark) :]))
+    with suppress(OSError, ValueError):
+        directory = os.readlink("/proc/%d/cwd" % pid)
+        if run_directory.read_status(run_directory.RunDir(directory)).pid == pid:
+            return directory
+    return None
+
+
+def describe_process(pid: int) -> str:
+    """`run 20260102-030405-ckpt.03 of anna for 12 min`, `pid 4242 of root (python train.py) for 3 h`, or UNKNOWN."""
+    directory = run_dir_of(pid)
+    if directory is not None:
+        id = ""
+        with suppress(OSError, ValueError):
+            id = run_directory.read_plan(run_directory.RunDir(directory)).id
+        return "run %s%s%s" % (id or ".".join(directory.split("/")[-2:]), _owner(directory), _age(pid))
+    argv = [os.fsdecode(word) for word in content_of("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
+    text = " ".join(shlex.quote(word) for word in argv_masking.masked(argv))
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = text if len(text) <= _MAX_COMMAND else text[: _MAX_COMMAND - 1] + "…"
+    return "pid %d%s (%s)%s" % (pid, _owner("/proc/%d" % pid), text, _age(pid)) if text else UNKNOWN
+
+
+def numbered(noun: str, numbers: Iterable[int]) -> str:
+    """`GPU 5`, `GPUs 0-3`, `ranks 0, 2, 5-7`."""
+    ranges: List[List[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    text = ", ".join("%d-%d" % (part[0], part[-1]) if len(part) > 1 else str(part[0]) for part in ranges)
+    return "%s%s %s" % (noun, "s" if sum(map(len, ranges)) > 1 else "", text)
+
+
+def _owner(path: str) -> str:
+    """The owner of the run directory: the processes in a run's container are root's."""
+    with suppress(OSError, KeyError):
+        return " of " + pwd.getpwuid(os.stat(path).st_uid).pw_name
+    return ""
+
+
+def _age(pid: int) -> str:
+    """How long the process has existed; when it took the lock is not recorded anywhere."""
+    status = proc.stat(pid)
+    if status is None:
+        return ""
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    minutes = (since_boot - int(status.start) / os.sysconf("SC_CLK_TCK")) / 60
+    if minutes < 1:
+        return " for less than a minute"
+    return " for %d min" % minutes if minutes < 120 else " for %d h" % (minutes / 60)

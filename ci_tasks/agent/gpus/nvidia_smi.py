@@ -1,25 +1,19 @@
-"""nvidia-smi: all that it is asked, pure parsers of its answers, and which GPUs are in use.
-
-With a driver in trouble nvidia-smi hangs, sometimes where no signal reaches it. So it runs in a thread of its own, and
-while one hangs no other is started: it would hang too, and might stay for ever.
-"""
+"""nvidia-smi: all queries, pure parsers of the answers, and which GPUs are in use."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-import subprocess
 import threading
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from .. import process_tree
-from ..programs import ask
+from ..programs import run_program
 from ..quick_dataclass import dataclass
-from ..records import GpuSample, QueryAnswer
+from ..records import GpuSample
 from .xids import bus_id
 
 TIMEOUT = 20.0  # seconds; a cold driver needs several
+HUNG_SECONDS = 300.0  # until the next query after one without an answer: another one may hang in the driver for ever
 _CSV = "--format=csv,noheader,nounits"
 QUERY_GPUS = ["nvidia-smi", "--query-gpu=index,uuid,name,driver_version,memory.used,memory.total", _CSV]
 QUERY_APPS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory,process_name", _CSV]
@@ -27,39 +21,25 @@ _HEALTH = "index,pci.bus_id,mig.mode.current,ecc.errors.uncorrected.volatile.tot
 QUERY_HEALTH = ["nvidia-smi", "--query-gpu=" + _HEALTH, _CSV]
 _REMAPPED = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
 QUERY_REMAPPED = ["nvidia-smi", "--query-remapped-rows=" + _REMAPPED, _CSV]
+# Values of a GpuSample, and the PCI address. Newer drivers still know the older name of the event reasons.
+_SAMPLED = {
+    "gpu": "index", "uuid": "uuid", "used": "memory.used", "total": "memory.total", "bus": "pci.bus_id",
+    "utilization": "utilization.gpu", "watts": "power.draw", "celsius": "temperature.gpu", "sm_mhz": "clocks.sm",
+    "slowed": "clocks_throttle_reasons.active", "corrected": "ecc.errors.corrected.volatile.total",
+    "uncorrected": "ecc.errors.uncorrected.volatile.total",
+}  # fmt: skip
+STREAM_SAMPLES = ["nvidia-smi", "--query-gpu=" + ",".join(_SAMPLED.values()), _CSV, "-lms", "1000"]
 # The processes on a GPU change seldom, and each query costs as much as one for all GPUs' values.
 STREAM_APPS = [*QUERY_APPS, "-lms", "2000"]
-HELP = ["nvidia-smi", "--help-query-gpu"]
-# What is sampled once a second, and the names that drivers know it by, the newest first. One field that a driver does
-# not know makes nvidia-smi refuse the whole query, so its help says which there are.
-_SAMPLED: Dict[str, Tuple[str, ...]] = {
-    "index": ("index",),
-    "uuid": ("uuid", "gpu_uuid"),
-    "used": ("memory.used",),
-    "total": ("memory.total",),
-    "bus": ("pci.bus_id", "gpu_bus_id"),
-    "utilization": ("utilization.gpu",),
-    "watts": ("power.draw",),
-    "celsius": ("temperature.gpu",),
-    "sm_mhz": ("clocks.sm", "clocks.current.sm"),
-    "slowed": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
-    "corrected": ("ecc.errors.corrected.volatile.total",),
-    "uncorrected": ("ecc.errors.uncorrected.volatile.total",),
-}
-_ALWAYS = ("index", "uuid", "used", "total")  # every driver knows them
 # Bits of clocks_event_reasons.active, as in nvml.h. An idle GPU and clocks that were set by hand are no throttling.
-_SLOWDOWNS = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "thermal, by software",
-    0x40: "thermal, by hardware",
-    0x80: "power brake",
-}
-_THERMAL_OR_BRAKE = 0x40 | 0x80  # of these a hardware slowdown is the effect
+_SLOWDOWNS = (
+    *((0x4, "power cap"), (0x8, "hardware slowdown"), (0x20, "thermal, by software")),
+    *((0x40, "thermal, by hardware"), (0x80, "power brake")),
+)
+_THERMAL_OR_BRAKE = 0x40 | 0x80  # a hardware slowdown is their effect
 # An idle GPU holds some hundred MiB for its driver, more under MPS or a display. nvidia-smi does not list the processes
 # of other containers; only the memory in use shows them.
 HELD_MIB = 1024
-_MIB_PER_GIB = 1024
 # Daemons that keep a driver loaded or share a GPU: always there, and no jobs.
 _DAEMONS = ("nvidia-cuda-mps-server", "Xorg")
 NO_PROGRAM = "no nvidia-smi on PATH"
@@ -67,7 +47,7 @@ NO_PROGRAM = "no nvidia-smi on PATH"
 
 @dataclass(frozen=True)
 class Gpu:
-    """Memory in MiB; None where the driver does not report it (`[N/A]`, MIG without permission)."""
+    """Memory in MiB; None if the driver does not report it (`[N/A]`, MIG without permission)."""
 
     index: int
     uuid: str
@@ -77,8 +57,7 @@ class Gpu:
     total: Optional[int]
 
 
-@dataclass(frozen=True)
-class GpuProcess:
+class GpuProcess(NamedTuple):
     """A compute process on a GPU. `used` in MiB, or None."""
 
     gpu_uuid: str
@@ -87,8 +66,7 @@ class GpuProcess:
     name: str
 
 
-@dataclass(frozen=True)
-class GpuSnapshot:
+class GpuSnapshot(NamedTuple):
     """GPUs and their processes at one moment. `problem` is why there are none, in nvidia-smi's own words."""
 
     gpus: Tuple[Gpu, ...] = ()
@@ -105,97 +83,20 @@ def simulated_gpus(count: int) -> GpuSnapshot:
     return GpuSnapshot(tuple(Gpu(index, "simulated-%d" % index, "simulated", "", 0, None) for index in range(count)))
 
 
-def parse_gpus(text: str) -> List[Gpu]:
-    """The output of QUERY_GPUS. Lines that describe no GPU (an error about one that fell off the bus) are skipped."""
-    gpus = []
-    for line in text.splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) < 6 or not fields[0].isdigit():
-            continue
-        index, uuid, *name, driver, used, total = fields  # a product's name may contain a comma
-        gpus.append(Gpu(int(index), uuid, ", ".join(name), driver, _integer(used), _integer(total)))
-    return sorted(gpus, key=lambda gpu: gpu.index)
-
-
-def parse_apps(text: str) -> List[GpuProcess]:
-    """The output of QUERY_APPS. Sentences such as `No running processes found` are skipped."""
-    processes = []
-    for line in text.splitlines():
-        fields = [field.strip() for field in line.split(",", 3)]  # a command line may contain commas
-        if len(fields) == 4 and fields[1].isdigit():
-            processes.append(GpuProcess(fields[0], int(fields[1]), _integer(fields[2]), fields[3]))
-    return processes
-
-
-def sampled_fields(help_text: str) -> Dict[str, str]:
-    """{value: its field} of what this driver knows, by the output of HELP."""
-    known = set(re.findall(r'"([a-z0-9_.]+)"', help_text))
-    chosen = ((value, [name for name in names if name in known]) for value, names in _SAMPLED.items())
-    return {value: [*names, _SAMPLED[value][0]][0] for value, names in chosen if names or value in _ALWAYS}
-
-
-def stream_samples(fields: Mapping[str, str]) -> List[str]:
-    return ["nvidia-smi", "--query-gpu=" + ",".join(fields.values()), _CSV, "-lms", "1000"]
-
-
-def parse_sample(fields: Mapping[str, str], line: str, at: float) -> Optional[Tuple[GpuSample, str]]:
-    """A line of the stream, and the GPU's PCI address; None for one that is about no GPU, such as an error about a lost
-    one."""
-    cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) != len(fields) or not cells[0].isdigit() or not cells[1]:
-        return None
-    values = {value: cells[at] for at, value in enumerate(fields)}
-    sample = GpuSample(
-        round(at, 2),
-        int(cells[0]),
-        cells[1],
-        used=_integer(values["used"]),
-        total=_integer(values["total"]),
-        utilization=_number(values.get("utilization", "")),
-        watts=_number(values.get("watts", "")),
-        celsius=_integer(values.get("celsius", "")),
-        sm_mhz=_integer(values.get("sm_mhz", "")),
-        slowed=dict.fromkeys(slowdowns(values.get("slowed", "")), 1.0),
-        corrected=_integer(values.get("corrected", "")),
-        uncorrected=_integer(values.get("uncorrected", "")),
-    )
-    return sample, bus_id(values.get("bus", ""))
-
-
-def slowdowns(text: str) -> List[str]:
-    """Why a clock is held down, by a mask as 0x0000000000000004."""
-    try:
-        mask = int(text, 16)
-    except ValueError:
-        return []
-    if mask & _THERMAL_OR_BRAKE:
-        mask &= ~0x8
-    return [reason for bit, reason in _SLOWDOWNS.items() if mask & bit]
-
-
-def gpus_in_use(gpus: Tuple[Gpu, ...], apps: Tuple[GpuProcess, ...]) -> Dict[int, str]:
-    """{GPU id: description of its use}, whether or not its user holds a lock."""
-    in_use = {}
-    for gpu in gpus:
-        on_gpu = (app for app in apps if app.gpu_uuid == gpu.uuid or app.gpu_uuid.startswith("MIG-%s/" % gpu.uuid))
-        users = [app for app in on_gpu if os.path.basename(app.name) not in _DAEMONS]
-        if users:
-            in_use[gpu.index] = "%s in use by %s" % (_memory(users, gpu), ", ".join(map(_describe, users)))
-        elif gpu.used is not None and gpu.used > HELD_MIB:
-            in_use[gpu.index] = "%s of its memory held by a process that nvidia-smi does not show" % _gib(gpu.used)
-    return in_use
-
-
 def query_gpus() -> GpuSnapshot:
     """Run nvidia-smi once, for up to TIMEOUT seconds per query."""
-    return _snapshot(lambda argv: ask({"": argv}, TIMEOUT)[""])
+    answer = run_program(QUERY_GPUS, TIMEOUT)
+    gpus = tuple(parse_gpus(answer.out)) if answer.code == 0 else ()
+    if gpus:
+        answer = run_program(QUERY_APPS, TIMEOUT)
+    if not gpus or answer.code != 0:
+        return GpuSnapshot(problem=NO_PROGRAM if answer.is_missing else answer.last_line)
+    return GpuSnapshot(gpus, tuple(parse_apps(answer.out)))
 
 
 class GpuMonitor:
-    """Queries nvidia-smi every `interval` seconds in a thread, so that reading `latest` never blocks. `latest` is None
-    until the first result.
-
-    A later query that fails or hangs only sets `problem`: an unknown state does not make GPUs free.
+    """The newest snapshot, from a thread that queries nvidia-smi every `interval` seconds: `latest` is None until the
+    first result. A later query that fails or hangs only sets `problem`: an unknown state does not make GPUs free.
     """
 
     def __init__(self, interval: float) -> None:
@@ -203,77 +104,81 @@ class GpuMonitor:
         self.problem = ""
         self._interval = interval
         self._stopped = threading.Event()
-        self._process: Optional["subprocess.Popen[bytes]"] = None
-        self._thread = threading.Thread(target=self._run, name="nvidia-smi", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        threading.Thread(target=self._run, name="nvidia-smi", daemon=True).start()
 
     def close(self) -> None:
-        """Does not wait for the thread: a program that cannot be killed would keep the run from ending."""
+        """Does not wait for the thread; the end of the agent ends its program."""
         self._stopped.set()
-        self._kill()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._publish(_snapshot(self._ask))
-            self._stopped.wait(self._interval)
-
-    def _publish(self, snapshot: GpuSnapshot) -> None:
-        self.problem = snapshot.problem
-        if self.latest is None or self.latest.problem or not snapshot.problem:
-            self.latest = snapshot
-
-    def _ask(self, argv: Sequence[str]) -> QueryAnswer:
-        """Waits for the program, however long it hangs, until the monitor is closed."""
-        try:
-            process = self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-        except OSError as error:
-            return QueryAnswer(None, "", "nvidia-smi: %s" % error.strerror)
-        if self._stopped.is_set():
-            self._kill()
-        for timeouts in itertools.count(1):
-            try:
-                out = process.communicate(timeout=TIMEOUT)[0].decode(errors="replace")
-                break
-            except subprocess.TimeoutExpired:
-                self._publish(GpuSnapshot(problem="no answer from nvidia-smi within %g s" % (timeouts * TIMEOUT)))
-        return QueryAnswer(process.returncode, out, "")
-
-    def _kill(self) -> None:
-        process = self._process
-        if process is not None and process.returncode is None:
-            process_tree.kill_and_reap(process)
+            snapshot = query_gpus()
+            self.problem = snapshot.problem
+            if self.latest is None or self.latest.problem or not snapshot.problem:
+                self.latest = snapshot
+            self._stopped.wait(HUNG_SECONDS if snapshot.problem.startswith("no answer") else self._interval)
 
 
-def _snapshot(ask_it: Callable[[Sequence[str]], QueryAnswer]) -> GpuSnapshot:
-    answer = ask_it(QUERY_GPUS)
-    gpus = tuple(parse_gpus(answer.out)) if answer.code == 0 else ()
-    apps = ask_it(QUERY_APPS) if gpus else answer
-    if gpus and apps.code == 0:
-        return GpuSnapshot(gpus, tuple(parse_apps(apps.out)))
-    return GpuSnapshot(problem=NO_PROGRAM if apps.is_missing else apps.last_line)
+def parse_gpus(text: str) -> List[Gpu]:
+    """The output of QUERY_GPUS. Lines that describe no GPU (an error about one that fell off the bus) are skipped."""
+    gpus = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) >= 6 and cells[0].isdigit():
+            index, uuid, *name, driver, used, total = cells  # a product's name may contain a comma
+            gpus.append(Gpu(int(index), uuid, ", ".join(name), driver, _number(used), _number(total)))
+    return sorted(gpus, key=lambda gpu: gpu.index)
 
 
-def _memory(users: List[GpuProcess], gpu: Gpu) -> str:
-    sizes = [app.used for app in users if app.used is not None]
-    used = sum(sizes) if sizes else gpu.used
-    return "memory" if used is None else _gib(used)
+def parse_apps(text: str) -> List[GpuProcess]:
+    """The output of QUERY_APPS. Sentences such as `No running processes found` are skipped."""
+    rows = [[cell.strip() for cell in line.split(",", 3)] for line in text.splitlines()]  # a command may have commas
+    return [GpuProcess(row[0], int(row[1]), _number(row[2]), row[3]) for row in rows if row[3:] and row[1].isdigit()]
 
 
-def _describe(app: GpuProcess) -> str:
-    return "pid %d (%s)" % (app.pid, app.name) if app.name and not app.name.startswith("[") else "pid %d" % app.pid
+def parse_sample(line: str, at: float) -> Optional[Tuple[GpuSample, str]]:
+    """A line of STREAM_SAMPLES, and the GPU's PCI address; None for a line that describes no GPU."""
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) != len(_SAMPLED) or not cells[0].isdigit():
+        return None
+    values = dict(zip(_SAMPLED, cells))  # noqa: B905  # Python 3.8
+    uuid, bus, slowed = values.pop("uuid"), values.pop("bus"), slowdowns(values.pop("slowed"))
+    numbers = {name: _number(text) for name, text in values.items()}
+    return GpuSample(round(at, 2), uuid=uuid, slowed=dict.fromkeys(slowed, 1.0), **numbers), bus_id(bus)
 
 
-def _gib(mib: int) -> str:
-    return "%d MiB" % mib if mib < _MIB_PER_GIB else "%.0f GiB" % (mib / _MIB_PER_GIB)
+def slowdowns(text: str) -> List[str]:
+    """Why a clock is held down, by a mask as 0x0000000000000004."""
+    mask = int(text, 16) if re.match(r"0x[0-9a-fA-F]{1,16}\Z", text) else 0
+    if mask & _THERMAL_OR_BRAKE:
+        mask &= ~0x8
+    return [reason for bit, reason in _SLOWDOWNS if mask & bit]
 
 
-def _number(text: str) -> Optional[float]:
-    return float(text) if re.match(r"\d{1,12}(\.\d{1,9})?\Z", text) else None
+def gpus_in_use(gpus: Iterable[Gpu], apps: Iterable[GpuProcess]) -> Dict[int, str]:
+    """{GPU id: description of its use}, whether or not its user holds a lock."""
+    in_use = {}
+    for gpu in gpus:
+        on_gpu = [app for app in apps if app.gpu_uuid == gpu.uuid or app.gpu_uuid.startswith("MIG-%s/" % gpu.uuid)]
+        users = [app for app in on_gpu if os.path.basename(app.name) not in _DAEMONS]
+        sizes = [app.used for app in users if app.used is not None]
+        if users:
+            names = [" (%s)" % app.name if app.name[:1] not in ("", "[") else "" for app in users]
+            who = ", ".join("pid %d%s" % (app.pid, name) for app, name in zip(users, names))  # noqa: B905
+            in_use[gpu.index] = "%s in use by %s" % (_memory(sum(sizes) if sizes else gpu.used), who)
+        elif (gpu.used or 0) > HELD_MIB:
+            in_use[gpu.index] = "%s of its memory held by a process that nvidia-smi does not show" % _memory(gpu.used)
+    return in_use
 
 
-def _integer(text: str) -> Optional[int]:
-    return int(text) if re.match(r"\d{1,12}\Z", text) else None
+def _memory(mib: Optional[int]) -> str:
+    return "memory" if mib is None else "%d MiB" % mib if mib < 1024 else "%.0f GiB" % (mib / 1024)
+
+
+def _number(text: str) -> Any:
+    """An int or a float as nvidia-smi prints it; None for `[N/A]` and the like."""
+    if re.match(r"\d{1,12}\Z", text):
+        return int(text)
+    return float(text) if re.match(r"\d{1,12}\.\d{1,9}\Z", text) else None

@@ -18,9 +18,9 @@ _GPU_ID = "{gpu_id}"
 @dataclass(frozen=True)
 class GpuRequest:
     """`count` GPUs, whose locks `by` takes. `total` is the number of GPUs that the lock script assumes, `simulated` the
-    number of simulated ones (None: real GPUs); `declared` is the number in hosts.yaml, which counts where nvidia-smi is
-    not installed. `reserve_after` are the seconds of waiting before free GPUs are reserved. With Slurm, `script` is the
-    checkout's lock script, which is replaced, and `exclusive_node` keeps other jobs off the node. Raises ValueError."""
+    number of simulated ones (None: real GPUs); `declared` is the number in hosts.yaml, for a host without nvidia-smi.
+    `reserve_after` are the seconds of waiting before free GPUs are reserved. With Slurm, `script` is the checkout's
+    lock script, which is replaced, and `exclusive_node` keeps other jobs off the node. Raises ValueError."""
 
     count: int
     by: Literal["job", "agent", "slurm"] = JOB
@@ -36,17 +36,11 @@ class GpuRequest:
         if _GPU_ID not in self.pattern:
             raise ValueError("pattern: %r has no %s" % (self.pattern, _GPU_ID))
 
-    def path(self, gpu: int) -> str:
-        return self.pattern.replace(_GPU_ID, str(gpu))
-
+    @property
     def paths(self) -> Dict[int, str]:
-        return {gpu: self.path(gpu) for gpu in range(self.total)}
+        """{GPU id: lock file}"""
+        return {gpu: self.pattern.replace(_GPU_ID, str(gpu)) for gpu in range(self.total)}
 
     @property
     def directory(self) -> str:
         return os.path.dirname(self.pattern) or "."
-
-    @property
-    def reservation_lock(self) -> str:
-        """The lock file of the one run on the host that may reserve GPUs."""
-        return os.path.join(self.directory, "ci-tasks-reservation.lock")

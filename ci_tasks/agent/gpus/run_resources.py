@@ -1,172 +1,364 @@
-"""What a run needs of its host before its job starts: host-wide locks, a first look at the GPUs, and GPUs.
+"""What a run needs of its host: named locks of the host (such as for Ray on the host's network), and GPUs.
 
-The supervisor polls one RunResources; it never blocks.
+Either the agent takes the locks of the lowest free GPUs, all or none, for a suite without a lock script. Or the job's
+own script does, and the agent *blocks* GPUs meanwhile: it holds the locks of those that do not exist here and of those
+that processes use without a lock, until the job has its own. A GPU whose lock another process holds is left alone, the
+job's own among them.
+
+That a script has its locks is seen in /proc/locks, where the job's processes are recognized by their environment (those
+of another user's container cannot be), or read in the log, where the script says so. The log also shows that the script
+waits, and only then GPUs are reserved: a job that still pulls its image must not keep GPUs from others. If none of this
+can be seen the GPUs stay blocked, which harms no run: no job should take them.
+
+Reservations: CI's script takes all GPUs that it needs or none, and sleeps at random in between. Eight GPUs are hardly
+ever free at one moment while others come and go with four, so a run that needs eight may starve. Therefore a run that
+has waited for a while takes the host's one *reservation lock* (beside the GPUs' locks) and keeps every GPU lock that
+comes free, until it has enough. Meanwhile no other agent takes a GPU, however few it needs. Then the agent has its
+GPUs, or releases them at once, just when its job's script tries. If it cannot arrange that, each of n waiting scripts
+is first with a chance of about 1/n, so the reservation continues until the job has its locks. GPUs idle while they are
+reserved; that is the price.
+
+Why no GPU is given twice, and why there is no deadlock:
+- Whatever uses a GPU holds an exclusive flock on its file; it ends with its holder, however that ends.
+- Only the holder of the reservation lock waits while it holds GPU locks; all others hold what they work with, or
+  nothing. There is one such lock on a host, so no two runs can each hold what the other needs.
+- Locks are taken in one order: the host's named ones first, by name, then the reservation lock, then GPUs. A run that
+  has GPUs waits for neither a named lock nor the reservation lock.
+- GPUs are blocked with *shared* locks. The agents of several runs do not wait for each other, and when one of them ends
+  there is no gap in which a script could take a GPU that does not exist: while any of them is left, the script's
+  exclusive lock is refused.
+- CI's script also has `--devices`, which no row of CI uses: it takes given GPUs one by one and keeps those while it
+  waits for others. It and a reservation could wait for each other. So a reservation that gained nothing for an hour
+  releases everything, for longer than the script sleeps, before it starts again.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
+import os
+import re
+import signal
 import time
-from typing import Dict, Iterator, List, Optional, Union
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set
 
-from ..quick_dataclass import dataclass
+from .. import processes, run_directory
+from ..files import content_of
 from ..records import Phase, Plan
-from . import availability, lock_files, nvidia_smi
-from .claim import GpuClaim
-from .fence import Fence
-from .host_locks import HostLocks
+from . import lock_files, nvidia_smi
 from .request import AGENT, GpuRequest
-from .reservation import GpuSnapshotSource, LockTimings
+
+DIRECTORY = "/dev/shm"
+ENV_DIRECTORY = "CI_TASKS_LOCK_DIR"  # for tests, which must not block real runs
+# The ids under a name that the job's script does not set: the container adapter passes them as CUDA_VISIBLE_DEVICES.
+ENV_GPU_IDS = "CI_TASKS_GPU_IDS"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+# The messages of the checkout's lock script. Any other than "Acquired" means that it waits.
+_MESSAGE = re.compile(rb"^\[gpu_lock_exec\] (?:Acquired GPUs: (\d+(?:,\d+)*)\s*$)?", re.M)
+_SCRIPT = b"gpu_lock_exec"  # in its command line
+_MAX_LINE = 4096  # bytes of an unfinished line that are kept
 
 
 class ResourcesUnavailable(Exception):
     """The run is not possible on this host; the message says why."""
 
 
+class LockTimings(NamedTuple):
+    """Seconds: `poll` between two looks at the locks, `refresh` at the GPUs; `reserve_after` of waiting before a
+    reservation; `sleep` in which the lock script has tried again for certain (it sleeps up to 5); `stalled` without any
+    gain until a reservation is given up for a while."""
+
+    poll: float = 0.05
+    refresh: float = 2.0
+    reserve_after: float = 60.0
+    sleep: float = 6.0
+    stalled: float = 3600.0
+
+
 class RunResources:
-    """Call `poll` at `next_poll_at`, `read_output` with the job's output, `close` at the end.
+    """The supervisor calls `poll` at `next_poll_at`, which never blocks, `read_output` with what the job writes, and
+    `close` at the end.
 
     `are_ready`: the job may start. `waiting`: what is missing and who holds it. `gpu_ids`: the job's GPUs, once known.
+    `held` and `blocked` are {GPU id: descriptor} of exclusive and of shared locks.
     """
 
     def __init__(self, plan: Plan, run_dir: str, timings: LockTimings = LockTimings()) -> None:
         self.are_ready = False
         self.next_poll_at = -math.inf
-        self._plan, self._run_dir, self._timings = plan, run_dir, timings
-        self._host_locks = HostLocks(())
-        self._monitor: Optional[nvidia_smi.GpuMonitor] = None
-        self._gpus: Optional[Union[GpuClaim, Fence]] = None
-        self._reasons: List[str] = []
+        self.waiting: List[str] = []
+        self.gpu_ids: Optional[List[int]] = None
+        self.held: Dict[int, int] = {}
+        self.blocked: Dict[int, int] = {}
+        self._plan, self._run_dir, self._timings = plan, run_directory.mark(run_dir), timings
+        self._request = plan.gpu_locks or GpuRequest(0)
+        self._monitor = nvidia_smi.GpuMonitor(timings.refresh)
+        self._host_locks: List[int] = []
+        self._reservation: Optional[int] = None  # the descriptor of the host's one lock
+        self._reservation_path = os.path.join(self._request.directory, "ci-tasks-reservation.lock")
+        self._gained_at = self._pause_until = self._describe_at = -math.inf
+        self._waits_since: Optional[float] = None
+        self._stopped: Optional[List[int]] = None  # the job's lock script, while its GPUs are reserved
+        self._stopped_at = 0.0
+        self._line = b""
         self._steps = self._acquire()
 
     @property
-    def waiting(self) -> List[str]:
-        if self.are_ready:
-            return self._gpus.waiting if isinstance(self._gpus, Fence) else []
-        return self._reasons
-
-    @property
     def phase(self) -> Phase:
-        if self.waiting:
-            return "waiting"
-        return "running" if self.are_ready else "starting"
-
-    @property
-    def gpu_ids(self) -> Optional[List[int]]:
-        return self._gpus.gpu_ids if self._gpus is not None else None
+        return "waiting" if self.waiting else "running" if self.are_ready else "starting"
 
     @property
     def gpu_uuids(self) -> List[str]:
         """The UUIDs of `gpu_ids`; none of simulated GPUs, or without nvidia-smi."""
-        snapshot = self._monitor.latest if self._monitor is not None else None
-        return [gpu.uuid for gpu in snapshot.gpus if gpu.index in (self.gpu_ids or ())] if snapshot is not None else []
+        gpus = self._monitor.latest.gpus if self._monitor.latest is not None else ()
+        return [gpu.uuid for gpu in gpus if gpu.index in (self.gpu_ids or ()) and gpu.driver]
 
     @property
     def environ(self) -> Dict[str, str]:
-        """Variables for the job, on top of its environment."""
-        return self._gpus.environ if isinstance(self._gpus, GpuClaim) else {}
+        """Variables for the job, on top of its environment: the GPUs that the agent has taken."""
+        gpus = ",".join(map(str, self.gpu_ids or ()))
+        return {_VISIBLE: gpus, ENV_GPU_IDS: gpus} if self._request.by == AGENT and gpus else {}
 
     @property
     def descriptors(self) -> List[int]:
-        """The locks that last as long as the job does."""
-        return self._host_locks.descriptors + (self._gpus.descriptors if isinstance(self._gpus, GpuClaim) else [])
+        """For the job to inherit: these locks last as long as it lives, even if its agent is killed."""
+        return [*self._host_locks, *self.held.values()]
 
     def poll(self) -> None:
-        """Raises ResourcesUnavailable where the job cannot start; once it has started, nothing here ends it."""
+        """Raises ResourcesUnavailable if the job cannot start; once it has started, nothing here ends it."""
         if time.monotonic() < self.next_poll_at:
             return
         try:
-            if not self.are_ready:
+            if self.are_ready:
+                self._poll_gpus()
+            else:
                 self.are_ready = next(self._steps, True)
-            elif isinstance(self._gpus, Fence):
-                self._gpus.poll()
         except (lock_files.LockError, OSError) as error:
             if not self.are_ready:
                 raise ResourcesUnavailable(str(error)) from None
-        self._schedule()
+        if self.are_ready and (self.gpu_ids is not None or not self._request.count):
+            self._stop_polling()
+        else:
+            self.next_poll_at = time.monotonic() + self._timings.poll
 
     def read_output(self, chunk: bytes) -> None:
         """What the job wrote: its lock script says there which GPUs it has."""
-        if isinstance(self._gpus, Fence) and not self._gpus.is_done:
-            self._gpus.read_output(chunk)
-            if self._gpus.is_done:
-                self._schedule()
+        if self.next_poll_at == math.inf:
+            return
+        lines, _, self._line = (self._line + chunk).rpartition(b"\n")
+        self._line = self._line[:_MAX_LINE]
+        for message in _MESSAGE.finditer(lines):
+            gpus = [int(gpu) for gpu in message[1].split(b",")] if message[1] else []
+            # A test may print such a line too; the job cannot have what we hold.
+            if gpus and not {*self.blocked, *self.held}.intersection(gpus):
+                self.gpu_ids = sorted(gpus)
+                self.stop_waiting()
+                return
+            self._waits_since = time.monotonic() if self._waits_since is None else self._waits_since
 
     def stop_waiting(self) -> None:
-        """The job is about to be stopped: reserve no more GPUs for it, and leave none of its processes paused."""
-        if isinstance(self._gpus, Fence):
-            self._gpus.close()
-            self._gpus, self.next_poll_at = None, math.inf
+        """The job has its GPUs, or is about to be stopped: keep none from others."""
+        if self.next_poll_at < math.inf:
+            self._release(list(self.held))
+            self._end_turn()
+            self._continue_script()
+            self._block(set())
+            self._stop_polling()
 
     def close(self) -> None:
         """Release everything, whichever process has inherited it."""
-        if self._monitor is not None:
-            self._monitor.close()
-        if self._gpus is not None:
-            self._gpus.close()
-        self._host_locks.close()
-        self.are_ready, self.next_poll_at = True, math.inf
+        self.stop_waiting()
+        self._release(list(self.held))
+        while self._host_locks:
+            lock_files.release(self._host_locks.pop())
 
-    def _schedule(self) -> None:
-        is_over = self.are_ready and (not isinstance(self._gpus, Fence) or self._gpus.is_done)
-        self.next_poll_at = math.inf if is_over else time.monotonic() + self._timings.poll
-        if is_over and self._monitor is not None:
-            self._monitor.close()
+    def _stop_polling(self) -> None:
+        self.waiting, self.next_poll_at = [], math.inf
+        self._monitor.close()
 
     def _acquire(self) -> Iterator[bool]:
         """Yields False as long as something is missing."""
-        request = self._plan.gpu_locks
-        directory = request.directory if request is not None and request.simulated is not None else None
-        self._host_locks = HostLocks(self._plan.exclusive, directory)
-        yield from self._wait_for(self._host_locks)
-        if request is None or not request.count:
+        request, monitor = self._request, self._monitor
+        is_simulated = request.simulated is not None
+        for name in sorted(set(self._plan.exclusive)):
+            yield from self._lock_host(name, request.directory if is_simulated else "")
+        if not request.count:
             return
         if request.reserve_after is not None:
-            self._timings = dataclasses.replace(self._timings, reserve_after=request.reserve_after)
-        source: GpuSnapshotSource
+            self._timings = self._timings._replace(reserve_after=request.reserve_after)
         if request.simulated is not None:
-            source = _FixedSource(nvidia_smi.simulated_gpus(request.simulated))
-        else:
-            source = self._monitor = nvidia_smi.GpuMonitor(self._timings.refresh)
-            self._monitor.start()
-        while source.latest is None:
+            monitor.latest = nvidia_smi.simulated_gpus(request.simulated)
+        elif monitor.latest is None:
+            monitor.start()
+        while monitor.latest is None:
             yield False
-        if source.latest.problem == nvidia_smi.NO_PROGRAM and request.declared is not None:
-            source = _FixedSource(nvidia_smi.simulated_gpus(request.declared))  # which are in use is unknown here
-        assert source.latest is not None
-        yield from self._wait_for_gpus(request, source, source.latest)
-
-    def _wait_for_gpus(
-        self, request: GpuRequest, source: GpuSnapshotSource, first: nvidia_smi.GpuSnapshot
-    ) -> Iterator[bool]:
-        problem = availability.unmet_requirement(request, first)
-        if problem:
-            raise ResourcesUnavailable(problem)
+        if monitor.latest.problem == nvidia_smi.NO_PROGRAM and request.declared is not None:
+            monitor.close()
+            monitor.latest, monitor.problem = nvidia_smi.simulated_gpus(request.declared), ""
+        _check(request, monitor.latest)
         if request.by == AGENT:
-            lock_files.create_missing([request.path(gpu) for gpu in first.ids])
-            self._gpus = GpuClaim(request, source, self._timings)
-            yield from self._wait_for(self._gpus)
-            return
-        if not self._plan.has_container_daemon:  # a container's lock script is root
-            lock_files.check_writable(list(request.paths().values()))
-        if len(availability.usable_gpus(request, first)) < request.total:
-            lock_files.create_missing(list(request.paths().values()))
-        self._gpus = Fence(request, self._run_dir, source, self._timings)
-        self._gpus.poll()  # it stands before the job starts
-
-    def _wait_for(self, locks: Union[HostLocks, GpuClaim]) -> Iterator[bool]:
-        locks.poll()
-        while not locks.is_done:
-            self._reasons = locks.waiting
+            lock_files.create_missing([request.paths[gpu] for gpu in monitor.latest.ids if gpu < request.total])
+            self._waits_since = time.monotonic()
+        elif not self._plan.has_container_daemon:  # a container's lock script is root
+            lock_files.check_writable(request.paths.values())
+        self._poll_gpus()  # what must not be used is blocked before the job starts
+        while request.by == AGENT and self.gpu_ids is None:
             yield False
-            locks.poll()
-        self._reasons = []
+            self._poll_gpus()
+
+    def _lock_host(self, name: str, directory: str) -> Iterator[bool]:
+        """A file `ci-tasks-NAME.lock`, which any user may lock."""
+        directory = directory or os.environ.get(ENV_DIRECTORY) or DIRECTORY
+        path = os.path.join(directory, "ci-tasks-%s.lock" % re.sub(r"[^A-Za-z0-9_.-]", "_", name))
+        descriptor = lock_files.try_lock(path, own=True)
+        while descriptor is None:
+            self.waiting = ["%s held by %s" % (name, lock_files.describe_holder(path))]
+            yield False
+            descriptor = lock_files.try_lock(path, own=True)
+        self._host_locks.append(descriptor)
+        self.waiting = []
+
+    # -- GPUs --------------------------------------------------------------------------------------------------------
+
+    def _poll_gpus(self) -> None:
+        request, snapshot, now = self._request, self._monitor.latest, time.monotonic()
+        if snapshot is None or snapshot.problem:
+            return
+        own = self._locked_by_job()
+        if len(own) >= request.count:
+            self.gpu_ids = sorted(own)
+            self.stop_waiting()
+            return
+        in_use = nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps)
+        usable = {gpu for gpu in snapshot.ids if gpu < request.total and gpu not in in_use}
+        self._release(set(self.held) - usable)
+        if request.by != AGENT:
+            self._block(set(request.paths) - usable)
+        has_waited = self._waits_since is not None and now >= self._waits_since + self._timings.reserve_after
+        if (has_waited or request.by == AGENT) and self._has_turn():
+            is_complete = self._reserve(usable)
+            if is_complete and request.by == AGENT:
+                self.gpu_ids, self.waiting = sorted(self.held), []
+                self._end_turn()
+                return
+            if is_complete:
+                self._hand_over(now)
+            else:
+                self._continue_script()
+            if not has_waited:
+                self._release(list(self.held))
+                self._end_turn()
+        if self._waits_since is not None and now >= self._describe_at:
+            self._describe_at = now + self._timings.refresh
+            self.waiting = self._reasons(snapshot, in_use)
+
+    def _locked_by_job(self) -> List[int]:
+        holders = lock_files.holders(self._request.paths)
+        own = {pid for pid in set(holders.values()) if lock_files.run_dir_of(pid) == self._run_dir}
+        return [gpu for gpu, pid in holders.items() if pid in own]
+
+    def _block(self, unusable: Set[int]) -> None:
+        for gpu in set(self.blocked) - unusable:
+            lock_files.release(self.blocked.pop(gpu))
+        for gpu in sorted(unusable - set(self.blocked)):
+            descriptor = lock_files.try_lock(self._request.paths[gpu], shared=True)
+            if descriptor is not None:
+                self.blocked[gpu] = descriptor
+
+    def _has_turn(self) -> bool:
+        """Whether this run has the reservation lock, which is taken if it is free, and does not pause."""
+        if self._reservation is None and time.monotonic() >= self._pause_until:
+            self._reservation = lock_files.try_lock(self._reservation_path, own=True)
+            self._gained_at = time.monotonic()
+        return self._reservation is not None and time.monotonic() >= self._pause_until
+
+    def _end_turn(self) -> None:
+        if self._reservation is not None:
+            lock_files.release(self._reservation)
+            self._reservation = None
+
+    def _reserve(self, usable: Iterable[int]) -> bool:
+        """Lock the `usable` GPUs that are free, the lowest first. Returns whether there are enough now."""
+        for gpu in sorted(set(usable) - set(self.held)):
+            descriptor = lock_files.try_lock(self._request.paths[gpu]) if not self._is_complete else None
+            if descriptor is not None:
+                self.held[gpu], self._gained_at = descriptor, time.monotonic()
+        if self.held and not self._is_complete and time.monotonic() >= self._gained_at + self._timings.stalled:
+            self._release(set(self.held))
+            self._end_turn()
+            self._pause_until = time.monotonic() + self._timings.sleep
+        return self._is_complete
+
+    def _hand_over(self, now: float) -> None:
+        """Release the reserved GPUs when the job's script tries next, as far as that can be arranged.
+
+        The script sleeps at random between two attempts, and so do the others. A process that is stopped for longer
+        than it sleeps tries at once when it continues, while the others still sleep.
+        """
+        if self._stopped is None:
+            own = [
+                pid for pid in processes.of_run(self._run_dir, None) if _SCRIPT in content_of("/proc/%d/cmdline" % pid)
+            ]
+            self._stopped, self._stopped_at = [pid for pid in own if _signal(pid, signal.SIGSTOP)], now
+        if not self._stopped or now >= self._stopped_at + self._timings.sleep:
+            self._release(list(self.held))
+            self._pause_until = now + self._timings.sleep
+            self._continue_script()
+
+    def _continue_script(self) -> None:
+        for pid in self._stopped or ():
+            _signal(pid, signal.SIGCONT)
+        self._stopped = None
+
+    @property
+    def _is_complete(self) -> bool:
+        return len(self.held) == self._request.count
+
+    def _release(self, gpus: Iterable[int]) -> None:
+        for gpu in gpus:
+            lock_files.release(self.held.pop(gpu))
+
+    def _reasons(self, snapshot: nvidia_smi.GpuSnapshot, in_use: Mapping[int, str]) -> List[str]:
+        """What keeps the request from being met now, a sentence for all GPUs with the same reason."""
+        missing = set(self._request.paths) - set(snapshot.ids)
+        paths = {gpu: path for gpu, path in self._request.paths.items() if gpu not in missing}
+        holders = lock_files.holders(paths)
+        reasons: Dict[str, List[int]] = {}
+        for gpu, path in paths.items():
+            if gpu in holders:
+                reasons.setdefault(" held by " + lock_files.describe_process(holders[gpu]), []).append(gpu)
+            elif gpu in in_use:
+                reasons.setdefault(": %s without a lock" % in_use[gpu], []).append(gpu)
+            elif gpu not in self.held and os.path.exists(path) and not lock_files.is_free(path):
+                reasons.setdefault(" held by " + lock_files.UNKNOWN, []).append(gpu)
+        if missing:
+            reasons[" do%s not exist here" % ("es" if len(missing) == 1 else "")] = sorted(missing)
+        sentences = [lock_files.numbered("GPU", gpus) + reason for reason, gpus in reasons.items()]
+        if self._reservation is not None:
+            sentences.append("reserving GPUs: %d of %d so far" % (len(self.held), self._request.count))
+        elif lock_files.holders({0: self._reservation_path}):
+            sentences.append("%s reserves GPUs first" % lock_files.describe_holder(self._reservation_path))
+        return sentences + ([self._monitor.problem] if self._monitor.problem else [])
 
 
-@dataclass
-class _FixedSource:
-    """GPUs that no program shows."""
+def visible_gpus() -> Dict[str, str]:
+    """The variables for the container of a job whose GPUs the agent chose, read in the job's own environment."""
+    return {_VISIBLE: os.environ[ENV_GPU_IDS]} if ENV_GPU_IDS in os.environ else {}
 
-    latest: Optional[nvidia_smi.GpuSnapshot]
-    problem: str = ""
+
+def _signal(pid: int, number: int) -> bool:
+    """Whether this user may; a script in another user's container cannot be stopped."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def _check(request: GpuRequest, snapshot: nvidia_smi.GpuSnapshot) -> None:
+    """Raises ResourcesUnavailable if the request can never be met here."""
+    if snapshot.problem:
+        raise ResourcesUnavailable("nvidia-smi shows no GPUs: %s" % snapshot.problem)
+    count = sum(gpu < request.total for gpu in snapshot.ids)
+    if count < request.count:
+        words = (count, "s"[: count != 1], request.count)
+        raise ResourcesUnavailable("this host has %d GPU%s, the job needs %d" % words)

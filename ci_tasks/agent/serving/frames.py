@@ -28,8 +28,8 @@ PART = b"P"  # bytes of a response, to the client: the request's number and the 
 LOG = b"L"  # bytes of a log, to the client: the run's key, the offset and the bytes
 PACKED_LOG = b"Z"  # the same, with the bytes packed by zlib
 HEARTBEAT = b"B"  # empty
-# To the host, with random bytes: the client leaves, and another one may use the same server. It is repeated by the host
-# as the last that comes for this client.
+# To the host, with random bytes: the client leaves, and another one may use the same server. The host repeats it as the
+# last frame for this client.
 GOODBYE = b"E"
 
 # The longest payload of each kind. That of a message is for paths of a checkout with many changes.
@@ -63,49 +63,28 @@ def part(request: int, chunk: bytes) -> bytes:
 
 
 def log(key: int, offset: int, chunk: bytes) -> bytes:
-    buffer = LogBuffer(len(chunk))
-    buffer.chunk[:] = chunk
-    return bytes(buffer.frame(key, offset, len(chunk)))
+    return frame(LOG, _LOG.pack(key, offset) + chunk)
 
 
-class LogBuffer:
-    """A frame of a log whose bytes are read into `chunk`: they are copied no more, and the next frame allocates
-    nothing."""
-
-    def __init__(self, size: int) -> None:
-        self._frame = memoryview(bytearray(_HEAD.size + _LOG.size + size))
-        self.chunk = self._frame[_HEAD.size + _LOG.size :]
-
-    def frame(self, key: int, offset: int, count: int) -> memoryview:
-        """The frame of the first `count` bytes of `chunk`, until they are read into it anew."""
-        _HEAD.pack_into(self._frame, 0, LOG, _LOG.size + count)
-        _LOG.pack_into(self._frame, _HEAD.size, key, offset)
-        return self._frame[: _HEAD.size + _LOG.size + count]
-
-
-def packed_log(key: int, offset: int, chunk: Union[bytes, memoryview]) -> bytes:
+def packed_log(key: int, offset: int, chunk: bytes) -> bytes:
     return frame(PACKED_LOG, _LOG.pack(key, offset) + zlib.compress(chunk, _FASTEST))
 
 
 def read_part(payload: bytes) -> Tuple[int, bytes]:
     """The request's number and the bytes. Raises FrameError."""
-    _check_length(payload, _PART)
-    return _PART.unpack_from(payload)[0], payload[_PART.size :]
+    (number,) = _unpacked(payload, _PART)
+    return number, payload[_PART.size :]
 
 
-def read_log(payload: bytes) -> Tuple[int, int, bytes]:
-    """The run's key, the offset in its log and the bytes. Raises FrameError."""
-    _check_length(payload, _LOG)
-    key, offset = _LOG.unpack_from(payload)
-    return key, offset, payload[_LOG.size :]
-
-
-def read_packed_log(payload: bytes) -> Tuple[int, int, bytes]:
-    """The run's key, the offset in its log and the bytes. Raises FrameError."""
-    key, offset, packed = read_log(payload)
+def read_log(kind: bytes, payload: bytes) -> Tuple[int, int, bytes]:
+    """The run's key, the offset in its log and the bytes, of a LOG or PACKED_LOG. Raises FrameError."""
+    key, offset = _unpacked(payload, _LOG)
+    chunk = payload[_LOG.size :]
+    if kind == LOG:
+        return key, offset, chunk
     unpacking = zlib.decompressobj()
     try:
-        chunk = unpacking.decompress(packed, MAX_UNPACKED)
+        chunk = unpacking.decompress(chunk, MAX_UNPACKED)
     except zlib.error as error:
         raise FrameError("bytes of a log that cannot be unpacked: %s" % error) from None
     if not unpacking.eof or unpacking.unused_data:
@@ -113,9 +92,10 @@ def read_packed_log(payload: bytes) -> Tuple[int, int, bytes]:
     return key, offset, chunk
 
 
-def _check_length(payload: bytes, head: struct.Struct) -> None:
+def _unpacked(payload: bytes, head: struct.Struct) -> Tuple[int, ...]:
     if len(payload) < head.size:
         raise FrameError("a frame of %d bytes, which is too short" % len(payload))
+    return head.unpack_from(payload)
 
 
 class FrameReader:
@@ -125,20 +105,18 @@ class FrameReader:
         self._held = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        """Raises FrameError."""
+        """The kind and payload of each frame that is complete. Raises FrameError."""
         self._held += chunk
-        at = 0
-        while len(self._held) - at >= _HEAD.size:
-            kind, length = _HEAD.unpack_from(self._held, at)
+        while len(self._held) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._held)
             if kind not in MAX_BYTES:
-                raise FrameError("bytes that are no frame: %r" % bytes(self._held[at : at + 40]))
+                raise FrameError("bytes that are no frame: %r" % bytes(self._held[:40]))
             if length > MAX_BYTES[kind]:
                 raise FrameError("a frame of kind %s with %d bytes" % (kind.decode(), length))
-            end = at + _HEAD.size + length
+            end = _HEAD.size + length
             if len(self._held) < end:
                 break
             with memoryview(self._held) as held:  # to copy it once: these may be all bytes of a large log
-                payload = bytes(held[at + _HEAD.size : end])
+                payload = bytes(held[_HEAD.size : end])
+            del self._held[:end]
             yield kind, payload
-            at = end
-        del self._held[:at]

@@ -1,20 +1,14 @@
-"""The messages between client and host: requests with their responses, and updates of watched runs. Pure.
-
-A request names the class of its result: `Clear` is a `RequestFor[Cleared]`. `frames` carries the messages.
-"""
+"""The messages between client and host: requests, responses and updates of watched runs. Pure."""
 
 from __future__ import annotations
 
 import os
-import typing
 from dataclasses import field
-from typing import Generic, Literal, Mapping, Optional, Tuple, Type, TypeVar, Union
+from typing import Literal, Mapping, Optional, Tuple, Union
 
 from ..names import check_absolute_path, check_line
 from ..quick_dataclass import dataclass
 from ..records import CheckoutPart, Plan, QueryAnswer, RunDescription, State, Status
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class RunSummary:
 
     @property
     def is_row(self) -> bool:
-        """Install steps are none."""
+        """Whether it is a row, not install steps."""
         return self.number.isascii() and self.number.isdecimal() and self.batch not in ("", "runs")
 
     @property
@@ -54,81 +48,11 @@ class RunSummary:
         return "%s%s%s" % (self.batch, "." if self.is_row else "/environments/", self.number)
 
 
-# -- results ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Done:
-    kind: Literal["done"] = "done"
-
-
-@dataclass(frozen=True)
-class Cleared:
-    """`left`: a line for each thing that could not be removed, with the reason."""
-
-    left: Tuple[str, ...] = ()
-    kind: Literal["cleared"] = "cleared"
-
-
-@dataclass(frozen=True)
-class DescribedRun:
-    description: RunDescription
-    kind: Literal["description"] = "description"
-
-
-@dataclass(frozen=True)
-class ProgramOutputs:
-    outputs: Mapping[str, QueryAnswer] = field(default_factory=dict)
-    kind: Literal["programs"] = "programs"
-
-
-@dataclass(frozen=True)
-class RunList:
-    runs: Tuple[RunSummary, ...] = ()
-    kind: Literal["runs"] = "runs"
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """`done` is false where another run uses the store of objects. `environments` has a line for each shared one that
-    was removed or is in use, `left` one for what could not be removed of them."""
-
-    done: bool = False
-    environments: Tuple[str, ...] = ()
-    left: Tuple[str, ...] = ()
-    kind: Literal["pruned"] = "pruned"
-
-
-Result = Union[Done, Cleared, DescribedRun, ProgramOutputs, RunList, Pruned]
-
-
-@dataclass(frozen=True)
-class RequestError:
-    """Why a request failed: `code` for the client's code, `message` for a person, `traceback` for the client's log."""
-
-    code: str
-    message: str
-    traceback: str = ""
-
-
-@dataclass(frozen=True)
-class Response:
-    """The response to request number `id`: a result or an error."""
-
-    id: int
-    result: Optional[Result] = None
-    error: Optional[RequestError] = None
-
-
 # -- requests --------------------------------------------------------------------------------------------------------
 
 
-class RequestFor(Generic[R]):
-    """A request whose result is an R."""
-
-
 @dataclass(frozen=True)
-class Receive(RequestFor[Done]):
+class Receive:
     """Store one pack of objects; its bytes follow. `form` is sha1 or sha256."""
 
     form: str
@@ -136,8 +60,8 @@ class Receive(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
-class Create(RequestFor[Done]):
-    """Make a run directory, and its checkout from `parts` where there are any."""
+class Create:
+    """Make a run directory, and its checkout from `parts` if there are any."""
 
     dir: str
     plan: Plan
@@ -147,27 +71,19 @@ class Create(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
-class StartRun(RequestFor[Done]):
-    """Start a run, once. `secrets` go into the environment of its agent and nowhere else."""
+class StartRun:
+    """Start a run, once, or with `sbatch_script` queue it for Slurm; its status says how that went. `secrets` go into
+    the environment of its agent and nowhere else."""
 
     dir: str
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sbatch_script: str = ""
+    parts: Tuple[CheckoutPart, ...] = ()
     do: Literal["start"] = "start"
 
 
 @dataclass(frozen=True)
-class Submit(RequestFor[Done]):
-    """Queue a run for sbatch, once; `script` is the text of its batch script. Its status says how that went."""
-
-    dir: str
-    script: str
-    parts: Tuple[CheckoutPart, ...] = ()
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    do: Literal["submit"] = "submit"
-
-
-@dataclass(frozen=True)
-class Watch(RequestFor[Done]):
+class Watch:
     """Send updates of a run under the number `key`, and its log from `offset` on."""
 
     dir: str
@@ -177,9 +93,9 @@ class Watch(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
-class Cancel(RequestFor[Done]):
-    """End a run: its job has its grace period, or none with `kill`. One that has not begun never begins. Also ends what
-    a run whose agent died has left."""
+class Cancel:
+    """End a run: its job has its grace period, or none with `kill`. A run that has not started never does. Also ends
+    what a run whose agent died has left."""
 
     dir: str
     kill: bool = False
@@ -187,9 +103,9 @@ class Cancel(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
-class Collect(RequestFor[Done]):
-    """Send the run's small files and artifacts as a tar stream in parts. `secrets` are needed where its agent died
-    before it could mask them."""
+class Collect:
+    """Send the run's small files and artifacts as a bundle in parts. `secrets` are needed if its agent died before it
+    could mask them."""
 
     dir: str
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -197,7 +113,7 @@ class Collect(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
-class CopySetup(RequestFor[Done]):
+class CopySetup:
     """Keep a copy of what the install steps in `dir` made, or with `restore` put it in the place of what rows used."""
 
     dir: str
@@ -206,7 +122,7 @@ class CopySetup(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
-class Clear(RequestFor[Cleared]):
+class Clear:
     """Remove a run and everything that belongs to it. With `shared`, the last run of a batch also removes the venvs
     that its rows share."""
 
@@ -216,7 +132,7 @@ class Clear(RequestFor[Cleared]):
 
 
 @dataclass(frozen=True)
-class StoreProgram(RequestFor[Done]):
+class StoreProgram:
     """Keep a program for the agents of runs, under the name `prefix` and the SHA-256 of its bytes. They follow as those
     of a pack do, in zlib's form."""
 
@@ -226,8 +142,8 @@ class StoreProgram(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
-class LookAtProcesses(RequestFor[Done]):
-    """Let the agent of a run look at the run's processes, and send what it has seen as a stream in parts. `request` is
+class LookAtProcesses:
+    """Let the agent of a run look at the run's processes, and send what it has seen as a bundle in parts. `request` is
     new with each; one that is repeated gets the same answer."""
 
     dir: str
@@ -236,15 +152,15 @@ class LookAtProcesses(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
-class DescribeRun(RequestFor[DescribedRun]):
-    """What run another client began."""
+class DescribeRun:
+    """Describe a run that another client started."""
 
     dir: str
     do: Literal["describe"] = "describe"
 
 
 @dataclass(frozen=True)
-class RunPrograms(RequestFor[ProgramOutputs]):
+class RunPrograms:
     """Run programs of the host, name → argv, at the same time and for at most `timeout` seconds, in the environment
     that jobs get with `env`."""
 
@@ -255,12 +171,12 @@ class RunPrograms(RequestFor[ProgramOutputs]):
 
 
 @dataclass(frozen=True)
-class ListRuns(RequestFor[RunList]):
+class ListRuns:
     do: Literal["runs"] = "runs"
 
 
 @dataclass(frozen=True)
-class Prune(RequestFor[Pruned]):
+class Prune:
     """Remove objects, agents and shared environments that were not used for `days` days; with `all_environments` every
     one that is not in use."""
 
@@ -269,14 +185,8 @@ class Prune(RequestFor[Pruned]):
     do: Literal["prune"] = "prune"
 
 
-_OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Collect, CopySetup, Clear]
-Request = Union[_OfRuns, StoreProgram, LookAtProcesses, DescribeRun, RunPrograms, ListRuns, Prune]
-
-
-def result_type(request: RequestFor[R]) -> Type[R]:
-    """The class of the request's result."""
-    kind: Type[R] = typing.get_args(type(request).__orig_bases__[0])[0]  # type: ignore[attr-defined]
-    return kind
+_OfRuns = Union[Create, StartRun, Watch, Cancel, Collect, CopySetup, Clear, LookAtProcesses, DescribeRun]
+Request = Union[_OfRuns, Receive, StoreProgram, RunPrograms, ListRuns, Prune]
 
 
 # -- what one frame holds --------------------------------------------------------------------------------------------
@@ -286,6 +196,32 @@ def result_type(request: RequestFor[R]) -> Type[R]:
 class ClientMessage:
     id: int
     request: Request
+
+
+@dataclass(frozen=True)
+class Result:
+    """The fields that the request asked for: `description` of DescribeRun, `outputs` of RunPrograms, `runs` of
+    ListRuns. `left` has a line for each thing that Clear or Prune could not remove, `environments` one for each shared
+    environment that was removed or is in use. `done` is false if Prune found the store of objects in use."""
+
+    left: Tuple[str, ...] = ()
+    description: RunDescription = RunDescription()
+    outputs: Mapping[str, QueryAnswer] = field(default_factory=dict)
+    runs: Tuple[RunSummary, ...] = ()
+    done: bool = False
+    environments: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Response:
+    """The response to request number `id`. If that failed, `error` says why to a person, `code` to the client's code;
+    `traceback` is for the client's log."""
+
+    id: int
+    result: Result = Result()
+    error: str = ""
+    code: str = ""
+    traceback: str = ""
 
 
 @dataclass(frozen=True)
@@ -308,7 +244,7 @@ class Hello:
 @dataclass(frozen=True)
 class RunUpdate:
     """A new status of the run that the client watches as `key`. `over`: it is the last update; `gone`: the agent died
-    before it could write the end. `problem` is set by the client, where it cannot decode an update."""
+    before it could write the end. `problem` is set by the client if it cannot decode an update."""
 
     key: int
     status: Optional[Status] = None

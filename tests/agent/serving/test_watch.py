@@ -20,7 +20,7 @@ from ci_tasks.agent.records import SlurmJob, Status
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.agent.serving import frames
 from ci_tasks.agent.serving.messages import HostMessage, RunUpdate
-from ci_tasks.agent.serving.watch import LinkSpeed, WatchedRun, watched_run
+from ci_tasks.agent.serving.watch import LinkSpeed, WatchedRun
 from ci_tasks.agent.slurm import job_file
 from ci_tasks.agent.slurm.run_state import SlurmRunState
 from ci_tasks.agent.slurm.squeue import SqueuePoller
@@ -42,10 +42,8 @@ class Client:
             raise BrokenPipeError
         for kind, payload in self.reader.feed(bytes(data)):
             self.kinds.append(kind)
-            if kind == frames.PACKED_LOG:
-                self.log += frames.read_packed_log(payload)[2]
-            if kind == frames.LOG:
-                self.log += frames.read_log(payload)[2]
+            if kind in (frames.LOG, frames.PACKED_LOG):
+                self.log += frames.read_log(kind, payload)[2]
             if kind == frames.JSON:
                 self.updates.append(decode(HostMessage, json.loads(payload), where="update").update or RunUpdate(0))
                 self.on_update(self.updates[-1])
@@ -62,7 +60,7 @@ class Watcher(threading.Thread):
         self.client, self.link, self.watched = client, LinkSpeed(), dict[int, WatchedRun]()
 
     def watch(self, key: int, run_dir: str, offset: int, job: SlurmRunState | None = None) -> None:
-        self.watched[key] = watched_run(key, run_dir, offset, self.link, job)
+        self.watched[key] = WatchedRun(key, run_dir, offset, self.link, job)
 
     def run(self) -> None:
         while not self.client.is_disconnected:

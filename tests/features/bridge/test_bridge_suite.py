@@ -13,9 +13,8 @@ from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.steps import plan_steps
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
-from ci_tasks.workflow.local_actions import with_local_actions
 from ci_tasks.workflow.model import Workflow
-from ci_tasks.workflow.reader import read
+from ci_tasks.workflow.reader import read, with_local_actions
 
 TEXT = """\
 on: push

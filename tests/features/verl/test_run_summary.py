@@ -12,8 +12,8 @@ def ran_in(*containers: ContainerState) -> RunRecord:
 
 
 def test_an_image_is_its_digest_or_its_id_where_it_was_never_pulled() -> None:
-    built = ContainerState("c", "verl:mine", "sha256:1")
-    pulled = ContainerState("c", "verlai/verl:latest", "sha256:1", ("verlai/verl@sha256:2",))
+    built = ContainerState(image="verl:mine", image_id="sha256:1")
+    pulled = ContainerState(image="verlai/verl:latest", image_id="sha256:1", digests=("verlai/verl@sha256:2",))
     assert image_identity(ran_in(pulled)) == "verlai/verl@sha256:2"
     assert image_identity(ran_in(built)) == "sha256:1"
     assert image_identity(ran_in()) == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ci_tasks.agent.gpus.lock_holders import numbered
+from ci_tasks.agent.gpus.lock_files import numbered
 from ci_tasks.agent.hang.facts import ProcessFacts
 from ci_tasks.features.failures.hang import waits
 from ci_tasks.features.failures.hang.finding import Finding, mains_of, odd_of_two

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ci_tasks.agent.gpus.lock_holders import numbered
+from ci_tasks.agent.gpus.lock_files import numbered
 from ci_tasks.features.failures.hang import waits
 from ci_tasks.features.failures.hang.processes import Process, RunProcesses, ThreadState
 

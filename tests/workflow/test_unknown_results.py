@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.workflow.expressions import JobStatus, OpenObject, Unknown, Value, condition, interpolate
-from ci_tasks.workflow.expressions.evaluate import evaluate
+from ci_tasks.workflow.expressions import condition, evaluate, interpolate
+from ci_tasks.workflow.values import OpenObject, Unknown, Value, shown
 
 CONTEXTS: dict[str, Value] = {
     "vars": OpenObject("vars", {"KNOWN": "k"}),
@@ -109,11 +109,11 @@ def test_an_if_is_undecided_only_where_it_depends_on_it(text: str, holds: bool |
 
 
 def test_an_if_that_does_not_run_after_a_failure_depends_on_nothing() -> None:
-    assert condition("vars.X", CONTEXTS, JobStatus(success=False, failure=True)) is False
+    assert condition("vars.X", CONTEXTS, "failure") is False
 
 
 def test_a_text_shows_what_is_unknown_in_it_by_name() -> None:
     value = interpolate("rm -rf ${{ vars.DIR }}/${{ matrix.name }}/${{ vars.A == vars.B }}", CONTEXTS)
     assert isinstance(value, Unknown)
-    assert value.shown == "rm -rf <vars.DIR>/m/<vars.A, vars.B>"
+    assert shown(value) == "rm -rf <vars.DIR>/m/<vars.A, vars.B>"
     assert value.names == ("vars.DIR", "vars.A", "vars.B")

@@ -14,7 +14,7 @@ from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
-from ci_tasks.hosts.mirror import RunMirror
+from ci_tasks.hosts.remote_run import RunMirror
 
 SECRET = "correct-horse"
 LOG = f"one\nit is {SECRET}.\nlast correct-ho".encode()
@@ -84,9 +84,7 @@ def test_artifacts_and_small_files_are_masked_by_content_and_name(run: RunDir, t
     os.makedirs(host.artifacts)
     Path(host.artifacts, f"{SECRET}.txt").write_text(SECRET)
     Path(host.events).write_text(f"{SECRET}\n")
-    sent: list[bytes] = []
-    bundle.send(host.path, sent.append)
-    RunMirror(run).unpack_artifacts(io.BytesIO(b"".join(sent)))
+    RunMirror(run).unpack_artifacts(io.BytesIO(b"".join(bundle.pack(host.path))))
     assert Path(run.events).read_text() == "***\n"
     assert Path(run.artifacts, "***.txt").read_text() == "***"
     assert not [path for path in Path(run.path).rglob("*") if SECRET in path.name]
@@ -102,7 +100,5 @@ def test_archives_are_withheld_only_if_the_run_has_secrets(
     there = RunDir(str(tmp_path / "there"))
     os.makedirs(there.artifacts)
     Path(there.artifacts, "a.gz").write_bytes(gzip.compress(b""))
-    sent: list[bytes] = []
-    bundle.send(there.path, sent.append)
-    RunMirror(run).unpack_artifacts(io.BytesIO(b"".join(sent)))
+    RunMirror(run).unpack_artifacts(io.BytesIO(b"".join(bundle.pack(there.path))))
     assert os.listdir(run.artifacts) == (["left-out.json"] if secrets == ["TOKEN"] else ["a.gz"])

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import run_directory
-from ci_tasks.agent.artifacts import collect, limits
+from ci_tasks.agent import artifacts as collect
+from ci_tasks.agent import exit_gate, run_directory
 from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.containers.run_containers import DockerClient, RunContainer
@@ -82,9 +82,7 @@ def taken(run: Run, daemon: Daemon) -> Callable[..., dict[str, bytes]]:
     def take(*containers: RunContainer, **plan: Any) -> dict[str, bytes]:
         Path(run.paths.artifacts).mkdir(exist_ok=True)
         full_plan = Plan(container=ContainerRules(), **plan)
-        assert (
-            collect.collect(run.paths, full_plan, list(containers) or [daemon.container], time.time() - 60, False) == []
-        )
+        assert collect.collect(run.paths, full_plan, list(containers) or [daemon.container], time.time() - 60) == []
         top = Path(run.paths.artifacts)
         assert not [path for path in top.rglob("*") if path.is_symlink()]
         assert not [name for name in os.listdir(run.path) if name.startswith(".")]
@@ -141,7 +139,7 @@ def test_links_and_devices_are_named_and_not_made(
 def test_whole_files_are_taken_up_to_the_limit_and_the_others_named(
     daemon: Daemon, taken: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "LIMIT", 10)
+    monkeypatch.setattr(collect, "LIMIT", 10)
     sizes = [("a", 6), ("b", 5), ("c", 4), ("d", 1)]
     daemon.gives(stream(*(entry(f"logs/{name}", b"x" * size) for name, size in sizes)))
     files = taken()
@@ -152,8 +150,8 @@ def test_whole_files_are_taken_up_to_the_limit_and_the_others_named(
 def test_no_more_than_so_many_files_and_so_many_names_of_left_out_ones(
     daemon: Daemon, taken: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_FILES", 2)
-    monkeypatch.setattr(limits, "MAX_NAMED", 3)
+    monkeypatch.setattr(collect, "MAX_FILES", 2)
+    monkeypatch.setattr(exit_gate, "MAX_NAMED", 3)
     daemon.gives(stream(*(entry(f"logs/{number}") for number in range(9))))
     files = taken()
     assert len(files) == 3
@@ -197,7 +195,7 @@ def test_a_link_in_the_place_of_artifacts_is_not_followed(run: Run, daemon: Daem
     (tmp_path / "outside").mkdir()
     os.symlink(tmp_path / "outside", run.paths.artifacts)
     daemon.gives(stream(entry("logs/a")))
-    assert collect.collect(run.paths, Plan(), [daemon.container], 0, False) == []
+    assert collect.collect(run.paths, Plan(), [daemon.container], 0) == []
     assert os.listdir(tmp_path / "outside") == []
 
 
@@ -209,7 +207,7 @@ def bare(run: Run, tmp_path: Path) -> Callable[[Path], set[str]]:
     def take(path: Path) -> set[str]:
         Path(run.paths.artifacts).mkdir(exist_ok=True)
         plan = Plan(container=ContainerRules("none"), artifacts=(str(path),))
-        assert collect.collect(run.paths, plan, [], time.time(), False) == []
+        assert collect.collect(run.paths, plan, [], time.time()) == []
         top = Path(run.paths.artifacts, "host")
         return {str(file.relative_to(top))[len(str(path)) :] for file in top.rglob("*") if file.is_file()}
 
@@ -252,7 +250,7 @@ def test_rays_newest_logs_come_out_of_a_container_without_a_daemon(run: Run, kin
     Path(run.paths.path, "tmp/container-1", ray, "session_latest").symlink_to("/tmp/ray/session_new")
     top = Path(run.paths.artifacts)
     top.mkdir(exist_ok=True)
-    assert collect.collect(run.paths, Plan(container=ContainerRules(kind)), [], time.time(), False) == []
+    assert collect.collect(run.paths, Plan(container=ContainerRules(kind)), [], time.time()) == []
     texts = {str(path.relative_to(top)): path.read_text() for path in top.rglob("*") if path.suffix == ".out"}
     assert texts == {"container-1/tmp/ray/session_latest/logs/worker.out": "session_new"}
 
@@ -266,39 +264,25 @@ def test_the_runs_own_directory_is_not_collected_into_itself(bare: Callable[[Pat
 
 # -- core files ------------------------------------------------------------------------------------------------------
 
-CORE = b"\x7fELF\2\1\1" + bytes(9) + b"\4\0"
-CORES = [
-    ("core", CORE, True),
-    ("core.123", CORE + b"more", True),
-    ("core.python3.77", CORE, True),
-    ("core.py", b"import os\n", False),
-    ("core", b"notes\n", False),
-    ("core.so", CORE[:16] + b"\3\0", False),
-    ("score", CORE, False),
-    ("core", b"", False),
-]
+NAMES = {"core": True, "core.123": True, "core.python3.77": True, "core.py": False, "score": False, "core.so": False}
 
 
-@pytest.mark.parametrize(("name", "content", "is_core"), CORES)
-def test_a_core_file_is_known_by_its_head(run: Run, tmp_path: Path, name: str, content: bytes, is_core: bool) -> None:
+@pytest.mark.parametrize(("name", "is_core"), NAMES.items())
+def test_a_core_file_is_named_and_not_copied(run: Run, tmp_path: Path, name: str, is_core: bool) -> None:
     workspace = tmp_path / "workspace"
     (workspace / "deep").mkdir(parents=True)
-    (workspace / "deep" / name).write_bytes(content)
+    (workspace / "deep" / name).write_bytes(b"\x7fELF")
     (workspace / "core.9").symlink_to(workspace / "deep" / name)
     Path(run.paths.artifacts).mkdir()
-    collect.collect(run.paths, Plan(workspace=str(workspace)), [], time.time(), True)
+    collect.collect(run.paths, Plan(workspace=str(workspace)), [], time.time())
     core_files = run_directory.read_record(CoreFiles, os.path.join(run.paths.artifacts, "cores.json"))
-    assert core_files == (CoreFiles((CoreFile(str(workspace / "deep" / name), len(content)),)) if is_core else None)
+    assert core_files == (CoreFiles((CoreFile(str(workspace / "deep" / name), 4),)) if is_core else None)
     assert len(os.listdir(run.paths.artifacts)) == int(is_core)
 
 
-def test_what_already_lies_in_artifacts_keeps_its_name(run: Run) -> None:
-    artifacts = Path(run.paths.artifacts)
-    artifacts.mkdir()
-    os.symlink("gone", artifacts / "host")
-    for content in (b"a", b"b"):
-        writer = limits.ArtifactWriter(run.paths)
-        writer.add("host", "file", 1, io.BytesIO(content).read)
-        writer.close()
-    assert sorted(os.listdir(artifacts)) == ["host", "host.2", "host.3"]
-    assert [(artifacts / name / "file").read_bytes() for name in ("host.2", "host.3")] == [b"a", b"b"]
+def test_what_already_lies_in_artifacts_keeps_its_name(
+    daemon: Daemon, run: Run, taken: Callable[..., dict[str, bytes]]
+) -> None:
+    Path(run.paths.artifacts, "container-1").mkdir(parents=True)
+    daemon.gives(stream(entry("logs/a")))
+    assert taken() == {f"container-1.2{LOGS}/a": b"x"}

@@ -8,10 +8,9 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ci_tasks.workflow.expressions import ExpressionError, Value, condition, interpolate, references
-from ci_tasks.workflow.expressions.evaluate import evaluate
-from ci_tasks.workflow.expressions.syntax import parse
-from ci_tasks.workflow.expressions.values import truthy
+from ci_tasks.workflow.expressions import condition, evaluate, interpolate, references
+from ci_tasks.workflow.syntax import ExpressionError, parse
+from ci_tasks.workflow.values import Value, truth
 
 # Text near the grammar finds more than text at large.
 WORDS = (
@@ -118,9 +117,9 @@ def test_comparisons_agree_with_each_other(left: Value, right: Value) -> None:
 @given(PRIMITIVES, PRIMITIVES)
 def test_and_or_pick_by_truth(left: Value, right: Value) -> None:
     contexts: dict[str, Value] = {"env": {"l": left, "r": right}}
-    assert evaluate("env.l && env.r", contexts) == (right if truthy(left) else left)
-    assert evaluate("env.l || env.r", contexts) == (left if truthy(left) else right)
-    assert evaluate("!env.l", contexts) is not truthy(left)
+    assert evaluate("env.l && env.r", contexts) == (right if truth(left) else left)
+    assert evaluate("env.l || env.r", contexts) == (left if truth(left) else right)
+    assert evaluate("!env.l", contexts) is not truth(left)
 
 
 @given(TEXT)

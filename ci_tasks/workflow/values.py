@@ -1,4 +1,4 @@
-"""The values an expression works on, and how GitHub turns one kind of value into another.
+"""The values of GitHub's expressions, and how GitHub turns one kind of value into another.
 
 Null, boolean, number, string, array and object, as None, bool, int or float, str, list and dict; and Unknown, for what
 only GitHub knows. The rules are those of the documentation page "Evaluate expressions in workflows and actions"
@@ -17,14 +17,8 @@ from ci_tasks.agent.quick_dataclass import dataclass
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | Unknown | None"
 
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_RADIX = re.compile(r"0x([0-9a-fA-F]+)|0o([0-7]+)")
-_NAMED_NUMBER = re.compile(r"[+-]?infinity", re.IGNORECASE)
-
-# .NET's ordinal comparison keeps these as they are, though Unicode gives them the capitals I and S.
-_WITHOUT_CAPITAL = frozenset("\u0131\u017f")
-
-
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?infinity", re.IGNORECASE)
+_RADIX = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 # bool comes first, since Python's True is an int as well.
 _KINDS = ((bool, "Boolean"), (int, "Number"), (float, "Number"), (str, "String"), (list, "Array"), (dict, "Object"))
 
@@ -47,10 +41,6 @@ class Unknown:
     holds: bool | None = None
     absent: bool = False
     named: bool = False
-
-    @property
-    def shown(self) -> str:
-        return self.text or f"<{', '.join(self.names)}>"
 
     @classmethod
     def named_value(cls, name: str, *, absent: bool = False) -> Unknown:
@@ -97,38 +87,27 @@ def settled(value: Value) -> Value:
 
 
 def truth(value: Value) -> bool | None:
-    """As `truthy`; None where that is unknown."""
-    return value.holds if isinstance(value, Unknown) else truthy(value)
+    """False for null, false, 0, NaN and ''; true for the rest, empty arrays and objects too; None if it is unknown."""
+    if isinstance(value, Unknown):
+        return value.holds
+    return isinstance(value, (list, dict)) or (bool(value) and value == value)
 
 
 def shown(value: Value) -> str:
     """As `to_string`, for a person: what is unknown by its name."""
-    return value.shown if isinstance(value, Unknown) else to_string(value)
+    if isinstance(value, Unknown):
+        return value.text or f"<{', '.join(value.names)}>"
+    return to_string(value)
 
 
 def kind(value: Value) -> str:
-    """GitHub's name for the kind of a value: Null, Boolean, Number, String, Array or Object.
-
-    Raises TypeError for any other Python object; contexts hold JSON-like values only.
-    """
-    if value is None:
-        return "Null"
-    for python_type, name in _KINDS:
-        if isinstance(value, python_type):
-            return name
-    raise TypeError(f"{type(value).__name__} is not a value of GitHub's expressions: {value!r}")
+    """GitHub's name for the kind of a value: Null, Boolean, Number, String, Array or Object."""
+    return next((name for python_type, name in _KINDS if isinstance(value, python_type)), "Null")
 
 
 def is_primitive(value: Value) -> bool:
     """True of everything but arrays and objects, which GitHub never coerces."""
-    return kind(value) not in ("Array", "Object")
-
-
-def truthy(value: Value) -> bool:
-    """False for null, false, 0, NaN and ''; true for the rest, empty arrays and objects included."""
-    if isinstance(value, (list, dict)):
-        return True
-    return bool(value) and value == value
+    return not isinstance(value, (list, dict))
 
 
 def as_number(value: float) -> int | float:
@@ -137,31 +116,18 @@ def as_number(value: float) -> int | float:
 
 
 def parse_number(text: str) -> float:
-    """The number a string stands for: '' is 0, 0x and 0o are 32-bit integers, what is no number is NaN."""
+    """The number a string stands for: '' is 0, what is no number is NaN."""
     text = text.strip()
-    if not text:
-        return 0.0
-    if _DECIMAL.fullmatch(text):
-        return float(text)
-    if _NAMED_NUMBER.fullmatch(text):
-        return -math.inf if text.startswith("-") else math.inf
-    radix = _RADIX.fullmatch(text)
-    if radix is None:
-        return math.nan
-    integer = int(radix[1], 16) if radix[1] else int(radix[2], 8)
-    if integer >= 2**32:
-        return math.nan
-    # Read by .NET as the bits of an Int32, so the upper half is negative.
-    return float(integer - 2**32 if integer >= 2**31 else integer)
+    if _RADIX.fullmatch(text):
+        return float(int(text, 0))
+    return float(text or 0) if not text or _DECIMAL.fullmatch(text) else math.nan
 
 
 def to_number(value: Value) -> float:
     """null is 0, booleans are 0 and 1, strings are parsed, arrays and objects are NaN."""
-    if value is None:
-        return 0.0
-    if isinstance(value, (bool, int, float)):
-        return _double(value)
-    return parse_number(value) if isinstance(value, str) else math.nan
+    if isinstance(value, str):
+        return parse_number(value)
+    return float(value or 0) if isinstance(value, (int, float, type(None))) else math.nan
 
 
 def to_string(value: Value) -> str:
@@ -171,28 +137,26 @@ def to_string(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        return _number_text(_double(value))
+        if math.isfinite(value):
+            return f"{float(value):.15g}".upper() if value else "0"
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value if isinstance(value, str) else kind(value)
 
 
 def loose_equal(left: Value, right: Value) -> bool:
     """GitHub's ==: across kinds as numbers, strings without regard to case, arrays and objects by identity."""
-    left, right = _alike(left, right)
-    if kind(left) != kind(right):
-        return False
     if isinstance(left, str) and isinstance(right, str):
         return fold(left) == fold(right)
-    return left == right if is_primitive(left) else left is right
+    if kind(left) == kind(right):
+        return left == right if is_primitive(left) else left is right
+    return to_number(left) == to_number(right)
 
 
 def less(left: Value, right: Value) -> bool:
     """GitHub's <: numbers by size, strings by their upper-case ordinals; never true of arrays and objects."""
-    left, right = _alike(left, right)
     if isinstance(left, str) and isinstance(right, str):
         return fold(left) < fold(right)
-    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-        return left < right
-    return False
+    return to_number(left) < to_number(right)
 
 
 def fold(text: str) -> str:
@@ -200,7 +164,7 @@ def fold(text: str) -> str:
 
     Not `casefold`, which would make 'ß' equal to 'ss'.
     """
-    return "".join(upper if len(upper := char.upper()) == 1 and char not in _WITHOUT_CAPITAL else char for char in text)
+    return "".join(upper if len(upper := char.upper()) == 1 else char for char in text)
 
 
 def lookup(mapping: Mapping[str, Value], name: str, *, exact: bool = False) -> list[Value]:
@@ -215,14 +179,13 @@ def index(of: Value, key: Value, *, exact: bool = False) -> Value:
     """`of.key` and `of[key]`: null for what is not there; over a filtered array, those items that have it."""
     of, key = settled(of), settled(key)
     if isinstance(of, Unknown):
-        is_name = of.named and is_primitive(key)
+        is_name = of.named and not isinstance(key, Unknown) and is_primitive(key)
         return Unknown.named_value(f"{of.names[0]}.{to_string(key)}") if is_name else combined([of, key])
     if isinstance(key, Unknown):
         return combined([key]) if isinstance(of, (dict, list)) else None
     if isinstance(of, FilteredArray):
         return FilteredArray(hit for item in of for hit in _select(item, key, exact))
-    hits = _select(of, key, exact)
-    return hits[0] if hits else None
+    return next(iter(_select(of, key, exact)), None)
 
 
 def wildcard(of: Value) -> FilteredArray | Unknown:
@@ -230,54 +193,22 @@ def wildcard(of: Value) -> FilteredArray | Unknown:
     of = settled(of)
     if isinstance(of, (Unknown, OpenObject)):
         return combined([of])
-    if isinstance(of, FilteredArray):
-        return FilteredArray(value for item in of for value in _members(item))
-    return FilteredArray(_members(of))
+    return FilteredArray(value for item in (of if isinstance(of, FilteredArray) else [of]) for value in _members(item))
 
 
 def _members(of: Value) -> list[Value]:
     if isinstance(of, (Unknown, OpenObject)):
         return [combined([of])]
-    if isinstance(of, dict):
-        return list(of.values())
-    return of if isinstance(of, list) else []
+    return list(of.values()) if isinstance(of, dict) else of if isinstance(of, list) else []
 
 
 def _select(of: Value, key: Value, exact: bool) -> list[Value]:
-    if isinstance(of, dict):
-        hits = lookup(of, to_string(key), exact=exact) if is_primitive(key) else []
-        return hits or [of.member(to_string(key))] if isinstance(of, OpenObject) and is_primitive(key) else hits
+    if isinstance(of, dict) and is_primitive(key):
+        hits = lookup(of, to_string(key), exact=exact)
+        return hits or [of.member(to_string(key))] if isinstance(of, OpenObject) else hits
     if isinstance(of, Unknown):
         return [index(of, key)]
     if isinstance(of, list):
         position = to_number(key)
         return [of[int(position)]] if 0 <= position < len(of) else []
     return []
-
-
-def _alike(left: Value, right: Value) -> tuple[Value, Value]:
-    """Both sides as the comparison operators see them: unchanged if of one kind, else primitives as numbers."""
-    kinds = {kind(left), kind(right)}
-    if kinds == {"Number"}:
-        return to_number(left), to_number(right)
-    if len(kinds) == 1:
-        return left, right
-    if kinds & {"Array", "Object"}:
-        return (left, math.nan) if not is_primitive(left) else (math.nan, right)
-    return to_number(left), to_number(right)
-
-
-def _double(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def _number_text(number: float) -> str:
-    """.NET's G15 format. Negative zero is '0', for which newer runner sources have a line of their own."""
-    if math.isnan(number):
-        return "NaN"
-    if math.isinf(number):
-        return "Infinity" if number > 0 else "-Infinity"
-    return f"{number:.15g}".upper() if number else "0"

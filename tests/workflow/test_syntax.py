@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from ci_tasks.workflow.expressions import ExpressionError
-from ci_tasks.workflow.expressions.syntax import Node, parse
-from ci_tasks.workflow.expressions.values import Value
+from ci_tasks.workflow.syntax import ExpressionError, Node, parse
+from ci_tasks.workflow.values import Value
 
 
 def Literal(value: Value) -> Node:
@@ -55,9 +54,7 @@ A, B, C = (Node("context", name) for name in ("github", "env", "job"))
         ("-2.99e-2", -0.0299),
         # A fraction may start at the point where an operand is expected.
         (".5", 0.5),
-        # Hex and octal are 32-bit integers with a sign, as .NET reads them.
         ("0xff", 255),
-        ("0xFFFFFFFF", -1),
         ("0o17", 15),
         ("Infinity", math.inf),
         ("-Infinity", -math.inf),
@@ -151,7 +148,6 @@ def test_a_tree_follows_precedence(text: str, tree: Node) -> None:
         ("github.x*", 7, "unexpected 'x*'"),
         ("github + env", 7, "'+' is not a number"),
         ("1.2.3", 0, "'1.2.3' is not a number"),
-        ("0x100000000", 0, "is not a number"),
         ("env.\u00e9", 4, "unexpected '\u00e9'"),
         # A wildcard stands alone.
         ("github[* == 1]", 9, "unexpected '=='"),
@@ -197,10 +193,6 @@ def test_an_unknown_name_lists_the_valid_ones(text: str, position: int, parts: l
 def test_a_call_has_the_right_number_of_arguments(text: str, message: str) -> None:
     with pytest.raises(ExpressionError, match=message):
         parse(text)
-
-
-def test_an_error_shows_the_line_with_a_caret() -> None:
-    assert str(ExpressionError("no", "a &&\n\tb c &&\nd", 9)) == "no\n  \tb c &&\n  \t   ^"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The grammar of GitHub's expressions: the tree, the tokens, and the parser from a text to its tree.
+"""The grammar of GitHub's expressions: a text's tree.
 
 Operators and their precedence are on the documentation page "Evaluate expressions in workflows and actions"
 (Operators). Which token may follow which, what ends a token, and that unknown names are errors before anything is
@@ -8,16 +8,15 @@ evaluated, is learnt from actions/runner's C# source (`LexicalAnalyzer`, `Expres
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
 from functools import lru_cache
 from math import inf, isnan, nan
 from typing import NamedTuple, NoReturn
 
 from ci_tasks.agent.quick_dataclass import dataclass
-
-from .functions import FUNCTIONS
-from .values import Value, as_number, parse_number
+from ci_tasks.errors import did_you_mean
+from ci_tasks.workflow.values import Value, as_number, parse_number
 
 
 class ExpressionError(Exception):
@@ -27,14 +26,8 @@ class ExpressionError(Exception):
     """
 
     def __init__(self, message: str, text: str, position: int) -> None:
-        super().__init__(message, text, position)
+        super().__init__(message)
         self.message, self.text, self.position = message, text, position
-
-    def __str__(self) -> str:
-        start = self.text.rfind("\n", 0, self.position) + 1
-        line = self.text[start:].partition("\n")[0]
-        pad = re.sub(r"[^\t]", " ", line[: self.position - start])
-        return f"{self.message}\n  {line}\n  {pad}^" if line else self.message
 
 
 @dataclass(frozen=True)
@@ -57,27 +50,42 @@ class Node:
             pending.extend(reversed(current.parts))
 
 
+STATUS_FUNCTIONS = ("success", "failure", "always", "cancelled")
+# The fewest and the most arguments. 255 is GitHub's own upper bound. success() and failure() take job names in a job's
+# `if` on GitHub's side, which its documentation does not offer; here they take none.
+ARITIES = {
+    "case": (3, 255),
+    "contains": (2, 2),
+    "endsWith": (2, 2),
+    "format": (1, 255),
+    "fromJSON": (1, 1),
+    "hashFiles": (1, 255),
+    "join": (1, 2),
+    "startsWith": (2, 2),
+    "toJSON": (1, 1),
+    **dict.fromkeys(STATUS_FUNCTIONS, (0, 0)),
+}
 CONTEXTS = (
     *("github", "env", "matrix", "inputs", "secrets", "needs"),
     *("steps", "runner", "vars", "job", "jobs", "strategy"),
 )
-MAX_DEPTH = 50
+MAX_DEPTH = 50  # ExpressionConstants.MaxDepth in the runner
 
+_FUNCTIONS = {name.lower(): name for name in ARITIES}
 _PRECEDENCE = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4}
 _CONSTANTS: dict[str, Value] = {"null": None, "true": True, "false": False, "NaN": nan, "Infinity": inf}
 _KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<string> '(?:[^']|'')*'(?!') )
+    | (?P<number> (?:[-+0-9]|(?<![\w\])*])\.[0-9])[^][(),!<>=&|\s]* )
     | (?P<symbol> [!<>=]= | && | \|\| | [][().,*!<>] )
-    | (?P<number> [-+0-9][^][(),!<>=&|\s]* )
     | (?P<word>   [^][(),.!<>=&|\s'][^][(),.!<>=&|\s]* )
     | (?P<end>    \Z )
     | (?P<bad>    . )
     )""",
     re.VERBOSE | re.DOTALL,
 )
-_NUMBER = re.compile(r"[^][(),!<>=&|\s]+")
 _HINTS = {"'": "the string is not closed", "=": "'=' is not an operator; use '=='", "&": "use '&&'", "|": "use '||'"}
 
 
@@ -86,9 +94,22 @@ def parse(text: str) -> Node:
     """The tree of an expression without its `${{ }}`.
 
     Raises ExpressionError where the text is empty or no expression, names an unknown context or function, has a call
-    with a wrong number of arguments, or is nested more than 50 deep (`ExpressionConstants.MaxDepth` in the runner).
+    with a wrong number of arguments, or is nested more than 50 deep.
     """
-    return _ExpressionParser(text).whole()
+    too_deep = ExpressionError(f"nested more than {MAX_DEPTH} deep", text, 0)
+    try:
+        root = _Parser(text).whole()
+    except RecursionError:
+        raise too_deep from None
+    # As GitHub counts: an unbroken chain of && or of || is one level, however long.
+    pending = [(root, 1)]
+    while pending:
+        node, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise too_deep
+        chained = node.kind if node.kind in ("&&", "||") else None
+        pending.extend((part, depth if part.kind == chained else depth + 1) for part in node.parts)
+    return root
 
 
 class _Token(NamedTuple):
@@ -98,28 +119,26 @@ class _Token(NamedTuple):
     value: Value = None
 
 
-class _ExpressionParser:
-    """Recursive descent, one token ahead. A method consumes what it returns."""
+class _Parser:
+    """Recursive descent. A method consumes what it returns."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.nesting = 0
         self.token = self._read(0)
 
     def whole(self) -> Node:
         if self.token.kind == "end":
-            self._refuse("an expression was expected")
+            self._refuse("an expression was expected", 0)
         node = self._binary(0)
         if self.token.kind != "end":
-            self._refuse_token()
-        self._check_depth(node)
+            self._refuse_token(self.token)
         return node
 
     def _binary(self, lowest: int) -> Node:
         left = self._unary()
         while (precedence := _PRECEDENCE.get(self.token.text if self.token.kind == "symbol" else "", -1)) >= lowest:
-            op = self._advance().text
-            left = Node(op, None, (left, self._binary(precedence + 1)))
+            operator = self._advance().text
+            left = Node(operator, None, (left, self._binary(precedence + 1)))
         return left
 
     def _unary(self) -> Node:
@@ -132,74 +151,60 @@ class _ExpressionParser:
         return node
 
     def _operand(self) -> Node:
-        if self.token[:2] == ("symbol", "."):
-            self.token = self._number(self.token.position)
         token = self._advance()
         if token.kind in ("number", "string"):
             return Node("literal", token.value)
         if token.kind == "word" and token.text in _CONSTANTS:
             return Node("literal", _CONSTANTS[token.text])
-        if token.kind == "symbol" and token.text == "(":
-            node = self._nested()
-            self._expect(")")
-            return self._dereferenced(node)
         if token.kind == "word":
             return self._dereferenced(self._call(token) if self._accept("(") else self._context(token))
-        return self._refuse_token(token)
+        if token[:2] != ("symbol", "("):
+            self._refuse_token(token)
+        node = self._binary(0)
+        self._expect(")")
+        return self._dereferenced(node)
 
     def _dereferenced(self, node: Node) -> Node:
         """Only what is not a literal can be followed by `.name`, `.*`, `[key]` or `[*]`."""
         while True:
             if self._accept("."):
-                if self._accept("*"):
-                    node = Node("wildcard", None, (node,))
-                elif self.token.kind == "word":
-                    node = Node("property", self._advance().text, (node,))
-                else:
-                    self._refuse_token()
+                token = self._advance()
+                if token.text != "*" and token.kind != "word":
+                    self._refuse_token(token)
+                node = (
+                    Node("property", token.text, (node,)) if token.kind == "word" else Node("wildcard", None, (node,))
+                )
             elif self._accept("["):
                 is_all = self._accept("*")
-                node = Node("wildcard", None, (node,)) if is_all else Node("index", None, (node, self._nested()))
+                node = Node("wildcard", None, (node,)) if is_all else Node("index", None, (node, self._binary(0)))
                 self._expect("]")
             else:
                 return node
 
-    def _nested(self) -> Node:
-        """An expression inside brackets, counted on the way down: hostile text must not exhaust Python's stack."""
-        self.nesting += 1
-        if self.nesting > MAX_DEPTH:
-            self._refuse(f"nested more than {MAX_DEPTH} deep")
-        node = self._binary(0)
-        self.nesting -= 1
-        return node
-
     def _context(self, token: _Token) -> Node:
         if token.text.lower() not in CONTEXTS:
-            self._refuse(_unknown("context", token.text, CONTEXTS), token.position)
+            self._refuse_name("context", token, CONTEXTS)
         return Node("context", token.text.lower())
 
     def _call(self, token: _Token) -> Node:
-        function = FUNCTIONS.get(token.text.lower())
-        if function is None:
-            self._refuse(_unknown("function", token.text, [each.name for each in FUNCTIONS.values()]), token.position)
+        if token.text.lower() not in _FUNCTIONS:
+            self._refuse_name("function", token, tuple(ARITIES))
+        name = _FUNCTIONS[token.text.lower()]
         arguments: list[Node] = []
         while not self._accept(")"):
             if arguments:
                 self._expect(",")
-            arguments.append(self._nested())
-        if problem := function.refusal(len(arguments)):
-            self._refuse(problem, token.position)
-        return Node("call", function.name, tuple(arguments), token.position)
-
-    def _check_depth(self, root: Node) -> None:
-        """As GitHub counts: an unbroken chain of && or of || is one level, however long."""
-        pending = [(root, 1)]
-        while pending:
-            node, depth = pending.pop()
-            if depth > MAX_DEPTH:
-                self._refuse(f"nested more than {MAX_DEPTH} deep", 0)
-            chained = node.kind if node.kind in ("&&", "||") else None
-            pending.extend((part, depth if part.kind == chained else depth + 1) for part in node.parts)
+            arguments.append(self._binary(0))
+        (fewest, most), count = ARITIES[name], len(arguments)
+        if not fewest <= count <= most:
+            arity = " to ".join(map(str, sorted({fewest, most})))
+            self._refuse(
+                f"{name} takes {arity} {'argument' if most == 1 else 'arguments'}, not {count}", token.position
+            )
+        if name == "case" and count % 2 == 0:
+            why = f"case takes pairs of a condition and a value, then a default: {count} is even"
+            self._refuse(why, token.position)
+        return Node("call", name, tuple(arguments), token.position)
 
     def _advance(self) -> _Token:
         token = self.token
@@ -208,54 +213,38 @@ class _ExpressionParser:
         return token
 
     def _accept(self, symbol: str) -> bool:
-        accepted = self.token.kind == "symbol" and self.token.text == symbol
+        accepted = self.token[:2] == ("symbol", symbol)
         if accepted:
             self._advance()
         return accepted
 
     def _expect(self, symbol: str) -> None:
         if not self._accept(symbol):
-            self._refuse_token()
+            self._refuse_token(self.token)
 
     def _read(self, start: int) -> _Token:
         match = _TOKEN.match(self.text, start)
         assert match is not None, "the last alternative takes any character"
         kind = str(match.lastgroup)
-        position = match.start(kind)
-        token = _Token(kind, match[kind], position)
+        text, position = match[kind], match.start(kind)
         if kind == "string":
-            return token._replace(value=token.text[1:-1].replace("''", "'"))
+            return _Token(kind, text, position, text[1:-1].replace("''", "'"))
         if kind == "number":
-            return self._number(position)
-        if kind == "word" and not _KEYWORD.fullmatch(token.text):
-            quote = token.text.find('"')
-            if quote >= 0:
-                self._refuse("strings are written in single quotes, not double", position + quote)
-            self._refuse(f"unexpected {token.text!r}", position)
-        if kind == "bad":
-            self._refuse(_HINTS.get(token.text, f"unexpected {token.text!r}"), position)
-        return token
+            if isnan(number := parse_number(text)):
+                self._refuse(f"{text!r} is not a number", position)
+            return _Token(kind, text, position, as_number(number))
+        if kind == "word" and '"' in text:
+            self._refuse("strings are written in single quotes, not double", position + text.find('"'))
+        if kind == "bad" or (kind == "word" and not _KEYWORD.fullmatch(text)):
+            self._refuse(_HINTS.get(text, f"unexpected {text!r}"), position)
+        return _Token(kind, text, position)
 
-    def _number(self, position: int) -> _Token:
-        match = _NUMBER.match(self.text, position)
-        assert match is not None, "the caller has seen its first character"
-        value = parse_number(match[0])
-        if isnan(value):
-            self._refuse(f"{match[0]!r} is not a number", position)
-        return _Token("number", match[0], position, as_number(value))
+    def _refuse_name(self, what: str, token: _Token, valid: tuple[str, ...]) -> NoReturn:
+        names = ", ".join(sorted(valid, key=str.lower))
+        self._refuse(f"unknown {what} {token.text!r}{did_you_mean(token.text, valid)} (valid: {names})", token.position)
 
-    def _refuse_token(self, token: _Token | None = None) -> NoReturn:
-        token = token or self.token
+    def _refuse_token(self, token: _Token) -> NoReturn:
         self._refuse("unexpected end" if token.kind == "end" else f"unexpected {token.text!r}", token.position)
 
-    def _refuse(self, message: str, position: int | None = None) -> NoReturn:
-        raise ExpressionError(message, self.text, self.token.position if position is None else position)
-
-
-def _unknown(what: str, name: str, valid: Iterable[str]) -> str:
-    import difflib  # here, since only an error needs it
-
-    by_lower = {valid_name.lower(): valid_name for valid_name in valid}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    nearest = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
-    return f"unknown {what} {name!r}{nearest} (valid: {', '.join(sorted(by_lower.values(), key=str.lower))})"
+    def _refuse(self, message: str, position: int) -> NoReturn:
+        raise ExpressionError(message, self.text, position)

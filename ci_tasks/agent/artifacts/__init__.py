@@ -1,1 +1,0 @@
-"""What is brought out of a run: listed files, Ray's logs, names of core files; within limits."""
