@@ -22,7 +22,7 @@ from ..exit_gate import masked_record
 from ..files import content_of
 from ..gpus import nvidia_smi
 from ..job_environment import job_environment, secret_values
-from ..probe.payload.limits import OFF as PROBE_OFF
+from ..probe.payload.evidence_file import OFF as PROBE_OFF
 from ..programs import run_program
 from ..records import ContainerState, DockerVersions, Environment, GpuModel, Packages, Plan
 

@@ -16,7 +16,7 @@ MAX_THREADS = 400  # of a process
 MAX_FILES = 2000
 MAX_EVIDENCE = 1 << 19  # bytes of the probe's file that are read
 _PROC = "/proc"
-_AGENTS = "CI_TASKS_NO_PROBE"  # probe.payload.limits.OFF
+_AGENTS = "CI_TASKS_NO_PROBE"  # probe.payload.evidence_file.OFF
 EVIDENCE_FILE = re.compile(r"/(\d+)-(\d+)-[0-9a-f]{8}\.jsonl$")
 _VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "CUDA_VISIBLE_DEVICES"),

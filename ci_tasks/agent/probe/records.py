@@ -7,16 +7,15 @@ each line an `EvidenceLine`: an `EvidenceSummary`, then each `InstalledPackages`
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Dict, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from .. import codec
 from ..quick_dataclass import dataclass
 
 T = TypeVar("T")
 
-# Kinds of exceptions: it was not caught; it was raised in a task of a worker, and whether it was handled is not seen;
-# the interpreter could not raise it.
-UNCAUGHT, TASK, UNRAISABLE = "uncaught", "task", "unraisable"
+# Kinds of exceptions: it was not caught; it was raised in a task of a worker, and whether it was handled is not seen.
+UNCAUGHT, TASK = "uncaught", "task"
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class LinkedException:
 
 @dataclass(frozen=True)
 class NotedException:
-    """`where`: main, thread, or worker, which is a process of multiprocessing; pool, torch or ray; interpreter.
+    """`where`: main, thread, or worker, which is a process of multiprocessing; pool, torch or ray.
     `kind` is one of those above, `name` that of the thread or task. `chain` begins with the one that was seen."""
 
     t: float = 0.0
@@ -198,14 +197,6 @@ class EvidenceLine:
     summary: Optional[EvidenceSummary] = None
     packages: Optional[InstalledPackages] = None
     process: Optional[ProcessEvidence] = None
-
-
-def lines_of(evidence: RunEvidence) -> Iterator[EvidenceLine]:
-    yield EvidenceLine(summary=evidence.summary)
-    for packages in evidence.packages.values():
-        yield EvidenceLine(packages=packages)
-    for process in evidence.processes:
-        yield EvidenceLine(process=process)
 
 
 def parse_lines(text: str) -> RunEvidence:

@@ -16,7 +16,7 @@ import pytest
 from ci_tasks.agent.hang import inspector, procfs
 from ci_tasks.agent.hang.inspector import Inspector
 from ci_tasks.agent.hang.procfs import has_handler, others, read_process, send_signal
-from ci_tasks.agent.probe.payload.limits import OFF
+from ci_tasks.agent.probe.payload.evidence_file import OFF
 
 NUMBER = signal.SIGRTMIN + 7
 # A file that looks like the probe's, for which the process has a handler, or claims one.

@@ -24,8 +24,8 @@ def pythons() -> list[str]:
     found = {sys.version_info[:2]: sys.executable}
     for minor in range(8, 20):
         for program in (*PYENV.glob(f"3.{minor}.*/bin/python3.{minor}"), shutil.which(f"python3.{minor}")):
-            if program and (3, minor) not in found:
-                found[3, minor] = str(program)
+            if program:
+                found.setdefault((3, minor), str(program))
     return [program for _, program in sorted(found.items())]
 
 
@@ -44,13 +44,22 @@ class Interpreter:
     def packages(self) -> Path:
         return next(self.venv.glob("lib/python3*/site-packages"))
 
-    def start(self, *words: str, env: Mapping[str, str] | None = None, **more: object) -> subprocess.Popen[str]:
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
+    def install(self, **modules: str) -> None:
+        """Modules with their texts; `torch__cuda` is torch.cuda, and the packages are made."""
+        for name, text in modules.items():
+            path = self.packages.joinpath(*name.split("__", 1)).with_suffix(".py")
+            if not path.parent.is_dir():
+                path.parent.mkdir()
+                (path.parent / "__init__.py").write_text("")
+            path.write_text(text)
+
+    def start(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen([self.program, *words], env=dict(env or {}), **options)  # type: ignore[call-overload, no-any-return]
 
-    def __call__(self, *words: str, env: Mapping[str, str] | None = None, **more: object) -> tuple[int, str, str]:
+    def __call__(self, *words: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
         """Exit code, output and errors of a process."""
-        with self.start(*words, env=env, **more) as process:
+        with self.start(*words, env=env) as process:
             out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 

@@ -13,24 +13,7 @@ from ci_tasks.agent.probe.evidence import collect_evidence, parse_process, read_
 from ci_tasks.agent.probe.records import parse_lines
 from ci_tasks.agent.run_directory import RunDir
 
-START = {
-    "event": "start",
-    "started_at": 1.5,
-    "pid": 7,
-    "start": 3,
-    "ppid": 1,
-    "parent_start": 2,
-    "namespace": "pid:[1]",
-    "argv": ["python", "x.py"],
-    "directory": "/",
-    "executable": "/p",
-    "prefix": "/",
-    "python": "3.8.1",
-    "env": {"RANK": "3"},
-    "forked": False,
-    "signal": 41,
-    "descriptor": 1000,
-}
+START = {"event": "start", "started_at": 1.5, "pid": 7, "start": 3, "argv": ["python", "x.py"], "env": {"RANK": "3"}}
 NAME = "7-3-0123abcd.jsonl"
 
 
@@ -47,9 +30,9 @@ def run_with(tmp_path: Path, **files: str) -> RunDir:
 
 
 def test_lines_that_are_none_and_values_of_another_type_are_left_out() -> None:
-    text = lines(START, {"event": "import", "name": 3}, {"event": "environ"}, {"event": "x"}, {"event": []})
+    text = lines(START, {"event": "import", "imports": [3]}, {"event": "environ"}, {"event": "x"}, {"event": []})
     text += '{"event": "end", "ended_at": 2\n{"event": "environ", "env": {"RANK": "4"}}\n{"event": \n'
-    process = parse_process(text + lines({**START, "pid": 8}), NAME)
+    process = parse_process(text, NAME)
     assert process is not None
     assert (process.pid, process.rank, process.imports, process.end) == (7, 4, (), "")
     assert parse_process(lines({**START, "pid": "7"})) is None
@@ -80,16 +63,15 @@ def test_what_is_read_and_written_is_limited(tmp_path: Path, monkeypatch: pytest
     assert os.path.getsize(run.evidence_file) <= evidence.MAX_WRITTEN
     found = parse_lines(Path(run.evidence_file).read_text())
     assert found.summary.files == 4 and 0 < len(found.processes) < 4
-    assert found.processes[0].file
 
 
 def test_it_arrives_as_it_was_with_secrets_masked(tmp_path: Path) -> None:
     frames = [{"file": "/x.py", "line": 3, "function": "f", "source": 'login("hunter2222")'}]
     chain = [{"of": -1, "link": "", "type": "ValueError", "message": "bad \ud800 hunter2222", "frames": frames}]
-    failure = {"event": "exception", "t": 1.7, "kind": "uncaught", "where": "thread", "name": "T", "chain": chain}
-    key = "packages-" + "0" * 32
-    packages = json.dumps({"python": "3.8.1", "packages": {"torch": "2.0"}})
-    run = run_with(tmp_path, **{NAME: lines(START, failure, {"event": "packages", "packages": key}), key: packages})
+    noted = {"t": 1.7, "kind": "uncaught", "where": "thread", "name": "T", "chain": chain}
+    key = "packages-" + "0" * 16
+    text = lines(START, {"event": "exception", "exceptions": [noted]}, {"event": "packages", "packages": key})
+    run = run_with(tmp_path, **{NAME: text, key: json.dumps({"python": "3.8.1", "packages": {"torch": "2.0"}})})
     assert collect_evidence(run, ["hunter2222"])
     text = Path(run.evidence_file).read_text()
     assert "hunter" not in text

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe.payload import flight_recorder
-from ci_tasks.agent.probe.payload.flight_recorder import set_flight_recorder
+from ci_tasks.agent.probe.payload.imports import set_flight_recorder
 from tests.agent.probe.interpreters import Interpreter, make_interpreter
 
 SIZE, OLD_SIZE = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
@@ -39,16 +38,17 @@ OURS = {SIZE: "2000", PIPE: "/e/7-1-ab.", DUMP: "/e/7-1-ab.fr-"}
 def test_what_the_job_sets_stays(
     monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:
-    monkeypatch.setattr(flight_recorder, "_has_pipes", lambda stem: True)
-    environ = dict(given)
-    monkeypatch.setattr(os, "environ", environ)
+    monkeypatch.setattr(os, "mkfifo", lambda path, mode: None)
+    monkeypatch.setattr(os, "unlink", lambda path: None)
+    monkeypatch.setattr(os, "environ", environ := dict(given))
     set_flight_recorder("/e", "/e/7-1-ab.jsonl")
     assert environ == expected
 
 
 def test_where_no_pipe_can_be_made_torch_is_not_asked_for_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "environ", {})
-    set_flight_recorder(str(tmp_path), str(tmp_path / "missing/7-1-ab.jsonl"))
+    with pytest.raises(FileNotFoundError):
+        set_flight_recorder(str(tmp_path), str(tmp_path / "missing/7-1-ab.jsonl"))
     assert os.environ == {}
 
 
@@ -64,8 +64,7 @@ def printed(python: Interpreter, *words: str, **env: str) -> dict[str, str]:
 
 def test_only_a_process_that_imports_torch_has_it_on(tmp_path: Path) -> None:
     python = make_interpreter(tmp_path)
-    (python.packages / "torch").mkdir()
-    (python.packages / "torch/__init__.py").write_text(TORCH)
+    python.install(torch=TORCH)
     assert printed(python, "-c", TORCH) == {}
     seen = printed(python, "-c", "import torch", RANK="3")
     (process,) = (process for process in python.processes() if process.env.get("RANK") == "3")

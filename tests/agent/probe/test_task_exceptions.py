@@ -44,9 +44,7 @@ def noted(python: Interpreter) -> list[tuple[str, str, str, str]]:
 def test_a_ray_worker_notes_the_exception_of_a_task_with_its_frames(tmp_path: Path) -> None:
     """The copy that somebody else gets has no frames: there it is not noted as a task's."""
     python = make_interpreter(tmp_path)
-    (python.packages / "ray").mkdir()
-    (python.packages / "ray" / "__init__.py").write_text("")
-    (python.packages / "ray" / "exceptions.py").write_text(RAY)
+    python.install(ray__exceptions=RAY)
     program = tmp_path / "program.py"
     program.write_text(RAY_PROGRAM)
     code, out, _ = python(str(program))
@@ -89,13 +87,13 @@ def test_workers_of_process_pools_note_what_their_tasks_raise(tmp_path: Path) ->
     assert all(process.forked and failure.chain[0].frames[-1].function == "work" for process, failure in noted)
 
 
+WRAPPER = "class ExceptionWrapper:\n def __init__(self, exc_info=None, where='x'):\n  self.where = where\n"
+
+
 def test_torchs_workers_note_what_they_catch(tmp_path: Path) -> None:
     """Of a data set, say: torch makes this object of it for the process that wants the next batch."""
     python = make_interpreter(tmp_path)
-    (python.packages / "torch").mkdir()
-    (python.packages / "torch" / "__init__.py").write_text("")
-    wrapper = "class ExceptionWrapper:\n def __init__(self, exc_info=None, where='x'):\n  self.where = where\n"
-    (python.packages / "torch" / "_utils.py").write_text(wrapper)
+    python.install(torch___utils=WRAPPER)
     text = """
 import torch._utils
 try:
@@ -109,16 +107,18 @@ except KeyError:
 
 def test_many_exceptions_of_tasks_leave_room_for_the_one_that_ends_the_program(tmp_path: Path) -> None:
     python = make_interpreter(tmp_path)
+    python.install(torch___utils=WRAPPER)
     text = """
+import torch._utils
 def fail(depth):
     if depth:
         fail(depth - 1)
     raise ValueError("x" * 5000) from OSError("y" * 5000)
-class Finalized:
-    def __del__(self):
-        fail(60)
 for _ in range(40):
-    Finalized()
+    try:
+        fail(60)
+    except ValueError:
+        torch._utils.ExceptionWrapper()
 reason = None
 for number in range(12):
     cause, reason = reason, SystemError(str(number) * 3000)

@@ -1,14 +1,9 @@
 """The probe: writes down what this Python process is, what it imports, and how it fails. ci-tasks puts it into the
 interpreters of a run, where a `.pth` file loads it; nothing here may change what the program does.
 
-`install` joins these modules into one file, ci_tasks_probe.py: to import them one by one would cost each process
-0.7 ms more, and in a container, where each file is mounted, a mount more. At start-up it imports built-in modules only,
-since a program's own `types.py` must not meet another import order than without it. Python 3.8 to 3.14.
+`install` joins these modules into one file, ci_tasks_probe.py: to import them one by one would cost each process more,
+and in a container, where each file is mounted, a mount more. At start-up it imports built-in modules only, since a
+program's own `types.py` must not meet another import order than without it. Python 3.8 to 3.14.
 """
 
-# In the order in which they are joined: each uses only those before it.
-MODULES = (
-    *("limits", "json_text", "process", "evidence_file", "exceptions", "exception_hooks", "modules", "imports"),
-    *("task_hooks", "worker_hooks", "suite_hooks", "overlays", "gpu_memory", "flight_recorder", "spread"),
-    "probe",
-)
+MODULES = ("evidence_file", "imports", "exceptions", "probe")  # each uses only those before it

@@ -1,79 +1,184 @@
-"""An exception as JSON's own types."""
+"""Exceptions that nothing caught, and those of tasks, which a worker hands to another process."""
 
 import os
+import sys
+import time
 
-from .limits import MAX_FRAMES, MAX_LINKED, MAX_SOURCE, MAX_TEXT
-from .process import read_bytes
+from .evidence_file import MAX_TEXT, RESERVED, EvidenceFile, read_bytes
+from .imports import ImportNotes
 
-TYPE_CHECKING = False  # typing takes longer to import than all of this
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
+
+UNCAUGHT, TASK = "uncaught", "task"
+_MAX_EXCEPTIONS = 20  # of a process, for each place where they are seen
+_MAX_FRAMES = 50  # of an exception, from both ends
+_MAX_LINKED = 16  # exceptions that one is caused by, or made of
+_MAX_SOURCE = 1 << 22  # bytes of a source file that a line is read from
+# Classes that a worker makes of each exception of a task, by their modules: multiprocessing's pools, torch's, Ray's.
+_WRAPPERS = {
+    "concurrent.futures.process": ("_ExceptionWithTraceback", "pool"),
+    "multiprocessing.pool": ("ExceptionWithTraceback", "pool"),
+    "torch._utils": ("ExceptionWrapper", "torch"),
+    "ray.exceptions": ("RayTaskError", "ray"),
+}
 
 
-def linked_exceptions(value: "Any") -> "list[dict[str, Any]]":
+class ExceptionNotes:
+    def __init__(self, file: EvidenceFile) -> None:
+        self.file = file
+        self.counts: "dict[str, int]" = {}
+        # The id of the last exception that ends the process; a reference would keep its frames alive.
+        self.last: "Any" = None
+
+    def note(self, value: "Any", where: str, kind: str = UNCAUGHT, name: str = "") -> None:
+        """`name` is that of the thread or task."""
+        try:
+            self.counts[where] = self.counts.get(where, 0) + 1
+            if value is None or self.counts[where] > _MAX_EXCEPTIONS:
+                return
+            if where == "main":
+                self.last = id(value)
+            self.file.note_environ()
+            noted = {"t": round(time.time(), 3), "kind": kind, "where": where, "name": name[:200]}
+            noted["chain"] = _linked(value)
+            self.file.write("exception", {"exceptions": [noted]}, RESERVED if kind == UNCAUGHT else RESERVED * 3)
+        except BaseException:  # the exception's own methods may do anything
+            pass
+
+    def note_last(self) -> None:
+        """One of the main program whose hook did not call ours. pytest puts there what failed in a test."""
+        frame, value = getattr(getattr(sys, "last_traceback", None), "tb_frame", None), getattr(sys, "last_value", None)
+        if frame is not None and frame.f_globals.get("__name__") in ("__main__", "runpy") and self.last != id(value):
+            self.note(value, "main")
+
+
+def _linked(value: "Any") -> "list[dict[str, Any]]":
     """The exception, those that it was caused by, and the members of groups; `of` is the number of the one that each
-    belongs to. It keeps nothing of the program alive but its code."""
+    belongs to."""
     found: "list[dict[str, Any]]" = []
-    todo: "list[tuple[Any, int, str]]" = [(value, -1, "")]
-    known: "set[int]" = set()
-    while todo and len(found) < MAX_LINKED:
+    todo: "list[Any]" = [(value, -1, "")]
+    known: "list[Any]" = [None]
+    while todo and len(found) < _MAX_LINKED:
         current, of, link = todo.pop(0)
-        if id(current) in known:
+        if any(current is each for each in known):
             continue
-        known.add(id(current))
-        here, cause = len(found), getattr(current, "__cause__", None)
-        kind = type(current)
-        values: "dict[str, Any]" = {"of": of, "link": link, "type": "%s.%s" % (kind.__module__, kind.__qualname__)}
-        values["message"] = _message(current)
-        values["frames"] = _frames(getattr(current, "__traceback__", None))
-        found.append(values)
-        if cause is not None:
-            todo.append((cause, here, "cause"))
-        elif getattr(current, "__context__", None) is not None and not getattr(current, "__suppress_context__", False):
-            todo.append((getattr(current, "__context__", None), here, "context"))
-        members = getattr(current, "exceptions", None)
-        if isinstance(members, tuple) and any(base.__name__ == "BaseExceptionGroup" for base in kind.__mro__):
-            todo += [(member, here, "member") for member in members]
+        known.append(current)
+        kind, here = type(current), len(found)
+        values = {"of": of, "link": link, "type": "%s.%s" % (kind.__module__, kind.__qualname__)}
+        found.append(dict(values, message=_message(current), frames=_frames(current.__traceback__)))
+        if current.__cause__ is not None:
+            todo.append((current.__cause__, here, "cause"))
+        elif not current.__suppress_context__:
+            todo.append((current.__context__, here, "context"))
+        if any(base.__name__ == "BaseExceptionGroup" for base in kind.__mro__):
+            todo += [(member, here, "member") for member in current.exceptions]
     return found
-
-
-def with_sources(linked: "list[dict[str, Any]]") -> "list[dict[str, Any]]":
-    """The same with the text of each frame's line, for which its file is read."""
-    sources: "dict[str, list[str]]" = {}
-    return [dict(values, frames=[_frame(code, line, sources) for code, line in values["frames"]]) for values in linked]
 
 
 def _message(value: "Any") -> str:
     try:
         text = str(value)
     except BaseException:
-        return "<its text cannot be had>"
+        return "<its text cannot be read>"
     # Of a long one both ends: of Ray's the last line is the worker's own.
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT // 2] + "\n...\n" + text[-MAX_TEXT // 2 :]
 
 
-def _frames(trace: "Any") -> "list[tuple[Any, int]]":
-    """Code and line of each, the outermost first."""
-    found: "list[tuple[Any, int]]" = []
+def _frames(trace: "Any") -> "list[dict[str, Any]]":
+    """The outermost first, with the text of each line, for which its file is read."""
+    found: "list[Any]" = []
     while trace is not None and len(found) < 10000:
         found.append((trace.tb_frame.f_code, trace.tb_lineno or 0))
         trace = trace.tb_next
-    return found if len(found) <= MAX_FRAMES else found[:10] + found[-(MAX_FRAMES - 10) :]
+    shown = found if len(found) <= _MAX_FRAMES else found[:10] + found[10 - _MAX_FRAMES :]
+    sources = {code.co_filename: _lines(code.co_filename) for code, _ in shown}
+    frames = []
+    for code, line in shown:
+        source = b"".join(sources[code.co_filename][line - 1 : line]).decode("utf-8", "replace").strip()[:300]
+        place = {"file": code.co_filename[:1000], "line": line, "function": code.co_name[:200]}
+        frames.append(dict(place, source=source))
+    return frames
 
 
-def _frame(code: "Any", line: int, sources: "dict[str, list[str]]") -> "dict[str, Any]":
-    values: "dict[str, Any]" = {"file": code.co_filename[:1000], "line": line, "function": code.co_name[:200]}
-    values["source"] = _source(code.co_filename, line, sources)
-    return values
+def _lines(path: str) -> "list[bytes]":
+    is_small = os.path.isfile(path) and os.path.getsize(path) <= _MAX_SOURCE
+    return read_bytes(path, _MAX_SOURCE).split(b"\n") if is_small else []
 
 
-def _source(path: str, line: int, sources: "dict[str, list[str]]") -> str:
-    if path not in sources:
-        sources[path] = []
-        try:
-            if os.path.isfile(path) and os.path.getsize(path) <= MAX_SOURCE:
-                sources[path] = read_bytes(path, MAX_SOURCE).decode("utf-8", "replace").splitlines()
-        except (OSError, ValueError):
-            pass
-    lines = sources[path]
-    return lines[line - 1].strip()[:300] if 0 < line <= len(lines) else ""
+def hook_exceptions(notes: ExceptionNotes) -> None:
+    """Also `sys.__excepthook__`, and the function that `threading` will take as its default: a library that asks
+    whether the hook has been changed gets the same answer as without the probe."""
+    import _thread
+
+    thread: "Any" = _thread
+    threading: "Any" = sys.modules.get("threading")
+    before, before_thread = sys.excepthook, threading.excepthook if threading else thread._excepthook
+
+    def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:
+        notes.note(value, "main")
+        before(kind, value, trace)
+
+    def thread_excepthook(args: "Any") -> None:
+        notes.note(args.exc_value, "thread", name=str(getattr(args.thread, "name", "")))
+        before_thread(args)
+
+    if sys.excepthook is sys.__excepthook__:
+        sys.__excepthook__ = excepthook
+    sys.excepthook, thread._excepthook = excepthook, thread_excepthook
+    if threading:
+        threading.excepthook = thread_excepthook
+
+
+def hook_workers(notes: ExceptionNotes, imports: ImportNotes, end: "Callable[[str], None]") -> None:
+    """Processes of multiprocessing print their exception themselves and leave by `os._exit`: `end` is called then."""
+
+    def hook_processes(module: "Any") -> None:
+        bootstrap = module.BaseProcess._bootstrap
+
+        def _bootstrap(self: "Any", *args: "Any", **options: "Any") -> "Any":
+            try:
+                imports.when_imported("traceback", hook_traceback)
+                return bootstrap(self, *args, **options)
+            finally:
+                end("worker")
+
+        module.BaseProcess._bootstrap = _bootstrap
+
+    def hook_traceback(module: "Any") -> None:
+        print_exc = module.print_exc
+
+        def noting_print_exc(*args: "Any", **options: "Any") -> None:
+            if sys._getframe(1).f_code.co_name == "_bootstrap":
+                notes.note(sys.exc_info()[1], "worker")
+            print_exc(*args, **options)
+
+        module.print_exc = noting_print_exc
+
+    imports.when_imported("multiprocessing.process", hook_processes)
+    for name, (class_name, where) in _WRAPPERS.items():
+        imports.when_imported(name, _wrapper_hook(notes, class_name, where))
+
+
+def _wrapper_hook(notes: ExceptionNotes, class_name: str, where: str) -> "Callable[[Any], None]":
+    """A function that hooks the class in its module. The receiver of a wrapper does not call `__init__`, or with an
+    exception without frames; torch's takes the exception that is being handled."""
+
+    def hook(module: "Any") -> None:
+        import functools
+
+        wrapper = getattr(module, class_name)
+        begin = wrapper.__init__
+
+        @functools.wraps(begin)
+        def __init__(wrapped: "Any", *args: "Any", **options: "Any") -> None:
+            values = [*args, *options.values(), sys.exc_info()[1]]
+            value = next((each for each in values if isinstance(each, BaseException)), None)
+            if getattr(value, "__traceback__", None) is not None:
+                notes.note(value, where, TASK, str(options.get("proctitle") or options.get("where") or ""))
+            begin(wrapped, *args, **options)
+
+        wrapper.__init__ = __init__
+
+    return hook

@@ -1,125 +1,161 @@
-"""Sees what is imported, as the first finder of `sys.meta_path`, which finds nothing itself."""
+"""What is imported, and from where: watched packages as their import begins, functions to call at its end, and
+overlays: packages of working trees that are imported instead of those that are installed.
+"""
 
 import os
 import sys
 
-from .evidence_file import EvidenceFile
-from .json_text import json_text
-from .limits import PACKAGES
-from .modules import installed_packages, module_facts
+from .evidence_file import EvidenceFile, json_text, read_bytes, write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Iterator
 
-_TRIES = 100  # searches for modules, after which one that was searched for before is not being imported
+PACKAGES = "packages-"
+_OVERLAID = "overlaid-"  # a file for each package that some process has noted
+_MAX_MODULES = 50  # from elsewhere, of a process
+_MAX_COMPILED = 200  # files that an overlay's tree lacks
+_INSTALLED = ("site-packages", "dist-packages")
+_METADATA = (".dist-info", ".egg-info")
+
+
+# -- where a module comes from: no import, no search -------------------------------------------------------------------
+
+
+def module_facts(name: str, spec: "Any" = None) -> "dict[str, Any]":
+    """The fields of ImportedModule."""
+    origin = top = _origin(spec or _attributes(name).get("__spec__"))
+    for _ in range(name.count(".") + 1 + os.path.basename(top).startswith("__init__.")):
+        top = os.path.dirname(top)
+    installed = (each for each in _distributions(top) if _normalized(each[1]) == _normalized(name))
+    entry, _, version = next(installed, ("", "", ""))
+    shown: "Any" = version or _attributes(name).get("__version__")
+    return {
+        "name": name,
+        "origin": origin,
+        "commit": _commit(top),
+        "package_version": shown[:100] if isinstance(shown, str) else "",
+        "local": bool(entry) and b'"file:' in _content(os.path.join(top, entry, "direct_url.json")),
+    }
+
+
+def _origin(spec: "Any") -> str:
+    """Its file, or the directory of a namespace package."""
+    search = getattr(spec, "submodule_search_locations", None)
+    return str(getattr(spec, "origin", None) or next(iter(getattr(search, "_path", search) or ()), ""))
+
+
+def _attributes(name: str) -> "dict[str, Any]":
+    """Of a module, as they are: some modules import more when they are asked for an attribute."""
+    module = sys.modules.get(name)
+    return object.__getattribute__(module, "__dict__") if issubclass(type(module), type(sys)) else {}
+
+
+def _distributions(directory: str) -> "list[tuple[str, str, str]]":
+    """(metadata, name, version) of each in a directory, as the name of its metadata says."""
+    try:
+        entries = sorted(entry for entry in os.listdir(directory or ".") if entry.endswith(_METADATA))
+    except (OSError, TypeError, ValueError):
+        return []
+    words = ((entry, (entry.rpartition(".")[0] + "-").split("-")) for entry in entries)
+    return [(entry, name, version) for entry, (name, version, *_) in words]
+
+
+def _normalized(name: str) -> str:
+    return name.replace("-", "_").replace(".", "_").lower()
+
+
+def _content(*path: str) -> bytes:
+    try:
+        return read_bytes(os.path.join(*path))
+    except OSError:
+        return b""
+
+
+def _commit(directory: str) -> str:
+    """The commit of the work tree that a directory lies in, from git's own files."""
+    if any(part in directory for part in _INSTALLED):
+        return ""
+    while not os.path.exists(os.path.join(directory, ".git")) and directory not in ("", "/"):
+        directory = os.path.dirname(directory)
+    git = os.path.join(directory, ".git")
+    if os.path.isfile(git):  # of a submodule or another work tree: gitdir: PATH
+        git = os.path.join(directory, os.fsdecode(_content(git)[8:].strip()))
+    kind, _, name = _content(git, "HEAD").strip().rpartition(b" ")
+    if not kind:
+        return name.decode("ascii", "replace")[:64]
+    git = os.path.join(git, os.fsdecode(_content(git, "commondir").strip()))
+    packed = (line for line in _content(git, "packed-refs").split(b"\n") if line.endswith(b" " + name))
+    return (_content(git, os.fsdecode(name)) or next(packed, b"")).decode("ascii", "replace").strip()[:64].split(" ")[0]
+
+
+# -- imports as they happen --------------------------------------------------------------------------------------------
 
 
 class ImportNotes:
-    """Notes the watched packages, and calls functions once a module has been imported."""
+    """The first finder of `sys.meta_path`, which finds nothing itself."""
 
-    def __init__(self, file: EvidenceFile, watched: "tuple[str, ...]", note_environ: "Callable[[], None]") -> None:
-        self.file, self.watched, self.note_environ = file, frozenset(watched), note_environ
-        self.pending: "dict[str, int]" = {}  # watched packages that somebody searched for, and when it is given up
-        self.imported: "dict[str, Any]" = {}
+    def __init__(self, file: EvidenceFile, watched: "tuple[str, ...]") -> None:
+        self.file, self.watched = file, dict.fromkeys(watched)
         self.functions: "dict[str, list[Callable[[Any], None]]]" = {}
-        self.before: "dict[str, Callable[[], None]]" = {}  # called once, when somebody searches for the module
-        self.finds = 0
-        self.has_packages = False
+        self.spec_class = _announcing_spec(self)
+        self.finds, self.has_packages = 0, False
 
     def when_imported(self, name: str, function: "Callable[[Any], None]") -> None:
         """Call it with the module, now or later."""
-        module = sys.modules.get(name)
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            _call(function, module)
-        else:
-            self.functions.setdefault(name, []).append(function)
+        self.functions.setdefault(name, []).append(function)
+        if name in sys.modules and not getattr(_attributes(name).get("__spec__"), "_initializing", False):
+            self.end(name)
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         try:
             self.finds += 1
-            if name in self.before:
-                self.before.pop(name)()
-            if self.pending or not self.finds & 63:
-                self.note()
-                self.note_environ()
-            if name in self.watched:
-                self.pending[name] = self.finds + _TRIES
-            if name in self.functions and target is None:
-                return self.announcing_spec(name, path)
+            if not self.finds & 63:
+                self.file.note_environ()
+            if target is None and (name in self.watched or name in self.functions):
+                spec = next(_specs(name, path, self), None)
+                if type(spec) is type(sys.__spec__):
+                    spec.__class__ = self.spec_class
+                return spec
         except Exception:
             pass
         return None
 
-    def note(self) -> None:
-        """A module is in sys.modules with its origin before its own code begins."""
-        for name, last in list(self.pending.items()):
-            values = module_facts(name)
-            if values is not None and name not in self.imported:
-                self.imported[name] = values["origin"]
-                self.file.write("import", values)
-            if values is not None or self.finds > last:
-                self.pending.pop(name, None)
-        if self.imported:
-            self.note_packages()
+    def begin(self, spec: "Any") -> None:
+        try:
+            if spec.name in self.watched:
+                self.file.write("import", {"imports": [module_facts(spec.name, spec)]})
+                self.note_packages()
+            if spec.name == "torch":
+                set_flight_recorder(self.file.directory, self.file.path)
+            self.file.note_environ()
+        except Exception:
+            pass
 
-    def note_loaded(self, names: "Any") -> None:
-        """Those of the modules that another `.pth` has imported before."""
-        self.pending.update((name, 0) for name in names if name in sys.modules)
-        self.note()
+    def end(self, name: str) -> None:
+        for function in self.functions.pop(name, ()) if name in sys.modules else ():  # else its code failed
+            try:
+                function(sys.modules[name])
+            except Exception:
+                pass
 
     def note_packages(self) -> None:
         """What is installed for this interpreter, in a file that processes with the same packages share."""
-        if self.has_packages:
-            return
-        self.has_packages = True
-        values = {"python": "%d.%d.%d" % sys.version_info[:3], "packages": installed_packages()}
-        text = json_text(values).encode("ascii")
-        key = "%s%032x" % (PACKAGES, int.from_bytes(text, "big") % ((1 << 127) - 1))
-        path = os.path.join(self.file.directory, key)
-        if not os.path.exists(path):
-            beside = "%s.%s" % (path, os.urandom(4).hex())
-            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            try:
-                os.fchmod(file, 0o644)
-                os.write(file, text)
-            finally:
-                os.close(file)
-            os.rename(beside, path)
-        self.file.write("packages", {"packages": key})
-
-    # -- after an import ---------------------------------------------------------------------------------------------
-
-    def announcing_spec(self, name: str, path: "Any") -> "Any":
-        """What the finders behind this one find, which calls `call_functions` at the end of the import."""
-        finders = list(sys.meta_path)
-        for finder in finders[finders.index(self) + 1 :]:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, None) if find is not None else None
-            if spec is not None:
-                plain = type(sys.__spec__)
-                if type(spec) is plain:
-                    spec.__class__ = _announcing(plain, self.call_functions)
-                return spec
-        return None
-
-    def call_functions(self, name: str) -> None:
-        module = sys.modules.get(name)
-        if module is not None:  # else its code failed
-            for function in self.functions.pop(name, []):
-                _call(function, module)
+        if not self.has_packages:
+            self.has_packages = True
+            found = (each for directory in reversed(sys.path) for each in _distributions(directory))
+            packages = {name: version for _, name, version in found}  # the first on the path counts
+            text = json_text({"python": "%d.%d.%d" % sys.version_info[:3], "packages": packages}).encode("ascii")
+            key = PACKAGES + __import__("_imp").source_hash(0, text).hex()
+            if not os.path.exists(os.path.join(self.file.directory, key)):
+                write_whole(os.path.join(self.file.directory, key), text)
+            self.file.write("packages", {"packages": key})
 
 
-def _call(function: "Callable[[Any], None]", module: "Any") -> None:
-    try:
-        function(module)
-    except Exception:
-        pass
-
-
-def _announcing(plain: "Any", function: "Callable[[str], None]") -> "Any":
-    """A class of specs. importlib sets `_initializing` to False after a module's code; a loader of ours would be a
-    frame in the traceback of each exception that comes out of an import."""
+def _announcing_spec(imports: ImportNotes) -> "Any":
+    """A class of specs that tell when their import begins and ends. importlib sets `_initializing` around a module's
+    code; a loader of ours would be a frame in the traceback of each exception that comes out of an import."""
+    plain: "Any" = type(sys.__spec__)
 
     class ModuleSpec(plain):  # type: ignore[misc]
         @property
@@ -129,8 +165,155 @@ def _announcing(plain: "Any", function: "Callable[[str], None]") -> "Any":
         @_initializing.setter
         def _initializing(self, value: bool) -> None:
             self.__dict__["_initializing"] = value
-            if not value:
+            if value:
+                imports.begin(self)
+            else:
                 self.__class__ = plain
-                function(self.name)
+                imports.end(self.name)
 
     return ModuleSpec
+
+
+def _specs(name: str, path: "Any", own: "Any") -> "Iterator[Any]":
+    """What the finders behind `own` find."""
+    finders = list(sys.meta_path)
+    for finder in finders[finders.index(own) + 1 :]:
+        find = getattr(finder, "find_spec", None)
+        spec = find(name, path, None) if find is not None else None
+        if spec is not None:
+            yield spec
+
+
+def set_flight_recorder(directory: str, path: str) -> None:
+    """torch's, by which a rank says which collective it has begun: in memory, and written when it is asked. What the
+    job, its workflow or its image has set stays. `path` is of the file of this process; what its parent got from us
+    would be the parent's."""
+    stem, environ = path.rpartition(".")[0] + ".", os.environ
+    sizes = [environ[name] for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE") if name in environ]
+    if "0" in sizes:
+        return
+    os.mkfifo(stem + "pipe", 0o600)  # torch ends a job whose pipe it cannot make
+    os.unlink(stem + "pipe")
+    if not sizes:
+        environ["TORCH_FR_BUFFER_SIZE"] = "2000"
+    # Each with its older name.
+    pipes = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",)
+    dumps = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    for names, value in ((pipes, stem), (dumps, stem + "fr-")):
+        if all(environ.get(name, directory + "/").startswith(directory + "/") for name in names):
+            environ[names[0]] = value
+
+
+# -- overlays ----------------------------------------------------------------------------------------------------------
+
+
+class OverlayFinder:
+    """A finder before all others, so that neither PYTHONPATH, nor the working directory, nor the finder of an editable
+    install comes first. `modules` are the packages by the directory that they lie in. Of a namespace package only the
+    parts that the tree has are its."""
+
+    def __init__(self, modules: "dict[str, str]", file: EvidenceFile) -> None:
+        self.modules, self.file = modules, file
+        self.namespaces = {name.partition(".")[0]: directory for name, directory in modules.items() if "." in name}
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        if name in self.modules:
+            self.note(name)
+            return _path_finder().find_spec(name, [os.path.join(self.modules[name], *name.split(".")[:-1])])
+        if name not in self.namespaces:
+            return None
+        # A regular package of this name that is installed makes the namespace, as it does without the overlay.
+        installed = next(_specs(name, None, self), None)
+        if installed is not None and installed.loader is not None and installed.origin is not None:
+            return installed
+        return _path_finder().find_spec(name, [self.namespaces[name], *sys.path])
+
+    def owner(self, name: str) -> str:
+        """The package of an overlay that the module is, or lies in; empty for others."""
+        while name and name not in self.modules:
+            name = name.rpartition(".")[0]
+        return name
+
+    def installed(self, name: str) -> "list[str]":
+        """The directories of other copies of the package, regular packages first: in a job's working directory there
+        may be one without what was compiled."""
+        places = [os.path.join(entry or ".", *name.split(".")) for entry in sys.path if isinstance(entry, str)]
+        for spec in _specs(name, [], self):  # the finders of editable installs; there is no other in no directory
+            places += spec.submodule_search_locations or ()
+        places = [place for place in dict.fromkeys(places) if os.path.isdir(place) and not self.has(name, place)]
+        return sorted(places, key=lambda place: not os.path.exists(os.path.join(place, "__init__.py")))
+
+    def has(self, name: str, path: str) -> bool:
+        return path.startswith(os.path.join(self.modules[name], ""))
+
+    def foreign_modules(self) -> "list[dict[str, Any]]":
+        """Loaded modules of the overlays' packages that are from another copy of the package. What a program compiles
+        into a cache and loads from there is none."""
+        found = []
+        for name in sorted(name for name in list(sys.modules) if isinstance(name, str) and self.owner(name)):
+            origin = _origin(_attributes(name).get("__spec__"))
+            beside, file = os.path.split(origin)
+            stem = beside if file == "__init__.py" else os.path.join(beside, file.partition(".")[0])
+            if stem.endswith(os.sep + name.replace(".", os.sep)) and not self.has(self.owner(name), origin):
+                found.append(name)
+        return [module_facts(name) for name in found[:_MAX_MODULES]]
+
+    def note(self, name: str) -> None:
+        """By the first process that imports it: the installed package, and its compiled files that the tree lacks."""
+        try:
+            mark = os.path.join(self.file.directory, _OVERLAID + name)
+            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            found = {place: _compiled_files(name, place) for place in self.installed(name)}
+            place = max(found, key=lambda place: bool(found[place]), default="")
+            files = found.get(place, ())
+            missing = sorted(file for file in files if not os.path.exists(os.path.join(self.modules[name], file)))
+            overlaid = {"name": name, "installed": place, "compiled": missing[:_MAX_COMPILED], "count": len(missing)}
+            self.file.write("overlaid", {"overlaid": [overlaid]})
+        except Exception:
+            pass
+
+
+def _compiled_files(name: str, installed: str) -> "list[str]":
+    """Those of an installed package, from the directory around it."""
+    top = os.path.normpath(os.path.join(installed, *[".."] * len(name.split("."))))
+    paths = [os.path.join(below, file) for below, _, files in os.walk(installed) for file in files]
+    return [os.path.relpath(path, top) for path in paths if path.endswith(".so") or ".so." in os.path.basename(path)]
+
+
+class CompiledFinder:
+    """The last finder: compiled modules that the package has where it is installed, and the overlay's tree lacks."""
+
+    def __init__(self, overlays: OverlayFinder) -> None:
+        self.overlays = overlays
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        owner = self.overlays.owner(name)
+        if not owner or owner == name:
+            return None
+        from _frozen_importlib_external import ExtensionFileLoader, FileFinder
+
+        for place in self.overlays.installed(owner):
+            directory = os.path.join(place, *name[len(owner) + 1 :].split(".")[:-1])
+            loader = ExtensionFileLoader, __import__("_imp").extension_suffixes()
+            spec = FileFinder(directory, loader).find_spec(name)
+            if spec is not None:
+                return spec
+        return None
+
+
+def add_overlays(text: str, file: EvidenceFile) -> "OverlayFinder | None":
+    """`text` is MODULE=DIRECTORY of each, with NUL between them."""
+    # Those of an earlier run are left in a container that a retry goes on in.
+    sys.meta_path[:] = [each for each in sys.meta_path if type(each).__module__ != __name__]
+    if not text:
+        return None
+    finder = OverlayFinder(dict(pair.split("=", 1) for pair in text.split("\0")), file)
+    sys.meta_path.insert(0, finder)
+    sys.meta_path.append(CompiledFinder(finder))
+    return finder
+
+
+def _path_finder() -> "Any":
+    from _frozen_importlib_external import PathFinder  # what importlib.machinery has, without importing it
+
+    return PathFinder

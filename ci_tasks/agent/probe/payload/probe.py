@@ -1,21 +1,14 @@
-"""The probe of this process: what it is, and all hooks together."""
+"""The probe of this process: all hooks together, a suite's own, torch's memory, and the probe in interpreters that
+appear while the run goes on.
+"""
 
 import os
 import sys
 import time
 
-from .evidence_file import EvidenceFile
-from .exception_hooks import ExceptionHooks, ExceptionNotes
-from .flight_recorder import set_flight_recorder
-from .gpu_memory import gpu_memory
-from .imports import ImportNotes
-from .limits import OFF
-from .modules import module_facts, outside_modules, version_attribute
-from .overlays import OverlayFinder, add_overlays
-from .process import command_line, namespace, rank_variables, start_of, working_directory
-from .suite_hooks import add_suite_hooks
-from .task_hooks import add_task_hooks
-from .worker_hooks import WorkerHooks
+from .evidence_file import OFF, RESERVED, EvidenceFile, json_text, read_bytes, write_whole
+from .exceptions import ExceptionNotes, hook_exceptions, hook_workers
+from .imports import ImportNotes, OverlayFinder, add_overlays, module_facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,116 +18,135 @@ WATCHED = (
     *("torch", "megatron.core", "megatron.bridge", "slime", "sglang", "vllm", "verl", "ray", "transformer_engine"),
     *("flash_attn", "transformers", "numpy", "triton", "deepspeed", "jax", "nemo", "pytest", "unittest"),
 )
+MODULE = "ci_tasks_probe"
+_MAX_FIELDS = 1 << 16  # bytes of what a hook notes at once
 
-_probe: "Any" = None
+_file: "EvidenceFile | None" = None
 
 
 def begin(directory: str, names: str = "", hooks: str = "", overlays: str = "") -> None:
     """Start to write into `directory`, once in a process. `names` are further packages to watch, with commas; `hooks`
     are MODULE=HOOK, with commas; `overlays` MODULE=DIRECTORY, with NUL. It never raises."""
-    global _probe
-    if _probe is None and OFF not in os.environ:
+    global _file
+    if _file is None and OFF not in os.environ:
         try:
-            laid = add_overlays(overlays)
-            probe = Probe(directory, WATCHED + tuple(filter(None, names.split(","))), laid)
-            probe.begin(hooks)
-            _probe = probe
+            file = EvidenceFile(directory)
+            laid = add_overlays(overlays, file)
+            if file.open():
+                _file = file
+                _add_hooks(file, WATCHED + tuple(filter(None, names.split(","))), hooks, laid)
         except Exception:
             pass
 
 
-class Probe:
-    def __init__(self, directory: str, watched: "tuple[str, ...]", overlays: "OverlayFinder | None" = None) -> None:
-        self.file = EvidenceFile(directory)
-        self.imports = ImportNotes(self.file, watched, self.note_environ)
-        self.exceptions = ExceptionNotes(self.file, self.note_now)
-        self.workers: "WorkerHooks | None" = None
-        self.environ: "dict[str, str]" = {}
-        self.overlays = overlays
-        self.has_ended = False
+def _add_hooks(file: EvidenceFile, watched: "tuple[str, ...]", hooks: str, overlays: "OverlayFinder | None") -> None:
+    imports, exceptions = ImportNotes(file, watched), ExceptionNotes(file)
 
-    def begin(self, hooks: str) -> None:
-        if not self.file.open():
-            return
-        self.file.register_signal()
-        self.write_start(False)
-        import atexit
-
-        atexit.register(self.end, "exit")
-        self.imports.before["torch"] = self.set_flight_recorder
-        sys.meta_path.insert(0, self.imports)
-        if self.overlays is not None:
-            self.overlays.note = self.note_overlaid
-            self.imports.note_loaded(self.overlays.modules)
-        os.register_at_fork(after_in_child=self.after_fork)
-        ExceptionHooks(self.exceptions)
-        self.workers = WorkerHooks(self.exceptions, self.imports, self.end)  # multiprocessing keeps it weakly
-        add_task_hooks(self.exceptions, self.imports)
-        add_suite_hooks(hooks, self.file, self.imports)
-
-    def write_start(self, forked: bool) -> None:
-        pid, parent = os.getpid(), os.getppid()
-        self.environ = rank_variables()
-        values: "dict[str, Any]" = {"started_at": round(time.time(), 3), "pid": pid, "start": start_of(pid)}
-        values.update({"ppid": parent, "parent_start": start_of(parent), "namespace": namespace()})
-        values.update({"argv": command_line(), "env": self.environ, "forked": forked})
-        values.update({"directory": working_directory(), "executable": sys.executable or "", "prefix": sys.prefix})
-        values.update({"python": "%d.%d.%d" % sys.version_info[:3], "signal": self.file.signal})
-        self.file.write("start", dict(values, descriptor=self.file.number))
-
-    def note_environ(self) -> None:
-        """Ray's workers get their rank and devices long after they have started."""
-        now = rank_variables()
-        if now != self.environ:
-            self.environ = now
-            self.file.write("environ", {"env": now})
-
-    def note_overlaid(self, name: str) -> None:
-        values = self.overlays.compiled_parts(name, self.file.directory) if self.overlays is not None else None
-        if values is not None:
-            self.file.write("overlaid", values)
-
-    def set_flight_recorder(self) -> None:
-        set_flight_recorder(self.file.directory, self.file.path)
-        self.note_environ()
-
-    def note_now(self) -> None:
-        self.imports.note()
-        self.note_environ()
-
-    def after_fork(self) -> None:
+    def after_fork() -> None:
         """In the child: other threads are gone, so nothing here takes a lock or imports."""
         try:
-            self.has_ended = False
-            self.exceptions.forget()
-            if self.file.open():
-                self.write_start(True)
-            else:
-                self.file.stop()
+            file.open(forked=True)
         except Exception:
-            self.file.left = 0
+            pass
 
-    def end(self, how: str) -> None:
-        if self.has_ended:
+    def end(how: str) -> None:
+        try:
+            exceptions.note_last()
+            file.note_environ()
+            imports.note_packages()
+            modules = [module_facts(name) for name in watched if name in sys.modules]
+            modules += overlays.foreign_modules() if overlays is not None else []
+            values = {"ended_at": round(time.time(), 3), "end": how, "memory": gpu_memory(), "modules": modules}
+            file.write("end", values, reserved=0)
+            file.left = {"": 0, "hook": 0}  # once
+        except Exception:
+            pass
+
+    import atexit
+
+    atexit.register(end, "exit")
+    os.register_at_fork(after_in_child=after_fork)
+    sys.meta_path.insert(0, imports)
+    hook_exceptions(exceptions)
+    hook_workers(exceptions, imports, end)
+    for module, _, hook in (pair.partition("=") for pair in hooks.split(",") if pair):
+        imports.when_imported(module, SuiteHook(hook, file).after_import)
+
+
+def gpu_memory() -> "list[dict[str, Any]]":
+    """Torch's own peaks since they were last reset, of devices that were used. Imports and initializes nothing."""
+    cuda: "Any" = sys.modules.get("torch.cuda")
+    found: "list[dict[str, Any]]" = []
+    try:
+        for device in range(cuda.device_count()) if cuda is not None and cuda.is_initialized() else ():
+            allocated, reserved = int(cuda.max_memory_allocated(device)), int(cuda.max_memory_reserved(device))
+            if reserved > 0:
+                uuid = str(getattr(cuda.get_device_properties(device), "uuid", ""))
+                uuid = "GPU-" + uuid if uuid and "-" not in uuid[:4] else uuid  # as nvidia-smi has it
+                found.append({"device": device, "allocated": allocated, "reserved": reserved, "uuid": uuid})
+    except Exception:
+        pass
+    return found
+
+
+class SuiteHook:
+    """A module beside this one with a function `after_import(module, emit)`. `emit("kind", name=value)` notes a line; a
+    value that is a function is called for it. What fails in either does not reach the program: it is noted."""
+
+    def __init__(self, name: str, file: EvidenceFile) -> None:
+        self.name, self.file = name, file
+
+    def after_import(self, module: "Any") -> None:
+        try:
+            name = "%s_%s" % (MODULE, self.name)
+            hook: "Any" = sys.modules.get(name)
+            if hook is None:  # its file lies beside this one, which is not always on the path
+                hook = sys.modules[name] = type(sys)(name)
+                hook.__file__ = os.path.join(os.path.dirname(__file__), name + ".py")
+                exec(compile(read_bytes(hook.__file__), hook.__file__, "exec"), hook.__dict__)
+            hook.after_import(module, self.emit)
+        except (Exception, SystemExit) as error:
+            self.note_failure(error)
+
+    def emit(self, kind: str, **fields: "Any") -> None:
+        try:
+            text = json_text({name: value() if callable(value) else value for name, value in fields.items()})
+            if len(text) > _MAX_FIELDS:
+                raise ValueError("%s has %d bytes, more than %d" % (kind, len(text), _MAX_FIELDS))
+            if not self.note(RESERVED, kind=kind, fields=text):
+                raise ValueError("no room for %s" % kind)
+        except (Exception, SystemExit) as error:
+            self.note_failure(error)
+
+    def note_failure(self, error: BaseException) -> None:
+        try:
+            self.note(0, failure="hook failed: %s: %s" % (type(error).__name__, str(error)[:500]))
+        except (Exception, SystemExit):
+            pass
+
+    def note(self, reserved: int, **values: str) -> bool:
+        event = dict(values, t=round(time.time(), 3), hook=self.name)
+        return self.file.write("hook", {"hook_events": [event]}, reserved)
+
+
+def spread(source: str, roots: "tuple[str, ...]") -> None:
+    """Copy the probe from `source` beside the packages of this interpreter, if they vanish with the run: below `roots`,
+    its own directories, or in a container, which has none, where nothing is mounted. From then on the interpreter has
+    it whatever its PYTHONPATH is."""
+    names = sorted(name for name in os.listdir(source) if name.startswith(MODULE))
+    names.sort(key=lambda name: name.endswith(".pth"))  # with it they are whole
+    for place in sys.modules["site"].getsitepackages():
+        if place in sys.path and vanishes(os.path.realpath(place), roots):
+            last = os.path.join(place, names[-1])
+            if not os.path.exists(last) or read_bytes(last) != read_bytes(os.path.join(source, names[-1])):
+                for name in names:
+                    write_whole(os.path.join(place, name), read_bytes(os.path.join(source, name)))
             return
-        self.has_ended = True
-        try:
-            self.exceptions.note_last()
-            self.note_now()
-            self.imports.note_packages()
-        except Exception:
-            pass
-        try:
-            self.write_end(how)
-        except Exception:
-            pass
 
-    def write_end(self, how: str) -> None:
-        names = [name for name in self.imports.imported if name in sys.modules]
-        modules = [values for values in map(module_facts, names) if values]
-        for values in modules:
-            values["package_version"] = values["package_version"] or version_attribute(str(values["name"]))
-        modules += outside_modules(self.imports.imported)
-        modules += self.overlays.foreign_modules() if self.overlays is not None else []
-        ended_at = round(time.time(), 3)
-        self.file.write("end", {"ended_at": ended_at, "end": how, "memory": gpu_memory(), "modules": modules}, 0)
+
+def vanishes(place: str, roots: "tuple[str, ...]") -> bool:
+    if roots:
+        return place.startswith(roots)
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        targets = [os.fsdecode(line.split(b" ")[4]).replace("\\040", " ") for line in mounts]
+    return not any((place + "/").startswith(target + "/") for target in targets if target != "/")
