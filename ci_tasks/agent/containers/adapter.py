@@ -165,7 +165,9 @@ class _Adapter:
                     os.makedirs(os.path.join(scratch, name), exist_ok=True)
                     os.chmod(os.path.join(scratch, name), 0o1777)
             elif directory and not (os.path.isabs(directory) and os.path.isdir(directory)):
-                raise DockerArgvError(f"docker run --workdir {directory}: not a directory of this host (runtime: none)")
+                raise DockerArgvError(
+                    f"working directory {directory} does not exist on this host, whose runtime is none"
+                )
             program = here[0] if self.runtime == NONE else self._real_program(here[0])
             calls.append(_call(argv, here, deviations, self.runtime))
         self._note("container")
@@ -218,8 +220,9 @@ class _Adapter:
         own, path = os.path.realpath(self.paths.bin), os.environ.get("PATH", os.defpath).split(os.pathsep)
         program = shutil.which(name, path=os.pathsep.join(each for each in path if os.path.realpath(each) != own))
         if program is None:
-            remedy = "install it, or give the host another runtime in hosts.yaml (runtime: none)"
-            raise DockerArgvError(f"no {name} on PATH; {remedy}")
+            raise DockerArgvError(
+                f"no {name} on PATH; install it, or give the host another runtime in hosts.yaml (runtime: none)"
+            )
         return program
 
 

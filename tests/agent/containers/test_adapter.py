@@ -319,8 +319,8 @@ def test_without_containers_the_inner_command_runs_here_with_its_exit_code(bare:
 NOT_WITHOUT = [
     (["run", "img"], "the default command of img is unknown without docker"),
     (["run", "-d", "img", "ls"], "--detach needs docker"),
-    (["run", "-w", "/no/such dir", "img", "ls"], "--workdir /no/such dir: not a directory of this host"),
-    (["run", "-w", "relative", "img", "ls"], "--workdir relative: not a directory of this host"),
+    (["run", "-w", "/no/such dir", "img", "ls"], "working directory /no/such dir does not exist"),
+    (["run", "-w", "relative", "img", "ls"], "working directory relative does not exist"),
     (["exec", "box", "ls"], "docker exec needs docker, and this host's runtime is none"),
     (["image", "rm", "x"], "docker image needs docker"),
 ]
