@@ -22,8 +22,7 @@ from ci_tasks.agent.serving import frames
 from ci_tasks.agent.serving.messages import HostMessage, RunUpdate
 from ci_tasks.agent.serving.watch import LinkSpeed, WatchedRun
 from ci_tasks.agent.slurm import job_file
-from ci_tasks.agent.slurm.run_state import SlurmRunState
-from ci_tasks.agent.slurm.squeue import SqueuePoller
+from ci_tasks.agent.slurm.session import SlurmRunState, SqueuePoller
 from ci_tasks.agent.slurm.states import SlurmJobState
 
 ENDED = json.dumps({"state": "ended", "log_sha256": "x"})
