@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+from contextlib import suppress
 from typing import List, Mapping
 
 # What a command alone needs is imported there: the container adapter runs once for each docker of the job.
@@ -21,7 +22,7 @@ def main(argv: List[str]) -> int:
     if len(argv) >= 2:
         command, run_dir = argv[0], argv[1]
         if command == "start":
-            return start(run_dir)
+            return _report(begin(run_dir, {}))
         if command == "cancel":
             return cancel(run_dir)
         if command == "batch":
@@ -49,20 +50,13 @@ def main(argv: List[str]) -> int:
                 "row-venv": environments.make_row_venv,
             }
             return by_name[command](argv[1], argv[2])
-    _print_error("usage: {start,cancel,shell,batch} RUN_DIR | docker RUN_DIR -- ARGUMENTS; got %r" % (argv,))
+    _report("usage: {start,cancel,shell,batch} RUN_DIR | docker RUN_DIR -- ARGUMENTS; got %r" % (argv,))
     return 2
 
 
-def start(run_dir: str) -> int:
-    """Start the run in a daemon process; return when it has a status."""
-    problem = begin(run_dir, {})
-    if problem:
-        _print_error(problem)
-    return 1 if problem else 0
-
-
 def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
-    """Start the run with `secrets` on top of our environment. Returns why it did not start, or ""."""
+    """Start the run in a daemon process, with `secrets` on top of our environment. Returns, as soon as it has a status,
+    why it did not start, or ""."""
     paths = run_directory.RunDir(run_dir)
     if os.path.lexists(paths.status):
         return "%s has run before (it has a status.json); plan a new run" % paths.path
@@ -72,36 +66,47 @@ def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
     child = os.fork()
     if child == 0:
         os.environ.update(secrets)
-        _detach(paths.path, write)
+        _become_agent(paths.path, write)
     os.close(write)
     os.waitpid(child, 0)
-    problem = _start_problem(read)
-    os.close(read)
-    if not problem and not os.path.exists(paths.status):
-        problem = "the agent died"
-    return problem
+    with os.fdopen(read, "rb", 0) as report:
+        message = b""
+        while select.select([report], [], [], _START_SECONDS)[0]:
+            chunk = report.read(4096)
+            if not chunk:
+                is_running = message or os.path.exists(paths.status)
+                return os.fsdecode(message) if is_running else "the agent died"
+            message += chunk
+    return "not started within %g s; is a file system hanging?" % _START_SECONDS
 
 
 def cancel(run_dir: str) -> int:
-    """Cancel the run, also where its agent has died."""
+    """Cancel the run, also if its agent has died."""
     from .cleanup import cancel as cancel_run
 
     try:
         cancel_run.cancel(run_dir)
     except cancel_run.CancelError as problem:
-        _print_error(str(problem))
-        return 1
+        return _report(str(problem))
     return 0
 
 
-def _detach(run_dir: str, write: int) -> None:
-    """Become the agent and never return; the caller reads from `write` why it could not start, or nothing."""
+def _become_agent(run_dir: str, write: int) -> None:
+    """Never returns; the caller reads from `write` why the agent could not start, or nothing."""
     report = os.fdopen(write, "wb", 0)
     try:
         os.setsid()
         if os.fork():
             os._exit(0)
-        _close_inherited(run_dir, write)
+        # Close the caller's files, pipes and locks, and leave its directory.
+        os.chdir(run_dir)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        for descriptor in map(int, os.listdir("/dev/fd")):
+            if descriptor > 2 and descriptor != write:
+                with suppress(OSError):  # the listing itself
+                    os.close(descriptor)
         from . import supervisor
 
         supervisor.supervise(run_dir, report.close)
@@ -113,33 +118,11 @@ def _detach(run_dir: str, write: int) -> None:
         os._exit(0)
 
 
-def _close_inherited(run_dir: str, keep: int) -> None:
-    """Close the caller's files, pipes and locks, and leave its directory."""
-    os.chdir(run_dir)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
-    for name in os.listdir("/dev/fd"):
-        if int(name) not in (0, 1, 2, keep):
-            try:
-                os.close(int(name))
-            except OSError:
-                pass  # the listing itself
-
-
-def _start_problem(read: int) -> str:
-    """Why the agent could not start; empty where it did."""
-    message = b""
-    while select.select([read], [], [], _START_SECONDS)[0]:
-        chunk = os.read(read, 4096)
-        if not chunk:
-            return os.fsdecode(message)
-        message += chunk
-    return "not started within %g s; is a file system hanging?" % _START_SECONDS
-
-
-def _print_error(message: str) -> None:
-    print("ci-tasks agent: " + message.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+def _report(problem: str) -> int:
+    """The exit code, for a problem or "" for none."""
+    if problem:
+        print("ci-tasks agent: " + problem.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    return 1 if problem else 0
 
 
 if __name__ == "__main__":

@@ -9,21 +9,19 @@ import importlib.util
 import io
 import marshal
 import os
-import types
 import zipfile
 import zlib
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 Sources = List[Tuple[str, bytes]]  # names in the zip file, and what they hold
 
-_MAIN = "import sys\nfrom agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
+_MAIN = b"import sys\nfrom agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal sources give equal bytes
-_UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: named by the source's hash, which nobody compares
+_UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: named by the source's hash, which is not compared
 
 
 def build(sources: Optional[Sources] = None) -> bytes:
-    """The bytes of agent.pyz: sources alone, as they are, so that equal sources give equal bytes. `sources`: see
-    `read_sources`."""
+    """The bytes of agent.pyz: sources alone, as they are, so that equal sources give equal bytes."""
     return _zipped(sources or read_sources())
 
 
@@ -34,28 +32,24 @@ def packed(archive: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=1)
 def for_this_machine() -> bytes:
-    """The same with byte code. It is made anew for each command: in a file that is kept, a job could put its own code
-    for later runs."""
-    return _with_bytecode(read_sources())
+    """The same with byte code, made for each command: a job could put code for later runs into a file that is kept."""
+    return with_bytecode(build())
 
 
 def with_bytecode(archive: bytes) -> bytes:
     """The same agent with this Python's byte code beside each source: to compile is half of an agent's start. Another
     version of Python finds a foreign magic number, and compiles the source."""
-    with zipfile.ZipFile(io.BytesIO(archive)) as sources:
-        return _with_bytecode([(name, sources.read(name)) for name in sources.namelist()])
-
-
-def _with_bytecode(sources: Sources) -> bytes:
     entries: Sources = []
-    for name, source in sources:
-        header = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source)
-        entries += [(name, source), (name + "c", header + marshal.dumps(_compiled(name, source)))]
-    return _zipped(entries, level=1)  # it stays on this machine: larger, and written in half of the time
+    with zipfile.ZipFile(io.BytesIO(archive)) as sources:
+        for name in sources.namelist():
+            source = sources.read(name)
+            header = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source)
+            entries += [(name, source), (name + "c", header + marshal.dumps(_compiled(name, source)))]
+    return _zipped(entries)
 
 
-def _compiled(name: str, source: bytes) -> types.CodeType:
-    """From the byte code that Python keeps beside our own files, where that is of this source."""
+def _compiled(name: str, source: bytes) -> Any:
+    """From the byte code that Python keeps beside our own files, if that is of this source."""
     path = _path(name[len("agent/") :])
     loader = importlib.machinery.SourceFileLoader(name, path)
     try:
@@ -65,35 +59,23 @@ def _compiled(name: str, source: bytes) -> types.CodeType:
     return kept or compile(source, name, "exec", dont_inherit=True)
 
 
-def _zipped(entries: Sources, level: Optional[int] = None) -> bytes:
+def _zipped(entries: Sources) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
+    with zipfile.ZipFile(out, "w") as archive:
         for name, content in entries:
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            is_plain = level is None or name.endswith(".pyc")
-            entry.compress_type = zipfile.ZIP_STORED if is_plain else zipfile.ZIP_DEFLATED
-            archive.writestr(entry, content)
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
     return out.getvalue()
 
 
 def read_sources() -> Sources:
     """What this process was loaded from."""
-    return [("__main__.py", _MAIN.encode()), *(("agent/" + name, _read(name)) for name in _names())]
-
-
-def _names() -> List[str]:
-    top = _path("")
-    return sorted(
-        os.path.relpath(os.path.join(directory, name), top)
-        for directory, _, files in os.walk(top)
-        for name in files
-        if name.endswith(".py")
-    )
-
-
-def _read(name: str) -> bytes:
-    with open(_path(name), "rb") as source:
-        return source.read()
+    sources: Sources = [("__main__.py", _MAIN)]
+    for directory, _, files in sorted(os.walk(_path(""))):
+        for name in sorted(name for name in files if name.endswith(".py")):
+            path = os.path.join(directory, name)
+            with open(path, "rb") as source:
+                sources.append(("agent/" + os.path.relpath(path, _path("")), source.read()))
+    return sources
 
 
 def _path(name: str) -> str:

@@ -9,8 +9,6 @@ import time
 from contextlib import contextmanager
 from typing import Iterator, Optional
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # as on some network file systems
-
 
 class LockTimeout(Exception):
     """Another process has held the lock for too long."""
@@ -35,10 +33,10 @@ def try_lock(handle: int, *, exclusive: bool = True) -> Optional[bool]:
     """Whether the lock is ours now, until the file is closed; None for a file system without locks. Raises OSError."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            return None
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
-            raise
+    except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # as on some network file systems
+            return None
+        raise
     return True

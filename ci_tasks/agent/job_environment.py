@@ -13,21 +13,17 @@ from . import run_directory
 from .mask import is_maskable
 from .records import Plan
 
-_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
-_PASSED = frozenset(
-    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR")
-    + _PROXIES
-    + tuple(name.upper() for name in _PROXIES)
-    + ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-    + ("HF_ENDPOINT", "HF_HOME", "DOCKER_HOST", "DOCKER_CONFIG", "SLURM_CONF")
-    + ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "REGISTRY_AUTH_FILE")
-    + ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "PYENV_ROOT")  # pyenv's shims on PATH need the last
+# What is on every machine, and changes nothing of what a test sees.
+_USUAL = frozenset(
+    ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYENV_ROOT", "XDG_RUNTIME_DIR"]
+)
+_PASSED = _USUAL.union(
+    ["http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"],
+    ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"],
+    ["HF_ENDPOINT", "HF_HOME", "DOCKER_HOST", "DOCKER_CONFIG", "SLURM_CONF", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"],
+    ["CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "REGISTRY_AUTH_FILE"],
 )
 _PASSED_PREFIXES = ("LC_", "PIP_", "UV_", "APPTAINER_", "SINGULARITY_", "ENROOT_")
-# Of these, what is on every machine, and changes nothing of what a test sees.
-_USUAL = frozenset(
-    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYENV_ROOT", "XDG_RUNTIME_DIR")
-)
 
 
 def job_environment(plan: Plan, run_dir: str) -> Dict[str, str]:
@@ -39,15 +35,14 @@ def job_environment(plan: Plan, run_dir: str) -> Dict[str, str]:
 
 
 def machine_environment(host_env: Mapping[str, str]) -> Dict[str, str]:
-    """What every job of the host has, and whoever asks what its jobs will find."""
+    """What every job of the host has, and a query of what its jobs will find."""
     return {**{name: value for name, value in os.environ.items() if passed(name)}, **host_env}
 
 
 def shell_variables() -> Tuple[str, ...]:
     """The names of the caller's variables that reach a job and may change what it does."""
-    return tuple(
-        sorted(name for name in os.environ if passed(name) and name not in _USUAL and not name.startswith("LC_"))
-    )
+    reach = sorted(name for name in os.environ if passed(name))
+    return tuple(name for name in reach if name not in _USUAL and not name.startswith("LC_"))
 
 
 def given_secrets(plan: Plan) -> Tuple[str, ...]:

@@ -53,14 +53,3 @@ def is_held(run_dir: str) -> bool:
 def is_alive(run: run_directory.RunDir, status: Status) -> bool:
     """Whether the agent of a run of this host lives; `status` is what its status.json says."""
     return is_held(run.path) or (not status.has_ended and processes.alive(status))
-
-
-def read_agent_status(run: run_directory.RunDir) -> Status:
-    """The status with the pid of the agent, if that lives: of one that the job has overwritten, the next."""
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while True:
-        has_agent = is_held(run.path)
-        status = run_directory.read_status_if_readable(run)
-        if processes.alive(status) or not has_agent or time.monotonic() > deadline:
-            return status
-        time.sleep(_POLL_SECONDS)

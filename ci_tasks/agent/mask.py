@@ -14,14 +14,13 @@ import base64
 import functools
 import json
 import re
-from typing import Dict, Iterable, Iterator, List, Tuple
+from typing import Dict, Iterable, Iterator, NamedTuple, Pattern, Tuple
 
 MASK = b"***"
 MIN_LENGTH = 4
 SHORT = 8  # characters: below that, a value is masked only as a whole word
 WORD = 16  # characters: the same of one that has only digits, or only letters of one case
 NUMBER = 6  # digits: shorter numbers are not masked
-MAX_HELD = 1 << 16  # bytes; only a text made for it looks like the beginning of a secret for longer
 _MIN_ENCODED = 8  # characters of base64 that do not occur by chance
 _CONTEXT = 16  # bytes that are out already: what stands before a word decides whether it is one
 _ORDINARY = """
@@ -32,21 +31,28 @@ blocked cancelled collecting container ended exit killed lost planned pull resum
 timeout vacuous waiting"""
 ORDINARY = frozenset(_ORDINARY.split())
 # Not inside of a word: what ends an escape or a color is no letter of it.
-_BEFORE_WORD = re.compile(
-    rb"(?:\A|\W|\\[nrtbfav]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;]*m)\Z"
+_BEFORE_WORD = (
+    rb"(?:(?<!\w)|(?<=\\[nrtbfav])|(?<=\\x[\da-fA-F]{2})|(?<=\\u[\da-fA-F]{4})|(?<=%[\da-fA-F]{2})"
+    rb"|(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm))"
 )
+
+
+class _Forms(NamedTuple):
+    """What to search for, and whether only as a word."""
+
+    is_word: Dict[bytes, bool]
+    pattern: Pattern[bytes]
 
 
 class Masker:
     """Returns the chunks that it is fed with every secret replaced. With `keep_length` the mask is as long as what it
-    hides: in a binary file every offset stays right. `count` says how many masks there are so far."""
+    hides: in a binary file every offset stays right."""
 
     def __init__(self, values: Iterable[str], keep_length: bool = False) -> None:
-        self._forms = _all_forms(tuple(sorted(set(values))))
+        self._forms, self._pattern = _forms(tuple(sorted(set(values))))
         self._keep_length = keep_length
         self._text = b""  # the context, and behind it what is held
         self._out = 0  # the length of the context
-        self.count = 0
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that can be shown now."""
@@ -59,37 +65,17 @@ class Masker:
     def _show(self, chunk: bytes, is_end: bool) -> bytes:
         self._text = text = self._text + chunk
         until = len(text) if is_end else self._beginning()
-        spans = self._spans()
-        until = next((start for start, end in spans if start < until < end), until)
-        if len(text) - until > max(MAX_HELD, *map(len, self._forms)):
-            until = len(text)
         shown, at = [], self._out
-        for start, end in spans:
-            if at <= start < until:
-                shown += [text[at:start], b"*" * (end - start) if self._keep_length else MASK]
-                at = end
-                self.count += 1
+        for match in self._pattern.finditer(text, self._out):
+            if match.start() >= until:
+                break
+            shown += [text[at : match.start()], b"*" * len(match[0]) if self._keep_length else MASK]
+            at = match.end()
         shown.append(text[at:until])
         at = max(at, until)
         context = max(0, at - _CONTEXT)
         self._text, self._out = text[context:], at - context
         return b"".join(shown)
-
-    def _spans(self) -> List[Tuple[int, int]]:
-        """Where the text is secret, in order; forms that overlap are one."""
-        spans: List[Tuple[int, int]] = []
-        for start, end in sorted(span for form in self._forms for span in self._places(form)):
-            if spans and start < spans[-1][1]:
-                start, end = spans[-1][0], max(end, spans.pop()[1])
-            spans.append((start, end))
-        return spans
-
-    def _places(self, form: bytes) -> Iterator[Tuple[int, int]]:
-        at = self._text.find(form)
-        while at >= 0:
-            if not self._forms[form] or _stands_alone(self._text, at, at + len(form)):
-                yield at, at + len(form)
-            at = self._text.find(form, at + 1)
 
     def _beginning(self) -> int:
         """Where what may be the beginning of a form begins. A word at the end may go on."""
@@ -121,21 +107,17 @@ def is_maskable(value: str) -> bool:
     return len(text) >= MIN_LENGTH and not is_number and text.lower() not in ORDINARY
 
 
-def _stands_alone(text: bytes, start: int, end: int) -> bool:
-    is_end = not re.match(rb"\w", text[end : end + 1])
-    return is_end and _BEFORE_WORD.search(text, max(0, start - _CONTEXT), start) is not None
-
-
 @functools.lru_cache(64)
-def _all_forms(values: Tuple[str, ...]) -> Dict[bytes, bool]:
-    """What to search for, and whether only as a word."""
+def _forms(values: Tuple[str, ...]) -> _Forms:
     forms: Dict[bytes, bool] = {}
     for value in filter(is_maskable, map(str.strip, values)):
         for text in (value, *map(str.strip, value.splitlines())):  # the lines of a key are printed one by one
             for form in _written(text) if is_maskable(text) else ():
                 forms[form] = forms.get(form, True) and _is_word(text)
         forms.update((form, False) for form in _encoded(_bytes(value)))
-    return forms
+    longest_first = [(re.escape(form), forms[form]) for form in sorted(forms, key=len, reverse=True)]
+    choices = [_BEFORE_WORD + form + rb"(?!\w)" if is_word else form for form, is_word in longest_first]
+    return _Forms(forms, re.compile(b"|".join(choices), re.DOTALL))
 
 
 def _is_word(value: str) -> bool:

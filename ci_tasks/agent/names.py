@@ -14,8 +14,8 @@ class UnsafeName(ValueError):
     """A name that leads elsewhere, or that cannot be shown."""
 
 
-def check_line(text: str, most: int) -> str:
-    """`text`, where it is one line of at most `most` bytes of UTF-8. Raises UnsafeName."""
+def check_line(text: str, most: int) -> None:
+    """Raises UnsafeName, unless it is one line of at most `most` bytes of UTF-8."""
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
@@ -24,32 +24,22 @@ def check_line(text: str, most: int) -> str:
         raise UnsafeName("the name is longer than %d bytes" % most)
     if _CONTROL.search(text):
         raise UnsafeName("the name has control characters")
-    return text
 
 
-def check_name(name: str) -> str:
-    """`name`, where it is that of a file in a directory. Raises UnsafeName."""
-    if name in ("", ".", "..") or "/" in name:
-        raise UnsafeName("the name leads elsewhere")
-    return check_line(name, MAX_NAME_BYTES)
-
-
-def check_relative_path(path: str) -> str:
-    """`path`, where it stays below the directory that it is relative to. Raises UnsafeName."""
+def check_relative_path(path: str) -> None:
+    """Raises UnsafeName, unless it stays below the directory that it is relative to."""
     check_line(path, MAX_PATH_BYTES)
     parts = path.split("/")
     if len(parts) > MAX_DEPTH:
         raise UnsafeName("the path has more than %d parts" % MAX_DEPTH)
     for part in parts:
-        check_name(part)
-    return path
+        if part in ("", ".", ".."):
+            raise UnsafeName("the name leads elsewhere")
+        check_line(part, MAX_NAME_BYTES)
 
 
-def check_absolute_path(path: str) -> str:
-    """`path`, where it is that of something below `/`, in its shortest form. Raises UnsafeName."""
-    check_line(path, MAX_PATH_BYTES)
+def check_absolute_path(path: str) -> None:
+    """Raises UnsafeName, unless it is that of something below `/`, in its shortest form."""
     if not path.startswith("/"):
         raise UnsafeName("the path is not absolute")
-    for part in path[1:].split("/"):
-        check_name(part)
-    return path
+    check_relative_path(path[1:])

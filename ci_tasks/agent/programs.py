@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+from contextlib import suppress
 from typing import Dict, Mapping, Optional, Sequence, Set
 
 from .records import QueryAnswer
@@ -24,21 +25,16 @@ def run_program(
 ) -> QueryAnswer:
     """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
     says which. `environ` is its environment (default: our own). Never raises OSError."""
+    pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
     try:
         process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environ,
-            cwd=cwd,
-            start_new_session=True,  # a child that keeps the pipes open is ended with the program
+            list(argv), stdin=source, stdout=pipe, stderr=pipe, env=environ, cwd=cwd, start_new_session=True
         )
     except OSError as error:
         return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
     running.add(process.pid)
     try:
-        out, err = process.communicate(stdin or None, timeout)
+        out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
     except subprocess.TimeoutExpired:
         end_session(process)
         return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
@@ -47,7 +43,7 @@ def run_program(
         raise
     finally:
         running.discard(process.pid)
-    return QueryAnswer(process.returncode, _text(out), _text(err))
+    return QueryAnswer(process.returncode, out, err)
 
 
 def ask(
@@ -69,18 +65,10 @@ def ask(
 
 def end_session(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program that leads a session, with its children. One that a driver holds is not waited for."""
-    try:
+    with suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
-    except OSError:
-        pass
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        pass
-
-
-def _text(output: bytes) -> str:
-    return output[-MAX_BYTES:].decode(errors="replace")

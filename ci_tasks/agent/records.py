@@ -32,7 +32,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import field
-from typing import FrozenSet, List, Literal, Mapping, Optional, Tuple, Type, TypeVar, get_args
+from typing import List, Literal, Mapping, Optional, Tuple, Type, TypeVar
 
 from . import codec
 from .containers.rules import DOCKER, PODMAN, ContainerRules
@@ -47,6 +47,12 @@ End = Literal["exit", "timeout", "cancelled", "error"]
 LATEST = 1e11  # seconds since the epoch; a clock that says more is none
 GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL, as on GitHub
 R = TypeVar("R")
+
+
+def check_times(*seconds: Optional[float]) -> None:
+    """Raises ValueError for seconds since the epoch that are no time: a client could not show them."""
+    if any(each is not None and not 0 <= each < LATEST for each in seconds):
+        raise ValueError("no time")
 
 
 # -- plan.json -------------------------------------------------------------------------------------------------------
@@ -333,9 +339,7 @@ class Status:
     changed: Tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for seconds in (self.started_at, self.heartbeat_at, self.ended_at):
-            if seconds is not None and not 0 <= seconds < LATEST:
-                raise ValueError("no time")
+        check_times(self.started_at, self.heartbeat_at, self.ended_at)
 
     @property
     def exists(self) -> bool:
@@ -354,41 +358,17 @@ class Status:
 
 # -- events.jsonl ----------------------------------------------------------------------------------------------------
 
-EventName = Literal[
-    "started",
-    "waiting",
-    "gpus",
-    "step",
-    "step failed",
-    "packages",
-    "pull",
-    "container",
-    "stalled",
-    "resumed",
-    "daemon silent",
-    "daemon answers",
-    "killed",
-    "cancelled",
-    "timeout",
-    "ended",
-]
-AGENT_EVENTS: FrozenSet[EventName] = frozenset(get_args(EventName)) - {
-    "step",
-    "step failed",
-    "packages",
-    "pull",
-    "container",
-}
-
 
 @dataclass(frozen=True)
 class Event:
     """A line of events.jsonl. `t` is in seconds since the epoch; what else it has depends on `event`: `name` of a step
     or container, `image` that is pulled, `ids` of GPUs, `reasons` to wait, `minutes` of silence (the job's, or the
-    container daemon's), processes `killed`."""
+    container daemon's), processes `killed`. The agent writes started, waiting, gpus, stalled, resumed, daemon silent,
+    daemon answers, killed, cancelled, timeout and ended; run.sh and the container adapter write step, step failed,
+    packages, pull and container."""
 
     t: float
-    event: EventName
+    event: str
     name: Optional[str] = None
     image: Optional[str] = None
     ids: Tuple[int, ...] = ()
@@ -399,16 +379,19 @@ class Event:
     exit_code: Optional[int] = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.t < LATEST:
-            raise ValueError("no time")
+        check_times(self.t)
 
     def line(self) -> str:
-        # ASCII: without line separators and lone surrogates.
-        return json.dumps(codec.encode(self, versioned=False, compact=True)) + "\n"
+        return _line(self)
 
 
 def read_events(text: str) -> List[Event]:
     return _records_in(text, Event)
+
+
+def _line(record: object) -> str:
+    # ASCII: without line separators and lone surrogates.
+    return json.dumps(codec.encode(record, versioned=False, compact=True), separators=(",", ":")) + "\n"
 
 
 def _records_in(text: str, kind: Type[R]) -> List[R]:
@@ -544,8 +527,7 @@ class GpuSample:
     kernel_log: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.t < LATEST or not 0 < self.seconds < LATEST:
-            raise ValueError("no time")
+        check_times(self.t, self.seconds)
 
     @property
     def is_measurement(self) -> bool:
@@ -553,7 +535,7 @@ class GpuSample:
         return self.gpu is not None and self.xid is None
 
     def line(self) -> str:
-        return json.dumps(codec.encode(self, versioned=False, compact=True), separators=(",", ":")) + "\n"
+        return _line(self)
 
 
 def read_gpu_samples(text: str) -> List[GpuSample]:

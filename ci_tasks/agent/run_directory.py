@@ -5,6 +5,7 @@ The agent, the client and the report import these names, so they cannot disagree
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from typing import Any, Dict, Final, Optional, Type, TypeVar
@@ -46,36 +47,20 @@ class RunDir:
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
-        self.plan = self._at("plan.json")
-        self.claims = self._at("claims.json")
-        self.workspace = self._at("workspace")
-        self.checked_out = self._at("checked_out")
-        self.script = self._at("run.sh")
-        self.bin = self._at("bin")
-        self.adapter = self._at("bin", "docker")
-        self.agent = self._at("bin", "agent.pyz")
-        self.probe = self._at("bin", "probe")
-        self.client = self._at("client.lock")
-        self.log = self._at("log")
-        self.events = self._at("events.jsonl")
-        self.gpu_samples = self._at("gpu.jsonl")
-        self.agent_log = self._at("agent.log")
-        self.status = self._at("status.json")
-        self.docker = self._at("docker.json")
-        self.remote = self._at("remote.json")
-        self.environment = self._at("environment.json")
-        self.record = self._at("record.json")
-        self.evidence = self._at("evidence")
-        self.evidence_file = self._at("evidence.jsonl")
-        self.artifacts = self._at("artifacts")
-        self.junit = self._at("artifacts", "junit.xml")
-        self.hang = self._at("hang", "facts.json")
-        self.hang_stacks = self._at("hang", "stacks.txt")
-        self.hang_request = self._at("hang.request")
-        self.outputs = self._at("artifacts", "outputs")
-
-    def _at(self, *parts: str) -> str:
-        return os.path.join(self.path, *parts)
+        at = functools.partial(os.path.join, self.path)
+        self.plan, self.script, self.claims = at("plan.json"), at("run.sh"), at("claims.json")
+        self.bin, self.adapter, self.agent = at("bin"), at("bin", "docker"), at("bin", "agent.pyz")
+        self.probe, self.client = at("bin", "probe"), at("client.lock")
+        self.workspace, self.checked_out = at("workspace"), at("checked_out")
+        self.status, self.log, self.agent_log = at("status.json"), at("log"), at("agent.log")
+        self.events, self.gpu_samples = at("events.jsonl"), at("gpu.jsonl")
+        self.docker, self.environment = at("docker.json"), at("environment.json")
+        self.evidence, self.evidence_file = at("evidence"), at("evidence.jsonl")
+        self.artifacts, self.junit = at("artifacts"), at("artifacts", "junit.xml")
+        self.outputs = at("artifacts", "outputs")
+        self.hang, self.hang_stacks = at("hang", "facts.json"), at("hang", "stacks.txt")
+        self.hang_request = at("hang.request")
+        self.remote, self.record = at("remote.json"), at("record.json")
 
 
 def mark(run_dir: str) -> str:

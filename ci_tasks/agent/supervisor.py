@@ -30,7 +30,7 @@ from .hang.watcher import MAX_SECONDS as LOOK_SECONDS
 from .hang.watcher import HangWatcher, timeout_allows
 from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 from .log_file import RunLog
-from .records import End, Event, EventName, Plan, Status
+from .records import End, Event, Plan, Status
 from .signals import SignalPipe
 
 HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
@@ -374,7 +374,7 @@ class Supervisor:
         replace_file(self.paths.status, content)
         self._own_files[self.paths.status] = content
 
-    def _event(self, name: EventName, **facts: object) -> None:
+    def _event(self, name: str, **facts: object) -> None:
         event = masked_record(Event(round(time.time(), 3), name, **facts), self._secrets)  # type: ignore[arg-type]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe does not block it
         try:

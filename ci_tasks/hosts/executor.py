@@ -1,209 +1,340 @@
-"""The interface to a host that runs rows. Callers do not know which kind it is: local, SSH or Slurm."""
+"""A host that runs the rows of one command. Callers do not know which kind it is: local, SSH and Slurm differ in the
+methods that their classes replace.
+
+The tree goes as a pack, runs are mirrored, install steps are a run of their own. This module is loaded before all else
+of a command, so that the connection is made while the rest is loaded: what is not needed for that is imported later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import field
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.agent.serving.messages import Clear, Prune
+from ci_tasks.background import Background
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import Blocked, CiTasksError
+from ci_tasks.hosts import host_cache
+from ci_tasks.hosts.host_snapshot import RemoteSnapshot, take_host_snapshot
+from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
+from ci_tasks.hosts.remote_host import open_remote_host, run_state
+from ci_tasks.hosts.remote_run import CANCEL, KILL, CodePack, RemoteRun, lock_mirror, write_remote_location
+from ci_tasks.hosts.run_manager import RemoteRunManager
+from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.records import BLOCKED, CANCELLED, Plan
+from ci_tasks.results import store
+from ci_tasks.results.store import Batch
 
 if TYPE_CHECKING:
-    from ci_tasks.agent.records import QueryAnswer
-    from ci_tasks.agent.run_directory import RunDir
-    from ci_tasks.background import Background
     from ci_tasks.checkout.snapshot import Snapshot
-    from ci_tasks.config import HostSpec
     from ci_tasks.given_values import OverlaySource
-    from ci_tasks.hosts.host_snapshot import RemoteSnapshot
-    from ci_tasks.planning.capacity import HostFacts
     from ci_tasks.planning.planner import SharedSetup
-    from ci_tasks.records import Checkout, Plan
-    from ci_tasks.results.store import Batch
-    from ci_tasks.workflow.model import Row
 
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class PreparedRow:
-    """A row ready to start: its plan, run directory and shared setup. `missing` says what the host lacks for it,
-    `alternative_hosts` which hosts could run it. `secrets` are values that are not in our environment."""
-
-    row: Row
-    plan: Plan
-    run: RunDir
-    setup: SharedSetup | None
-    executor: Executor
-    missing: tuple[str, ...] = ()
-    alternative_hosts: tuple[str, ...] = ()
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def has_own_checkout(self) -> bool:
-        """Whether it gets one when it begins: without a setup that has one, and unless it needs none."""
-        return self.setup is None and bool(self.plan.workspace)
+OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use
+_POLL_INTERVAL_S = 0.05
+_QUERY_TIMEOUT_S = 20.0  # that a program of the host gets to answer
 
 
 @dataclass(frozen=True)
-class RunState:
-    """The state of a started run. `is_complete`: it ended and its files are here. `aborted`: status and reason of
-    a run that has no end of its own. `has_started`: it goes on without us. `note`: its phase, if not running."""
+class HostPaths:
+    """Directories on the host: of a run, of the venvs that the rows of its batch share, of the environments that all
+    runs share, and of the locks of simulated GPUs."""
 
-    is_complete: bool = False
-    has_started: bool = True
-    aborted: tuple[str, str] | None = None
-    note: str = ""
-
-
-class CodeSnapshot(Protocol):
-    """The tree that runs, as it was when the command started."""
-
-    @property
-    def checkout(self) -> Checkout: ...
-
-    def read_file(self, path: str) -> str | None:
-        """The text of a file, or None if it does not exist."""
-        ...
-
-    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
-        """The texts of the files directly in `directory` whose names end in `suffix`."""
-        ...
+    run: str
+    setups: str
+    environments: str
+    locks: str
 
 
-class Executor(Protocol):
-    """A host for the rows of one batch. Methods raise Blocked for what the host cannot do."""
+class Executor:
+    """Methods raise Blocked for what the host cannot do."""
 
-    spec: HostSpec
+    _batch: Batch
+    _code: CodeSnapshot
+    has_scheduler = False  # which decides when a submitted row starts
 
-    @property
-    def lock_dir(self) -> str:
-        """The host's directory for the locks of simulated GPUs."""
-        ...
+    def __init__(self, spec: HostSpec) -> None:
+        self.spec = spec
+        self._runs: dict[str, RemoteRun] = {}  # of rows, by run directory
+        self._setups: dict[str, RemoteRun] = {}  # of install steps
+        self._keeps_setups = False  # rows go on with them
+        self._taken: Background[Snapshot] | CodeSnapshot | None = None  # for the next call of `snapshot`
+        self._connect()
+
+    def _connect(self) -> None:
+        self._manager  # noqa: B018  # in the background
+
+    @cached_property
+    def _manager(self) -> RemoteRunManager:
+        return open_remote_host(self.spec)
 
     @property
     def is_up(self) -> bool:
         """Whether there is a connection to the host."""
-        ...
+        return self._manager.connection.is_up
 
     @property
-    def has_scheduler(self) -> bool:
-        """Whether the host has a scheduler, such as Slurm, which decides when a submitted row starts."""
-        ...
+    def _cache(self) -> host_cache.HostCache:
+        return self._manager.connection.cache
+
+    @property
+    def _own_python(self) -> tuple[str, str]:
+        path, version = self._manager.connection.hello().python
+        return path, version
+
+    # -- what the host offers ------------------------------------------------------------------------------------------
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
-        """What the host offers; `gpus` is the highest number that a row needs."""
-        ...
+        """What the host offers; `gpus` is the highest number that a row needs. From memory if that is enough for the
+        rows; what became wrong meanwhile, the agent notices in time."""
+        cache, spec = self._cache, self.spec
+        container = container and spec.runtime != "none"
+        enough = spec.gpus is not None or not gpus or (cache.gpus or 0) >= gpus
+        if enough and (not container or cache.working_runtime == spec.runtime):
+            return HostFacts(gpus=spec.gpus if spec.gpus is not None else cache.gpus or 0, simulates=simulates)
+        from ci_tasks.hosts import requirements
+
+        queries = requirements.fact_queries(spec, gpus=gpus > 0, container=container)
+        answers = self.run_queries(queries, requirements.QUERY_TIMEOUT_S)
+        facts = requirements.parse_facts(spec, answers, simulates=simulates)
+        if gpus and spec.gpus is None:
+            cache.gpus = facts.gpus
+        cache.working_runtime = spec.runtime if container and not facts.container_problem else ""
+        return facts
 
     def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """Run commands on the host at the same time; their outputs by name. `timeout` is in seconds."""
-        ...
+        return self._manager.connection.run_queries(queries, timeout)
 
     def find_python(self, version_spec: str) -> tuple[str, str]:
         """(path, version) of the host's interpreter for a version of setup-python."""
-        ...
+        pythons = self._cache.pythons
+        if version_spec not in pythons:
+            from ci_tasks.hosts import python
 
-    def use_snapshot(self, snapshot: Background[Snapshot]) -> None:
-        """A snapshot that is being made, see start_host_snapshot: `snapshot` returns it, or raises its errors. A host
-        that gets a clone instead needs none."""
-        ...
+            pythons[version_spec] = python.find_python(version_spec, self, self._own_python)
+        return pythons[version_spec]
 
-    def reuse_snapshot(self, code: CodeSnapshot) -> None:
-        """Let `snapshot` use one that was made for another host."""
-        ...
+    # -- the tree and the plans ----------------------------------------------------------------------------------------
+
+    def use_snapshot(self, taken: Background[Snapshot] | CodeSnapshot) -> None:
+        """Let `snapshot` return one that is being made, or that was made for another host, if that serves this one."""
+        self._taken = taken
 
     def snapshot(
         self,
         batch: Batch,
         source: Path,
         *,
-        rev: str | None,
-        base: str | None,
+        rev: str | None = None,
+        base: str | None = None,
         overlays: Sequence[OverlaySource] = (),
     ) -> CodeSnapshot:
         """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
-        ...
+        self._batch = batch
+        self._code = self._packed_snapshot(source, rev, base, overlays)
+        return self._code
+
+    def _packed_snapshot(
+        self, source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource]
+    ) -> RemoteSnapshot:
+        from ci_tasks.checkout import pack as packs
+
+        taken = self._taken.result() if isinstance(self._taken, Background) else None
+        taken = self._taken.snapshot if isinstance(self._taken, RemoteSnapshot) else taken
+        self._taken = None
+        snapshot = taken or take_host_snapshot(source, rev, base, overlays)
+        key = host_cache.key(self.spec)
+        pack = CodePack(
+            tree=snapshot.flat,
+            build=partial(packs.thin_pack, snapshot),
+            known_trees=tuple(packs.sent_trees(snapshot.store, key)),
+            mark_sent=partial(packs.record_sent_trees, snapshot.store, key, [snapshot.flat]),
+        )
+        self._manager.set_code_packs([pack])
+        return RemoteSnapshot(snapshot.checkout, snapshot)
 
     def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
         """The working tree of `source` for a row that goes on in the workspace that an earlier run kept."""
-        ...
+        code = self._packed_snapshot(source, None, None, ())
+        self._batch, self._code = batch, code
+        return code
 
-    def run_directory(self, run: RunDir) -> str:
-        """The path of the run directory on the host."""
-        ...
-
-    def environments_directory(self) -> str:
-        """The host's directory for the venvs that rows of the batch share."""
-        ...
-
-    @property
-    def environment_store(self) -> str:
-        """The host's directory for the environments that all runs share."""
-        ...
+    def paths(self, run: RunDir) -> HostPaths:
+        home = self._cache.home or self._manager.connection.hello().home
+        batch = f"{home}/runs/{self._batch.id}-{store.client_id()}"
+        below = os.path.relpath(run.path, self._batch.path)
+        return HostPaths(f"{batch}/{below}", f"{batch}/environments", f"{home}/environments", f"{home}/simulated-gpus")
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         """Put the plan into the run directory."""
-        ...
+        os.makedirs(run.path, exist_ok=True)
+        write_record(run.plan, plan)
+        Path(run.script).write_text(plan.script, encoding="utf-8", errors="surrogateescape", newline="\n")
 
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
-        """Make the checkouts and venvs that `run.sh` needs when a person runs it. Nothing is called afterwards."""
-        ...
+        """Make the checkouts and venvs that `run.sh` needs when a person runs it. Nothing is called afterwards. On a
+        remote host none are made: run.sh says how to name one's own."""
+        self.close()
 
-    def keep_environments(self) -> None:
-        """Rows will be repeated: `prepare_environments` may be called again, until the executor is closed."""
-        ...
+    # -- runs ----------------------------------------------------------------------------------------------------------
 
-    def prepare_environments(
+    def run_install_steps(
         self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
-    ) -> AbstractContextManager[str | None]:
-        """Run the install steps that rows share. Yields why they failed, or None; rows run inside of the block.
+    ) -> str | None:
+        """Run the install steps that rows share, which stay until the executor is closed. Returns why they failed.
 
-        After `keep_environments`, steps that were run before are not run again: what they made is as they left it.
         Raises KeyboardInterrupt when `should_continue` returns False: a thread gets no ^C."""
-        ...
+        problems = (self._install(setup, say, should_continue) for setup in setups)
+        return next(filter(None, problems), None)
+
+    def _install(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
+        from ci_tasks.hosts.install_steps import InstallLog, failure_message, setup_plan
+
+        run = RunDir(str(self._batch.path / "environments" / os.path.basename(setup.directory)))
+        remote_run = self._remote_run(run, setup_plan(setup, self.spec), setup.directory)
+        remote_run.keep_remote = True
+        self._setups[run.path] = remote_run
+        self._send(remote_run, has_checkout=True)
+        log = InstallLog(run, say)
+        try:
+            while not run_state(remote_run).is_over:
+                time.sleep(_POLL_INTERVAL_S)
+                if not should_continue():
+                    raise KeyboardInterrupt
+                for line in self.drain_messages():
+                    say(line)
+                log.poll()
+        except KeyboardInterrupt:
+            self._cancel_setup(remote_run)
+            raise
+        if remote_run.aborted:
+            return remote_run.aborted[1]
+        assert remote_run.mirror is not None
+        code = remote_run.mirror.status.exit_code
+        log.finish(code)
+        return None if code == 0 else failure_message(run, code)
+
+    def _cancel_setup(self, remote_run: RemoteRun) -> None:
+        """After a ^C with patience, after the next without, and then without its end."""
+        for how in (CANCEL, KILL, KILL):
+            self._manager.cancel(remote_run, how)
+            try:
+                while not run_state(remote_run).is_over:
+                    time.sleep(_POLL_INTERVAL_S)
+                return
+            except KeyboardInterrupt:
+                continue
 
     def start(self, row: PreparedRow) -> None:
-        """Start a row."""
-        ...
+        remote_run = self._remote_run(row.run, row.plan, self.paths(row.run).run)
+        remote_run.secrets = {**remote_run.secrets, **row.secrets}
+        self._runs[row.run.path] = remote_run
+        self._send(remote_run, has_checkout=row.has_own_checkout or row.plan.retry is not None)
+
+    def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
+        return RemoteRun(
+            run=run,
+            directory=directory,
+            plan=plan,
+            script=plan.script,
+            secrets=secrets_of(plan.secrets, os.environ),
+            keep_shared_files=bool(self._setups),
+        )
+
+    def _send(self, remote_run: RemoteRun, *, has_checkout: bool) -> None:
+        try:
+            self._prepare(remote_run, has_checkout)
+        except OSError as error:
+            where = error.filename or remote_run.run.path
+            remote_run.aborted = (BLOCKED, f"cannot write {where}: {error.strerror}")
+        except CiTasksError as problem:  # the tree is proven: what fails now is the machine
+            remote_run.aborted = (BLOCKED, problem.message)
+        else:
+            self._manager.start(remote_run)
+
+    def _prepare(self, remote_run: RemoteRun, has_checkout: bool) -> None:
+        """From here on other commands may find the run, and only this one may fetch it."""
+        if has_checkout:
+            assert isinstance(self._code, RemoteSnapshot)
+            remote_run.parts = self._code.checkout_parts()
+        if not os.path.exists(remote_run.run.plan):
+            self.write_plan(remote_run.run, remote_run.plan)
+        remote_run.lock = lock_mirror(remote_run.run)
+        write_remote_location(remote_run.run, self.spec, remote_run.directory)
 
     def reattach(self, row: PreparedRow) -> None:
         """Watch a row that an earlier command started."""
-        ...
+        remote_run = self._remote_run(row.run, row.plan, self.paths(row.run).run)
+        remote_run.lock = lock_mirror(row.run)
+        if remote_run.lock is None:
+            raise Blocked(f"{row.run.path} is being fetched by another command", hint="wait for it, or end it")
+        self._runs[row.run.path] = remote_run
+        self._manager.attach(remote_run)
 
-    def poll(self, row: PreparedRow) -> RunState: ...
+    def poll(self, row: PreparedRow) -> RunState:
+        if row.run.path not in self._runs:
+            return RunState(aborted=(CANCELLED, "cancelled before it began"))
+        return run_state(self._runs[row.run.path])
 
     def wait(self, seconds: float) -> None:
         """Wait for a change of a row's state, at most so long."""
-        ...
+        self._manager.wait(seconds)
 
     def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:
         """Cancel rows; `kill` sends SIGKILL at once."""
-        ...
+        for row in rows:
+            if row.run.path in self._runs:
+                self._manager.cancel(self._runs[row.run.path], KILL if kill else CANCEL)
 
     def release(self, row: PreparedRow) -> None:
         """Remove what the row no longer needs: its record is written."""
-        ...
+        remote_run = self._runs.get(row.run.path)
+        if remote_run is not None and remote_run.mirror is not None and remote_run.mirror.status.kept:
+            self._keeps_setups = True
 
     def release_retried(self, row: PreparedRow) -> list[str]:
         """Remove what the runs kept that a retry went on from. Returns a line for each thing that is left."""
-        ...
+        assert row.plan.retry is not None
+        answers = [self._manager.connection.request(Clear(path)) for path in reversed(row.plan.retry.directories)]
+        return [line for answer in answers for line in answer.left]
 
     def detach(self) -> None:
         """Stop watching; the runs go on."""
-        ...
+        self._manager.detach()
+        self._keeps_setups = True
 
     def drain_messages(self) -> list[str]:
         """Messages for the user since the last call, such as a lost connection."""
-        ...
+        return self._manager.connection.drain_messages()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        # In a thread: a link that is silent, or full of code on its way, keeps no user who wants to leave.
+        final_requests = threading.Thread(target=self._final_requests, daemon=True, name="ci-tasks close")
+        final_requests.start()
+        until = time.monotonic() + _QUERY_TIMEOUT_S
+        while final_requests.is_alive() and self.is_up and time.monotonic() < until:
+            final_requests.join(_POLL_INTERVAL_S)
+        self._manager.close()
+
+    def _final_requests(self) -> None:
+        connection = self._manager.connection
+        with debug_log.ignored("last requests to the host"):  # what is not cleared now, `clean` finds
+            for remote_run in () if self._keeps_setups else self._setups.values():
+                connection.request(Clear(remote_run.directory))
+            if all(remote_run.is_fetched for remote_run in self._runs.values()):
+                is_due = time.time() > connection.cache.pruned_at + 24 * 3600.0
+                if is_due and connection.request(Prune(OLD_DAYS)).done:
+                    connection.cache.pruned_at = time.time()
 
 
-def secrets_of(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The values of a plan's secrets, as far as the caller has them."""
-    return {name: environ[name] for name in names if name in environ}
-
-
-OpenExecutor = Callable[["HostSpec"], Executor]
+OpenExecutor = Callable[[HostSpec], Executor]

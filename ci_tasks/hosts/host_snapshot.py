@@ -1,6 +1,6 @@
 """A checkout as objects that a host is sent, and that a kept workspace is brought to.
 
-This module is loaded before all else of a command: see ci_tasks.hosts.ssh_executor.
+This module is loaded before all else of a command: see ci_tasks.hosts.executor.
 """
 
 from __future__ import annotations

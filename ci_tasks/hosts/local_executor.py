@@ -1,41 +1,36 @@
-"""This machine as an executor: run directories and the agent are local."""
+"""This machine: run directories are written here and checkouts are clones here; the same agent runs what is in them."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
-from ci_tasks.agent.cleanup.remove_run import end_and_clean
-from ci_tasks.agent.cleanup.remove_tree import remove_tree
+from ci_tasks.agent.cleanup.remove_run import end_and_clean, remove_run
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart, QueryAnswer, Retry
-from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.agent.setup_copy import make_copy, restore_copy
-from ci_tasks.agent.setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
+from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
-from ci_tasks.background import Background
 from ci_tasks.checkout.clone import materialize
 from ci_tasks.checkout.revision import BASE, find_commit
-from ci_tasks.checkout.snapshot import Snapshot
-from ci_tasks.config import HostSpec
-from ci_tasks.errors import Blocked, CiTasksError
+from ci_tasks.errors import Blocked
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.hosts import local_runs, py_spy, python, requirements, shared_venvs
-from ci_tasks.hosts.executor import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
+from ci_tasks.hosts import local_runs, py_spy, python
+from ci_tasks.hosts.executor import Executor, HostPaths
+from ci_tasks.hosts.host_cache import HostCache
 from ci_tasks.hosts.host_snapshot import RemoteSnapshot, take_host_snapshot
+from ci_tasks.hosts.install_steps import remove_setup, setup_plan
+from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.hosts.queries import LocalQueryRunner
-from ci_tasks.hosts.remote_host import open_remote_host, run_state
-from ci_tasks.hosts.remote_run import CANCEL, KILL, RemoteRun
+from ci_tasks.hosts.remote_host import open_remote_host
+from ci_tasks.hosts.remote_run import RemoteRun
 from ci_tasks.hosts.run_manager import RemoteRunManager
-from ci_tasks.planning.capacity import HostFacts
-from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.records import BLOCKED, CANCELLED, Checkout, Plan
+from ci_tasks.records import Checkout, Plan
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 
@@ -58,79 +53,51 @@ class LocalSnapshot:
 
     def read_files(self, directory: str, suffix: str) -> Iterator[str]:
         for file in sorted((self.directory / directory).glob(f"*{suffix}")):
-            if file.is_file():
-                yield file.read_text(encoding="utf-8", errors="replace")
+            yield self.read_file(str(file)) or ""
 
 
-class LocalExecutor:
-    """See ci_tasks.hosts.executor.Executor."""
+class LocalExecutor(Executor):
+    """Nothing is asked of the agent before the first run starts."""
 
-    _batch: Batch
-    _code: LocalSnapshot
-    _retry_code: RemoteSnapshot
-    is_up, has_scheduler = True, False
+    is_up, _cache, _own_python = True, HostCache(), python.OWN
 
-    def __init__(self, spec: HostSpec) -> None:
-        self.spec = spec
-        self.lock_dir = str(store.lock_dir() / spec.name)
-        self._shared: LocalSnapshot | None = None
-        self._never: dict[str, tuple[str, str]] = {}
-        self._runs: dict[str, RemoteRun] = {}
-        self._manager: RemoteRunManager | None = None
-        self._pythons: dict[str, tuple[str, str]] = {}
-        self._keeps_files = False  # for rows that go on, or were kept
-        self._setups: set[str] = set()
-        self._copies: shared_venvs.EnvironmentCopies | None = None
+    def _connect(self) -> None:
+        self._cache = HostCache()
 
-    def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
-        return requirements.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
+    @property
+    def _is_open(self) -> bool:
+        return "_manager" in self.__dict__
+
+    @cached_property
+    def _manager(self) -> RemoteRunManager:
+        return open_remote_host(replace(self.spec, workspace=str(store.home())))
 
     def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         return LocalQueryRunner(self.spec.env).run_queries(queries, timeout)
-
-    def find_python(self, version_spec: str) -> tuple[str, str]:
-        if version_spec not in self._pythons:
-            self._pythons[version_spec] = python.find_python(version_spec)
-        return self._pythons[version_spec]
-
-    def use_snapshot(self, snapshot: Background[Snapshot]) -> None:
-        pass
-
-    def reuse_snapshot(self, code: CodeSnapshot) -> None:
-        self._shared = code if isinstance(code, LocalSnapshot) else None
 
     def snapshot(
         self,
         batch: Batch,
         source: Path,
         *,
-        rev: str | None,
-        base: str | None,
+        rev: str | None = None,
+        base: str | None = None,
         overlays: Sequence[OverlaySource] = (),
     ) -> LocalSnapshot:
-        self._batch = batch
-        if self._shared is not None and self._shared.directory == batch.source:
-            self._code = self._shared
-        else:
+        self._batch, code = batch, self._taken
+        if not (isinstance(code, LocalSnapshot) and code.directory == batch.source):
             made = materialize(source, batch.source, rev=rev, base=base, overlays=overlays)
-            self._code = LocalSnapshot(made, batch.source, find_commit(batch.source, BASE))
-        return self._code
+            code = LocalSnapshot(made, batch.source, find_commit(batch.source, BASE))
+        self._code = code
+        return code
 
-    def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
-        self._batch = batch
+    def _packed_snapshot(self, source: Path, *_: object) -> RemoteSnapshot:
         snapshot = take_host_snapshot(source, None, None)
-        self._retry_code = RemoteSnapshot(snapshot.checkout, snapshot)
-        return self._retry_code
+        return RemoteSnapshot(snapshot.checkout, snapshot)
 
-    def run_directory(self, run: RunDir) -> str:
-        return run.path
-
-    def environments_directory(self) -> str:
-        return str(self._batch.environments)
-
-    @property
-    def environment_store(self) -> str:
-        return str(store.environments())
+    def paths(self, run: RunDir) -> HostPaths:
+        locks = store.lock_dir() / self.spec.name
+        return HostPaths(run.path, str(self._batch.environments), str(store.environments()), str(locks))
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         local_runs.write_run_dir(run, plan)
@@ -138,97 +105,58 @@ class LocalExecutor:
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
         for row in rows:
             if row.setup is None:
-                self._code.check_out(row.plan.workspace)
+                self._check_out(row.plan)
             elif not os.path.exists(row.setup.workspace):
-                shared_venvs.write(row.setup, self.spec)
-                self._code.check_out(row.setup.workspace)
+                plan = setup_plan(row.setup, self.spec)
+                self.write_plan(RunDir(row.setup.directory), plan)
+                self._check_out(plan)
 
-    def keep_environments(self) -> None:
-        self._copies = shared_venvs.EnvironmentCopies(make_copy, restore_copy, (SetupChanged, OSError))
+    def _check_out(self, plan: Plan) -> None:
+        assert isinstance(self._code, LocalSnapshot)
+        self._code.check_out(plan.workspace)
 
-    @contextmanager
-    def prepare_environments(
-        self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
-    ) -> Iterator[str | None]:
-        def install(setup: SharedSetup) -> str | None:
-            return self._install(setup, say, should_continue)
+    def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
+        remote_run = super()._remote_run(run, plan, directory)
+        remote_run.is_here = remote_run.keep_remote = True
+        return remote_run
 
-        yield shared_venvs.prepare(setups, self._copies, install, say)
+    def _prepare(self, remote_run: RemoteRun, has_checkout: bool) -> None:
+        run, plan = remote_run.run, remote_run.plan
+        if run.path in self._setups and os.path.lexists(run.status):  # of the command that this one resumes
+            if read_status(run).exit_code == 0 and os.path.exists(f"{run.path}/venv"):
+                return
+            remove_run(run.path)
+        if not os.path.exists(run.plan):
+            self.write_plan(run, plan)
+        if plan.retry:
+            self._update_kept(run, plan, plan.retry)
+        elif has_checkout:
+            self._check_out(plan)
+        py_spy.keep_here(store.home())
 
-    def _install(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
-        if setup.directory in self._setups:  # of the repetition before
-            remove_tree(setup.directory, None, "none", {})
-        self._setups.add(setup.directory)
-        return shared_venvs.install(setup, self._code.check_out, self.spec, say, should_continue)
-
-    def start(self, row: PreparedRow) -> None:
-        manager = self._agent()  # it starts while the row's code is checked out
-        try:
-            if row.plan.retry:
-                self._update_kept(row, row.plan.retry)
-            elif row.has_own_checkout:
-                self._code.check_out(row.plan.workspace)
-            if row.plan.setup:
-                check_setup(row.plan.setup)
-            py_spy.keep_here(store.home())
-        except (CiTasksError, SetupChanged, OSError) as problem:  # the tree is proven: what fails now is the machine
-            self._never[row.run.path] = (BLOCKED, str(problem))
-            return
-        manager.start(self._run_of(row))
-
-    def _update_kept(self, row: PreparedRow, retry: Retry) -> None:
-        code, workspace = self._retry_code, row.plan.workspace
-        stores = {part.path: str(part.store / "objects") for part in code.snapshot.parts}
+    def _update_kept(self, run: RunDir, plan: Plan, retry: Retry) -> None:
+        assert isinstance(self._code, RemoteSnapshot)
+        stores = {part.path: str(part.store / "objects") for part in self._code.snapshot.parts}
 
         def objects(part: CheckoutPart) -> list[str]:
-            return [stores[part.path], os.path.join(workspace, part.path, ".git", "objects")]
+            return [stores[part.path], os.path.join(plan.workspace, part.path, ".git", "objects")]
 
         try:
-            update_workspace(workspace, retry, code.checkout_parts(), row.run.path, objects)
+            update_workspace(plan.workspace, retry, self._code.checkout_parts(), run.path, objects)
         except NotKept as reason:
-            raise Blocked(f"the run cannot be retried: {reason}; run its row anew") from None
+            raise Blocked(f"the run cannot be retried: {reason}; run its row again") from None
         except StoreError as error:
             raise Blocked(str(error)) from None
-        if row.plan.setup:  # its manifest is of the files before
-            forget(row.plan.setup, WORKSPACE)
-
-    def reattach(self, row: PreparedRow) -> None:
-        self._agent().attach(self._run_of(row))
-
-    def _agent(self) -> RemoteRunManager:
-        if self._manager is None:
-            self._manager = open_remote_host(replace(self.spec, workspace=str(store.home())))
-        return self._manager
-
-    def _run_of(self, row: PreparedRow) -> RemoteRun:
-        secrets = {**secrets_of(row.plan.secrets, os.environ), **row.secrets}
-        self._runs[row.run.path] = RemoteRun(
-            run=row.run, directory=row.run.path, secrets=secrets, is_here=True, keep_remote=True
-        )
-        return self._runs[row.run.path]
-
-    def poll(self, row: PreparedRow) -> RunState:
-        if row.run.path in self._never:
-            return RunState(aborted=self._never[row.run.path])
-        if row.run.path not in self._runs:
-            return RunState(aborted=(CANCELLED, "cancelled before it began"))
-        return run_state(self._runs[row.run.path])
 
     def wait(self, seconds: float) -> None:
-        if self._manager is None:
-            time.sleep(seconds)
-        else:
-            self._manager.wait(seconds)
+        super().wait(seconds) if self._is_open else time.sleep(seconds)
 
-    def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:
-        for row in rows:
-            if self._manager is not None and row.run.path in self._runs:
-                self._manager.cancel(self._runs[row.run.path], KILL if kill else CANCEL)
+    def drain_messages(self) -> list[str]:
+        return super().drain_messages() if self._is_open else []
 
     def release(self, row: PreparedRow) -> None:
-        if local_runs.read_run_status(row.run).kept is not None:
-            self._keeps_files = True
-        elif row.plan.setup is None:
+        super().release(row)
+        if row.plan.setup is None and not read_status(row.run).kept:
             shutil.rmtree(row.run.workspace, ignore_errors=True)
 
     def release_retried(self, row: PreparedRow) -> list[str]:
@@ -240,22 +168,14 @@ class LocalExecutor:
         others = [RunDir(str(path)) for path in batch.iterdir() if path.name.isdigit() and str(path) != first]
         if not any(local_runs.is_kept(run) for run in others):
             shutil.rmtree(batch / "source", ignore_errors=True)
-            if row.plan.setup:
-                left += shared_venvs.remove_venv(row.plan.setup)
+            left += remove_setup(row.plan.setup) if row.plan.setup else []
         return left
 
-    def detach(self) -> None:
-        self._keeps_files = True
-        if self._manager is not None:
-            self._manager.detach()
-
-    def drain_messages(self) -> list[str]:
-        return self._manager.connection.drain_messages() if self._manager is not None else []
-
     def close(self) -> None:
-        if self._manager is not None:
+        if self._is_open:
             self._manager.close()
-        for setup in () if self._keeps_files else self._setups:
-            shared_venvs.remove_venv(setup)
-        if hasattr(self, "_batch") and not self._keeps_files:  # checkouts borrow its objects
-            shutil.rmtree(self._batch.source, ignore_errors=True)
+        if not self._keeps_setups:
+            for path in self._setups:
+                remove_setup(path)
+            if hasattr(self, "_batch"):  # checkouts borrow its objects
+                shutil.rmtree(self._batch.source, ignore_errors=True)

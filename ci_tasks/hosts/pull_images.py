@@ -1,7 +1,7 @@
 """Pulling images on a host before any row needs them: what is under way, and an end within bounded time.
 
-`docker pull` waits for its daemon for ever and prints nothing meanwhile. So a small program on the host watches it and
-ends it, whether or not anybody is still connected; and a thread here says how it stands.
+`docker pull` waits for its daemon for ever and prints nothing meanwhile. So `timeout` ends it on the host, whether or
+not a client is still connected, and the daemon is asked now and then.
 """
 
 from __future__ import annotations
@@ -13,50 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from ci_tasks.agent.containers.run_containers import DAEMON_QUERY, QUERY_SECONDS
 from ci_tasks.agent.containers.runtimes import qualified_image
 from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.executor import Say
-from ci_tasks.hosts.queries import QueryRunner, python_query
+from ci_tasks.hosts.prepared_row import Say
+from ci_tasks.hosts.queries import QueryRunner
 
 PULL_TIMEOUT_S = 2 * 3600.0  # an image of 30 GB over a slow line
 DAEMON_TIMEOUT_S = 600.0  # without any answer; a daemon that is restarted is back sooner
 DAEMON_QUERY_TIMEOUT_S = QUERY_SECONDS
 POLL_INTERVAL_S = 10.0
-REPORT_INTERVAL_S = 60.0  # between two lines that say the same
+REPORT_INTERVAL_S = 60.0  # between two lines for the user
 _SLACK_S = 60.0
-_DAEMON_SILENT = 199  # an exit code that docker and podman do not have
-_DAEMON = "daemon"
-
-_PULL = """\
-import subprocess, sys, time
-pull_timeout, daemon_timeout, query_timeout, interval = map(float, sys.argv[1:5])
-silent_exit, query, pull = int(sys.argv[5]), sys.argv[6].split(), sys.argv[7:]
-runtime = pull[0]
-try:
-    process = subprocess.Popen(pull)
-except OSError as error:
-    sys.exit("%s: %s" % (runtime, error.strerror))
-begun = answered = time.monotonic()
-while process.poll() is None:
-    nothing = subprocess.DEVNULL
-    try:
-        subprocess.run([runtime] + query, stdin=nothing, stdout=nothing, stderr=nothing, timeout=query_timeout)
-        answered = time.monotonic()
-    except subprocess.TimeoutExpired:
-        pass
-    now = time.monotonic()
-    if now - answered > daemon_timeout or now - begun > pull_timeout:
-        process.kill()
-        if now - answered > daemon_timeout:
-            print("%s has not answered for %.0f s" % (runtime, now - answered), file=sys.stderr)
-            sys.exit(silent_exit)
-        sys.exit("not pulled within %.0f min" % (pull_timeout / 60))
-    try:
-        process.wait(interval)
-    except subprocess.TimeoutExpired:
-        pass
-sys.exit(process.returncode)
-"""
+_PULL = 'timeout -k 10 "$@" || { code=$?; [ $code != 124 ] || echo "not pulled within $1 s" >&2; exit $code; }'
 
 
 class DaemonSilent(CiTasksError):
@@ -73,61 +42,32 @@ def pull_images(
     """Pull `images`, and return how each pull ended. `note` is called with how it stands whenever that is known, `say`
     now and then. Raises DaemonSilent."""
     ended = threading.Event()
-    threading.Thread(target=_report, args=(host, spec, images, note, say, ended), daemon=True).start()
-    try:
-        answers = host.run_queries(
-            {image: pull_command(spec, image) for image in images}, PULL_TIMEOUT_S + DAEMON_TIMEOUT_S + _SLACK_S
-        )
-    finally:
-        ended.set()
-    for image, answer in answers.items():
-        if answer.code == _DAEMON_SILENT:
-            raise DaemonSilent(f"{answer.last_line}, while it was to pull {image}; is its daemon hung?")
-    return answers
+
+    def pull() -> Mapping[str, QueryAnswer]:
+        try:
+            commands = {image: pull_command(spec, image) for image in images}
+            return host.run_queries(commands, PULL_TIMEOUT_S + _SLACK_S)
+        finally:
+            ended.set()
+
+    pulling = Background(pull)
+    begun = answered = said = time.monotonic()
+    while not ended.wait(POLL_INTERVAL_S):
+        query = {"daemon": [spec.runtime, *DAEMON_QUERY]}
+        is_silent = host.run_queries(query, DAEMON_QUERY_TIMEOUT_S)["daemon"].timed_out
+        now = time.monotonic()
+        answered = answered if is_silent else now
+        silence = f"{spec.runtime} has not answered for {now - answered:.0f} s"
+        text = f"pulling {', '.join(images)} for {now - begun:.0f} s" + (f"; {silence}" if is_silent else "")
+        if now - answered > DAEMON_TIMEOUT_S:
+            raise DaemonSilent(f"{text}; is its daemon hung?")
+        note(text)
+        if now - said >= REPORT_INTERVAL_S:
+            say(text)
+            said = now
+    return pulling.result()
 
 
 def pull_command(spec: HostSpec, image: str) -> list[str]:
     full_name = qualified_image(image) if spec.runtime == "podman" else image
-    limits = (PULL_TIMEOUT_S, DAEMON_TIMEOUT_S, DAEMON_QUERY_TIMEOUT_S, POLL_INTERVAL_S)
-    pull = (spec.runtime, "pull", "--quiet", full_name)
-    return python_query(_PULL, *map(str, limits), str(_DAEMON_SILENT), " ".join(DAEMON_QUERY), *pull)
-
-
-def _report(
-    host: QueryRunner,
-    spec: HostSpec,
-    images: Sequence[str],
-    note: Callable[[str], None],
-    say: Say,
-    ended: threading.Event,
-) -> None:
-    begun = answered = said = time.monotonic()
-    was_silent = False
-    while not ended.wait(POLL_INTERVAL_S):
-        asked = time.monotonic()
-        try:
-            answer = host.run_queries({_DAEMON: [spec.runtime, *DAEMON_QUERY]}, DAEMON_QUERY_TIMEOUT_S)[_DAEMON]
-        except CiTasksError:
-            return  # whoever waits for the pull hears of it
-        if ended.is_set():
-            return
-        now = time.monotonic()
-        answered = answered if answer.timed_out else now
-        is_silent = answered < asked
-        if is_silent:
-            text = f"{spec.runtime} has not answered for {_roughly(now - answered)}; {_pulling(images)}"
-        else:
-            text = f"{_pulling(images)} for {_roughly(now - begun)}"
-        note(text)
-        if is_silent != was_silent or now - said >= REPORT_INTERVAL_S:
-            say(f"{spec.runtime} answers again; {text}" if was_silent and not is_silent else text)
-            said = now
-        was_silent = is_silent
-
-
-def _pulling(images: Sequence[str]) -> str:
-    return f"pulling {', '.join(images)}"
-
-
-def _roughly(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return ["sh", "-c", _PULL, "pull", f"{PULL_TIMEOUT_S:.0f}", spec.runtime, "pull", "--quiet", full_name]

@@ -1,6 +1,6 @@
 """Boxes as flows speak of them: connecting to one, and how a run there stands.
 
-This module is loaded before all else of a command: see ci_tasks.hosts.ssh_executor.
+This module is loaded before all else of a command: see ci_tasks.hosts.executor.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import host_cache, mux
-from ci_tasks.hosts.executor import RunState
 from ci_tasks.hosts.mux_client import MuxTransport
+from ci_tasks.hosts.prepared_row import RunState
 from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
 from ci_tasks.hosts.reconnecting import ReconnectingConnection
 from ci_tasks.hosts.remote_run import SENDING, WATCHING, RemoteRun

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.hosts.queries import LocalQueryRunner
+from ci_tasks.hosts.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_holders
+from ci_tasks.hosts.queries import QueryRunner
 from ci_tasks.planning.capacity import HostFacts
 
 QUERY_TIMEOUT_S = 20.0  # seconds; a hung driver or daemon must not hang the question
@@ -22,14 +23,8 @@ _WORKS = {
 _PYXIS = "--container-image"
 
 
-def facts(host: HostSpec, *, gpus: bool, container: bool, simulates: bool) -> HostFacts:
-    """What this machine offers as `host`; asks only for what is wanted, since a cold driver takes seconds to answer."""
-    answers = LocalQueryRunner(host.env).run_queries(programs(host, gpus=gpus, container=container), QUERY_TIMEOUT_S)
-    return parse_facts(host, answers, simulates=simulates)
-
-
-def programs(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, list[str]]:
-    """What to ask of `host`."""
+def fact_queries(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, list[str]]:
+    """What to ask of `host`; nothing that is not wanted, since a cold driver takes seconds to answer."""
     queries = {}
     if gpus and host.gpus is None:
         queries["gpus"] = _sinfo(host) if host.kind == "slurm" else nvidia_smi.QUERY_GPUS
@@ -41,14 +36,8 @@ def programs(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, list[s
 
 def parse_facts(host: HostSpec, answers: Mapping[str, QueryAnswer], *, simulates: bool) -> HostFacts:
     """The facts that the answers hold."""
-    count = _gpus_of_a_node if host.kind == "slurm" else _gpus
-    gpus, problem = (host.gpus, "") if host.gpus is not None else count(host, answers.get("gpus"))
-    return HostFacts(
-        gpus=gpus,
-        gpu_problem=problem,
-        container_problem=_container_problem(host.runtime, answers.get("container")),
-        simulates=simulates,
-    )
+    gpus, problem = _count_gpus(host, answers.get("gpus"))
+    return HostFacts(gpus, problem, _container_problem(host.runtime, answers.get("container")), simulates)
 
 
 def parse_gres(text: str, name: str = "gpu") -> int:
@@ -96,23 +85,20 @@ def _sinfo(host: HostSpec) -> list[str]:
     return ["sinfo", "--noheader", "--format=%G", *([f"--partition={host.partition}"] if host.partition else [])]
 
 
-def _gpus_of_a_node(host: HostSpec, answer: QueryAnswer | None) -> tuple[int, str]:
-    if answer is None:
-        return 0, ""
-    if answer.is_missing:
-        return 0, "no sinfo on PATH"
-    count = parse_gres(answer.out, host.gres or "gpu") if answer.code == 0 else 0
+def _count_gpus(host: HostSpec, answer: QueryAnswer | None) -> tuple[int, str]:
+    """How many GPUs a node has, or why none is known."""
+    if host.gpus is not None or answer is None:
+        return host.gpus or 0, ""
+    is_cluster = host.kind == "slurm"
+    if answer.is_missing or answer.code != 0:
+        missing = f"no {'sinfo' if is_cluster else 'nvidia-smi'} on PATH"
+        return 0, missing if answer.is_missing else answer.last_line
+    if not is_cluster:
+        count = len(nvidia_smi.parse_gpus(answer.out))
+        return count, "" if count else answer.last_line
+    count = parse_gres(answer.out, host.gres or "gpu")
     where = f"partition {host.partition}" if host.partition else "the cluster"
-    return count, "" if count else f"{where} has no {host.gres or 'gpu'}" if answer.code == 0 else answer.last_line
-
-
-def _gpus(_: HostSpec, answer: QueryAnswer | None) -> tuple[int, str]:
-    if answer is None:
-        return 0, ""
-    if answer.is_missing:
-        return 0, "no nvidia-smi on PATH"
-    count = len(nvidia_smi.parse_gpus(answer.out)) if answer.code == 0 else 0
-    return count, "" if count else answer.last_line
+    return count, "" if count else f"{where} has no {host.gres or 'gpu'}"
 
 
 def _container_problem(runtime: str, answer: QueryAnswer | None) -> str:
@@ -124,3 +110,18 @@ def _container_problem(runtime: str, answer: QueryAnswer | None) -> str:
     if answer.is_missing and "No such file" in answer.err:
         return f"{runtime} (no srun on PATH)" if runtime == "pyxis" else f"{runtime} (not on PATH)"
     return f"{runtime} ({answer.last_line})"
+
+
+def locked_gpus_and_images(
+    host: QueryRunner, spec: HostSpec, images: Sequence[str]
+) -> tuple[frozenset[int], frozenset[str]]:
+    """The GPUs that a process has locked on the host, our own rows included, and those of `images` that it has: a hint
+    for the placement, since the locks on the host decide. Simulated GPUs are not asked about."""
+    queries: dict[str, Sequence[str]] = {} if spec.simulate else {LOCKS_QUERY_NAME: LOCKS_QUERY}
+    if spec.runtime in ("docker", "podman"):
+        inspect = [spec.runtime, "image", "inspect", "--format", "{{.Id}}"]
+        queries.update({f"image {image}": [*inspect, image] for image in images})
+    answers = host.run_queries(queries, QUERY_TIMEOUT_S) if queries else {}
+    locked = lock_holders(answers) if LOCKS_QUERY_NAME in answers else ()
+    found = {name for name, answer in answers.items() if answer.code == 0}
+    return frozenset(locked), frozenset(image for image in images if f"image {image}" in found)

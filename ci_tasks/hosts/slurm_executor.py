@@ -14,25 +14,21 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.slurm.job_file import REJECTED, SCRIPT
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import requirements
-from ci_tasks.hosts.executor import PreparedRow, RunState
+from ci_tasks.hosts.executor import Executor
+from ci_tasks.hosts.prepared_row import PreparedRow, RunState
 from ci_tasks.hosts.remote_run import RemoteRun
-from ci_tasks.hosts.ssh_executor import SSHExecutor
 from ci_tasks.planning import sbatch
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.records import Plan
 
 
-class SlurmExecutor(SSHExecutor):
-    """See ci_tasks.hosts.executor.Executor."""
+class SlurmExecutor(Executor):
+    has_scheduler = True
 
     def __init__(self, spec: HostSpec) -> None:
         super().__init__(spec)
         self._reported: set[str] = set()
         self._time_limit: float | None = None  # minutes
-
-    @property
-    def has_scheduler(self) -> bool:
-        return True
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         """`gpus` of the result are those of one node: how many nodes have them free is Slurm's business."""
@@ -47,27 +43,32 @@ class SlurmExecutor(SSHExecutor):
         return facts
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
+        """The batch script lies beside the plan: what is shown is what runs."""
         plan = self._adapted(plan)
         super().write_plan(run, plan)
         resources = replace(sbatch.want(plan, self.spec, plan.nodes), limit=self._time_limit)
         text = sbatch.script(self.spec, resources)
         Path(run.path, SCRIPT).write_text(text, encoding="utf-8", newline="\n")
 
-    def start(self, row: PreparedRow) -> None:
-        super().start(replace(row, plan=self._adapted(row.plan)))
-
     def _adapted(self, plan: Plan) -> Plan:
         return sbatch.within_limit(sbatch.on_slurm(plan), self._time_limit, self.spec)
 
+    def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
+        return super()._remote_run(run, self._adapted(plan), directory)
+
+    def _prepare(self, remote_run: RemoteRun, has_checkout: bool) -> None:
+        super()._prepare(remote_run, has_checkout)
+        remote_run.sbatch_script = Path(remote_run.run.path, SCRIPT).read_text(encoding="utf-8")
+
     def poll(self, row: PreparedRow) -> RunState:
-        """A row has begun as soon as Slurm has it: from then on nobody of us is needed."""
-        state, remote_run = super().poll(row), self._remote_runs.get(row.run.path)
+        """A row has started as soon as Slurm has it: from then on it goes on without us."""
+        state, remote_run = super().poll(row), self._runs.get(row.run.path)
         has = remote_run is not None and remote_run.mirror is not None and remote_run.mirror.status.slurm is not None
-        return state if state.is_complete or state.aborted or has else replace(state, has_started=False)
+        return state if state.is_over or has else replace(state, has_started=False)
 
     def drain_messages(self) -> list[str]:
         """What the link says, and once for each reason that rows could not be submitted yet."""
-        lines, mirrors = super().drain_messages(), [remote_run.mirror for remote_run in self._remote_runs.values()]
+        lines, mirrors = super().drain_messages(), [remote_run.mirror for remote_run in self._runs.values()]
         waiting = [text for mirror in mirrors if mirror for text in mirror.status.waiting]
         reasons = Counter(text.rpartition(";")[0] for text in waiting if text.startswith(REJECTED))
         for why in set(reasons) - self._reported:
@@ -75,16 +76,3 @@ class SlurmExecutor(SSHExecutor):
             lines.append(f"{self.spec.name}: {why}; {many} will be offered again, with growing pauses")
         self._reported |= set(reasons)
         return lines
-
-    def _begin(self, remote_run: RemoteRun) -> None:
-        remote_run.sbatch_script = self._script(remote_run)
-        super()._begin(remote_run)
-
-    def _script(self, remote_run: RemoteRun) -> str:
-        """What is shown is what runs: the text beside the plan. Install steps have none yet."""
-        path = Path(remote_run.run.path, SCRIPT)
-        if not path.exists():
-            resources = sbatch.SlurmResources(remote_run.plan.timeout_minutes, limit=self._time_limit)
-            text = sbatch.script(self.spec, resources)
-            path.write_text(text, encoding="utf-8", newline="\n")
-        return path.read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from ci_tasks.agent.serving.messages import Cancel
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.hosts import local_runs
-from ci_tasks.hosts.executor import RunState, secrets_of
+from ci_tasks.hosts.prepared_row import RunState, secrets_of
 from ci_tasks.hosts.remote_run import RemoteRun, lock_mirror
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord

@@ -20,8 +20,8 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
 from ci_tasks.agent.serving import list_runs
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
-from ci_tasks.agent.setup_manifest import VENV, WORKSPACE
 from ci_tasks.config import Config
+from ci_tasks.hosts.install_steps import SETUP_PARTS, remove_setup
 from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.hosts.reconnecting import ReconnectingConnection
 from ci_tasks.results import store
@@ -51,8 +51,8 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         print("\n".join(describe_usage(LocalQueryRunner(), str(store.home()))))
         _close_kept(None)
         return cleaned
+    from ci_tasks.hosts.executor import OLD_DAYS
     from ci_tasks.hosts.remote_host import open_remote_host
-    from ci_tasks.hosts.ssh_executor import OLD_DAYS
 
     days = OLD_DAYS if days is None else days
     manager = open_remote_host(spec)
@@ -171,7 +171,7 @@ def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Seq
             _forget_empty(Path(info.batch_dir))
         elif not info.is_row:
             if info.batch not in in_use and (everything or info.state != "planned") and _has_venv(run):
-                yield f"{info.id}: its venv is removed", [*end_and_clean(run.path), *_remove_venv(run)]
+                yield f"{info.id}: its venv is removed", [*end_and_clean(run.path), *remove_setup(run.path)]
         elif info.kept and not everything:
             yield f"{info.id}: stays, it was kept for `shell`; --all removes what was kept", []
         elif info.state != "planned" and _has_left(run):
@@ -180,11 +180,7 @@ def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Seq
 
 
 def _has_venv(run: RunDir) -> bool:
-    return any(os.path.lexists(os.path.join(run.path, name)) for name in (VENV, WORKSPACE))
-
-
-def _remove_venv(run: RunDir) -> list[str]:
-    return remove_tree(os.path.join(run.path, VENV), None, "none", {})
+    return any(os.path.lexists(os.path.join(run.path, name)) for name in SETUP_PARTS)
 
 
 def _is_active(batch_dir: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ci_tasks.hosts.executor import PreparedRow
+from ci_tasks.hosts.executor import Executor
+from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.records import BLOCKED, CANCELLED, RunRecord
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run.execute import why_blocked
@@ -22,6 +23,7 @@ def start_detached(ready: PreparedBatch, view: ProgressView) -> list[RunRecord]:
     rows = [ready.planned_rows[position] for position in range(len(ready.rows))]
     problems = {position: why_blocked(row) for position, row in enumerate(rows) if row.missing}
     started: list[PreparedRow] = []
+    executor = ready.sessions[0].executor
     status, others = BLOCKED, "another row of the command could not begin"
     try:
         if not problems:
@@ -30,9 +32,9 @@ def start_detached(ready: PreparedBatch, view: ProgressView) -> list[RunRecord]:
         status, others = CANCELLED, "cancelled before all rows had begun"
     else:
         if not problems:
-            ready.sessions[0].executor.detach()
+            executor.detach()
             return []
-    _cancel_started(started, ready.interrupts, view)
+    _cancel_started(executor, started, ready.interrupts, view)
     return [record_not_started(row.run, status, problems.get(position, others)) for position, row in enumerate(rows)]
 
 
@@ -40,27 +42,29 @@ def _start_rows(
     rows: Sequence[PreparedRow], started: list[PreparedRow], ready: PreparedBatch, view: ProgressView
 ) -> dict[int, str]:
     """Begin every row, noting it in `started`. Returns why, of those that could not. Raises KeyboardInterrupt."""
+    executor = ready.sessions[0].executor
     for row in rows:
         ready.interrupts.check()
         started.append(row)
-        row.executor.start(row)
+        executor.start(row)
     while True:
         ready.interrupts.check()
-        states = [row.executor.poll(row) for row in rows]
+        states = [executor.poll(row) for row in rows]
         if all(state.has_started or state.aborted for state in states):
             return {position: state.aborted[1] for position, state in enumerate(states) if state.aborted}
-        view.update([running_row_progress(row.plan.row, row.run, 0.0, row.executor.poll(row).note) for row in rows])
-        rows[0].executor.wait(_POLL_SECONDS)
+        view.update([running_row_progress(row.plan.row, row.run, 0.0, executor.poll(row).note) for row in rows])
+        executor.wait(_POLL_SECONDS)
 
 
-def _cancel_started(started: Sequence[PreparedRow], interrupts: Interrupts, view: ProgressView) -> None:
+def _cancel_started(
+    executor: Executor, started: Sequence[PreparedRow], interrupts: Interrupts, view: ProgressView
+) -> None:
     """End what was begun, and wait until it has; a further ^C kills it, and one more leaves it."""
     view.print_message(f"cancelling the rows that have started ({len(started)})")
     for kill in (False, True, True):
         count = interrupts.count
-        for row in started:
-            row.executor.cancel([row], kill=kill)
+        executor.cancel(started, kill=kill)
         while interrupts.count == count:
-            if all(state.is_complete or state.aborted for state in (row.executor.poll(row) for row in started)):
+            if all(executor.poll(row).is_over for row in started):
                 return
-            started[0].executor.wait(_POLL_SECONDS)
+            executor.wait(_POLL_SECONDS)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.executor import PreparedRow, RunState
+from ci_tasks.hosts.prepared_row import PreparedRow, RunState
 from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Plan, RunRecord
 from ci_tasks.results.record import record_not_started, with_status
@@ -166,7 +166,7 @@ class LabelExecution:
         for execution in self.executions:
             if execution.is_running and execution.prepared is not None and execution.session is not None:
                 state = execution.session.executor.poll(execution.prepared)
-                if state.is_complete or state.aborted:
+                if state.is_over:
                     over.append((execution, state))
                 elif not state.has_started and not execution.is_moving and self._should_move(execution):
                     execution.is_moving = True
@@ -196,7 +196,7 @@ class LabelExecution:
                     record = record_not_started(prepared.run, *self._why_aborted(*state.aborted))
                 else:
                     record = self._with_mending(judge_run(prepared.run), prepared.run)
-                    prepared.executor.release(prepared)
+                    session.executor.release(prepared)
                 self._record_attempt(execution, session, record, prepared.run)
             if time.monotonic() > deadline:
                 break
@@ -281,13 +281,14 @@ class LabelExecution:
             if execution.is_waiting:
                 self._record_not_started(execution, CANCELLED, "cancelled before it began")
         if count == 1:
-            self.view.print_message(f"cancelling the running rows ({len(self._running())}); ^C again kills them")
+            running = sum(execution.is_running for execution in self.executions)
+            self.view.print_message(f"cancelling the running rows ({running}); ^C again kills them")
         self.end_running(kill=count > 1, leaves=True)
 
     def end_running(self, *, kill: bool, leaves: bool = False) -> None:
         """A person who `leaves` does not wait for a host whose link is down."""
         for session in self.sessions:
-            there = [prepared for prepared in self._running() if prepared.executor is session.executor]
+            there = self._running(session)
             if there:
                 session.executor.cancel(there, kill=kill or (leaves and not session.executor.is_up))
 
@@ -323,12 +324,9 @@ class LabelExecution:
         except OSError as error:
             self.view.print_message(f"{self.ready.batch.path}: {error.strerror}; --resume will not find {begun.row}")
 
-    def _running(self) -> list[PreparedRow]:
-        return [
-            execution.prepared
-            for execution in self.executions
-            if execution.is_running and execution.prepared is not None
-        ]
+    def _running(self, session: HostSession) -> list[PreparedRow]:
+        there = [execution for execution in self.executions if execution.is_running and execution.session is session]
+        return [execution.prepared for execution in there if execution.prepared is not None]
 
     # -- showing -----------------------------------------------------------------------------------------------------
 

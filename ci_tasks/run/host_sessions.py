@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import cached_property
 from types import TracebackType
@@ -19,13 +20,13 @@ from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.executor import CodeSnapshot, Executor, Say
+from ci_tasks.hosts.executor import Executor
+from ci_tasks.hosts.prepared_row import CodeSnapshot, Say
 from ci_tasks.planning.capacity import HostFacts, missing_resources
 from ci_tasks.planning.python_requirement import python_problem, requires_python
 from ci_tasks.workflow.model import Row
 
 if TYPE_CHECKING:
-    from ci_tasks.hosts.inventory import HostInventory
     from ci_tasks.planning.planner import SharedSetup
 
 _REFRESH_SECONDS = 20.0  # seconds between two looks at what others hold there
@@ -159,14 +160,12 @@ class HostSessions:
             self._refresh(session)
             self._pull(session)
             session.activity, session.holds_resources = "install steps", True
-            with session.executor.prepare_environments(
-                self._requirements.setups(session), self._message_sink(session), self._is_wanted
-            ) as why:
-                if why:
-                    raise CiTasksError(self._requirements.install_problem(why))
-                session.is_ready, session.activity = True, ""
-                while not self._over.wait(_REFRESH_SECONDS):
-                    self._refresh(session)
+            setups = self._requirements.setups(session)
+            if why := session.executor.run_install_steps(setups, self._message_sink(session), self._is_wanted):
+                raise CiTasksError(self._requirements.install_problem(why))
+            session.is_ready, session.activity = True, ""
+            while not self._over.wait(_REFRESH_SECONDS):
+                self._refresh(session)
         except KeyboardInterrupt:
             session.unusable_reason = "cancelled"
         except CiTasksError as problem:
@@ -215,11 +214,8 @@ class HostSessions:
         """What others hold there is a hint; a host that does not answer is heard of elsewhere."""
         if not session.executor.is_up:
             return
-        try:
-            inventory = query_inventory(session, list(self._requirements.images))
-        except CiTasksError:
-            return
-        session.locked_gpus, session.images = inventory.locked, inventory.images
+        with suppress(CiTasksError):
+            session.locked_gpus, session.images = query_inventory(session, list(self._requirements.images))
 
     def _message_sink(self, session: HostSession) -> Callable[[str], None]:
         return lambda text: self._messages.put(f"{session.name}: {text}")
@@ -249,15 +245,10 @@ def _python_on_path(executor: Executor) -> str:
     return answer.out.strip() if answer is not None and answer.code == 0 else ""
 
 
-def query_inventory(session: HostSession, images: Sequence[str]) -> HostInventory:
-    """How the host stands just now; a host with a scheduler of its own is not looked at."""
-    from ci_tasks.hosts import inventory as surveys
+def query_inventory(session: HostSession, images: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
+    """The GPUs that are locked just now, and the images that the host has; a host with a scheduler is not asked."""
+    from ci_tasks.hosts.requirements import locked_gpus_and_images
 
     if session.executor.has_scheduler:
-        return surveys.HostInventory()
-    queries: Mapping[str, Sequence[str]] = surveys.inventory_queries(session.spec, images)
-    return (
-        surveys.parse_inventory(session.executor.run_queries(queries, surveys.QUERY_TIMEOUT_S))
-        if queries
-        else surveys.HostInventory()
-    )
+        return frozenset(), frozenset()
+    return locked_gpus_and_images(session.executor, session.spec, images)

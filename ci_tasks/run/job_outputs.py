@@ -149,7 +149,7 @@ def _run_job(
     run = RunDir(str(workspace.parent / "run"))
     here = replace(event, workspace=str(workspace), sha=checkout.commit)
     row = replace(rows.rows(source.workflow, job, here, source.suite.describe)[0], gpus=0)  # it only finds rows
-    place = RunLocation("detect", run.path, str(workspace), checkout, python.find_python(""), str(workspace.parent), "")
+    place = RunLocation("detect", run.path, str(workspace), checkout, python.OWN, str(workspace.parent), "")
     plan = make_plan(source.workflow, job, row, _HERE, here, source.suite_overrides, place).plan
     local_runs.write_run_dir(run, replace(plan, client_seconds=0.0))
     code = local_runs.complete(run)

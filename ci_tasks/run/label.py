@@ -168,17 +168,17 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
     try:
         write_phase(ready.batch.path, "installing")
         ready.interrupts.allow()
-        with session.executor.prepare_environments(ready.setups(), view.print_message) as problem:
-            ready.interrupts.defer()
-            problem = ready.planner.install_problem(problem) if problem else None
-            if problem and ready.journal is None:
-                return _record_none_started(ready, BLOCKED, problem)
-            session.unusable_reason = problem or ""  # rows that an earlier command began go on
-            write_phase(ready.batch.path, "running")
-            if options.detach:
-                return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
-            with ready.interrupts.hangup_leaves():
-                return _results(run_rows(ready, options, view, expected_times))
+        problem = session.executor.run_install_steps(ready.setups(), view.print_message)
+        ready.interrupts.defer()
+        problem = ready.planner.install_problem(problem) if problem else None
+        if problem and ready.journal is None:
+            return _record_none_started(ready, BLOCKED, problem)
+        session.unusable_reason = problem or ""  # rows that an earlier command began go on
+        write_phase(ready.batch.path, "running")
+        if options.detach:
+            return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
+        with ready.interrupts.hangup_leaves():
+            return _results(run_rows(ready, options, view, expected_times))
     except KeyboardInterrupt:
         ready.interrupts.defer()
         if ready.journal:

@@ -12,7 +12,8 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
-from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
+from ci_tasks.hosts.executor import Executor, OpenExecutor
+from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV
 from ci_tasks.planning.planner import SharedSetup, check_row
 from ci_tasks.planning.steps import override_warnings
@@ -136,7 +137,7 @@ def _open_sessions(
     sessions: list[HostSession] = []
     for executor in executors:
         if sessions:
-            executor.reuse_snapshot(sessions[0].code)
+            executor.use_snapshot(sessions[0].code)
         overlays = source.given.overlays
         code = executor.snapshot(batch, source.path, rev=source.rev, base=request.base, overlays=overlays)
         session = HostSession(executor, code)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
 from ci_tasks.errors import UsageError
-from ci_tasks.hosts.executor import PreparedRow
+from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.results.clock import seconds_since_start
 from ci_tasks.results.read_record import load_record, read_run_record
 from ci_tasks.results.record import is_over
@@ -68,11 +68,11 @@ def _rejoin(execution: RowExecution, run: RunDir, begun: JournalEntry, sessions:
         raise UsageError(
             f"{execution.row.row} runs on {begun.host}, which --host does not name", hint=f"add {begun.host} to --host"
         )
-    execution.prepared, execution.session, execution.is_resumed = _prepared_row(execution, run, session), session, True
+    execution.prepared, execution.session, execution.is_resumed = _prepared_row(execution, run), session, True
     execution.started_at = time.monotonic() - (seconds_since_start(run) or 0.0)
     session.executor.reattach(execution.prepared)
 
 
-def _prepared_row(execution: RowExecution, run: RunDir, session: HostSession) -> PreparedRow:
+def _prepared_row(execution: RowExecution, run: RunDir) -> PreparedRow:
     """The attempt as it was planned."""
-    return PreparedRow(row=execution.row, plan=read_plan(run), run=run, setup=None, executor=session.executor)
+    return PreparedRow(row=execution.row, plan=read_plan(run), run=run, setup=None)

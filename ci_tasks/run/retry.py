@@ -18,9 +18,10 @@ from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_st
 from ci_tasks.checkout.git import Git
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError, printable, some
-from ci_tasks.hosts.executor import Executor, PreparedRow
+from ci_tasks.hosts.executor import Executor
 from ci_tasks.hosts.host_snapshot import RemoteSnapshot, start_host_snapshot
 from ci_tasks.hosts.open_executor import open_executor
+from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.planning.defined_tests import defines_tests
 from ci_tasks.planning.retry import failed_step, retry_plan
 from ci_tasks.records import BatchResult, Plan, RunRecord
@@ -56,15 +57,15 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
         try:
             code = executor.snapshot_for_retry(batch, source)
             new = batch.run_dir(1)
-            plan = _plan(before, code, batch.run_id(1), executor.run_directory(new), remote, run, events_of(run))
+            plan = _plan(before, code, batch.run_id(1), executor.paths(new).run, remote, run, events_of(run))
             os.makedirs(new.path)
             executor.write_plan(new, plan)
         except BaseException:
             shutil.rmtree(batch.path, ignore_errors=True)
             raise
         print(_headline(before, plan, code, events_of(run)), flush=True)
-        row = PreparedRow(_row(plan), plan, new, None, executor)
-        record = _run(row, events)
+        row = PreparedRow(_row(plan), plan, new, None)
+        record = _run(executor, row, events)
         kept = read_status_if_readable(new).kept is not None
         result = print_results([record], [new.log], batch.id)
         if kept:
@@ -173,9 +174,8 @@ def _row(plan: Plan) -> Row:
     )
 
 
-def _run(row: PreparedRow, events: EventStream | None) -> RunRecord:
+def _run(executor: Executor, row: PreparedRow, events: EventStream | None) -> RunRecord:
     """Start it, show its log, and judge it. ^C cancels it, a second one kills it."""
-    executor: Executor = row.executor
     interrupts, handled = Interrupts(), 0
     interrupts.defer()
     try:
@@ -183,7 +183,7 @@ def _run(row: PreparedRow, events: EventStream | None) -> RunRecord:
         with closing(EventView(view, events) if events else view) as view:
             executor.start(row)
             state = executor.poll(row)
-            while not (state.is_complete or state.aborted):
+            while not state.is_over:
                 if interrupts.count > handled:
                     handled = interrupts.count
                     executor.cancel([row], kill=handled > 1)

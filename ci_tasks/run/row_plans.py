@@ -12,7 +12,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
-from ci_tasks.hosts.executor import PreparedRow, Say
+from ci_tasks.hosts.prepared_row import PreparedRow, Say
 from ci_tasks.planning.capacity import other_hosts
 from ci_tasks.planning.defined_tests import defines_tests
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
@@ -68,7 +68,6 @@ class RowPlanner:
             plan=plan,
             run=run,
             setup=drafted.setup,
-            executor=executor,
             missing=session.missing_for(row),
             alternative_hosts=tuple(other_hosts(row, self.config.hosts, spec.name, self.simulates)),
         )
@@ -107,18 +106,18 @@ class RowPlanner:
     def _make_plan(self, row: Row, session: HostSession, number: int) -> RowPlan:
         executor, request = session.executor, self.request
         run: RunDir = self.batch.run_dir(number)
-        directory = executor.run_directory(run)
-        event = replace(self.job_rows.context, workspace=f"{directory}/workspace")
+        paths = executor.paths(run)
+        event = replace(self.job_rows.context, workspace=f"{paths.run}/workspace")
         place = RunLocation(
             id=self.batch.run_id(number),
-            run_dir=directory,
+            run_dir=paths.run,
             workspace=event.workspace,
             checkout=self.checkout(session),
             python=executor.find_python(self.python_version(row)),
-            environments=executor.environments_directory(),
-            store=executor.environment_store,
+            environments=paths.setups,
+            store=paths.environments,
             fresh=request.fresh_env,
-            lock_dir=executor.lock_dir,
+            lock_dir=paths.locks,
             starts_ray=self._starts_ray(row, session),
             keep=request.keep,
             image=request.image,

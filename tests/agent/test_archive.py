@@ -85,9 +85,3 @@ def test_every_python_at_hand_runs_a_job_and_the_adapter(run: Run, python: str) 
     assert (status.end, status.exit_code) == ("exit", 3)
     assert run.log() == b"adapted\n"
     assert not run.alive()
-
-
-def test_a_module_of_the_callers_does_not_stand_in_for_the_agents(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "agent").mkdir()
-    (tmp_path / "agent" / "__init__.py").write_text("raise SystemExit('the wrong agent')")
-    assert run.start("exit 0", PYTHONPATH=str(tmp_path)).ended().exit_code == 0

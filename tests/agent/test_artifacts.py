@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent import artifacts as collect
-from ci_tasks.agent import exit_gate, run_directory
+from ci_tasks.agent import run_directory
 from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.containers.run_containers import DockerClient, RunContainer
@@ -147,26 +147,6 @@ def test_whole_files_are_taken_up_to_the_limit_and_the_others_named(
     assert [(file.path[-1], file.bytes) for file in left_out(files).files] == [("b", 5), ("d", 1)]
 
 
-def test_no_more_than_so_many_files_and_so_many_names_of_left_out_ones(
-    daemon: Daemon, taken: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collect, "MAX_FILES", 2)
-    monkeypatch.setattr(exit_gate, "MAX_NAMED", 3)
-    daemon.gives(stream(*(entry(f"logs/{number}") for number in range(9))))
-    files = taken()
-    assert len(files) == 3
-    assert (len(left_out(files).files), left_out(files).more) == (3, 4)
-
-
-def test_a_name_that_cannot_be_made_keeps_no_other_from_coming(
-    daemon: Daemon, taken: Callable[..., dict[str, bytes]]
-) -> None:
-    daemon.gives(stream(entry("logs/" + "n" * 300), entry("logs/twice"), entry("logs/twice"), entry("logs/z")))
-    files = taken()
-    assert {f"{AT}/twice", f"{AT}/z"} < set(files)
-    assert set(_left(files).values()) == {"File name too long", "File exists"}
-
-
 def test_a_stream_that_breaks_off_leaves_no_half_of_a_file(
     daemon: Daemon, taken: Callable[..., dict[str, bytes]]
 ) -> None:
@@ -226,17 +206,6 @@ def test_only_what_changed_since_the_run_began_is_taken_from_the_host(
     (out / "up").symlink_to("/etc")
     os.mkfifo(out / "pipe")
     assert bare(out) == {"new", "sub/new\n2"}
-
-
-def test_one_file_and_a_link_as_a_path_of_the_host(bare: Callable[[Path], set[str]], tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "log").write_text("x")
-    (tmp_path / "latest").symlink_to(tmp_path / "real")
-    assert bare(tmp_path / "latest" / "log") == {""}
-
-
-def test_a_path_that_the_host_lacks_is_nothing(bare: Callable[[Path], set[str]], tmp_path: Path) -> None:
-    assert bare(tmp_path / "absent") == set()
 
 
 @pytest.mark.parametrize(("kind", "ray"), [("pyxis", "ray"), ("apptainer", "tmp/ray")])

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Dict, List, Literal, Optional, Tuple, Union  # noqa: UP035  # both spellings are read
 
 import pytest
@@ -115,14 +111,6 @@ def test_a_record_comes_back_equal_and_with_the_same_types(record: Everything) -
 def test_any_json_is_a_record_or_a_record_error(value: Any) -> None:
     try:
         decode(Everything, value, where="x.json")
-    except RecordError as error:
-        assert str(error).startswith("x.json: ")  # noqa: PT017
-
-
-@given(st.binary(max_size=40))
-def test_any_bytes_are_a_record_or_a_record_error(data: bytes) -> None:
-    try:
-        from_json(Everything, data, where="x.json")
     except RecordError as error:
         assert str(error).startswith("x.json: ")  # noqa: PT017
 
@@ -252,11 +240,6 @@ def test_a_text_that_would_take_much_more_memory_than_it_has_is_refused_unread(
         from_json(Point, kind(text), where="f.json")
 
 
-def test_a_number_that_takes_minutes_to_convert_is_refused() -> None:
-    with pytest.raises(RecordError, match=r"a number of 1000000 digits"):
-        from_json(Point, '{"x": ' + "9" * 1_000_000 + "}", where="f.json")
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1: "a"}, {"a": ...}, b"x", {1}], ids=repr)
 def test_what_json_has_not_is_not_written(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
@@ -276,17 +259,3 @@ def test_a_class_that_cannot_be_a_record_is_the_writers_error() -> None:
     for none in (Point, {"x": 1}, None):
         with pytest.raises(TypeError, match="no record"):
             encode(none)
-
-
-def test_a_lone_surrogate_of_a_path_survives_a_file(tmp_path: Path) -> None:
-    record = Everything(text="/data/\udcff")
-    (tmp_path / "f").write_text(to_json(record), encoding="utf-8", errors="backslashreplace")
-    assert from_json(Everything, (tmp_path / "f").read_bytes(), where="f") == record
-
-
-def test_it_needs_nothing_but_the_standard_library() -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import runpy; runpy.run_path({codec.__file__!r})"], check=False
-    )
-    assert done.returncode == 0
-    assert json.loads(to_json(Point(1))) == {"version": codec.VERSION, "x": 1, "y": 0}

@@ -109,11 +109,6 @@ def test_in_a_binary_file_nothing_moves(run: RunDir) -> None:
     assert masked(run)["model.bin"] == b"\0\1" + b"*" * len(SECRET) + b"\2end"
 
 
-def test_a_secret_at_the_edge_of_two_chunks_is_masked(run: RunDir) -> None:
-    put(run, "artifacts/large", b"." * ((1 << 20) - 5) + SECRET.encode() + b"!")
-    assert masked(run)["large"].strip(b".") == b"***!"
-
-
 def test_links_and_devices_do_not_pass(run: RunDir, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text(SECRET)
     put(run, "artifacts/deep/file", b"x")
@@ -122,24 +117,6 @@ def test_links_and_devices_do_not_pass(run: RunDir, tmp_path: Path) -> None:
     os.mkfifo(Path(run.artifacts, "pipe"))
     assert list(masked(run)) == ["deep/file"]
     assert (tmp_path / "outside").read_text() == SECRET
-
-
-def test_a_link_in_the_place_of_the_artifacts_is_replaced(run: RunDir, tmp_path: Path) -> None:
-    os.rmdir(run.artifacts)
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "file").write_text(SECRET)
-    os.symlink(tmp_path / "outside", run.artifacts)
-    assert mask_run(run, [SECRET]) == ""
-    assert not os.path.lexists(run.artifacts)
-    assert (tmp_path / "outside" / "file").read_text() == SECRET
-
-
-def test_a_link_in_the_place_of_the_run_is_not_followed(run: RunDir, tmp_path: Path) -> None:
-    put(run, "events.jsonl", SECRET.encode())
-    os.symlink(run.path, tmp_path / "link")
-    with pytest.raises(OSError, match="is a link"):
-        mask_run(RunDir(str(tmp_path / "link")), [SECRET])
-    assert Path(run.events).read_text() == SECRET
 
 
 def test_what_cannot_be_read_stays_behind_and_is_named(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,14 +164,3 @@ def test_without_secrets_nothing_is_touched(run: RunDir) -> None:
 def test_a_records_texts_are_masked_and_its_numbers_stay() -> None:
     status = Status("running", pid=7, waiting=('python train.py --key "correct-horse"',))
     assert masked_record(status, [SECRET]) == Status("running", pid=7, waiting=('python train.py --key "***"',))
-
-
-@pytest.mark.parametrize("secret", ["1234567", "state", "version", "running"])
-def test_numbers_keys_and_states_of_a_record_stay(secret: str) -> None:
-    status = Status("running", pid=1234567, error=f"it is {secret}")
-    masked = masked_record(status, [secret])
-    assert (masked.state, masked.pid) == ("running", 1234567)
-
-
-def test_a_number_that_is_a_secret_is_masked_in_texts() -> None:
-    assert masked_record(Status("running", pid=1234567, error="no 1234567"), ["1234567"]).error == "no ***"

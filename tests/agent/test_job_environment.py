@@ -86,41 +86,6 @@ def _argv(pid: str) -> bytes:
         return b""
 
 
-def test_a_secret_in_two_writes_is_masked_and_a_short_value_is_not(run: Run) -> None:
-    run.plan["secrets"] = ["TOKEN", "SHORT"]
-    run.start(
-        'printf %s "${TOKEN:0:7}"; sleep 0.2; printf \'%s\\n\' "${TOKEN:7}"; echo $SHORT', TOKEN=SECRET, SHORT="abc"
-    ).ended()
-    assert run.log() == b"ci-tasks: SHORT is too short or too common a word to be masked\n***\nabc\n"
-
-
-PASSED = [
-    ("PATH", True),
-    ("LC_TIME", True),
-    ("UV_CACHE_DIR", True),
-    ("XDG_RUNTIME_DIR", True),
-    ("all_proxy", True),
-    ("ALL_PROXY", True),
-    ("PATHS", False),
-    ("path", False),
-    ("PYTHONHOME", False),
-    ("NCCL_DEBUG", False),
-    ("CI_TASKS_HOME", False),
-]
-
-
-@pytest.mark.parametrize(("name", "expected"), PASSED, ids=[name for name, _ in PASSED])
-def test_a_variable_is_passed_on_by_its_name(name: str, expected: bool) -> None:
-    assert environment.passed(name) is expected
-
-
-def test_absent_secrets_and_host_environment_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EMPTY", "")
-    assert environment.secret_values(Plan()) == []
-    assert environment.secret_values(Plan(secrets=("EMPTY", "ABSENT"))) == []
-    assert environment.job_environment(Plan(), "/run")["CI_TASKS_RUN_DIR"] == "/run"
-
-
 def test_secrets_that_would_blank_out_the_log_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"SHORT": "abc", "WORD": "main", "YEAR": "2026", "TOKEN": "hf_0123456789", "EMPTY": ""}.items():
         monkeypatch.setenv(name, value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from pathlib import Path
 
 from ci_tasks.agent.log_file import RunLog
@@ -30,8 +29,3 @@ def test_an_error_is_kept_and_ends_the_writing_only(tmp_path: Path) -> None:
     log.close()
     assert log.error == "the log could not be written: No space left on device"
     assert (log.bytes, log.sha256) == (0, hashlib.sha256(b"").hexdigest())
-
-
-def test_only_its_owner_reads_it(tmp_path: Path) -> None:
-    RunLog(str(tmp_path / "log"), []).close()
-    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o600

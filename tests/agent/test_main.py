@@ -107,26 +107,6 @@ def test_what_cannot_begin_says_why_and_leaves_no_job(run: Run, spoil: Callable[
     assert not run.alive()
 
 
-def test_a_run_that_cannot_be_put_on_record_does_not_begin(run: Run) -> None:
-    """Its caller would be told that it did not start, while the job runs."""
-    if os.geteuid() == 0:
-        name = run.path.parent / "no directory"  # root may write anywhere, but not into what is not there
-    else:
-        name = run.path
-        run.write('touch "$CI_TASKS_RUN_DIR/ran"')
-        os.chmod(run.path, 0o500)
-    done = run.call("start", str(name))
-    assert done.returncode == 1
-    assert done.stderr
-    assert not run.has("ran")
-
-
-def test_cancel_before_any_start_does_nothing(run: Run) -> None:
-    run.write("exit 0")
-    run.cancel()
-    assert not run.has("status.json")
-
-
 def test_cancel_never_signals_a_group_whose_number_belongs_to_somebody_else(run: Run) -> None:
     """An agent that died long ago left a number behind; meanwhile it is another program's."""
     stranger = subprocess.Popen(["sleep", "300"], start_new_session=True)
@@ -147,9 +127,3 @@ def test_other_words_are_a_usage_error(run: Run, args: list[str]) -> None:
     done = run.call(*args)
     assert done.returncode == 2
     assert b"usage: {start" in done.stderr
-
-
-def test_the_adapter_is_reached_with_the_words_behind_the_dashes(run: Run) -> None:
-    run.write("exit 0", container={"runtime": "none"})
-    done = run.call("docker", str(run.path), "--", "run", "img", "sh", "-c", "echo $((6*7)); exit 5")
-    assert (done.returncode, done.stdout) == (5, b"42\n")

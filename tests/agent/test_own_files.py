@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent import codec, liveness, processes
-from ci_tasks.agent.cleanup.cancel import cancel
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.serving import watch
 from ci_tasks.hosts import local_runs
@@ -54,15 +53,6 @@ def test_a_job_does_not_change_how_its_run_ended(run: Run, until: Until, forge: 
         assert deviation.here == f"changed: {name}"
 
 
-def test_a_job_that_writes_what_it_may_has_changed_nothing(run: Run) -> None:
-    script = (
-        'for i in 1 2 3; do echo "{\\"t\\": $i, \\"event\\": \\"step\\"}" >> "$CI_TASKS_RUN_DIR/events.jsonl"; done'
-    )
-    status = run.start(f"{script}; touch $CI_TASKS_RUN_DIR/artifacts; kill -9 $$").ended()
-    assert (status.exit_code, status.changed) == (137, ())
-    assert len(run.events("step")) == 3
-
-
 def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Until) -> None:
     """The agent is held still, so that it cannot write its status meanwhile."""
     run.start(
@@ -85,14 +75,6 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     until(lambda: local_runs.has_ended(run.paths))
     watched.poll(sent.append)
     assert watched.over and b'"exit_code": 4' in bytes(sent[-1])
-
-
-@pytest.mark.parametrize("forge", [f"echo '{PASSED}' > status.json", "echo garbage > status.json"])
-def test_a_cancel_reaches_the_agent_although_the_status_names_another(run: Run, until: Until, forge: str) -> None:
-    run.start(f'cd "$CI_TASKS_RUN_DIR"; {forge}; touch ready; exec sleep 300')
-    until(lambda: run.has("ready"))
-    run.cancel()
-    assert run.ended().end == "cancelled"
 
 
 # -- an agent that is killed -----------------------------------------------------------------------------------------
@@ -123,24 +105,6 @@ def test_a_run_from_before_a_restart_is_lost_and_says_so(run: Run) -> None:
     Path(run.paths.status).write_text(json.dumps(status))
     reason = "the host restarted before the job ended (last heartbeat 2023-11-14 22:13:20 UTC)"
     assert (load_record(run.paths).status, load_record(run.paths).reason) == ("lost", reason)
-
-
-def test_a_killed_agent_whose_status_is_garbage_leaves_a_lost_run(run: Run, until: Until) -> None:
-    run.start(
-        'cd "$CI_TASKS_RUN_DIR"; until [ -e go ]; do sleep 0.01; done; echo garbage > status.json\n'
-        "touch ready; exec sleep 300"
-    )
-    until(lambda: run.status().group)
-    agent = run.status().pid or 0
-    os.kill(agent, signal.SIGSTOP)
-    (run.path / "go").touch()
-    until(lambda: run.has("ready"))
-    os.kill(agent, signal.SIGKILL)
-    until(lambda: local_runs.has_ended(run.paths))
-    cancel(run.paths.path)
-    assert not run.alive()
-    record = judge_run(run.paths)
-    assert (record.status, "its status could not be read" in record.reason) == ("lost", True)
 
 
 def test_the_lock_of_an_agent_is_not_inherited_by_its_job(run: Run, until: Until) -> None:

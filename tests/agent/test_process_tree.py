@@ -81,13 +81,6 @@ def test_no_process_outlives_the_run(run: Run, until: Until, escape: str) -> Non
     assert [event.killed or 0 for event in run.events("killed")] > [0]
 
 
-def test_nor_does_it_outlive_a_cancelled_run(run: Run, until: Until) -> None:
-    _start(run, until, ESCAPES["a daemon of such a session"], "exec sleep 300")
-    assert _is_held(run.path / "held")
-    run.cancel()
-    assert (run.ended().end, _is_held(run.path / "held")) == ("cancelled", False)
-
-
 def test_what_a_long_job_orphans_is_reaped_and_its_own_exit_code_is_not_taken(run: Run, until: Until) -> None:
     run.start(
         'for n in {1..20}; do (setsid bash -c "exit 7" &); done\n'

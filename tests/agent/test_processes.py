@@ -48,16 +48,6 @@ def test_another_process_or_boot_is_not_alive(change: dict[str, Any]) -> None:
     assert not processes.alive(Status("running", **{**processes.identity()._asdict(), **change}))
 
 
-def test_nothing_is_alive_of_a_run_that_never_started() -> None:
-    assert not processes.alive(Status())
-
-
-def test_a_zombie_is_gone(spawn: Spawn, until: Callable[..., Any]) -> None:
-    child = spawn("true")
-    until(lambda: processes.start_time(child.pid) is None)
-    assert child.returncode is None
-
-
 def test_a_name_with_spaces_and_brackets_does_not_hide_the_start_time(tmp_path: Path, spawn: Spawn) -> None:
     program = tmp_path / "a) S 1 (b"
     os.symlink("/bin/sleep", program)
@@ -76,10 +66,6 @@ def test_processes_of_a_run_are_those_with_exactly_its_mark_and_those_of_its_gro
     assert set(processes.of_run(str(process), unmarked.pid)) == {marked.pid, unmarked.pid}
 
 
-def test_the_one_who_asks_is_not_among_them(tmp_path: Path) -> None:
-    assert os.getpid() not in processes.of_run(str(tmp_path), os.getpgid(0))
-
-
 def test_ending_asks_first_and_kills_what_stays(tmp_path: Path, spawn: Spawn, until: Callable[..., Any]) -> None:
     loop = "while :; do sleep 0.02; done"
     spawn("bash", "-c", f"trap 'echo > {tmp_path}/asked; exit' TERM; echo > {tmp_path}/polite; {loop}", mark=tmp_path)
@@ -88,12 +74,6 @@ def test_ending_asks_first_and_kills_what_stays(tmp_path: Path, spawn: Spawn, un
     assert processes.stop_all(str(tmp_path), None, 0.5) >= 1
     assert (tmp_path / "asked").exists()
     assert not processes.of_run(str(tmp_path), None)
-
-
-def test_ending_does_not_wait_for_what_is_gone(tmp_path: Path, spawn: Spawn, until: Callable[..., Any]) -> None:
-    spawn(mark=tmp_path)
-    until(lambda: processes.of_run(str(tmp_path), None))  # a new process has no environment for a moment
-    assert processes.stop_all(str(tmp_path), None, 600) == 0
 
 
 def test_a_group_without_any_marked_process_is_nobodys_that_we_know(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -39,11 +38,6 @@ def test_a_plan_and_a_status_come_back_as_they_were_written(run: RunDir) -> None
     assert (read_plan(run), read_status(run)) == (PLAN, STATUS)
 
 
-def test_the_script_stands_in_run_sh_alone(run: RunDir) -> None:
-    write_record(run.plan, Plan(script="echo hello"))
-    assert "hello" not in Path(run.plan).read_text()
-
-
 def test_a_run_without_files_is_planned_and_on_this_machine(run: RunDir) -> None:
     assert (read_plan(run), read_status(run), read_remote(run)) == (Plan(), Status(), None)
     assert not Status().exists
@@ -76,14 +70,4 @@ def test_a_record_of_any_size_is_not_read(run: RunDir) -> None:
 def test_an_event_is_one_line_whatever_its_names_hold() -> None:
     event = Event(1.0, "step", name="a\nb\u2028c\x85d\udcff")
     assert event.line().count("\n") == 1 and event.line().isascii()
-    assert read_events(event.line() + '{"t": 2, "event": "made up"}\n{"t"\n' + event.line()) == [event, event]
-
-
-def test_what_a_shell_writes_is_an_event() -> None:
-    assert read_events('{"t": 3.25, "event": "step", "name": "Install"}\n') == [Event(3.25, "step", name="Install")]
-
-
-def test_a_status_names_its_version_and_all_of_its_keys(run: RunDir) -> None:
-    write_record(run.status, Status("running"))
-    written = json.loads(Path(run.status).read_text())
-    assert written["version"] == "1.0" and written["waiting"] == [] and written["end"] is None
+    assert read_events(event.line() + '{"t": 1e99, "event": "step"}\n{"t"\n' + event.line()) == [event, event]

@@ -1,23 +1,23 @@
-"""This machine as a host: every row runs the tree that the command began with, whatever jobs do to the clone."""
+"""This machine as a host: every row runs the tree that the command began with, whatever jobs do to the clone; install
+steps run once."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.agent.setup_manifest import check_setup
+from ci_tasks.agent import processes
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import CheckoutError
-from ci_tasks.hosts import local_runs, python
-from ci_tasks.hosts.executor import PreparedRow
-from ci_tasks.hosts.local_executor import LocalExecutor
+from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
+from ci_tasks.hosts.prepared_row import PreparedRow
+from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, Plan
 from ci_tasks.results.store import Batch
 
@@ -28,8 +28,40 @@ def git(directory: Path, *args: str) -> str:
     return done.stdout.strip()
 
 
+class Local:
+    """An executor with the snapshot of an edited checkout, and what it says."""
+
+    def __init__(self, path: Path) -> None:
+        self.batch, self.source, self.messages = Batch("b", path / "runs/b"), path / "checkout", list[str]()
+        self.open()
+
+    def open(self) -> None:
+        """As another command that goes on with the batch."""
+        self.executor = LocalExecutor(HostSpec("local", runtime="none"))
+        self.code = self.executor.snapshot(self.batch, self.source)
+
+    def start(self, name: str, script: str, **more: Any) -> PreparedRow:
+        run = RunDir(str(self.batch.path / name))
+        plan = Plan(id=name, script=script, workspace=run.workspace, **more)
+        row = PreparedRow(cast(Any, None), plan, run, None, secrets={"TOKEN": "for it alone"})
+        self.executor.write_plan(run, plan)
+        self.executor.start(row)
+        return row
+
+    def wait(self, row: PreparedRow) -> None:
+        while not self.executor.poll(row).is_over:
+            self.executor.wait(0.01)
+
+    def install(self, steps: str, wanted: bool = True) -> str | None:
+        directory = f"{self.executor.paths(RunDir(str(self.batch.path / '01'))).setups}/key"
+        script = f'cd "$CI_TASKS_RUN_DIR" || exit; {steps}\n'
+        setup = SharedSetup(directory, f"{directory}/workspace", script)
+        return self.executor.run_install_steps([setup], self.messages.append, lambda: wanted)
+
+
 @pytest.fixture
-def batch(tmp_path: Path) -> Batch:
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
     source = tmp_path / "checkout"
     source.mkdir()
     git(source, "init", "-q")
@@ -38,7 +70,9 @@ def batch(tmp_path: Path) -> Batch:
     git(source, "commit", "-q", "-m", "first")
     git(source, "update-ref", "refs/remotes/origin/main", "HEAD")
     (source / "test.py").write_text("honest, and edited\n")
-    return Batch("batch", tmp_path / "batch")
+    made = Local(tmp_path)
+    yield made
+    made.executor.close()
 
 
 def _commit(clone: Path) -> None:
@@ -59,95 +93,90 @@ def _configure(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("forgery", [_commit, _edit, _configure], ids=lambda forgery: forgery.__name__.strip("_"))
-def test_what_a_job_does_to_the_clone_reaches_no_other_row(
-    batch: Batch, tmp_path: Path, forgery: Callable[[Path], None]
-) -> None:
-    code = LocalExecutor(HostSpec(name="local", kind="local")).snapshot(
-        batch, tmp_path / "checkout", rev=None, base=None
-    )
-    forgery(batch.source)
-    code.check_out(str(tmp_path / "row"))
-    assert sorted(os.listdir(tmp_path / "row")) == [".git", "test.py"]
-    assert (tmp_path / "row/test.py").read_text() == "honest, and edited\n"
-    assert git(tmp_path / "row", "rev-parse", "HEAD^", "origin/main").split() == [code.checkout.head] * 2
+def test_what_a_job_does_to_the_clone_reaches_no_other_row(local: Local, forgery: Callable[[Path], None]) -> None:
+    forgery(local.batch.source)
+    row = local.start("01", 'cd "$CI_TASKS_RUN_DIR/workspace" && ls && cat test.py && git rev-parse HEAD^ origin/main')
+    local.wait(row)
+    assert Path(row.run.log).read_text().splitlines() == [
+        "test.py",
+        "honest, and edited",
+        *[local.code.checkout.head] * 2,
+    ]
 
 
-def test_an_object_that_a_job_rewrote_is_an_error_that_names_the_file(batch: Batch, tmp_path: Path) -> None:
-    code = LocalExecutor(HostSpec(name="local", kind="local")).snapshot(
-        batch, tmp_path / "checkout", rev=None, base=None
-    )
-    blob = git(batch.source, "rev-parse", "HEAD:test.py")
-    path = batch.source / ".git/objects" / blob[:2] / blob[2:]
+def test_an_object_that_a_job_rewrote_blocks_the_row_and_is_named(local: Local) -> None:
+    blob = git(local.batch.source, "rev-parse", "HEAD:test.py")
+    path = local.batch.source / ".git/objects" / blob[:2] / blob[2:]
     path.chmod(0o644)
     path.write_bytes(zlib.compress(b"blob 7\0forged\n"))
-    with pytest.raises(CheckoutError, match=r"is not its tree: .*(test\.py|missing or damaged)"):
-        code.check_out(str(tmp_path / "row"))
-
-
-def test_a_row_does_not_start_in_a_venv_that_an_earlier_row_has_changed(tmp_path: Path) -> None:
-    (tmp_path / "setup/venv").mkdir(parents=True)
-    (tmp_path / "setup/venv/module.py").write_text("honest\n")
-    check_setup(str(tmp_path / "setup"))
-    (tmp_path / "setup/venv/module.py").write_text("forged\n")
-    executor = LocalExecutor(HostSpec(name="local", kind="local"))
-    plan, run = Plan(id="b.01", setup=str(tmp_path / "setup")), RunDir(str(tmp_path / "run"))
-    row = PreparedRow(row=cast(Any, None), plan=plan, run=run, setup=None, executor=executor)
-    executor.start(row)
-    executor.close()
-    status, why = executor.poll(row).aborted or ("", "")
+    status, why = local.executor.poll(local.start("01", "true")).aborted or ("", "")
     assert status == BLOCKED
-    assert "what the install steps made is not as they left it: 1 file differs (venv/module.py);" in why
+    assert "is not its tree" in why
 
 
-def test_interpreters_are_looked_for_once_a_command_and_not_once_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = iter(["3.10.1", "3.11.2", "3.10.3"])
-    monkeypatch.setattr(python, "find_python", lambda spec: (f"/usr/bin/python{spec}", next(versions)))
-    executor = LocalExecutor(HostSpec(name="local", kind="local"))
-    found = [executor.find_python(spec)[1] for spec in ("3.10", "3.11", "3.10")]
-    assert found == ["3.10.1", "3.11.2", "3.10.1"]
-
-
-def test_a_row_runs_from_its_start_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
-    executor = LocalExecutor(HostSpec(name="local", kind="local"))
-    rows = []
-    for name in ("01", "02"):
-        script = "until [ -e go ]; do sleep 0.02; done; echo $TOKEN; exit 3"
-        plan = Plan(id=name, script=script, keeps_workspace=True, secrets=("TOKEN",))
-        run = RunDir(str(tmp_path / "runs/batch" / name))
-        rows.append(PreparedRow(cast(Any, None), plan, run, None, executor, secrets={"TOKEN": "for it alone"}))
-        executor.write_plan(run, plan)
-        executor.start(rows[-1])
-    try:
-        for row in rows:
-            while not Path(row.run.log).exists():
-                executor.wait(0.01)
-            assert not executor.poll(row).is_complete
-            Path(row.run.path, "go").touch()
-        for row in rows:
-            while not executor.poll(row).is_complete:
-                executor.wait(0.01)
-    finally:
-        executor.close()
-    assert [local_runs.read_run_status(row.run).exit_code for row in rows] == [3, 3]
+def test_rows_run_beside_each_other_from_start_to_end_with_their_secrets_masked(local: Local) -> None:
+    script = "until [ -e go ]; do sleep 0.02; done; echo $TOKEN; exit 3"
+    rows = [local.start(name, script, secrets=("TOKEN",)) for name in ("01", "02")]
+    for row in rows:
+        while not Path(row.run.log).exists():
+            local.executor.wait(0.01)
+        assert not local.executor.poll(row).is_over
+        Path(row.run.path, "go").touch()
+    for row in rows:
+        local.wait(row)
+    assert [read_status(row.run).exit_code for row in rows] == [3, 3]
     assert [Path(row.run.log).read_text() for row in rows] == ["***\n"] * 2
 
 
-def test_a_row_that_is_cancelled_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
-    executor = LocalExecutor(HostSpec(name="local", kind="local"))
-    plan = Plan(id="01", script="trap '' TERM; while :; do sleep 0.1; done", keeps_workspace=True, grace_seconds=60)
-    run = RunDir(str(tmp_path / "runs/batch/01"))
-    row = PreparedRow(cast(Any, None), plan, run, None, executor)
-    executor.write_plan(run, plan)
-    executor.start(row)
-    try:
-        while not local_runs.read_run_status(run).exists:
-            executor.wait(0.01)
-        for kill in (False, True, True):
-            executor.cancel([row], kill=kill)
-        while not executor.poll(row).is_complete:
-            executor.wait(0.01)
-    finally:
-        executor.close()
-    assert local_runs.read_run_status(run).end == "cancelled"
+def test_a_row_that_is_cancelled_ends(local: Local) -> None:
+    row = local.start("01", "trap '' TERM; while :; do sleep 0.1; done", grace_seconds=60)
+    while not read_status(row.run).exists:
+        local.executor.wait(0.01)
+    for kill in (False, True, True):
+        local.executor.cancel([row], kill=kill)
+    local.wait(row)
+    assert read_status(row.run).end == "cancelled"
+
+
+INSTALL = "cat workspace/test.py >> installed; mkdir venv; echo ci-tasks: stored; echo pip"
+
+
+def test_install_steps_see_the_checkout_run_once_and_leave_log_and_plan(local: Local) -> None:
+    assert local.install(INSTALL) is None
+    directory = local.batch.path / "environments/key"
+    assert local.messages[0] == f"install steps: running, log {directory}/log"
+    assert local.messages[1] == "stored"
+    assert local.messages[-1].startswith("install steps: done in ")
+    local.open()  # without a close: that command was killed
+    assert local.install(INSTALL) is None
+    assert (directory / "installed").read_text() == "honest, and edited\n"
+    local.executor.close()
+    assert (directory / "log").exists() and (directory / "plan.json").exists()
+    assert not (directory / "workspace").exists() and not (directory / "venv").exists()
+
+
+def test_steps_that_fail_are_a_problem_with_the_line_that_says_why_and_run_again(local: Local) -> None:
+    problem = local.install("echo no such wheel; exit 3")
+    log = f"{local.batch.path}/environments/key/log"
+    assert problem == f"the install steps ended with 3: no such wheel (log {log})"
+    local.open()
+    assert local.install(INSTALL) is None
+
+
+def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        local.install("sleep 300", wanted=False)
+    assert not processes.of_run(f"{local.batch.path}/environments/key", None)
+
+
+def test_interpreters_are_looked_for_once_a_command(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["3.6.1 /usr/bin/python3.6\n"])
+    monkeypatch.setattr(local.executor, "run_queries", lambda *_: {"python": QueryAnswer(0, next(answers))})
+    assert [local.executor.find_python("3.6") for _ in range(2)] == [("/usr/bin/python3.6", "3.6.1")] * 2
+
+
+def test_a_snapshot_of_another_host_of_the_command_is_used_again(local: Local) -> None:
+    other = LocalExecutor(HostSpec("sim", runtime="none"))
+    other.use_snapshot(local.code)
+    assert other.snapshot(local.batch, local.source) is local.code
+    assert isinstance(local.code, LocalSnapshot)

@@ -62,27 +62,19 @@ def test_a_pull_that_ends_by_itself_ends_as_docker_says(pull: Pull) -> None:
     assert pull.ends_with('[ "$1" = ps ] && exit 0; echo manifest unknown >&2; exit 1') == (1, "manifest unknown")
 
 
-def test_a_host_without_docker_says_so(pull: Pull) -> None:
-    pull.patch.setenv("PATH", str(pull.program.parent))
-    os.symlink("/usr/bin/env", pull.program.with_name("env"))
-    (pull.program.with_name("python3")).symlink_to(os.path.realpath("/proc/self/exe"))
-    answer = pull_images(LocalQueryRunner(), DOCKER, ["x:1"], pull.notes.append, pull.messages.append)["x:1"]
-    assert answer.last_line == "docker: No such file or directory"
-
-
 def test_a_long_pull_is_said_to_go_on_and_ends_in_time(pull: Pull) -> None:
     pull.patch.setattr(module, "PULL_TIMEOUT_S", 2.0)
-    assert pull.ends_with('[ "$1" = ps ] || exec sleep 600') == (1, "not pulled within 0 min")
+    assert pull.ends_with('[ "$1" = ps ] || exec sleep 600') == (124, "not pulled within 2 s")
     assert pull.messages
     assert all(message.startswith("pulling x:1 for ") for message in pull.messages)
 
 
 def test_a_daemon_that_answers_nothing_is_named_and_given_up(pull: Pull) -> None:
-    pull.patch.setattr(module, "DAEMON_TIMEOUT_S", 2.0)
-    with pytest.raises(DaemonSilent, match=r"docker has not answered for \d+ s, while it was to pull x:1"):
+    pull.patch.setattr(module, "DAEMON_TIMEOUT_S", 1.5)
+    pull.patch.setattr(module, "PULL_TIMEOUT_S", 4.0)
+    with pytest.raises(DaemonSilent, match=r"pulling x:1 for \d+ s; docker has not answered for \d+ s"):
         pull.ends_with("exec sleep 600")
-    assert pull.messages[0].startswith("docker has not answered for ")
-    assert pull.messages[0].endswith("; pulling x:1")
+    assert "; docker has not answered for " in pull.messages[0]
 
 
 def test_a_daemon_that_answers_again_is_given_its_time(pull: Pull, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import requirements
+from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.planning.capacity import HostFacts
 
 GPU = "{0}, GPU-{0}a9a5e0c-0000-1111-2222-333344445555, NVIDIA H200, 580.1, 4, 143771\n"
@@ -35,6 +36,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     return make
 
 
+def facts(host: HostSpec, *, gpus: bool, container: bool, simulates: bool) -> HostFacts:
+    queries = requirements.fact_queries(host, gpus=gpus, container=container)
+    answers = LocalQueryRunner().run_queries(queries, requirements.QUERY_TIMEOUT_S)
+    return requirements.parse_facts(host, answers, simulates=simulates)
+
+
 @pytest.mark.parametrize(
     ("says", "code", "counted"),
     [
@@ -54,9 +61,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 )
 def test_gpus_of_this_machine(program: Program, says: str, code: int, counted: tuple[int, str] | None) -> None:
     program("nvidia-smi", " ".join(nvidia_smi.QUERY_GPUS[1:]), says, code)
-    facts = requirements.facts(HostSpec("local"), gpus=True, container=False, simulates=True)
+    found = facts(HostSpec("local"), gpus=True, container=False, simulates=True)
     expected = counted or (0, "Unable to determine the device handle for GPU1: Unknown Error")
-    assert (facts.gpus, facts.gpu_problem) == expected
+    assert (found.gpus, found.gpu_problem) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,7 +97,7 @@ CLUSTER = HostSpec("c", kind="slurm", address="login", partition="p", gres="gpu:
 def test_of_a_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(
     answer: QueryAnswer, expected: HostFacts
 ) -> None:
-    queries = requirements.programs(CLUSTER, gpus=True, container=True)
+    queries = requirements.fact_queries(CLUSTER, gpus=True, container=True)
     assert queries == {"gpus": ["sinfo", "--noheader", "--format=%G", "--partition=p"]}
     assert requirements.parse_facts(CLUSTER, {"gpus": answer}, simulates=True) == expected
 
@@ -127,25 +134,25 @@ def test_why_slurm_would_take_no_job(answer: QueryAnswer, partition: str | None,
 
 
 def test_a_machine_without_nvidia_smi(program: Program) -> None:
-    facts = requirements.facts(HostSpec("local"), gpus=True, container=True, simulates=False)
-    assert facts == HostFacts(0, "no nvidia-smi on PATH", "docker (not on PATH)", False)
+    found = facts(HostSpec("local"), gpus=True, container=True, simulates=False)
+    assert found == HostFacts(0, "no nvidia-smi on PATH", "docker (not on PATH)", False)
 
 
 def test_nothing_is_asked_that_is_not_wanted(program: Program, tmp_path: Path) -> None:
     for name in ("nvidia-smi", "docker"):
         program(name, body=f": > {tmp_path}/asked")
-    assert requirements.facts(HostSpec("local"), gpus=False, container=False, simulates=True) == HostFacts()
+    assert facts(HostSpec("local"), gpus=False, container=False, simulates=True) == HostFacts()
     assert not (tmp_path / "asked").exists()
 
 
 def test_a_number_in_hosts_yaml_is_believed(program: Program) -> None:
     program("nvidia-smi", body="exit 99")
-    assert requirements.facts(HostSpec("sim", gpus=8), gpus=True, container=False, simulates=True).gpus == 8
+    assert facts(HostSpec("sim", gpus=8), gpus=True, container=False, simulates=True).gpus == 8
 
 
 def container_problem(runtime: str) -> str:
     host = HostSpec("local", runtime=runtime)
-    return requirements.facts(host, gpus=False, container=True, simulates=True).container_problem
+    return facts(host, gpus=False, container=True, simulates=True).container_problem
 
 
 VERSION = "version --format {{.Server.Version}}"

@@ -12,9 +12,9 @@ import pytest
 from ci_tasks.agent.records import Plan, QueryAnswer, SlurmAllocation, Status
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import HostSpec
-from ci_tasks.hosts import ssh_executor
+from ci_tasks.hosts import executor
+from ci_tasks.hosts.executor import Executor
 from ci_tasks.hosts.slurm_executor import SlurmExecutor
-from ci_tasks.hosts.ssh_executor import SSHExecutor
 from ci_tasks.planning.capacity import HostFacts
 
 SPEC = HostSpec(name="cluster", kind="slurm", address="login", gpus=8)
@@ -26,7 +26,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> SlurmExecutor:
     """Without a link to anywhere."""
     answers = {"partitions": QueryAnswer(0, "main*|20:00\n")}
     line = SimpleNamespace(drain_messages=list, run_queries=lambda queries, timeout: answers)
-    monkeypatch.setattr(ssh_executor, "open_remote_host", lambda spec: SimpleNamespace(connection=line))
+    monkeypatch.setattr(executor, "open_remote_host", lambda spec: SimpleNamespace(connection=line))
     return SlurmExecutor(SPEC)
 
 
@@ -37,7 +37,7 @@ def rows(cluster: SlurmExecutor, *statuses: Status) -> list[Any]:
         remote_run: Any = SimpleNamespace(
             mirror=SimpleNamespace(status=status), aborted=None, is_fetched=False, phase="running", warning=""
         )
-        cluster._remote_runs[str(number)] = remote_run
+        cluster._runs[str(number)] = remote_run
         prepared.append(SimpleNamespace(run=SimpleNamespace(path=str(number))))
     return prepared
 
@@ -58,7 +58,7 @@ def test_a_rejection_is_said_once_however_many_rows_it_concerns(cluster: SlurmEx
 def test_a_partitions_time_limit_counts_in_the_plan_and_in_the_request_to_slurm(
     cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(SSHExecutor, "facts", lambda *args, **more: HostFacts(gpus=8))
+    monkeypatch.setattr(Executor, "facts", lambda *args, **more: HostFacts(gpus=8))
     cluster.facts(gpus=0, container=False, simulates=False)
     run = RunDir(str(tmp_path))
     cluster.write_plan(run, Plan(timeout_minutes=30))
@@ -68,7 +68,7 @@ def test_a_partitions_time_limit_counts_in_the_plan_and_in_the_request_to_slurm(
 
 def test_a_row_wider_than_a_node_is_told_of_nodes(cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = HostFacts(gpus=8)
-    monkeypatch.setattr(SSHExecutor, "facts", lambda *args, **more: facts)
+    monkeypatch.setattr(Executor, "facts", lambda *args, **more: facts)
     assert cluster.facts(gpus=8, container=False, simulates=False) == facts
     hint = "no node has more, and a row over several nodes needs --nodes"
     assert cluster.facts(gpus=16, container=False, simulates=False) == replace(facts, gpu_problem=hint)

@@ -38,7 +38,6 @@ from ci_tasks.errors import CiTasksError, InternalError
 from ci_tasks.hosts import (
     channel,
     gpu_locks,
-    inventory,
     python,
     reconnecting,
     remote_host,
@@ -246,16 +245,15 @@ class HostileWorld:
 
     def _doctor(self, case: Case, near: Surroundings, rng: Random) -> str:
         queries = {
-            **requirements.programs(self.host, gpus=True, container=True),
-            **inventory.inventory_queries(self.host, ["img"]),
+            **requirements.fact_queries(self.host, gpus=True, container=True),
             "python": python.find_python_command("3.10"),
             gpu_locks.LOCKS_QUERY_NAME: gpu_locks.LOCKS_QUERY,
         }
         with remote_host.open_query_runner(self.host) as runner:
             answers = runner.run_queries(queries, 1.0)
+            requirements.locked_gpus_and_images(runner, self.host, ["img"])
+            python.find_python("3.10", runner, ("/usr/bin/python3", "3.11"))
         requirements.parse_facts(self.host, answers, simulates=False)
-        inventory.parse_inventory(answers)
-        python.choose_python("3.10", answers["python"].out, ("/usr/bin/python3", "3.11"))
         if self.run_doctor:
             self.run_doctor(
                 self.config,

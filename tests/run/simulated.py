@@ -16,16 +16,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ci_tasks.agent.records import QueryAnswer, RemoteLocation, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.executor import CodeSnapshot, PreparedRow, RunState, Say
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot
+from ci_tasks.hosts.executor import HostPaths
+from ci_tasks.hosts.prepared_row import PreparedRow, RunState, Say
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, Checkout, Plan
@@ -158,7 +158,7 @@ class Host:
 
 
 class TreeCode:
-    """See ci_tasks.hosts.executor.Code."""
+    """See ci_tasks.hosts.prepared_row.CodeSnapshot."""
 
     def __init__(self, source: Path, tree: str) -> None:
         self.checkout, self._source = Checkout(str(source), "c" * 40, tree), source
@@ -172,9 +172,9 @@ class TreeCode:
 
 
 class Played:
-    """See ci_tasks.hosts.executor.Site: a command's connection to a Host."""
+    """See ci_tasks.hosts.executor.Executor: a command's connection to a Host."""
 
-    lock_dir, has_scheduler = "/locks", False
+    has_scheduler = False
 
     def __init__(self, spec: HostSpec, host: Host, tree: str) -> None:
         self.spec, self.host, self._tree = spec, host, tree
@@ -204,41 +204,24 @@ class Played:
     def use_snapshot(self, snapshot: object) -> None:
         pass
 
-    def reuse_snapshot(self, code: CodeSnapshot) -> None:
-        pass
-
     def snapshot(self, batch: Batch, source: Path, **more: object) -> TreeCode:
         self._batch = batch
         return TreeCode(source, self._tree)
 
-    def run_directory(self, run: RunDir) -> str:
-        return f"/there/{Path(run.path).name}"
-
-    def environments_directory(self) -> str:
-        return "/there/environments"
-
-    @property
-    def environment_store(self) -> str:
-        return "/there/store"
+    def paths(self, run: RunDir) -> HostPaths:
+        return HostPaths(f"/there/{Path(run.path).name}", "/there/environments", "/there/store", "/locks")
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         write_record(run.plan, plan)
 
-    def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
-        pass
-
-    def keep_environments(self) -> None:
-        pass
-
-    @contextmanager
-    def prepare_environments(
+    def run_install_steps(
         self, setups: Sequence[SharedSetup], say: Say, wanted: Callable[[], bool] = lambda: True
-    ) -> Iterator[str | None]:
+    ) -> str | None:
         while self.host.installs and wanted():
             time.sleep(0.01)
         if not wanted():
             raise KeyboardInterrupt
-        yield self.host.problem or None
+        return self.host.problem or None
 
     def start(self, row: PreparedRow) -> None:
         self.host.begin(row)
@@ -261,12 +244,6 @@ class Played:
 
     def release(self, row: PreparedRow) -> None:
         pass
-
-    def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
-        raise NotImplementedError
-
-    def release_retried(self, row: PreparedRow) -> list[str]:
-        raise NotImplementedError
 
     def detach(self) -> None:
         pass
@@ -369,7 +346,7 @@ class World:
         assert done is not None
         return done
 
-    def _open(self, spec: HostSpec) -> Played:
+    def _open(self, spec: HostSpec) -> Any:
         self.executors.append(Played(spec, self.hosts[spec.name], self.tree))
         return self.executors[-1]
 

@@ -14,7 +14,7 @@ from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import read
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.executor import RunState
+from ci_tasks.hosts.prepared_row import RunState
 from ci_tasks.records import Plan
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import BatchState

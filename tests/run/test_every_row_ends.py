@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from ci_tasks.agent.run_directory import RunDir, read_json, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.executor import PreparedRow, RunState
+from ci_tasks.hosts.prepared_row import PreparedRow, RunState
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED, Checkout, Plan
@@ -183,7 +183,7 @@ class Planner:
             self.batch.run_id(number), row.label, row.job, row.row, session.name, test=row.test, gpus=row.gpus or 0
         )
         write_record(run.plan, plan)
-        return PreparedRow(row, plan, run, None, session.executor)
+        return PreparedRow(row, plan, run, None)
 
     def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
         return ("ray",) if row.gpus == 2 else ()
@@ -203,7 +203,7 @@ class World:
         self.acts = {
             (f"r{row}", f"h{host}"): act for row, acts in enumerate(story.acts) for host, act in enumerate(acts)
         }
-        self.sites = [Site(f"h{number}", host, self) for number, host in enumerate(story.hosts)]
+        self.sites: list[Any] = [Site(f"h{number}", host, self) for number, host in enumerate(story.hosts)]
         self.sessions = [HostSession(site, simulated.TreeCode(Path("/checkout"), "t")) for site in self.sites]
         rows = [
             Row("l", "j", None, f"r{number}", f"tests/r{number}.py", "", gpus, None, {}, "self-hosted", None)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +199,8 @@ class Docker(FakeExecutor):
     def find_python(self, requested: str) -> tuple[str, str]:
         return "python3", "3.11"
 
-    @contextmanager
-    def prepare_environments(self, *args: Any) -> Iterator[None]:
-        yield None
+    def run_install_steps(self, *args: Any) -> None:
+        pass
 
 
 def test_a_host_without_the_python_that_ci_asks_for_is_not_used() -> None:
@@ -264,6 +262,6 @@ def test_a_host_is_asked_for_what_matters_there(spec: HostSpec, queries: list[st
     executor: Any = FakeExecutor(
         spec, {"image x:1": QueryAnswer(0, "sha256:1"), "image y:2": QueryAnswer(1, "", "No such image")}
     )
-    inventory = query_inventory(HostSession(executor, code=executor), ["x:1", "y:2"])
+    _, found = query_inventory(HostSession(executor, code=executor), ["x:1", "y:2"])
     assert executor.queried == queries
-    assert inventory.images == images
+    assert found == images

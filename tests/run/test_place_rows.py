@@ -41,7 +41,7 @@ def row(name: str, gpus: int) -> Row:
 
 def session(name: str, gpus: int) -> HostSession:
     host = simulated.Host(name, gpus, {})
-    site = simulated.Played(HostSpec(name, runtime="none", gpus=gpus), host, "t")
+    site: Any = simulated.Played(HostSpec(name, runtime="none", gpus=gpus), host, "t")
     return HostSession(site, simulated.TreeCode(Path("/checkout"), "t"), HostFacts(gpus=gpus), is_ready=True)
 
 

@@ -7,7 +7,7 @@ import signal
 import time
 from contextlib import suppress
 
-from .. import liveness, processes, run_directory
+from .. import processes, run_directory
 from ..containers import run_containers
 from ..files import content_of
 from ..slurm import job_file as slurm_job
@@ -26,13 +26,13 @@ def cancel(run_dir: str) -> None:
     if _cancel_slurm_job(run_dir, kill=False):
         return
     paths = run_directory.RunDir(run_dir)
-    status = liveness.read_agent_status(paths)
+    status = run_directory.read_status_if_readable(paths)
     if status.pid is not None and processes.alive(status):
         try:
             os.kill(status.pid, signal.SIGTERM)
             return
         except ProcessLookupError:
-            status = liveness.read_agent_status(paths)  # it ended this moment
+            status = run_directory.read_status_if_readable(paths)  # it ended this moment
         except OSError as error:
             raise CancelError("the agent, process %s, cannot be signalled: %s" % (status.pid, error.strerror)) from None
     if not status.has_ended or status.gone:
@@ -48,7 +48,7 @@ def kill(run_dir: str) -> None:
     if _cancel_slurm_job(run_dir, kill=True):
         return
     paths = run_directory.RunDir(run_dir)
-    status = liveness.read_agent_status(paths)
+    status = run_directory.read_status_if_readable(paths)
     group = processes.orphaned_group(status, paths.path)
     if status.pid is not None and processes.alive(status):
         group = status.group

@@ -90,7 +90,7 @@ def _remove(paths: run_directory.RunDir, directory: str) -> Tuple[List[str], Lis
 
 def _cancel_and_wait(paths: run_directory.RunDir, plan: Plan) -> None:
     """Cancel the run through its agent, and kill an agent that hangs."""
-    status = liveness.read_agent_status(paths)
+    status = run_directory.read_status_if_readable(paths)
     with suppress(OSError, ValueError, cancel_run.CancelError):
         cancel_run.cancel(paths.path)
     deadline = time.monotonic() + plan.grace_seconds + CLEANUP_SECONDS

@@ -3,6 +3,7 @@ store what they have installed."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import time
@@ -10,11 +11,9 @@ from typing import Optional
 
 from .. import run_directory
 from ..file_lock import LockTimeout
-from ..setup_manifest import ENVIRONMENT
-from .key import environment_key
-from .layer import create_venv
-from .promote import NotShareable, VenvIncomplete, promote
-from .store import EnvironmentStore, StoredEnvironment
+from .key import environment_key, steps_key
+from .store import Environment, EnvironmentRecord, EnvironmentStore
+from .venvs import NotShareable, create_venv, move, put_over, shareable
 
 PACKAGES = "packages"  # beside the log: which packages are used again
 _KEY = os.path.join("tmp", "environment-key")
@@ -25,45 +24,49 @@ def make_venv(run_dir: str, directory: str) -> int:
     install = run_directory.read_plan(run_directory.RunDir(run_dir)).install
     store = EnvironmentStore(install.store)
     key = environment_key(install, os.environ.get("GITHUB_WORKSPACE", ""), os.environ)
-    environment = None if install.fresh else _usable(store, key, directory)
     try:
+        environment = None if install.fresh else _usable(store, key, directory)
+        create_venv(directory, environment.prefix if environment else None)
         if environment is None:
-            create_venv(directory, None)
+            for before in store.all(steps_key(install))[:1]:
+                _print("these steps installed %s the last time" % before.record.expected)
             with open(os.path.join(run_dir, _KEY), "w", encoding="ascii") as out:
                 out.write(key)
         else:
-            create_venv(directory, environment.prefix, environment.record.scripts_of)
-            _note_use(run_dir, environment)
             with open(os.path.join(run_dir, PACKAGES), "w", encoding="ascii") as out:
                 out.write(environment.record.description)
             _print("uses what earlier runs of these steps installed: %s" % environment.record.description)
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, LockTimeout, subprocess.CalledProcessError) as error:
         _print(str(error))
         return 1
     return 0
 
 
 def store_packages(run_dir: str, directory: str) -> int:
-    """Store what the steps have installed, if that is not where it comes from. No run fails because of it, unless its
-    venv is no longer whole."""
-    install = run_directory.read_plan(run_directory.RunDir(run_dir)).install
-    store = EnvironmentStore(install.store)
+    """Store what the steps have installed, if that is not where it comes from. Fails if the venv is no longer whole."""
+    store = EnvironmentStore(run_directory.read_plan(run_directory.RunDir(run_dir)).install.store)
+    note = os.path.join(run_dir, _KEY)
     try:
-        with open(os.path.join(run_dir, _KEY), encoding="ascii") as source:
-            key, began = source.read(), os.fstat(source.fileno()).st_mtime
-        os.unlink(source.name)
-        now = time.time()
-        environment = promote(directory, store, key, now, max(0.0, round(now - began, 1)))
-        if environment is not None:
-            _note_use(run_dir, environment)
-            _print("stored for other runs of these steps: %s" % environment.record.description)
-            for sentence, _ in store.evict():
-                _print(sentence)
+        with open(note, encoding="ascii") as source:
+            key, seconds = source.read(), round(time.time() - os.fstat(source.fileno()).st_mtime, 1)
+        os.unlink(note)
+        packages = shareable(directory)
+        environment = store.new(key) if packages else None
     except FileNotFoundError:
-        pass  # nothing new
-    except (OSError, LockTimeout, NotShareable) as error:
+        return 0  # nothing new
+    except (OSError, NotShareable) as error:
         _print("packages are not shared with other runs: %s" % error)
-    except VenvIncomplete as error:
+        return 0
+    try:
+        if environment is not None:
+            size = move(list(itertools.chain(*packages.values())), directory, environment.prefix)
+            environment.add_user(directory)
+            environment.seal(EnvironmentRecord(tuple(sorted(packages)), time.time(), size, seconds))
+            put_over(directory, environment.prefix)
+            _print("stored for other runs of these steps: %s" % environment.record.description)
+            for sentence, _ in store.clean():
+                _print(sentence)
+    except (OSError, LockTimeout) as error:
         _print("the venv has lost what was stored of it: %s" % error)
         return 1
     return 0
@@ -79,28 +82,15 @@ def make_row_venv(directory: str, below: str) -> int:
     return 0
 
 
-def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[StoredEnvironment]:
-    try:
-        environment = store.take(key, directory)
-        damage = environment.damage() if environment is not None else ""
-    except (OSError, LockTimeout) as error:
-        _print("no packages of earlier runs: %s" % error)
-        return None
+def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[Environment]:
+    environment = store.take(key, directory)
+    damage = environment.damage() if environment is not None else ""
     if environment is not None and damage:
         environment.give_up()
-        _print(
-            "packages of earlier runs are installed again (%s), since they are not as they were stored: %s"
-            % (environment.record.expected, damage)
-        )
+        expected = environment.record.expected
+        _print("packages of earlier runs are installed again (%s): %s since they were stored" % (expected, damage))
         return None
     return environment
-
-
-def _note_use(run_dir: str, environment: StoredEnvironment) -> None:
-    link = os.path.join(run_dir, ENVIRONMENT)
-    if os.path.lexists(link):
-        os.unlink(link)
-    os.symlink(environment.path, link)
 
 
 def _print(text: str) -> None:

@@ -1,5 +1,5 @@
-"""The key of an environment: a hash of everything that decides what install steps get from an index, but the index's
-own state on that day."""
+"""The key of an environment: a hash of everything that decides what install steps get from an index, except the state
+of the index on that day."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import platform
 import re
 import sys
 import sysconfig
-from typing import Dict, Iterator, List, Mapping, Sequence, Set
+from typing import Dict, Iterator, List, Mapping, Sequence
 
 from ..records import InstallStep, InstallSteps
 
 _WORD = re.compile(r"[^\s'\"`;|&<>()=,\[\]]+")
-_WORKSPACE = re.compile(r"^(?:\$GITHUB_WORKSPACE|\$\{GITHUB_WORKSPACE\}|\$PWD|\$\{PWD\}|\.)/")
+_WORKSPACE = re.compile(r"^(?:\$\{?(?:GITHUB_WORKSPACE|PWD)\}?|\.)(?:/|$)")
 _JOINED = re.compile(r"^-[rce](?=.)")  # -rrequirements.txt
 _PACKAGING = re.compile(r"(?:pyproject\.toml|setup\.py|setup\.cfg|.*(?:requirements|constraints).*\.(?:txt|in))")
 _NAMES_OTHERS = (".txt", ".in", ".toml", ".cfg", ".py", ".sh")
@@ -28,45 +28,42 @@ _REACH = re.compile(
 )
 # In a path: what the shell puts in. A list in braces has lost its commas.
 _UNKNOWN = re.compile(r"\$(?:\{\w+\}|\w+)|\{[^}]*$|^[^{]*\}|[*?{}]+")
-_LARGEST = 1 << 20  # bytes; no file that names others is larger
-_MAX_FILES = 1000
+_MAX_FILES, _LARGEST = 1000, 1 << 20  # no file that names others has more bytes
 
 
 def environment_key(install: InstallSteps, workspace: str, environ: Mapping[str, str]) -> str:
-    """The key for `install` run by this interpreter on the checkout in `workspace`."""
-    parts = {
-        "python": [sys.version, sysconfig.get_platform(), str(sysconfig.get_config_var("SOABI")), *platform.libc_ver()],
-        "steps": [repr(step) for step in install.steps],
-        "env": sorted(install.env),
-        "index": sorted("%s=%s" % item for item in environ.items() if _is_setting(item[0])),
-        "pip.conf": [_digest(path) for path in _pip_settings(environ)],
-        "files": ["%s %s" % item for item in sorted(named_files(install.steps, workspace).items())],
-    }
-    return hashlib.sha256(repr(sorted(parts.items())).encode("utf-8", "surrogateescape")).hexdigest()
+    """The key for `install` run by this interpreter on the checkout in `workspace`. It begins with `steps_key`."""
+    index = sorted(item for item in environ.items() if item[0].startswith(("PIP_", "UV_")))
+    python = sys.version, sysconfig.get_platform(), sysconfig.get_config_var("SOABI"), platform.libc_ver()
+    pip = [item for item in index if not _REACH.fullmatch(item[0])], [_digest(path) for path in _pip_settings(environ)]
+    files = sorted(named_files(install.steps, workspace).items())
+    return steps_key(install) + _hash((python, install.steps, sorted(install.env), pip, files))[:16]
 
 
-def _is_setting(name: str) -> bool:
-    return name.startswith(("PIP_", "UV_")) and not _REACH.fullmatch(name)
+def steps_key(install: InstallSteps) -> str:
+    """Alike for the same steps, whatever is in the files that they name."""
+    return _hash(install.steps)[:8]
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(repr(value).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def named_files(steps: Sequence[InstallStep], workspace: str) -> Dict[str, str]:
-    """The files of the checkout that decide what `steps` install, with their hashes: those which the steps name, those
-    which these name, and what describes the package in a directory whose requirements are installed."""
+    """The files of the checkout that decide what `steps` install, with their hashes: those that the steps name, those
+    that these name, and what describes the package in a directory whose requirements are installed."""
     top = os.path.realpath(workspace)
     digests: Dict[str, str] = {}
-    tried: Set[str] = set()
     unread = [path for step in steps for path in _named_by_step(step, top)]
     while unread and len(digests) < _MAX_FILES:
         path = os.path.realpath(unread.pop())
-        if path in tried or not path.startswith(top + os.sep):
-            continue
-        tried.add(path)
-        if os.path.isfile(path):
-            digests[os.path.relpath(path, top)] = _digest(path)
-            if path.endswith(_NAMES_OTHERS) and os.path.getsize(path) <= _LARGEST:
+        file = os.path.relpath(path, top)
+        if file not in digests and path.startswith(top + os.sep) and os.path.isfile(path):
+            digests[file] = _digest(path)
+            if path.endswith(_NAMES_OTHERS):
                 with open(path, encoding="utf-8", errors="surrogateescape") as source:
-                    named = _named(source.read(), os.path.dirname(path), top)
-                unread += [other for other in named if other.endswith(_NAMES_OTHERS)]
+                    named = _named(source.read(_LARGEST), os.path.dirname(path), top)
+                    unread += [other for other in named if other.endswith(_NAMES_OTHERS)]
     return digests
 
 
@@ -80,24 +77,20 @@ def _named_by_step(step: InstallStep, top: str) -> Iterator[str]:
 
 
 def _named(text: str, *directories: str) -> Iterator[str]:
-    """What may be a path among the words of `text`; extras such as `.[test]` are cut off."""
+    """What may be a path among the words of `text`; extras such as `.[test]` are cut off, and of a path with variables
+    or wildcards it is each file that it may be."""
     for word in _WORD.findall(text):
-        word = _WORKSPACE.sub("", word.lstrip("@"), count=1)
-        if word.strip("$/{}") in ("GITHUB_WORKSPACE", "PWD"):
-            word = "."
-        if "\0" not in word and len(word) < 1024:
-            for directory in directories:
-                yield os.path.join(directory, word)
-                yield os.path.join(directory, _JOINED.sub("", word))
-                yield from _matching(directory, word)
-
-
-def _matching(directory: str, word: str) -> Iterator[str]:
-    """The files that a path may be, of which the shell knows a part: `requirements/*.txt`, `$DIR/dev.txt`."""
-    pattern = _UNKNOWN.sub("*", word)
-    if _UNKNOWN.search(word) and pattern.strip("*/.") and not pattern.startswith("/") and ".." not in pattern:
-        found = glob.iglob(os.path.join(glob.escape(directory), pattern))
-        yield from itertools.islice((path for path in found if os.path.isfile(path)), _MAX_FILES)
+        word = _WORKSPACE.sub("", word.lstrip("@"), count=1) or "."
+        if "\0" in word or len(word) >= 1024:
+            continue
+        pattern = _UNKNOWN.sub("*", word)
+        is_inside = pattern.strip("*/.") and not pattern.startswith("/") and ".." not in pattern
+        for directory in directories:
+            yield os.path.join(directory, word)
+            yield os.path.join(directory, _JOINED.sub("", word))
+            if is_inside and _UNKNOWN.search(word):
+                found = glob.iglob(os.path.join(glob.escape(directory), pattern))
+                yield from itertools.islice(filter(os.path.isfile, found), _MAX_FILES)
 
 
 def _pip_settings(environ: Mapping[str, str]) -> List[str]:
@@ -107,15 +100,12 @@ def _pip_settings(environ: Mapping[str, str]) -> List[str]:
     own = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
     files = [*(os.path.join(folder, "pip", "pip.conf") for folder in folders), "/etc/pip.conf"]
     files += [os.path.join(home, ".pip", "pip.conf"), os.path.join(own, "pip", "pip.conf")]
-    return files + [path for path in [environ.get("PIP_CONFIG_FILE", "")] if path]
+    return [*files, environ.get("PIP_CONFIG_FILE", "")]
 
 
 def _digest(path: str) -> str:
     try:
         with open(path, "rb") as source:
-            digest = hashlib.sha256()
-            for chunk in iter(lambda: source.read(_LARGEST), b""):
-                digest.update(chunk)
-            return digest.hexdigest()
+            return hashlib.sha256(source.read()).hexdigest()
     except OSError:
         return ""

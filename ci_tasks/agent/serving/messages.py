@@ -113,15 +113,6 @@ class Collect:
 
 
 @dataclass(frozen=True)
-class CopySetup:
-    """Keep a copy of what the install steps in `dir` made, or with `restore` put it in the place of what rows used."""
-
-    dir: str
-    restore: bool = False
-    do: Literal["copy-setup"] = "copy-setup"
-
-
-@dataclass(frozen=True)
 class Clear:
     """Remove a run and everything that belongs to it. With `shared`, the last run of a batch also removes the venvs
     that its rows share."""
@@ -185,7 +176,7 @@ class Prune:
     do: Literal["prune"] = "prune"
 
 
-_OfRuns = Union[Create, StartRun, Watch, Cancel, Collect, CopySetup, Clear, LookAtProcesses, DescribeRun]
+_OfRuns = Union[Create, StartRun, Watch, Cancel, Collect, Clear, LookAtProcesses, DescribeRun]
 Request = Union[_OfRuns, Receive, StoreProgram, RunPrograms, ListRuns, Prune]
 
 

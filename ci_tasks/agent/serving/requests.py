@@ -26,8 +26,6 @@ from ..programs import ask
 from ..quick_dataclass import dataclass
 from ..records import LeftOutFile, SlurmJob, Status
 from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
-from ..setup_copy import make_copy, restore_copy
-from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ..slurm import job_file
 from ..trees.idle_workspaces import IdleWorkspaces, key_of
 from ..trees.kept_workspace import NotKept
@@ -51,7 +49,6 @@ class BadRequest(Exception):
 _CODES = {
     MissingBase: "missing-base",
     StoreError: "store",
-    SetupChanged: "setup",
     cancel_run.CancelError: "cancel",
     look.NoLook: "look",
     NotKept: "kept",
@@ -161,8 +158,6 @@ def _continue_workspace(session: ServeSession, request: messages.Create) -> None
         session.store(form_of(parts[0].tree)).update(parts, plan.workspace, plan.retry, request.dir)
     except NotKept as reason:
         raise BadRequest("kept", "the run cannot be retried: %s; run its row again" % reason) from None
-    if plan.setup:  # its manifest is of the files before
-        forget(session.run_dir(plan.setup), WORKSPACE)
 
 
 def _start(session: ServeSession, request: messages.StartRun) -> None:
@@ -173,9 +168,6 @@ def _start(session: ServeSession, request: messages.StartRun) -> None:
             return
         if not os.path.exists(run.plan):
             raise BadRequest("missing", "there is no run %s" % run.path)
-        setup = run_directory.read_plan(run).setup
-        if setup:
-            check_setup(setup)
         if request.sbatch_script:
             parts = request.parts
             store = session.store(form_of(parts[0].tree) if parts else SHA1).path
@@ -235,11 +227,6 @@ def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[s
             if old:
                 shutil.rmtree(old)
     return unknown
-
-
-def _copy_setup(session: ServeSession, request: messages.CopySetup) -> None:
-    with session.locked_run(request.dir) as run:
-        (restore_copy if request.restore else make_copy)(run.path)
 
 
 def _store_program(session: ServeSession, request: messages.StoreProgram) -> None:
@@ -309,7 +296,7 @@ def _prune(session: ServeSession, request: messages.Prune) -> Result:
     session.idle_workspaces().prune(time.time() if request.all_environments else oldest)
     done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
     environments = EnvironmentStore(os.path.join(session.home, "environments"))
-    lines = list(environments.clean(request.days, everything=request.all_environments))
+    lines = environments.clean(request.days, everything=request.all_environments)
     left = tuple(left for _, found in lines for left in found)
     return Result(done=done, environments=tuple(line for line, _ in lines), left=left)
 
@@ -324,7 +311,6 @@ HANDLERS: Dict[type, Callable[[ServeSession, Any], Optional[Result]]] = {
     messages.StoreProgram: _store_program,
     messages.Cancel: _cancel,
     messages.Collect: _collect,
-    messages.CopySetup: _copy_setup,
     messages.Clear: _clear,
     messages.LookAtProcesses: _look_at_processes,
     messages.RunPrograms: _run_programs,

@@ -19,7 +19,6 @@ from ..gpus import nvidia_smi
 from ..gpus.nvidia_smi import Gpu
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
-from ..setup_manifest import SetupChanged, check_setup
 from ..trees.repositories import ID
 from ..trees.store import StoreError, TreeStore
 from . import job_file
@@ -71,12 +70,10 @@ def batch(run_dir: str) -> int:
         if is_requeued:
             _clear(paths)
             _check_out_again(job, plan)
-        if plan.setup:  # it was checked when the row was submitted, perhaps days ago
-            check_setup(plan.setup)
         passed = job_variables(plan, os.environ)
         if plan.gpu_locks is not None and plan.gpu_locks.script and plan.workspace:
             replace_lock_script(os.path.join(plan.workspace, plan.gpu_locks.script), gpus(passed))
-    except (_CannotStart, SetupChanged) as error:
+    except _CannotStart as error:
         problem = str(error)
     except OSError as error:
         problem = "%s: %s" % (error.filename, error.strerror)

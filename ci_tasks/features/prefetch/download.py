@@ -18,7 +18,8 @@ from ci_tasks.features.prefetch.hub_errors import RepoSnapshot
 from ci_tasks.features.prefetch.inventory import cache_name
 from ci_tasks.features.prefetch.repositories import CACHE, DATASET
 from ci_tasks.features.prefetch.requirements import RequiredRepository
-from ci_tasks.hosts.executor import Executor, PreparedRow, RunState, Say
+from ci_tasks.hosts.executor import Executor
+from ci_tasks.hosts.prepared_row import PreparedRow, RunState, Say
 from ci_tasks.planning import script_functions
 from ci_tasks.planning.host_paths import HOME, filled
 
@@ -179,7 +180,7 @@ def run_downloads(
     try:
         executor.start(row)
         last_progress = time.monotonic()
-        while not ((now := executor.poll(row)).is_complete or now.aborted):
+        while not (now := executor.poll(row)).is_over:
             if not is_wanted():
                 raise KeyboardInterrupt
             executor.wait(_POLL_SECONDS)
@@ -205,7 +206,7 @@ def _cancel(executor: Executor, row: PreparedRow) -> None:
     for kill in (False, True, True):
         executor.cancel([row], kill=kill)
         try:
-            while not ((now := executor.poll(row)).is_complete or now.aborted):
+            while not executor.poll(row).is_over:
                 executor.wait(_POLL_SECONDS)
             return
         except KeyboardInterrupt:

@@ -37,7 +37,8 @@ from ci_tasks.features.prefetch.requirements import (
     label_requirements,
 )
 from ci_tasks.features.suites.slime_helpers import HELPERS
-from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
+from ci_tasks.hosts.executor import Executor, OpenExecutor
+from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, Say
 from ci_tasks.hosts.queries import parse_json_object
 from ci_tasks.planning.container_rules import container_rules
 from ci_tasks.planning.host_paths import is_inside
@@ -289,7 +290,7 @@ class Prefetch:
         """The run that downloads. It has neither checkout nor GPU."""
         spec, run = self.spec, RunDir(str(self.batch.path / f"prefetch-{self.spec.name}"))
         Path(run.path).mkdir(parents=True, exist_ok=True)
-        directory = self.executor.run_directory(run)
+        paths = self.executor.paths(run)
         env = {**spec.env, **({"HF_ENDPOINT": endpoint} if endpoint != DEFAULT and "@" not in endpoint else {})}
         images = {row.image: self.image for row in self.rows if row.image and self.image}
         id = f"{self.batch.id}.prefetch"
@@ -311,14 +312,14 @@ class Prefetch:
             timeout_minutes=spec.timeout_minutes,
             stall_minutes=spec.stall_minutes,
             deviations=(),
-            container=container_rules(spec, id, directory, self.executor.lock_dir, images),
+            container=container_rules(spec, id, paths.run, paths.locks, images),
             checkout=self.code.checkout,
             script=download.script(
                 downloads, f"{home}/huggingface-venv", [name for name in env if name.startswith("HF_")]
             ),
             host_env=env,
         )
-        return PreparedRow(self.rows[0], plan, run, None, self.executor, secrets=values)
+        return PreparedRow(self.rows[0], plan, run, None, secrets=values)
 
 
 def _after(

@@ -13,22 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent.cleanup import environment_snapshot
-from ci_tasks.agent.records import DirectUrl, GpuModel, Packages, QueryAnswer
+from ci_tasks.agent.records import DirectUrl, Packages, QueryAnswer
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
 
 SMI = "0, GPU-0, NVIDIA H200, 570.86.15, 4, 143771\n1, GPU-1, NVIDIA H200, 570.86.15, 4, 143771\n"
-GPUS = tuple(GpuModel(n, f"GPU-{n}", "NVIDIA H200", "143771 MiB") for n in (0, 1))
 NO_GPUS = [
     "",
     "No devices were found\n",
     "NVIDIA-SMI has failed, as it couldn't, communicate, with, the driver\n",
 ]
-
-
-def test_driver_and_gpus_are_read_from_nvidia_smi() -> None:
-    assert environment_snapshot.gpu_models(SMI) == ("570.86.15", GPUS)
 
 
 @pytest.mark.parametrize("text", NO_GPUS)
@@ -102,20 +97,6 @@ until [ -e "$CI_TASKS_RUN_DIR/environment.json" ]; do sleep 0.05; done"""
     run.start(script)
     run.ended()
     assert json.loads(Path(run.paths.environment).read_text())["packages"] == {"own": "1"}
-
-
-def test_nothing_is_watched_after_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_snapshot, "FINISH_SECONDS", 20.0)
-    run.write("", container={"runtime": "none"})
-    snapshot = environment_snapshot.EnvironmentSnapshot(str(run.path))
-    snapshot.begin()
-    snapshot.finish([])
-    assert not snapshot._thread.is_alive()
-
-
-def test_a_plan_without_container_rules_has_no_environment(run: Run) -> None:
-    run.start("exit 0").ended()
-    assert not Path(run.paths.environment).exists()
 
 
 @pytest.mark.parametrize("locks", [{"count": 2, "simulated": 8}, None])

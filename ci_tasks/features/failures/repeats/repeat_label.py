@@ -150,7 +150,6 @@ def perform_repeatedly(
         try:
             while (repetitions.rows_to_run or not repetitions.count) and not repetitions.interrupted:
                 done = _perform_once(repetitions, request.label, partial(once, again, how))
-                pin.mark_in_use()
                 if done is None:
                     break
                 _add_repetition(repetitions, done)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,6 @@ from ci_tasks.config import HostSpec
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.hosts.executor import Executor
 from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
-from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.results.batch_state import read_state
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.workflow.model import Workflow
@@ -114,61 +111,3 @@ def test_an_unchanged_checkout_is_taken_itself_and_a_branch_that_moves_on_as_it_
         assert (code.checkout.commit, code.read_file("code.py")) == (before, "as it was\n")
         assert git(tmp_path / "batch/source", "show", "origin/main:code.py") == "committed"
         executor.close()
-
-
-class Repetitions:
-    """Repetitions of rows with install steps that count how often they run, on `host`."""
-
-    def __init__(self, path: Path, pin: Any, open_executor: Callable[[HostSpec], Executor], host: HostSpec) -> None:
-        self.path, self.pin, self.host = path, pin, host
-        self.open_executor, self.messages, self.number = pin.wrap(open_executor), [""], 0
-        self.counter = path / "counter"
-
-    def run(self, checkout: Path, row: str = "") -> str | None:
-        """One more; `row` is what a row of it does in the directory of the install steps. Returns what it found there
-        first."""
-        self.number += 1
-        batch = Batch(str(self.number), self.path / f"runs/{self.number}")
-        batch.path.mkdir(parents=True)
-        executor = self.open_executor(self.host)
-        executor.snapshot(batch, checkout, rev=None, base=None)
-        directory = f"{executor.environments_directory()}/key"
-        steps = f"echo x >> {self.counter}; mkdir venv; echo honest > venv/module; touch ready\n"
-        setup = SharedSetup(directory, f"{directory}/workspace", f'cd "$CI_TASKS_RUN_DIR" || exit; {steps}')
-        with executor.prepare_environments([setup], self.messages.append) as problem:
-            assert problem is None
-            seen = Path(directory, "venv/module").read_text() + "".join(sorted(os.listdir(f"{directory}/workspace")))
-            subprocess.run(["bash", "-ec", row], cwd=directory, check=True)
-        executor.close()
-        self.pin.mark_in_use()
-        return seen
-
-    @property
-    def installed(self) -> int:
-        return len(self.counter.read_text().split())
-
-
-def test_install_steps_run_once_for_all_repetitions_and_none_sees_what_another_wrote(
-    checkout: Path, tmp_path: Path
-) -> None:
-    with pinned(source(checkout), None) as pin:
-        repetitions = Repetitions(tmp_path, pin, opened([]), HOST)
-        row = "echo forged > venv/module; touch workspace/new workspace/.git/new; rm workspace/code.py"
-        assert [repetitions.run(checkout, row) for _ in range(3)] == ["honest\n.gitcode.py"] * 3
-        assert repetitions.installed == 1
-        assert "install steps: what they made is restored, in " in repetitions.messages[-1]
-        state = read_state(tmp_path / "runs/1")
-        assert state is not None and state.is_active, "clean keeps off what the next repetition uses"
-    assert [path.name for path in tmp_path.glob("runs/*/environments/key/*") if path.is_dir()].count("venv") == 0
-    assert not list(tmp_path.glob("runs/*/environments/key/copy")) and not list(tmp_path.glob("runs/*/source"))
-    state = read_state(tmp_path / "runs/1")
-    assert state is not None and not state.is_active
-
-
-@pytest.mark.parametrize("row", ["echo forged > copy/venv/module", "rm -r copy"])
-def test_where_the_copy_is_not_as_it_was_the_install_steps_run_again(row: str, checkout: Path, tmp_path: Path) -> None:
-    with pinned(source(checkout), None) as pin:
-        repetitions = Repetitions(tmp_path, pin, opened([]), HOST)
-        assert [repetitions.run(checkout, row) for row in (row, "")] == ["honest\n.gitcode.py"] * 2
-        assert repetitions.installed == 2
-        assert any(line.startswith("install steps: run again, ") for line in repetitions.messages)

@@ -1,0 +1,225 @@
+"""From venvs into the store and back, with wheels that lie there as pip leaves them: what is shared, what is not, and
+what is removed when."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+import venv
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.environments import command, store
+from ci_tasks.agent.environments.store import Environment, EnvironmentRecord, EnvironmentStore
+from ci_tasks.agent.environments.venvs import create_venv, site_packages
+from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
+from ci_tasks.agent.run_directory import RunDir, write_record
+from tests.parts.wheels import unpack_wheel, write_wheel
+
+POLITE = "import politeness; print(politeness.please)"
+
+
+@dataclass
+class Done:
+    log: str
+    venv: str
+
+    def python(self, code: str) -> str:
+        argv = [f"{self.venv}/bin/python", "-c", code]
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+    @property
+    def own_packages(self) -> set[str]:
+        return {path.name.split("-")[0] for path in Path(site_packages(self.venv)).glob("*.dist-info")}
+
+
+class Machine:
+    """A store, an index, and the runs that use them."""
+
+    def __init__(self, path: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.path, self.index, self.count, self._capture = path, path / "index", 0, capture
+        self.store = EnvironmentStore(str(path / "environments"))
+        files = {"greeting/__init__.py": "", "greeting/data.txt": "data\n"}
+        write_wheel(self.index, "greeting", "1.0", files, requires=["politeness"])
+        write_wheel(self.index, "politeness", "1.0", {"politeness.py": "please = True\n"})
+        write_wheel(self.index, "extra", "1.0", {"extra.py": "x = 1\n"})
+
+    @property
+    def stored(self) -> Environment:
+        return self.store.all()[0]
+
+    def run(self, *names: str, fresh: bool = False, of: str = "", after: str = "", code: int = 0) -> Done:
+        """Install steps that get `names` from the index, or the first from a URL (`of`); `after` is Python that they
+        run. Storing ends with `code`."""
+        self.count += 1
+        run = RunDir(str(self.path / f"run {self.count}"))
+        os.makedirs(f"{run.path}/tmp")
+        install = InstallSteps(self.store.directory, (InstallStep(f"{names} {of}"),), fresh=fresh)
+        write_record(run.plan, Plan(install=install))
+        done = Done("", f"{run.path}/venv")
+        assert command.make_venv(run.path, done.venv) == 0
+        for name in names:
+            if done.python(f"import importlib.util as u; print(u.find_spec({name!r}))") == "None":
+                newest = sorted(self.index.glob(f"{name}-*.whl"))[-1]
+                unpack_wheel(newest, site_packages(done.venv), url=of if name == names[0] else "")
+        if after:
+            done.python(after)
+        assert command.store_packages(run.path, done.venv) == code
+        done.log = self._capture.readouterr().out
+        return done
+
+    def change(self, text: str = "please = False\n") -> None:
+        module = Path(site_packages(self.stored.prefix), "politeness.py")
+        module.chmod(0o644)
+        module.write_text(text)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine on which one run has been; no pip in its venvs."""
+
+    def create(directory: str, over: str | None) -> None:
+        create_venv(directory, over) if over else venv.EnvBuilder(symlinks=True).create(directory)
+
+    monkeypatch.setattr(command, "create_venv", create)
+    machine = Machine(tmp_path, capsys)
+    assert "ci-tasks: stored for other runs of these steps: 2 packages" in machine.run("greeting", "politeness").log
+    return machine
+
+
+def test_equal_steps_share_and_others_share_nothing(machine: Machine) -> None:
+    done = machine.run("greeting", "politeness")
+    assert (done.own_packages, done.python(POLITE)) == (set(), "True")
+    assert "uses what earlier runs of these steps installed: 2 packages, resolved " in done.log
+    assert machine.run("greeting", "politeness", "extra").own_packages == set()
+    assert len(machine.store.all()) == 2
+
+
+def test_a_changed_file_is_named_and_the_same_command_installs_again(machine: Machine) -> None:
+    machine.change()
+    done = machine.run("greeting", "politeness")
+    expected = r"\(2 packages, 0\.0 GB, about \d+ s\): 1 of \d+ files differ, lib/\S+/politeness.py is the first"
+    assert re.search(f"packages of earlier runs are installed again {expected}", done.log), done.log
+    assert done.python(POLITE) == "True"
+    assert [each.damage() for each in machine.store.all()] == [""]
+
+
+@pytest.mark.parametrize("size", ["same", "other"])
+@pytest.mark.parametrize("how", ["written", "replaced", "added", "removed"])
+def test_each_change_of_a_stored_file_is_noticed_even_with_its_old_time(machine: Machine, how: str, size: str) -> None:
+    packages = Path(site_packages(machine.stored.prefix))
+    module = packages / "politeness.py"
+    before, content = module.stat(), "please = None\n" if size == "same" else "#\n"
+    packages.chmod(0o755)
+    module.chmod(0o644)
+    if how in ("replaced", "removed"):
+        module.unlink()
+    if how != "removed":
+        (packages / "politeness.pth" if how == "added" else module).write_text(content)
+    if how in ("written", "replaced"):
+        os.utime(module, ns=(before.st_atime_ns, before.st_mtime_ns))
+        module.chmod(before.st_mode)
+    assert "politeness.p" in machine.stored.damage()
+
+
+def test_byte_code_that_a_row_left_is_removed_and_is_no_damage(machine: Machine) -> None:
+    packages = Path(site_packages(machine.stored.prefix))
+    packages.chmod(0o755)
+    (packages / "__pycache__").mkdir(exist_ok=True)
+    cached = packages / "__pycache__/politeness.cpython-311.pyc"
+    cached.write_bytes(b"forged")
+    assert machine.stored.damage() == ""
+    assert not cached.exists()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_fresh_packages_are_resolved_again_and_serve_from_then_on(machine: Machine, is_damaged: bool) -> None:
+    write_wheel(machine.index, "politeness", "2.0", {"politeness.py": "please = 2\n"})
+    assert machine.run("greeting", "politeness").python(POLITE) == "True"
+    if is_damaged:
+        machine.change()
+    done = machine.run("greeting", "politeness", fresh=True)
+    assert re.search(r"these steps installed 2 packages, 0\.0 GB, about \d+ s the last time", done.log)
+    assert [done.python(POLITE), machine.run("greeting", "politeness").python(POLITE)] == ["2", "2"]
+
+
+def test_a_venv_that_has_lost_packages_is_not_used(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command, "put_over", full)
+    assert "the venv has lost what was stored of it: " in machine.run("extra", code=1).log
+
+
+PATCH = "import politeness; open(politeness.__file__, 'w').write('please = 7')"
+REMOVE = "import os, politeness; os.unlink(politeness.__file__)"
+
+
+@pytest.mark.parametrize("after", [PATCH, REMOVE])
+def test_packages_that_the_steps_change_serve_this_run_alone(machine: Machine, after: str) -> None:
+    done = machine.run("politeness", after=after)
+    assert "packages are not shared with other runs: the steps change what pip has installed: lib/" in done.log
+    assert len(machine.store.all()) == 1
+
+
+def test_a_package_from_a_file_stays_with_the_run(machine: Machine) -> None:
+    done = machine.run("greeting", "politeness", of="file:///greeting.whl")
+    assert done.own_packages == {"greeting"}
+    assert machine.stored.record.lock == ("politeness==1.0",)
+
+
+def fill(directory: Path, *names: str, bytes: int = 10) -> EnvironmentStore:
+    """A store with environments of these names, used at once one after the other."""
+    kept = EnvironmentStore(str(directory))
+    for number, name in enumerate(names):
+        environment = kept.new(name)
+        os.mkdir(environment.prefix)
+        environment.add_user(str(directory.parent / f"venv-{name}"))
+        environment.seal(EnvironmentRecord((f"{name}==1",), made_at=number, bytes=bytes))
+        used = time.time() - 3600 * (len(names) - number)
+        os.utime(os.path.join(environment.path, "users"), (used, used))
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("unused", "how", "left"),
+    [
+        ("ab", {}, {"b", "c"}),  # above the limit, the one that was not used for the longest time
+        ("b", {}, {"a", "b", "c"}),  # never what a venv is over
+        ("abc", {"days": 0.0}, set()),
+        ("ac", {"everything": True}, {"b"}),
+    ],
+)
+def test_what_is_old_or_too_much_is_removed_but_never_what_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unused: str, how: dict[str, float], left: set[str]
+) -> None:
+    monkeypatch.setattr(store, "MAX_BYTES", 20)
+    kept = fill(tmp_path / "environments", "a", "b", "c")
+    for name in unused:
+        shutil.rmtree(tmp_path / f"venv-{name}")
+    lines = kept.clean(**how)  # type: ignore[arg-type]
+    assert {each.name[0] for each in kept.all()} == left
+    assert len(lines) == 3 - len(left) and not any(problems for _, problems in lines)
+
+
+def test_an_environment_that_was_never_completed_is_not_used_and_goes_after_a_while(tmp_path: Path) -> None:
+    kept = fill(tmp_path / "environments", "a")
+    half = kept.new("a")
+    assert kept.take("a", str(tmp_path / "venv")) is not None
+    assert [each.record.lock for each in kept.all("a")] == [("a==1",)]
+    kept.clean()
+    assert os.path.exists(half.path), "it may be being made"
+    os.utime(half.path, (0, 0))
+    ((sentence, _),) = kept.clean()
+    assert sentence == f"environment {half.name}: removed, not complete"
+
+
+def test_a_record_says_what_to_expect() -> None:
+    record = EnvironmentRecord(("a==1", "b==2"), 0.0, 2_340_000_000, 89.0)
+    assert record.expected == "2 packages, 2.3 GB, about 89 s"
+    assert replace(record, seconds=400.0).expected == "2 packages, 2.3 GB, about 7 min"
