@@ -28,9 +28,11 @@ from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_recor
 from . import kept, ray_nodes
 from .docker_argv import DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
 from .rewrite import client_environment, rewrite, rewrite_other
-from .rules import NONE, PODMAN
+from .rules import NONE, PODMAN, ContainerRules
 from .run_containers import RUNTIMES
 from .runtimes import command, container_environment, for_podman, init_options, qualified_image
+
+Adapted = Tuple[DockerRun, List[Deviation]]
 
 # As docker's own exit codes, so that a script sees no difference.
 EXIT_NOT_EXECUTABLE = 126
@@ -77,16 +79,16 @@ class _Adapter:
     def _in_container(self, argv: List[str], run: DockerRun) -> int:
         if self.nodes:
             raise DockerArgvError(f"{self.runtime} cannot start the job's other nodes; pyxis, apptainer or none can")
-        program, retry, image = self._real_program(self.runtime), self.plan.retry, None
-        if retry:
-            image = kept.image_to_go_on(_showable(argv), retry.directories, program)
+        program, retry, rules = self._real_program(self.runtime), self.plan.retry, self.rules
+        image = kept.image_to_go_on(_showable(argv), retry.directories, program) if retry else None
+        if image is not None:
+            rules = dataclasses.replace(rules, image={run.image: image}, pull="never")
         # Before docker.json is locked: a pull takes as long as it takes.
-        is_pulled = self.plan.probe is not None and self._pull(self._adapted(run, program, 1, image)[0], program)
+        if self.plan.probe is not None and self._pull(self._adapted(run, rules, program, 1)[0], program):
+            rules = dataclasses.replace(rules, pull="never")
         with self._calls() as calls:
-            number = 1 + sum(is_run(call.ci) for call in calls)
-            here, deviations = self._adapted(run, program, number, image)
+            here, deviations = self._adapted(run, rules, program, 1 + sum(is_run(call.ci) for call in calls))
             _check_sources(here)
-            here = _without_pull(here) if is_pulled else here
             here, probe = self._with_probe(here, program)
             calls.append(_call(argv, render(here), deviations + probe, self.runtime, here.last("name")))
         if here.last("pull") == "always":
@@ -95,21 +97,13 @@ class _Adapter:
         environ = {**os.environ, **client_environment(run, self.rules)}
         return _execute(program, [self.runtime, *render(here)], environ)
 
-    def _adapted(
-        self, run: DockerRun, program: str, number: int, image: Optional[str]
-    ) -> Tuple[DockerRun, List[Deviation]]:
-        """`image` has the files of the container that a failed run kept."""
-        here, deviations = rewrite(run, self.rules, number)
-        if image is not None:
-            why = "retry goes on with the files that the failed run's container had at its end"
-            deviations = [item for item in deviations if item.what not in ("image", "pull")]
-            deviations.append(Deviation("image", run.image, image, why))
-            here = _without_pull(dataclasses.replace(here, image=image))
-        if self.runtime == PODMAN:
-            if here.last("pull") == "always" or _image_variables(here.image, program) is None:
-                here = dataclasses.replace(here, image=qualified_image(here.image))
-            return for_podman(here, deviations, init_options())
-        return here, deviations
+    def _adapted(self, run: DockerRun, rules: ContainerRules, program: str, number: int) -> Adapted:
+        here, deviations = rewrite(run, rules, number)
+        if self.runtime != PODMAN:
+            return here, deviations
+        if here.last("pull") == "always" or _image_variables(here.image, program) is None:
+            here = dataclasses.replace(here, image=qualified_image(here.image))
+        return for_podman(here, deviations, init_options())
 
     def _pull(self, run: DockerRun, program: str) -> bool:
         """Whether the run's image was pulled, where the run would, which prints the same: the probe must know it."""
@@ -120,7 +114,7 @@ class _Adapter:
         platform = [f"--platform={run.last('platform')}"] if run.has("platform") else []
         return subprocess.call([program, "pull", *platform, run.image], stdin=subprocess.DEVNULL, stdout=2) == 0
 
-    def _with_probe(self, run: DockerRun, program: str) -> Tuple[DockerRun, List[Deviation]]:
+    def _with_probe(self, run: DockerRun, program: str) -> Adapted:
         """The run with mounts of the probe and of the directory for its evidence, and a PYTHONPATH with it first."""
         if self.plan.probe is None:
             return run, []
@@ -265,12 +259,6 @@ def _showable(texts: Sequence[str]) -> Tuple[str, ...]:
 def _probe_path(directory: str, path: Optional[str]) -> str:
     """PYTHONPATH with the probe of `directory` first."""
     return directory + "/start" + (os.pathsep + path if path else "")
-
-
-def _without_pull(run: DockerRun) -> DockerRun:
-    """The same run, whose image is there."""
-    options = [*(item for item in run.options if item.name != "pull"), option("pull", "never")]
-    return dataclasses.replace(run, options=tuple(options))
 
 
 def _image_variables(image: str, program: str) -> Optional[Dict[str, str]]:

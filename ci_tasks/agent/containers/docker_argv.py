@@ -34,23 +34,11 @@ VALUED = names(
     "platform publish pull restart runtime security-opt shm-size stop-signal stop-timeout storage-opt sysctl tmpfs "
     "ulimit user userns uts volume volume-driver volumes-from workdir"
 )
-SHORT = {
-    "d": "detach",
-    "i": "interactive",
-    "P": "publish-all",
-    "q": "quiet",
-    "t": "tty",
-    "a": "attach",
-    "c": "cpu-shares",
-    "e": "env",
-    "h": "hostname",
-    "l": "label",
-    "m": "memory",
-    "p": "publish",
-    "u": "user",
-    "v": "volume",
-    "w": "workdir",
-}
+_LETTERS = names(
+    "a=attach c=cpu-shares d=detach e=env h=hostname i=interactive l=label m=memory p=publish P=publish-all q=quiet "
+    "t=tty u=user v=volume w=workdir"
+)
+SHORT = {pair[0]: pair[2:] for pair in sorted(_LETTERS)}
 # Older spellings, which `docker run --help` no longer shows and the CLI still accepts.
 HIDDEN = {"dns-opt": "dns-option", "net": "network", "net-alias": "network-alias"}
 # What we give to podman, and a shell in a kept container reads again.

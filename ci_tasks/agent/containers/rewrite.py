@@ -46,10 +46,10 @@ def rewrite(run: DockerRun, rules: ContainerRules, number: int = 1) -> tuple[Doc
     options = [_here(item, rules, note) for item in run.options]
     pull, name, image = run.last("pull"), rules.name_of(number), rules.image.get(run.image, run.image)
     if rules.pull is not None and pull != rules.pull:
-        note("pull", pull or "missing (docker's default)", rules.pull, "hosts.yaml pull")
+        note("pull", pull or "missing (docker's default)", rules.pull, "hosts.yaml pull, or the image is here already")
         options = _with_value(options, "pull", rules.pull)
     if image != run.image:
-        note("image", run.image, image, "the plan names the image to run")
+        note("image", run.image, image, "named by the plan, or made of the container that a retry goes on with")
     if name is not None and run.last("name") != name:
         note("name", run.last("name") or "(none)", name, "so that ci-tasks can find and remove the container")
         options = _with_value(options, "name", name)
@@ -63,12 +63,7 @@ def rewrite(run: DockerRun, rules: ContainerRules, number: int = 1) -> tuple[Doc
     for what, values, added, why in (
         ("labels", labels, [option("label", label) for label in labels], "so that leftovers of a run are recognised"),
         ("init", inits, [option("init") for _ in inits], "so that SIGTERM stops the container"),
-        (
-            "env",
-            rules.env,
-            [option("env", name) for name in rules.env],
-            "what ci-tasks hands to the run, without values",
-        ),
+        ("env", rules.env, [option("env", each) for each in rules.env], "what ci-tasks hands to the run"),
         ("volumes", volumes, [option("volume", f"{path}:{path}") for path in volumes], "directories of the run"),
     ):
         if added:

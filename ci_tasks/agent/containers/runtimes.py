@@ -235,9 +235,7 @@ def _apptainer(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ:
         bind = f"{mount.source}:{mount.destination}" + ":ro" * mount.readonly
         argv += ["--bind", bind] if mount.source else ["--scratch", mount.destination]
     argv += ["--pwd", run.last("workdir") or "/", image if _is_file(image) else f"docker://{image}", *inner]
-    client = {
-        name: value for name, value in environ.items() if not name.startswith(("APPTAINERENV_", "SINGULARITYENV_"))
-    }
+    client = {name: environ[name] for name in environ if not name.startswith(("APPTAINERENV_", "SINGULARITYENV_"))}
     return argv, {**client, **{"APPTAINERENV_" + name: variables[name] for name in variables if name != "HOME"}}
 
 

@@ -14,7 +14,7 @@ from ..programs import run_program
 from ..records import SlurmJob
 from ..run_directory import END_CANCELLED
 from . import job_file, states
-from .session import TIMEOUT, SqueuePoller
+from .session import TIMEOUT, may_run, query
 from .states import JobOutcome, SlurmJobState, is_final
 
 NEVER_SUBMITTED = "cancelled before it was submitted to Slurm"
@@ -30,7 +30,7 @@ class ScancelError(Exception):
 def cancel(run_dir: str, job: SlurmJob, timeout: float) -> None:
     """Returns when the run has ended, or Slurm was asked to end it. Raises ScancelError."""
     before = job_file.status_of(run_dir)
-    state = None if is_final(before) or not job.id else SqueuePoller().query([job.id]).get(job.id)
+    state = None if is_final(before) or not job.id else query([job.id])[0].get(job.id)
     if state is None or not state.is_on_node:  # it is over, or about to be, or waits
         kill(run_dir, job)
         return
@@ -57,13 +57,13 @@ def kill(run_dir: str, job: SlurmJob) -> None:
             raise ScancelError("its submission takes too long") from None
     _scancel(job.id)
     # A job that is cancelled while it waits has no agent that writes its end, or that of one before a requeue.
-    status, queue = job_file.status_of(run_dir), SqueuePoller()
+    status = job_file.status_of(run_dir)
     if is_final(status) or (status.has_agent and not status.has_ended):
         return
-    state = queue.query([job.id]).get(job.id)
-    if not queue.problem and (state is None or state.is_over):
-        is_known = state is not None and status.has_ended
-        job_file.record_end(run_dir, state if state is not None and is_known else SlurmJobState("CANCELLED"))
+    known, problem = query([job.id])
+    state = known.get(job.id, SlurmJobState("CANCELLED"))
+    if state.is_over and not problem:
+        job_file.record_end(run_dir, state if status.has_ended else SlurmJobState("CANCELLED"))
 
 
 def end_before_removal(run_dir: str, seconds: float = 60.0) -> None:
@@ -73,8 +73,8 @@ def end_before_removal(run_dir: str, seconds: float = 60.0) -> None:
         return
     with suppress(ScancelError):
         kill(run_dir, job)
-        until, queue = time.monotonic() + seconds, SqueuePoller()
-        while job.id and time.monotonic() < until and any(queue.may_run([job.id]).values()):
+        until = time.monotonic() + seconds
+        while job.id and time.monotonic() < until and any(may_run([job.id]).values()):
             time.sleep(_INTERVAL)
 
 

@@ -31,7 +31,7 @@ INTERVAL = 2.0  # seconds between two queries
 TIMEOUT = 60.0  # seconds for one of Slurm's programs: a busy controller delays its answers
 UNKNOWN_AFTER = 60.0  # seconds until a job that Slurm does not know counts as gone: accounting lags behind
 PAUSES = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # seconds until the next sbatch, the last one again and again
-_IDLE = 30.0  # seconds after which a job that nobody asks for is not queried any more
+_PAUSE = 0.05
 _CACHE_SECONDS = 10.0  # until one node sees what another wrote last, on a file system that caches
 _SBATCH_TIMEOUT = 150.0  # sbatch itself tries again for a while
 _LOCK_TIMEOUT = 300.0
@@ -55,14 +55,14 @@ _NOISE = "Batch job submission failed: Job violates accounting/QOS policy"
 
 
 class SlurmSession:
-    """The submitter and the squeue poller that all runs of a connection share. Nothing happens before there is a
-    job."""
+    """One thread submits the runs of a connection and follows their jobs. It starts with the first of them."""
 
     def __init__(self, run: RunProgram = run_program, pauses: Sequence[float] = PAUSES) -> None:
-        self._queue, self._run, self._pauses = SqueuePoller(), run, pauses
-        self._waiting: Dict[str, None] = {}
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._submit_all, daemon=True, name="sbatch")
+        self.problem = ""  # why Slurm does not answer
+        self._run, self._pauses, self._tries, self._next_try = run, pauses, 0, 0.0
+        self._waiting: Dict[str, None] = {}  # runs to submit, in their order
+        self._known: Dict[str, Tuple[Optional[SlurmJobState], float]] = {}  # job → its state, and since when
+        self._thread = threading.Thread(target=self._work, daemon=True, name="slurm")
 
     def submit(self, run_dir: str, job: SlurmJob, script: str, secrets: Mapping[str, str]) -> None:
         """Submit a run; one that already has a status is only queued again."""
@@ -72,58 +72,76 @@ class SlurmSession:
             job_file.write_secrets(run_dir, secrets)
             job_file.write(run_dir, job)
             _write_waiting(run_dir, "Slurm: being submitted")
-        self._add(run_dir)
+        self._waiting[run_dir] = None
+        self._start()
 
     def run_state(self, run_dir: str) -> Optional[SlurmRunState]:
         """None for a run that is not a Slurm job. One that a broken connection left is queued again."""
         job = job_file.read(run_dir)
         if job is not None and not job.id:
-            self._add(run_dir)
-        return SlurmRunState(run_dir, self._queue) if job is not None else None
+            self._waiting[run_dir] = None
+            self._start()
+        return SlurmRunState(run_dir, self) if job is not None else None
+
+    def state(self, job: str) -> Tuple[Optional[SlurmJobState], float]:
+        """The newest known state of a job, and for how many seconds it is known. Never blocks."""
+        state, since = self._known.setdefault(job, (None, time.monotonic()))
+        self._start()
+        return state, time.monotonic() - since
 
     def finish(self, until: float) -> None:
         """The client has disconnected: submit what is queued, if that is possible before `until` (monotonic)."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting, max(0.0, until - time.monotonic()))
+        while self._waiting and time.monotonic() < until:
+            time.sleep(_PAUSE)
 
-    def _add(self, run_dir: str) -> None:
-        with self._changed:
-            self._waiting[run_dir] = None
-            if not self._thread.is_alive():
-                self._thread.start()
-            self._changed.notify_all()
+    def _start(self) -> None:
+        if not self._thread.is_alive():
+            self._thread.start()
 
-    def _submit_all(self) -> None:
-        tries = 0
+    def _work(self) -> None:
+        next_query = 0.0
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting))
-                run = next(iter(self._waiting))
-            try:
-                submission = submit(run, self._run)
-            except Exception as bug:  # whatever it is, the run's status must say so
-                log_traceback(run, "sbatch", bug)
-                submission = Submission(reason=str(bug) if isinstance(bug, OSError) else repr(bug))
-            if submission.is_temporary:
-                self._pause(submission.reason, self._pauses[min(tries, len(self._pauses) - 1)])
-                tries += 1
-                continue
-            tries = 0
-            if submission.reason and _is_unsubmitted(run):
-                reason = "Slurm rejects the job: %s" % submission.reason
-                with suppress(OSError, LockTimeout):
-                    job_file.record_end(run, JobOutcome(run_directory.END_EXIT, reason, EXIT_BLOCKED))
-            with self._changed:
-                del self._waiting[run]
-                self._changed.notify_all()
+            if self._waiting and time.monotonic() >= self._next_try:
+                self.submit_next(next(iter(self._waiting)))
+            elif self._known and time.monotonic() >= next_query:
+                try:
+                    self.refresh()
+                except Exception as bug:  # the next query may succeed
+                    self.problem = repr(bug)
+                next_query = time.monotonic() + INTERVAL
+            else:
+                time.sleep(_PAUSE)
 
-    def _pause(self, reason: str, seconds: float) -> None:
-        with self._changed:
-            runs = list(self._waiting)
-        for run in runs:
-            with suppress(OSError):  # it was removed, or the disk is full
-                _write_waiting(run, "%s: %s; next try in %g s" % (job_file.REJECTED, reason, seconds))
-        time.sleep(seconds)
+    def submit_next(self, run_dir: str) -> None:
+        try:
+            submission = submit(run_dir, self._run)
+        except Exception as bug:  # whatever it is, the run's status must say so
+            log_traceback(run_dir, "sbatch", bug)
+            submission = Submission(reason=str(bug) if isinstance(bug, OSError) else repr(bug))
+        if submission.is_temporary:
+            seconds = self._pauses[min(self._tries, len(self._pauses) - 1)]
+            self._tries, self._next_try = self._tries + 1, time.monotonic() + seconds
+            for waiting in list(self._waiting):
+                with suppress(OSError):  # it was removed, or the disk is full
+                    why = "%s: %s; next try in %g s" % (job_file.REJECTED, submission.reason, seconds)
+                    _write_waiting(waiting, why)
+            return
+        self._tries = 0
+        if submission.reason and _is_unsubmitted(run_dir):
+            reason = "Slurm rejects the job: %s" % submission.reason
+            with suppress(OSError, LockTimeout):
+                job_file.record_end(run_dir, JobOutcome(run_directory.END_EXIT, reason, EXIT_BLOCKED))
+        self._waiting.pop(run_dir, None)
+
+    def refresh(self) -> None:
+        """Ask Slurm for the jobs that are not over. What a query does not answer stays as it was."""
+        before = {job: state for job, (state, _) in list(self._known.items())}
+        jobs = [job for job, state in before.items() if state is None or not state.is_over or state.state == UNKNOWN]
+        found, self.problem = query(jobs, self._run)
+        for job in jobs if not self.problem else ():
+            state = found.get(job) or SlurmJobState(UNKNOWN)
+            if state != before[job]:
+                self._known[job] = (state, time.monotonic())
 
 
 # -- sbatch ----------------------------------------------------------------------------------------------------------
@@ -202,100 +220,49 @@ def _is_unsubmitted(run_dir: str) -> bool:
 # -- squeue ----------------------------------------------------------------------------------------------------------
 
 
-class SqueuePoller:
-    """`state` never blocks: it returns the newest known state. Jobs that squeue has forgotten are looked up by sacct.
-    `problem` is why Slurm does not answer."""
+def query(jobs: Sequence[str], run: RunProgram = run_program) -> Tuple[Dict[str, SlurmJobState], str]:
+    """{job: its state} of those that squeue, or else sacct, knows, and why Slurm does not answer, or ""."""
+    answer = run(states.squeue_command(jobs), TIMEOUT) if jobs else QueryAnswer(0)
+    if answer.code != 0 and "Invalid job id" not in answer.err:  # that Slurm remembers none of them is an answer
+        return {}, states.last_line(answer.err) or "squeue ended with %s" % answer.code
+    known = states.parse_squeue(answer.out)
+    missing = [job for job in jobs if job not in known]
+    history = run(states.sacct_command(missing), TIMEOUT) if missing else QueryAnswer(1)
+    known.update(states.parse_sacct(history.out) if history.code == 0 else {})
+    return {job: state for job, state in known.items() if job in jobs}, ""
 
-    def __init__(self, run: RunProgram = run_program, interval: float = INTERVAL) -> None:
-        self.problem, self._run, self._interval = "", run, interval
-        self._asked: Dict[str, float] = {}
-        self._known: Dict[str, SlurmJobState] = {}
-        self._over_since: Dict[str, float] = {}
-        self._missing_since: Dict[str, float] = {}
-        self._thread = threading.Thread(target=self._poll, daemon=True, name="squeue")
 
-    def state(self, job: str) -> Optional[SlurmJobState]:
-        """None as long as nothing is known of the job."""
-        self._asked[job] = time.monotonic()
-        if not self._thread.is_alive():
-            self._thread.start()
-        return self._known.get(job)
-
-    def seconds_over(self, job: str) -> float:
-        """For how long the job has been known to be over."""
-        return time.monotonic() - self._over_since.get(job, time.monotonic())
-
-    def is_missing(self, job: str) -> bool:
-        """Whether the last answer did not know the job."""
-        return job in self._missing_since
-
-    def query(self, jobs: Sequence[str]) -> Dict[str, SlurmJobState]:
-        """Ask Slurm now. Jobs that it does not know are missing, all of them where it does not answer."""
-        answer = self._run(states.squeue_command(jobs), TIMEOUT) if jobs else QueryAnswer(0)
-        # That Slurm remembers none of the jobs is an answer.
-        has_answered = answer.code == 0 or "Invalid job id" in answer.err
-        self.problem = "" if has_answered else states.last_line(answer.err) or "squeue ended with %s" % answer.code
-        known = states.parse_squeue(answer.out) if has_answered else {}
-        missing = [job for job in jobs if job not in known] if has_answered else []
-        if missing:
-            history = self._run(states.sacct_command(missing), TIMEOUT)
-            known.update(states.parse_sacct(history.out) if history.code == 0 else {})
-        return {job: state for job, state in known.items() if job in jobs}
-
-    def may_run(self, jobs: Sequence[str]) -> Dict[str, bool]:
-        """{job: whether it is not over}; True for all where Slurm does not answer."""
-        known = self.query(jobs)
-        return {job: bool(self.problem) or (job in known and not known[job].is_over) for job in jobs}
-
-    def _poll(self) -> None:
-        while True:
-            try:
-                self.refresh()
-            except Exception as bug:  # the next query may succeed
-                self.problem = repr(bug)
-            time.sleep(self._interval)
-
-    def refresh(self) -> None:
-        now = time.monotonic()
-        asked = list(self._asked.items())
-        jobs = [job for job, at in asked if now - at < _IDLE and job not in self._over_since]
-        current = self.query(jobs)
-        for job in jobs:
-            if job in current:
-                self._missing_since.pop(job, None)
-            elif self.problem or time.monotonic() - self._missing_since.setdefault(job, now) <= UNKNOWN_AFTER:
-                continue
-            self._known[job] = current.get(job) or SlurmJobState(UNKNOWN)
-            if self._known[job].is_over:
-                self._over_since[job] = time.monotonic()
+def may_run(jobs: Sequence[str]) -> Dict[str, bool]:
+    """{job: whether it is not over}; True for all where Slurm does not answer."""
+    known, problem = query(jobs)
+    return {job: bool(problem) or (job in known and not known[job].is_over) for job in jobs}
 
 
 class SlurmRunState:
     """Joins the status of one run with the state of its job."""
 
-    def __init__(self, run_dir: str, queue: SqueuePoller) -> None:
-        self._run_dir, self._queue = run_dir, queue
-        self._job: Optional[SlurmJob] = None
+    def __init__(self, run_dir: str, session: SlurmSession) -> None:
+        self._run_dir, self._session = run_dir, session
+        self._job = ""
         self._final: Optional[Status] = None
 
     def join(self, status: Status) -> Tuple[Status, bool]:
         """(status, whether it is final), given the status that the agent wrote."""
         if self._final is not None:
             return self._final, True
-        if self._job is None or not self._job.id:
-            self._job = job_file.read(self._run_dir)
-        if self._job is None or not self._job.id:
+        job = job_file.read(self._run_dir) if not self._job else None
+        self._job = self._job or (job.id if job is not None else "")
+        if not self._job:
             return status, status.concluded  # its submission writes the status
-        job = self._job.id
-        status = replace(status, slurm=status.slurm or SlurmAllocation(job))
-        state = self._queue.state(job)
-        if state is None and is_final(status) and self._queue.is_missing(job):
-            state = SlurmJobState(UNKNOWN)  # it ended long ago
-        if state is None and self._queue.problem:
-            return _waiting(status, "Slurm does not answer: %s" % self._queue.problem), False
+        status = replace(status, slurm=status.slurm or SlurmAllocation(self._job))
+        state, seconds = self._session.state(self._job)
+        if state == SlurmJobState(UNKNOWN) and seconds < UNKNOWN_AFTER and not is_final(status):
+            state = None
+        if state is None and self._session.problem:
+            return _waiting(status, "Slurm does not answer: %s" % self._session.problem), False
         if state is None or not state.is_over:
             return _with_state(status, state), False
-        if not status.has_ended and self._queue.seconds_over(job) < _CACHE_SECONDS:
+        if not status.has_ended and seconds < _CACHE_SECONDS:
             return _waiting(status, state.description), False
         try:
             self._final = job_file.record_end(self._run_dir, state)

@@ -262,7 +262,7 @@ def test_an_image_that_the_run_would_pull_is_pulled_first_for_the_probe_must_kno
     (host.fake / "expected.any").touch()
     done = host.docker("run", "img")
     assert "Pulling from x" in done.stderr, "docker run prints it there too"
-    assert list(host.journal()[0].here[:5]) == ["run", "--init", "--pull", "never", "-e"]
+    assert list(host.journal()[0].here[:5]) == ["run", "--pull", "never", "--init", "-e"]
     assert f"PYTHONPATH={START}:/pulled" in host.journal()[0].here
     (host.fake / "image").unlink()
     host.docker("run", "--pull=never", "img")

@@ -3,7 +3,6 @@ sees of them. Slurm is a script of its answers."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,8 +13,8 @@ import pytest
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.records import QueryAnswer, SlurmAllocation, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status
-from ci_tasks.agent.slurm import cancel, job_file, session
-from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession, SqueuePoller, parse_answer
+from ci_tasks.agent.slurm import cancel, job_file
+from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession, parse_answer, query
 from ci_tasks.agent.slurm.states import UNKNOWN, JobOutcome, SlurmJobState
 
 LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"
@@ -197,63 +196,56 @@ class Answers:
         return self.answers[argv[0]]
 
 
-def poller(slurm: Answers, monkeypatch: pytest.MonkeyPatch) -> SqueuePoller:
+def following(slurm: Answers, monkeypatch: pytest.MonkeyPatch) -> SlurmSession:
     """One that asks when it is told to."""
-    monkeypatch.setattr(SqueuePoller, "_poll", lambda self: threading.Event().wait(60))
-    queue = SqueuePoller(slurm.run)
-    assert queue.state("10") is None
-    queue.refresh()
-    return queue
+    monkeypatch.setattr(SlurmSession, "_start", lambda self: None)
+    session = SlurmSession(slurm.run)
+    assert session.state("10")[0] is None
+    session.refresh()
+    return session
 
 
 def test_what_the_queue_has_forgotten_sacct_is_asked_for() -> None:
     running, cancelled = "10|RUNNING|N/A|gpu1|0|None|\n", "11|CANCELLED by 1000|0:15|gpu1\n"
     slurm = Answers(squeue=QueryAnswer(0, running), sacct=QueryAnswer(0, cancelled))
-    states = SqueuePoller(slurm.run).query(["10", "11"])
-    assert states["11"] == SlurmJobState("CANCELLED", node="gpu1", by="1000", exit_code=143)
-    assert "--jobs=11" in slurm.commands[1]
+    known, problem = query(["10", "11"], slurm.run)
+    assert known["11"] == SlurmJobState("CANCELLED", node="gpu1", by="1000", exit_code=143)
+    assert ("--jobs=11" in slurm.commands[1], problem) == (True, "")
 
 
 def test_a_controller_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Answers(squeue=QueryAnswer(0, "10|RUNNING|N/A|gpu1|0|None|\n"), sacct=NO_SACCT)
-    queue = poller(slurm, monkeypatch)
+    session = following(slurm, monkeypatch)
     slurm.answers["squeue"] = SILENT
-    monkeypatch.setattr(session, "UNKNOWN_AFTER", -1.0)
-    queue.refresh()
-    assert (queue.state("10"), queue.may_run(["10"])) == (SlurmJobState("RUNNING", node="gpu1"), {"10": True})
-    assert "Unable to contact slurm controller" in queue.problem
+    session.refresh()
+    assert session.state("10")[0] == SlurmJobState("RUNNING", node="gpu1")
+    assert "Unable to contact slurm controller" in session.problem
     slurm.answers["squeue"] = QueryAnswer(0, "10|TIMEOUT|N/A|gpu1|0|None|\n")
-    queue.refresh()
-    assert (queue.state("10"), queue.problem) == (SlurmJobState("TIMEOUT", node="gpu1", exit_code=0), "")
+    session.refresh()
+    assert (session.state("10")[0], session.problem) == (SlurmJobState("TIMEOUT", node="gpu1", exit_code=0), "")
 
 
-def test_a_job_that_slurm_does_not_know_for_a_while_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = poller(Answers(squeue=GONE, sacct=NO_SACCT), monkeypatch)
-    assert (queue.state("10"), queue.is_missing("10")) == (None, True)
-    monkeypatch.setattr(session, "UNKNOWN_AFTER", -1.0)
-    queue.refresh()
-    assert queue.state("10") == SlurmJobState(UNKNOWN)
+def test_a_job_that_slurm_does_not_know_is_unknown_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Answers(squeue=GONE, sacct=NO_SACCT)
+    session = following(slurm, monkeypatch)
+    assert session.state("10")[0] == SlurmJobState(UNKNOWN)
+    slurm.answers["sacct"] = QueryAnswer(0, "10|COMPLETED|0:0|gpu1\n")
+    session.refresh()
+    assert session.state("10")[0] == SlurmJobState("COMPLETED", node="gpu1", exit_code=0)
 
 
 # -- what a client sees ----------------------------------------------------------------------------------------------
 
 
-class Queue(SqueuePoller):
-    """Slurm, as far as it is known."""
+class Queue(SlurmSession):
+    """Slurm, as far as it is known, and for how many seconds."""
 
-    def __init__(self, known: SlurmJobState | None, problem: str = "", seconds_over: float = 0.0) -> None:
+    def __init__(self, known: SlurmJobState | None, problem: str = "", seconds: float = 0.0) -> None:
         super().__init__()
-        self.known, self.problem, self.over = known, problem, seconds_over
+        self.known, self.problem, self.seconds = known, problem, seconds
 
-    def state(self, job: str) -> SlurmJobState | None:
-        assert job == "7"
-        return self.known
-
-    def seconds_over(self, job: str) -> float:
-        return self.over
-
-    def is_missing(self, job: str) -> bool:
-        return self.known is None and self.problem == "missing"
+    def state(self, job: str) -> tuple[SlurmJobState | None, float]:
+        return self.known, self.seconds
 
 
 NEW = Status()
@@ -265,19 +257,16 @@ SUBMITTED = "Slurm: submitted"
 # what the agent wrote, what Slurm says → what the run waits for; None: the agent's status holds
 STATES = {
     "not known yet, not started": (NEW, Queue(None), SUBMITTED),
-    "not known yet, running": (RUNNING, Queue(None), None),
     "not known yet, interrupted": (INTERRUPTED, Queue(None), SUBMITTED),
     "no answer": (NEW, Queue(None, "connect failure"), "Slurm does not answer: connect failure"),
     "in the queue": (NEW, Queue(SlurmJobState("PENDING", "Resources")), "Slurm: PENDING (Resources)"),
-    "starting": (NEW, Queue(SlurmJobState("RUNNING", node="n1")), "Slurm: RUNNING on n1"),
-    "running": (RUNNING, Queue(SlurmJobState("RUNNING", node="n1")), None),
     "suspended": (RUNNING, Queue(SlurmJobState("SUSPENDED", node="n1")), "Slurm: SUSPENDED on n1"),
     "queued again": (RUNNING, Queue(SlurmJobState("PENDING", "BeginTime")), "Slurm: PENDING (BeginTime)"),
     "interrupted, on its way": (INTERRUPTED, Queue(SlurmJobState("COMPLETING")), "Slurm: COMPLETING"),
     "ended by its own word, not known yet": (ENDED, Queue(None), None),
     "ended by its own word, and runs": (ENDED, Queue(SlurmJobState("RUNNING", node="n1")), None),
-    "ended by its own word, on its way": (ENDED, Queue(SlurmJobState("COMPLETING", node="n1")), None),
     "ended by its own word, no answer": (ENDED, Queue(None, "timeout"), "Slurm does not answer: timeout"),
+    "gone a moment ago": (RUNNING, Queue(SlurmJobState(UNKNOWN), "", 59.0), None),
     "over a moment ago": (RUNNING, Queue(SlurmJobState("FAILED", node="n1"), "", 9.0), "Slurm: FAILED on n1"),
 }
 
@@ -337,8 +326,13 @@ def test_where_slurm_saw_another_exit_code_than_status_json_has_slurms_counts(ru
 def test_an_end_that_slurm_has_forgotten_holds_unverified(run: str) -> None:
     """Whatever the file says of that itself. Nobody waits for accounting, which is for jobs that have just ended."""
     claims = replace(ENDED, slurm=SlurmAllocation("7", exit_code=0))
-    seen = join_ended(run, Queue(None, "missing"), claims)
+    seen = join_ended(run, Queue(SlurmJobState(UNKNOWN)), claims)
     assert (seen.exit_code, seen.slurm) == (0, SlurmAllocation("7"))
+
+
+def test_a_job_that_slurm_does_not_know_for_a_minute_is_lost(run: str) -> None:
+    seen = join_ended(run, Queue(SlurmJobState(UNKNOWN), "", 61.0), RUNNING)
+    assert (seen.end, seen.error) == (None, "the job vanished: neither squeue nor sacct knows it")
 
 
 def test_the_end_that_slurm_tells_is_written_where_the_agent_wrote_none(run: str) -> None:
