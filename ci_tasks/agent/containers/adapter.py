@@ -23,7 +23,7 @@ from ..file_lock import LockTimeout, file_lock
 from ..gpus.run_resources import visible_gpus
 from ..job_environment import secret_values
 from ..programs import run_program
-from ..records import Deviation, DockerInvocation, DockerInvocations, Event, EventName
+from ..records import Deviation, DockerInvocation, DockerInvocations, Event
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, write_record
 from . import kept, ray_nodes
 from .docker_argv import DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
@@ -203,7 +203,7 @@ class _Adapter:
             shown = [dataclasses.replace(masked_record(call, self.secrets), name=call.name) for call in calls]
             write_record(path, DockerInvocations(tuple(shown)))
 
-    def _note(self, what: EventName, name: Optional[str] = None, image: Optional[str] = None) -> None:
+    def _note(self, what: str, name: Optional[str] = None, image: Optional[str] = None) -> None:
         """A line beside the agent's own. It is only shown to people, so that a full disk is no reason to stop."""
         event = masked_record(Event(round(time.time(), 3), what, name=name, image=image), self.secrets)
         with suppress(OSError), open(self.paths.events, "a", encoding="utf-8", errors="backslashreplace") as out:
