@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.agent.hang.facts import HangFacts, Inspection
+from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.hang.inspector import Inspector
 from ci_tasks.agent.probe.install import payload
 from ci_tasks.features.failures.hang.analysis import analyse_hang
@@ -79,10 +79,9 @@ def answer(pids: list[int]) -> dict[str, object]:
     began = time.perf_counter()
     program = find_py_spy()
     found = Inspector(pids, str(program) if program else "").inspect()
-    seen = decode(Inspection, json.loads(json.dumps(found)), where="look")
+    seen = decode(HangFacts, json.loads(json.dumps(found)), where="look")
     looked = time.perf_counter() - began
-    facts = HangFacts(seconds_between=seen.seconds_between, machine=seen.machine, processes=seen.processes)
-    hang = analyse_hang(facts)
+    hang = analyse_hang(seen)
     named = [culprit.rank for culprit in hang.culprits] == [len(pids) - 1]
     stacks = sum(bool(process.stacks) for process in seen.processes)
     seconds = time.perf_counter() - began

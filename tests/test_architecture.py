@@ -300,7 +300,7 @@ ONE_MODULE = {
         "agent.file_lock",
         "agent.gpus.lock_files",  # CI's own locks of GPUs
     ],
-    r"/stat\"|/children\"|random/boot_id": ["agent.proc", "agent.hang.procfs", "hosts.gpu_locks"],
+    r"/stat\"|/children\"|random/boot_id": ["agent.proc", "agent.hang.inspector", "hosts.gpu_locks"],
     r"os\.fork\(": ["agent.__main__", "agent.serving.serve"],
     r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.process_tree", "agent.containers.ray_nodes"],
 }

@@ -129,10 +129,10 @@ class RecordedCollective:
 
 @dataclass(frozen=True)
 class HangFacts:
-    """Everything that was seen. `seconds_between` are those between the two looks, `seconds` those that all of it took,
-    `seconds_since` those since the look before in the same silence of the log, 0 where there was none.
-    `sources` are the texts of files that frames are in. `ras` is NCCL's answer, by container. `could_not` has a line
-    for each part that could not be had."""
+    """Everything that was seen, of a run or by `inspector` in one place. `seconds_between` are those between the two
+    looks, `seconds` those that all of it took, `seconds_since` those since the look before in the same silence of the
+    log, 0 where there was none. `sources` are the texts of files that frames are in. `ras` is NCCL's answer, by
+    container. `could_not` has a line for each part that could not be had."""
 
     taken_at: float = 0.0
     reason: Reason = "request"
@@ -148,18 +148,4 @@ class HangFacts:
     sources: Mapping[str, str] = field(default_factory=dict)
     ras: Mapping[str, str] = field(default_factory=dict)
     collectives: Tuple[RecordedCollective, ...] = ()
-    could_not: Tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """What `inspector` saw in one place; the fields are those of HangFacts."""
-
-    seconds_between: float = 0.0
-    machine: str = ""
-    processes: Tuple[ProcessFacts, ...] = ()
-    sockets: Tuple[SocketFacts, ...] = ()
-    locks: Tuple[FileLockWait, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict)
-    ras: str = ""
     could_not: Tuple[str, ...] = ()

@@ -13,7 +13,8 @@ import pickletools
 import re
 import stat
 import time
-from typing import Any, ClassVar, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from contextlib import suppress
+from typing import Any, ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..files import content_of
 from .facts import RecordedCollective
@@ -55,60 +56,53 @@ def read_pickle(content: bytes) -> Any:
 
 
 def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]:
-    """The last collective or message that a rank has begun, by its dump; None where it has none. Raises
-    UnsafePickle."""
+    """The last collective or message that a rank has begun, by its dump; None if it has none. Raises UnsafePickle."""
     data = read_pickle(content)
     entries = data.get("entries") if isinstance(data, dict) else None
     if not isinstance(entries, list):
         raise UnsafePickle("no entries")
-    collectives = [entry for entry in entries if isinstance(entry, dict) and _number(entry) > 0]
-    if not collectives:
+    begun = [entry for entry in entries if isinstance(entry, dict) and _number(entry) > 0]
+    if not begun:
         return None
-    newest = max(collectives, key=lambda entry: (_int(entry, "record_id"), _number(entry)))
-    operation, peer = _operation(newest)
-    members = _members(data, newest)
+    newest = max(begun, key=lambda entry: (_int(entry, "record_id"), _number(entry)))
+    # `nccl:all_reduce`, or `nccl:recv 0<-1`, whose numbers are places in the group
+    name = str(newest.get("profiling_name") or "").rpartition(":")[2][:100]
+    message = _MESSAGE.match(name)
+    peer, members = int(message[2]) if message else -1, _members(data, newest)
+    group = newest.get("process_group") or newest.get("pg_id") or ""
+    parts = group if isinstance(group, (tuple, list)) else (group,)
     return RecordedCollective(
         rank=rank,
-        operation=operation,
+        operation=message[1] if message else name,
         number=_number(newest),
         state=str(newest.get("state") or "")[:50],
-        group=_group(newest),
+        group=" ".join(str(part)[:100] for part in parts if isinstance(part, (str, int)))[:200],
         sizes=_sizes(newest),
         members=members,
         peer=members[peer] if 0 <= peer < len(members) else peer,
     )
 
 
-def _operation(entry: Mapping[Any, Any]) -> Tuple[str, int]:
-    """(`all_reduce`, -1) of `nccl:all_reduce`, (`recv`, 1) of `nccl:recv 0<-1`; the numbers are places in the group."""
-    name = str(entry.get("profiling_name") or "").rpartition(":")[2][:100]
-    message = _MESSAGE.match(name)
-    if message is None:
-        return name, -1
-    return message.group(1), int(message.group(2))
-
-
 def _sizes(entry: Mapping[Any, Any]) -> str:
-    """Of tensors whose shapes are no plain numbers nothing is said."""
-    shapes, types = entry.get("input_sizes"), entry.get("input_dtypes")
-    if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)):
+    """`1024x4 Float, 8 Int`; empty if a shape is no plain numbers."""
+    try:
+        pairs = list(zip(entry["input_sizes"], entry["input_dtypes"]))[:8]  # noqa: B905  # Python 3.8
+        return ", ".join("%s %.30s" % ("x".join("%d" % size for size in shape[:10]), kind) for shape, kind in pairs)[
+            :200
+        ]
+    except (KeyError, TypeError):
         return ""
-    texts = []
-    for shape, kind in zip(shapes, types):  # noqa: B905  # Python 3.8
-        if not isinstance(shape, (list, tuple)) or not all(type(size) is int for size in shape):
-            return ""
-        texts.append("%s %s" % ("x".join(str(size) for size in shape[:10]), str(kind)[:30]))
-    return ", ".join(texts[:8])[:200]
 
 
 def _members(data: Mapping[Any, Any], entry: Mapping[Any, Any]) -> Tuple[int, ...]:
-    """The ranks of the entry's process group, in their order there; empty where the dump does not say it."""
-    groups, name = data.get("pg_config"), entry.get("process_group")
+    """The ranks of the entry's process group, in their order there; empty if the dump does not say it."""
+    name = entry.get("process_group")
     key = name[0] if isinstance(name, (tuple, list)) and name else entry.get("pg_id")
-    group = groups.get(str(key)) if isinstance(groups, dict) else None
-    ranks = group.get("ranks") if isinstance(group, dict) else None
-    numbers = re.findall(r"\d{1,7}", ranks[:_MAX_MEMBERS]) if isinstance(ranks, str) else []
-    return tuple(int(number) for number in numbers)
+    try:
+        ranks = data["pg_config"][str(key)]["ranks"][:_MAX_MEMBERS]
+        return tuple(int(number) for number in re.findall(r"\d{1,7}", ranks))
+    except (KeyError, TypeError):
+        return ()
 
 
 def _number(entry: Mapping[Any, Any]) -> int:
@@ -120,74 +114,50 @@ def _int(entry: Mapping[Any, Any], key: str) -> int:
     return value if type(value) is int and 0 <= value < 1 << 62 else 0
 
 
-def _group(entry: Mapping[Any, Any]) -> str:
-    name = entry.get("process_group") or entry.get("pg_id") or ""
-    parts = name if isinstance(name, (tuple, list)) else (name,)
-    return " ".join(str(part)[:100] for part in parts if isinstance(part, (str, int)))[:200]
-
-
-# -- in the place of the job -------------------------------------------------------------------------------------------
-
-
-class Dump(NamedTuple):
-    rank: int
-    content: bytes
-
-
-def dumps(processes: Iterable[Mapping[str, str]], seconds: float) -> "tuple[List[Dump], List[str]]":
-    """(dumps, why not) of the ranks whose variables name a pipe: a byte in it makes torch write one. Children of a rank
-    have its variables too, so several may name one rank."""
+def dumps(processes: Iterable[Mapping[str, str]], seconds: float) -> "tuple[List[Tuple[int, bytes]], List[str]]":
+    """([(rank, dump)], why not) of the ranks whose variables name a pipe: a line in it makes torch write a dump.
+    Children of a rank have its variables too, so several may name one rank."""
     asked: Dict[int, str] = {}
     problems: Dict[int, str] = {}
+    began, until = time.time() - 1, time.monotonic() + seconds
     for env in processes:
         rank, prefix = env.get("RANK", ""), env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
         target = env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or ""
-        if not prefix or not rank.isdigit() or int(rank) in asked:
-            continue
-        pipe = "%s%s.pipe" % (prefix, rank)
-        problem = _poke(pipe) if target else "the job does not say where torch writes its flight recorder"
-        if problem:
-            problems.setdefault(int(rank), problem)
-        else:
-            asked[int(rank)] = target + rank
-    could_not = ["rank %d: %s" % (rank, problem) for rank, problem in problems.items() if rank not in asked]
-    began, found = time.time() - 1, {}  # type: ignore[var-annotated]
-    until = time.monotonic() + seconds
+        if prefix and rank.isdigit() and int(rank) not in asked:
+            known = "" if target else "the job does not say where torch writes its flight recorder"
+            problem = known or _poke("%s%s.pipe" % (prefix, rank))
+            problems[int(rank)] = problem or "no dump of the flight recorder in %s%s" % (target, rank)
+            if not problem:
+                asked[int(rank)] = target + rank
+    found: Dict[int, bytes] = {}
     sizes: Dict[int, int] = {}
     while len(found) < len(asked) and time.monotonic() < until:
-        for rank_number, path in asked.items():
-            info = _stat(path)
-            if rank_number not in found and info is not None and info.st_mtime >= began and info.st_size:
-                if sizes.get(rank_number) == info.st_size:
-                    found[rank_number] = content_of(path, MAX_BYTES + 1, follow_link=False)
-                sizes[rank_number] = info.st_size
+        for number, path in asked.items():
+            size = _size(path, began)
+            if number not in found and size and sizes.get(number) == size:
+                found[number] = content_of(path, MAX_BYTES + 1, follow_link=False)
+            sizes[number] = size
         time.sleep(0.1)
-    could_not += [
-        "rank %d: no dump of the flight recorder in %s" % (rank, asked[rank]) for rank in asked if rank not in found
-    ]
-    return [Dump(rank, content) for rank, content in sorted(found.items())], could_not
+    return sorted(found.items()), ["rank %d: %s" % item for item in problems.items() if item[0] not in found]
 
 
 def _poke(path: str) -> str:
-    """Why that was not possible. Without a reader the pipe is not opened: whoever opened it then would wait."""
+    """Why that was not possible. A pipe that is not read is not opened: that would wait."""
     try:
         if not stat.S_ISFIFO(os.lstat(path).st_mode):
             return "%s is no pipe" % path
-        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(
+            path, "wb", buffering=0, opener=lambda name, flags: os.open(name, os.O_WRONLY | os.O_NONBLOCK)
+        ) as pipe:
+            pipe.write(b"1\n")
     except OSError as error:
-        return "nobody reads %s (%s)" % (path, error.strerror)
-    try:
-        os.write(pipe, b"1\n")
-    except OSError as error:
-        return "nobody reads %s (%s)" % (path, error.strerror)
-    finally:
-        os.close(pipe)
+        return "no process reads %s (%s)" % (path, error.strerror)
     return ""
 
 
-def _stat(path: str) -> Optional[os.stat_result]:
-    try:
+def _size(path: str, since: float) -> int:
+    """The bytes of a file that was written since then."""
+    with suppress(OSError):
         info = os.lstat(path)
-    except OSError:
-        return None
-    return info if stat.S_ISREG(info.st_mode) else None
+        return info.st_size if stat.S_ISREG(info.st_mode) and info.st_mtime >= since else 0
+    return 0

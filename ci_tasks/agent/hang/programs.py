@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import zlib
 from typing import Iterable, NamedTuple
 
-from ..files import content_of
+from ..files import content_of, replace_file
 
 MAX_PROGRAM = 64 << 20  # bytes
 TOOLS = "tools"
@@ -40,7 +39,8 @@ def find_py_spy(run_dir: str) -> PySpy:
             continue
         made_for = _ELF_MACHINES.get(int.from_bytes(content[18:20], "little"), "another machine")
         if made_for == machine:
-            return PySpy("" if _is_noexec(path) else path, _noexec_reason(path), content)
+            why_not = "py-spy may not run: %s is on a file system mounted noexec" % path if _is_noexec(path) else ""
+            return PySpy("" if why_not else path, why_not, content)
         others.add(made_for)
     if others:
         return PySpy(why_not="py-spy is here for %s, not for %s" % (", ".join(sorted(others)), machine))
@@ -49,24 +49,20 @@ def find_py_spy(run_dir: str) -> PySpy:
 
 
 def store_program(home: str, prefix: str, sha256: str, chunks: Iterable[bytes]) -> None:
-    """Keep a program below `home`, under its hash; `chunks` are zlib's form of it. Raises OSError, and ValueError where
-    it has another hash."""
-    directory = os.path.join(home, TOOLS)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    handle, beside = tempfile.mkstemp(prefix=".", dir=directory)
+    """Keep a program below `home`, under its hash; `chunks` are zlib's form of it. Raises OSError, and ValueError if it
+    has another hash."""
     try:
-        with os.fdopen(handle, "wb") as out:
-            digest = hashlib.sha256()
-            for program in _decompressed(chunks):
-                digest.update(program)
-                out.write(program)
-        if digest.hexdigest() != sha256:
-            raise ValueError("the program is not the one with this hash")
-        os.chmod(beside, 0o755)
-        os.replace(beside, os.path.join(directory, prefix + sha256))
-    except BaseException:
-        os.unlink(beside)
-        raise
+        program = zlib.decompressobj().decompress(b"".join(chunks), MAX_PROGRAM + 1)
+    except zlib.error as error:
+        raise ValueError("the program is not in zlib's form: %s" % error) from None
+    if len(program) > MAX_PROGRAM:
+        raise ValueError("a program of more than %d MiB" % (MAX_PROGRAM >> 20))
+    if hashlib.sha256(program).hexdigest() != sha256:
+        raise ValueError("the program is not the one with this hash")
+    path = os.path.join(home, TOOLS, prefix + sha256)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    replace_file(path, program)
+    os.chmod(path, 0o755)
 
 
 def remove_old_programs(home: str, oldest: float) -> None:
@@ -80,22 +76,5 @@ def remove_old_programs(home: str, oldest: float) -> None:
             os.unlink(entry.path)
 
 
-def _decompressed(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    unpacking, left = zlib.decompressobj(), MAX_PROGRAM
-    for chunk in chunks:
-        try:
-            program = unpacking.decompress(chunk, left + 1)
-        except zlib.error as error:
-            raise ValueError("the program is not in zlib's form: %s" % error) from None
-        left -= len(program)
-        if left < 0:
-            raise ValueError("a program of more than %d MiB" % (MAX_PROGRAM >> 20))
-        yield program
-
-
 def _is_noexec(path: str) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
-
-
-def _noexec_reason(path: str) -> str:
-    return "py-spy may not run: %s is on a file system mounted noexec" % path if _is_noexec(path) else ""

@@ -1,7 +1,7 @@
-"""When a run is looked at: because somebody asks, since its log is silent for long, and before its timeout ends it.
+"""When a run is looked at: on request, if its log is silent for long, and before its timeout ends it.
 
-Whoever asks puts a file into the run directory; the agent sees it with its next heartbeat, also on another node than
-the one that it was written on. The look is a process of the agent's, which it ends after a minute.
+A request is a file in the run directory; the agent sees it with its next heartbeat, also on another node than the one
+that it was written on. The look is a process of the agent's, which it ends after a minute.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import time
 from typing import Callable, Optional
 
 from .. import process_tree
-from ..files import read_file
+from ..files import content_of
 from ..run_directory import RunDir
 from .facts import Reason
 
 MAX_SECONDS = 60.0  # for a look
 BEFORE_TIMEOUT = 25.0  # seconds before the end by timeout
 SHORTEST_TIMEOUT = 120.0  # a shorter one leaves no time for a look
-_MAX_REQUEST = 100  # characters
+MAX_REQUEST = 100  # characters
 _PAUSE = 5.0  # seconds between two looks that are asked for: the job can ask too
 
 
@@ -40,10 +40,15 @@ class HangWatcher:
         return self._process is not None
 
     def poll(self) -> None:
-        """With each heartbeat: end a look that takes too long, begin one that somebody asks for."""
-        self._reap()
-        request = self._requested()
-        if request and request != self._request and not self.is_looking and time.monotonic() > self._ended + _PAUSE:
+        """With each heartbeat: end a look that takes too long, begin one that is asked for."""
+        process = self._process
+        if process is not None and process.poll() is not None:
+            self._forget(process)
+        elif process is not None and time.monotonic() > self._began + MAX_SECONDS:
+            self._end("no end within %.0f s" % MAX_SECONDS)
+        request = content_of(self._paths.hang_request, MAX_REQUEST + 1).decode("ascii", "replace")
+        is_new = request != self._request and request.isascii() and request.isalnum() and len(request) <= MAX_REQUEST
+        if is_new and not self.is_looking and time.monotonic() > self._ended + _PAUSE:
             self._request = request
             self.look("request", request)
 
@@ -52,10 +57,9 @@ class HangWatcher:
         if self.is_looking:
             return False
         argv = [sys.executable, "-I", "-S", self._paths.agent, "hang", self._paths.path, reason, request]
+        null = subprocess.DEVNULL
         try:
-            self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            )
+            self._process = subprocess.Popen(argv, stdin=null, stdout=null, stderr=subprocess.PIPE)
         except OSError as error:
             self._log("a look at the processes could not begin: %s" % error.strerror)
             return False
@@ -81,38 +85,21 @@ class HangWatcher:
         if self._process is not None:
             self._end("the run has ended")
 
-    def _requested(self) -> str:
-        try:
-            text = read_file(self._paths.hang_request, _MAX_REQUEST + 1).decode("ascii")
-        except (OSError, ValueError):
-            return ""
-        return text if text.isalnum() and len(text) <= _MAX_REQUEST else ""
+    def _end(self, why: str) -> None:
+        assert self._process is not None
+        process_tree.kill_and_reap(self._process)
+        self._log("a look at the processes was ended: %s" % why)
+        self._forget(self._process)
 
-    def _reap(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            if time.monotonic() > self._began + MAX_SECONDS:
-                self._end("no end within %.0f s" % MAX_SECONDS)
-            return
+    def _forget(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stderr is not None
-        problem = process.stderr.read(1 << 14).decode("utf-8", "replace").strip()
+        if process.returncode and process.returncode > 0:
+            problem = process.stderr.read(1 << 14).decode("utf-8", "replace").strip()
+            self._log("a look at the processes failed: %s" % problem[-2000:])
         process.stderr.close()
         self._process, self._ended = None, time.monotonic()
-        if process.returncode:
-            self._log("a look at the processes failed: %s" % problem[-2000:])
-
-    def _end(self, why: str) -> None:
-        process = self._process
-        assert process is not None
-        process_tree.kill_and_reap(process)
-        if process.stderr is not None:
-            process.stderr.close()
-        self._process, self._ended = None, time.monotonic()
-        self._log("a look at the processes was ended: %s" % why)
 
 
 def timeout_allows(seconds: float) -> bool:
     """Whether there is time for a look before a timeout of so many seconds."""
-    return seconds >= SHORTEST_TIMEOUT and bool(os.path.isdir("/proc/self"))
+    return seconds >= SHORTEST_TIMEOUT and os.path.isdir("/proc/self")

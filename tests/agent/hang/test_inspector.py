@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.hang import inspector, procfs
-from ci_tasks.agent.hang.inspector import Inspector
-from ci_tasks.agent.hang.procfs import has_handler, others, read_process, send_signal
+from ci_tasks.agent.codec import decode
+from ci_tasks.agent.hang import inspector
+from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
+from ci_tasks.agent.hang.inspector import Inspector, has_handler, others, read_process, send_signal
 from ci_tasks.agent.probe.payload.evidence_file import OFF
 
 NUMBER = signal.SIGRTMIN + 7
@@ -49,13 +52,19 @@ def process(directory: Path, handler: str, number: int = NUMBER, name: str = "%d
         child.kill()
 
 
+def _look(pid: int, py_spy: str = "") -> ProcessFacts:
+    seen = decode(HangFacts, Inspector([pid, 1 << 22], py_spy, between=0.1).inspect(), where="look")
+    (found,) = seen.processes
+    return found
+
+
 def test_the_probe_writes_the_stacks_of_a_process(tmp_path: Path) -> None:
     with process(tmp_path, "yes") as child:
-        (found,) = Inspector([child.pid], "", between=0.1).inspect()["processes"]
+        found = _look(child.pid)
         assert child.poll() is None
-    assert [stack["by"] for stack in found["stacks"]] == ["probe"]
-    assert "in <module>" in found["stacks"][0]["text"]
-    assert found["env"] == {"RANK": "3"}
+    assert [stack.by for stack in found.stacks] == ["probe"]
+    assert "in <module>" in found.stacks[0].text
+    assert (found.env, found.forked, found.python) == ({"RANK": "3"}, False, True)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +79,9 @@ def test_the_probe_writes_the_stacks_of_a_process(tmp_path: Path) -> None:
 )
 def test_a_process_without_the_handler_gets_no_signal(tmp_path: Path, handler: str, number: int, name: str) -> None:
     with process(tmp_path, handler, number, name) as child:
-        (found,) = Inspector([child.pid], "", between=0.1).inspect()["processes"]
+        found = _look(child.pid)
         assert child.poll() is None, "it was killed"
-    assert found["stacks"] == []
+    assert found.stacks == ()
 
 
 def test_a_signal_that_no_handler_catches_is_not_sent() -> None:
@@ -108,8 +117,8 @@ def test_a_process_that_dies_between_the_looks_is_said_to_have_ended(monkeypatch
         slept(0)
 
     monkeypatch.setattr(time, "sleep", die)
-    (found,) = Inspector([child.pid, 1 << 22], "", between=0.1).inspect()["processes"]
-    assert found["ended"]
+    found = _look(child.pid)
+    assert found.ended
     assert os.path.exists("/proc/self")
 
 
@@ -117,9 +126,9 @@ def test_a_process_that_dies_between_the_looks_is_said_to_have_ended(monkeypatch
     ("error", "why"),
     [
         ("Error: no Python", "py-spy: Error: no Python"),
-        ("Permission Denied: Try running", "py-spy: it may not read the process: "),
-        ("Error: Failed to get it\nCaused by:\n  0: Permission denied", "py-spy: it may not read the process: "),
-        ("Error: Operation not permitted", "py-spy: it may not read the process: "),
+        ("Permission Denied: Try running", "py-spy: it may not read the process ("),
+        ("Error: Failed to get it\nCaused by:\n  0: Permission denied", "py-spy: it may not read the process ("),
+        ("Error: Operation not permitted", "py-spy: it may not read the process ("),
     ],
 )
 def test_a_py_spy_that_fails_is_a_reason_and_no_error(tmp_path: Path, error: str, why: str) -> None:
@@ -127,30 +136,57 @@ def test_a_py_spy_that_fails_is_a_reason_and_no_error(tmp_path: Path, error: str
     program.write_text(f"#!/bin/sh\necho '{error}' >&2\nexit 1\n")
     program.chmod(0o755)
     with process(tmp_path, "no") as child:
-        (found,) = Inspector([child.pid], str(program), between=0.1).inspect()["processes"]
-    assert [line[: len(why)] for line in found["could_not"]] == [why]
+        found = _look(child.pid, str(program))
+    assert [line[: len(why)] for line in found.could_not] == [why]
 
 
 def test_without_py_spy_it_is_said_why(tmp_path: Path) -> None:
     with process(tmp_path, "no") as child:
         found = Inspector([child.pid], "", "it is not here", between=0.1).inspect()
-    assert found["could_not"] == ["stacks of 1 processes that the probe did not reach: it is not here"]
+    assert found["could_not"] == ["stacks of 1 processes without the probe: it is not here"]
     with process(tmp_path, "yes") as child:
         found = Inspector([child.pid], "", "it is not here", between=0.1).inspect()
     assert found["could_not"] == ["native frames: it is not here"]
 
 
-def test_what_the_agent_itself_runs_in_a_container_is_not_the_job_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for pid, variable in (("7", OFF), ("8", f"X_{OFF}"), ("9", "RANK")):
-        (tmp_path / pid).mkdir()
-        (tmp_path / pid / "environ").write_bytes(f"PATH=/bin\0{variable}=1\0".encode())
-    monkeypatch.setattr(procfs, "_PROC", str(tmp_path))
-    assert others() == [8, 9]
+def test_what_the_agent_itself_runs_in_a_container_is_not_the_jobs() -> None:
+    argv, path = ["sh", "-c", "sleep 100 & echo $!; wait"], os.environ["PATH"]
+    children = [
+        subprocess.Popen(argv, env={"PATH": path, name: "1"}, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        for name in (OFF, f"X_{OFF}", "RANK")
+    ]
+    pids = [int(child.stdout.readline()) for child in children if child.stdout]
+    try:
+        found = others()
+        assert [pid in found for pid in pids] == [False, True, True]
+        assert os.getpid() not in found and os.getppid() not in found
+    finally:
+        for child in children:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
 
 
 def test_nobody_listens_for_nccl() -> None:
-    text, why = inspector.ask_ras(1.0, port=1)
-    assert text == ""
-    assert "127.0.0.1:1" in why
+    assert inspector.ask_ras(1.0, port=1) == ("", "nothing listens on 127.0.0.1:1 (Connection refused)")
+
+
+def test_what_nccl_answers_is_read_until_its_end() -> None:
+    """It keeps the connection open."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            link, _ = server.accept()
+            request = b""
+            while b"verbose status\n" not in request:
+                request += link.recv(100)
+            link.sendall(b"Communicators... ")
+            link.sendall(b"Rank 0 has launched up to operation 6\n")
+            links.append(link)
+
+        links: list[socket.socket] = []
+        thread = threading.Thread(target=answer)
+        thread.start()
+        text, why = inspector.ask_ras(10.0, server.getsockname()[1])
+        thread.join()
+        links[0].close()
+    assert (text, why) == ("Communicators... Rank 0 has launched up to operation 6\n", "")

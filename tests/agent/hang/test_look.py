@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.agent.codec import to_json
 from ci_tasks.agent.hang import collect, flight_recorder, watcher
-from ci_tasks.agent.hang.facts import HangFacts, Inspection, ProcessFacts, Reason
+from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, Reason
 from ci_tasks.agent.hang.look import NoLook, wait_for_look
 from ci_tasks.agent.hang.watcher import HangWatcher
 from ci_tasks.agent.records import Status
@@ -98,7 +98,7 @@ def test_what_was_computed_since_the_look_before_is_of_the_same_silence(
     Path(run.hang).parent.mkdir()
     write_record(run.hang, HangFacts(taken_at=100.0, reason="stall", request="silence1", processes=(process,)))
     now = (replace(process, cpu_seconds=100.0), replace(process, start=6))
-    monkeypatch.setattr(collect, "_look_at_host", lambda pids, py_spy: Inspection(processes=now))
+    monkeypatch.setattr(collect, "_look_at_host", lambda pids, py_spy: HangFacts(processes=now))
     monkeypatch.setattr(time, "time", lambda: 400.0)
     facts = collect.collect(run.path, reason, request_)
     assert [item.cpu_since for item in facts.processes] == [since, None]
@@ -116,7 +116,7 @@ def test_torch_is_not_asked_of_a_job_that_is_silent_for_half_of_the_time(
         calls.append(seconds)
         return [], []
 
-    monkeypatch.setattr(collect, "_look_at_host", lambda pids, py_spy: Inspection())
+    monkeypatch.setattr(collect, "_look_at_host", lambda pids, py_spy: HangFacts())
     monkeypatch.setattr(flight_recorder, "dumps", dumps)
     collect.collect(run.path, reason, "silence1")
     assert bool(calls) == asked

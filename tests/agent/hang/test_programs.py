@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.hang import programs
-from ci_tasks.agent.hang.procfs import ptrace_problem
 from ci_tasks.agent.hang.programs import find_py_spy, remove_old_programs, store_program
 
 ELF = {"x86_64": 62, "aarch64": 183}
@@ -41,7 +40,7 @@ def test_what_is_no_program_of_this_name_is_not_kept(
     monkeypatch.setattr(programs, "MAX_PROGRAM", 2000)
     with pytest.raises(ValueError, match="program"):
         store_program(str(tmp_path), "py-spy-", hashlib.sha256(bytes(3000)).hexdigest(), [chunk])
-    assert list((tmp_path / "tools").iterdir()) == []
+    assert not (tmp_path / "tools").exists()
 
 
 def test_where_it_cannot_be_used_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,21 +63,3 @@ def test_programs_that_nobody_uses_any_more_go_and_the_newest_stays(tmp_path: Pa
     remove_old_programs(str(tmp_path), 150)
     assert sorted((tmp_path / "tools").iterdir()) == sorted([older])
     remove_old_programs(str(tmp_path / "nowhere"), 150)
-
-
-ROOT, USER = "Uid:\t0\t0\t0\t0\n", "Uid:\t7\t7\t7\t7\n"
-ALL, FEW, NONE = (f"CapPrm:\t{mask}\nCapEff:\t{mask}\n" for mask in ("1ffffffffff", "a80425fb", "0"))
-
-
-@pytest.mark.parametrize(
-    ("own", "other", "scope", "problem"),
-    [
-        (USER + NONE, USER + NONE, "1", "kernel.yama.ptrace_scope is 1, no CAP_SYS_PTRACE"),
-        (USER + NONE, ROOT + FEW, "0", "it is of uid 0, we are 7, it has capabilities that we lack, no CAP_SYS_PTRACE"),
-        (ROOT + FEW, ROOT + ALL, "", "it has capabilities that we lack, no CAP_SYS_PTRACE"),
-        (ROOT + ALL, ROOT + ALL, "3", "ptrace is forbidden although we have CAP_SYS_PTRACE"),
-        (USER + NONE, "", "", "no CAP_SYS_PTRACE"),
-    ],
-)
-def test_what_keeps_us_from_reading_a_process(own: str, other: str, scope: str, problem: str) -> None:
-    assert ptrace_problem(own, other, scope).startswith(problem)

@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.agent.hang.facts import HangFacts, Inspection
-from ci_tasks.agent.hang.inspector import Inspector
+from ci_tasks.agent.hang import inspector
+from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.probe.install import payload
 
 PLANTED = Path(__file__).parent / "data" / "planted.py"
@@ -75,19 +75,15 @@ def planted(cases: dict[str, int], directory: Path) -> Iterator[dict[str, Plante
 def look(runs: dict[str, PlantedRun], py_spy: str) -> dict[str, HangFacts]:
     """What the inspector sees of each case: one inspection of all."""
     pids = {run.case: run.pids for run in runs.values()}
-    found = decode(
-        Inspection,
-        Inspector([pid for own in pids.values() for pid in own], py_spy, between=1.0, native_seconds=2.0).inspect(),
-        where="look",
-    )
+    inspector.NATIVE_SECONDS = 2.0
+    all_pids = [pid for own in pids.values() for pid in own]
+    found = decode(HangFacts, inspector.Inspector(all_pids, py_spy, between=1.0).inspect(), where="look")
     return {case: _facts_of(case, found, set(own)) for case, own in pids.items()}
 
 
-def _facts_of(case: str, found: Inspection, pids: set[int]) -> HangFacts:
+def _facts_of(case: str, found: HangFacts, pids: set[int]) -> HangFacts:
     own = tuple(process for process in found.processes if process.pid in pids)
-    locks = tuple(lock for lock in found.locks if lock.waiter in pids)
-    shared = {"machine": found.machine, "sockets": found.sockets, "sources": found.sources}
-    return HangFacts(seconds_between=found.seconds_between, processes=own, locks=locks, **shared)  # type: ignore[arg-type]
+    return replace(found, processes=own, locks=tuple(lock for lock in found.locks if lock.waiter in pids))
 
 
 def _start(case: str, directory: Path, rank: int | None, ranks: int) -> subprocess.Popen[bytes]:
