@@ -25,23 +25,16 @@ def _read(*argv: str) -> list[tuple[str, str | None]]:
 SPELLINGS = [
     (["--rm"], [("rm", None)]),
     (["--rm=false"], [("rm", "false")]),
-    (["--name", "x"], [("name", "x")]),
-    (["--name=x"], [("name", "x")]),
     (["--name="], [("name", "")]),
     (["--name", "--rm"], [("name", "--rm")]),  # a value may look like an option
-    (["-it"], [("interactive", None), ("tty", None)]),
     (["-itv", "/a:/b"], [("interactive", None), ("tty", None), ("volume", "/a:/b")]),
     (["-itv/a:/b"], [("interactive", None), ("tty", None), ("volume", "/a:/b")]),
     (["-it=false"], [("interactive", None), ("tty", "false")]),
-    (["-eNAME=x"], [("env", "NAME=x")]),
     (["-e=NAME=x"], [("env", "NAME=x")]),
     (["-e="], [("env", "=")]),
-    (["-e", "NAME"], [("env", "NAME")]),
     (["-e", "NAME=a b"], [("env", "NAME=a b")]),
     (["-h", "box"], [("hostname", "box")]),  # -h is no help here
     (["--net", "host"], [("network", "host")]),
-    (["--net-alias=a"], [("network-alias", "a")]),
-    (["--dns-opt", "x"], [("dns-option", "x")]),
     (["--gpus", '"device=0,1"'], [("gpus", '"device=0,1"')]),
     (["--sig-proxy=0", "-d=T"], [("sig-proxy", "0"), ("detach", "T")]),
 ]

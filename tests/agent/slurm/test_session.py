@@ -146,10 +146,7 @@ def test_an_accepted_submission_has_its_number(out: str, job: str) -> None:
     ("err", "is_temporary"),
     [
         (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{_POLICY}", True),
-        (f"sbatch: error: AssocMaxSubmitJobLimit\n{_POLICY}", True),
-        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n", True),
         (f"{_FAILED}Socket timed out on send/recv operation\n", True),
-        (f"{_FAILED}Unable to contact slurm controller (connect failure)\n", True),
         ("no answer from sbatch within 150 s", True),
         (f"sbatch: error: QOSMaxGRESPerJob\n{_POLICY}", False),
         (f"{_FAILED}Requested node configuration is not available\n", False),
