@@ -7,12 +7,11 @@ No message repeats what is under `secrets`: someone may have written a value the
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from ci_tasks import yaml_lines
 from ci_tasks.agent.containers.rules import BRIDGE, PULLS, RUNTIMES
@@ -22,11 +21,6 @@ from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, merged
 from ci_tasks.yaml_lines import Map
 
 KINDS = ("local", "ssh", "slurm")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_GRES = re.compile(r"[A-Za-z0-9_.-]+(:(?![0-9]+$)[A-Za-z0-9_.-]+)?")  # a type that is a number would be a count
-_SBATCH_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?")
-_LOGIN = re.compile(r"://[^/\s]*@")
 BUILT_IN_HOSTS = """\
 hosts:
   local: {kind: local}
@@ -150,34 +144,108 @@ def suite_overrides(name: str, text: str) -> tuple[Override, ...]:
 def read_layers(layers: Sequence[ConfigLayer]) -> Config:
     """The records of several, the later ones over the earlier. Raises ConfigError, which names file and line."""
     hosts, pools = Map(), Map()
-    overrides: list[tuple[_HostsFileReader, Any, int]] = []
+    overrides: list[tuple[Any, int]] = []
     notices: list[str] = []
-    names = [layer.file for layer in layers if layer.file != BUILT_IN]
     for layer in layers:
-        reader = _HostsFileReader(layer.file)
-        top = reader.top(layer.text)
+        top = _top(layer)
+        line, entries = top.lines.get("overrides", top.line), top.get("overrides")
+        if entries is not None and not isinstance(entries, list):
+            raise _error("overrides must be a list", line)
         # The later ones first: of two overrides of one step, the first counts.
-        of_layer = [(reader, entry, top.lines.get("overrides", top.line)) for entry in reader.entries(top, "overrides")]
-        overrides = of_layer + overrides
+        overrides = [(entry, line) for entry in entries or ()] + overrides
         if layer.overrides_only:
             if ignored := " and ".join(key for key in ("hosts", "pools") if top.get(key)):
                 notices.append(f"{layer.file}: its {ignored} do not count, since a checkout gives overrides alone")
             continue
-        reader.merge_hosts(hosts, reader.section(top, "hosts"))
-        _update(pools, reader.section(top, "pools"))
-    reader = _HostsFileReader(" and ".join(names) or BUILT_IN)
-    specs = {name: reader.host(name, hosts[name], hosts.lines[name]) for name in hosts}
-    values = [reader.given(entry) for reader, entry, _ in reversed(overrides) if reader.gives_values(entry)]
-    changes = [each for each in overrides if not each[0].gives_values(each[1])]
+        _merge_hosts(hosts, _section(top, "hosts"))
+        _update(pools, _section(top, "pools"))
+    specs = {name: _host(name, hosts[name], hosts.lines[name]) for name in hosts}
+    values = [_given(entry) for entry, _ in reversed(overrides) if _gives_values(entry)]
     return Config(
         hosts=specs,
-        pools={name: reader.pool(name, pools[name], specs, pools.lines[name]) for name in pools},
-        overrides=tuple(of_file.override(entry, line) for of_file, entry, line in changes),
-        file=reader.file,
+        pools={name: _pool(name, pools[name], specs, pools.lines[name]) for name in pools},
+        overrides=tuple(_override(entry, line) for entry, line in overrides if not _gives_values(entry)),
+        file=" and ".join(layer.file for layer in layers if layer.file != BUILT_IN) or BUILT_IN,
         given=reduce(GivenValues.under, values, NOTHING_GIVEN),
         sources={name: {key: _place(line) for key, line in hosts[name].lines.items()} for name in hosts},
         notices=tuple(notices),
     )
+
+
+# -- the keys ----------------------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
+_SBATCH_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?")
+_LOGIN = re.compile(r"://[^/\s]*@")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "text": (str,),
+    "a whole number": (int,),
+    "a number": (int, float),
+    "true or false": (bool,),
+    "true": (bool,),
+    "a list": (list,),
+    "a mapping": (Map,),
+}
+_CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS, "network": (BRIDGE,)}
+_SLURM = ("slurm",)
+_REMOTE = ("ssh", "slurm")  # a forgotten `kind` must not run another host's jobs here
+
+
+class _Key(NamedTuple):
+    """A key of a host. Its text, or each item of its list, matches `pattern`, which `hint` says in words."""
+
+    type: str
+    kinds: tuple[str, ...] = KINDS
+    pattern: str = ".*"
+    hint: str = ""
+
+
+_HOST_KEYS = {
+    "secrets": _Key(
+        "a list", KINDS, r"[A-Za-z_][A-Za-z0-9_]*", "names only; the values come from the caller's environment"
+    ),
+    "kind": _Key("text"),
+    "address": _Key("text", _REMOTE),
+    "runtime": _Key("text"),
+    "gpus": _Key("a whole number"),
+    "simulate": _Key("true or false"),
+    "pull": _Key("text"),
+    "mounts": _Key("a mapping", KINDS, "/[^:]*", "absolute paths without a colon"),
+    "env": _Key("a mapping"),
+    "timeout_minutes": _Key("a number"),
+    "stall_minutes": _Key("a number"),
+    "workspace": _Key("text", _REMOTE, "(/|~/).*", "a path that begins with / or ~/"),
+    "network": _Key("text"),
+    "artifacts": _Key("a list", KINDS, "/.*", "absolute paths, as the job sees them"),
+    "partition": _Key("text", _SLURM, r"\S+", "a name without spaces"),
+    # a type that is a number would be a count
+    "gres": _Key(
+        "text",
+        _SLURM,
+        r"[A-Za-z0-9_.-]+(:(?![0-9]+$)[A-Za-z0-9_.-]+)?",
+        "a name and perhaps a type, such as gpu or gpu:h100; the count comes from each row",
+    ),
+    "account": _Key("text", _SLURM, r"\S+", "a name without spaces"),
+    "qos": _Key("text", _SLURM, r"\S+", "a name without spaces"),
+    "sbatch": _Key("a list", _SLURM, _SBATCH_OPTION.pattern, "one word for each option, such as --exclude=node3"),
+    "persist": _Key("true or false", _REMOTE),
+}
+_OVERRIDE_TYPES = {"run": "text", "skip": "true", "with": "a mapping", "pip_index": "text", "replace": "a mapping"}
+_OVERRIDE_KEYS = ("job", "step", *_OVERRIDE_TYPES)
+_GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
+# Options of sbatch that ci-tasks sets itself → the key of hosts.yaml or the option to use instead, "" for none.
+_RESERVED_OPTIONS = {
+    **dict.fromkeys(("array", "chdir", "container", "dependency", "error", "export", "export-file", "input"), ""),
+    **dict.fromkeys(("job-name", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable"), ""),
+    **dict.fromkeys(("requeue", "signal", "test-only", "wait", "wrap"), ""),
+    **{name: name for name in ("partition", "account", "qos", "gres")},
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), "gres"),
+    "time": "timeout_minutes",
+    "nodes": "--nodes of `ci-tasks remote`",
+}
+
+
+# -- reading them ------------------------------------------------------------------------------------------------------
 
 
 class _Line(int):
@@ -191,304 +259,29 @@ def _place(line: int) -> str:
     return str(file) if file == BUILT_IN else f"{file}:{int(line)}"
 
 
-def _update(below: Map, above: Map) -> None:
-    below.update(above)
-    below.lines.update(above.lines)
+def _error(message: str, line: int, *, hint: str = "") -> ConfigError:
+    return ConfigError(message, file=getattr(line, "file", "hosts.yaml"), line=int(line), hint=hint)
 
 
-# key of a host → the type of its value
-_HOST_KEYS: dict[str, tuple[type, ...]] = {
-    "kind": (str,),
-    "address": (str,),
-    "runtime": (str,),
-    "gpus": (int,),
-    "simulate": (bool,),
-    "pull": (str,),
-    "mounts": (Map,),
-    "secrets": (list,),
-    "env": (Map,),
-    "timeout_minutes": (int, float),
-    "stall_minutes": (int, float),
-    "workspace": (str,),
-    "network": (str,),
-    "artifacts": (list,),
-    "partition": (str,),
-    "gres": (str,),
-    "account": (str,),
-    "qos": (str,),
-    "sbatch": (list,),
-    "persist": (bool,),
-}
-_OVERRIDE_KEYS = ("job", "step", "run", "skip", "with", "pip_index", "replace")
-_GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
-_TYPE_NAMES = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    Map: "a mapping",
-}
-_SLURM_KEYS = ("partition", "gres", "account", "qos", "sbatch")
-_REMOTE_KEYS = (
-    "address",
-    "workspace",
-    "persist",
-    *_SLURM_KEYS,
-)  # a forgotten `kind` must not run another host's jobs here
-# Options of sbatch that ci-tasks sets itself → the key of hosts.yaml or the option to use instead, "" for none.
-_RESERVED_OPTIONS = {
-    **dict.fromkeys(("array", "chdir", "container", "dependency", "error", "export", "export-file", "input"), ""),
-    **dict.fromkeys(("job-name", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable"), ""),
-    **dict.fromkeys(("requeue", "signal", "test-only", "wait", "wrap"), ""),
-    **{name: name for name in ("partition", "account", "qos", "gres")},
-    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), "gres"),
-    "time": "timeout_minutes",
-    "nodes": "--nodes of `ci-tasks remote`",
-}
-_SECRETS_HINT = "names only; the values come from the caller's environment"
-_CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS, "network": (BRIDGE,)}
+def _top(layer: ConfigLayer) -> Map:
+    """The whole file, whose lines know it."""
 
-
-class _HostsFileReader:
-    """Reads the parts of one file, or of several as one. All methods raise ConfigError."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-
-    def top(self, text: str) -> Map:
-        """The whole file, whose lines know it."""
-        try:
-            tree = yaml_lines.load(text)
-        except yaml_lines.YamlError as error:
-            raise ConfigError(
-                f"invalid YAML: {error.message}", file=self.file, line=error.line, hint=error.text
-            ) from None
-        for node in _nodes(tree):
-            node.line = self._line(node.line)
-            if isinstance(node, Map):
-                node.lines = {key: self._line(line) for key, line in node.lines.items()}
-        top = self.mapping(tree if tree is not None else Map(1), "the file", 1)
-        self.check_keys(top, ("hosts", "pools", "overrides"), "")
-        return top
-
-    def _line(self, number: int) -> _Line:
+    def of_file(number: int) -> _Line:
         line = _Line(number)
-        line.file = self.file
+        line.file = layer.file
         return line
 
-    def merge_hosts(self, below: Map, above: Map) -> None:
-        """Add the keys of each host of `above` to those `below`, or change them."""
-        for name, value in above.items():
-            line = above.lines[name]
-            body = self.mapping(value if value is not None else Map(line), f"host {name}", line)
-            merged = Map(line)
-            _update(merged, below.get(name, Map()))
-            _update(merged, body)
-            below[name], below.lines[name] = merged, line
-
-    def host(self, name: str, value: Any, line: int) -> HostSpec:
-        self._check_name("host", name, line)
-        body = self.mapping(value, f"host {name}", line)
-        self.check_keys(body, tuple(_HOST_KEYS), f"host {name}: ")
-        self._check_secrets(name, body)  # first: no other message may repeat them
-        for key in body:
-            self._check_type(name, body, key)
-            self._check_value(name, body, key)
-        self._check_kind(name, body, line)
-        for check in (self._check_runtime, self._check_slurm_names, self._check_sbatch, self._check_paths):
-            check(name, body)
-        return HostSpec(name, **{key: self._value(name, key, body) for key in body})
-
-    def _value(self, host: str, key: str, body: Map) -> Any:
-        """As HostSpec has it, of a key whose type is right."""
-        value = body[key]
-        if isinstance(value, Map):
-            return self._texts(f"host {host}", key, value)
-        if isinstance(value, list):
-            return tuple(str(item) for item in value)
-        return float(value) if float in _HOST_KEYS[key] else value
-
-    def _check_type(self, host: str, body: Map, key: str) -> None:
-        types, value, line = _HOST_KEYS[key], body[key], body.lines[key]
-        if isinstance(value, types) and not (isinstance(value, bool) and bool not in types):
-            return
-        raise self.error(f"host {host}: {key} must be {_TYPE_NAMES[types[-1]]}, not {value!r}", line)
-
-    def _check_value(self, host: str, body: Map, key: str) -> None:
-        value, line = body[key], body.lines[key]
-        if key in _CHOICES and value not in _CHOICES[key]:
-            guess = did_you_mean(value, _CHOICES[key])
-            message = f"host {host}: unknown {key} {str(value)!r}{guess}"
-            raise self.error(message, line, hint=f"valid: {', '.join(_CHOICES[key])}")
-        if key in ("gpus", "timeout_minutes", "stall_minutes") and (value < 0 or math.isnan(value)):
-            raise self.error(f"host {host}: {key} must not be negative", line)
-        if key == "timeout_minutes" and not value:
-            raise self.error(f"host {host}: timeout_minutes must be more than 0", line)
-
-    def _check_kind(self, host: str, body: Map, line: int) -> None:
-        """The address, and the keys that only some kinds have."""
-        kind = body.get("kind", "local")
-        if kind == "local":
-            if key := next((key for key in _REMOTE_KEYS if key in body), None):
-                message = f"host {host}: {key} is not valid with kind local, which is this machine"
-                raise self.error(message, body.lines[key], hint="use kind: ssh or kind: slurm for another machine")
-        elif not body.get("address"):
-            raise self.error(f"host {host}: kind {kind} requires an address", line)
-        if kind != "slurm" and (key := next((key for key in _SLURM_KEYS if key in body), None)):
-            raise self.error(f"host {host}: {key} is only valid with kind slurm", body.lines[key])
-
-    def _check_runtime(self, host: str, body: Map) -> None:
-        runtime = body.get("runtime")
-        if runtime == "pyxis" and body.get("kind") != "slurm":
-            raise self.error(f"host {host}: runtime pyxis is only valid with kind slurm", body.lines["runtime"])
-        if runtime in ("apptainer", "pyxis") and "network" in body:
-            message = f"host {host}: network is not valid with runtime {runtime}"
-            raise self.error(message, body.lines["network"], hint=f"containers of {runtime} use the host's network")
-
-    def _check_slurm_names(self, host: str, body: Map) -> None:
-        for key in ("partition", "account", "qos"):
-            if key in body and not re.fullmatch(r"\S+", body[key]):
-                message = f"host {host}: invalid {key} {body[key]!r}"
-                raise self.error(message, body.lines[key], hint="a name without spaces")
-        if "gres" in body and not _GRES.fullmatch(body["gres"]):
-            hint = "a name and perhaps a type, such as gpu or gpu:h100; the count comes from each row"
-            raise self.error(f"host {host}: invalid gres {body['gres']!r}", body.lines["gres"], hint=hint)
-
-    def _check_sbatch(self, host: str, body: Map) -> None:
-        for word in body.get("sbatch", ()):
-            option = _SBATCH_OPTION.fullmatch(word) if isinstance(word, str) else None
-            line = getattr(word, "line", 0) or body.lines["sbatch"]
-            if not option:
-                hint = "one word for each option, such as --exclude=node3"
-                raise self.error(f"host {host}: invalid sbatch option {word!r}", line, hint=hint)
-            # sbatch accepts any unambiguous beginning of an option's name
-            reserved = (name for name in _RESERVED_OPTIONS if name == option[1] or name.startswith(option[1]))
-            if name := next(reserved, None):
-                hint = f"use {_RESERVED_OPTIONS[name]} instead" if _RESERVED_OPTIONS[name] else ""
-                raise self.error(f"host {host}: sbatch option --{name} is set by ci-tasks", line, hint=hint)
-
-    def _check_paths(self, host: str, body: Map) -> None:
-        path = body.get("workspace", HostSpec.workspace)
-        if not path.startswith(("/", "~/")):
-            message = f"host {host}: workspace must begin with / or ~/, not {path!r}"
-            raise self.error(message, body.lines["workspace"])
-        if not all(isinstance(path, str) and path.startswith("/") for path in body.get("artifacts", ())):
-            message = f"host {host}: artifacts must be a list of absolute paths, as the job sees them"
-            raise self.error(message, body.lines["artifacts"])
-
-        for ci, here in body.get("mounts", {}).items():
-            for path in (ci, here):
-                if not isinstance(path, str) or not path.startswith("/") or ":" in path:
-                    message = f"host {host}: mounts: {path!r} is not an absolute path without a colon"
-                    raise self.error(message, body["mounts"].lines[ci])
-
-    def _check_secrets(self, host: str, body: Map) -> None:
-        names = body.get("secrets", [])
-        if not isinstance(names, list) or not all(
-            isinstance(name, str) and _VARIABLE.fullmatch(name) for name in names
-        ):
-            message = f"host {host}: secrets must be a list of names of environment variables"
-            raise self.error(message, body.lines["secrets"], hint=_SECRETS_HINT)
-
-    def pool(self, name: str, value: Any, hosts: Mapping[str, HostSpec], line: int) -> tuple[str, ...]:
-        self._check_name("pool", name, line)
-        if name in hosts:
-            raise self.error(f"pool {name} has the same name as a host", line)
-        members = value if isinstance(value, list) else [value]
-        valid = f"valid: {', '.join(sorted(hosts))}"
-        if not members or not all(isinstance(member, str) for member in members):
-            raise self.error(f"pool {name} must be a list of hosts", line, hint=valid)
-        for member in members:
-            if member not in hosts:
-                message = f"pool {name}: unknown host {str(member)!r}{did_you_mean(member, hosts)}"
-                raise self.error(message, getattr(member, "line", 0) or line, hint=valid)
-        return tuple(str(member) for member in members)
-
-    def override(self, value: Any, line: int) -> Override:
-        body = self.mapping(value, "an override", line)
-        self.check_keys(body, (*_OVERRIDE_KEYS, *_GIVEN_KEYS), "override: ")
-        for key in ("job", "step"):
-            if not isinstance(body.get(key), str) or not body[key]:
-                raise self.error(f"override: missing {key}", body.line)
-        types: dict[str, tuple[type, str]] = {
-            "run": (str, "text"),
-            "skip": (bool, "true"),
-            "with": (Map, "a mapping"),
-            "pip_index": (str, "text"),
-            "replace": (Map, "a mapping"),
-        }
-        for key, (kind, expected) in types.items():
-            if body.get(key) is not None and not isinstance(body[key], kind):
-                raise self.error(f"override: {key} must be {expected}, not {body[key]!r}", body.lines[key])
-        changes = bool(body.get("pip_index") or body.get("replace"))
-        if sum(bool(body.get(key)) for key in ("run", "skip", "with")) + changes != 1:
-            ways = "`run`, `with`, `skip: true`, and `pip_index` or `replace`"
-            raise self.error(f"override: exactly one of {ways} is required", body.line)
-        if _LOGIN.search(body.get("pip_index") or ""):
-            hint = f"put it in pip's own configuration (pip.conf), and use `pip_index: {PIP_DEFAULT}`"
-            raise self.error("override: pip_index must not contain a login", body.lines["pip_index"], hint=hint)
-        return Override(
-            job=str(body["job"]),
-            step=str(body["step"]),
-            run=str(body["run"]) if body.get("run") else None,
-            skip=bool(body.get("skip")),
-            with_=dict(body["with"]) if body.get("with") else None,
-            pip_index=str(body["pip_index"]) if body.get("pip_index") else None,
-            replace=self._texts("override", "replace", self.section(body, "replace")),
-            source=_place(body.line),
-        )
-
-    def gives_values(self, entry: Any) -> bool:
-        """Whether an override gives what only GitHub knows, instead of changing a step."""
-        return isinstance(entry, Map) and any(key in entry for key in _GIVEN_KEYS)
-
-    def given(self, body: Map) -> GivenValues:
-        self.check_keys(body, _GIVEN_KEYS, "override: ")
-        sections = {key: self.section(body, key) for key in _GIVEN_KEYS}
-        outputs = {
-            job: self._texts("override", job, self.section(sections["outputs"], job)) for job in sections["outputs"]
-        }
-        variables, inputs = (self._texts("override", key, sections[key]) for key in ("vars", "inputs"))
-        names = [f"vars.{name}" for name in variables] + [f"inputs.{name}" for name in inputs]
-        names += [f"needs.{job}.outputs.{name}" for job, values in outputs.items() for name in values]
-        names += ["github.event"] if sections["event"] else []
-        event = merged({}, sections["event"])
-        return GivenValues(variables, inputs, outputs, event, dict.fromkeys(names, f"override in {_place(body.line)}"))
-
-    def _texts(self, where: str, key: str, values: Map) -> dict[str, str]:
-        for name, value in values.items():
-            if isinstance(value, list | Map):
-                raise self.error(f"{where}: {key}: {name} must be text, not {value!r}", values.lines[name])
-        return {name: _scalar(value) for name, value in values.items()}
-
-    def _check_name(self, kind: str, name: str, line: int) -> None:
-        if not _NAME.fullmatch(name):
-            raise self.error(f"invalid {kind} name {name!r}", line, hint="letters, digits, `.`, `_` and `-`")
-
-    def section(self, top: Map, key: str) -> Map:
-        value = top.get(key)
-        return Map(top.line) if value is None else self.mapping(value, key, top.lines[key])
-
-    def entries(self, top: Map, key: str) -> list[Any]:
-        value = top.get(key)
-        if value is not None and not isinstance(value, list):
-            raise self.error(f"{key} must be a list", top.lines[key])
-        return value or []
-
-    def mapping(self, value: Any, name: str, line: int) -> Map:
-        if not isinstance(value, Map):
-            raise self.error(f"{name} must be a mapping, not {value!r}", line)
-        return value
-
-    def check_keys(self, body: Map, valid: tuple[str, ...], where: str) -> None:
-        for key in body:
-            if key not in valid:
-                message = f"{where}unknown key {key!r}{did_you_mean(key, valid)}"
-                raise self.error(message, body.lines[key], hint=f"valid: {', '.join(valid)}")
-
-    def error(self, message: str, line: int, *, hint: str = "") -> ConfigError:
-        return ConfigError(message, file=getattr(line, "file", self.file), line=int(line), hint=hint)
+    try:
+        tree = yaml_lines.load(layer.text)
+    except yaml_lines.YamlError as error:
+        raise _error(f"invalid YAML: {error.message}", of_file(error.line), hint=error.text) from None
+    for node in _nodes(tree):
+        node.line = of_file(node.line)
+        if isinstance(node, Map):
+            node.lines = {key: of_file(line) for key, line in node.lines.items()}
+    top = _mapping(tree if tree is not None else Map(of_file(1)), "the file", of_file(1))
+    _check_keys(top, ("hosts", "pools", "overrides"), "")
+    return top
 
 
 def _nodes(value: Any) -> Iterator[Any]:
@@ -499,7 +292,177 @@ def _nodes(value: Any) -> Iterator[Any]:
         yield from _nodes(child)
 
 
-def _scalar(value: Any) -> str:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _merge_hosts(below: Map, above: Map) -> None:
+    """Add the keys of each host of `above` to those `below`, or change them."""
+    for name, value in above.items():
+        line = above.lines[name]
+        merged = Map(line)
+        _update(merged, below.get(name, Map()))
+        _update(merged, _mapping(value if value is not None else Map(line), f"host {name}", line))
+        below[name], below.lines[name] = merged, line
+
+
+def _update(below: Map, above: Map) -> None:
+    below.update(above)
+    below.lines.update(above.lines)
+
+
+def _host(name: str, body: Map, line: int) -> HostSpec:
+    where = f"host {name}: "
+    _check_name("host", name, line)
+    _check_keys(body, tuple(_HOST_KEYS), where)
+    kind = body.get("kind", "local")
+    # In the table's order: no message about another key may repeat what is under `secrets`.
+    for key, spec in _HOST_KEYS.items():
+        if key in body:
+            _check_host_key(where, body, key, spec)
+            if kind not in spec.kinds and kind in KINDS:
+                kinds = " or ".join(spec.kinds)
+                hint = "use kind: ssh or kind: slurm for another machine" if kind == "local" else ""
+                raise _error(f"host {name}: {key} is only valid with kind {kinds}", body.lines[key], hint=hint)
+    if kind != "local" and not body.get("address"):
+        raise _error(f"host {name}: kind {kind} requires an address", line)
+    runtime = body.get("runtime")
+    if runtime == "pyxis" and kind != "slurm":
+        raise _error(f"{where}runtime pyxis is only valid with kind slurm", body.lines["runtime"])
+    if runtime in ("apptainer", "pyxis") and "network" in body:
+        hint = f"containers of {runtime} use the host's network"
+        raise _error(f"{where}network is not valid with runtime {runtime}", body.lines["network"], hint=hint)
+    return HostSpec(name, **{key: _value(where, key, body) for key in body})
+
+
+def _check_host_key(where: str, body: Map, key: str, spec: _Key) -> None:
+    value, line, types = body[key], body.lines[key], _TYPES[spec.type]
+    if key == "secrets" and not (isinstance(value, list) and all(_matches(spec, each) for each in value)):
+        raise _error(f"{where}secrets must be a list of names of environment variables", line, hint=spec.hint)
+    is_typed = isinstance(body[key], types) and (bool in types or not isinstance(body[key], bool))
+    if not is_typed:
+        raise _error(f"{where}{key} must be {spec.type}, not {value!r}", line)
+    if key in _CHOICES and value not in _CHOICES[key]:
+        message = f"{where}unknown {key} {str(value)!r}{did_you_mean(value, _CHOICES[key])}"
+        raise _error(message, line, hint=f"valid: {', '.join(_CHOICES[key])}")
+    if spec.type.endswith("number") and not value >= 0:
+        raise _error(f"{where}{key} must not be negative", line)
+    if key == "timeout_minutes" and not value:
+        raise _error(f"{where}timeout_minutes must be more than 0", line)
+    items = [(item, getattr(item, "line", 0) or line) for item in (value if isinstance(value, list) else [value])]
+    if key == "mounts":
+        items = [(path, value.lines[ci]) for ci, here in value.items() for path in (ci, here)]
+    for item, item_line in items if spec.hint else ():
+        if not _matches(spec, item):
+            raise _error(f"{where}invalid {key} {item!r}", item_line, hint=spec.hint)
+    for option in value if key == "sbatch" else ():
+        # sbatch accepts any unambiguous beginning of an option's name
+        name = option[2:].partition("=")[0]
+        if reserved := next((each for each in _RESERVED_OPTIONS if each == name or each.startswith(name)), None):
+            hint = f"use {_RESERVED_OPTIONS[reserved]} instead" if _RESERVED_OPTIONS[reserved] else ""
+            raise _error(f"{where}sbatch option --{reserved} is set by ci-tasks", option.line, hint=hint)
+
+
+def _matches(spec: _Key, item: Any) -> bool:
+    return isinstance(item, str) and re.fullmatch(spec.pattern, item) is not None
+
+
+def _value(where: str, key: str, body: Map) -> Any:
+    """As HostSpec has it, of a key whose type is right."""
+    value = body[key]
+    if isinstance(value, Map):
+        return _texts(f"{where}{key}", value)
+    if isinstance(value, list):
+        return tuple(str(item) for item in value)
+    return float(value) if _HOST_KEYS[key].type == "a number" else value
+
+
+def _pool(name: str, value: Any, hosts: Mapping[str, HostSpec], line: int) -> tuple[str, ...]:
+    _check_name("pool", name, line)
+    if name in hosts:
+        raise _error(f"pool {name} has the same name as a host", line)
+    members = value if isinstance(value, list) else [value]
+    valid = f"valid: {', '.join(sorted(hosts))}"
+    if not members or not all(isinstance(member, str) for member in members):
+        raise _error(f"pool {name} must be a list of hosts", line, hint=valid)
+    for member in members:
+        if member not in hosts:
+            message = f"pool {name}: unknown host {str(member)!r}{did_you_mean(member, hosts)}"
+            raise _error(message, getattr(member, "line", 0) or line, hint=valid)
+    return tuple(str(member) for member in members)
+
+
+def _override(value: Any, line: int) -> Override:
+    body = _mapping(value, "an override", line)
+    _check_keys(body, (*_OVERRIDE_KEYS, *_GIVEN_KEYS), "override: ")
+    for key in ("job", "step"):
+        if not isinstance(body.get(key), str) or not body[key]:
+            raise _error(f"override: missing {key}", body.line)
+    for key, expected in _OVERRIDE_TYPES.items():
+        if body.get(key) is not None and not isinstance(body[key], _TYPES[expected]):
+            raise _error(f"override: {key} must be {expected}, not {body[key]!r}", body.lines[key])
+    changes = bool(body.get("pip_index") or body.get("replace"))
+    if sum(bool(body.get(key)) for key in ("run", "skip", "with")) + changes != 1:
+        ways = "`run`, `with`, `skip: true`, and `pip_index` or `replace`"
+        raise _error(f"override: exactly one of {ways} is required", body.line)
+    if _LOGIN.search(body.get("pip_index") or ""):
+        hint = f"put it in pip's own configuration (pip.conf), and use `pip_index: {PIP_DEFAULT}`"
+        raise _error("override: pip_index must not contain a login", body.lines["pip_index"], hint=hint)
+    return Override(
+        job=str(body["job"]),
+        step=str(body["step"]),
+        run=str(body["run"]) if body.get("run") else None,
+        skip=bool(body.get("skip")),
+        with_=dict(body["with"]) if body.get("with") else None,
+        pip_index=str(body["pip_index"]) if body.get("pip_index") else None,
+        replace=_texts("override: replace", _section(body, "replace")),
+        source=_place(body.line),
+    )
+
+
+def _gives_values(entry: Any) -> bool:
+    """Whether an override gives what only GitHub knows, instead of changing a step."""
+    return isinstance(entry, Map) and any(key in entry for key in _GIVEN_KEYS)
+
+
+def _given(body: Map) -> GivenValues:
+    _check_keys(body, _GIVEN_KEYS, "override: ")
+    variables, inputs, of_jobs, event = (_section(body, key) for key in _GIVEN_KEYS)
+    outputs = {job: _texts(f"override: {job}", _section(of_jobs, job)) for job in of_jobs}
+    names = [f"vars.{name}" for name in variables] + [f"inputs.{name}" for name in inputs]
+    names += [f"needs.{job}.outputs.{name}" for job, values in outputs.items() for name in values]
+    names += ["github.event"] if event else []
+    return GivenValues(
+        _texts("override: vars", variables),
+        _texts("override: inputs", inputs),
+        outputs,
+        merged({}, event),
+        dict.fromkeys(names, f"override in {_place(body.line)}"),
+    )
+
+
+def _texts(where: str, values: Map) -> dict[str, str]:
+    for name, value in values.items():
+        if isinstance(value, list | Map):
+            raise _error(f"{where}: {name} must be text, not {value!r}", values.lines[name])
+    texts = {name: "" if value is None else str(value) for name, value in values.items()}
+    return {name: text.lower() if isinstance(values[name], bool) else text for name, text in texts.items()}
+
+
+def _check_name(kind: str, name: str, line: int) -> None:
+    if not _NAME.fullmatch(name):
+        raise _error(f"invalid {kind} name {name!r}", line, hint="letters, digits, `.`, `_` and `-`")
+
+
+def _section(top: Map, key: str) -> Map:
+    value = top.get(key)
+    return Map(top.line) if value is None else _mapping(value, key, top.lines[key])
+
+
+def _mapping(value: Any, name: str, line: int) -> Map:
+    if not isinstance(value, Map):
+        raise _error(f"{name} must be a mapping, not {value!r}", line)
+    return value
+
+
+def _check_keys(body: Map, valid: tuple[str, ...], where: str) -> None:
+    for key in body:
+        if key not in valid:
+            message = f"{where}unknown key {key!r}{did_you_mean(key, valid)}"
+            raise _error(message, body.lines[key], hint=f"valid: {', '.join(valid)}")

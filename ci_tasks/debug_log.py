@@ -1,8 +1,7 @@
 """The client's log: one file for each process in HOME/logs, with the traceback of every bug of every thread.
 
-Without --debug (or CI_TASKS_DEBUG) the file is created only for a bug, and `logging` is loaded only then. With it the
-file exists from the start and also has debug messages, those of paramiko and urllib3 included; SIGUSR1 adds the stack
-of each thread.
+Without --debug (or CI_TASKS_DEBUG) the file is created only for a bug. With it the file exists from the start and also
+has debug messages, those of paramiko and urllib3 included; SIGUSR1 adds the stack of each thread.
 """
 
 from __future__ import annotations
@@ -10,38 +9,99 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ci_tasks import known_secrets
 
 if TYPE_CHECKING:
-    from logging import Logger
-
-    from ci_tasks.debug_log_file import LogFile
+    from pathlib import Path
 
 ENV = "CI_TASKS_DEBUG"
 FLAG = "--debug"
-_lock = threading.Lock()
+MAX_FILES = 20  # older ones are removed when a new one is created
+_LIBRARIES = ("paramiko", "urllib3", "huggingface_hub")
 _is_started = _is_debug = False
-_log_file: LogFile | None = None
-_problem = ""  # why there is no log of a bug
 _bugs: list[str] = []  # not reported yet
 
 
-class _DeferredLogger:
-    """The logger of ci-tasks, which is loaded with the first message that is kept."""
+class _LogFile:
+    """Writes messages to a file that is created with the first one. An error (a full disk) is kept in `problem`."""
 
+    def __init__(self) -> None:
+        self.problem = ""
+        self._path: Path | None = None
+        self._out: IO[str] | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def path(self) -> Path:
+        from ci_tasks.resources import home  # most commands log nothing
+
+        if self._path is None:
+            self._path = home() / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        return self._path
+
+    def write(self, level: str, name: str, message: str, error: Any = None) -> None:
+        """`error` is an exception, True for the one that is handled now, or logging's triple."""
+        import traceback
+
+        error = sys.exc_info()[1] if error is True else error[1] if isinstance(error, tuple) else error
+        trace = "".join(traceback.format_exception(error)) if error else ""
+        now = f"{time.strftime('%Y-%m-%d %H:%M:%S')}.{int(time.time() * 1000) % 1000:03}"
+        line = f"{now} {level:7} {threading.current_thread().name} {name}: {message}\n{trace}"
+        with self._lock, self._noting_problems():
+            self.open().write(known_secrets.masked_with_forms(line))
+            self.open().flush()
+
+    def dump_stacks(self, *, on_signal: bool = False) -> None:
+        """Write the stack of each thread, now or at each SIGUSR1: names of files and functions, no values."""
+        import faulthandler
+        import signal
+
+        with self._lock, self._noting_problems():
+            out = self.open()
+            if on_signal:
+                faulthandler.enable(out)
+                faulthandler.register(signal.SIGUSR1, out)
+            else:
+                faulthandler.dump_traceback(out)
+
+    def open(self) -> IO[str]:
+        """The file, which is created on the first call. Raises OSError."""
+        from ci_tasks.resources import make_home
+
+        if self._out is None:
+            make_home()
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._out = os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
+            for old in sorted(self.path.parent.glob("*.log"))[:-MAX_FILES]:
+                old.unlink(missing_ok=True)
+        return self._out
+
+    @contextmanager
+    def _noting_problems(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+
+
+class _Logger:
     def debug(self, message: str, *args: object, exc_info: Any = None) -> None:
         if _is_debug:
-            _logger().debug(message, *args, exc_info=exc_info)
+            _FILE.write("DEBUG", "ci_tasks", message % args, exc_info)
 
     def error(self, message: str, *args: object, exc_info: Any = None) -> None:
-        _logger().error(message, *args, exc_info=exc_info)
+        if _is_started:
+            _FILE.write("ERROR", "ci_tasks", message % args, exc_info)
 
 
-LOGGER = _DeferredLogger()
+_FILE = _LogFile()
+LOGGER = _Logger()
 
 
 def take_flag(argv: Sequence[str]) -> list[str]:
@@ -67,23 +127,19 @@ def start() -> bool:
 
     sys.excepthook = log_uncaught
     if _is_debug:
-        command_line = " ".join(sys.argv)
-        LOGGER.debug("Python %s, process %d in %s: %s", sys.version.split()[0], os.getpid(), os.getcwd(), command_line)
-        _file().dump_on_signal()
+        words = (sys.version.split()[0], os.getpid(), os.getcwd(), " ".join(sys.argv))
+        LOGGER.debug("Python %s, process %d in %s: %s", *words)
+        _FILE.dump_stacks(on_signal=True)
+        _log_libraries()
     return _is_debug
 
 
 def bug(where: str, error: BaseException) -> str:
     """Log the traceback of an unexpected exception. Returns it in one line, for a person."""
-    global _problem
     line = one_line(error)
-    try:
-        LOGGER.error("bug: %s", where, exc_info=error)
-        if _is_started:
-            _file().dump_stacks()
-    except OSError as problem:  # such as no file descriptor to load `logging` with
-        _problem = problem.strerror or str(problem)
     if _is_started:
+        LOGGER.error("bug: %s", where, exc_info=error)
+        _FILE.dump_stacks()
         _bugs.append(line)
     return line
 
@@ -106,10 +162,9 @@ def drain_bugs() -> list[str]:
 
 def location() -> str:
     """The path of the log, and why it could not be written."""
-    if _problem or not _is_started:
-        return f"there is no log{f': {_problem}' if _problem else ''}"
-    file = _file()
-    return f"log: {file.path}{f', which could not be written: {file.problem}' if file.problem else ''}"
+    if not _is_started:
+        return "there is no log"
+    return f"log: {_FILE.path}{f', which could not be written: {_FILE.problem}' if _FILE.problem else ''}"
 
 
 def one_line(error: BaseException) -> str:
@@ -117,22 +172,16 @@ def one_line(error: BaseException) -> str:
     return known_secrets.masked_with_forms(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
-def _logger() -> Logger:
-    from ci_tasks.debug_log_file import LOGGER
+def _log_libraries() -> None:
+    import logging
 
-    if _is_started:
-        _file()
-    return LOGGER
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            _FILE.write(record.levelname, record.name, record.getMessage(), record.exc_info)
 
-
-def _file() -> LogFile:
-    global _log_file
-    from ci_tasks import debug_log_file
-
-    with _lock:
-        if _log_file is None:
-            _log_file = debug_log_file.start(debug=_is_debug)
-        return _log_file
+    for name in _LIBRARIES:
+        logging.getLogger(name).addHandler(Handler())
+        logging.getLogger(name).setLevel(logging.DEBUG)
 
 
 def _log_thread_exception(args: threading.ExceptHookArgs) -> None:

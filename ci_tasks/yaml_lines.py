@@ -16,17 +16,17 @@ import yaml
 _BaseLoader: Any = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader
 # Of YAML 1.2's core schema; GitHub's reader spells out the same.
 _WORDS = {
-    **dict.fromkeys(("~", "null", "Null", "NULL", ""), None),
+    "~": None,
+    "": None,
+    **dict.fromkeys(("null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
-    **{f"{sign}.{word}": math.inf for sign in ("", "+") for word in ("inf", "Inf", "INF")},
-    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
 }
-_NUMBER = re.compile(
-    r"(?P<integer>[-+]?[0-9]+)|(?P<based>0o[0-7]+|0x[0-9a-fA-F]+)"
-    r"|(?P<float>[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?)"
-)
+_INTEGER = re.compile(r"[-+]?[0-9]{1,300}")
+_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)")
 
 MAX_NODES = 200_000  # GitHub stops at 50,000, aliases counted each time they are followed
 MAX_DEPTH = 100
@@ -50,15 +50,13 @@ class _Loader(_BaseLoader):  # type: ignore[misc]
 class YamlError(Exception):
     """Text that is invalid YAML: `line` is 1-based, `text` is that line."""
 
-    def __init__(self, message: str, line: int, text: str) -> None:
+    def __init__(self, message: str, line: int, source: str) -> None:
         super().__init__(message)
-        self.message, self.line, self.text = message, line, text
+        self.message, self.line, self.text = message, line, "".join(source.splitlines()[line - 1 : line])
 
 
 class Map(dict[str, Any]):
     """A mapping with the line where it begins and the line of each key (1-based)."""
-
-    line: int = 0
 
     def __init__(self, line: int = 0) -> None:
         super().__init__()
@@ -83,15 +81,15 @@ def load(text: str) -> Any:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        context = _line_of(text, line)
-        tab = "; YAML is indented with spaces, not tabs" if re.match(r" *\t", context) else ""
         # libyaml's own limit, which PyYAML has since 6.0.4 and meets first in `[[[[…`.
         problem = _TOO_DEEP if error.problem == "exceeded maximum nesting depth" else error.problem or str(error)
-        raise YamlError(f"{problem}{tab}", line, context) from None
+        found = YamlError(problem, mark.line + 1 if mark else 1, text)
+        if re.match(r" *\t", found.text):
+            found.message += "; YAML is indented with spaces, not tabs"
+        raise found from None
     except yaml.YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-        raise YamlError(str(error).splitlines()[0], line, _line_of(text, line)) from None
+        raise YamlError(str(error).splitlines()[0], line, text) from None
     return _Document(text).value(node, 0) if node else None
 
 
@@ -103,8 +101,7 @@ def _check_depth(text: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            line = event.start_mark.line + 1 if event.start_mark else 1
-            raise YamlError(_TOO_DEEP, line, _line_of(text, line))
+            raise YamlError(_TOO_DEEP, event.start_mark.line + 1 if event.start_mark else 1, text)
 
 
 class _Document:
@@ -115,20 +112,17 @@ class _Document:
         self.lines = text.splitlines()
         self.nodes = 0
 
-    def value(self, node: yaml.Node, depth: int) -> Any:
+    def value(self, node: Any, depth: int) -> Any:
         self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise self.error(f"more than {MAX_NODES} values, counting aliases", node)
-        if depth > MAX_DEPTH:
-            raise self.error(_TOO_DEEP, node)
+        if self.nodes > MAX_NODES or depth > MAX_DEPTH:
+            many = f"more than {MAX_NODES} values, counting aliases"
+            raise self.error(_TOO_DEEP if depth > MAX_DEPTH else many, node)
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, depth)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, depth + 1) for item in node.value]
-        assert isinstance(node, yaml.ScalarNode), "YAML has three kinds of nodes"
-        if node.style:  # plain: "" from the C parser, None from the Python one
-            return self.scalar(node)
-        plain = _plain(node.value)
+        # the style of a plain scalar is "" from the C parser, None from the Python one
+        plain = node.value if node.style else _plain(node.value)
         return self.scalar(node) if isinstance(plain, str) else plain
 
     def mapping(self, node: yaml.MappingNode, depth: int) -> Map:
@@ -155,23 +149,17 @@ class _Document:
         return text
 
     def error(self, message: str, node: yaml.Node) -> YamlError:
-        line = node.start_mark.line + 1
-        return YamlError(message, line, _line_of(self.text, line))
+        return YamlError(message, node.start_mark.line + 1, self.text)
 
 
 def _plain(text: str) -> Any:
     """The value of an unquoted scalar, which is `text` itself for most."""
     if text in _WORDS:
         return _WORDS[text]
-    number = _NUMBER.fullmatch(text)
-    if number is None:
-        return text
-    if number["based"]:
+    if _INTEGER.fullmatch(text):  # Python does not read integers of thousands of digits
+        return int(text)
+    if _BASED.fullmatch(text):
         return int(text, 0)
-    # Python does not read integers of thousands of digits.
-    return int(text) if number["integer"] and len(text) < 300 else float(text)
-
-
-def _line_of(text: str, line: int) -> str:
-    lines = text.splitlines()
-    return lines[line - 1] if 0 < line <= len(lines) else ""
+    if _INFINITE.fullmatch(text):
+        return float(text.replace(".", ""))
+    return float(text) if _FLOAT.fullmatch(text) else text

@@ -27,7 +27,6 @@ LEVELS = [
     ["resources", "safe_output"],
     ["yaml_lines", "given_values"],
     ["records"],
-    ["debug_log_file"],
     ["debug_log", "config"],
     ["workflow"],
     ["registry"],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks import debug_log, known_secrets
-from ci_tasks.debug_log_file import MAX_FILES
+from ci_tasks.debug_log import MAX_FILES
 
 COMMAND = "from ci_tasks.cli.program import main; main()"
 # A bug in each place, in a process of its own: what is run, the exit code, what the log names.

@@ -181,6 +181,8 @@ def texts_of_the_source() -> tuple[str, ...]:
                 found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(re.sub(r"%[0-9.]*[a-z]", "…", node.value))
+    for path in (ROOT / "ci_tasks").rglob("*.sh"):
+        found.update(path.read_text(encoding="utf-8").splitlines())
     return tuple(found)
 
 

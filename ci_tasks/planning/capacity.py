@@ -25,30 +25,22 @@ class HostFacts:
 
 def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
     """What `row` needs and `host` does not have; empty when it can run there."""
-    missing = []
     if facts.scheduler_problem:
         return [f"Slurm ({facts.scheduler_problem})"]
     if host.simulate and row.needed_gpus and not facts.simulates:
-        return [
-            "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simulated GPUs would touch the real locks"
-        ]
+        why = "simulated GPUs would touch the real locks"
+        return [f"a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: {why}"]
+    missing = [facts.container_problem if row.image else "", facts.python_problem]
     if row.needed_gpus > facts.gpus:
-        gpus_on_host = f"found {facts.gpus}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
-        missing.append(f"{row.needed_gpus} GPUs{' on one node' if host.kind == 'slurm' else ''} ({gpus_on_host})")
-    if row.image and facts.container_problem:
-        missing.append(facts.container_problem)
-    if facts.python_problem:
-        missing.append(facts.python_problem)
-    return missing
+        found = f"found {facts.gpus}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
+        missing.insert(0, f"{row.needed_gpus} GPUs{' on one node' if host.kind == 'slurm' else ''} ({found})")
+    return [each for each in missing if each]
 
 
 def other_hosts(row: Row, hosts: Mapping[str, HostSpec], here: str, simulates: bool) -> list[str]:
     """The hosts of hosts.yaml that could run `row`, each with its resources."""
-    return [
-        f"{name} ({_resources_of(host)})"
-        for name, host in hosts.items()
-        if name != here and _has_resources(row, host, simulates)
-    ]
+    others = [(name, host) for name, host in hosts.items() if name != here]
+    return [f"{name} ({_resources_of(host)})" for name, host in others if _has_resources(row, host, simulates)]
 
 
 def _has_resources(row: Row, host: HostSpec, simulates: bool) -> bool:
@@ -60,6 +52,6 @@ def _has_resources(row: Row, host: HostSpec, simulates: bool) -> bool:
 def _resources_of(host: HostSpec) -> str:
     if host.simulate:
         return f"{host.gpus} simulated GPUs"
-    gpus = f"{host.gpus} GPUs" if host.gpus is not None else "GPUs unknown"
-    gpus += " a node" if host.kind == "slurm" and host.gpus is not None else ""
-    return f"{host.kind} {host.address}, {gpus}"
+    if host.gpus is None:
+        return f"{host.kind} {host.address}, GPUs unknown"
+    return f"{host.kind} {host.address}, {host.gpus} GPUs{' a node' if host.kind == 'slurm' else ''}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.gpus.request import AGENT, JOB, PATTERN, GpuRequest
 from ci_tasks.config import HostSpec
-from ci_tasks.records import Deviation
 from ci_tasks.workflow.gpus import LOCK_SCRIPT
 from ci_tasks.workflow.model import Row
 
@@ -23,13 +22,7 @@ RAY_ON_HOST = "ray-host-network"
 _HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 
 
-def container_rules(
-    host: HostSpec,
-    id: str,
-    run_dir: str,
-    lock_dir: str,
-    images: Mapping[str, str],
-) -> ContainerRules:
+def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]) -> ContainerRules:
     """What the container adapter does with CI's `docker run`: see ci_tasks.agent.containers. `images`: CI's → ours."""
     rules = ContainerRules(
         runtime=host.runtime,
@@ -68,14 +61,6 @@ def gpu_locks(row: Row, host: HostSpec, lock_dir: str, texts: Iterable[str]) -> 
         simulated=host.gpus if host.simulate else None,
         declared=host.gpus,
     )
-
-
-def lock_deviation(locks: GpuRequest | None) -> Iterator[Deviation]:
-    """A row without a lock script has CI's GPUs for itself in another way, or in none."""
-    if locks is not None and locks.by == AGENT:
-        yield Deviation(
-            "GPU locks", "none in the row's steps", "taken by ci-tasks", "so that no other run gets its GPUs"
-        )
 
 
 def exclusive(host: HostSpec, texts: Iterable[str], *, starts_ray: bool) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _RUNNER = re.compile(r"\b(?:pytest|unittest)\.main\(")
 _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -27,28 +27,23 @@ def only_defines_tests(source: str) -> bool:
 
 
 def _statements(source: str) -> Sequence[ast.stmt]:
-    """The statements of the module, those inside of an `if`, `try` or `with` each on its own."""
+    """The statements of the module, those inside of an `if`, `try` or `with` that has definitions each on its own."""
     try:
-        return _flat(ast.parse(source).body)
+        return [statement for node in ast.parse(source).body for statement in _flat(node)]
     except (SyntaxError, ValueError):
         return ()  # Python will say what is wrong with it
 
 
-def _flat(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Blocks stay as statements, too, where they define nothing: their conditions and calls are the module's."""
-    found: list[ast.stmt] = []
-    for node in body:
-        blocks = [*getattr(node, "body", ()), *getattr(node, "orelse", ()), *getattr(node, "finalbody", ())]
-        blocks += [statement for handler in getattr(node, "handlers", ()) for statement in handler.body]
-        inner = [] if isinstance(node, _DEFINITION) else _flat(blocks)
-        found += inner if any(isinstance(statement, _DEFINITION) for statement in inner) else [node]
-    return found
+def _flat(node: ast.AST) -> Iterator[ast.stmt]:
+    is_block = not isinstance(node, _DEFINITION) and any(isinstance(each, _DEFINITION) for each in ast.walk(node))
+    for child in ast.iter_child_nodes(node) if is_block else ():
+        yield from _flat(child)
+    if isinstance(node, ast.stmt) and not is_block:
+        yield node
 
 
 def _words(statements: Sequence[ast.stmt]) -> set[str]:
     """The names in the statements, and `__main__` where it is a text."""
     nodes = [node for statement in statements for node in ast.walk(statement)]
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
-    return names | attributes | ({"__main__"} & texts)
+    names = {str(getattr(node, "id", getattr(node, "attr", ""))) for node in nodes}
+    return names | {"__main__" for node in nodes if isinstance(node, ast.Constant) and node.value == "__main__"}

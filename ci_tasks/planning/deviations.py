@@ -1,27 +1,45 @@
-"""What differs from CI in a planned row, each difference by name. What a container's runtime adds, the runner says."""
+"""What differs from CI in a planned row, each difference by name. What a container's runtime adds, the agent says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ci_tasks.agent.gpus.request import AGENT, GpuRequest
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.config import HostSpec
+from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import GivenValues
-from ci_tasks.planning.expression_references import condition_texts, expression_texts, referenced_names
-from ci_tasks.planning.runners import runner_deviations
-from ci_tasks.planning.steps import PlannedSteps, version_matches
+from ci_tasks.planning.steps import (
+    PlannedSteps,
+    architecture,
+    condition_texts,
+    expression_texts,
+    referenced_names,
+    version_matches,
+)
 from ci_tasks.records import Checkout, Deviation
 from ci_tasks.workflow.context import ASSUMED, EventContext
 from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.naming import leaves
 from ci_tasks.workflow.resolve import Resolver
+from ci_tasks.workflow.runner import labels
 from ci_tasks.workflow.values import Unknown, shown, unknowns
 
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
 _GITHUB_MINUTES = 360
-CODE, CONVERTED, OVERLAY = "code", "files unlike CI's checkout", "overlay"
-_NOT_SET = "not set"
+CODE, CONVERTED, OVERLAY, LOCKS = "code", "files unlike CI's checkout", "overlay", "GPU locks"
 _OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
+
+
+def check_runner(workflow: Workflow, job: Job, row: Row) -> None:
+    """Raises WorkflowError for a row whose machine has no equivalent here, or whose number of GPUs is not known."""
+    message, hint = row.refused, ""
+    if message is None and row.gpus is None:
+        message = "the workflow does not say how many GPUs the row takes"
+        hint = "give the number that CI's runner gives it: --gpus N (0 for none)"
+    if message is not None:
+        line, text = getattr(job.runs_on, "line", 0) or job.line, f"runs-on: {job.runs_on}"
+        raise WorkflowError(message, file=workflow.place, job=job.id, line=line, text=text, hint=hint)
 
 
 def deviations(
@@ -36,9 +54,12 @@ def deviations(
     *,
     shared: bool,
     event: EventContext,
+    locks: GpuRequest | None,
+    probe: ProbeRules | None,
+    container: Iterable[Deviation],
 ) -> tuple[Deviation, ...]:
     """Every way in which the row's plan is not CI's. `python` is the version at hand, `shared` says that the install
-    steps are done once for all rows."""
+    steps are done once for all rows, `container` are the differences of its container."""
     read = _read(workflow, job, planned)
     return (
         *code_deviations(checkout),
@@ -52,32 +73,13 @@ def deviations(
         *_strategy(row, resolve),
         *_condition(job, resolve),
         *_needs(job, resolve),
-        *_pull_request(event, read),
-        *_given(event.given, read),
-        *_assumed(event, resolve, read),
+        *_event(event, resolve, read),
         *_secrets(workflow, resolve, read),
+        *_of_host(host),
+        *container,
+        *_of_agent(locks, probe),
+        *_overlays(checkout),
     )
-
-
-def probe_deviation(probe: ProbeRules | None) -> Iterator[Deviation]:
-    if probe is not None:
-        here = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
-        yield Deviation("probe", "none", here, "evidence from inside the job; --no-probe leaves it out")
-
-
-def host_deviations(host: HostSpec) -> Iterator[Deviation]:
-    """What hosts.yaml gives to every job of the host."""
-    if host.env:
-        here = " ".join(host.env)
-        yield Deviation("host env", "the runner's", here, f"hosts.yaml env of {host.name}; values are not shown")
-
-
-def overlay_deviations(checkout: Checkout) -> Iterator[Deviation]:
-    for overlay in checkout.overlays:
-        here = f"{overlay.title}, tree {overlay.tree[:12]}"
-        yield Deviation(f"{OVERLAY} {overlay.name}", "the installed one", here, f"--with {overlay.name}={overlay.path}")
-        if overlay.build:
-            yield Deviation(f"{OVERLAY} {overlay.name}: build", "none", overlay.build, "--build, in its tree")
 
 
 def code_deviations(checkout: Checkout) -> Iterator[Deviation]:
@@ -97,11 +99,6 @@ def _time(row: Row, host: HostSpec) -> Iterator[Deviation]:
         yield Deviation("timeout", ci, here, f"timeout_minutes of host {host.name}")
 
 
-def _pull_request(event: EventContext, read: Iterable[str]) -> Iterator[Deviation]:
-    if not event.given.event and any(name.startswith(_OF_PULL_REQUEST) for name in read):
-        yield Deviation("pull request", "its number and refs", "none", "only GitHub knows them")
-
-
 def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, shared: bool) -> Iterator[Deviation]:
     if planned.python and not version_matches(planned.python, python):
         yield Deviation("Python", planned.python, python, f"no Python {planned.python} on this host")
@@ -114,6 +111,19 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
     elif row.image and host.runtime == "none" and not planned.python:
         here = "a venv over the python3 on PATH"
         yield Deviation("Python packages", "the image's own", here, "what a row installs is gone with it")
+
+
+def runner_deviations(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> Iterator[Deviation]:
+    """What of the machine that `runs-on` asks for a Linux host does not stand in for."""
+    names = ", ".join(labels(job, resolve))
+    if list(unknowns(resolve.value(job.runs_on))):
+        yield Deviation("machine", names, f"host {host.name}", "only GitHub knows the runner")
+    elif row.runner == "github-hosted":
+        yield Deviation("machine", "GitHub's runner", f"host {host.name}", "CI's packages may be missing here")
+    if architecture(job, resolve) == "ARM64":
+        yield Deviation("architecture", f"ARM64 ({names})", f"that of host {host.name}", "the host was asked for")
+    if row.gpus_given:
+        yield Deviation("GPU count", "not in the workflow", str(row.gpus), "--gpus")
 
 
 def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
@@ -140,9 +150,8 @@ def _strategy(row: Row, resolve: Resolver) -> Iterator[Deviation]:
     if row.total < 2:
         return
     if strategy["fail-fast"] is not False:
-        yield Deviation(
-            "strategy.fail-fast", "a failed row cancels the others", "only with --fail-fast", "each row is of interest"
-        )
+        ci, why = "a failed row cancels the others", "each row is of interest"
+        yield Deviation("strategy.fail-fast", ci, "only with --fail-fast", why)
     limit = strategy["max-parallel"]
     if isinstance(limit, Unknown) or limit != row.total:
         ci = f"{shown(limit)} rows at once"
@@ -164,35 +173,31 @@ def _needs(job: Job, resolve: Resolver) -> Iterator[Deviation]:
         yield Deviation("needs", f"after {', '.join(left_out)}", "not run", "the row was asked for alone")
 
 
-def _given(given: GivenValues, read: Iterable[str]) -> Iterator[Deviation]:
-    """What somebody says of what only GitHub knows, where the row reads it."""
-    values = {
-        **{f"vars.{name}": value for name, value in given.vars.items()},
-        **{f"inputs.{name}": value for name, value in given.inputs.items()},
-        **{
-            f"needs.{job}.outputs.{name}": value
-            for job, outputs in given.outputs.items()
-            for name, value in outputs.items()
-        },
-    }
+def _event(event: EventContext, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
+    """What stands for GitHub's values where the row reads them: none, a person's, or an assumption."""
+    given = event.given
+    if not given.event and any(name.startswith(_OF_PULL_REQUEST) for name in read):
+        yield Deviation("pull request", "its number and refs", "none", "only GitHub knows them")
     names = {name.lower().replace("github.event.inputs.", "inputs.") for name in read}
-    for name, value in values.items():
-        if any(_covers(read_name, name.lower()) for read_name in names):
+    for name, value in _given(given).items():
+        # an expression may read the whole object
+        if any(name.lower() == each or name.lower().startswith(f"{each}.") for each in names):
             yield Deviation(name, "GitHub's value", value, given.sources.get(name, "given"))
     if given.event and any(name.startswith(("github.event.", *_OF_PULL_REQUEST)) for name in names):
         yield Deviation("github.event", "GitHub's payload", "the given one", given.sources.get("github.event", "given"))
-
-
-def _covers(read_name: str, name: str) -> bool:
-    """Whether an expression that reads `read_name`, perhaps a whole object, reads `name`."""
-    return name == read_name or name.startswith(read_name + ".")
-
-
-def _assumed(event: EventContext, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
-    for name in read:
-        if name in ASSUMED and not event.given.event:
+    for name in () if given.event else read:
+        if name in ASSUMED:
             here = resolve.shown(f"${{{{ {name} }}}}")
             yield Deviation(name, "GitHub's value", here, "what a labelled pull request usually has")
+
+
+def _given(given: GivenValues) -> dict[str, str]:
+    outputs = {(job, name): value for job, values in given.outputs.items() for name, value in values.items()}
+    return {
+        **{f"vars.{name}": value for name, value in given.vars.items()},
+        **{f"inputs.{name}": value for name, value in given.inputs.items()},
+        **{f"needs.{job}.outputs.{name}": value for (job, name), value in outputs.items()},
+    }
 
 
 def _secrets(workflow: Workflow, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
@@ -209,6 +214,30 @@ def _secrets(workflow: Workflow, resolve: Resolver, read: Iterable[str]) -> Iter
     missing = [name for name in dict.fromkeys(referenced) if name.lower() not in available]
     if missing:
         yield Deviation("secrets", ", ".join(missing), "unset", "not in your environment")
+
+
+def _of_host(host: HostSpec) -> Iterator[Deviation]:
+    """What hosts.yaml gives to every job of the host."""
+    if host.env:
+        why = f"hosts.yaml env of {host.name}; values are not shown"
+        yield Deviation("host env", "the runner's", " ".join(host.env), why)
+
+
+def _of_agent(locks: GpuRequest | None, probe: ProbeRules | None) -> Iterator[Deviation]:
+    """A row without a lock script has CI's GPUs for itself in another way, or in none."""
+    if locks is not None and locks.by == AGENT:
+        yield Deviation(LOCKS, "none in the row's steps", "taken by ci-tasks", "so that no other run gets its GPUs")
+    if probe is not None:
+        here = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
+        yield Deviation("probe", "none", here, "evidence from inside the job; --no-probe leaves it out")
+
+
+def _overlays(checkout: Checkout) -> Iterator[Deviation]:
+    for overlay in checkout.overlays:
+        here = f"{overlay.title}, tree {overlay.tree[:12]}"
+        yield Deviation(f"{OVERLAY} {overlay.name}", "the installed one", here, f"--with {overlay.name}={overlay.path}")
+        if overlay.build:
+            yield Deviation(f"{OVERLAY} {overlay.name}: build", "none", overlay.build, "--build, in its tree")
 
 
 def _read(workflow: Workflow, job: Job, planned: PlannedSteps) -> list[str]:

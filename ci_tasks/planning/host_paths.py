@@ -6,12 +6,12 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ci_tasks.agent.containers.docker_argv import DockerRun, bind_mount, map_path, parse_run
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.steps import PlannedSteps
-from ci_tasks.workflow.model import Job
+from ci_tasks.workflow.model import Container, Job
 from ci_tasks.workflow.resolve import Resolver
 from ci_tasks.workflow.shell import docker_run
 
@@ -19,21 +19,24 @@ HOME = "/root"  # of whoever a container's job is, as images for training have i
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 
 
-@dataclass(frozen=True)
-class HostPath:
+class HostPath(NamedTuple):
     """`path` on the host, None where nothing there outlives the run; then `why` says so."""
 
     path: str | None
     why: str = ""
 
 
+def container_words(container: Container, resolve: Resolver) -> list[str]:
+    """Options for `docker run`, and the image last. Raises ValueError for options that are no words."""
+    volumes = [word for volume in container.volumes for word in ("-v", resolve.text(volume))]
+    return [*shlex.split(resolve.text(container.options)), *volumes, resolve.text(container.image)]
+
+
 def container_of(job: Job, resolve: Resolver, steps: PlannedSteps) -> DockerRun | None:
     """The container that a row's test runs in: the job's own, or the first that one of its steps starts."""
     if job.container:
-        volumes = [word for volume in job.container.volumes for word in ("-v", resolve.text(volume))]
         try:
-            options = shlex.split(resolve.text(job.container.options))
-            return parse_run(["run", *options, *volumes, resolve.text(job.container.image)])
+            return parse_run(["run", *container_words(job.container, resolve)])
         except ValueError:  # nothing that docker would run either
             return None
     env = resolve.contexts["env"]
@@ -63,16 +66,12 @@ def place(path: str, run: DockerRun | None, host: HostSpec, env: Mapping[str, st
     if not inside or run is None:
         return HostPath(path)
     path = _normal(path)
-    for source, destination in sorted(_binds(run, env), key=lambda bind: -len(bind[1])):
-        if path == destination or path.startswith(destination.rstrip("/") + "/"):
-            below = path[len(destination.rstrip("/")) + 1 :]
-            return _on_host(source, below, host)
-    return HostPath(None, "no mount of the container holds it: it would go with the container")
-
-
-def _binds(run: DockerRun, env: Mapping[str, str]) -> list[tuple[str, str]]:
     mounts = [bind_mount(option) for option in run.options if option.name in ("volume", "mount")]
-    return [(filled(source, env), _normal(filled(destination, env))) for source, destination in mounts if destination]
+    binds = [(filled(source, env), _normal(filled(target, env))) for source, target in mounts if target]
+    for source, destination in sorted(binds, key=lambda bind: -len(bind[1])):
+        if path == destination or path.startswith(destination.rstrip("/") + "/"):
+            return _on_host(source, path[len(destination.rstrip("/")) + 1 :], host)
+    return HostPath(None, "no mount of the container holds it: it would go with the container")
 
 
 def _on_host(source: str, below: str, host: HostSpec) -> HostPath:

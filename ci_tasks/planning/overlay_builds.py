@@ -29,14 +29,8 @@ def build_steps(
     for overlay in checkout.overlays:
         if overlay.build:
             directory = f"{workspace}/{OVERLAYS}/{overlay.name}"
-            step = PlannedStep(
-                name=f"Build overlay {overlay.name}",
-                text=overlay.build + "\n",
-                words=("bash", "-e", "{0}"),
-                directory=directory,
-                env={_NO_PROBE: "1"},
-                builds=overlay.name,
-            )
+            name, text, words = f"Build overlay {overlay.name}", f"{overlay.build}\n", ("bash", "-e", "{0}")
+            step = PlannedStep(name, text, words, directory, {_NO_PROBE: "1"}, builds=overlay.name)
             steps.append(_in_container(step, image, secrets, like) if image else step)
     return tuple(steps)
 

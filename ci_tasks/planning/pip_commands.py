@@ -14,12 +14,10 @@ _COMMAND = re.compile(r"\b(?:pip[0-9.]*|uv[ \t]+pip)[ \t]+(?:install|download|wh
 _VALUE = r"""(?:\$\{\{.*?\}\}|"[^"\n]*"|'[^'\n]*'|[^\s"'])+"""
 _INDEX = re.compile(rf"(?<=\s)(--(?:extra-)?index-url|--default-index|--index|-i)([= ]\s*)({_VALUE})")
 # Options whose value is another word.
-_WITH_VALUE = ("-c", "-C", "-e", "-f", "-i", "-r", "-t") + tuple(
-    f"--{name}"
-    for name in (
-        *("constraint", "config-settings", "editable", "find-links", "index-url", "extra-index-url", "requirement"),
-        *("target", "index", "default-index", "prefix", "root", "no-binary", "only-binary", "trusted-host", "timeout"),
-    )
+_WITH_VALUE = (
+    *("-c", "-C", "-e", "-f", "-i", "-r", "-t", "--constraint", "--config-settings", "--editable", "--find-links"),
+    *("--index-url", "--extra-index-url", "--requirement", "--target", "--index", "--default-index", "--prefix"),
+    *("--root", "--no-binary", "--only-binary", "--trusted-host", "--timeout"),
 )
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*([=<>!~][^;@]*)?(?:;.*)?")
 
@@ -33,7 +31,8 @@ class PipInstall:
 
 
 def pip_installs(script: str) -> list[PipInstall]:
-    return [PipInstall(tuple(_index_words(found[1])), tuple(_requirements(found[1]))) for found in _commands(script)]
+    texts = [found[1] for found in _COMMAND.finditer(script)]
+    return [PipInstall(tuple(_index_words(text)), tuple(_requirements(text))) for text in texts]
 
 
 def uses_pip(script: str) -> bool:
@@ -67,10 +66,6 @@ def specifier_of(requirement: str) -> str:
     """Its versions, such as `==2.9.1+cu128`; "" for any."""
     found = _NAME.fullmatch(requirement)
     return (found[2] or "").strip() if found else ""
-
-
-def _commands(script: str) -> Iterator[re.Match[str]]:
-    return _COMMAND.finditer(script)
 
 
 def _index_words(arguments: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Which waiting rows start now, and where: list scheduling with backfill.
 
-Rows are taken longest first, after those that have waited much longer. Each goes where it is expected to end soonest;
-of equally good hosts, to the one with the fewest GPUs left over. A row without room reserves the host where it will end
-soonest, one row a host. Later rows start there only if that does not delay it (backfill). Nothing is planned beyond
-that, so a wrong estimate costs little.
+Rows are taken longest first, after those that have waited much longer. Each starts where there is room and where it is
+expected to end soonest; of equally good hosts, on the one with the fewest GPUs left over. A row without room reserves
+the host where it can start soonest, one row a host. Later rows start there only if they are expected to end before it
+starts (backfill). Nothing is planned beyond that, so a wrong estimate costs little.
 """
 
 from __future__ import annotations
@@ -47,37 +47,30 @@ def place(waiting: Sequence[WaitingRow], loads: Sequence[HostLoad]) -> Decision:
     """Which of the `waiting` rows start now on which hosts. The answer depends on the arguments only. Ask again when a
     row has ended or begins to wait, a host goes or comes, or others take or release GPUs."""
     hosts = [_Host(load) for load in loads]
-    able: dict[object, list[_Host]] = {}
-    starts, waits, next_rows, work = (
-        list[Start](),
-        dict[int, str](),
-        dict[int, _Host](),
-        list[tuple[WaitingRow, float]](),
-    )
+    starts, waits, work = list[Start](), dict[int, str](), list[tuple[WaitingRow, float]]()
     for at in _order(waiting):
         row = waiting[at]
-        wants = (row.gpus, row.hosts)
-        if wants not in able:
-            able[wants] = [host for host in hosts if host.load.can_hold(row)]
-        if not able[wants]:
+        able = [host for host in hosts if host.load.can_hold(row)]
+        if not able:
             waits[at] = _impossible(row, loads)
             continue
-        work.append((row, row.length / max(host.load.speed for host in able[wants])))
-        host, full = _best(row, able[wants])
-        if host is None:
-            waits[at] = full or f"waiting rows that come before it, longer ones mostly: {len(waits)}"
-        elif host.has_room(row):
+        work.append((row, min(host.load.seconds(row) for host in able)))
+        roomy = [host for host in able if host.has_room(row)]
+        if free := [host for host in roomy if not host.is_closed_to(row)]:
+            host = min(free, key=lambda host: host.rank(row))
             starts.append(Start(at, host.load.name, _why_here(row, host)))
-            host.start(row)
+            host.take(row, host.load.seconds(row))
+        elif unreserved := [host for host in able if host.next is None]:
+            host = min(unreserved, key=lambda host: host.earliest(row))
+            host.next, host.next_start = row, host.earliest(row)
+            if host.is_queue_for(row):
+                held = f"others hold {host.load.held} of {counted(host.load.gpus, 'GPU')} of {host.load.name}"
+                starts.append(Start(at, host.load.name, f"{held}, and no row of ours uses any: it waits there"))
+                host.take(row, host.load.seconds(row))
+            else:
+                waits[at] = _why_next(row, host)
         else:
-            host.reserve(row)
-            next_rows[at], waits[at] = host, ""
-    for at, host in next_rows.items():
-        if host.is_queue_for(waiting[at]):
-            del waits[at]
-            starts.append(Start(at, host.load.name, _why_queued(waiting[at], host.load)))
-        else:
-            waits[at] = _why_next(waiting[at], host)
+            waits[at] = _why_passed(roomy[0]) if roomy else f"waiting rows that come before it: {len(waits)}"
     return Decision(tuple(starts), waits, _least(work, loads))
 
 
@@ -89,28 +82,27 @@ def _order(waiting: Sequence[WaitingRow]) -> list[int]:
 
 @dataclass
 class _Host:
-    """A host while a decision is made. `ends`: when what is in use becomes free, as seconds, GPUs, slots and names;
-    `next` is the row that has reserved the host, `spare` the GPUs and slots that it will leave over."""
+    """A host while a decision is made: what is free, the names in use, and when what is in use becomes free, as
+    seconds, GPUs, slots and names. `next` is the row that has reserved the host."""
 
     load: HostLoad
-    gpus: int = 0  # free ones
+    gpus: int = 0
     slots: int = 0
-    names: frozenset[str] = frozenset()  # that are in use
+    names: frozenset[str] = frozenset()
     ends: list[tuple[float, int, int, frozenset[str]]] = field(default_factory=list)
     rows: list[WaitingRow] = field(default_factory=list)
     next: WaitingRow | None = None
     next_start: float = inf
-    spare: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         self.gpus, self.slots = self.load.gpus, self.load.slots
         for started in self.load.started:
-            self._take(started.row, self.load.remaining(started))
+            self.take(started.row, self.load.remaining(started))
         held = max(0, min(self.load.held, self.gpus))
         self.gpus -= held
         self.ends.append((HELD_SECONDS, held, 0, frozenset()))
 
-    def _take(self, row: WaitingRow, seconds: float) -> None:
+    def take(self, row: WaitingRow, seconds: float) -> None:
         gpus = min(row.gpus, self.gpus)  # a row may wait here for GPUs that others hold
         self.gpus, self.slots, self.names = self.gpus - gpus, self.slots - 1, self.names | row.exclusive
         self.ends.append((seconds, gpus, 1, row.exclusive))
@@ -119,37 +111,24 @@ class _Host:
     def has_room(self, row: WaitingRow) -> bool:
         return self.gpus >= row.gpus and self.slots > 0 and not self.names & row.exclusive
 
-    def start(self, row: WaitingRow) -> None:
-        if self._ends_late(row):
-            self.spare = self.spare[0] - row.gpus, self.spare[1] - 1
-        self._take(row, self.load.seconds(row))
+    def rank(self, row: WaitingRow) -> tuple[float, int]:
+        return round(self.load.seconds(row) + sum(self.missing(row).values()), 6), self.gpus - row.gpus
 
-    def reserve(self, row: WaitingRow) -> None:
-        self.next, (self.next_start, *spare) = row, self.earliest(row)
-        self.spare = spare[0], spare[1]
-
-    def earliest(self, row: WaitingRow) -> tuple[float, int, int]:
-        """When the row could start, and the GPUs and slots that it would leave over then."""
+    def earliest(self, row: WaitingRow) -> float:
+        """When the row could start, in seconds from now."""
         at, gpus, slots, names = 0.0, self.gpus, self.slots, self.names
         ends = sorted(self.ends, key=lambda end: end[0], reverse=True)
         while gpus < row.gpus or slots < 1 or names & row.exclusive:
             at, more_gpus, more_slots, ended = ends.pop()
             gpus, slots, names = gpus + more_gpus, slots + more_slots, names - ended
-        return at, gpus - row.gpus, slots - 1
+        return at
 
-    def delays_next(self, row: WaitingRow) -> bool:
-        if self.next is None:
+    def is_closed_to(self, row: WaitingRow) -> bool:
+        """Whether the row would delay the next one. One that has waited long is not passed, whatever is expected:
+        estimates may be wrong again and again."""
+        if self.next is None or (not row.gpus and self.slots > 1):
             return False
-        beside = self.spare[0] >= row.gpus and self.spare[1] > 0 and not self.next.exclusive & row.exclusive
-        return self.lets_none_pass(row) or (self._ends_late(row) and not beside)
-
-    def lets_none_pass(self, row: WaitingRow) -> bool:
-        """Whether the next row has waited so long that no row may pass it, whatever is expected: estimates may be wrong
-        again and again."""
-        return self.next is not None and row.gpus > 0 and self.next.waited - row.waited >= 2 * OVERTAKE_SECONDS
-
-    def _ends_late(self, row: WaitingRow) -> bool:
-        return self.load.seconds(row) > self.next_start + 1e-6
+        return self.load.seconds(row) > self.next_start or self.next.waited - row.waited >= 2 * OVERTAKE_SECONDS
 
     def is_queue_for(self, row: WaitingRow) -> bool:
         """Whether the row waits for GPUs of others alone. They may be released at any moment."""
@@ -162,32 +141,12 @@ class _Host:
         return missing if row.image is None or row.image in self.load.images else {**missing, "image": IMAGE_COST}
 
 
-def _best(row: WaitingRow, hosts: Sequence[_Host]) -> tuple[_Host | None, str]:
-    """The host where the row ends soonest, now or as the next one. If there is none, why it may not use free GPUs."""
-    best, rank, why = None, (inf, 0), ""
-    for host in hosts:
-        has_room = host.has_room(row)
-        if has_room and host.delays_next(row):
-            why = why or _why_delays(row, host)
-        elif has_room or host.next is None:
-            start, spare, _ = (0.0, host.gpus - row.gpus, 0) if has_room else host.earliest(row)
-            end = start + host.load.seconds(row) + sum(host.missing(row).values())
-            if (round(end, 6), spare) < rank:
-                best, rank = host, (round(end, 6), spare)
-    return best, why
-
-
 def _least(work: Sequence[tuple[WaitingRow, float]], loads: Sequence[HostLoad]) -> float:
-    """Seconds that no order of the rows can beat: the longest row, all work on all GPUs, rows that exclude others."""
+    """Seconds that no order of the rows can beat: the longest row, or all work on all GPUs."""
     work = [*work, *((started.row, load.remaining(started)) for load in loads for started in load.started)]
-    able = [load for load in loads if load.up and load.slots > 0]
-    bounds = [max((seconds for _, seconds in work), default=0.0)]
-    if able:
-        bounds.append(sum(seconds * row.gpus for row, seconds in work) / max(sum(load.gpus for load in able), 1))
-        bounds.append(sum(seconds for _, seconds in work) / sum(load.slots for load in able))
-        for name in {name for row, _ in work for name in row.exclusive}:
-            bounds.append(sum(seconds for row, seconds in work if name in row.exclusive) / len(able))
-    return max(bounds)
+    gpus = sum(load.gpus for load in loads if load.up and load.slots > 0)
+    longest = max((seconds for _, seconds in work), default=0.0)
+    return max(longest, sum(seconds * row.gpus for row, seconds in work) / max(gpus, 1) if gpus else 0.0)
 
 
 # -- why ---------------------------------------------------------------------------------------------------------------
@@ -203,14 +162,14 @@ def _impossible(row: WaitingRow, loads: Sequence[HostLoad]) -> str:
     allowed = [load for load in loads if row.hosts is None or load.name in row.hosts]
     if not allowed:
         return f"no host is left for it; it may run on: {', '.join(sorted(row.hosts or ())) or 'any'}"
-    able = [load for load in allowed if load.gpus >= row.gpus]
-    if not able:
-        largest = max(allowed, key=lambda load: load.gpus)
+    largest = max(allowed, key=lambda load: load.gpus)
+    if largest.gpus < row.gpus:
         return f"it needs {counted(row.gpus, 'GPU')}; the largest host it may use, {largest.name}, has {largest.gpus}"
+    able = [load for load in allowed if load.gpus >= row.gpus]
     down = [load.name for load in able if not load.up]
     if down:
         return f"{', '.join(down)} {'is' if len(down) == 1 else 'are'} down, and no other host can take it"
-    return f"{', '.join(load.name for load in able)} may run no rows at all"
+    return f"{able[0].name} may run no rows at all"
 
 
 def _why_here(row: WaitingRow, host: _Host) -> str:
@@ -222,19 +181,9 @@ def _why_here(row: WaitingRow, host: _Host) -> str:
         why = f"{name} has a free slot, and it needs no GPU"
     if missing:
         why += f"; the {' and the '.join(missing)} must be copied there first"
-    elif row.image is not None:
-        why += "; its image is there"
     if host.load.speed != 1:
         why += f"; rows take about {1 / host.load.speed:.2g} times as long there as elsewhere"
-    if host.next is not None and row.gpus:
-        gets = f"which gets its {counted(host.next.gpus, 'GPU')} in {_about(host.next_start)}"
-        why += f"; it does not delay {host.next.name}, {gets}"
     return why
-
-
-def _why_queued(row: WaitingRow, load: HostLoad) -> str:
-    held = f"others hold {load.held} of {counted(load.gpus, 'GPU')} of {load.name}"
-    return f"{held}, and no row of ours uses any: it waits there for its {row.gpus}"
 
 
 def _why_next(row: WaitingRow, host: _Host) -> str:
@@ -248,8 +197,6 @@ def _why_next(row: WaitingRow, host: _Host) -> str:
     return f"{load.name} runs {counted(load.slots, 'row')} at once; {turn}"
 
 
-def _why_delays(row: WaitingRow, host: _Host) -> str:
+def _why_passed(host: _Host) -> str:
     assert host.next is not None
-    if host.lets_none_pass(row):
-        return f"{host.next.name} has waited much longer for {host.load.name}, so no row passes it"
     return f"it would delay {host.next.name}, which is next on {host.load.name} in {_about(host.next_start)}"

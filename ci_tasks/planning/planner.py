@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
@@ -14,27 +13,25 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, InstallStep, InstallSteps, ProbeOverlay, ProbeRules
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
-from ci_tasks.planning.container_rules import (
-    LOCK_DIR_ENV,
-    container_rules,
-    exclusive,
-    gpu_locks,
-    lock_deviation,
-)
-from ci_tasks.planning.deviations import deviations, host_deviations, overlay_deviations, probe_deviation
-from ci_tasks.planning.expression_references import depends_on_matrix, referenced_names
-from ci_tasks.planning.host_paths import container_of
-from ci_tasks.planning.nodes import node_lines
+from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks
+from ci_tasks.planning.deviations import check_runner, deviations
+from ci_tasks.planning.host_paths import container_of, container_words
 from ci_tasks.planning.overlay_builds import build_steps, position
-from ci_tasks.planning.runners import architecture, check_runner
-from ci_tasks.planning.sbatch import on_slurm
+from ci_tasks.planning.sbatch import node_lines, on_slurm
 from ci_tasks.planning.script import Script, Venv, render
-from ci_tasks.planning.steps import PlannedStep, PlannedSteps, check_job, is_true, plan_steps
+from ci_tasks.planning.steps import (
+    PlannedStep,
+    architecture,
+    check_job,
+    depends_on_matrix,
+    is_true,
+    plan_steps,
+    referenced_names,
+)
 from ci_tasks.records import Checkout, Plan
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row, Workflow
-from ci_tasks.workflow.resolve import Resolver
 
 
 @dataclass(frozen=True)
@@ -106,91 +103,214 @@ def make_plan(
 ) -> RowPlan:
     """Decide everything about `row` on `host`. Raises WorkflowError for what cannot be planned."""
     check_row(workflow, job, row)
-    row, planned = _evaluated(workflow, job, row, event, overrides)
-    directory = _shared_directory(job, row, planned, location)
-    if directory:
+    planning = _Planning(workflow, job, row, host, event, overrides, location)
+    if directory := planning.shared_directory():
         location = replace(location, workspace=f"{directory}/workspace")
         event = replace(event, workspace=location.workspace)
-        row, planned = _evaluated(workflow, job, row, event, overrides)
-    resolve = rows.row_resolver(workflow, job, row, event)
-    setup = _setup(workflow, job, row, host, planned, location, resolve, directory) if directory else None
-    install = _install(workflow, job, row, planned, location) if planned.python and not setup else InstallSteps()
-    steps = planned.split()[1] if setup else _with_builds(planned, job, row, host, location, len(install.steps))
-    script = _script(workflow, job, row, host, resolve, location, steps, planned.python, setup)
-    if script.venv and install.steps:
-        script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
-    probe = location.probe if script.has_venv or (row.image and host.runtime in (DOCKER, PODMAN)) else None
-    if location.checkout.overlays:
-        probe = with_overlays(probe, location.checkout, location.workspace, row, host)
-    script = replace(script, probe=probe is not None)
-    needed = _secrets(script, host)
-    texts = [step.text for step in steps] + [" ".join(script.container)]
-    rules = container_rules(host, location.id, location.run_dir, location.lock_dir, _images(row, location))
-    locks = gpu_locks(row, host, location.lock_dir, texts)
-    plan = Plan(
-        id=location.id,
-        label=row.label,
-        job=row.job,
-        row=row.row,
-        host=host.name,
-        test=row.test,
-        args=row.args,
-        gpus=row.needed_gpus,
-        image=row.image,
-        runtime=host.runtime,
-        env={name: secrets.shown(value) for name, value in row.env.items()},
-        secrets=needed,
-        workspace=location.workspace,
-        timeout_minutes=row.timeout_minutes or host.timeout_minutes,  # 0 is no limit of CI's
-        stall_minutes=host.stall_minutes,
-        deviations=(
-            *deviations(
-                workflow,
-                job,
-                row,
-                host,
-                resolve,
-                planned,
-                location.checkout,
-                location.python[1],
-                shared=setup is not None,
-                event=event,
-            ),
-            *host_deviations(host),
-            *container_deviations(container_of(job, resolve, planned), rules),
-            *lock_deviation(locks),
-            *probe_deviation(probe),
-            *overlay_deviations(location.checkout),
-        ),
-        host_env={**host.env, **({LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
-        container=rules,
-        script=render(replace(script, secrets=needed)),
-        setup=setup.directory if setup else None,
-        install=install,
-        checkout=location.checkout,
-        keep=location.keep,
-        exclusive=exclusive(host, texts, starts_ray=location.starts_ray),
-        gpu_locks=locks,
-        artifacts=host.artifacts,
-        nodes=location.nodes,
-        takes_locks=locks is not None and locks.count > 0 and locks.by == JOB,
-        may_fail=is_true(resolve.known(job.continue_on_error)),
-        probe=probe,
-    )
-    if location.nodes != 1:
-        plan = replace(plan, deviations=(*plan.deviations, *node_lines(location.nodes, plan.gpus, host).deviations))
-    return RowPlan(on_slurm(plan) if host.kind == "slurm" else plan, setup)
+        planning = _Planning(workflow, job, row, host, event, overrides, location)
+    return planning.plan(directory)
 
 
-def _with_builds(
-    planned: PlannedSteps, job: Job, row: Row, host: HostSpec, location: RunLocation, installing: int
-) -> tuple[PlannedStep, ...]:
-    """The steps with those that build overlays: in a container of the row's image where its steps start containers."""
-    starts_container = bool(row.image) and host.runtime in (DOCKER, PODMAN) and not job.container and not planned.python
-    image = row.image if starts_container else None
-    at = position(planned.steps, installing, in_image=image is not None)
-    builds = build_steps(location.checkout, location.workspace, image, host.secrets, planned.steps[at].text)
-    return (*planned.steps[:at], *builds, *planned.steps[at:])
+class _Planning:
+    """One row on one host, evaluated under `event`: a row that was listed knew neither the commit nor the workspace."""
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        job: Job,
+        row: Row,
+        host: HostSpec,
+        event: EventContext,
+        overrides: Sequence[Override],
+        location: RunLocation,
+    ) -> None:
+        self.workflow, self.job, self.host, self.event, self.location = workflow, job, host, event, location
+        self.row = replace(row, env=rows.environment(workflow, job, row, event))
+        self.resolve = rows.row_resolver(workflow, job, self.row, event)
+        self.resolve.number(job.timeout_minutes, "timeout-minutes")
+        for name, value in self.row.env.items():
+            if "\0" in name + value:
+                message, text = "a variable cannot hold a NUL byte", f"{name}: {value!r}"
+                raise WorkflowError(message, file=workflow.path, job=job.id, line=job.line, text=text)
+        self.steps = plan_steps(job, self.resolve, overrides)
+
+    def plan(self, directory: str | None) -> RowPlan:
+        """`directory` has the venv that the row shares with others."""
+        job, row, host, location, planned = self.job, self.row, self.host, self.location, self.steps
+        setup = self._setup(directory) if directory else None
+        install = self._install() if planned.python and not setup else InstallSteps()
+        steps = planned.split()[1] if setup else self._with_builds(len(install.steps))
+        script = self._script(steps, setup)
+        if script.venv and install.steps:
+            script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
+        probe = location.probe if script.has_venv or (row.image and host.runtime in (DOCKER, PODMAN)) else None
+        if location.checkout.overlays:
+            probe = with_overlays(probe, location.checkout, location.workspace, row, host)
+        script = replace(script, probe=probe is not None, secrets=_secrets(script, host))
+        texts = [step.text for step in steps] + [" ".join(script.container)]
+        images = {row.image: location.image} if row.image and location.image else {}
+        rules = container_rules(host, location.id, location.run_dir, location.lock_dir, images)
+        locks = gpu_locks(row, host, location.lock_dir, texts)
+        differences = deviations(
+            self.workflow, job, row, host, self.resolve, planned, location.checkout, location.python[1],
+            shared=setup is not None, event=self.event, locks=locks, probe=probe,
+            container=container_deviations(container_of(job, self.resolve, planned), rules),
+        )  # fmt: skip
+        plan = Plan(
+            id=location.id,
+            label=row.label,
+            job=row.job,
+            row=row.row,
+            host=host.name,
+            test=row.test,
+            args=row.args,
+            gpus=row.needed_gpus,
+            image=row.image,
+            runtime=host.runtime,
+            env={name: secrets.shown(value) for name, value in row.env.items()},
+            secrets=tuple(script.secrets),
+            workspace=location.workspace,
+            timeout_minutes=row.timeout_minutes or host.timeout_minutes,  # 0 is no limit of CI's
+            stall_minutes=host.stall_minutes,
+            deviations=differences,
+            host_env={**host.env, **({LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
+            container=rules,
+            script=render(script),
+            setup=setup.directory if setup else None,
+            install=install,
+            checkout=location.checkout,
+            keep=location.keep,
+            exclusive=exclusive(host, texts, starts_ray=location.starts_ray),
+            gpu_locks=locks,
+            artifacts=host.artifacts,
+            nodes=location.nodes,
+            takes_locks=locks is not None and locks.count > 0 and locks.by == JOB,
+            may_fail=is_true(self.resolve.known(job.continue_on_error)),
+            probe=probe,
+        )
+        if location.nodes != 1:
+            of_nodes = node_lines(location.nodes, plan.gpus, host).deviations
+            plan = replace(plan, deviations=(*plan.deviations, *of_nodes))
+        return RowPlan(on_slurm(plan) if host.kind == "slurm" else plan, setup)
+
+    def shared_directory(self) -> str | None:
+        """Where the rows share a venv: where CI uses setup-python, the matrix has several rows, and its leading steps
+        are the same for each. Rows whose steps would see another environment get another venv."""
+        shared, _ = self.steps.split()
+        if not self.steps.python or self.row.total < 2 or not shared:
+            return None
+        of_row = [name for name, raw in self.job.env.items() if depends_on_matrix(referenced_names([str(raw)]))]
+        own = sorted((name, self.row.env[name]) for name in of_row if _mentioned(name, shared))
+        text = repr((self.location.python[1], own))
+        key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
+        return f"{self.location.environments}/{self.row.label}-{key}"
+
+    def _setup(self, directory: str) -> SharedSetup:
+        location, (shared, _), install = self.location, self.steps.split(), self._install()
+        builds = build_steps(location.checkout, location.workspace)
+        shares = bool(install.steps)
+        script = Script(
+            title=f"Install steps of {self.row.job}",
+            commit=location.checkout.commit,
+            workspace=location.workspace,
+            env=self._setup_env(shared),
+            steps=(*shared, *builds),
+            is_setup=True,
+            venv=Venv(location.python[0], f"{directory}/venv", shares_packages=shares, installing=len(shared)),
+            github={name: value for name, value in self._github().items() if name != "GITHUB_SHA"},
+        )
+        script = replace(script, secrets=_secrets(script, self.host if builds else None))
+        return SharedSetup(directory, location.workspace, render(script), tuple(script.secrets), install)
+
+    def _install(self) -> InstallSteps:
+        """The leading steps, whose packages runs can share, as they are for any workspace."""
+        location, steps = self.location, self.steps.split()[0] or self.steps.steps[:-1]
+        runs_agent = [int(part) for part in location.python[1].split(".")[:2]] >= [3, 8]
+        if self.job.container or not location.store or not steps or not runs_agent:
+            return InstallSteps()
+
+        def portable(text: str) -> str:
+            return text.replace(location.workspace, "$GITHUB_WORKSPACE")
+
+        def assignments(env: Mapping[str, str]) -> tuple[str, ...]:
+            return tuple(sorted(f"{name}={portable(value)}" for name, value in env.items()))
+
+        def directory(step: PlannedStep) -> str:
+            return portable(step.directory).removeprefix("$GITHUB_WORKSPACE").lstrip("/")
+
+        return InstallSteps(
+            store=location.store,
+            steps=tuple(InstallStep(portable(e.text), e.words, directory(e), assignments(e.env)) for e in steps),
+            env=assignments(self._setup_env(steps)),
+            fresh=location.fresh,
+        )
+
+    def _setup_env(self, shared: Sequence[PlannedStep]) -> Mapping[str, str]:
+        """The variables that every row and every commit has alike, such as PIP_INDEX_URL, and those which the shared
+        steps name. Others would make other install steps of each row, or of each edit."""
+        raw = {**self.workflow.env, **self.job.env}
+
+        def changes(name: str) -> bool:
+            reads = referenced_names([str(raw.get(name, ""))])
+            return depends_on_matrix(reads) or any(read.split(".")[0] in ("github", "needs", "steps") for read in reads)
+
+        return {name: value for name, value in self.row.env.items() if _mentioned(name, shared) or not changes(name)}
+
+    def _with_builds(self, installing: int) -> tuple[PlannedStep, ...]:
+        """The steps with those that build overlays: in a container of the row's image where its steps start
+        containers."""
+        job, steps, location = self.job, self.steps.steps, self.location
+        starts_container = self.host.runtime in (DOCKER, PODMAN) and not job.container and not self.steps.python
+        image = self.row.image if starts_container else None
+        at = position(steps, installing, in_image=bool(image))
+        builds = build_steps(location.checkout, location.workspace, image, self.host.secrets, steps[at].text)
+        return (*steps[:at], *builds, *steps[at:])
+
+    def _script(self, steps: Sequence[PlannedStep], setup: SharedSetup | None) -> Script:
+        job, row, host, resolve, location = self.job, self.row, self.host, self.resolve, self.location
+        venv = None
+        if self.steps.python and not setup:
+            venv = Venv(python=location.python[0], path=f"{location.run_dir}/tmp/venv")
+        elif host.simulate and not setup:
+            venv = Venv(python=location.python[0], layered=True)
+        elif row.image and host.runtime == "none" and not setup:
+            venv = Venv(layered=True)  # a person inside the image already wants to keep it, and rows run side by side
+        container: list[str] = []
+        env = dict(row.env)
+        if job.container:
+            env.update(resolve.strings(job.container.env))
+            try:
+                container = container_words(job.container, resolve)
+            except ValueError as error:
+                message, text = f"container options: {error}", resolve.text(job.container.options)
+                line = job.container.line
+                raise WorkflowError(message, file=self.workflow.path, job=job.id, line=line, text=text) from None
+        return Script(
+            title=f"{row.label} / {row.row}",
+            commit=location.checkout.commit,
+            workspace=location.workspace,
+            env=env,
+            steps=steps,
+            venv=venv,
+            setup=setup.directory if setup else None,
+            container=container,
+            github=self._github(),
+        )
+
+    def _github(self) -> dict[str, str]:
+        """The variables that GitHub's runner sets; those of a pull request's number or of its servers mean nothing."""
+        github = self.resolve.contexts["github"]
+        return {
+            "CI": "true",
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_JOB": self.row.job,
+            "GITHUB_EVENT_NAME": "pull_request",
+            **{f"GITHUB_{name.upper()}": str(github[name]) for name in ("ref", "base_ref", "repository", "workflow")},
+            "GITHUB_SHA": self.location.checkout.commit,
+            "RUNNER_OS": "Linux",
+            "RUNNER_ARCH": architecture(self.job, self.resolve),
+            "RUNNER_TEMP": "/tmp",
+        }
 
 
 def with_overlays(probe: ProbeRules | None, checkout: Checkout, workspace: str, row: Row, host: HostSpec) -> ProbeRules:
@@ -209,171 +329,8 @@ def with_overlays(probe: ProbeRules | None, checkout: Checkout, workspace: str, 
     return replace(probe, packages=tuple(dict.fromkeys([*probe.packages, *names])), overlays=overlays)
 
 
-def _images(row: Row, location: RunLocation) -> dict[str, str]:
-    return {row.image: location.image} if row.image and location.image else {}
-
-
-def _evaluated(
-    workflow: Workflow, job: Job, row: Row, event: EventContext, overrides: Sequence[Override]
-) -> tuple[Row, PlannedSteps]:
-    """The row and its steps under `event`: a row that was listed knew neither the commit nor the workspace."""
-    row = replace(row, env=rows.environment(workflow, job, row, event))
-    resolve = rows.row_resolver(workflow, job, row, event)
-    resolve.number(job.timeout_minutes, "timeout-minutes")
-    for name, value in row.env.items():
-        if "\0" in name + value:
-            raise WorkflowError(
-                "a variable cannot hold a NUL byte",
-                file=workflow.path,
-                job=job.id,
-                line=job.line,
-                text=f"{name}: {value!r}",
-            )
-    return row, plan_steps(job, resolve, overrides)
-
-
-def _shared_directory(job: Job, row: Row, planned: PlannedSteps, location: RunLocation) -> str | None:
-    """Where the rows share a venv: where CI uses setup-python, the matrix has several rows, and its leading steps are
-    the same for each. Rows whose steps would see another environment get another venv."""
-    shared, _ = planned.split()
-    if not planned.python or row.total < 2 or not shared:
-        return None
-    own = sorted((name, row.env[name]) for name in job.env if _of_row(job, name) and _mentioned(name, shared))
-    text = repr((location.python[1], own))
-    key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
-    return f"{location.environments}/{row.label}-{key}"
-
-
-def _setup(
-    workflow: Workflow,
-    job: Job,
-    row: Row,
-    host: HostSpec,
-    planned: PlannedSteps,
-    location: RunLocation,
-    resolve: Resolver,
-    directory: str,
-) -> SharedSetup:
-    shared, _ = planned.split()
-    install = _install(workflow, job, row, planned, location)
-    builds = build_steps(location.checkout, location.workspace)
-    script = Script(
-        title=f"Install steps of {row.job}",
-        commit=location.checkout.commit,
-        workspace=location.workspace,
-        env=_setup_env(workflow, job, row, shared),
-        steps=(*shared, *builds),
-        is_setup=True,
-        venv=Venv(
-            python=location.python[0],
-            path=f"{directory}/venv",
-            shares_packages=bool(install.steps),
-            installing=len(shared),
-        ),
-        github={name: value for name, value in _github(job, row, location, resolve).items() if name != "GITHUB_SHA"},
-    )
-    needed = _secrets(script, host if builds else None)
-    return SharedSetup(directory, location.workspace, render(replace(script, secrets=needed)), needed, install)
-
-
-def _install(workflow: Workflow, job: Job, row: Row, planned: PlannedSteps, location: RunLocation) -> InstallSteps:
-    """The leading steps, whose packages runs can share, as they are for any workspace."""
-    steps = planned.split()[0] or planned.steps[:-1]
-    if job.container or not location.store or not steps or not _runs_agent(location.python[1]):
-        return InstallSteps()
-
-    def portable(text: str) -> str:
-        return text.replace(location.workspace, "$GITHUB_WORKSPACE")
-
-    return InstallSteps(
-        store=location.store,
-        steps=tuple(
-            InstallStep(
-                portable(step.text),
-                step.words,
-                portable(step.directory).removeprefix("$GITHUB_WORKSPACE").lstrip("/"),
-                tuple(sorted(f"{name}={portable(value)}" for name, value in step.env.items())),
-            )
-            for step in steps
-        ),
-        env=tuple(sorted(f"{name}={portable(value)}" for name, value in _setup_env(workflow, job, row, steps).items())),
-        fresh=location.fresh,
-    )
-
-
-def _runs_agent(version: str) -> bool:
-    return [int(part) for part in version.split(".")[:2]] >= [3, 8]
-
-
-def _setup_env(workflow: Workflow, job: Job, row: Row, shared: Sequence[PlannedStep]) -> Mapping[str, str]:
-    """The variables that every row and every commit has alike, such as PIP_INDEX_URL, and those which the shared steps
-    name. Others would make other install steps of each row, or of each edit."""
-    raw = {**workflow.env, **job.env}
-    return {
-        name: value
-        for name, value in row.env.items()
-        if _mentioned(name, shared) or not any(_changes(read) for read in referenced_names([str(raw.get(name, ""))]))
-    }
-
-
-def _changes(read: str) -> bool:
-    return depends_on_matrix([read]) or read.split(".")[0] in ("github", "needs", "steps")
-
-
-def _of_row(job: Job, name: str) -> bool:
-    return depends_on_matrix(referenced_names([str(job.env[name])]))
-
-
 def _mentioned(name: str, steps: Sequence[PlannedStep]) -> bool:
     return any(name in text for step in steps for text in (step.text, *step.env.values()))
-
-
-def _script(
-    workflow: Workflow,
-    job: Job,
-    row: Row,
-    host: HostSpec,
-    resolve: Resolver,
-    location: RunLocation,
-    steps: Sequence[PlannedStep],
-    python: str | None,
-    setup: SharedSetup | None,
-) -> Script:
-    venv = None
-    if python and not setup:
-        venv = Venv(python=location.python[0], path=f"{location.run_dir}/tmp/venv")
-    elif host.simulate and not setup:
-        venv = Venv(python=location.python[0], layered=True)
-    elif row.image and host.runtime == "none" and not setup:
-        venv = Venv(layered=True)  # whoever is inside the image already wants to keep it, and rows run side by side
-    container: list[str] = []
-    env: dict[str, str] = dict(row.env)
-    if job.container:
-        env.update(resolve.strings(job.container.env))
-        volumes = [word for volume in job.container.volumes for word in ("-v", resolve.text(volume))]
-        options = _words(resolve.text(job.container.options), workflow, job)
-        container = [*options, *volumes, resolve.text(job.container.image)]
-    return Script(
-        title=f"{row.label} / {row.row}",
-        commit=location.checkout.commit,
-        workspace=location.workspace,
-        env=env,
-        steps=steps,
-        venv=venv,
-        setup=setup.directory if setup else None,
-        container=container,
-        github=_github(job, row, location, resolve),
-    )
-
-
-def _words(options: str, workflow: Workflow, job: Job) -> list[str]:
-    try:
-        return shlex.split(options)
-    except ValueError as error:
-        line = job.container.line if job.container else job.line
-        raise WorkflowError(
-            f"container options: {error}", file=workflow.path, job=job.id, line=line, text=options
-        ) from None
 
 
 def _secrets(script: Script, host: HostSpec | None) -> tuple[str, ...]:
@@ -382,22 +339,3 @@ def _secrets(script: Script, host: HostSpec | None) -> tuple[str, ...]:
         texts += [step.text, step.directory, *step.env.values()]
     used = [name for text in texts for name in secrets.names(text)]
     return tuple(dict.fromkeys([*used, *(host.secrets if host else ())]))
-
-
-def _github(job: Job, row: Row, location: RunLocation, resolve: Resolver) -> dict[str, str]:
-    """The variables that GitHub's runner sets; those of a pull request's number or of its servers mean nothing."""
-    github = resolve.contexts["github"]
-    return {
-        "CI": "true",
-        "GITHUB_ACTIONS": "true",
-        "GITHUB_JOB": row.job,
-        "GITHUB_EVENT_NAME": "pull_request",
-        "GITHUB_REF": str(github["ref"]),
-        "GITHUB_BASE_REF": str(github["base_ref"]),
-        "GITHUB_REPOSITORY": str(github["repository"]),
-        "GITHUB_WORKFLOW": str(github["workflow"]),
-        "GITHUB_SHA": location.checkout.commit,
-        "RUNNER_OS": "Linux",
-        "RUNNER_ARCH": architecture(job, resolve),
-        "RUNNER_TEMP": "/tmp",
-    }

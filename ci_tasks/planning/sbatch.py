@@ -1,4 +1,10 @@
-"""A row on a cluster: what Slurm decides instead of the host, and the batch script that asks for it."""
+"""A row on a cluster: what Slurm decides instead of the host, the batch script that asks for it, and rows over several
+nodes, by slime's convention.
+
+Such a row's script runs on the first node and has as many GPUs on each as CI's row has on its one machine. slime finds
+its nodes in `SLURM_JOB_HOSTNAMES` (a name a line, the first is the head), `SLURM_JOB_NUM_NODES`, `SLURM_NODEID` and
+`MASTER_ADDR`; the other nodes join its Ray: see ci_tasks.agent.containers.ray_nodes.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +17,31 @@ from dataclasses import replace
 from ci_tasks.agent.gpus.request import JOB, SLURM, GpuRequest
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.nodes import node_lines
+from ci_tasks.errors import UsageError
+from ci_tasks.planning.deviations import LOCKS
 from ci_tasks.records import Deviation, Plan
 from ci_tasks.workflow.gpus import LOCK_SCRIPT
 
 # Minutes between the row's own timeout and Slurm's limit: the runner ends the job, collects and says how it ended.
 GRACE = 5
 _SCRIPT = re.compile(rf"[\w./-]*{LOCK_SCRIPT}\.py")
-_LOCKS = "GPU locks"
+# Ray takes an address of the head's, not a name that may mean 127.0.1.1 there. A job's own MASTER_ADDR counts.
+_PROLOGUE = """\
+export SLURM_JOB_HOSTNAMES="$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
+export MASTER_ADDR="${MASTER_ADDR:-$(hostname -I | cut -d' ' -f1)}"
+"""
+_PASSED = ("SLURM_JOB_HOSTNAMES", "MASTER_ADDR")
+
+
+@dataclass(frozen=True)
+class NodeLines:
+    """What a row's nodes mean for its batch script: `options` of sbatch, a `prologue` in bash that exports what
+    `passed` names, and what differs from CI."""
+
+    options: tuple[str, ...]
+    prologue: str = ""
+    passed: tuple[str, ...] = ()
+    deviations: tuple[Deviation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +58,26 @@ class SlurmResources:
     limit: float | None = None
 
 
+def node_lines(nodes: int, gpus: int, host: HostSpec) -> NodeLines:
+    """For a row with `gpus` GPUs on each of `nodes` nodes. Raises UsageError for what the host cannot give."""
+    if nodes < 1:
+        raise UsageError(f"--nodes {nodes}: a row runs on at least one")
+    if nodes > 1 and host.kind != "slurm":
+        raise UsageError(f"--nodes {nodes}: host {host.name} is one machine", hint="a host of kind slurm has several")
+    if nodes > 1 and host.runtime in ("docker", "podman"):
+        hint = "runtime: pyxis, apptainer or none"
+        raise UsageError(f"--nodes {nodes}: {host.runtime} of host {host.name} cannot start the other nodes", hint=hint)
+    if host.gpus is not None and gpus > host.gpus:
+        hint = "--nodes N gives the row that many GPUs on each node"
+        raise UsageError(f"{gpus} GPUs on one node, and those of host {host.name} have {host.gpus}", hint=hint)
+    gres = (f"--gres={host.gres or 'gpu'}:{gpus}",) if gpus else ()
+    if nodes == 1:
+        return NodeLines(("--nodes=1", "--ntasks=1", *gres))
+    here = f"{nodes} nodes with {gpus} GPUs each"
+    deviation = Deviation("nodes", "one machine", here, "asked for by --nodes; the others join the row's Ray")
+    return NodeLines((f"--nodes={nodes}", "--ntasks-per-node=1", *gres), _PROLOGUE, _PASSED, (deviation,))
+
+
 def on_slurm(plan: Plan) -> Plan:
     """The plan of a row that Slurm places: it gives the GPUs, in the place of lock files, and keeps rows apart that
     cannot share a node. A plan that is so already stays as it is."""
@@ -43,7 +86,7 @@ def on_slurm(plan: Plan) -> Plan:
     match = _SCRIPT.search(plan.script) if plan.gpu_locks.by == JOB else None
     script = match[0].removeprefix("./") if match else None
     locks = GpuRequest(count=plan.gpus, by=SLURM, script=script, exclusive_node=bool(plan.exclusive))
-    kept = tuple(deviation for deviation in plan.deviations if deviation.what != _LOCKS)
+    kept = tuple(deviation for deviation in plan.deviations if deviation.what != LOCKS)
     return replace(plan, gpu_locks=locks, exclusive=(), deviations=(*kept, *_deviations(locks)))
 
 
@@ -63,9 +106,8 @@ def want(plan: Plan, host: HostSpec, nodes: int = 1) -> SlurmResources:
     locks = on_slurm(plan).gpu_locks
     # A row that no node has GPUs for is blocked for that, with all that its host lacks; its script can be shown.
     lines = node_lines(nodes, plan.gpus, host if nodes > 1 else replace(host, gpus=None))
-    return SlurmResources(
-        plan.timeout_minutes, locks is not None and locks.exclusive_node, lines.options, lines.prologue, lines.passed
-    )
+    is_alone = locks is not None and locks.exclusive_node
+    return SlurmResources(plan.timeout_minutes, is_alone, lines.options, lines.prologue, lines.passed)
 
 
 def script(host: HostSpec, resources: SlurmResources) -> str:
@@ -73,14 +115,13 @@ def script(host: HostSpec, resources: SlurmResources) -> str:
     minutes = math.ceil(resources.minutes) + GRACE
     if resources.limit is not None:
         minutes = min(minutes, max(1, math.floor(resources.limit)))
+    named = (("partition", host.partition), ("account", host.account), ("qos", host.qos))
     options = [
         "--job-name=ci-tasks",
-        *_named(host),
+        *(f"--{name}={value}" for name, value in named if value),
         *resources.options,
         *(["--exclusive"] if resources.exclusive_node else []),
-        f"--time={minutes}",
-        "--requeue",
-        "--open-mode=append",
+        *(f"--time={minutes}", "--requeue", "--open-mode=append"),
         *host.sbatch,
     ]
     lines = "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
@@ -95,18 +136,12 @@ exec python3 -I "$run_dir/bin/agent.pyz" batch "$run_dir"
 """
 
 
-def _named(host: HostSpec) -> Iterator[str]:
-    for name, value in (("partition", host.partition), ("account", host.account), ("qos", host.qos)):
-        if value:
-            yield f"--{name}={value}"
-
-
 def _deviations(locks: GpuRequest) -> Iterator[Deviation]:
     if locks.script:
         here = f"the GPUs that Slurm gave; {locks.script} is replaced in the run's checkout by one that takes these"
-        yield Deviation(_LOCKS, "one lock file a GPU", here, "its locks know nothing of other jobs on the node")
+        yield Deviation(LOCKS, "one lock file a GPU", here, "its locks know nothing of other jobs on the node")
     else:
-        yield Deviation(_LOCKS, "none in the row's steps", "the GPUs that Slurm gave", "Slurm keeps other jobs off")
+        yield Deviation(LOCKS, "none in the row's steps", "the GPUs that Slurm gave", "Slurm keeps other jobs off")
     if locks.exclusive_node:
         why = "two rows that start Ray on one network use the same ports"
         yield Deviation("node", "shared with other rows", "the row's alone (--exclusive)", why)

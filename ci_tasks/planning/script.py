@@ -1,23 +1,32 @@
 """run.sh as text. It is bash that a person can read and run by hand, and the only thing that the runner executes.
 
 What GitHub's runner does around a step is done here in plain bash: the script file and its interpreter, GITHUB_ENV,
-GITHUB_PATH and GITHUB_OUTPUT, `if:` by the job's state, the `##[group]` and `##[error]` lines of CI's log.
+GITHUB_PATH and GITHUB_OUTPUT, `if:` by the job's state, the `##[group]` and `##[error]` lines of CI's log. Bash that is
+the same in every script is in `run_parts.sh`, in parts with names.
 """
 
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import cache
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.planning import script_functions
 from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Names that bash keeps for itself, or that would change how this script is read: they reach the steps through `env`.
+_RESERVED = (
+    "BASHOPTS BASHPID BASH_ARGC BASH_ARGV BASH_COMMAND BASH_LINENO BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO DIRSTACK "
+    "EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GLOBIGNORE GROUPS HISTCMD IFS LINENO OPTARG OPTIND PIPESTATUS "
+    "POSIXLY_CORRECT PPID RANDOM SECONDS SHELLOPTS SRANDOM UID _"
+)
+RESERVED = frozenset(_RESERVED.split())
 
 
 @dataclass(frozen=True)
@@ -65,54 +74,56 @@ def render(script: Script) -> str:
     """The text of run.sh, or of a setup's."""
     parts = [
         _head(script),
-        script_functions.ADAPTER_CHECK,
-        script_functions.FUNCTIONS,
+        part("ADAPTER_CHECK"),
+        part("FUNCTIONS"),
         _exports("What GitHub sets for every job.", script.github),
-        _OF_THE_CHECKOUT if script.is_setup else "",
-        script_functions.PYTEST,
+        part("OF_THE_CHECKOUT") if script.is_setup else "",
+        part("PYTEST"),
         _exports("The workflow's and the job's env.", script.env),
         "_path=$PATH\n",
-        script_functions.ADAPTER if script.container else "",
+        part("ADAPTER") if script.container else "",
         _container(script) if script.container else "",
-        _setup(script.setup) if script.setup else "",
+        part("SETUP", directory=shlex.quote(script.setup)) if script.setup else "",
         _venv(script.venv) if script.venv else "",
-        script_functions.PROBE if script.probe and script.has_venv else "",
-        script_functions.ADAPTER if not script.container else "",
-        script_functions.BUILT if any(step.builds for step in script.steps) else "",
+        part("PROBE") if script.probe and script.has_venv else "",
+        part("ADAPTER") if not script.container else "",
+        part("BUILT") if any(step.builds for step in script.steps) else "",
         *_steps(script),
-        script_functions.SETUP_TAIL if script.is_setup else script_functions.TAIL,
+        part("SETUP_TAIL") if script.is_setup else part("TAIL"),
     ]
     return "\n".join(part for part in parts if part)
+
+
+@cache
+def _parts() -> dict[str, str]:
+    text = (pkgutil.get_data(__name__, "run_parts.sh") or b"").decode()
+    sections = (section.partition("]\n") for section in text.split("\n#: [")[1:])
+    return {name: re.sub(r"(?m)^#:.*\n", "", body) for name, _, body in sections}
+
+
+def part(name: str, **values: str) -> str:
+    """The bash of this name in run_parts.sh, with the values in the place of `@name@`."""
+    return re.sub(r"@([a-z]+)@", lambda found: values[found[1]], _parts()[name])
 
 
 def _steps(script: Script) -> list[str]:
     texts = [_step(number, step, script.workspace) for number, step in enumerate(script.steps, 1)]
     if script.venv and script.venv.shares_packages:
-        texts.insert(script.venv.installing, script_functions.STORE_PACKAGES)
+        texts.insert(script.venv.installing, part("STORE_PACKAGES"))
     return texts
 
 
-# Asked for and not written down, so that the same install steps of another commit are the same script.
-_OF_THE_CHECKOUT = """GITHUB_SHA=$(git -C "$GITHUB_WORKSPACE" rev-parse HEAD 2> /dev/null); export GITHUB_SHA
-"""
-
-
 def _head(script: Script) -> str:
-    secrets_note = f"# Secrets come from your environment: {' '.join(script.secrets)}\n" if script.secrets else ""
-    names = " ".join(name for name in script.secrets if _NAME.fullmatch(name))
-    title = "".join(char if char.isprintable() else "?" for char in script.title)
-    commit = "" if script.is_setup else f" of {script.commit}"
-    return f"""#!/usr/bin/env bash
-# {title}, planned by ci-tasks.
-# By hand: bash run.sh   (elsewhere: GITHUB_WORKSPACE=DIR bash run.sh, with a checkout{commit} in DIR)
-{secrets_note}set -uo pipefail
-CI_TASKS_RUN_DIR=$(CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd -P)
-export CI_TASKS_RUN_DIR
-export GITHUB_WORKSPACE="${{GITHUB_WORKSPACE:-}}"
-[ -n "$GITHUB_WORKSPACE" ] || GITHUB_WORKSPACE={shlex.quote(script.workspace)}
-_secrets=({names})
-_reserved='{" ".join(sorted(script_functions.RESERVED))}'
-"""
+    names = " ".join(script.secrets)
+    return part(
+        "HEAD",
+        title="".join(char if char.isprintable() else "?" for char in script.title),
+        commit="" if script.is_setup else f" of {script.commit}",
+        note=f"# Secrets come from your environment: {names}\n" if names else "",
+        workspace=shlex.quote(script.workspace),
+        secrets=" ".join(name for name in script.secrets if _NAME.fullmatch(name)),
+        reserved=" ".join(sorted(RESERVED)),
+    )
 
 
 def _exports(why: str, env: Mapping[str, str]) -> str:
@@ -133,70 +144,29 @@ def _assignment(name: str, value: str) -> str:
     word = quote(value)
     if name == "PYTEST_ADDOPTS":
         word += '" $_junit"'
-    if not _NAME.fullmatch(name) or name in script_functions.RESERVED:
+    if not _NAME.fullmatch(name) or name in RESERVED:
         return f"_odd+=({shlex.quote(name + '=')}{word})"
     return f"export {name}={word}"
 
 
-def _setup(directory: str) -> str:
-    home = shlex.quote(directory)
-    return f"""# The job's leading steps, the same for every row, are done once.
-_setup={home}
-[ -f "$_setup/ready" ] || bash "$_setup/run.sh" || blocked "the install steps failed; see $_setup/log"
-{script_functions.ROW_VENV}. "$_setup/ready"
-"""
-
-
 def _venv(venv: Venv) -> str:
     python = shlex.quote(venv.python) if venv.python else "$(command -v python3)"
-    if not venv.layered:
-        make = '-I "$CI_TASKS_RUN_DIR/bin/agent.pyz" venv "$CI_TASKS_RUN_DIR"' if venv.shares_packages else "-m venv"
-        return f"""# actions/setup-python
-_venv={shlex.quote(venv.path)} _python={python}
-[ -x "$_venv/bin/python" ] || "$_python" {make} "$_venv" || blocked "$_python cannot make a venv"
-{script_functions.NOTE_PACKAGES.format(directory="$CI_TASKS_RUN_DIR") if venv.shares_packages else ""}\
-export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
-"""
-    # A simulated host's rows may need packages of the person's home; those for an image must not see them.
-    alone = "" if venv.python else " PYTHONNOUSERSITE=1"
-    return f"""# No container here: a throwaway venv over this machine's Python; `pip install` changes nothing outside.
-_venv=${{_kept:-$CI_TASKS_RUN_DIR}}/tmp/venv _python={python}
-if [ ! -x "$_venv/bin/python" ]; then
-  "$_python" -m venv --system-site-packages --without-pip "$_venv" || blocked "$_python cannot make a venv"
-{"" if venv.python else _OUTER}  if "$_venv/bin/python" -c 'import pip' 2> /dev/null; then
-    for _name in pip pip3; do
-      printf '#!/bin/sh\\nexec "${{0%%/*}}/python" -m pip "$@"\\n' > "$_venv/bin/$_name"; chmod +x "$_venv/bin/$_name"
-    done
-  else
-    "$_python" -m venv --system-site-packages "$_venv" || blocked "$_python cannot make a venv with pip"
-  fi
-fi
-export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0{alone}
-"""
-
-
-# A venv over a venv sees the packages of the system's Python only, unless it is told.
-_OUTER = """  _outer=$("$_venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth
-  "$_python" -c 'import site
-for path in site.getsitepackages(): print(f"import site; site.addsitedir({path!r})")' > "$_outer" ||
-    blocked "cannot write $_outer"
-"""
+    if venv.layered:
+        # A simulated host's rows may need packages of the person's home; those for an image must not see them.
+        alone = "" if venv.python else " PYTHONNOUSERSITE=1"
+        return part("LAYERED_VENV", python=python, outer="" if venv.python else part("OUTER"), alone=alone)
+    make = '-I "$CI_TASKS_RUN_DIR/bin/agent.pyz" venv "$CI_TASKS_RUN_DIR"' if venv.shares_packages else "-m venv"
+    note = part("NOTE_PACKAGES") if venv.shares_packages else ""
+    return part("VENV", path=shlex.quote(venv.path), python=python, make=make, note=note)
 
 
 def _container(script: Script) -> str:
     """The job-level `container:`: this very script again, inside. As on GitHub, the image's entrypoint has no say."""
     names = [name for name in dict.fromkeys((*script.secrets, "PYTEST_ADDOPTS")) if _NAME.fullmatch(name)]
-    passed = " ".join(f"-e {name}" for name in names)
-    arguments = " ".join(quote(word) for word in script.container[:-1])
-    image = quote(script.container[-1])
-    return f"""# The job's container: the rest of this script runs inside it.
-if [ -z "${{CI_TASKS_INSIDE:-}}" ]; then
-  export CI_TASKS_INSIDE=1
-  exec docker run --rm {arguments} -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -v "$CI_TASKS_RUN_DIR:$CI_TASKS_RUN_DIR" \\
-    -w "$GITHUB_WORKSPACE" -e CI_TASKS_INSIDE -e GITHUB_WORKSPACE {passed} \\
-    --entrypoint bash {image} "$CI_TASKS_RUN_DIR/run.sh"
-fi
-"""
+    *arguments, image = (quote(word) for word in script.container)
+    return part(
+        "CONTAINER", arguments=" ".join(arguments), passed=" ".join(f"-e {name}" for name in names), image=image
+    )
 
 
 def _step(number: int, step: PlannedStep, workspace: str) -> str:
@@ -204,30 +174,22 @@ def _step(number: int, step: PlannedStep, workspace: str) -> str:
     while mark in step.text:
         mark += "_"
     whole = step.text.endswith("\n")
-    text = step.text if whole else step.text + "\n"
-    argv = [shlex.quote(word) for word in step.words]
-    if step.timeout_minutes:
-        argv = ["timeout", "-k", "10", f"{step.timeout_minutes:g}m", *argv]
+    minutes = f"{step.timeout_minutes:g}" if step.timeout_minutes else ""
+    limit = ["timeout", "-k", "10", f"{minutes}m"] if minutes else []
     shown = " ".join(secrets.shown(step.name).split())
     event = shlex.quote(f'"event": "step", "name": {json.dumps(shown)}')
-    exports = "".join(f"    {_of_step(key, value)}\n" for key, value in step.env.items())
-    minutes = f"{step.timeout_minutes:g}" if step.timeout_minutes else "''"
-    start = "  building\n" if step.builds else ""
-    return f"""if begin {shlex.quote(shown)} {int(step.on_success)} {int(step.on_failure)} {event}; then
-{start}  (
-    cd -- {_directory(step.directory, workspace)} || exit 1
-{exports}    script {"" if whole else "-n "}{" ".join(argv)} << '{mark}'
-{text}{mark}
-  )
-  {_end(step, minutes)}
-fi
-"""
-
-
-def _end(step: PlannedStep, minutes: str) -> str:
-    if step.builds:
-        return f"built $? {step.builds}"
-    return f"finish $? {int(step.continue_on_error)} {shlex.quote(step.id or '')} {minutes}"
+    of_step = f"finish $? {int(step.continue_on_error)} {shlex.quote(step.id or '')} {minutes or repr('')}"
+    return part(
+        "STEP",
+        begin=f"{shlex.quote(shown)} {int(step.on_success)} {int(step.on_failure)} {event}",
+        start="  building\n" if step.builds else "",
+        directory=_directory(step.directory, workspace),
+        exports="".join(f"    {_of_step(key, value)}\n" for key, value in step.env.items()),
+        words=("" if whole else "-n ") + " ".join([*limit, *(shlex.quote(word) for word in step.words)]),
+        mark=mark,
+        text=step.text if whole else step.text + "\n",
+        end=f"built $? {step.builds}" if step.builds else of_step,
+    )
 
 
 def _of_step(name: str, value: str) -> str:

@@ -9,30 +9,21 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import PIP_DEFAULT, Override
 from ci_tasks.errors import WorkflowError, did_you_mean, nearest
-from ci_tasks.planning.actions import (
-    CHECKOUT,
-    PYTHON_VERSION,
-    SETUP_PYTHON,
-    checked_out_elsewhere,
-    checkout_deviations,
-    setup_python_deviations,
-    used_inputs,
-)
-from ci_tasks.planning.expression_references import depends_on_matrix, expression_texts, referenced_names
 from ci_tasks.planning.pip_commands import pip_installs, uses_pip, with_index
-from ci_tasks.planning.runners import architecture
 from ci_tasks.records import Deviation
+from ci_tasks.workflow import expressions
 from ci_tasks.workflow.expressions import FAILURE, SUCCESS
 from ci_tasks.workflow.model import Job, Step
 from ci_tasks.workflow.naming import label_of, matches_job
 from ci_tasks.workflow.resolve import Resolver, UnknownValueError
+from ci_tasks.workflow.runner import labels
 from ci_tasks.workflow.values import OpenObject, Value
 
 _SHELLS = {
@@ -41,8 +32,24 @@ _SHELLS = {
     "sh": ("sh", "-e", "{0}"),
     "python": ("python", "{0}"),
 }
+_CHECKOUT, _SETUP_PYTHON, _VERSION = "actions/checkout", "actions/setup-python", "python-version"
 _WITHOUT_EFFECT = ("actions/cache", "actions/upload-artifact")
+# What checkout does differently when asked to: input → (what, what is here, why); not for values that change nothing.
+_OF_CHECKOUT = {
+    "submodules": ("submodules", "as they are in your checkout", "no server is asked for them"),
+    "lfs": ("LFS files", "pointers, as committed", "no server is asked for them"),
+    "sparse-checkout": ("sparse-checkout", "the whole tree", "your working tree is what is tested"),
+    "fetch-depth": ("history", "one commit", "only the tested commit is sent"),
+    "fetch-tags": ("tags", "none", "only the tested commit is sent"),
+}
+# Inputs of GitHub's actions that say how something is fetched, kept or shown, and not what a later step sees.
+_UNUSED_INPUTS = {
+    _CHECKOUT: ("token", "ssh-key", "ssh-known-hosts", "ssh-strict", "ssh-user", "persist-credentials", "clean")
+    + ("filter", "sparse-checkout-cone-mode", "show-progress", "set-safe-directory", "github-server-url"),
+    _SETUP_PYTHON: ("cache", "cache-dependency-path", "check-latest", "token", "allow-prereleases"),
+}
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_ARM = re.compile(r"(.*[-_.])?(arm|arm64|aarch64)([-_.].*)?", re.IGNORECASE)
 _ALMOST = 0.75  # how alike two names are of which one is misspelt
 
 
@@ -82,10 +89,9 @@ class PlannedSteps:
 def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> PlannedSteps:
     """Evaluate the job's steps for the row that `resolve` stands for. Raises WorkflowError, ConfigError."""
     check_job(job, resolve.file)
-    runner = {**resolve.contexts["runner"], "arch": architecture(job, resolve)}
-    resolve = resolve.with_contexts(runner=OpenObject("runner", runner))
+    runner = OpenObject("runner", {**resolve.contexts["runner"], "arch": architecture(job, resolve)})
     planner = _StepsPlanner(job, overrides)
-    planner.add(job.steps, resolve.with_contexts(steps={}))
+    planner.add(job.steps, resolve.with_contexts(runner=runner, steps={}))
     if not planner.planned:
         raise WorkflowError("has no step to run", file=resolve.file, job=job.id, line=job.line)
     return PlannedSteps(tuple(planner.planned), planner.python, tuple(planner.deviations), tuple(planner.sources))
@@ -94,14 +100,9 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
 def check_job(job: Job, file: str) -> None:
     """Raises WorkflowError for a job with what no row of it could have."""
     if job.uses:
-        raise WorkflowError(
-            "reusable workflows are not supported",
-            file=file,
-            job=job.id,
-            line=job.line,
-            text=f"uses: {job.uses}",
-            hint=f"list its jobs with --workflow {job.uses.removeprefix('./')}" if job.uses.startswith("./") else "",
-        )
+        hint = f"list its jobs with --workflow {job.uses.removeprefix('./')}" if job.uses.startswith("./") else ""
+        message, text = "reusable workflows are not supported", f"uses: {job.uses}"
+        raise WorkflowError(message, file=file, job=job.id, line=job.line, text=text, hint=hint)
     for key in job.refused:
         raise WorkflowError(f"`{key.name}`: {key.why}", file=file, job=job.id, line=key.line)
 
@@ -122,32 +123,45 @@ class _StepsPlanner:
             step, named = _overridden(original, self.job, self.overrides)
             self.deviations += named
             if original.id:
-                resolve = resolve.with_contexts(
-                    steps={**resolve.contexts["steps"], original.id: _result(step, original.id)}
-                )
+                results = {**resolve.contexts["steps"], original.id: _result(step, original.id)}
+                resolve = resolve.with_contexts(steps=results)
             if step is not None:
                 self._add(step, resolve)
 
     def _add(self, step: Step, resolve: Resolver) -> None:
         for key in step.refused:
             raise _refused(f"`{key.name}` is not supported: {key.why}", step, resolve)
-        if _without_effect(step):
-            self.deviations.append(_not_run(step))
+        action = (step.uses or "").split("@")[0]
+        if any(_is_action(action, name) for name in _WITHOUT_EFFECT):
+            # Unevaluated: the key of a cache asks for hashFiles, which only CI's runner can answer.
+            why = "only moves files around in CI"
+            self.deviations.append(Deviation(f"step {step.name!r}", f"uses {step.uses}", "not run", why))
             return
         _check_exported(step, self.sources, resolve)
-        if step.action:
-            self.sources.append(step)
-            # Whether one of its steps runs after a failure, its own `if` says.
-            if any(resolve.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE)):
-                self.add(step.action.steps, resolve.of_action(step))
-        elif step.uses:
-            version, named = _equivalent(step, resolve)
-            self.python = version or self.python
-            self.deviations += named
-            self.sources.append(replace(step, with_=used_inputs(step)))
-        else:
+        self.sources.append(replace(step, with_=_used_inputs(step)))
+        if not step.uses:
             self.planned.append(_run_step(step, self.job, resolve))
-            self.sources.append(step)
+        elif any(resolve.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE)):
+            # Whether a step of a local action runs after a failure, its own `if` says.
+            if step.action:
+                self.add(step.action.steps, resolve.of_action(step))
+            else:
+                self._add_equivalent(action, step, resolve)
+
+    def _add_equivalent(self, action: str, step: Step, resolve: Resolver) -> None:
+        if action not in _UNUSED_INPUTS:
+            raise _unsupported(step, resolve, "uses an action that has no equivalent here")
+        inputs = {key: resolve.text(value, step=step) for key, value in _used_inputs(step).items()}
+        if action == _SETUP_PYTHON:
+            if not inputs.get(_VERSION):
+                raise _unsupported(step, resolve, "does not say which Python")
+            self.python = inputs[_VERSION]
+        elif elsewhere := _checked_out_elsewhere(inputs, resolve):
+            raise _unsupported(step, resolve, f"checks out something else ({', '.join(elsewhere)})")
+        self.deviations += _input_deviations(action, step, inputs)
+
+
+# -- overrides ---------------------------------------------------------------------------------------------------------
 
 
 def override_warnings(overrides: Sequence[Override], jobs: Mapping[str, Job]) -> list[str]:
@@ -157,7 +171,8 @@ def override_warnings(overrides: Sequence[Override], jobs: Mapping[str, Job]) ->
     for override in overrides:
         of_job = [job for job in jobs.values() if matches_job(override.job, job.id)]
         head = f"{override.source}: this override changes nothing: "
-        if not of_job and (name := nearest(override.job, [each for job in jobs for each in _names(job)], _ALMOST)):
+        names = [name for job in jobs for name in (job, label_of(job))]
+        if not of_job and (name := nearest(override.job, names, _ALMOST)):
             warnings.append(f"{head}there is no job {override.job!r}; did you mean {name!r}?")
         for job in of_job:
             steps = {step.name: step for outer in job.steps for step in outer.all_steps}
@@ -165,29 +180,11 @@ def override_warnings(overrides: Sequence[Override], jobs: Mapping[str, Job]) ->
             if step is None:
                 guess = did_you_mean(override.step, steps) or f"; its steps: {', '.join(steps)}"
                 warnings.append(f"{head}job {job.id} has no step {override.step!r}{guess}")
-            elif reason := _without_change(override, step):
-                warnings.append(f"{head}{reason}")
+            elif missing := next((old for old in override.replace if old not in (step.run or "")), None):
+                warnings.append(f"{head}step {step.name!r} has no text {missing!r}")
+            elif override.pip_index and not uses_pip(step.run or ""):
+                warnings.append(f"{head}step {step.name!r} has no pip command")
     return warnings
-
-
-def _names(job: str) -> tuple[str, str]:
-    return job, label_of(job)
-
-
-def _without_change(override: Override, step: Step) -> str:
-    """Which part of the override the step does not have."""
-    script = step.run or ""
-    if missing := next((old for old in override.replace if old not in script), None):
-        return f"step {step.name!r} has no text {missing!r}"
-    if override.pip_index and not uses_pip(script):
-        return f"step {step.name!r} has no pip command"
-    return ""
-
-
-def version_matches(requested: str, version: str) -> bool:
-    """Whether `version` (3.10.13) is what setup-python's `requested` (3.10, 3.x, 3.10.13) asks for."""
-    parts = requested.split(".")
-    return all(part in ("x", "*") or part == have for part, have in zip(parts, version.split("."), strict=False))
 
 
 def _is_meant(override: Override, step: Step) -> bool:
@@ -196,25 +193,24 @@ def _is_meant(override: Override, step: Step) -> bool:
 
 
 def _overridden(step: Step, job: Job, overrides: Sequence[Override]) -> tuple[Step | None, list[Deviation]]:
-    for override in overrides:
-        if not _is_meant(override, step) or not matches_job(override.job, job.id):
-            continue
-        ci, what, why = (step.run or step.uses or "").strip(), f"step {step.name!r}", f"override in {override.source}"
-        if override.skip:
-            return None, [Deviation(what, ci, "skipped", why)]
-        if override.run is not None:
-            changed = replace(step, run=override.run, uses=None, refused=(), action=None)
-            return changed, [Deviation(what, ci, override.run.strip(), why)]
-        if override.with_ is None:
-            changed, differences = _changed_in_parts(step, override)
-            return changed, [Deviation(what, before, after, why) for before, after in differences]
-        merged = {**step.with_, **(override.with_ or {})}
-        here = ", ".join(f"{key}: {value}" for key, value in (override.with_ or {}).items())
-        before = ", ".join(f"{key}: {step.with_.get(key, 'unset')}" for key in override.with_ or {})
-        return replace(step, with_=merged), [
-            Deviation(what, before, here, why),
-        ]
-    return step, []
+    meant = (each for each in overrides if _is_meant(each, step) and matches_job(each.job, job.id))
+    override = next(meant, None)
+    if override is None:
+        return step, []
+    ci = (step.run or step.uses or "").strip()
+    if override.skip:
+        changed, differences = None, [(ci, "skipped")]
+    elif override.run is not None:
+        changed = replace(step, run=override.run, uses=None, refused=(), action=None)
+        differences = [(ci, override.run.strip())]
+    elif override.with_ is None:
+        changed, differences = _changed_in_parts(step, override)
+    else:
+        changed = replace(step, with_={**step.with_, **override.with_})
+        before = ", ".join(f"{key}: {step.with_.get(key, 'unset')}" for key in override.with_)
+        differences = [(before, ", ".join(f"{key}: {value}" for key, value in override.with_.items()))]
+    what, why = f"step {step.name!r}", f"override in {override.source}"
+    return changed, [Deviation(what, before, after, why) for before, after in differences]
 
 
 def _changed_in_parts(step: Step, override: Override) -> tuple[Step, list[tuple[str, str]]]:
@@ -234,19 +230,18 @@ def _changed_in_parts(step: Step, override: Override) -> tuple[Step, list[tuple[
     return replace(step, run=script, env=env), [*differences, *[("pip's own index", index)] * without_index]
 
 
-def _result(step: Step | None, id: str) -> Value:
-    """What later steps see of this one. A cache that is not asked for has missed; else only the step's end can say."""
-    name = f"steps.{id}"
-    if step is None or not step.uses:
-        return OpenObject(name)
-    action = step.uses.split("@")[0]
-    outputs: Value = {"cache-hit": ""} if _is_action(action, "actions/cache") else OpenObject(f"{name}.outputs")
-    return OpenObject(name, {"outputs": outputs, "outcome": "success", "conclusion": "success"})
+# -- actions -----------------------------------------------------------------------------------------------------------
 
 
-def _without_effect(step: Step) -> bool:
-    action = (step.uses or "").split("@")[0]
-    return any(_is_action(action, name) for name in _WITHOUT_EFFECT)
+def version_matches(requested: str, version: str) -> bool:
+    """Whether `version` (3.10.13) is what setup-python's `requested` (3.10, 3.x, 3.10.13) asks for."""
+    parts = requested.split(".")
+    return all(part in ("x", "*") or part == have for part, have in zip(parts, version.split("."), strict=False))
+
+
+def architecture(job: Job, resolve: Resolver) -> str:
+    """As `runner.arch` has it."""
+    return "ARM64" if any(_ARM.fullmatch(label) for label in labels(job, resolve)) else "X64"
 
 
 def _is_action(action: str, name: str) -> bool:
@@ -254,47 +249,59 @@ def _is_action(action: str, name: str) -> bool:
     return action == name or action.startswith(name + "/")
 
 
-def _not_run(step: Step) -> Deviation:
-    """Unevaluated: the key of a cache asks for hashFiles, which only CI's runner can answer."""
-    return Deviation(f"step {step.name!r}", f"uses {step.uses}", "not run", "only moves files around in CI")
+def _used_inputs(step: Step) -> dict[str, object]:
+    """The inputs of a step's action that make a difference, unevaluated."""
+    unused = _UNUSED_INPUTS.get((step.uses or "").split("@")[0], ())
+    return {key: value for key, value in step.with_.items() if key not in unused}
 
 
-def _equivalent(step: Step, resolve: Resolver) -> tuple[str | None, list[Deviation]]:
-    """What stands here for an action: (a Python version it sets up, deviations)."""
-    if not any(resolve.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE)):
-        return None, []
-    action = (step.uses or "").split("@")[0]
-    if action in (CHECKOUT, SETUP_PYTHON):
-        inputs = {key: resolve.text(value, step=step) for key, value in used_inputs(step).items()}
-    if action == CHECKOUT:
-        if elsewhere := checked_out_elsewhere(inputs, resolve):
-            raise _unsupported(step, resolve, f"checks out something else ({', '.join(elsewhere)})")
-        return None, list(checkout_deviations(step, inputs))
-    if action == SETUP_PYTHON:
-        if not inputs.get(PYTHON_VERSION):
-            raise _unsupported(step, resolve, "does not say which Python")
-        return inputs[PYTHON_VERSION], list(setup_python_deviations(step, inputs))
-    raise _unsupported(step, resolve, "uses an action that has no equivalent here")
+def _checked_out_elsewhere(inputs: Mapping[str, str], resolve: Resolver) -> list[str]:
+    """The inputs of a checkout that ask for something else than the event's own commit."""
+    github = resolve.contexts["github"]
+    own = {
+        "repository": ("", github.get("repository")),
+        "ref": ("", github.get("sha"), github.get("ref")),
+        "path": ("", ".", "./"),
+    }
+    return [key for key, values in own.items() if inputs.get(key, "") not in values]
 
 
-def _unsupported(step: Step, resolve: Resolver, message: str) -> WorkflowError:
-    override = f"overrides: [{{job: {resolve.job}, step: {step.name!r}, skip: true}}]"
-    hint = f"replace or skip it in hosts.yaml: {override}"
-    return _refused(message, step, resolve, f"uses: {step.uses}", hint)
+def _input_deviations(action: str, step: Step, inputs: Mapping[str, str]) -> Iterator[Deviation]:
+    """What the action would have done otherwise."""
+    for key, value in inputs.items():
+        if action == _CHECKOUT and key in _OF_CHECKOUT:
+            if value not in ("", "false", "1" if key == "fetch-depth" else ""):
+                what, here, why = _OF_CHECKOUT[key]
+                yield Deviation(what, f"{key}: {value}", here, why)
+        elif key not in {_CHECKOUT: ("repository", "ref", "path"), _SETUP_PYTHON: (_VERSION,)}[action]:
+            yield Deviation(f"step {step.name!r}", f"{key}: {value}", "not used", f"{action} is not run")
+
+
+def _result(step: Step | None, id: str) -> Value:
+    """What later steps see of this one. A cache that is not asked for has missed; else only the step's end can say."""
+    name = f"steps.{id}"
+    if step is None or not step.uses:
+        return OpenObject(name)
+    is_cache = _is_action(step.uses.split("@")[0], "actions/cache")
+    outputs: Value = {"cache-hit": ""} if is_cache else OpenObject(f"{name}.outputs")
+    return OpenObject(name, {"outputs": outputs, "outcome": "success", "conclusion": "success"})
+
+
+# -- `run:` ------------------------------------------------------------------------------------------------------------
 
 
 def _run_step(step: Step, job: Job, resolve: Resolver) -> PlannedStep:
     inner = resolve.with_env({**resolve.contexts["env"], **resolve.values(step.env, step=step)})
-    runs = [inner.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE)]
+    on_success, on_failure = (inner.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE))
     try:
         planned = _evaluated(step, job, resolve, inner)
     except UnknownValueError:
-        if any(runs):
+        if on_success or on_failure:
             raise
         # Nothing runs with what is unknown in it. Bash is given the step so that it has its number and its name.
         name = inner.shown(step.name, step=step)
         planned = PlannedStep(name, "# its `if` never holds here\n", _SHELLS["bash"], "", id=step.id)
-    return replace(planned, on_success=runs[0], on_failure=runs[1])
+    return replace(planned, on_success=on_success, on_failure=on_failure)
 
 
 def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver) -> PlannedStep:
@@ -320,10 +327,17 @@ def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver) -> Plan
     return planned
 
 
-def _refused(message: str, step: Step, resolve: Resolver, text: str = "", hint: str = "") -> WorkflowError:
-    return WorkflowError(
-        message, file=resolve.file, job=resolve.job, step=step.name, line=step.line, text=text, hint=hint
-    )
+def _words(shell: str | None, step: Step, resolve: Resolver) -> tuple[str, ...]:
+    if shell in _SHELLS:
+        return _SHELLS[shell]
+    try:
+        words = tuple(shlex.split(resolve.text(shell, step=step)))
+    except ValueError as error:
+        raise _refused(f"its shell cannot be read as words: {error}", step, resolve, shell or "") from None
+    if "{0}" not in (shell or ""):
+        valid = "valid: bash, sh, python, or a command with {0}"
+        raise _refused(f"the shell {shell!r} is not supported here; {valid}", step, resolve)
+    return words
 
 
 def is_true(value: Any) -> bool:
@@ -331,41 +345,56 @@ def is_true(value: Any) -> bool:
     return value == "true" if isinstance(value, str) else bool(value)
 
 
-def _check_exported(step: Step, before: Sequence[Step], resolve: Resolver) -> None:
-    """Nothing that this step says is decided by what a step that ran `before` wrote to GITHUB_ENV."""
-    exporting = [earlier.run for earlier in before if earlier.run and "GITHUB_ENV" in earlier.run]
-    for name in referenced_names(expression_texts(step)):
-        parts = name.split(".")
-        if (
-            parts[0] == "env"
-            and len(parts) > 1
-            and any(re.search(rf"\b{re.escape(parts[1])}\b", text) for text in exporting)
-        ):
-            raise _refused(
-                "needs a variable that an earlier step writes to GITHUB_ENV, which is known only while it runs",
-                step,
-                resolve,
-                name,
-                f"the script can take it from its environment: ${parts[1]}",
-            )
+def _refused(message: str, step: Step, resolve: Resolver, text: str = "", hint: str = "") -> WorkflowError:
+    place = {"file": resolve.file, "job": resolve.job, "step": step.name}
+    return WorkflowError(message, **place, line=step.line, text=text, hint=hint)
 
 
-def _words(shell: str | None, step: Step, resolve: Resolver) -> tuple[str, ...]:
-    if shell in _SHELLS:
-        return _SHELLS[shell]
-    if shell and "{0}" in shell:
-        try:
-            return tuple(shlex.split(resolve.text(shell, step=step)))
-        except ValueError as error:
-            raise _refused(f"its shell cannot be read as words: {error}", step, resolve, shell) from None
-    raise _refused(
-        f"the shell {shell!r} is not supported here; valid: bash, sh, python, or a command with {{0}}", step, resolve
-    )
+def _unsupported(step: Step, resolve: Resolver, message: str) -> WorkflowError:
+    override = f"overrides: [{{job: {resolve.job}, step: {step.name!r}, skip: true}}]"
+    hint = f"replace or skip it in hosts.yaml: {override}"
+    return _refused(message, step, resolve, f"uses: {step.uses}", hint)
+
+
+# -- what a step reads -------------------------------------------------------------------------------------------------
+
+
+def expression_texts(step: Step) -> list[str]:
+    """Everything in a step that may hold an expression; its `if:` as one."""
+    own = (step.run, step.name, step.working_directory, step.shell, step.continue_on_error, step.timeout_minutes)
+    values = (*own, *step.env.values(), *step.with_.values())
+    return [str(text) for text in values if text is not None] + condition_texts(step.condition)
+
+
+def condition_texts(condition: str | None) -> list[str]:
+    """An `if:` as text in which its expressions can be found: `${{ }}` is optional there."""
+    return [condition if "${{" in condition else f"${{{{ {condition} }}}}"] if condition else []
+
+
+def referenced_names(texts: Iterable[str]) -> list[str]:
+    """What the expressions in `texts` read, as dotted names."""
+    return list(dict.fromkeys(name for text in texts for name in expressions.references(text)))
+
+
+def depends_on_matrix(names: Iterable[str]) -> bool:
+    """Whether something that reads `names` may differ from row to row."""
+    return any(name.split(".")[0] in ("matrix", "strategy") for name in names)
 
 
 def _depends_on_matrix(step: Step, job: Job) -> bool:
     """Whether the step may differ from row to row, be it by way of the job's `env`."""
-    texts = [*expression_texts(step), *([job.working_directory] if job.working_directory else [])]
-    names = referenced_names(texts)
+    names = referenced_names([*expression_texts(step), job.working_directory or ""])
     by_env = [str(value) for key, value in job.env.items() if f"env.{key}" in names or "env" in names]
     return depends_on_matrix([*names, *referenced_names(by_env)])
+
+
+def _check_exported(step: Step, before: Sequence[Step], resolve: Resolver) -> None:
+    """Nothing that this step says is decided by what a step that ran `before` wrote to GITHUB_ENV."""
+    exporting = [earlier.run for earlier in before if earlier.run and "GITHUB_ENV" in earlier.run]
+    for name in referenced_names(expression_texts(step)):
+        context, _, key = name.partition(".")
+        variable = re.compile(rf"\b{re.escape(key.split('.')[0])}\b")
+        if context == "env" and key and any(variable.search(text) for text in exporting):
+            message = "needs a variable that an earlier step writes to GITHUB_ENV, which is known only while it runs"
+            hint = f"the script can take it from its environment: ${key}"
+            raise _refused(message, step, resolve, name, hint)

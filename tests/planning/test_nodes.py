@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
-from ci_tasks.planning.nodes import node_lines
+from ci_tasks.planning.sbatch import node_lines
 
 CLUSTER = HostSpec("c", kind="slurm", address="login", gres="gpu:h100", runtime="pyxis", gpus=8)
 

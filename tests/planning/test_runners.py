@@ -7,7 +7,8 @@ import pytest
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import GivenValues
-from ci_tasks.planning.runners import architecture, check_runner, runner_deviations
+from ci_tasks.planning.deviations import check_runner, runner_deviations
+from ci_tasks.planning.steps import architecture
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row, Workflow

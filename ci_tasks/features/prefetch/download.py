@@ -20,8 +20,8 @@ from ci_tasks.features.prefetch.repositories import CACHE, DATASET
 from ci_tasks.features.prefetch.requirements import RequiredRepository
 from ci_tasks.hosts.executor import Executor
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState, Say
-from ci_tasks.planning import script_functions
 from ci_tasks.planning.host_paths import HOME, filled
+from ci_tasks.planning.script import part
 
 # What a container of the row's needs for a download, and nothing of its GPUs.
 _KEPT = ("volume", "mount", "network", "user", "pull", "add-host", "dns")
@@ -116,7 +116,7 @@ def script(downloads: Sequence[Download], venv: str, env_names: Sequence[str]) -
         calls.append(f"{docker} group_{number} || _exit_code=1" if docker else f"group_{number}")
     parts += [
         'if [ -n "${1:-}" ]; then "$1"; exit "$_exit_code"; fi',
-        script_functions.ADAPTER_CHECK + script_functions.ADAPTER,
+        part("ADAPTER_CHECK") + part("ADAPTER"),
         *calls,
         'exit "$_exit_code"',
     ]

@@ -1,27 +1,31 @@
-"""The bash that every run.sh begins and ends with: what GitHub's runner does around a step.
+#: The bash that every run.sh begins and ends with: what GitHub's runner does around a step. `ci_tasks.planning.script`
+#: puts these parts together; lines that begin with `#:` are for readers of this
+#: file, and `@name@` is filled in.
+#:
+#: Variables of our own begin with an underscore, so that a workflow's `env` may use any other name. GITHUB_ENV,
+#: GITHUB_PATH and GITHUB_OUTPUT are read as GitHub's "Workflow commands" describe them.
 
-Variables of our own begin with an underscore, so that a workflow's `env` may use any other name. GITHUB_ENV,
-GITHUB_PATH and GITHUB_OUTPUT are read as GitHub's "Workflow commands" describe them.
-"""
+#: [HEAD]
+#!/usr/bin/env bash
+# @title@, planned by ci-tasks.
+# By hand: bash run.sh   (elsewhere: GITHUB_WORKSPACE=DIR bash run.sh, with a checkout@commit@ in DIR)
+@note@set -uo pipefail
+CI_TASKS_RUN_DIR=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+export CI_TASKS_RUN_DIR
+export GITHUB_WORKSPACE="${GITHUB_WORKSPACE:-}"
+[ -n "$GITHUB_WORKSPACE" ] || GITHUB_WORKSPACE=@workspace@
+_secrets=(@secrets@)
+_reserved='@reserved@'
 
-from __future__ import annotations
-
-# Names that bash keeps for itself, or that would change how this script is read: they reach the steps through `env`.
-_RESERVED = (
-    "BASHOPTS BASHPID BASH_ARGC BASH_ARGV BASH_COMMAND BASH_LINENO BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO DIRSTACK "
-    "EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GLOBIGNORE GROUPS HISTCMD IFS LINENO OPTARG OPTIND PIPESTATUS "
-    "POSIXLY_CORRECT PPID RANDOM SECONDS SHELLOPTS SRANDOM UID _"
-)
-RESERVED = frozenset(_RESERVED.split())
-
-# Without the adapter, CI's own words (`--pull=always --privileged …`) would reach this machine's docker.
-ADAPTER_CHECK = r"""blocked() { echo "ci-tasks: blocked: $*" >&2; exit 125; }
+#: [ADAPTER_CHECK]
+#: Without the adapter, CI's own words (`--pull=always --privileged …`) would reach this machine's docker.
+blocked() { echo "ci-tasks: blocked: $*" >&2; exit 125; }
 [ -n "${CI_TASKS_INSIDE:-}" ] || [ -x "$CI_TASKS_RUN_DIR/bin/docker" ] ||
   blocked "cannot execute the run's bin/docker: is $(stat -c %m -- "$CI_TASKS_RUN_DIR") mounted noexec?" \
     "Set another \`workspace\` in hosts.yaml, or CI_TASKS_HOME for runs on this machine"
-"""
 
-FUNCTIONS = r"""[ -d "$GITHUB_WORKSPACE" ] || blocked "there is no checkout at $GITHUB_WORKSPACE; set GITHUB_WORKSPACE"
+#: [FUNCTIONS]
+[ -d "$GITHUB_WORKSPACE" ] || blocked "there is no checkout at $GITHUB_WORKSPACE; set GITHUB_WORKSPACE"
 case $GITHUB_WORKSPACE in /*) ;; *) GITHUB_WORKSPACE=$(CDPATH='' cd -- "$GITHUB_WORKSPACE" && pwd) ;; esac
 _tmp=$CI_TASKS_RUN_DIR/tmp
 { mkdir -p -- "$_tmp" "$CI_TASKS_RUN_DIR/artifacts" && chmod 700 -- "$_tmp" && : > "$_tmp/later"; } ||
@@ -141,9 +145,9 @@ finish() {
     fi
   fi
 }
-"""
 
-BUILT = r"""# A file's change time is that of the kernel's last tick.
+#: [BUILT]
+# A file's change time is that of the kernel's last tick.
 building() { : > "$_tmp/built-from"; sleep 0.02; }
 
 # built EXIT_CODE OVERLAY: lists what the build wrote into the tree. A tree that was not built shows nothing.
@@ -158,60 +162,116 @@ built() {
         xargs -0 -r sha256sum
   ) > "$_list" || echo "not all could be read" >> "$_list"
 }
-"""
 
-PYTEST = r"""# Evidence of the tests that ran, without touching them; pytest splits this as a shell does.
+#: [PYTEST]
+# Evidence of the tests that ran, without touching them; pytest splits this as a shell does.
 _junit=$CI_TASKS_RUN_DIR/artifacts/junit.xml
 _junit="--junitxml='${_junit//\'/\'\\\'\'}'"
 [ -n "${CI_TASKS_INSIDE:-}" ] || export PYTEST_ADDOPTS="${PYTEST_ADDOPTS:+$PYTEST_ADDOPTS }$_junit"
-"""
 
-# First on PATH, so that no venv and no step comes before it; outside only, a job's container has a docker of its own.
-ADAPTER = r"""if [ -z "${CI_TASKS_INSIDE:-}" ]; then
+#: [ADAPTER]
+#: First on PATH, so that no venv and no step comes before it; outside only, a job's container has a docker of its own.
+if [ -z "${CI_TASKS_INSIDE:-}" ]; then
   _adapter=$CI_TASKS_RUN_DIR/bin:
   PATH=$_adapter$PATH
 fi
-"""
 
-TAIL = """exit "$_exit_code"
-"""
+#: [TAIL]
+exit "$_exit_code"
 
-# What a job got from an index is kept for the next with the same steps; what the steps themselves take is little then.
-STORE_PACKAGES = r"""if [ "$_status" = success ] && [ -z "${_kept:-}" ]; then
+#: [STORE_PACKAGES]
+#: What a job got from an index is kept for the next with the same steps; what the steps themselves take is little then.
+if [ "$_status" = success ] && [ -z "${_kept:-}" ]; then
   "$_python" -I "$CI_TASKS_RUN_DIR/bin/agent.pyz" store-packages "$CI_TASKS_RUN_DIR" "$_venv" ||
     blocked "packages of $_venv are missing"
 fi
-"""
 
-NOTE_PACKAGES = r"""[ ! -s "{directory}/packages" ] ||
-  event "\"event\": \"packages\", \"name\": \"$(cat "{directory}/packages")\""
-"""
+#: [NOTE_PACKAGES]
+[ ! -s "$CI_TASKS_RUN_DIR/packages" ] ||
+  event "\"event\": \"packages\", \"name\": \"$(cat "$CI_TASKS_RUN_DIR/packages")\""
 
-ROW_VENV = rf"""{NOTE_PACKAGES.format(directory="$_setup")}
+#: [SETUP]
+# The job's leading steps, the same for every row, are done once.
+_setup=@directory@
+[ -f "$_setup/ready" ] || bash "$_setup/run.sh" || blocked "the install steps failed; see $_setup/log"
+[ ! -s "$_setup/packages" ] ||
+  event "\"event\": \"packages\", \"name\": \"$(cat "$_setup/packages")\""
+
 [ ! -d "$_setup/artifacts/builds" ] || cp -R "$_setup/artifacts/builds" "$CI_TASKS_RUN_DIR/artifacts" ||
   blocked "cannot write in $CI_TASKS_RUN_DIR/artifacts"
 # What this row installs goes into a venv of its own, over the shared one.
-_venv=${{_kept:-$CI_TASKS_RUN_DIR}}/tmp/venv
+_venv=${_kept:-$CI_TASKS_RUN_DIR}/tmp/venv
 [ -x "$_venv/bin/python" ] ||
   "$_setup/venv/bin/python" -I "$CI_TASKS_RUN_DIR/bin/agent.pyz" row-venv "$_venv" "$_setup/venv" ||
   blocked "cannot make a venv over $_setup/venv"
 export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
-"""
+. "$_setup/ready"
 
-# Into the row's own venv: what lies below it, and the host's Python, serve others too. Interpreters that the job makes
-# get it by PYTHONPATH.
-PROBE = r"""for _name in "$_venv"/lib/python*/site-packages; do
+#: [PROBE]
+#: Into the row's own venv: what lies below it, and the host's Python, serve others too. Interpreters that the job makes
+#: get it by PYTHONPATH.
+for _name in "$_venv"/lib/python*/site-packages; do
   cp -f -- "$CI_TASKS_RUN_DIR"/bin/probe/ci_tasks_probe* "$_name" 2> /dev/null ||
     echo "ci-tasks: $_name cannot be written, so the probe does not see its processes" >&2
 done
 export PYTHONPATH="$CI_TASKS_RUN_DIR/bin/probe/start${PYTHONPATH:+:$PYTHONPATH}"
-"""
 
-SETUP_TAIL = r"""# What rows take over: what the steps left in GITHUB_PATH and GITHUB_ENV.
+#: [SETUP_TAIL]
+# What rows take over: what the steps left in GITHUB_PATH and GITHUB_ENV.
 if [ "$_exit_code" = 0 ]; then
   umask 077  # a step may have put a secret there
   cat "$_tmp/later" > "$CI_TASKS_RUN_DIR/ready.new" && mv "$CI_TASKS_RUN_DIR/ready.new" "$CI_TASKS_RUN_DIR/ready" ||
     _exit_code=125
 fi
 exit "$_exit_code"
-"""
+
+#: [OF_THE_CHECKOUT]
+#: Asked for and not written down, so that the same install steps of another commit are the same script.
+GITHUB_SHA=$(git -C "$GITHUB_WORKSPACE" rev-parse HEAD 2> /dev/null); export GITHUB_SHA
+
+#: [OUTER]
+#: A venv over a venv sees the packages of the system's Python only, unless it is told.
+  _outer=$("$_venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth
+  "$_python" -c 'import site
+for path in site.getsitepackages(): print(f"import site; site.addsitedir({path!r})")' > "$_outer" ||
+    blocked "cannot write $_outer"
+
+#: [VENV]
+# actions/setup-python
+_venv=@path@ _python=@python@
+[ -x "$_venv/bin/python" ] || "$_python" @make@ "$_venv" || blocked "$_python cannot make a venv"
+@note@export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
+
+#: [LAYERED_VENV]
+# No container here: a throwaway venv over this machine's Python; `pip install` changes nothing outside.
+_venv=${_kept:-$CI_TASKS_RUN_DIR}/tmp/venv _python=@python@
+if [ ! -x "$_venv/bin/python" ]; then
+  "$_python" -m venv --system-site-packages --without-pip "$_venv" || blocked "$_python cannot make a venv"
+@outer@  if "$_venv/bin/python" -c 'import pip' 2> /dev/null; then
+    for _name in pip pip3; do
+      printf '#!/bin/sh\nexec "${0%%/*}/python" -m pip "$@"\n' > "$_venv/bin/$_name"; chmod +x "$_venv/bin/$_name"
+    done
+  else
+    "$_python" -m venv --system-site-packages "$_venv" || blocked "$_python cannot make a venv with pip"
+  fi
+fi
+export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0@alone@
+
+#: [CONTAINER]
+# The job's container: the rest of this script runs inside it.
+if [ -z "${CI_TASKS_INSIDE:-}" ]; then
+  export CI_TASKS_INSIDE=1
+  exec docker run --rm @arguments@ -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -v "$CI_TASKS_RUN_DIR:$CI_TASKS_RUN_DIR" \
+    -w "$GITHUB_WORKSPACE" -e CI_TASKS_INSIDE -e GITHUB_WORKSPACE @passed@ \
+    --entrypoint bash @image@ "$CI_TASKS_RUN_DIR/run.sh"
+fi
+
+#: [STEP]
+if begin @begin@; then
+@start@  (
+    cd -- @directory@ || exit 1
+@exports@    script @words@ << '@mark@'
+@text@@mark@
+  )
+  @end@
+fi
