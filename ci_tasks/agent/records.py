@@ -118,12 +118,14 @@ class Overlay(WorkingTree):
 @dataclass(frozen=True)
 class Checkout(WorkingTree):
     """The code under test. `conversions` are files that CI's checkout converts. `commit` and `tree` hold the overlays
-    too; `own_tree` is the tree without them, "" where there are none."""
+    too; `own_tree` is the tree without them, "" where there are none. `flat` is the tree with the files of submodules
+    in their places."""
 
     sample: bool = False
     conversions: Tuple[Conversion, ...] = ()
     overlays: Tuple[Overlay, ...] = ()
     own_tree: str = ""
+    flat: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class RunDescription:
 class Retry:
     """What `retry` continues: `directories` are the run directories that went before on the host, the oldest first. The
     workspace and venv are those of the first, the containers those of the last. `step` is the first step that runs
-    again. `commit` and `tree` are what the workspace had before."""
+    again. `commit` is what the workspace had before, `tree` its files, those of submodules included."""
 
     directories: Tuple[str, ...]
     step: int = 1

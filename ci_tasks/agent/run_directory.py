@@ -51,7 +51,7 @@ class RunDir:
         self.plan, self.script, self.claims = at("plan.json"), at("run.sh"), at("claims.json")
         self.bin, self.adapter, self.agent = at("bin"), at("bin", "docker"), at("bin", "agent.pyz")
         self.probe, self.client = at("bin", "probe"), at("client.lock")
-        self.workspace, self.checked_out = at("workspace"), at("checked_out")
+        self.workspace = at("workspace")
         self.status, self.log, self.agent_log = at("status.json"), at("log"), at("agent.log")
         self.events, self.gpu_samples = at("events.jsonl"), at("gpu.jsonl")
         self.docker, self.environment = at("docker.json"), at("environment.json")

@@ -6,12 +6,10 @@ from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.git import Git
-from ci_tasks.checkout.repository import find_repository, open_repository
-from ci_tasks.checkout.revision import resolve_rev
+from ci_tasks.checkout.repository import find_repository, open_repository, resolve_rev
 from ci_tasks.errors import CheckoutError, UsageError
 
-_BETWEEN = "\x1f"  # in a format, fields cannot be divided by what -z divides commits with
-_FORMAT = "%x1f".join(("%H", "%P", "%an <%ae>", "%aI", "%s"))
+_FORMAT = "%H%x1f%P%x1f%an <%ae>%x1f%aI%x1f%s"  # fields cannot be divided by what -z divides commits with
 
 
 @dataclass(frozen=True)
@@ -74,18 +72,14 @@ def pinned_commit(source: Path, rev: str, path: str) -> str:
     """The commit at which `rev` has the submodule `path`. Raises CheckoutError for a revision that is not there,
     UsageError where it has no such submodule, or where that is not checked out."""
     git = open_repository(source).git
-    links = _links(git.text("ls-tree", "-r", "-z", "--full-tree", _resolve(git, rev)))
+    entries = git.null_separated("ls-tree", "-r", "-z", "--full-tree", _resolve(git, rev))
+    found = (entry.partition("\t") for entry in entries if entry.startswith("160000 "))
+    links = {name: info.split()[2] for info, _, name in found}
     if path not in links:
         raise UsageError(f"{rev} has no submodule {path!r}", hint=f"it has {', '.join(links) or 'none'}")
     if not (source / path / ".git").exists():
         raise UsageError(f"the submodule {path} is not checked out", hint=f"git submodule update --init {path}")
     return links[path]
-
-
-def _links(listed: str) -> dict[str, str]:
-    """Submodule → commit, of `ls-tree -r -z`."""
-    entries = (entry.partition("\t") for entry in listed.split("\0") if entry.startswith("160000 "))
-    return {path: info.split()[2] for info, _, path in entries}
 
 
 def commits_up_to(source: Path, commit: str, limit: int) -> frozenset[str]:
@@ -97,48 +91,30 @@ def commits_up_to(source: Path, commit: str, limit: int) -> frozenset[str]:
 
 def _resolve(git: Git, rev: str) -> str:
     try:
-        return resolve_rev(git.directory, rev)
+        return resolve_rev(Path(git.directory), rev)
     except CheckoutError as error:
-        if _is_shallow(git):
-            raise CheckoutError(f"{error.message}, of which it has only a part", hint=_deepen(git)) from None
-        raise
+        raise CheckoutError(error.message, hint=_deepen(git) or error.hint) from None
 
 
 def _is_ancestor(git: Git, good: tuple[str, str], bad: tuple[str, str]) -> None:
-    """Raises UsageError where it is not."""
+    """Raises UsageError if it is not."""
     if git.text_or_none("merge-base", "--is-ancestor", good[1], bad[1]) is not None:
         return
     if git.text_or_none("merge-base", "--is-ancestor", bad[1], good[1]) is not None:
-        raise UsageError(
-            f"--good {good[0]} is newer than --bad {bad[0]}",
-            hint="are they swapped? What is looked for is the commit after which a row fails, not passes",
-        )
-    message = f"--good {good[0]} is not an ancestor of --bad {bad[0]}"
-    if _is_shallow(git):
-        raise UsageError(f"{message}, as far as this shallow clone knows", hint=_deepen(git))
+        raise UsageError(f"--good {good[0]} is newer than --bad {bad[0]}", hint="are they swapped?")
     base = git.text_or_none("merge-base", good[1], bad[1])
-    if not base:
-        raise UsageError(f"{message}: they have no commit in common")
-    subject = git.text("log", "--max-count=1", "--format=%s", base)
-    raise UsageError(
-        f"{message}: they part at {base[:12]} ({subject})",
-        hint=f"if the row passes there, --good {base[:12]} finds the commit on the way to {bad[0]}",
-    )
-
-
-def _is_shallow(git: Git) -> bool:
-    return git.text_or_none("rev-parse", "--is-shallow-repository") == "true"
+    parts = f"they diverge at {base[:12]}" if base else "they have no commit in common"
+    hint = f"if the row passes there, --good {base[:12]} finds the commit" if base else ""
+    raise UsageError(f"--good {good[0]} is not an ancestor of --bad {bad[0]}: {parts}", hint=_deepen(git) or hint)
 
 
 def _deepen(git: Git) -> str:
-    return f"`git -C {git.directory} fetch --unshallow` brings the rest of the history"
+    """What brings the rest of the history of a shallow clone."""
+    shallow = git.text_or_none("rev-parse", "--is-shallow-repository") == "true"
+    return f"it is a shallow clone: `git -C {git.directory} fetch --unshallow` brings the rest" if shallow else ""
 
 
 def _log(git: Git, *args: str) -> list[Commit]:
-    output = git.run("log", "-z", "--encoding=UTF-8", f"--format={_FORMAT}", *args, "--")
-    commits = []
-    for entry in output.decode("utf-8", "replace").split("\0"):
-        if entry:
-            sha, parents, author, date, subject = entry.split(_BETWEEN, 4)
-            commits.append(Commit(sha, tuple(parents.split()), author, date, subject))
-    return commits
+    output = git.run("log", "-z", "--encoding=UTF-8", f"--format={_FORMAT}", *args, "--").decode("utf-8", "replace")
+    entries = (entry.split("\x1f", 4) for entry in output.split("\0") if entry)
+    return [Commit(sha, tuple(parents.split()), *rest) for sha, parents, *rest in entries]

@@ -14,20 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from ci_tasks.agent.files import replace_file
-from ci_tasks.agent.trees.repositories import ID
-from ci_tasks.checkout.git import Git, GitError
-from ci_tasks.checkout.object_store import ObjectStore
-from ci_tasks.checkout.snapshot import Snapshot
+from ci_tasks.agent.trees.git import ID
+from ci_tasks.checkout.git import GitError
+from ci_tasks.checkout.snapshot import ObjectStore, Snapshot
 from ci_tasks.errors import Blocked
 
 _KEPT = 3  # trees per host; more bases cost time and save little
 _FORGOTTEN = 90 * 86400.0  # seconds after which a host is not thought of any more
 _TIDY_EVERY = 86400.0
 _PACKS_KEPT = 14 * 86400.0  # they come back where they are still needed
-_SETTINGS = (
-    "pack.compression=1",  # the link is hardly ever slower than better compression
-    "pack.windowMemory=128m",
-)
 _WHY = "What a host has"
 # `--shallow`: compare also with commits that are no ancestors, and take the listed ones for parentless.
 _PACK = ("pack-objects", "--stdout", "--revs", "--thin", "--shallow", "--delta-base-offset", "-q")
@@ -41,12 +36,12 @@ def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
     commits = [*dict.fromkeys([store.commit(snapshot.flat, None, _WHY), *(part.commit for part in snapshot.parts)])]
     lines = [*(f"--shallow {name}" for name in (*commits, *bases)), *commits, *(f"^{base}" for base in bases)]
     question = "".join(f"{line}\n" for line in lines).encode()
-    yield from Git(snapshot.store, settings=_SETTINGS).stream(*_PACK, input=question)
+    yield from store.reader.stream(*_PACK, input=question)
 
 
 def _present(store: ObjectStore, trees: Sequence[str]) -> list[str]:
-    wanted = "".join(f"{tree}\n" for tree in trees if ID.fullmatch(tree)).encode()
-    answers = store.reader().text("cat-file", "--batch-check", input=wanted).splitlines() if wanted else []
+    wanted = "".join(f"{tree}\n" for tree in trees).encode()
+    answers = store.reader.text("cat-file", "--batch-check", input=wanted).splitlines()
     return [answer.split()[0] for answer in answers if answer.split()[1] == "tree"]
 
 
@@ -80,7 +75,7 @@ def prune_store(store: Path, now: float | None = None) -> None:
     objects = ObjectStore(store)
     with suppress(Blocked), objects.locked(timeout=0):
         (store / "tidied").touch()
-        for old, age in (("sent-*", _FORGOTTEN), ("recorded/pack/*", _PACKS_KEPT), ("scratch-*/*", _TIDY_EVERY)):
+        for old, age in (("sent-*", _FORGOTTEN), ("recorded/pack/*", _PACKS_KEPT)):
             for file in store.glob(old):
                 if now - file.stat().st_mtime > age:
                     file.unlink()

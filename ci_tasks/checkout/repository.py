@@ -1,7 +1,7 @@
-"""The repository around a directory, found and read without its configuration: nothing that it names is executed.
+"""The repository around a directory, its revisions, and a commit that it lacks.
 
-A `.git` is looked for upward; a directory that merely looks like a bare repository is never one. git works on it by a
-directory of ours that has its references and borrows its objects.
+It is found and read without its configuration: nothing that it names is executed. git works on it by a directory of
+ours that has its references and borrows its objects. A directory that merely looks like a bare repository is never one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.trees.repositories import AS_ON_DISK, quoted, repository_config
-from ci_tasks.checkout.git import Git, user_setting
-from ci_tasks.errors import CheckoutError
+from ci_tasks.agent.trees.git import make_repository, quoted
+from ci_tasks.checkout.git import Git, GitError, user_setting
+from ci_tasks.errors import CheckoutError, nearest, some
 
-_SHA256 = re.compile(r"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.MULTILINE)
-_SHARED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude", "logs/refs")
-_REFTABLE = b"[core]\n\trepositoryformatversion = 1\n[extensions]\n\trefstorage = reftable\n"
-_OWN = ("*_HEAD", "logs/HEAD", "info/sparse-checkout")
+BASE = "origin/main"
+_SHA256 = re.compile(rb"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.MULTILINE)
+_BORROWED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude")
 
 
 @dataclass(frozen=True)
@@ -37,85 +37,77 @@ class Repository:
 
     @cached_property
     def form(self) -> str:
-        """The form of its object names: sha1 or sha256."""
-        return "sha256" if _SHA256.search(_read(self.common / "config")) else "sha1"
+        """The format of its object ids: sha1 or sha256."""
+        return "sha256" if _SHA256.search(self._config) else "sha1"
 
-    @property
-    def index(self) -> Path:
-        return self.git_dir / "index"
+    @cached_property
+    def _config(self) -> bytes:
+        return content_of(str(self.common / "config"))
 
     @property
     def objects(self) -> Path:
         return self.common / "objects"
 
-    @property
-    def partial(self) -> bool:
-        """Whether it was cloned with a filter: then objects may be missing that its remote has promised."""
-        return any((self.objects / "pack").glob("*.promisor"))
-
     @cached_property
     def own(self) -> Path:
         """A git directory of ours that has the repository's references, and goes with this object."""
-        # Not by `tempfile`, nor `make_repository`, which needs it: a command that only looks has to start quickly.
+        # Not by `tempfile` and `shutil`: a command that only looks has to start quickly.
         own = Path(os.environ.get("TMPDIR") or "/tmp", f"ci-tasks-git-{os.getpid()}-{os.urandom(8).hex()}")
         own.mkdir(mode=0o700)
         weakref.finalize(self, _remove, own)
-        for name in ("objects/info", "info", "logs"):
-            (own / name).mkdir(parents=True)
-        found = [(self.common / name, name) for name in _SHARED]
-        found += [(file, str(file.relative_to(self.git_dir))) for name in _OWN for file in self.git_dir.glob(name)]
-        for file, name in found:
-            if file.exists():
-                (own / name).symlink_to(file.absolute())
+        make_repository(str(own), self.form, "refstorage = reftable\n" * (self.common / "reftable").is_dir())
+        os.removedirs(own / "refs/heads")
+        for name in _BORROWED:
+            if (self.common / name).exists():
+                (own / name).symlink_to((self.common / name).absolute())
         for file in self.git_dir.glob("sharedindex.*"):  # git renews the time of one that it reads
             (own / file.name).write_bytes(file.read_bytes())
-        config = repository_config(self.form, bare=False) + (_REFTABLE if (own / "reftable").is_dir() else b"")
-        (own / "config").write_bytes(config)
-        (own / "info/attributes").write_bytes(AS_ON_DISK)
-        (own / "objects/info/alternates").write_bytes(os.fsencode(quoted(str(self.objects.absolute()))) + b"\n")
+        (own / "objects/info/alternates").write_bytes(os.fsencode(quoted(self.objects.absolute())) + b"\n")
         (own / "HEAD").write_bytes((self.git_dir / "HEAD").read_bytes())
         return own
 
     @cached_property
     def git(self) -> Git:
         """git in the directory, for questions about commits."""
-        return self.with_index(self.index)
+        return self.git_in(self.directory)
 
-    def with_index(self, index: Path, excludes: str = "") -> Git:
-        """git on the files with another index."""
-        env = {"GIT_WORK_TREE": str(self.top), "GIT_INDEX_FILE": str(index)}
-        settings = [f"core.excludesFile={excludes}"] if excludes else []
-        return Git(self.own, self.directory, env, settings=settings, partial=self.partial, owner=self)
+    def git_in(self, directory: Path) -> Git:
+        """git on the files, from one of their directories."""
+        env = {"GIT_WORK_TREE": str(self.top), "GIT_INDEX_FILE": str(self.git_dir / "index")}
+        git = Git(self.own, directory, f"core.excludesFile={self.excludes}", **env)
+        # If it was cloned with a filter, objects may be missing that its remote has promised.
+        git.partial, git.owner = any((self.objects / "pack").glob("*.promisor")), self
+        return git
 
     @cached_property
     def excludes(self) -> str:
         """The user's own ignore file, which the repository's configuration may name too."""
         question = "--type=path", "--get", "core.excludesFile"
-        named = self.setting(*question) if "excludesfile" in _read(self.common / "config").lower() else ""
+        named = self.setting(*question) if b"excludesfile" in self._config.lower() else ""
         return named or user_excludes()
 
     def setting(self, *question: str) -> str:
         """What the repository's own configuration says, as data; "" if it says nothing."""
-        return self.git.text_or_none("config", "--file", str((self.common / "config").absolute()), *question) or ""
+        git = Git(self.own, self.directory)
+        return git.text_or_none("config", "--file", str((self.common / "config").absolute()), *question) or ""
 
-    def ignores(self, path: Path, *, tracked: bool = False) -> bool:
-        """Whether it ignores the path, which it may have `tracked` nevertheless."""
-        git = self.with_index(self.index, excludes=self.excludes)
-        flags = ["--no-index"] if tracked else []
-        return git.text_or_none("check-ignore", "--quiet", *flags, str(path)) is not None
-
-    @cached_property
-    def _heads(self) -> list[str]:
-        return self.git.text("rev-parse", "--revs-only", "HEAD", "HEAD^{tree}").split() or ["", ""]
+    def ignores(self, path: Path, *flags: str) -> bool:
+        """Whether it ignores the path; with `--no-index`, which it may track nevertheless."""
+        return self.git.text_or_none("check-ignore", "--quiet", *flags, str(path)) is not None
 
     @property
-    def head(self) -> str:
-        """The commit that is checked out, "" before the first one."""
-        return self._heads[0]
+    def head(self) -> tuple[str, str]:
+        """The commit that is checked out, and its tree; "" before the first one."""
+        commit, tree, *_ = [*self.git.text("rev-parse", "--revs-only", "HEAD", "HEAD^{tree}").split(), "", ""]
+        return commit, tree
 
-    @property
-    def head_tree(self) -> str:
-        return self._heads[1]
+
+def _remove(own: Path) -> None:
+    for directory, names, files in os.walk(own, topdown=False):
+        with suppress(OSError):
+            for path in (os.path.join(directory, name) for name in (*names, *files)):
+                os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+            os.rmdir(directory)
 
 
 def user_excludes() -> str:
@@ -125,22 +117,30 @@ def user_excludes() -> str:
 
 
 def find_repository(directory: Path) -> Repository | None:
-    """None without one, or where it ignores the directory (the sample inside an installed package is in somebody's
-    ignored .venv). Raises CheckoutError for a repository that cannot be read: that is not the same as none."""
+    """None without one, or if it ignores the directory (the sample of an installed package may be in an ignored .venv).
+    Raises CheckoutError for a repository that cannot be read: that is not the same as none."""
     place = Path(os.path.realpath(directory))
-    if ".git" in place.parts:
-        return None
-    for top in (place, *place.parents):
+    for top in (place, *place.parents) if ".git" not in place.parts else ():
+        git_dir = top / ".git"
         try:
-            git_dir = _git_dir(top / ".git")
+            if git_dir.is_file():
+                git_dir = top / os.fsdecode(git_dir.read_bytes()).removeprefix("gitdir:").strip("\n").lstrip(" ")
+                if not (git_dir / "HEAD").is_file():
+                    raise CheckoutError(
+                        f"{top / '.git'} names {git_dir}, which is not a git directory",
+                        hint="`git worktree repair` or `git submodule update --init` may repair it",
+                    )
+            common = git_dir / os.fsdecode(content_of(str(git_dir / "commondir")).removesuffix(b"\n"))
+            if not (
+                os.path.lexists(git_dir / "HEAD") and all((common / name).is_dir() for name in ("objects", "refs"))
+            ):
+                continue
         except OSError as error:
-            raise CheckoutError(f"{top / '.git'} cannot be read: {error.strerror}") from None
-        if git_dir is not None:
-            prefix = "" if top == place else str(place.relative_to(top))
-            found = Repository(directory, top, prefix, git_dir, _common(git_dir))
-            if prefix and found.ignores(place, tracked=True) and not _has_directory(found):
-                return None
-            return found
+            raise CheckoutError(f"{git_dir} cannot be read: {error.strerror}") from None
+        prefix = "" if top == place else str(place.relative_to(top))
+        found = Repository(directory, top, prefix, git_dir, common)
+        tracked = not prefix or found.git.text_or_none("rev-parse", "--verify", "--quiet", f"HEAD:{prefix}")
+        return found if tracked or not found.ignores(place, "--no-index") else None
     return None
 
 
@@ -153,14 +153,10 @@ def open_repository(directory: Path) -> Repository:
 
 
 def no_repository(directory: Path) -> CheckoutError:
-    if not directory.is_dir():
-        return CheckoutError(f"there is no directory {directory}")
-    if is_bare(directory):
-        return CheckoutError(
-            f"{directory} is a bare repository: it has no files to run",
-            hint=f"git -C {shlex.quote(str(directory))} worktree add DIR makes a checkout for --repo DIR",
-        )
-    return CheckoutError(f"{directory} is not a git repository")
+    if not is_bare(directory):
+        return CheckoutError(f"{directory} is not a git repository")
+    hint = f"git -C {shlex.quote(str(directory))} worktree add DIR makes a checkout for --repo DIR"
+    return CheckoutError(f"{directory} is a bare repository: it has no files to run", hint=hint)
 
 
 def is_bare(directory: Path) -> bool:
@@ -168,45 +164,63 @@ def is_bare(directory: Path) -> bool:
     return all((directory / name).exists() for name in ("HEAD", "objects", "refs"))
 
 
-def _git_dir(dot_git: Path) -> Path | None:
-    """The git directory that `.git` is or names."""
-    if dot_git.is_file():
-        named = os.fsdecode(dot_git.read_bytes()).removeprefix("gitdir:").strip("\n").lstrip(" ")
-        git_dir = dot_git.parent / named
-        if not (git_dir / "HEAD").is_file():
-            raise CheckoutError(
-                f"{dot_git} names {git_dir}, which is not a git directory",
-                hint="`git worktree repair` or `git submodule update --init` may repair it",
-            )
-        return git_dir
-    if not os.path.lexists(dot_git / "HEAD"):
-        return None
-    return dot_git if all((_common(dot_git) / name).is_dir() for name in ("objects", "refs")) else None
+def default_base(source: Path) -> tuple[str, str]:
+    """The merge base of HEAD with origin/main, or main, and the branch. Raises CheckoutError."""
+    git = open_repository(source).git
+    for branch in (BASE, "main", "origin/master", "master"):
+        if commit := git.text_or_none("merge-base", "HEAD", branch):
+            return commit, branch
+    raise CheckoutError(f"{source} has neither {BASE} nor main to compare with", hint="--base REV names the base")
 
 
-def _common(git_dir: Path) -> Path:
-    """Of a linked worktree, the .git that it belongs to."""
-    with suppress(FileNotFoundError):
-        return git_dir / os.fsdecode((git_dir / "commondir").read_bytes().removesuffix(b"\n"))
-    return git_dir
+def resolve_base(source: Path, base: str) -> str:
+    """The commit that `base` names in `source`. Raises CheckoutError that lists branches which could be meant."""
+    return resolve_rev(source, base, " to compare with", "pass --base REV; ")
 
 
-def _has_directory(repository: Repository) -> bool:
-    name = f"HEAD:{repository.prefix}"
-    return repository.git.text_or_none("rev-parse", "--verify", "--quiet", name) is not None
+def resolve_rev(source: Path, rev: str, purpose: str = "", advice: str = "") -> str:
+    """The commit that `rev` names in `source`. Raises CheckoutError."""
+    git = open_repository(source).git
+    if commit := commit_of(git, rev):
+        return commit
+    shown = "%(if)%(symref)%(then)%(else)%(refname:short)%(end)"  # origin/HEAD is only another name
+    branches = (git.text_or_none("for-each-ref", f"--format={shown}", "refs/remotes", "refs/heads") or "").split()
+    near = nearest(rev, branches)
+    listed = some(sorted(branches, key=lambda name: name != near), 12) or "none"
+    raise CheckoutError(f"{source} has no revision {rev!r}{purpose}", hint=f"{advice}branches here: {listed}")
 
 
-def _remove(own: Path) -> None:
-    for directory, directories, files in os.walk(own, topdown=False):
-        for name in [*directories, *files]:
-            path = os.path.join(directory, name)
-            with suppress(OSError):
-                os.unlink(path) if os.path.islink(path) or name in files else os.rmdir(path)
-    with suppress(OSError):
-        own.rmdir()
+def find_commit(source: Path, rev: str) -> str | None:
+    """The commit that `rev` names in `source`, if that has it, or is a repository at all."""
+    repository = find_repository(source)
+    return commit_of(repository.git, rev) if repository else None
 
 
-def _read(path: Path) -> str:
-    with suppress(FileNotFoundError):
-        return path.read_text(encoding="utf-8", errors="replace")
-    return ""
+def commit_of(git: Git, rev: str) -> str | None:
+    """The commit that `rev` names."""
+    return None if rev.startswith("-") else git.text_or_none("rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
+
+
+def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str = "") -> Path:
+    """A repository in the directory `store` that has `commit`, such as a pull request's merge, and shares the objects
+    of `source`, into which no command writes. The only git that uses the network: by the user's own configuration.
+
+    `ref` is where the server may still have it, if it does not give out bare commits. Raises CheckoutError.
+    """
+    repository = open_repository(source)
+    own = store / ".git"
+    make_repository(str(own), repository.form)
+    (own / "objects/info/alternates").write_text(f"{quoted(repository.objects.resolve())}\n")
+    git, problem = Git(own, store).with_user_settings(), ""
+    for refspec in ("", commit, ref):
+        try:
+            if refspec:
+                git.run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", url, refspec)
+        except GitError as error:
+            problem = problem or str(error).splitlines()[0]
+        if commit_of(git, commit):
+            return store
+    raise CheckoutError(
+        f"commit {commit[:12]}, which CI ran, is neither in {source} nor to be had from {url}",
+        hint=f"{problem}\n" * bool(problem) + "--rev REV names another commit, --on-my-tree runs your working tree",
+    )

@@ -1,65 +1,101 @@
-"""A checkout's working tree → exactly it, as objects that can be sent to a host."""
+"""A working tree, or a revision of it, as git objects: trees with exactly the bytes on disk.
+
+Uncommitted and untracked files are in it, ignored ones are not (force-added ones are). The user's index only tells
+which paths are tracked: an index of ours remembers which bytes are on disk. Each repository in the tree (submodules,
+nested ones) is a commit of its own for the job's git, and one directory of the one tree that travels, the flat tree.
+A submodule that was never fetched stays as the commit has it, an empty directory in a workspace.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
+import shutil
+import stat
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from ci_tasks.agent.file_lock import LockTimeout, file_lock
+from ci_tasks.agent.files import content_of, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.file_reader import FileReader
-from ci_tasks.checkout.git import Git, GitError
-from ci_tasks.checkout.object_store import ObjectStore
-from ci_tasks.checkout.record_tree import record_tree, whole_checkout
+from ci_tasks.agent.records import OVERLAYS, Overlay
+from ci_tasks.agent.trees.git import make_repository, quoted
+from ci_tasks.checkout.git import Git, GitError, MissingObjects
+from ci_tasks.checkout.overlays import check_distinct, describe_overlay, find_conversions, in_directory
+from ci_tasks.checkout.repository import (
+    Repository,
+    find_repository,
+    resolve_base,
+    resolve_rev,
+    user_excludes,
+)
+from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.given_values import OverlaySource
 from ci_tasks.records import Checkout
+
+LARGE_BYTES = 100 << 20  # GitHub refuses files from this size on, so they are in no commit
+_LOCK_TIMEOUT_S = 60.0
+_LINK = 0o160000
+_CLOCK_NS = 20 * 10**6  # a file's time is that of the last tick of the kernel's clock
+_OTHERS = "ls-files", "--others", "--exclude-standard", "-z"
+
+Entry = tuple[int, str]  # mode and object of a file or submodule
+Entries = Mapping[bytes, Entry | None]  # by name; None removes it
 
 
 @dataclass(frozen=True)
 class SnapshotPart:
-    """A repository of a snapshot: the checkout (path ""), or a submodule by its path from the checkout's root."""
+    """A repository of a snapshot: the checkout (path ""), or a submodule by its path from the checkout's root. `flat`
+    is its tree with the files of its submodules in their places."""
 
     path: str
     store: Path
-    commit: str
-    tree: str
+    checkout: Checkout
+    flat: str
+    repository: Repository | None
+
+    @property
+    def commit(self) -> str:
+        return self.checkout.commit
+
+    @property
+    def tree(self) -> str:
+        return self.checkout.tree
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkout as it was, the checkout itself before its submodules. `flat` is the tree with the files of all."""
+    """A checkout as it was, the checkout itself before its submodules."""
 
     checkout: Checkout
     parts: tuple[SnapshotPart, ...]
-    flat: str
 
     @property
     def store(self) -> Path:
         return self.parts[0].store
+
+    @property
+    def flat(self) -> str:
+        return self.parts[0].flat
 
     @cached_property
     def _reader(self) -> FileReader:
         return FileReader(Git(self.store))
 
     def read(self, path: str) -> bytes | None:
-        """A file's content; links inside the checkout are followed. None where there is no such file."""
-        if ".." in path.split("/"):
-            return None
-        name = f"{self.flat}:{path}"
-        if "\n" not in name:  # the one character that such questions cannot have
-            return self._reader.read(name)
-        try:
-            return Git(self.store).run("cat-file", "blob", name)
-        except GitError:
-            return None
+        """A file's content; links inside the checkout are followed. None if there is no such file."""
+        return None if ".." in path.split("/") or "\n" in path else self._reader.read(f"{self.flat}:{path}")
 
     def names(self, prefix: str = "", suffix: str = "") -> list[str]:
         """Paths of files and links that begin and end so, submodules included."""
-        directory = prefix.rpartition("/")[0]
-        below = ["--", f"{directory}/"] if directory else []
-        listed = Git(self.store).null_separated("ls-tree", "-r", "-z", "--name-only", "--full-tree", self.flat, *below)
+        listed = Git(self.store).null_separated("ls-tree", "-r", "-z", "--name-only", "--full-tree", self.flat)
         return sorted(name for name in listed if name.startswith(prefix) and name.endswith(suffix))
 
     def select(self, pathspecs: Sequence[str]) -> list[str]:
@@ -69,6 +105,117 @@ class Snapshot:
         return git.null_separated("diff-tree", "-r", "-z", "--name-only", empty, self.parts[0].tree, "--", *pathspecs)
 
 
+class FileReader:
+    """Files of trees, by one process for all of them, which ends with it. Several threads may use it."""
+
+    def __init__(self, git: Git) -> None:
+        self._lock, self._running = threading.Lock(), git.started("cat-file", "--batch", "--follow-symlinks")
+        self.process = self._running.__enter__()
+        weakref.finalize(self, self._running.__exit__, None, None, None)
+
+    def read(self, name: str) -> bytes | None:
+        """The file TREE:PATH; links inside the tree are followed. None if there is no such file. Raises GitError."""
+        questions, answers = self.process.stdin, self.process.stdout
+        assert questions is not None and answers is not None
+        with self._lock:
+            with suppress(BrokenPipeError):  # then it gives no answer either
+                questions.write(os.fsencode(name) + b"\n")
+                questions.flush()
+            head = answers.readline()
+            if not head:
+                raise GitError("git cat-file has ended")
+            if head.endswith(b" missing\n"):
+                return None
+            # What is no file has content, too: a directory's entries, or the target of a link that leads elsewhere.
+            content = answers.read(int(head.split(b" ")[-1]) + 1)[:-1]
+        return content if head.split(b" ")[1:2] == [b"blob"] else None
+
+
+class ObjectStore:
+    """Where recordings put their objects: the git directory `path`, which borrows those of the repositories that it
+    has read.
+
+    New objects go into `recorded`, which borrows nothing, since git renews the times of objects that it finds while it
+    writes. Two commands may use it, and take turns to record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.recorded, self._alternates = self.path / "recorded", self.path / "objects/info/alternates"
+        self.reader = Git(self.path)
+        self.writer = Git(self.path, GIT_OBJECT_DIRECTORY=str(self.recorded))
+
+    @contextmanager
+    def locked(self, timeout: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
+        """No other command records, or prunes. Raises Blocked."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with file_lock(str(self.path / "lock"), exclusive=True, timeout=timeout):
+                yield
+        except LockTimeout:
+            message = f"another command has held {self.path} for more than {timeout:.0f} s"
+            raise Blocked(message, hint="is one of them hanging?") from None
+
+    def prepare(self, form: str) -> None:
+        """Make it ready for objects with ids of this format."""
+        config = content_of(str(self.path / "config"))
+        if config and (b"sha256" in config) != (form == "sha256"):  # another repository is in the checkout's place
+            for name in set(os.listdir(self.path)) - {"lock"}:
+                path = self.path / name
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        make_repository(str(self.path), form)
+        (self.recorded / "pack").mkdir(parents=True, exist_ok=True)
+        self.borrow(self.recorded)
+
+    @property
+    def lenders(self) -> list[str]:
+        """Directories of objects, as git wants them in a list: `recorded`, and those that are borrowed."""
+        return os.fsdecode(content_of(str(self._alternates))).splitlines()
+
+    def borrow(self, objects: Path) -> None:
+        """Also those that are borrowed already: linked worktrees and several checkouts may share a store."""
+        lines = dict.fromkeys([*self.lenders, quoted(objects.absolute())])
+        replace_file(str(self._alternates), os.fsencode("".join(f"{line}\n" for line in lines)))
+
+    def updater(self) -> Git:
+        """git that writes into `recorded`, and reads all."""
+        borrowed = ":".join(self.lenders)
+        return Git(self.path, GIT_OBJECT_DIRECTORY=str(self.recorded), GIT_ALTERNATE_OBJECT_DIRECTORIES=borrowed)
+
+    def commit(self, tree: str, parent: str | None, message: str) -> str:
+        """Always the same for the same tree and parent, however often they are recorded."""
+        return self.updater().text("commit-tree", *(["-p", parent] if parent else []), "-m", message, tree)
+
+    def compose(self, base: str | Path, entries: Entries, flats: Mapping[bytes, str | None]) -> str:
+        """The tree of `base`, a tree or an index, with other entries; and in the place of each of `flats` that tree, or
+        nothing."""
+        with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
+            index = os.path.join(scratch, "index")
+            git = Git(self.path, self.path, GIT_INDEX_FILE=index)
+            if isinstance(base, str):
+                git.run("read-tree", base)
+            elif base.exists():
+                shutil.copy2(base, index)
+            edit_index(git, {**entries, **dict.fromkeys(flats)})
+            for name, flat in flats.items():
+                path = os.fsdecode(name)
+                edit_index(git, dict.fromkeys(git.split("ls-files", "-z", "--", f":(top,literal){path}")))
+                if flat:
+                    git.run("read-tree", f"--prefix={path}/", flat)
+            git.env["GIT_OBJECT_DIRECTORY"] = str(self.recorded)
+            return git.text("write-tree", "--missing-ok")
+
+
+def edit_index(git: Git, entries: Entries) -> None:
+    """Set entries, or remove those that are None."""
+    removed = b"".join(name + b"\0" for name, entry in entries.items() if entry is None)
+    lines = (b"%o %s\t%s\0" % (entry[0], entry[1].encode(), name) for name, entry in entries.items() if entry)
+    if removed:
+        git.run("update-index", "--force-remove", "-z", "--stdin", input=removed)
+    if given := b"".join(lines):
+        git.run("update-index", "-z", "--index-info", input=given)
+
+
 def take_snapshot(
     source: Path,
     store: Path,
@@ -76,9 +223,217 @@ def take_snapshot(
     rev: str | None = None,
     base: str | None = None,
     overlays: Sequence[OverlaySource] = (),
+    not_ours: Path | None = None,
 ) -> Snapshot:
-    """`source`'s working tree, or its revision `rev`, as objects in the directory `store`, which may be there already
-    and be in use. Raises CheckoutError, Blocked."""
-    recorded = record_tree(source, made := ObjectStore(store), rev=rev, base=base, overlays=overlays)
-    parts = tuple(SnapshotPart(tree.path, made.path, tree.checkout.commit, tree.checkout.tree) for tree in recorded)
-    return Snapshot(replace(whole_checkout(recorded), path=str(source)), parts, recorded[0].flat)
+    """`source`'s working tree, or its revision `rev`, and the submodules that are there, as objects in the directory
+    `store`, which may be there already and be in use. The overlays are submodules of a directory of ours, or in the
+    place of the submodule that they are. What is in `not_ours` is no part of it. Raises CheckoutError, Blocked."""
+    repository, objects = find_repository(source), ObjectStore(store)
+    if repository and repository.prefix and (rev or base):
+        hint = f"its root is {repository.top}; without --rev and --base, its files are tested"
+        raise CheckoutError(f"{source} is not the root of a git repository", hint=hint)
+    form = repository.form if repository else "sha1"
+    with objects.locked():
+        objects.prepare(form)
+        if base:
+            resolve_base(source, base)
+        recorder = _Recorder(objects, form, [objects.path, not_ours or objects.path])
+        parts = recorder.with_overlays(recorder.record(source, "", rev), overlays)
+    top = parts[0].checkout
+    below = [found for part in parts[1:] for found in in_directory(part.path, part.checkout.conversions)]
+    checkout = replace(top, path=str(source), flat=parts[0].flat, conversions=(*top.conversions, *below))
+    return Snapshot(checkout, tuple(parts))
+
+
+class _Recorder:
+    def __init__(self, store: ObjectStore, form: str, not_ours: Iterable[Path]) -> None:
+        self.store, self.form = store, form
+        self.not_ours = [os.fsencode(os.path.realpath(path)) + b"/" for path in not_ours]
+
+    def record(self, source: Path, path: str, rev: str | None) -> list[SnapshotPart]:
+        """What is in `source`, which is at `path` of the checkout, and the repositories in it."""
+        repository = find_repository(source)
+        if repository and repository.form != self.form:
+            raise CheckoutError(f"{source} has {repository.form} objects, and the repository around it {self.form}")
+        if repository:
+            self.store.borrow(repository.objects)
+        at_root = repository if repository and not repository.prefix else None
+        head = commit = resolve_rev(source, rev) if rev else ""
+        changes = dict[bytes, bytes]()
+        if rev:
+            tree, flat, inside = self._at(source, path, commit)
+        else:
+            tree, flat, inside = self._files(source, path, repository)
+            head, before = at_root.head if at_root else ("", "")
+            if not head or before != tree:
+                commit = self.store.commit(tree, head, "The working tree, as ci-tasks found it")
+                before = before or self.store.writer.text("mktree")
+                compared = "diff-tree", "-r", "-z", "--name-status", "--no-renames", before, tree
+                fields = self.store.reader.split(*compared) if at_root else []
+                changes = dict(zip(fields[1::2], fields[::2], strict=True))
+        if repository and repository.git.partial:
+            listed = self.store.reader.text("rev-list", "--objects", "--missing=print", "--quiet", tree)
+            if missing := sum(line.startswith("?") for line in listed.splitlines()):
+                raise MissingObjects(source, f"{missing} of {f'revision {rev}' if rev else 'the working tree'}")
+        written = {name for name, status in changes.items() if status != b"D"} if head else set[bytes]()
+        conversions = find_conversions(self.store.path, tree, head, written)
+        # For people and for JSON, which has no words for bytes that are no text.
+        dirty = tuple(name.decode("utf-8", "backslashreplace") for name in changes)
+        made = Checkout("", commit or head, tree, dirty, head, conversions=conversions)
+        return [SnapshotPart(path, self.store.path, made, flat, at_root), *inside]
+
+    def with_overlays(self, parts: list[SnapshotPart], overlays: Sequence[OverlaySource]) -> list[SnapshotPart]:
+        if not overlays:
+            return parts
+        (top, *inside), made, store = parts, list[Overlay](), self.store
+        flats, links = dict[bytes, str | None](), dict[bytes, Entry | None]()
+        for overlay in overlays:
+            path = overlay.submodule or f"{OVERLAYS}/{overlay.name}"
+            found = self.record(Path(overlay.path), path, overlay.rev)
+            inside = [part for part in inside if not f"{part.path}/".startswith(f"{path}/")] + found
+            if not overlay.submodule:
+                made.append(describe_overlay(overlay, path, found[0].checkout, store.path))
+            flats[os.fsencode(path)] = found[0].flat
+            links[os.fsencode(path)] = (_LINK, found[0].commit)
+        check_distinct(made)
+        more = dict[bytes, Entry | None]()
+        if builds := "".join(f"{overlay.name}={overlay.build}\n" for overlay in made if overlay.build):
+            # Runs of one tree count as runs of one state, and what was built is another one.
+            blob = store.writer.text("hash-object", "-w", "--stdin", input=os.fsencode(builds))
+            more = {os.fsencode(f"{OVERLAYS}/.builds"): (0o100644, blob)}
+        tree = store.compose(top.tree, {**links, **more}, {})
+        commit = store.commit(tree, top.commit, "The same with its overlays")
+        checkout = replace(top.checkout, commit=commit, tree=tree, overlays=tuple(made), own_tree=top.tree)
+        return [replace(top, checkout=checkout, flat=store.compose(top.flat, more, flats)), *inside]
+
+    def _at(self, source: Path, path: str, commit: str) -> tuple[str, str, list[SnapshotPart]]:
+        """The tree of a commit, its flat tree, and the repositories in it."""
+        tree = self.store.reader.text("rev-parse", f"{commit}^{{tree}}")
+        entries = self.store.reader.split("ls-tree", "-r", "-z", "--full-tree", tree)
+        pairs = (line.split(b"\t", 1) for line in entries if line.startswith(b"160000 "))
+        modules = {name: info.split()[2].decode() for info, name in pairs}
+        flats, _, inside = self._inside(source, path, modules)
+        return tree, self.store.compose(tree, {}, flats) if flats else tree, inside
+
+    def _inside(
+        self, source: Path, path: str, modules: Mapping[bytes, str | None]
+    ) -> tuple[dict[bytes, str | None], dict[bytes, Entry | None], list[SnapshotPart]]:
+        """Of repositories in `source`, at revisions or as they are: flat trees, None for one that is not there, links
+        and parts."""
+        flats, links, inside = dict[bytes, str | None](), dict[bytes, Entry | None](), list[SnapshotPart]()
+        for name, rev in sorted(modules.items()):
+            below, flats[name] = os.fsdecode(name), None
+            if (source / below / ".git").exists():
+                made = self.record(source / below, f"{path}/{below}".lstrip("/"), rev)
+                flats[name], links[name] = made[0].flat, (_LINK, made[0].commit)
+                inside += made
+        return flats, links, inside
+
+    def _files(self, source: Path, path: str, repository: Repository | None) -> tuple[str, str, list[SnapshotPart]]:
+        """The tree of everything but ignored files, its flat tree, and the repositories in it."""
+        started, store = time.time_ns() - _CLOCK_NS, self.store
+        files, modules, absent = self._listed(source, repository)
+        index = store.path / f"index-{hashlib.sha256(os.fsencode(os.path.realpath(source))).hexdigest()[:16]}"
+        self._remember(source, index, files, started)
+        flats, links, inside = self._inside(source, path, dict.fromkeys(modules))
+        absent_links = {name: None for name, (mode, _) in absent.items() if mode == _LINK}
+        stay = {name: entry for name, entry in absent.items() if name not in absent_links}
+        tree = store.compose(index, {**absent, **links}, {})
+        all_flats = {**absent_links, **flats}
+        return tree, store.compose(index, stay, all_flats) if all_flats else tree, inside
+
+    def _listed(
+        self, source: Path, repository: Repository | None
+    ) -> tuple[dict[bytes, int], set[bytes], dict[bytes, Entry]]:
+        """By names from `source`: the files and links that are there, each with its ctime in ns; the repositories; and
+        what stays as committed: what a sparse checkout left out, and submodules that were never fetched."""
+        top, tracked, none = os.fsencode(os.path.realpath(source)) + b"/", list[bytes](), self.store.path / "none"
+        if repository:
+            git, prefix = repository.git_in(repository.top), os.fsencode(repository.prefix)
+            below = [f":(literal){repository.prefix}"] if prefix else ["."]
+            tracked = git.split("ls-files", "-z", "-t", "--stage", "--", *below)
+            cut = len(prefix) + bool(prefix)
+        else:
+            git, below, cut = Git(self.store.path, source, f"core.excludesFile={user_excludes()}"), ["."], 0
+            git.env["GIT_INDEX_FILE"] = str(none)
+        names = {name[cut:] for name in git.split(*_OTHERS, "--", *below)}
+        modules, absent = {name[:-1] for name in names if name.endswith(b"/")}, dict[bytes, Entry]()
+        names = {name for name in names if not name.endswith(b"/")}
+        for line in tracked:
+            info, name = line.split(b"\t", 1)
+            (tag, mode, oid, _), name, full = info.split(), name[cut:], os.fsdecode(name)
+            is_link = mode == b"160000"
+            if is_link and os.path.lexists(top + name + b"/.git"):
+                modules.add(name)
+            elif _is_left_out(top + name, tag, is_link):
+                absent[name] = (int(mode, 8), oid.decode())
+            elif is_link and os.path.isdir(top + name):  # not a repository any more
+                git.env["GIT_INDEX_FILE"] = str(none)
+                names |= {each[cut:] for each in git.split(*_OTHERS, "--", f":(literal){full}")}
+            else:
+                names.add(name)
+        for mine in self.not_ours:
+            names = {name for name in names if not (top + name).startswith(mine)}
+            modules = {name for name in modules if not (top + name + b"/").startswith(mine)}
+        return _present(top, names), modules, absent
+
+    def _remember(self, source: Path, index: Path, files: Mapping[bytes, int], started: int) -> None:
+        """Bring our index to the files. git compares their times in whole seconds: those whose ctime, which no process
+        can set, is not older than the index are read again."""
+        git = Git(self.store.path, source, GIT_INDEX_FILE=str(index), GIT_OBJECT_DIRECTORY=str(self.store.recorded))
+        index.with_name(f"{index.name}.lock").unlink(missing_ok=True)  # of a killed command: we have the store's lock
+        written = index.stat().st_mtime_ns if index.exists() else 0
+        known = git.split("ls-files", "-z") if written else []
+        edit_index(git, dict.fromkeys(name for name in known if files.get(name, written) >= written))
+        add = "update-index", "--add", "--remove"
+        hashing = "-c", "core.bigFileThreshold=1024g"  # git would compress large files, which it only has to hash
+        git.run(*hashing, *add, "--info-only", "-z", "--stdin", input=b"".join(name + b"\0" for name in sorted(files)))
+        entries = [line.split(b"\t", 1) for line in git.split("ls-files", "--stage", "-z")]
+        wanted = b"".join(info.split()[1] + b"\n" for info, _ in entries)
+        answers = self.store.reader.run("cat-file", "--batch-check", "--buffer", input=wanted).splitlines()
+        missing = [entry[1] for entry, answer in zip(entries, answers, strict=True) if answer.endswith(b" missing")]
+        edit_index(git, dict.fromkeys(missing))
+        if missing:
+            git.run(*add, "-z", "--stdin", input=b"".join(name + b"\0" for name in missing))
+        if index.exists():
+            os.utime(index, ns=(started, started))
+
+
+def _present(top: bytes, names: Collection[bytes]) -> dict[bytes, int]:
+    """The ctime of each of the files and links that are there, below directories and not below links, in ns."""
+    plain = {b"": True}
+
+    def is_plain(directory: bytes) -> bool:
+        if directory not in plain:
+            plain[directory] = is_plain(directory.rpartition(b"/")[0]) and not os.path.islink(top + directory)
+        return plain[directory]
+
+    found = {}
+    for name in names:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            info = os.lstat(top + name)
+            if (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)) and is_plain(name.rpartition(b"/")[0]):
+                found[name] = info.st_ctime_ns
+    return found
+
+
+def _is_left_out(path: bytes, tag: bytes, is_link: bool) -> bool:
+    """Whether a sparse checkout left the file out, or the submodule was never fetched: it stays as committed."""
+    if is_link and os.path.isdir(path) and not os.path.islink(path):
+        return not os.listdir(path)
+    if tag != b"S" or os.path.lexists(path):
+        return False
+    while not os.path.lexists(path):
+        path = path.rpartition(b"/")[0]
+    return os.path.isdir(path) and not os.path.islink(path)  # nothing else is in the place of a directory above
+
+
+def large_untracked_files(directory: Path) -> list[tuple[str, int]]:
+    """Untracked files below `directory` that git does not ignore and that look like data, with their sizes in bytes,
+    the largest first. Raises GitError."""
+    repository, sizes = find_repository(directory), dict[str, int]()
+    if repository:
+        for name in repository.git.null_separated(*_OTHERS):
+            with suppress(OSError):  # it has gone meanwhile
+                sizes[name] = os.lstat(directory / name).st_size
+    return sorted(((name, size) for name, size in sizes.items() if size >= LARGE_BYTES), key=lambda file: -file[1])

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from ci_tasks.agent.cleanup.remove_run import end_and_clean, remove_run
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import CheckoutPart, QueryAnswer, Retry
+from ci_tasks.agent.records import QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.agent.trees.git import StoreError
-from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
-from ci_tasks.checkout.clone import materialize
-from ci_tasks.checkout.revision import BASE, find_commit
+from ci_tasks.agent.trees.workspace import NotKept
+from ci_tasks.checkout.clone import continue_workspace, materialize
+from ci_tasks.checkout.repository import BASE, find_commit
 from ci_tasks.errors import Blocked
 from ci_tasks.given_values import OverlaySource
 from ci_tasks.hosts import local_runs, py_spy, python
@@ -136,13 +136,8 @@ class LocalExecutor(Executor):
 
     def _update_kept(self, run: RunDir, plan: Plan, retry: Retry) -> None:
         assert isinstance(self._code, RemoteSnapshot)
-        stores = {part.path: str(part.store / "objects") for part in self._code.snapshot.parts}
-
-        def objects(part: CheckoutPart) -> list[str]:
-            return [stores[part.path], os.path.join(plan.workspace, part.path, ".git", "objects")]
-
         try:
-            update_workspace(plan.workspace, retry, self._code.checkout_parts(), run.path, objects)
+            continue_workspace(self._code.snapshot, plan.workspace, retry, run.path)
         except NotKept as reason:
             raise Blocked(f"the run cannot be retried: {reason}; run its row again") from None
         except StoreError as error:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from ci_tasks import debug_log
 from ci_tasks.agent.serving.bundle import MAX_SIZE, BundleError
 from ci_tasks.agent.serving.messages import Cancel, Clear, Collect, Create, RunUpdate, StartRun, Watch
-from ci_tasks.agent.trees.repositories import form_of
+from ci_tasks.agent.trees.git import form_of
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts.channel import Channel, PendingRequest, RequestRefused
 from ci_tasks.hosts.reconnecting import ReconnectingConnection

@@ -43,6 +43,6 @@ def retry_plan(before: Plan, *, id: str, run_dir: str, earlier_dir: str, step: i
         container=rules,
         keep=True,
         retry_of=before.id,
-        retry=Retry(directories, step, before.checkout.commit, before.checkout.tree),
+        retry=Retry(directories, step, before.checkout.commit, before.checkout.flat or before.checkout.tree),
         deviations=(*code_deviations(checkout), *others, said),
     )

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.repository import open_repository
-from ci_tasks.checkout.revision import resolve_rev
+from ci_tasks.checkout.repository import open_repository, resolve_rev
 from ci_tasks.recorder import sandbox, syntax
 from ci_tasks.recorder.records import MAIN, NONE, PYTEST, RECORDED, AssertionSite, Frame, LaunchCall, Recording, Stop
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.revision import BASE
+from ci_tasks.checkout.repository import BASE
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor

@@ -147,8 +147,7 @@ def _text(path: Path, rev: str | None, name: str) -> str | None:
     if rev is None:
         file = path / name
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
-    from ci_tasks.checkout.repository import open_repository
-    from ci_tasks.checkout.revision import resolve_rev
+    from ci_tasks.checkout.repository import open_repository, resolve_rev
 
     commit = resolve_rev(path, rev)
     return open_repository(path).git.text_or_none("show", f"{commit}:./{name}")

@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 from ci_tasks.agent.files import NotAFile, read_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import LARGEST, RunDir
-from ci_tasks.checkout.repository import open_repository
-from ci_tasks.checkout.revision import BASE, resolve_base
+from ci_tasks.checkout.repository import BASE, open_repository, resolve_base
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError, WorkflowError
 from ci_tasks.planning.planner import RunLocation, make_plan

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import field, replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.revision import BASE
+from ci_tasks.checkout.repository import BASE
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ci_tasks.checkout.untracked import large_untracked_files
+from ci_tasks.checkout.snapshot import large_untracked_files
 from ci_tasks.errors import UsageError, printable
 
 _SHOWN = 5

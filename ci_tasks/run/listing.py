@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ci_tasks.checkout.revision import BASE, find_commit
+from ci_tasks.checkout.repository import BASE, find_commit
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext

@@ -152,7 +152,7 @@ def _changes(before: Plan, code: RemoteSnapshot) -> str:
     if before.checkout.tree == code.checkout.tree:
         return "nothing changed since, so the same tree runs again"
     objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{before.workspace}/.git/objects"}
-    git = Git(code.snapshot.parts[0].store, env=objects)
+    git = Git(code.snapshot.store, **objects)
     trees = before.checkout.tree, code.checkout.tree
     names = (git.text_or_none("diff-tree", "-r", "--name-only", "--no-renames", *trees) or "").splitlines()
     return f"changed: {printable(some(names, 3))}" if names else f"tree {code.checkout.tree[:12]}"

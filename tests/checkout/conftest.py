@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-
-def _neighbour(name: str) -> Any:
-    """Test files are imported by path (importmode=importlib), so a neighbour has to be as well."""
-    spec = importlib.util.spec_from_file_location(f"ci_tasks_tests_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[f"ci_tasks_tests_{name}"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-repositories = _neighbour("repositories")
-git, make_repo, commit = repositories.git, repositories.make_repo, repositories.commit
+from tests.checkout.repositories import commit, git, make_repo
 
 
 @pytest.fixture(autouse=True)
@@ -39,17 +24,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    made: Path = make_repo(tmp_path / "repo")
-    return made
-
-
-@pytest.fixture
-def part(repo: Path) -> Path:
-    (repo / "examples/s ample").mkdir(parents=True)
-    (repo / "examples/s ample/a.txt").write_text("a\n")
-    (repo / "examples/s ample/b.txt").write_text("b\n")
-    commit(repo)
-    return repo / "examples/s ample"
+    return make_repo(tmp_path / "repo")
 
 
 @pytest.fixture

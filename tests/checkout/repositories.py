@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 
 def git(directory: Path, *args: str, **extra: str) -> str:
     done = subprocess.run(
@@ -63,188 +61,55 @@ def untouched(root: Path) -> Iterator[None]:
     assert fingerprint(root) == before
 
 
-def contents(root: Path) -> dict[bytes, bytes]:
-    """Files by name, without .git; a link as its target."""
-    texts = {}
-    top = os.fsencode(root)
+def contents(root: Path) -> dict[bytes, tuple[bytes, int]]:
+    """By name, without .git: the bytes of a file or the target of a link, and what git knows of its mode."""
+    found, top = {}, os.fsencode(root)
     for directory, names, files in os.walk(top):
-        if b".git" in names:
-            names.remove(b".git")
+        names[:] = [name for name in names if name != b".git"]
         for name in [*files, *(link for link in names if os.path.islink(os.path.join(directory, link)))]:
-            if name == b".git":
-                continue
             path = os.path.join(directory, name)
-            if os.path.islink(path):
-                texts[os.path.relpath(path, top)] = b"-> " + os.readlink(path)
-            else:
-                with open(path, "rb") as source:
-                    texts[os.path.relpath(path, top)] = source.read()
-    return texts
+            if name != b".git":
+                content = os.readlink(path) if os.path.islink(path) else Path(os.fsdecode(path)).read_bytes()
+                found[os.path.relpath(path, top)] = (content, os.lstat(path).st_mode & 0o170100)
+    return found
 
 
-def modified(repo: Path) -> list[str]:
-    (repo / "kept.txt").write_text("changed\n")
-    return ["kept.txt"]
+MERGE = (
+    "git checkout -q -b other && echo t > kept.txt && git commit -qam t && git checkout -q main && echo o > kept.txt"
+)
+SETTINGS = "core.quotepath=true status.relativePaths=true diff.noprefix=true add.ignoreErrors=true core.fileMode=false"
+# What is done to a repository, in shell, and which files of it are dirty then.
+CHANGES: dict[str, tuple[str, list[str]]] = {
+    "modified": ("echo changed > kept.txt", ["kept.txt"]),
+    "staged": ("echo x > new; git add new", ["new"]),
+    "staged and changed again": ("echo x > kept.txt; git add kept.txt; echo y > kept.txt", ["kept.txt"]),
+    "deleted": ("rm kept.txt", ["kept.txt"]),
+    "deleted from the index only": ("git rm -q --cached kept.txt", []),
+    "renamed": ("git mv kept.txt renamed.txt", ["kept.txt", "renamed.txt"]),
+    "untracked": ("mkdir 'new dir'; echo x > 'new dir/new'; touch empty", ["empty", "new dir/new"]),
+    "intent to add": ("echo x > meant; git add --intent-to-add meant", ["meant"]),
+    "force-added": ("echo x > wanted.log; git add --force wanted.log", ["wanted.log"]),
+    "tracked and ignored": (
+        "echo '*.txt' > .gitignore; echo x | tee kept.txt > new.txt",
+        [".gitignore", "kept.txt"],
+    ),
+    "executable": ("git config core.fileMode false; chmod +x kept.txt", ["kept.txt"]),
+    "links": ("ln -s nowhere a; ln -s /etc/passwd b; ln -s sub c", ["a", "b", "c"]),
+    "a link for a directory": ("rm -r sub; ln -s /tmp sub", ["sub", "sub/inner.txt"]),
+    "a file becomes a directory": ("rm kept.txt; mkdir kept.txt; echo x > kept.txt/x", ["kept.txt", "kept.txt/x"]),
+    "odd names": ("touch -- 'new\nline' 'sp ace '\\'' \"$HOME `x` \\' ünï -n ':(top)x' git~1", ["odd"]),
+    "no text": ("touch \"$(printf 'not\\377utf8')\"", ["not\\xffutf8"]),
+    "unmerged": (f"{MERGE}; git commit -qam o; git merge -q other", ["kept.txt"]),
+    "detached": ("git checkout -q --detach; echo x > kept.txt", ["kept.txt"]),
+    "settings": (f"for s in {SETTINGS}; do git config ${{s%=*}} ${{s#*=}}; done; touch 'ü x'", ["ü x"]),
+    "assume unchanged": ("git update-index --assume-unchanged kept.txt; echo x > kept.txt", ["kept.txt"]),
+    "skipped": ("git update-index --skip-worktree kept.txt; echo x > kept.txt", ["kept.txt"]),
+    "split index": ("git config core.splitIndex true; git update-index --split-index; touch x y", ["x", "y"]),
+    "stashed": ("echo x > kept.txt; git stash -q; echo x > new", ["new"]),
+    "attributes": ("echo '*.bat eol=crlf' > .gitattributes; printf 'a\\r\\n' > a.bat", [".gitattributes", "a.bat"]),
+    "a file for a submodule": ("git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),g; echo x > g", ["g"]),
+}
 
 
-def _staged(repo: Path) -> list[str]:
-    (repo / "staged.txt").write_text("staged\n")
-    git(repo, "add", "staged.txt")
-    return ["staged.txt"]
-
-
-def _staged_and_changed_again(repo: Path) -> list[str]:
-    (repo / "kept.txt").write_text("staged\n")
-    git(repo, "add", "kept.txt")
-    (repo / "kept.txt").write_text("after\n")
-    return ["kept.txt"]
-
-
-def _deleted(repo: Path) -> list[str]:
-    (repo / "kept.txt").unlink()
-    return ["kept.txt"]
-
-
-def _deleted_from_the_index_only(repo: Path) -> list[str]:
-    git(repo, "rm", "-q", "--cached", "kept.txt")
-    return []
-
-
-def _renamed(repo: Path) -> list[str]:
-    git(repo, "mv", "kept.txt", "renamed.txt")
-    return ["kept.txt", "renamed.txt"]
-
-
-def _untracked(repo: Path) -> list[str]:
-    (repo / "new dir").mkdir()
-    (repo / "new dir/new.txt").write_text("new\n")
-    return ["new dir/new.txt"]
-
-
-def _intent_to_add(repo: Path) -> list[str]:
-    (repo / "meant.txt").write_text("meant\n")
-    git(repo, "add", "--intent-to-add", "meant.txt")
-    return ["meant.txt"]
-
-
-def _force_added(repo: Path) -> list[str]:
-    (repo / "wanted.log").write_text("wanted\n")
-    git(repo, "add", "--force", "wanted.log")
-    return ["wanted.log"]
-
-
-def _executable(repo: Path) -> list[str]:
-    (repo / "kept.txt").chmod(0o755)
-    return ["kept.txt"]
-
-
-def _links(repo: Path) -> list[str]:
-    (repo / "dangling").symlink_to("nowhere")
-    (repo / "outside").symlink_to("/etc/passwd")
-    (repo / "to-dir").symlink_to("sub", target_is_directory=True)
-    return ["dangling", "outside", "to-dir"]
-
-
-def _file_becomes_directory(repo: Path) -> list[str]:
-    (repo / "kept.txt").unlink()
-    (repo / "kept.txt").mkdir()
-    (repo / "kept.txt/deep.txt").write_text("deep\n")
-    return ["kept.txt", "kept.txt/deep.txt"]
-
-
-def _empty_file(repo: Path) -> list[str]:
-    (repo / "empty.txt").touch()
-    return ["empty.txt"]
-
-
-def odd_names(repo: Path) -> list[str]:
-    for name in (b"not\xffutf8", b"new\nline", b"sp ace 'quote\" $HOME `x` \\", "ünïcode".encode()):
-        with open(os.path.join(os.fsencode(repo), name), "wb") as out:
-            out.write(b"odd\n")
-    return ["new\nline", "not\\xffutf8", "sp ace 'quote\" $HOME `x` \\", "ünïcode"]
-
-
-def _option_like(repo: Path) -> list[str]:
-    for name in ("-n", "--all", ":(exclude)x"):
-        (repo / name).write_text("option\n")
-    return ["--all", "-n", ":(exclude)x"]
-
-
-def _unmerged(repo: Path) -> list[str]:
-    git(repo, "checkout", "-q", "-b", "other")
-    (repo / "kept.txt").write_text("theirs\n")
-    commit(repo)
-    git(repo, "checkout", "-q", "main")
-    (repo / "kept.txt").write_text("ours\n")
-    commit(repo)
-    with pytest.raises(subprocess.CalledProcessError):
-        git(repo, "merge", "-q", "other")
-    assert "<<<<<<<" in (repo / "kept.txt").read_text()
-    return ["kept.txt"]
-
-
-def _detached(repo: Path) -> list[str]:
-    git(repo, "checkout", "-q", "--detach")
-    return modified(repo)
-
-
-def _quotepath_and_other_settings(repo: Path) -> list[str]:
-    for setting in ("core.quotepath=true", "status.relativePaths=true", "diff.noprefix=true", "add.ignoreErrors=true"):
-        git(repo, "config", *setting.split("="))
-    return odd_names(repo)
-
-
-def _assume_unchanged(repo: Path) -> list[str]:
-    git(repo, "update-index", "--assume-unchanged", "kept.txt")
-    git(repo, "update-index", "--skip-worktree", "sub/inner.txt")
-    (repo / "kept.txt").write_text("hidden edit\n")
-    (repo / "sub/inner.txt").write_text("hidden as well\n")
-    return ["kept.txt", "sub/inner.txt"]
-
-
-def _split_index(repo: Path) -> list[str]:
-    """As many new files as make git begin another shared index, which would be in the user's .git."""
-    git(repo, "config", "core.splitIndex", "true")
-    git(repo, "update-index", "--split-index")
-    names = [f"new{number}.txt" for number in range(9)]
-    for name in names:
-        (repo / name).write_text("new\n")
-    return names
-
-
-def _stashed(repo: Path) -> list[str]:
-    modified(repo)
-    git(repo, "stash", "-q")
-    return _untracked(repo)
-
-
-def _crlf_by_attributes(repo: Path) -> list[str]:
-    (repo / ".gitattributes").write_text("*.bat text eol=crlf\n")
-    (repo / "run.bat").write_bytes(b"one\r\ntwo\r\n")
-    return [".gitattributes", "run.bat"]
-
-
-CHANGES = [
-    modified,
-    _staged,
-    _staged_and_changed_again,
-    _deleted,
-    _deleted_from_the_index_only,
-    _renamed,
-    _untracked,
-    _intent_to_add,
-    _force_added,
-    _executable,
-    _links,
-    _file_becomes_directory,
-    _empty_file,
-    odd_names,
-    _option_like,
-    _unmerged,
-    _detached,
-    _quotepath_and_other_settings,
-    _assume_unchanged,
-    _split_index,
-    _stashed,
-    _crlf_by_attributes,
-]
+def change(repo: Path, name: str) -> None:
+    subprocess.run(["sh", "-c", CHANGES[name][0]], cwd=repo, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -27,13 +27,12 @@ import pytest
 
 from ci_tasks.agent.directories import remove_own
 from ci_tasks.agent.trees.git import MissingBase, StoreError
-from ci_tasks.agent.trees.idle_workspaces import IdleWorkspaces, key_of, release
+from ci_tasks.agent.trees.idle import release
 from ci_tasks.agent.trees.store import TreeStore
-from ci_tasks.checkout.clone import materialize
+from ci_tasks.checkout.clone import checkout_parts, materialize
 from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot
 from tests.checkout.repositories import fingerprint
 
 SENDS = 3
@@ -309,7 +308,7 @@ def _sabotage(rng: random.Random, host: Path, work: Path, evil: str) -> str:
         "symlink": lambda: (work.rename(host / f"ws{rng.random()}"), work.symlink_to(host)),
         "gone": lambda: removed(work),
         "store": lambda: removed(host / "store.git"),
-        "kept": lambda: [index.write_bytes(b"x" * 200) for index in host.glob("pool/*/index")],
+        "kept": lambda: [index.write_bytes(b"x" * 200) for index in host.glob("workspaces/*/index")],
         "pack": lambda: [_flip(pack) for pack in [*objects.rglob("*.pack")][:1]],
         "no pack index": lambda: [index.unlink() for index in [*objects.rglob("*.idx")][-1:]],
         "loose": lambda: _forge(objects, git(work, "hash-object", "--no-filters", "--", some).decode().strip()),
@@ -317,7 +316,7 @@ def _sabotage(rng: random.Random, host: Path, work: Path, evil: str) -> str:
         "gitfile": lambda: (removed(work / ".git"), (work / ".git").write_text("gitdir: /tmp/nowhere\n")),
         "no .git": lambda: removed(work / ".git"),
         "mtime": lambda: os.utime(some, (1, 1)),
-        "lock": lambda: [index.with_name("index.lock").touch() for index in host.glob("pool/*/index")],
+        "lock": lambda: [index.with_name("index.lock").touch() for index in host.glob("workspaces/*/index")],
         "case": lambda: (some.parent / some.name.swapcase()).write_text("case"),
     }
     choice = rng.choice([*what])
@@ -377,16 +376,14 @@ class Host:
     def send(self, snapshot: Snapshot) -> Path:
         """The workspace of a new run."""
         self.runs += 1
-        run = self.directory / f"run{self.runs}"
-        run.mkdir()
+        run = self.directory / f"runs/{self.runs}"
+        run.mkdir(parents=True)
         form = "sha256" if len(snapshot.flat) == 64 else "sha1"
         for have in (sent_trees(snapshot.store, "host"), []):
             store = TreeStore(str(self.directory / "store.git"), form, lock_timeout=10)
-            idle = IdleWorkspaces(str(self.directory / "pool"), key_of("x"), str(run / "note"))
             try:
                 store.receive(thin_pack(snapshot, have))
-                parts = RemoteSnapshot(snapshot.checkout, snapshot).checkout_parts()
-                store.check_out(parts, str(run / "workspace"), idle)
+                store.check_out(checkout_parts(snapshot), str(run / "workspace"), "x")
                 record_sent_trees(snapshot.store, "host", [snapshot.flat])
                 return run / "workspace"
             except MissingBase as error:
@@ -394,8 +391,8 @@ class Host:
         raise problem
 
     def end(self, work: Path) -> None:
-        with suppress(StoreError, OSError, ValueError):  # then it is removed
-            release(str(work), str(work.parent / "note"))
+        with suppress(StoreError, OSError):  # then it is removed
+            release(str(work), "x")
 
 
 def travel(seed: int, base: Path, sends: int, counts: Counter[str]) -> None:
@@ -409,7 +406,7 @@ def travel(seed: int, base: Path, sends: int, counts: Counter[str]) -> None:
                 host.end(work)
             elif work is not None:
                 host.end(work)
-                idle = [*(base / "host/pool").glob("*/workspace")]
+                idle = [*(base / "host/workspaces").glob("*/workspace")]
                 log.append(sabotage(rng, base / "host", idle[0] if idle else work, person.evil))
         if person.git_is_broken():
             return

@@ -10,7 +10,7 @@ import pytest
 from ci_tasks.agent.records import Overlay
 from ci_tasks.checkout.clone import materialize
 from ci_tasks.checkout.commits import pinned_commit
-from ci_tasks.checkout.overlay_packages import check_distinct, find_modules
+from ci_tasks.checkout.overlays import check_distinct, find_modules
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.agent.file_lock import file_lock
-from ci_tasks.checkout.git import GitError
 from ci_tasks.checkout.pack import prune_store, record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
-
-repositories = sys.modules["ci_tasks_tests_repositories"]
-git = repositories.git
+from tests.checkout.repositories import git
 
 DAY = 86400.0
 
@@ -97,10 +92,3 @@ def test_a_store_with_holes_is_tidied_and_works_again(repo: Path, store: Path, t
     prune_store(store)
     assert b"".join(thin_pack(take_snapshot(repo, store), [])).startswith(b"PACK")
     assert present(store, blob) == [True]
-
-
-def test_a_pack_of_what_is_not_there_is_an_error(repo: Path, store: Path) -> None:
-    snapshot = take_snapshot(repo, store)
-    (part,) = snapshot.parts
-    with pytest.raises(GitError, match="pack-objects"):
-        list(thin_pack(replace(snapshot, parts=(replace(part, commit="1" * 40),)), []))

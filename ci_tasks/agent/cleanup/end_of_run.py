@@ -23,7 +23,7 @@ from ..quick_dataclass import dataclass
 from ..records import Kept, Plan
 from ..run_directory import RunDir
 from ..trees.git import StoreError
-from ..trees.idle_workspaces import release
+from ..trees.idle import release, slot_of
 from .environment_snapshot import EnvironmentSnapshot
 from .remove_tree import make_readable, remove_tree, take_ownership
 
@@ -108,16 +108,17 @@ class RunCleanup:
             self._release_workspace(image)
         # A run's own workspace is in its directory, whatever a plan names: a job can write what it likes into that.
         workspace = [] if self.plan.keeps_workspace else [self.paths.workspace]
-        for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, self.paths.checked_out, *workspace):
+        for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, *workspace):
             left += remove_tree(path, image, *runtime_of(self.plan))
         return (*self._problems, *left)
 
     def _release_workspace(self, image: Optional[str]) -> None:
         """Let another run have the workspace, unless something of the job's still exists that may write into it."""
-        if os.path.exists(self.paths.checked_out) and not process_tree.of_job(os.getpid()):
+        slot = slot_of(self.paths.workspace, self.plan.checkout.path)
+        if os.path.isdir(slot) and not process_tree.of_job(os.getpid()):
             take_ownership(self.paths.workspace, image, *runtime_of(self.plan))
-            with suppress(OSError, ValueError, StoreError):  # then it is removed
-                release(self.paths.workspace, self.paths.checked_out)
+            with suppress(OSError, StoreError):  # then it is removed
+                release(self.paths.workspace, self.plan.checkout.path)
 
 
 def image_of(containers: List[RunContainer], plan: Plan) -> Optional[str]:

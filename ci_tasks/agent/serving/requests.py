@@ -27,10 +27,10 @@ from ..quick_dataclass import dataclass
 from ..records import LeftOutFile, SlurmJob, Status
 from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
 from ..slurm import job_file
-from ..trees.idle_workspaces import IdleWorkspaces, key_of
-from ..trees.kept_workspace import NotKept
-from ..trees.repositories import SHA1, SHA256, form_of
-from ..trees.store import MissingBase, StoreError, TreeStore
+from ..trees import idle
+from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
+from ..trees.store import TreeStore
+from ..trees.workspace import NotKept
 from . import bundle, list_runs, messages
 from .messages import ClientMessage, Response, Result
 
@@ -80,9 +80,6 @@ class ServeSession:
     def store(self, form: str = SHA1) -> TreeStore:
         """A store has object ids of one form."""
         return TreeStore(os.path.join(self.home, "store.git" if form == SHA1 else "store-%s.git" % form), form)
-
-    def idle_workspaces(self, checkout: str = "", note: str = "") -> IdleWorkspaces:
-        return IdleWorkspaces(os.path.join(self.home, "workspaces"), key_of(checkout), note)
 
     def run_dir(self, path: str) -> str:
         """The run directory that a request names. One below another home, which a client may remember, is refused, and
@@ -144,8 +141,8 @@ def _create(session: ServeSession, request: messages.Create) -> None:
         elif parts:
             shutil.rmtree(plan.workspace, ignore_errors=True)
             # What other runs use too goes with them; a run's own is another's afterwards.
-            idle = None if plan.keeps_workspace else session.idle_workspaces(plan.checkout.path, run.checked_out)
-            session.store(form_of(parts[0].tree)).check_out(parts, plan.workspace, idle)
+            checkout = "" if plan.keeps_workspace else plan.checkout.path
+            session.store(form_of(parts[0].tree)).check_out(parts, plan.workspace, checkout)
         create_run_directory.write_run_dir(run, replace(plan, script=request.script), session.archive)
 
 
@@ -264,11 +261,9 @@ def _remove(session: ServeSession, run: str) -> List[str]:
         from ..slurm.cancel import end_before_removal
 
         end_before_removal(run)
-    idle = session.idle_workspaces(note=RunDir(run).checked_out)
-    slot = idle.noted()
     left = remove_run(run)
     if not left:
-        idle.forget(slot)
+        idle.forget(RunDir(run).workspace)
     return left
 
 
@@ -293,7 +288,7 @@ def _prune(session: ServeSession, request: messages.Prune) -> Result:
         if entry.name != session.digest and entry.stat().st_mtime < oldest:
             os.unlink(entry.path)
     programs.remove_old_programs(session.home, oldest)
-    session.idle_workspaces().prune(time.time() if request.all_environments else oldest)
+    idle.prune(os.path.join(session.home, "workspaces"), time.time() if request.all_environments else oldest)
     done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
     environments = EnvironmentStore(os.path.join(session.home, "environments"))
     lines = environments.clean(request.days, everything=request.all_environments)

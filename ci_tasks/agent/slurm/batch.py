@@ -19,8 +19,8 @@ from ..gpus import nvidia_smi
 from ..gpus.nvidia_smi import Gpu
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
-from ..trees.repositories import ID
-from ..trees.store import StoreError, TreeStore
+from ..trees.git import ID, StoreError
+from ..trees.store import TreeStore
 from . import job_file
 from .job_file import AppendedLog
 from .states import batch_exit_code

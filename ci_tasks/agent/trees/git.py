@@ -1,7 +1,8 @@
-"""git on a host, without anybody's settings, and what its error messages mean.
+"""git, the program: the one place that starts it, on the client and on a host, and the git directories that we make.
 
-git 2.17 and later. The repository is always named, never searched for: then its owner does not matter, and a repository
-around ours is not taken for it.
+Every call names a git directory of ours: a store, or one that borrows the objects of a checkout. No configuration but
+ours is read, so git runs no filter, hook, monitor, pager or helper that a checkout or a job names. Attributes convert
+nothing, since `info/attributes` of our directories outranks every other file: a blob is the bytes on disk.
 """
 
 from __future__ import annotations
@@ -9,45 +10,49 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tempfile
 from contextlib import contextmanager, suppress
-from typing import IO, Dict, Iterable, Iterator, Optional, Sequence, cast
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Union
 
-_FLAGS = (
-    "core.fsmonitor=false",
-    "core.hooksPath=/dev/null",
-    "core.quotePath=false",
-    "core.commitGraph=false",
-    "core.trustctime=true",
-    "core.checkStat=default",
-    "core.protectNTFS=false",  # `git~1` is a name like any other here
-    "core.protectHFS=false",
-    "checkout.workers=0",  # as many as there are cores; an old git does not know it
-    "core.bigFileThreshold=64m",  # larger files never lie in memory as a whole
-    "advice.detachedHead=false",
-    "status.renames=false",
-    "diff.renames=false",
+from ..files import content_of
+
+FLAGS = (
+    *("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.quotePath=false", "safe.bareRepository=explicit"),
+    *("core.trustctime=true", "core.checkStat=default"),  # a changed ctime is a changed file
+    *("core.protectNTFS=false", "core.protectHFS=false"),  # `git~1` is a name like any other here
+    *("core.bigFileThreshold=64m", "pack.windowMemory=128m"),  # larger files are streamed, not read into memory
+    *("core.looseCompression=1", "pack.compression=1"),  # a disk or link is hardly ever slower than more compression
+    *("core.splitIndex=false", "checkout.workers=0", "advice.addEmbeddedRepo=false"),
+    *("gc.auto=0", "maintenance.auto=false"),
 )
-_FULL = re.compile(r"No space left on device|Out of diskspace|Disk quota exceeded")
-# git gives no reason here, which has always been a full disk. By now what was written is removed again.
-_UNWRITTEN = re.compile(r"unable to write (?:file|new index)[^:]*$", re.MULTILINE)
-# git's messages about a store that lost something: to a kill, a full disk, or somebody who tidied it by hand.
-_DAMAGED = re.compile(
-    r"unable to read|not read|missing|corrupt|inflate|bad object|bad tree|not a tree|invalid object|not a valid object|"
-    r"unable to parse|could not parse|does not match|cannot be accessed|SHA1 COLLISION|not a git repository|too small|"
-    r"cannot open existing pack|bad pack|packfile|index file",
-    re.IGNORECASE,
+# Commits are deterministic: one tree on one parent is one commit, however often it is recorded.
+_IDENTITY = (("NAME", "ci-tasks"), ("EMAIL", "ci-tasks@localhost"), ("DATE", "@0 +0000"))
+_ENVIRONMENT = {
+    **{"GIT_%s_%s" % (role, key): value for role in ("AUTHOR", "COMMITTER") for key, value in _IDENTITY},
+    **dict.fromkeys(("GIT_CONFIG_NOSYSTEM", "GIT_ATTR_NOSYSTEM", "GIT_NO_LAZY_FETCH", "GIT_NO_REPLACE_OBJECTS"), "1"),
+    **dict.fromkeys(("GIT_OPTIONAL_LOCKS", "GIT_TERMINAL_PROMPT"), "0"),
+    **dict.fromkeys(("GIT_CONFIG_GLOBAL", "HOME", "XDG_CONFIG_HOME"), os.devnull),
+    "LC_ALL": "C",
+}
+# git gives no reason for the second kind, which has always been a full disk: what was written is removed by then.
+_FULL = re.compile(
+    r"No space left on device|Out of diskspace|Disk quota exceeded|unable to write (?:file|new index)[^:]*$",
+    re.MULTILINE,
 )
-_BASE = re.compile(r"unresolved delta")
-_MIN_FREE_BYTES = 1 << 20  # bytes; where less is left, the disk is full, whatever git says
+_MIN_FREE_BYTES = 1 << 20  # bytes; if less is left, the disk is full, whatever git says
+# Outranks every other file with attributes.
+_AS_ON_DISK = b"* -text !eol !filter !ident !working-tree-encoding\n"
+
+SHA1, SHA256 = "sha1", "sha256"
+ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+AnyPath = Union[str, "os.PathLike[str]"]
 
 
 class StoreError(Exception):
-    """The host cannot store or check out a tree; the message says why."""
+    """A tree cannot be stored or checked out; the message says why."""
 
 
 class DiskFull(StoreError):
-    """There is no room at `where` on the host."""
+    """No space is left on the host."""
 
     def __init__(self, where: str) -> None:
         super().__init__(
@@ -56,102 +61,139 @@ class DiskFull(StoreError):
 
 
 class MissingBase(StoreError):
-    """The host lacks objects that the client thought it had: everything has to be sent."""
+    """The store lacks objects, or is damaged: everything has to be sent."""
 
 
-class Damaged(MissingBase):
-    """What the host has is not complete, or not what it was: it has to go before everything is sent."""
+class Git:
+    """git on the git directory `git_dir`, run in `directory` (default: `git_dir`), with further settings and `env`."""
 
+    timeout: Optional[float] = None  # seconds for one answer
 
-class HostGit:
-    """git on the repository `git_dir`, whose files are in `work_tree`."""
-
-    def __init__(self, git_dir: str, work_tree: Optional[str] = None, **environ: str) -> None:
-        self.directory = work_tree or git_dir
+    def __init__(self, git_dir: AnyPath, directory: AnyPath = "", *settings: str, **env: str) -> None:
+        self.directory = os.fspath(directory or git_dir)
+        self._flags = [word for setting in (*FLAGS, *settings) for word in ("-c", setting)]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k == "GIT_EXEC_PATH"}
-        self.env: Dict[str, str] = dict(
-            inherited,
-            LC_ALL="C",
-            HOME=git_dir,
-            XDG_CONFIG_HOME=git_dir,
-            GIT_CONFIG_GLOBAL="/dev/null",
-            GIT_CONFIG_NOSYSTEM="1",
-            GIT_ATTR_NOSYSTEM="1",
-            GIT_TERMINAL_PROMPT="0",
-            GIT_LITERAL_PATHSPECS="1",
-            GIT_NO_REPLACE_OBJECTS="1",
-            GIT_DIR=git_dir,
-            **environ,
-        )
-        if work_tree:
-            self.env["GIT_WORK_TREE"] = work_tree
+        self.env: Dict[str, str] = {**inherited, **_ENVIRONMENT, "GIT_DIR": os.path.abspath(git_dir), **env}
 
     def run(self, *args: str, input: bytes = b"") -> bytes:
-        """The output of git. Raises MissingBase where objects are missing, and StoreError."""
-        with self.started(args, stdin=subprocess.PIPE if input else subprocess.DEVNULL) as process:
-            output, _ = process.communicate(input or None)
-        return output
+        """The output of git. Raises what `refused` and `unusable` return: on a host StoreError."""
+        command = ["git", *self._flags, *args]
+        try:
+            done = subprocess.run(
+                command, cwd=self.directory, env=self.env, input=input, capture_output=True, timeout=self.timeout
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise self.unusable(_command(args), error) from None
+        if done.returncode:
+            raise self.refused(_command(args), done.stderr, done.returncode)
+        return done.stdout
 
-    def feed(self, chunks: Iterable[bytes], *args: str) -> None:
-        """Write the chunks to git's stdin. Raises as `run` does; git is killed where `chunks` raises."""
-        with self.started(args, stdin=subprocess.PIPE) as process:
-            stdin = cast(IO[bytes], process.stdin)
-            try:
-                with suppress(BrokenPipeError):  # git has printed why
-                    for chunk in chunks:
-                        stdin.write(chunk)
-            except BaseException:
-                process.kill()
-                raise
-            finally:
-                with suppress(BrokenPipeError):
-                    process.communicate()
+    def text(self, *args: str, input: bytes = b"") -> str:
+        """The output without its last newline."""
+        output = os.fsdecode(self.run(*args, input=input))
+        return output[:-1] if output.endswith("\n") else output
+
+    def split(self, *args: str, input: bytes = b"") -> List[bytes]:
+        """The entries of an output that NULs end."""
+        return self.run(*args, input=input).split(b"\0")[:-1]
 
     @contextmanager
-    def started(self, args: Sequence[str], stdin: int) -> Iterator[subprocess.Popen[bytes]]:
-        """A git that runs in the block. Raises at its end as `run` does."""
-        command = ["git"] + [word for flag in _FLAGS for word in ("-c", flag)] + list(args)
-        with tempfile.TemporaryFile() as stderr:
+    def started(self, *args: str, input: Optional[bytes] = None) -> Iterator[subprocess.Popen[bytes]]:
+        """A git that runs in the block, and is killed if that raises. Its stdin is a pipe unless `input` is given.
+        Raises at the end of the block as `run` does."""
+        import tempfile  # with all kinds of archives; most calls need none
+
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+            stdin.write(input or b"")
+            stdin.seek(0)
+            pipe, command = subprocess.PIPE, ["git", *self._flags, *args]
+            source = pipe if input is None else stdin
             try:
                 process = subprocess.Popen(
-                    command,
-                    cwd=self.directory,
-                    env=self.env,
-                    stdin=stdin,
-                    stdout=subprocess.PIPE,
-                    stderr=stderr,
-                    bufsize=0,
+                    command, cwd=self.directory, env=self.env, stdin=source, stdout=pipe, stderr=stderr
                 )
-            except FileNotFoundError:
-                if not os.path.isdir(self.directory):
-                    raise _removed(self.directory) from None
-                raise StoreError("git is not installed on the host") from None
-            yield process
+            except OSError as error:
+                raise self.unusable(_command(args), error) from None
+            try:
+                yield process
+                process.communicate()
+            except BaseException:
+                process.kill()
+                process.communicate()
+                raise
             if process.returncode:
                 stderr.seek(0)
-                message = stderr.read().decode("utf-8", "replace").strip()
-                raise error_of(args[0], message, process.returncode, self.directory)
+                raise self.refused(_command(args), stderr.read(), process.returncode)
+
+    def stream(self, *args: str, input: bytes = b"") -> Iterator[bytes]:
+        """The output as it comes."""
+        with self.started(*args, input=input) as process:
+            assert process.stdout is not None
+            yield from iter(lambda: process.stdout.read(1 << 18), b"")  # type: ignore[union-attr]
+
+    def feed(self, chunks: Iterable[bytes], *args: str) -> None:
+        """Write the chunks to git's standard input."""
+        with self.started(*args) as process, suppress(BrokenPipeError):  # git has said why
+            for chunk in chunks:
+                process.stdin.write(chunk)  # type: ignore[union-attr]
+
+    def refused(self, command: str, complaint: bytes, code: int) -> Exception:
+        """The error for a git that failed."""
+        if not os.path.isdir(self.directory):
+            return MissingBase("%s was removed" % self.directory)
+        lines = complaint.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % code]
+        where = "git %s in %s: " % (command, self.directory)
+        if _FULL.search("\n".join(lines)) or _free_bytes(self.directory) < _MIN_FREE_BYTES:
+            return DiskFull(where + lines[-1])
+        return MissingBase(where + "\n".join(lines[:5]))
+
+    def unusable(self, command: str, error: Exception) -> Exception:
+        """The error for a git that did not start."""
+        if not os.path.isdir(self.directory):
+            return MissingBase("%s was removed" % self.directory)
+        return StoreError("git is not installed on the host" if isinstance(error, FileNotFoundError) else str(error))
 
 
-def error_of(command: str, message: str, code: int, directory: str) -> StoreError:
-    lines = [line for line in message.splitlines() if line] or ["exit code %d" % code]
-    if _FULL.search(message) or _UNWRITTEN.search(message) or free_bytes(directory) < _MIN_FREE_BYTES:
-        return DiskFull("%s: git %s: %s" % (directory, command, lines[-1]))
-    if not os.path.isdir(directory):
-        return _removed(directory)
-    kind = MissingBase if _BASE.search(message) else Damaged if _DAMAGED.search(message) else StoreError
-    shown = lines[-1] if issubclass(kind, MissingBase) else "\n".join(lines[:5])
-    return kind("git %s in %s: %s" % (command, directory, shown))
-
-
-def _removed(directory: str) -> Damaged:
-    return Damaged("%s was removed" % directory)
-
-
-def free_bytes(directory: str) -> int:
-    """Free bytes for us on the file system of `directory`."""
-    try:
-        info = os.statvfs(directory)
-    except OSError:
-        return 1 << 62
+def _free_bytes(directory: str) -> int:
+    info = os.statvfs(directory)
     return info.f_bavail * info.f_frsize
+
+
+def _command(args: Sequence[str]) -> str:
+    return args[2] if args[0] == "-c" else args[0]
+
+
+def form_of(object_id: str) -> str:
+    """The format of a repository's object ids (sha1 or sha256), by one of them."""
+    return SHA256 if len(object_id) == 64 else SHA1
+
+
+def make_repository(git_dir: str, form: str = SHA1, more_config: str = "") -> None:
+    """Create or repair the repository `git_dir`, without a git process."""
+    for name in ("objects/pack", "objects/info", "refs/heads", "info"):
+        os.makedirs(os.path.join(git_dir, name), exist_ok=True)
+    extensions = more_config + ("objectformat = sha256\n" if form == SHA256 else "")
+    config = "[core]\nrepositoryformatversion = %d\nbare = false\n[gc]\nauto = 0\n" % bool(extensions)
+    if extensions:
+        config += "[extensions]\n" + extensions
+    for name, content in (("config", config.encode("ascii")), ("info/attributes", _AS_ON_DISK)):
+        if content_of(os.path.join(git_dir, name)) != content:
+            _write(os.path.join(git_dir, name), content)
+    if not content_of(os.path.join(git_dir, "HEAD")):
+        _write(os.path.join(git_dir, "HEAD"), b"ref: refs/heads/ci-tasks\n")
+
+
+def _write(path: str, content: bytes) -> None:
+    """As `replace_file`, without its imports: a command that only looks has to start quickly."""
+    beside = path + os.urandom(8).hex()
+    with open(beside, "wb") as out:
+        out.write(content)
+    os.replace(beside, path)
+
+
+def quoted(path: AnyPath) -> str:
+    """A path as git's lists of object directories need it."""
+    text = os.fspath(path)
+    for plain, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n")):
+        text = text.replace(plain, escaped)
+    return '"%s"' % text

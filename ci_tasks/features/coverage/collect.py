@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from ci_tasks.checkout.repository import open_repository
-from ci_tasks.checkout.revision import find_commit, resolve_rev
+from ci_tasks.checkout.repository import find_commit, open_repository, resolve_rev
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels
 from ci_tasks.features.suites.slime_helpers import HELPERS

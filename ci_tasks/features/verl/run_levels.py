@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.tree_pair import all_conversions, copy_side_by_side
+from ci_tasks.checkout.clone import all_conversions, copy_side_by_side
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.features.verl import remarks

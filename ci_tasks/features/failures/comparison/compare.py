@@ -16,7 +16,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.revision import default_base, resolve_base
+from ci_tasks.checkout.repository import default_base, resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, UsageError
 from ci_tasks.features.failures.comparison import report

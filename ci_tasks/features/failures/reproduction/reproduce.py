@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ci_tasks.checkout.fetch_commit import fetch_commit
-from ci_tasks.checkout.revision import find_commit, resolve_base
+from ci_tasks.checkout.repository import fetch_commit, find_commit, resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, one_line
 from ci_tasks.features.ci_logs.job_log import AnalysedLog

@@ -1,25 +1,26 @@
 """A workspace that a job has used becomes the next run's: exactly its tree, and nothing that the job has left."""
 
+# mypy: disable-error-code="func-returns-value"
+# The tables below are of things to do; several stand in a tuple, whose values are not read.
+
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import stat
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from ci_tasks.agent import directories
-from ci_tasks.agent.records import CheckoutPart
-from ci_tasks.agent.trees import idle_workspaces
+from ci_tasks.agent.records import CheckoutPart, Retry
+from ci_tasks.agent.trees import idle, workspace
 from ci_tasks.agent.trees.git import DiskFull, StoreError
-from ci_tasks.agent.trees.idle_workspaces import IdleWorkspaces, key_of, release
-from ci_tasks.agent.trees.store import TreeStore
+from ci_tasks.agent.trees.workspace import NotKept
+from tests.agent.trees.support import Host, git
 
 CRLF = "a file that a commit would convert back"
 FILES = {
@@ -34,61 +35,19 @@ FILES = {
 }
 
 
-def git(directory: Path, *argv: str, input: str | None = None) -> str:
-    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always", *argv]
-    done = subprocess.run(command, cwd=directory, input=input, text=True, capture_output=True, check=True)
-    return done.stdout.strip()
-
-
-class Host:
-    """A store, the directories of runs, and a person who sends trees."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.source, self.pool, self.runs = path, path / "source", path / "workspaces", 0
-        self.store = TreeStore(str(path / "store.git"), lock_timeout=10)
-        self.source.mkdir(parents=True)
-        git(self.source, "init", "-q")
-        for name, text in FILES.items():
-            self.write(name, text)
-        (self.source / "run.sh").chmod(0o755)
-        (self.source / "link").symlink_to("a")
-        (path / "outside").mkdir()
-        (path / "outside/file").write_text("theirs\n")
-
-    def write(self, name: str, text: str) -> None:
-        (self.source / name).parent.mkdir(parents=True, exist_ok=True)
-        (self.source / name).write_text(text)
-
-    def send(self, directory: Path | None = None, path: str = "") -> CheckoutPart:
-        directory = directory or self.source
-        git(directory, "add", "--all")
-        git(directory, "commit", "-q", "--allow-empty", "-m", "x")
-        words = ["pack-objects", "--stdout", "--revs", "-q"]
-        pack = subprocess.run(["git", *words], cwd=directory, input=b"HEAD\n", capture_output=True, check=True).stdout
-        self.store.receive([pack])
-        return CheckoutPart(path, *git(directory, "rev-parse", "HEAD", "HEAD^{tree}").split())
-
-    def start(self, *parts: CheckoutPart) -> Path:
-        """The workspace of a new run."""
-        self.runs += 1
-        run = self.path / f"run-{self.runs}"
-        self.store.check_out(parts, str(run / "workspace"), self.workspaces(str(run / "note")))
-        return run / "workspace"
-
-    def end(self, workspace: Path) -> None:
-        release(str(workspace), str(workspace.parent / "note"))
-
-    def workspaces(self, note: str = "") -> IdleWorkspaces:
-        return IdleWorkspaces(str(self.pool), key_of("/home/me/slime"), note)
-
-    @property
-    def idle(self) -> list[str]:
-        return [str(path.parent) for path in self.pool.glob("*/workspace")]
+def new_host(path: Path) -> Host:
+    host = Host(path)
+    host.commit(**FILES)
+    (host.source / "run.sh").chmod(0o755)
+    (host.source / "link").symlink_to("a")
+    (path / "outside").mkdir()
+    (path / "outside/file").write_text("theirs\n")
+    return host
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    return Host(tmp_path / "host")
+    return new_host(tmp_path / "host")
 
 
 class Sent(NamedTuple):
@@ -102,10 +61,8 @@ class Sent(NamedTuple):
 
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory: pytest.TempPathFactory) -> Sent:
-    host = Host(tmp_path_factory.mktemp("sent") / "host")
-    old = host.send()
-    host.write("a", "changed\n")
-    new = host.send()
+    host = new_host(tmp_path_factory.mktemp("sent") / "host")
+    old, new = host.send(), host.send(a="changed\n")
     return Sent(host, old, new, state_of(host.start(new)))
 
 
@@ -129,11 +86,8 @@ def test_only_what_changed_is_written(host: Host) -> None:
     (first / "a").write_text("x\n")
     before = {name: (first / name).lstat().st_ino for name in os.listdir(first) if name not in ("a", "b")}
     host.end(first)
-    host.write("b", "other\n")
-    host.write("new", "new\n")
     (host.source / "deep/er/c").unlink()
-    part = host.send()
-    second = host.start(part)
+    second = host.start(host.send(b="other\n", new="new\n"))
     names = {name for name in os.listdir(second) if (second / name).is_file()}
     assert {name for name in names if (second / name).lstat().st_ino != before.get(name)} == {"a", "b", "new"}
     assert not (second / "deep").exists()
@@ -149,14 +103,16 @@ def _resting(path: Path, change: Callable[[], object]) -> None:
 
 
 def _configure(w: Path) -> None:
-    (w / ".git/config").write_text('[core]\n\tfsmonitor = touch ../../ran\n[filter "x"]\n\tsmudge = touch ../../ran\n')
+    (w / ".git/config").write_text(
+        '[core]\n\tfsmonitor = touch ../../../ran\n[filter "x"]\n\tsmudge = touch ../../../ran\n'
+    )
     (w / ".git/info").mkdir(exist_ok=True)
     (w / ".git/info/attributes").write_text("* filter=x\n")
 
 
 def _hook(w: Path) -> None:
     (w / ".git/hooks").mkdir(exist_ok=True)
-    (w / ".git/hooks/post-checkout").write_text("#!/bin/sh\ntouch ../../ran\n")
+    (w / ".git/hooks/post-checkout").write_text("#!/bin/sh\ntouch ../../../ran\n")
     (w / ".git/hooks/post-checkout").chmod(0o755)
 
 
@@ -176,7 +132,7 @@ def _directory_for_file(w: Path) -> None:
 def _link_for_directory(w: Path) -> None:
     (w / "deep/er/c").unlink()
     (w / "deep/er").rmdir()
-    (w / "deep/er").symlink_to(w.parent.parent / "outside")
+    (w / "deep/er").symlink_to(w.parent.parent.parent / "outside")
 
 
 def _future(w: Path) -> None:
@@ -217,7 +173,7 @@ LEFT: dict[str, Callable[[Path], object]] = {
     "a file that a checkout would convert": lambda w: (w / "unix.txt").write_bytes(b"u\n"),
     CRLF: lambda w: (w / "auto").write_bytes(b"a\r\n"),
     "a set-user-id bit": lambda w: (w / "run.sh").chmod(0o4755),
-    "a link to elsewhere": lambda w: (w / "made").symlink_to(w.parent.parent / "outside"),
+    "a link to elsewhere": lambda w: (w / "made").symlink_to(w.parent.parent.parent / "outside"),
     "other content of the same size and time": lambda w: _resting(w / "b", lambda: (w / "b").write_text("x\n")),
     "other content from the future": _future,
     "an added line end": lambda w: (w / "b").write_bytes(b"b\r\n"),
@@ -225,8 +181,8 @@ LEFT: dict[str, Callable[[Path], object]] = {
     "an executable bit": lambda w: (w / "b").chmod(0o755),
     "a missing executable bit": lambda w: (w / "run.sh").chmod(0o644),
     "a removed file": lambda w: (w / "b").unlink(),
-    "a hard link to elsewhere": lambda w: os.link(w / "b", w.parent.parent / f"linked-{w.name}"),
-    "a link in the place of a file": lambda w: _link(w / "b", "../../outside/file"),
+    "a hard link to elsewhere": lambda w: os.link(w / "b", w.parent / "linked"),
+    "a link in the place of a file": lambda w: _link(w / "b", "../../../outside/file"),
     "a link in the place of a directory": _link_for_directory,
     "a directory in the place of a file": _directory_for_file,
     "another target of a link": lambda w: _link(w / "link", "b"),
@@ -266,86 +222,59 @@ IDLE += ["an extended attribute", "a mode", CRLF]
 def test_what_changes_while_it_is_idle_counts_as_little(sent: Sent, left: str) -> None:
     """A process of the account may do it."""
     sent.host.end(sent.host.start(sent.old))
-    LEFT[left](Path(sent.host.idle[0], "workspace"))
+    LEFT[left](sent.host.idle[0] / "workspace")
     assert state_of(sent.host.start(sent.new)) == sent.fresh
 
 
 def test_a_link_in_the_place_of_an_idle_one_is_not_followed(sent: Sent) -> None:
     sent.host.end(sent.host.start(sent.old))
     (slot,) = sent.host.idle
-    shutil.rmtree(Path(slot, "workspace"))
-    Path(slot, "workspace").symlink_to(sent.host.source)
+    shutil.rmtree(slot / "workspace")
+    (slot / "workspace").symlink_to(sent.host.source)
     second = sent.host.start(sent.new)
-    shutil.rmtree(slot)
     assert state_of(second) == sent.fresh
     assert (sent.host.source / ".git/HEAD").exists()
 
 
-@pytest.mark.parametrize("use", ["a process in it", "a file that is open", "a mount in a container"])
-def test_one_that_somebody_uses_is_no_idle_one(
-    sent: Sent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use: str
-) -> None:
-    workspace = sent.host.start(sent.old)
-    with contextlib.ExitStack() as stack:
-        if use == "a mount in a container":
-            (tmp_path / "1/fd").mkdir(parents=True)
-            tail = "/".join(workspace.parts[-3:])
-            (tmp_path / "1/mountinfo").write_text(f"1 0 0:1 / / rw - x\n2 1 0:1 /other/{tail}/deep /x rw - x x x\n")
-            monkeypatch.setattr(idle_workspaces, "_PROC", str(tmp_path))
-        elif use == "a process in it":
-            monkeypatch.chdir(workspace / "deep")
-        else:
-            stack.enter_context((workspace / "b").open())
-        with pytest.raises(StoreError, match="a process uses it"):
-            sent.host.end(workspace)
-
-
-@pytest.mark.parametrize("when", ["before it is idle", "while it is idle"])
-def test_one_in_which_a_file_system_is_mounted_is_left_alone(
-    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, when: str
-) -> None:
-    workspace = host.start(part := host.send())
-    if when == "while it is idle":
-        host.end(workspace)
-        workspace = Path(host.idle[0], "workspace")
-    (tmp_path / "mounts").write_text(f"1 0 0:1 / {workspace.resolve()}/deep rw - x x x\n")
-    monkeypatch.setattr(directories, "_MOUNTS", str(tmp_path / "mounts"))
-    if when == "before it is idle":
-        with pytest.raises(StoreError, match="mounted"):
-            host.end(workspace)
-    else:
-        host.start(part)
-        host.workspaces().prune(time.time() + 100)
-    assert (workspace / "deep/er/c").exists()
+def test_one_in_which_a_file_system_is_mounted_is_left_alone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = host.send()
+    first, second = host.start(part), host.start(part)
+    host.end(first)
+    for directory in (second, host.idle[0] / "workspace"):
+        (directory / "deep/mounted").touch()  # stands for a mount
+    monkeypatch.setattr(workspace, "mounted_below", lambda path: [*Path(path).rglob("mounted")])
+    with pytest.raises(StoreError, match="not as a new directory"):
+        host.end(second)
+    fresh = host.start(part)
+    idle.prune(str(host.pool), time.time() + 100)
+    assert (second / "deep/mounted").exists() and not (fresh / "deep/mounted").exists()
+    assert [path.parts[-4] for path in host.pool.rglob("mounted") if path.parts[-4].startswith("removed-")]
 
 
 @pytest.mark.parametrize("index", [b"x", None], ids=["something else", "none"])
 def test_what_cannot_be_used_is_replaced_by_a_fresh_checkout(sent: Sent, index: bytes | None) -> None:
     sent.host.end(sent.host.start(sent.old))
-    at = Path(sent.host.idle[0], "index")
+    at = sent.host.idle[0] / "index"
     at.unlink() if index is None else at.write_bytes(index)
     assert state_of(sent.host.start(sent.new)) == sent.fresh
     assert sent.host.idle == []
 
 
 def test_a_full_disk_is_freed_of_idle_ones_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = host.send()
+    part, write = host.send(), workspace.write_workspace
     host.end(host.start(part))
-    other = IdleWorkspaces(str(host.pool), key_of("/another"), str(host.path / "note"))
 
     def full(*words: Any) -> None:
-        raise DiskFull("/")
+        if host.idle:
+            raise DiskFull("/")
+        write(*words)
 
-    monkeypatch.setattr(idle_workspaces, "check_out", full)
-    host.store.check_out([part], str(host.path / "w"), other)
-    assert (host.path / "w/b").read_text() == "b\n"
-    assert host.idle == []
+    monkeypatch.setattr(idle, "write_workspace", full)
+    host.store.check_out([part], str(host.path / "runs/x/workspace"), "/another")
+    assert (host.path / "runs/x/workspace/b").read_text() == "b\n"
 
 
 REFUSED: dict[str, Callable[[Path], object]] = {
-    "a note that is gone": lambda w: (w.parent / "note").unlink(),
-    "a note that is something else": lambda w: (w.parent / "note").write_bytes(b"x"),
-    "a note that leads elsewhere": lambda w: (w.parent / "note").write_bytes(b"/x\0../../x"),
     "a workspace that is gone": lambda w: w.rename(w.parent / "elsewhere"),
     "a link to another directory": lambda w: _link(w.rename(w.parent / "x") and w, "x"),
 }
@@ -355,30 +284,144 @@ REFUSED: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_workspace_any_more_is_no_idle_one(host: Host, left: str) -> None:
     workspace = host.start(host.send())
     REFUSED[left](workspace)
-    with pytest.raises((StoreError, OSError, ValueError)):
+    with pytest.raises((StoreError, OSError)):
         host.end(workspace)
     assert host.idle == []
+    idle.forget(str(workspace))
+    assert os.listdir(host.pool) == []
 
 
-def test_a_tree_of_another_project_gets_a_fresh_workspace(host: Host) -> None:
-    host.end(host.start(host.send()))
-    other = IdleWorkspaces(str(host.pool), key_of("/home/me/verl"), "")
-    assert other.take(str(host.path / "w")) == ""
-
-
-def test_two_runs_never_have_the_same_workspace(host: Host) -> None:
-    host.end(host.start(host.send()))
-    taken = [host.workspaces().take(str(host.path / f"w{number}")) for number in range(2)]
-    assert [bool(slot) for slot in taken] == [True, False]
+def test_one_workspace_is_for_one_run_of_its_checkout(host: Host) -> None:
+    part = host.send()
+    host.end(first := host.start(part))
+    inode = (first.parent.parent.parent / host.idle[0] / "workspace/b").stat().st_ino
+    host.store.check_out([part], str(host.path / "runs/verl/workspace"), "/home/me/verl")
+    assert len(host.idle) == 1
+    inodes = [(host.start(part) / "b").stat().st_ino for _ in range(2)]
+    assert inodes[0] == inode != inodes[1]
 
 
 def test_two_stay_the_newest_and_unused_ones_go(host: Host) -> None:
     part = host.send()
     started = [host.start(part) for _ in range(4)]
-    for number, workspace in enumerate(started):
-        host.end(workspace)
+    for number, each in enumerate(started):
+        host.end(each)
         assert len(host.idle) == min(number + 1, 2)
-    assert not host.workspaces().prune(time.time() - 100)
+    assert not idle.prune(str(host.pool), time.time() - 100)
     assert len(host.idle) == 2
-    assert host.workspaces().prune(time.time() + 100)
+    assert idle.prune(str(host.pool), time.time() + 100)
     assert os.listdir(host.pool) == []
+
+
+# Submodules, and a workspace that a failed run has kept
+
+
+def with_submodule(host: Host, text: str) -> list[CheckoutPart]:
+    """The checkout, and one in `sub`, whose file has the text."""
+    blob = git(host.source, "hash-object", "-w", "--stdin", input=text).strip()
+
+    def made(*entries: str) -> tuple[str, str]:
+        tree = git(host.source, "mktree", "--missing", input="".join(f"{entry}\n" for entry in entries)).strip()
+        return git(host.source, "commit-tree", tree, "-m", "x").strip(), tree
+
+    inner = CheckoutPart("sub", *made(f"100644 blob {blob}\tfile"))
+    flat = CheckoutPart("", *made(f"100644 blob {blob}\tfile", f"040000 tree {inner.tree}\tsub"))
+    top = CheckoutPart("", *made(f"100644 blob {blob}\tfile", f"160000 commit {inner.commit}\tsub"), flat.tree)
+    for part in (flat, inner, top):
+        host.store.receive([host.pack(part)])
+    return [top, inner]
+
+
+class Kept:
+    def __init__(self, host: Host) -> None:
+        self.host, self.old = host, with_submodule(host, "old\n")
+        self.workspace = host.start(*self.old)
+        (self.workspace / "made").write_text("by the job\n")
+        self.retry = Retry((str(self.workspace.parent),), 1, self.old[0].commit, self.old[0].flat)
+
+    def update(self, parts: Sequence[CheckoutPart]) -> None:
+        self.host.store.update(parts, str(self.workspace), self.retry, str(self.host.path / "runs/retry"))
+
+    @property
+    def files(self) -> list[str]:
+        return [(self.workspace / name).read_text() for name in ("file", "sub/file", "made")]
+
+
+@pytest.fixture
+def kept(host: Host) -> Kept:
+    return Kept(host)
+
+
+def test_a_kept_workspace_gets_the_new_tree_and_keeps_what_the_job_made(kept: Kept) -> None:
+    for text in ("new\n", "newer\n"):
+        new = with_submodule(kept.host, text)
+        kept.update(new)
+        assert kept.files == [text, text, "by the job\n"]
+        assert git(kept.workspace, "rev-parse", "HEAD").strip() == new[0].commit
+        assert git(kept.workspace, "status", "--porcelain") == "?? made\n"
+        assert git(kept.workspace / "sub", "status", "--porcelain") == ""
+
+
+def test_a_file_that_only_the_job_has_changed_is_an_error_and_one_that_both_changed_is_the_trees(kept: Kept) -> None:
+    (kept.workspace / "sub/file").write_text("job\n")
+    with pytest.raises(NotKept, match="the job itself has changed files of the checkout: 'sub/file'"):
+        kept.update(kept.old)
+    kept.update(with_submodule(kept.host, "new\n"))
+    assert kept.files[:2] == ["new\n", "new\n"]
+
+
+def test_an_update_that_broke_off_is_not_continued(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = with_submodule(kept.host, "new\n")
+    with pytest.raises(StoreError):
+        kept.update([new[0], replace(new[1], commit="1" * 40)])
+    for part in new:
+        kept.host.store.receive([kept.host.pack(part)])
+    with pytest.raises(NotKept, match="broke off"):
+        kept.update(new)
+
+
+def _link_for_submodule(w: Path) -> None:
+    (w / "sub").rename(w.parent / "outside")
+    (w / "sub").symlink_to(w.parent / "outside")
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        _link_for_submodule,
+        _configure,
+        _hook,
+        lambda w: (w / ".git/objects/info/alternates").write_text("/tmp\n"),
+        lambda w: (shutil.rmtree(w / ".git/objects"), (w / ".git/objects").symlink_to(w.parent)),
+    ],
+)
+def test_nothing_outside_of_a_kept_workspace_changes_and_nothing_is_executed(
+    kept: Kept, left: Callable[[Path], object]
+) -> None:
+    before = sorted(path for path in kept.host.path.rglob("outside*"))
+    left(kept.workspace)
+    kept.update(with_submodule(kept.host, "new\n"))
+    assert kept.files[:2] == ["new\n", "new\n"]
+    assert not (kept.host.path / "ran").exists() and (kept.host.path / "outside/file").read_text() == "theirs\n"
+    if (kept.workspace.parent / "outside").exists():
+        assert (kept.workspace.parent / "outside/file").read_text() == "old\n"
+    assert before
+
+
+@pytest.mark.parametrize("path", ["../outside", "/tmp/outside", "su", "file", ".git", "sub/"])
+def test_a_part_goes_nowhere_but_to_its_submodule(host: Host, path: str) -> None:
+    top, inner = with_submodule(host, "x\n")
+    with pytest.raises(StoreError, match="is not a submodule at"):
+        host.start(top, replace(inner, path=path))
+    assert os.listdir(host.path / "runs/1") == []
+
+
+def test_files_of_a_submodule_that_did_not_change_are_not_written_again(host: Host) -> None:
+    inodes = []
+    for parts in [with_submodule(host, "x\n")] * 2:
+        workspace = host.start(*parts)
+        inodes.append((workspace / "sub/file").stat().st_ino)
+        git(workspace / "sub", "config", "core.fsmonitor", f"touch {host.path}/ran")
+        host.end(workspace)
+    assert inodes[0] == inodes[1]
+    assert not (host.path / "ran").exists()
