@@ -43,9 +43,12 @@ def image_to_go_on(ci: Sequence[str], directories: Sequence[str], program: str) 
             continue
         containers = RunContainers(directory, thorough=True, environ=environ)
         container = next((each for each in containers.find() if each.name == same[0].name), None)
-        problem = _commit(container) if container is not None else "; ".join(containers.problems) or "it was removed"
-        if container is None or problem:
-            raise DockerArgvError(f"the kept container {same[0].name}: {problem}; run the row again")
+        if container is None:
+            why = "; ".join(containers.problems) or "it was removed"
+            raise DockerArgvError(f"the kept container {same[0].name} is gone ({why}); run the row again")
+        problem = _commit(container)
+        if problem:
+            raise DockerArgvError(f"the kept container {container.name}: {problem}")
         return _image_of(container)
     return None
 
