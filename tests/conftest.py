@@ -1,6 +1,6 @@
 """What holds for all tests: a signal that whoever started pytest ignores (`nohup`, a job in the background) is not
 ignored by what the tests start, nor by pytest, which gets some of them itself. What a person's shells read at login is
-not read, and byte code is kept. And `record`, which records what a test that a test wrote launches."""
+not read, and byte code is kept."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ import signal
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 from ci_tasks import known_secrets
-from ci_tasks.recorder import sandbox
-from ci_tasks.recorder.record import LaunchRecorder
-from ci_tasks.recorder.records import Recording
 from tests.parts.nightly import SEED, mark_nightly
 
 # How long an example takes depends on what else the machine does.
@@ -105,46 +101,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{seconds[folder]:7.0f} s  {folder}")
 
 
-_HELPERS_FILE = "slime/utils/external_utils/command_utils.py"  # where tests import their helpers from
-
-
 @pytest.fixture(autouse=True)
 def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_secrets, "_added", set())
-
-
-@pytest.fixture
-def launch_helpers() -> Mapping[str, Sequence[str]]:
-    """The functions by which tests launch, with their parameters. The tests of a feature give those of its suite."""
-    return {
-        "exec_command": ["cmd", "capture_output"],
-        "execute_train": ["train_args", "num_gpus_per_node", "megatron_model_type", "before_ray_job_submit"],
-    }
-
-
-@pytest.fixture
-def record(tmp_path: Path, launch_helpers: Mapping[str, Sequence[str]]) -> Callable[..., Recording]:
-    """`record(source, *args, files={}, static=False, path=…, **env)`: what the test `source` launches, in the real
-    sandbox, or a skip with the reason why there is none."""
-    module = "import os, ray\n" + "".join(
-        f"def {name}({', '.join(f'{parameter}=None' for parameter in parameters)}):\n    os.abort()\n"
-        for name, parameters in launch_helpers.items()
-    )
-
-    def recorded(
-        source: str,
-        *args: str,
-        files: Mapping[str, str] | None = None,
-        static: bool = False,
-        path: str = "tests/test_x.py",
-        **env: str,
-    ) -> Recording:
-        if not static and sandbox.unavailable_reason():
-            pytest.skip(f"no sandbox here: {sandbox.unavailable_reason()}")
-        tree = {_HELPERS_FILE: module, path: source, **(files or {})}
-        for name, text in tree.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
-        return LaunchRecorder(launch_helpers, tree.get, None if static else tmp_path).record(path, args, env)
-
-    return recorded

@@ -12,7 +12,6 @@ from ci_tasks.errors import (
     UnknownName,
     UsageError,
     WorkflowError,
-    nearest,
     shortened,
 )
 
@@ -57,22 +56,6 @@ def test_every_error_has_the_exit_code_of_its_kind(error: CiTasksError, code: in
 )
 def test_a_message_has_what_where_and_the_next_step(error: CiTasksError, text: str) -> None:
     assert str(error) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "valid", "near"),
-    [
-        ("ckpr", ["ppo", "ckpt"], "ckpt"),
-        ("CKPT", ["ppo", "ckpt"], "ckpt"),
-        ("runs-no", ["run-name", "runs-on"], "runs-on"),
-        ("Megatron", ["MEGATRON"], "MEGATRON"),
-        ("zzz", ["ppo", "ckpt"], None),
-        ("", ["ppo"], None),
-        ("x", [], None),
-    ],
-)
-def test_nearest_suggests_the_closest_valid_name(name: str, valid: list[str], near: str | None) -> None:
-    assert nearest(name, valid) == near
 
 
 def test_control_characters_are_replaced() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import platformdirs
@@ -31,12 +30,6 @@ def test_a_path_that_was_typed_has_the_home_of_its_user(monkeypatch: pytest.Monk
     assert resources.user_path("x/~") == Path("x/~")
     with pytest.raises(UsageError, match="'~no-such-user/x' begins with a user whom"):
         resources.user_path("~no-such-user/x")
-
-
-def test_a_relative_one_is_ignored_as_the_xdg_specification_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_STATE_HOME", "here")
-    assert resources.user_directory("state") == Path("~/.local/state/ci-tasks").expanduser()
 
 
 def test_a_variable_of_ours_names_the_directory_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,9 +95,3 @@ def test_our_own_control_sequences_go_to_the_stream_below() -> None:
     below = io.StringIO()
     assert terminal_of(cast(TextIO, SafeStream(below))) is below and terminal_of(below) is below
     assert SafeStream(below).isatty() is False
-
-
-def test_a_missing_stream_stays_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    with safe_streams():
-        assert sys.stdout is None

@@ -56,23 +56,9 @@ def test_a_scalar_has_the_type_of_yaml_1_2(text: str, value: object) -> None:
     assert isinstance(loaded, bool) == isinstance(value, bool)
 
 
-def test_not_a_number_is_a_number() -> None:
-    assert math.isnan(load(".nan"))
-
-
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n", "\n\n"])
 def test_a_document_without_content_is_none(text: str) -> None:
     assert load(text) is None
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
-    assert load("\ufeffa: 1\n") == {"a": 1}
-
-
-def test_windows_line_ends_give_the_same_values_and_lines() -> None:
-    loaded = load("a: 1\r\nb: |\r\n  x\r\n  y\r\n")
-    assert loaded["b"] == "x\ny\n"
-    assert (loaded.lines, loaded["b"].line) == ({"a": 1, "b": 2}, 3)
 
 
 def test_a_mapping_knows_its_line_and_those_of_its_keys() -> None:

@@ -267,14 +267,7 @@ def _variant(records: List[Any], value: Any) -> Any:
 def _items(kind: Callable[[Any], Any], decoder: _Decoder, value: Any) -> Any:
     if not isinstance(value, (list, tuple)):
         raise _unexpected("list", value)
-    decoded: List[Any] = []
-    try:
-        for item in value:
-            decoded.append(decoder(item))
-    except _WrongValue as wrong:
-        wrong.key = f"[{len(decoded)}]" + wrong.key
-        raise
-    return kind(decoded)
+    return kind([_inside(f"[{n}]", decoder, item) for n, item in enumerate(value)])
 
 
 def _fixed_tuple(decoders: List[_Decoder], value: Any) -> Any:

@@ -40,8 +40,8 @@ def mask_run(
     run: RunDir, values: Sequence[str], stop_requested: StopRequested = lambda: False, *, has_secrets: bool = True
 ) -> str:
     """Mask the run's files. Its archives are withheld if it `has_secrets`: a client may know others. Returns where the
-    old artifacts are, for the caller to remove; "" if there are none. Raises OSError, also if a stop is requested: then
-    the artifacts are as they were."""
+    old artifacts are, for the caller to remove; "" if nothing is masked. Raises OSError, also if a stop is requested:
+    then the artifacts are as they were."""
     if os.path.islink(run.path):
         raise OSError("%s is a link" % run.path)
     if os.path.islink(run.artifacts):
@@ -50,21 +50,17 @@ def mask_run(
         return ""
     beside = tempfile.mkdtemp(prefix=".unmasked-", dir=run.path)
     masked = os.path.join(beside, "masked")
+    os.mkdir(masked)
     masking = _Masking(values, stop_requested)
     try:
         for name in SMALL_FILES:
             masking.replace(os.path.join(run.path, name), os.path.join(beside, os.path.basename(name)))
-        has_artifacts = os.path.isdir(run.artifacts)
-        if has_artifacts:
-            os.mkdir(masked)
-            masking.copy_directory(run.artifacts, masked, withholds_archives=has_secrets)
+        masking.copy_directory(run.artifacts, masked, withholds_archives=has_secrets)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    if not has_artifacts:
-        os.rmdir(beside)
-        return ""
-    os.rename(run.artifacts, os.path.join(beside, "artifacts"))
+    if os.path.isdir(run.artifacts):
+        os.rename(run.artifacts, os.path.join(beside, "artifacts"))
     os.rename(masked, run.artifacts)
     return beside
 

@@ -71,8 +71,7 @@ def deviations(
         *_machine(row, host),
         *_unused(workflow, job, event),
         *_strategy(row, resolve),
-        *_condition(job, resolve),
-        *_needs(job, resolve),
+        *_of_job(job, resolve),
         *_event(event, resolve, read),
         *_secrets(workflow, resolve, read),
         *_of_host(host),
@@ -150,23 +149,20 @@ def _strategy(row: Row, resolve: Resolver) -> Iterator[Deviation]:
     if row.total < 2:
         return
     if strategy["fail-fast"] is not False:
-        ci, why = "a failed row cancels the others", "each row is of interest"
-        yield Deviation("strategy.fail-fast", ci, "only with --fail-fast", why)
+        ci = "a failed row cancels the others"
+        yield Deviation("strategy.fail-fast", ci, "only with --fail-fast", "each row is of interest")
     limit = strategy["max-parallel"]
     if isinstance(limit, Unknown) or limit != row.total:
         ci = f"{shown(limit)} rows at once"
         yield Deviation("strategy.max-parallel", ci, "as many as fit", "--jobs and the GPUs decide")
 
 
-def _condition(job: Job, resolve: Resolver) -> Iterator[Deviation]:
+def _of_job(job: Job, resolve: Resolver) -> Iterator[Deviation]:
+    """That the job runs at all, and without the jobs before it, whose outputs are unknown unless they were run."""
     holds = resolve.decide(job.condition)
     if holds is not True:
         ci = "only GitHub knows whether it runs" if isinstance(holds, Unknown) else "does not run"
         yield Deviation("if", f"{ci}: {job.condition}", "runs", "it was asked for by name")
-
-
-def _needs(job: Job, resolve: Resolver) -> Iterator[Deviation]:
-    """Jobs that CI runs before. What they would output is unknown, unless they were run for it."""
     outputs = {name: resolve.contexts["needs"].get(name, {}).get("outputs") for name in job.needs}
     left_out = [name for name, known in outputs.items() if not known or list(unknowns(known))]
     if left_out:
@@ -204,12 +200,9 @@ def _secrets(workflow: Workflow, resolve: Resolver, read: Iterable[str]) -> Iter
     """Secrets that the row's own texts name and that the caller's environment does not have."""
     referenced: list[str] = []
     for name in read:
-        if name == "secrets":
-            referenced += workflow.secrets
-        elif name.startswith("secrets."):
-            referenced.append(name.split(".")[1])
-        elif name == "github.token":
-            referenced.append("GITHUB_TOKEN")
+        context, _, key = ("secrets.GITHUB_TOKEN" if name == "github.token" else name).partition(".")
+        if context == "secrets":
+            referenced += [key.split(".")[0]] if key else workflow.secrets
     available = {name.lower() for name in resolve.contexts["secrets"]}
     missing = [name for name in dict.fromkeys(referenced) if name.lower() not in available]
     if missing:

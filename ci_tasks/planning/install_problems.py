@@ -42,20 +42,16 @@ def replacement(requirement: str, versions: Iterable[str]) -> str | None:
     series. None where it is not pinned, or nothing is near."""
     from packaging.version import InvalidVersion, Version
 
-    pinned = re.fullmatch(r"==\s*([\w.+!-]+)", specifier_of(requirement))
-    if not pinned:
-        return None
-    try:
-        wanted = Version(pinned[1])
-    except InvalidVersion:
-        return None
-    known = []
-    for text in versions:
+    def parsed(text: str) -> Version | None:
         try:
-            known.append(Version(text))
+            return Version(text)
         except InvalidVersion:
-            continue
-    if wanted in known:
+            return None
+
+    pinned = re.fullmatch(r"==\s*([\w.+!-]+)", specifier_of(requirement))
+    wanted = parsed(pinned[1]) if pinned else None
+    known = [version for version in map(parsed, versions) if version]
+    if not pinned or wanted is None or wanted in known:
         return None
     same = [version for version in known if version.public == wanted.public]
     series = [version for version in known if version.release[:2] == wanted.release[:2] and not version.is_prerelease]

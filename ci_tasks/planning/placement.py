@@ -70,7 +70,8 @@ def place(waiting: Sequence[WaitingRow], loads: Sequence[HostLoad]) -> Decision:
             else:
                 waits[at] = _why_next(row, host)
         else:
-            waits[at] = _why_passed(roomy[0]) if roomy else f"waiting rows that come before it: {len(waits)}"
+            delayed = roomy[0].next.name if roomy and roomy[0].next else ""
+            waits[at] = f"it would delay {delayed}" if delayed else f"waiting rows that come before it: {len(waits)}"
     return Decision(tuple(starts), waits, _least(work, loads))
 
 
@@ -195,8 +196,3 @@ def _why_next(row: WaitingRow, host: _Host) -> str:
         held = f", with {load.held} held by others" if load.held else ""
         return f"it needs {counted(row.gpus, 'GPU')}, and {load.name} has {host.gpus} free{held}; {turn}"
     return f"{load.name} runs {counted(load.slots, 'row')} at once; {turn}"
-
-
-def _why_passed(host: _Host) -> str:
-    assert host.next is not None
-    return f"it would delay {host.next.name}, which is next on {host.load.name} in {_about(host.next_start)}"

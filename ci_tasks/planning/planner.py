@@ -235,12 +235,13 @@ class _Planning:
         def assignments(env: Mapping[str, str]) -> tuple[str, ...]:
             return tuple(sorted(f"{name}={portable(value)}" for name, value in env.items()))
 
-        def directory(step: PlannedStep) -> str:
-            return portable(step.directory).removeprefix("$GITHUB_WORKSPACE").lstrip("/")
+        def entry(step: PlannedStep) -> InstallStep:
+            directory = portable(step.directory).removeprefix("$GITHUB_WORKSPACE").lstrip("/")
+            return InstallStep(portable(step.text), step.words, directory, assignments(step.env))
 
         return InstallSteps(
             store=location.store,
-            steps=tuple(InstallStep(portable(e.text), e.words, directory(e), assignments(e.env)) for e in steps),
+            steps=tuple(map(entry, steps)),
             env=assignments(self._setup_env(steps)),
             fresh=location.fresh,
         )

@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from ci_tasks.agent.gpus.request import JOB, SLURM, GpuRequest
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -33,8 +34,7 @@ export MASTER_ADDR="${MASTER_ADDR:-$(hostname -I | cut -d' ' -f1)}"
 _PASSED = ("SLURM_JOB_HOSTNAMES", "MASTER_ADDR")
 
 
-@dataclass(frozen=True)
-class NodeLines:
+class NodeLines(NamedTuple):
     """What a row's nodes mean for its batch script: `options` of sbatch, a `prologue` in bash that exports what
     `passed` names, and what differs from CI."""
 
@@ -46,15 +46,12 @@ class NodeLines:
 
 @dataclass(frozen=True)
 class SlurmResources:
-    """What a run wants of the cluster. `alone`: no other job on its node. `options` are those of sbatch for its nodes
-    and GPUs; `prologue` is bash that comes before the runner, and exports what `passed` names. `limit` is the longest
-    that a job may ask for, in minutes; None where there is no limit."""
+    """What a run wants of the cluster. `exclusive_node`: no other job on its node. `limit` is the longest that a job
+    may ask for, in minutes; None where there is no limit."""
 
     minutes: float
     exclusive_node: bool = False
-    options: tuple[str, ...] = ("--nodes=1", "--ntasks=1")
-    prologue: str = ""
-    passed: tuple[str, ...] = ()
+    nodes: NodeLines = NodeLines(("--nodes=1", "--ntasks=1"))
     limit: float | None = None
 
 
@@ -107,7 +104,7 @@ def want(plan: Plan, host: HostSpec, nodes: int = 1) -> SlurmResources:
     # A row that no node has GPUs for is blocked for that, with all that its host lacks; its script can be shown.
     lines = node_lines(nodes, plan.gpus, host if nodes > 1 else replace(host, gpus=None))
     is_alone = locks is not None and locks.exclusive_node
-    return SlurmResources(plan.timeout_minutes, is_alone, lines.options, lines.prologue, lines.passed)
+    return SlurmResources(plan.timeout_minutes, is_alone, lines)
 
 
 def script(host: HostSpec, resources: SlurmResources) -> str:
@@ -119,18 +116,19 @@ def script(host: HostSpec, resources: SlurmResources) -> str:
     options = [
         "--job-name=ci-tasks",
         *(f"--{name}={value}" for name, value in named if value),
-        *resources.options,
+        *resources.nodes.options,
         *(["--exclusive"] if resources.exclusive_node else []),
         *(f"--time={minutes}", "--requeue", "--open-mode=append"),
         *host.sbatch,
     ]
     lines = "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
-    passed = f'export CI_TASKS_PASSED="{" ".join(resources.passed)}"\n' if resources.passed else ""
+    nodes = resources.nodes
+    passed = f'export CI_TASKS_PASSED="{" ".join(nodes.passed)}"\n' if nodes.passed else ""
     return f"""#!/bin/bash
 # What ci-tasks submits to {host.name}; the row itself is run.sh of its run directory.
 # By hand: sbatch batch.sh RUN_DIR
 {lines}
-{passed}{resources.prologue}run_dir=${{1:?the run directory}}
+{passed}{nodes.prologue}run_dir=${{1:?the run directory}}
 # It becomes the runner, so that Slurm's signals reach it and its exit code is the job's.
 exec python3 -I "$run_dir/bin/agent.pyz" batch "$run_dir"
 """

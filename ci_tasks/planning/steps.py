@@ -258,11 +258,8 @@ def _used_inputs(step: Step) -> dict[str, object]:
 def _checked_out_elsewhere(inputs: Mapping[str, str], resolve: Resolver) -> list[str]:
     """The inputs of a checkout that ask for something else than the event's own commit."""
     github = resolve.contexts["github"]
-    own = {
-        "repository": ("", github.get("repository")),
-        "ref": ("", github.get("sha"), github.get("ref")),
-        "path": ("", ".", "./"),
-    }
+    refs = ("", github.get("sha"), github.get("ref"))
+    own = {"repository": ("", github.get("repository")), "ref": refs, "path": ("", ".", "./")}
     return [key for key, values in own.items() if inputs.get(key, "") not in values]
 
 

@@ -15,7 +15,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow import secrets
 from ci_tasks.workflow.expressions import interpolate
-from ci_tasks.workflow.model import Job, Workflow, WorkflowInput
+from ci_tasks.workflow.model import Job, Row, Workflow, WorkflowInput
 from ci_tasks.workflow.syntax import ExpressionError
 from ci_tasks.workflow.values import OpenObject, Unknown, Value, parse_number, to_string
 
@@ -53,22 +53,15 @@ class EventContext:
     given: GivenValues = NOTHING_GIVEN
 
 
-def contexts(
-    event: EventContext,
-    workflow: Workflow,
-    job: Job,
-    trigger: str | None,
-    matrix: Mapping[str, Any],
-    index: int,
-    total: int,
-) -> dict[str, Any]:
-    """GitHub's contexts for one row of `job`, as the expression evaluator takes them."""
+def contexts(event: EventContext, workflow: Workflow, job: Job, row: Row) -> dict[str, Any]:
+    """GitHub's contexts for one row of `job`, as the expression evaluator takes them. Of the row count its trigger, and
+    its entry of the matrix."""
     inputs = _inputs(event, workflow)
     machine: dict[str, Value] = {"os": "Linux", "arch": "X64", "name": "ci-tasks", "temp": "/tmp", "debug": None}
     values: dict[str, Any] = {
-        "github": _github(event, workflow, job.id, trigger, inputs),
+        "github": _github(event, workflow, row, inputs),
         "env": {},
-        "matrix": dict(matrix),
+        "matrix": dict(row.matrix),
         "inputs": inputs,
         "secrets": secrets.SecretsObject(event.secrets, event.empty_secrets, event.read_secret),
         "needs": {name: {"outputs": _outputs(event, workflow, name), "result": "success"} for name in job.needs},
@@ -77,9 +70,9 @@ def contexts(
         "vars": OpenObject("vars", dict(event.given.vars)),
         "job": {"status": "success"},
     }
-    strategy = {"job-index": index, "job-total": total, "fail-fast": _evaluated(job.fail_fast, values)}
+    strategy = {"job-index": row.index, "job-total": row.total, "fail-fast": _evaluated(job.fail_fast, values)}
     limit = _evaluated(job.max_parallel, values)
-    return {**values, "strategy": {**strategy, "max-parallel": total if limit is None else limit}}
+    return {**values, "strategy": {**strategy, "max-parallel": row.total if limit is None else limit}}
 
 
 def _evaluated(raw: Any, values: Mapping[str, Value]) -> Value:
@@ -113,10 +106,8 @@ def _outputs(event: EventContext, workflow: Workflow, job: str) -> dict[str, Val
     return {**{output: Unknown.named_value(f"{name}.{output}") for output in needed.outputs}, **known}
 
 
-def _github(
-    event: EventContext, workflow: Workflow, job: str, trigger: str | None, inputs: Mapping[str, Value]
-) -> dict[str, Value]:
-    payload = _payload(event, workflow, trigger, inputs)
+def _github(event: EventContext, workflow: Workflow, row: Row, inputs: Mapping[str, Value]) -> dict[str, Value]:
+    payload = _payload(event, workflow, row.trigger, inputs)
     number, head, base, actor = (_at(payload, *path.split(".")) for path in _OF_THE_PAYLOAD)
     ref = f"{0 if isinstance(number, Unknown) else to_string(number)}/merge"
     token = secrets.marks(event.secrets).get("GITHUB_TOKEN")
@@ -134,7 +125,7 @@ def _github(
         "repository_owner": event.repository.split("/")[0],
         "workspace": event.workspace,
         "workflow": workflow.name,
-        "job": job,
+        "job": row.job,
         "run_id": "0",
         "run_number": "0",
         "run_attempt": "1",

@@ -231,17 +231,14 @@ def _step(at: _At, number: int, body: Any, steps_line: int) -> Step:
     refused = _unsupported(at.keys(body, _STEP), REFUSED)
     if ("run" in body) == ("uses" in body) and ("run" in body or not refused):
         raise at.error("a step has either `run` or `uses`", body.line)
-    id, uses, run, shell, directory = (
-        _text(body.get(key)) for key in ("id", "uses", "run", "shell", "working-directory")
-    )
     return Step(
         name=name,
         line=body.line,
-        id=id,
-        uses=uses,
-        run=run,
-        shell=shell,
-        working_directory=directory,
+        id=_text(body.get("id")),
+        uses=_text(body.get("uses")),
+        run=_text(body.get("run")),
+        shell=_text(body.get("shell")),
+        working_directory=_text(body.get("working-directory")),
         with_=at.map(body, "with"),
         env=at.map(body, "env"),
         condition=_text(body.get("if")),

@@ -81,7 +81,7 @@ def environment(workflow: Workflow, job: Job, row: Row, event: EventContext) -> 
 
 
 def _without_env(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:
-    return _resolver(workflow, job, contexts(event, workflow, job, row.trigger, row.matrix, row.index, row.total))
+    return _resolver(workflow, job, contexts(event, workflow, job, row))
 
 
 def _resolver(workflow: Workflow, job: Job, values: Mapping[str, Any]) -> Resolver:

@@ -142,13 +142,7 @@ class _Parser:
         return left
 
     def _unary(self) -> Node:
-        negations = 0
-        while self._accept("!"):
-            negations += 1
-        node = self._operand()
-        for _ in range(negations):
-            node = Node("!", None, (node,))
-        return node
+        return Node("!", None, (self._unary(),)) if self._accept("!") else self._operand()
 
     def _operand(self) -> Node:
         token = self._advance()
@@ -157,7 +151,11 @@ class _Parser:
         if token.kind == "word" and token.text in _CONSTANTS:
             return Node("literal", _CONSTANTS[token.text])
         if token.kind == "word":
-            return self._dereferenced(self._call(token) if self._accept("(") else self._context(token))
+            if self._accept("("):
+                return self._dereferenced(self._call(token))
+            if token.text.lower() not in CONTEXTS:
+                self._refuse_name("context", token, CONTEXTS)
+            return self._dereferenced(Node("context", token.text.lower()))
         if token[:2] != ("symbol", "("):
             self._refuse_token(token)
         node = self._binary(0)
@@ -180,11 +178,6 @@ class _Parser:
                 self._expect("]")
             else:
                 return node
-
-    def _context(self, token: _Token) -> Node:
-        if token.text.lower() not in CONTEXTS:
-            self._refuse_name("context", token, CONTEXTS)
-        return Node("context", token.text.lower())
 
     def _call(self, token: _Token) -> Node:
         if token.text.lower() not in _FUNCTIONS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -234,15 +233,3 @@ def gpu_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuHos
 @pytest.fixture
 def until() -> Callable[..., Any]:
     return wait_until
-
-
-@pytest.fixture
-def python_script(tmp_path: Path) -> Callable[[str], str]:
-    """A shell command that runs a Python text."""
-
-    def script(text: str) -> str:
-        path = tmp_path / f"script-{len(list(tmp_path.iterdir()))}.py"
-        path.write_text(text)
-        return f"{shlex.quote(sys.executable)} {shlex.quote(str(path))}"
-
-    return script

@@ -119,26 +119,6 @@ def test_links_and_devices_do_not_pass(run: RunDir, tmp_path: Path) -> None:
     assert (tmp_path / "outside").read_text() == SECRET
 
 
-def test_what_cannot_be_read_stays_behind_and_is_named(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(run, "artifacts/correct-horse", b"x")
-    real = os.open
-
-    def refuse(path: str, *more: int, **named: int) -> int:
-        if str(path).endswith(SECRET):
-            raise PermissionError(13, "Permission denied")
-        return real(path, *more, **named)
-
-    monkeypatch.setattr(os, "open", refuse)
-    got = masked(run)
-    assert list(got) == ["left-out.json"]
-    assert json.loads(got["left-out.json"])["files"][0] == {
-        "place": "host",
-        "path": "***",
-        "bytes": None,
-        "why": "Permission denied",
-    }
-
-
 @pytest.mark.parametrize("name", ["docker.json", "environment.json", "events.jsonl", "agent.log"])
 def test_small_files_are_masked_in_place(run: RunDir, name: str) -> None:
     put(run, name, b'{"event": "step", "name": "correct-horse"}\n')

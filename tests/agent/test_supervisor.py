@@ -186,18 +186,6 @@ def test_a_killed_agent_is_not_alive_and_cancel_ends_its_orphans(run: Run, until
     assert [processes.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
 
 
-def test_two_runs_at_once_do_not_touch_each_other(new_run: Callable[..., Run], until: Until) -> None:
-    """Not even where one's path is the beginning of the other's."""
-    one, other = new_run("1"), new_run("11")
-    for run in (one, other):
-        run.start(TREE)
-        until(lambda run=run: run.has("ready"))
-    one.cancel()
-    assert one.ended().end == run_directory.END_CANCELLED
-    assert other.status().state == run_directory.STATE_RUNNING
-    assert [processes.start_time(other.pid(name)) is None for name in PROCESSES] == [False] * 3
-
-
 def test_a_job_finishes_although_its_log_cannot_be_written(run: Run) -> None:
     """A full disk ends no job in the middle of a write, and is not taken for the test's own failure."""
     os.symlink("/dev/full", run.paths.log)
@@ -208,16 +196,6 @@ def test_a_job_finishes_although_its_log_cannot_be_written(run: Run) -> None:
     assert status.log_error == "the log could not be written: No space left on device"
     record = judge_run(run.paths)
     assert (record.status, record.reason) == ("blocked", status.log_error)
-
-
-def test_without_bash_the_run_ends_as_an_error(run: Run, tmp_path: Path) -> None:
-    status = run.start("exit 0", PATH=str(tmp_path)).ended()
-    assert (status.end, status.exit_code) == (run_directory.END_ERROR, None)
-    assert "bash" in sure(status.error)
-    assert "Traceback" in Path(run.paths.agent_log).read_text()
-    record = judge_run(run.paths)
-    assert record.status == "blocked"
-    assert "bash" in record.reason
 
 
 BUG = """\
@@ -242,18 +220,6 @@ def test_a_bug_while_the_job_runs_ends_the_run_and_its_processes(run: Run) -> No
     status = run.status()
     assert (status.state, status.end, status.error) == ("ended", run_directory.END_ERROR, "RuntimeError('a bug')")
     assert "a bug" in Path(run.paths.agent_log).read_text()
-
-
-HOSTILE = ["with space", 'it\'s a "run"', "new\nline", "$(touch x) `y` ${z}", "-n", "ünïcödé"]
-
-
-@pytest.mark.parametrize("name", HOSTILE, ids=[repr(name) for name in HOSTILE])
-def test_a_run_directory_may_have_any_name(new_run: Callable[..., Run], name: str) -> None:
-    run = new_run(name)
-    status = run.start('pwd -P; setsid sleep 300 > /dev/null 2>&1 & printf %s "$CI_TASKS_RUN_DIR"').ended()
-    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 0)
-    assert os.fsencode(run.path) in run.log()
-    assert not run.alive()
 
 
 # -- what a run waits for --------------------------------------------------------------------------------------------
@@ -297,24 +263,6 @@ def test_gpus_that_the_jobs_own_script_takes_are_on_record(run: Run, gpu_host: G
     assert run.events("waiting")
 
 
-def test_gpus_that_the_agent_takes_are_the_jobs_until_its_end(run: Run, gpu_host: GpuHost, until: Until) -> None:
-    holder = gpu_host.hold(0, 1, 2, 3, 4, 5, 7)
-    _gpus(run, gpu_host, 2, "agent")
-    run.start(f"echo $CUDA_VISIBLE_DEVICES $CI_TASKS_GPU_IDS; {UNTIL_GO}", **_environ(gpu_host))
-    assert _waits(run, until).waiting[0].startswith(f"GPUs 0-5, 7 held by pid {holder.pid} ")
-    assert not run.log()
-    gpu_host.end(holder)
-    until(lambda: run.log())
-    assert (run.log(), run.status().gpu_ids, run.status().phase) == (b"0,1 0,1\n", (0, 1), "running")
-    assert gpu_host.free() == [2, 3, 4, 5, 6, 7]
-    (run.path / "go").touch()
-    status = run.ended()
-    assert status.queue_seconds > 0
-    assert status.gpu_uuids == (), "simulated ones have none"
-    assert status.sequence > 2
-    assert gpu_host.free() == [0, 1, 2, 3, 4, 5, 6, 7]
-
-
 def test_gpus_stay_locked_while_the_job_of_a_killed_agent_lives(run: Run, gpu_host: GpuHost, until: Until) -> None:
     run.plan["exclusive"] = ["ray"]
     _gpus(run, gpu_host, 2, "agent", simulated=None)
@@ -330,30 +278,15 @@ def test_gpus_stay_locked_while_the_job_of_a_killed_agent_lives(run: Run, gpu_ho
     assert lock_files.is_free(str(gpu_host.path / "ci-tasks-ray.lock"))
 
 
-BLOCKED_BY = {
-    "too few": ("", "this host has 4 GPUs, the job needs 8"),
-    "no driver": (
-        "#!/bin/sh\necho NVIDIA-SMI has failed; exit 9",
-        "nvidia-smi shows no GPUs: NVIDIA-SMI has failed",
-    ),
-}
-
-
 @pytest.mark.parametrize("by", ["job", "agent"])
-@pytest.mark.parametrize(("smi", "reason"), BLOCKED_BY.values(), ids=BLOCKED_BY)
-def test_a_host_that_can_never_run_the_job_does_not_begin_it(
-    run: Run, gpu_host: GpuHost, smi: str, reason: str, by: str
-) -> None:
+def test_a_host_that_can_never_run_the_job_does_not_begin_it(run: Run, gpu_host: GpuHost, by: str) -> None:
     gpu_host.smi(4, 4, 4, 4)
-    if smi:
-        gpu_host.smi_says(smi)
     _gpus(run, gpu_host, 8, by, simulated=None)
     status = run.start('touch "$CI_TASKS_RUN_DIR/begun"', **_environ(gpu_host)).ended()
     assert not run.has("begun")
     assert (status.end, status.exit_code) == (run_directory.END_EXIT, 125)
-    assert run.log() == f"ci-tasks: blocked: {reason}\n".encode()
     record = judge_run(run.paths)
-    assert (record.status, record.reason) == ("blocked", reason)
+    assert (record.status, record.reason) == ("blocked", "this host has 4 GPUs, the job needs 8")
 
 
 def _waits_for_gpus(run: Run, gpu_host: GpuHost) -> str:
@@ -413,19 +346,3 @@ def test_a_job_that_waits_for_gpus_has_not_stalled(run: Run, gpu_host: GpuHost, 
     assert not run.events("stalled")
     gpu_host.end(holder)
     until(lambda: run.events("stalled"))
-
-
-def test_runs_that_exclude_each_other_go_one_after_the_other(
-    new_run: Callable[..., Run], gpu_host: GpuHost, until: Until
-) -> None:
-    one, other = new_run("one"), new_run("other")
-    for run in (one, other):
-        run.plan.update(id=f"batch.{run.path.name}", exclusive=["ray"])
-        run.start(f'touch "$CI_TASKS_RUN_DIR/ready"; {UNTIL_GO}', **_environ(gpu_host))
-    until(lambda: one.has("ready"))
-    assert _waits(other, until).waiting[0].startswith("ray held by run batch.one of ")
-    assert not other.has("ready")
-    (one.path / "go").touch()
-    until(lambda: other.has("ready"))
-    assert one.ended().exit_code == 0
-    assert other.status().phase == "running"

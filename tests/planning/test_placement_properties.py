@@ -115,13 +115,6 @@ def can_run(task: WaitingRow, machine: HostLoad) -> bool:
     return machine.up and machine.slots > 0 and machine.gpus >= task.gpus and allowed
 
 
-@COUNTS
-@given(TASKS, MACHINES)
-def test_what_is_left_is_never_less_than_the_longest_row(waiting: list[WaitingRow], machines: list[HostLoad]) -> None:
-    least = [[machine.seconds(task) for machine in machines if can_run(task, machine)] for task in waiting]
-    assert place(waiting, machines).left >= max((min(seconds) for seconds in least if seconds), default=0.0)
-
-
 @settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(1, 7), st.floats(300, 5000)), min_size=2, max_size=5),

@@ -196,12 +196,6 @@ def test_githubs_default_timeout_is_named_where_the_hosts_counts(
     )
 
 
-def test_a_pull_requests_number_that_the_job_reads_is_named() -> None:
-    reads = "    env: {NAME: '${{ github.event.pull_request.number || github.sha }}'}\n"
-    assert "pull request" in whats(plan(workflow(reads + STEPS)))
-    assert "pull request" not in whats(plan(workflow(STEPS)))
-
-
 def test_another_python_than_cis_is_named() -> None:
     planned = plan(workflow(MATRIX + PYTHON), place=replace(PLACE, python=("/usr/bin/python3", "3.12.1")))
     python_deviation = deviation(planned, "Python")

@@ -212,10 +212,6 @@ def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, r
     assert (error.job, error.line) == ("j", 8 + part.partition(reads)[0].count("\n"))
 
 
-def test_a_step_that_does_not_exist_has_no_outputs_as_on_github() -> None:
-    assert plan("- run: echo [${{ steps.none.outputs.a }}]\n").steps[0].text == "echo []"
-
-
 def test_a_variable_that_an_earlier_step_leaves_is_refused_in_an_expression() -> None:
     error = refused("- run: echo MODE=fast >> $GITHUB_ENV\n- name: Use\n  run: echo ${{ env.MODE }}\n")
     assert "writes to GITHUB_ENV" in error.message and error.text == "env.MODE"
@@ -300,13 +296,6 @@ def test_a_step_is_replaced_or_skipped_or_has_other_inputs_and_that_is_named(
     assert planned.deviations == (Deviation(f"step {override.step!r}", ci, here, "override in hosts.yaml"),)
 
 
-def test_an_override_may_name_the_label() -> None:
-    text = "on: push\njobs:\n  e2e-test-ppo:\n    runs-on: x\n    steps: [{name: A, run: x}, {run: y}]\n"
-    job = read(text, "ci.yml").jobs["e2e-test-ppo"]
-    planned = plan_steps(job, Resolver("ci.yml", job.id, 3, CONTEXTS), (Override("ppo", "A", skip=True),))
-    assert len(planned.steps) == 1
-
-
 _PIP = """
 - name: Install
   run: |
@@ -334,12 +323,6 @@ def test_the_index_of_a_step_is_replaced_and_named() -> None:
     )
     assert planned.deviations[1].ci == "pip's own index", "of the command that names none"
     assert planned.steps[0].env["PIP_INDEX_URL"] == "https://mirror.example/simple"
-
-
-def test_a_step_that_names_no_index_gets_it_as_a_variable() -> None:
-    planned = plan("- {name: A, run: pip install x}\n", overrides=(Override("j", "A", pip_index="https://m/simple"),))
-    assert planned.steps[0].env["PIP_INDEX_URL"] == "https://m/simple"
-    assert planned.deviations[0].here == "https://m/simple"
 
 
 def test_a_part_of_a_step_is_replaced_each_named_by_itself() -> None:

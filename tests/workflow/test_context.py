@@ -11,7 +11,7 @@ from ci_tasks.given_values import GivenValues
 from ci_tasks.workflow import secrets
 from ci_tasks.workflow.context import EventContext, contexts
 from ci_tasks.workflow.expressions import evaluate
-from ci_tasks.workflow.model import Job, Workflow, WorkflowInput
+from ci_tasks.workflow.model import Job, Row, Workflow, WorkflowInput
 from ci_tasks.workflow.values import Unknown
 
 EVENT = EventContext(
@@ -21,6 +21,13 @@ EVENT = EventContext(
 JOB = Job("ckpt", 1, needs=("detect", "lint", "called"))
 LINT = Job("lint", 5, outputs={"x": "${{ steps.a.outputs.b }}"})
 JOBS = {"ckpt": JOB, "lint": LINT, "called": Job("called", 9, uses="x")}
+
+
+def row(trigger: str | None, matrix: dict[str, Any], index: int, total: int) -> Row:
+    blank = Row("ckpt", "ckpt", trigger, "ckpt", None, "", None, None, {}, "", None)
+    return replace(blank, matrix=matrix, index=index, total=total)
+
+
 WORKFLOW = Workflow("w.yml", "PR", JOBS, inputs={"image": WorkflowInput("string", "x:1"), "tag": WorkflowInput()})
 
 
@@ -66,7 +73,7 @@ WORKFLOW = Workflow("w.yml", "PR", JOBS, inputs={"image": WorkflowInput("string"
     ],
 )
 def test_a_row_sees_githubs_contexts(expression: str, value: Any) -> None:
-    values = contexts(EVENT, WORKFLOW, JOB, "run-ci-ckpt", {"info": {"num_gpus": 8}}, 1, 3)
+    values = contexts(EVENT, WORKFLOW, JOB, row("run-ci-ckpt", {"info": {"num_gpus": 8}}, 1, 3))
     assert evaluate(expression, values) == value
 
 
@@ -91,13 +98,13 @@ def test_a_row_sees_githubs_contexts(expression: str, value: Any) -> None:
     ],
 )
 def test_what_only_github_knows_is_unknown_by_its_name(expression: str, name: str) -> None:
-    value = evaluate(expression, contexts(EVENT, WORKFLOW, JOB, "run-ci-ckpt", {}, 0, 1))
+    value = evaluate(expression, contexts(EVENT, WORKFLOW, JOB, row("run-ci-ckpt", {}, 0, 1)))
     assert isinstance(value, Unknown) and value.names == (name,)
 
 
 def test_a_given_payload_is_put_over_the_one_of_a_labelled_pull_request() -> None:
     payload = {"pull_request": {"number": 3, "head": {"ref": "fix"}, "user": {"login": "u"}}, "sender": {"login": "s"}}
-    values = contexts(EventContext(given=GivenValues(event=payload)), WORKFLOW, JOB, "run-ci", {}, 0, 1)
+    values = contexts(EventContext(given=GivenValues(event=payload)), WORKFLOW, JOB, row("run-ci", {}, 0, 1))
     names = ("github.event.number", "github.ref", "github.head_ref", "github.actor", "github.event.pull_request.state")
     assert [evaluate(name, values) for name in names] == [3, "refs/pull/3/merge", "fix", "s", "open"]
     assert evaluate("github.event.pull_request.user.login", values) == "u"
@@ -114,5 +121,5 @@ def test_a_given_payload_is_put_over_the_one_of_a_labelled_pull_request() -> Non
 )
 def test_the_strategy_is_the_jobs_own(fail_fast: object, max_parallel: object, seen: list[object]) -> None:
     job = replace(JOB, fail_fast=fail_fast, max_parallel=max_parallel)
-    values = contexts(EVENT, WORKFLOW, job, None, {}, 1, 3)
+    values = contexts(EVENT, WORKFLOW, job, row(None, {}, 1, 3))
     assert [evaluate(f"strategy.{name}", values) for name in ("fail-fast", "max-parallel")] == seen

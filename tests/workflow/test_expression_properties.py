@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ci_tasks.workflow.expressions import condition, evaluate, interpolate, references
 from ci_tasks.workflow.syntax import ExpressionError, parse
-from ci_tasks.workflow.values import Value, truth
+from ci_tasks.workflow.values import Value
 
 # Text near the grammar finds more than text at large.
 WORDS = (
@@ -35,18 +35,6 @@ SHORT = st.none() | st.booleans() | st.integers(-(10**14), 10**14) | st.text()
 VALUES: st.SearchStrategy[Value] = st.recursive(SHORT, nest, max_leaves=12)
 
 
-def refusal(text: str) -> ExpressionError | None:
-    try:
-        parse(text)
-    except ExpressionError as error:
-        return error
-    return None
-
-
-def quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 @given(TEXT, st.dictionaries(st.sampled_from(["github", "env"]), VALUES))
 def test_evaluation_raises_nothing_but_expression_error(text: str, contexts: dict[str, Value]) -> None:
     for function in (evaluate, interpolate, condition):
@@ -54,13 +42,6 @@ def test_evaluation_raises_nothing_but_expression_error(text: str, contexts: dic
             function(text, contexts)
     with contextlib.suppress(ExpressionError):
         references(text)
-
-
-@given(TEXT)
-def test_an_error_points_into_its_text(text: str) -> None:
-    error = refusal(text)
-    assert error is None or 0 <= error.position <= len(text)
-    assert error is None or error.message in str(error)
 
 
 def _shape(text: str) -> str:
@@ -79,12 +60,6 @@ def test_blanks_and_parentheses_around_an_expression_change_nothing(text: str) -
     assert _shape(f" \n{text}\t ") == _shape(f"({text})") == shape
 
 
-@given(st.text())
-def test_a_quoted_string_is_its_text(text: str) -> None:
-    assert evaluate(quoted(text), {}) == text
-    assert interpolate(f"${{{{ {quoted(text)} }}}}", {}) == text
-
-
 @given(st.text().filter(lambda text: "${{" not in text), st.text())
 def test_text_around_an_expression_is_kept(before: str, value: str) -> None:
     assert interpolate(f"{before}${{{{ env.X }}}}", {"env": {"X": value}}) == before + value
@@ -93,13 +68,6 @@ def test_text_around_an_expression_is_kept(before: str, value: str) -> None:
 @given(VALUES)
 def test_json_round_trips(value: Value) -> None:
     assert evaluate("fromJSON(toJSON(env))", {"env": value}) == value
-
-
-@given(st.lists(st.text(), min_size=1))
-def test_format_puts_each_argument_in_its_place(arguments: list[str]) -> None:
-    items = "".join(f"{{{position}}}" for position in range(len(arguments)))
-    call = f"format({quoted(items)}, {', '.join(map(quoted, arguments))})"
-    assert evaluate(call, {}) == "".join(arguments)
 
 
 @given(PRIMITIVES, PRIMITIVES)
@@ -112,18 +80,3 @@ def test_comparisons_agree_with_each_other(left: Value, right: Value) -> None:
     assert holds(">=") is (holds("==") or holds(">"))
     assert not (holds("<") and holds(">"))
     assert holds("==") is evaluate("env.r == env.l", {"env": {"l": left, "r": right}})
-
-
-@given(PRIMITIVES, PRIMITIVES)
-def test_and_or_pick_by_truth(left: Value, right: Value) -> None:
-    contexts: dict[str, Value] = {"env": {"l": left, "r": right}}
-    assert evaluate("env.l && env.r", contexts) == (right if truth(left) else left)
-    assert evaluate("env.l || env.r", contexts) == (left if truth(left) else right)
-    assert evaluate("!env.l", contexts) is not truth(left)
-
-
-@given(TEXT)
-def test_walk_starts_at_the_root(text: str) -> None:
-    with contextlib.suppress(ExpressionError):
-        tree = parse(text)
-        assert next(tree.walk()) is tree

@@ -185,20 +185,6 @@ def test_to_json_refuses_what_is_nested_too_deeply() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "values"),
-    [
-        # In the order success, failure, cancelled, always.
-        ("success", [True, False, False, True]),
-        ("failure", [False, True, False, True]),
-        ("cancelled", [False, False, True, True]),
-    ],
-)
-def test_status_functions_return_the_jobs_status(status: str, values: list[bool]) -> None:
-    calls = ["success()", "failure()", "Cancelled()", "ALWAYS()"]
-    assert [evaluate(call, {}, status) for call in calls] == values
-
-
-@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("case(true, 'a', 'b')", "a"),
@@ -211,11 +197,6 @@ def test_status_functions_return_the_jobs_status(status: str, values: list[bool]
 )
 def test_case_returns_the_value_of_the_first_true_condition(text: str, value: str) -> None:
     assert evaluate(text, {}) == value
-
-
-def test_case_refuses_a_condition_that_is_no_boolean() -> None:
-    with pytest.raises(ExpressionError, match="must be a boolean, not string"):
-        evaluate("case('x', 1, 2)", {})
 
 
 def test_hash_files_says_that_it_needs_the_checkout() -> None:

@@ -41,21 +41,6 @@ def test_a_label_says_how_many_gpus_its_machine_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "count"),
-    [
-        (["self-hosted", "linux", "4-gpu"], 4),
-        (["L20x8", "8-gpu"], 8),
-        # They contradict each other.
-        (["L20x8", "4-gpu"], None),
-        (["self-hosted", "x64"], None),
-        ([], None),
-    ],
-)
-def test_labels_count_where_they_agree(labels: list[str], count: int | None) -> None:
-    assert gpus.in_labels(labels) == count
-
-
-@pytest.mark.parametrize(
     ("label", "is_cpu"),
     [
         ("linux-amd64-cpu16", True),

@@ -74,12 +74,6 @@ def test_a_matrix_has_githubs_combinations(matrix: str, combinations: str) -> No
     assert expand(yaml.safe_load(matrix)) == yaml.safe_load(combinations)
 
 
-def test_expanding_leaves_the_matrix_as_it_was() -> None:
-    matrix = {"a": [1], "include": [{"b": 2}, {"b": 3}]}
-    assert expand(matrix) == [{"a": 1, "b": 3}]
-    assert matrix == {"a": [1], "include": [{"b": 2}, {"b": 3}]}
-
-
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [

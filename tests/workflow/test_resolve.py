@@ -49,14 +49,6 @@ def test_what_is_no_number_is_an_error(raw: Any) -> None:
     assert f"timeout-minutes: {raw}" in str(caught.value)
 
 
-def test_a_condition_follows_the_status_of_the_job() -> None:
-    failed = "failure"
-    assert RESOLVER.condition("matrix.n == 8")
-    assert not RESOLVER.condition("matrix.n == 8", failed)
-    assert RESOLVER.condition("failure()", failed)
-    assert RESOLVER.condition(None)
-
-
 # The text of a file, its key `k`, and where the refused part stands: line and text.
 PLACES = [
     ("one line", "k: ${{ bogus() }}\n", 1, "${{ bogus() }}", "unknown function 'bogus'"),

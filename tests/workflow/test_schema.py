@@ -82,8 +82,3 @@ def test_an_unknown_key_is_named(text: str, message: str) -> None:
     with pytest.raises(WorkflowError) as caught:
         read(f"{text}jobs: {{a: {{runs-on: x, steps: [{{run: x}}]}}}}\n", "w.yml")
     assert message in caught.value.message
-
-
-def test_an_unknown_key_of_runs_on_names_the_job() -> None:
-    with pytest.raises(WorkflowError, match=r"w\.yml:4: job a: runs-on has no key 'label'; did you mean 'labels'"):
-        read("on: push\njobs:\n  a:\n    runs-on: {label: x}\n    steps: [{run: x}]\n", "w.yml")

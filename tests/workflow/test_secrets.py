@@ -33,7 +33,3 @@ def test_text_with_marks_can_be_listed_shown_and_split(
     assert secrets.names(text) == names
     assert secrets.shown(text) == shown
     assert secrets.split(text) == split
-
-
-def test_the_secrets_context_has_a_mark_for_each_name_that_is_set() -> None:
-    assert secrets.marks(["HF_TOKEN"]) == {"HF_TOKEN": A}

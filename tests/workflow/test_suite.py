@@ -27,7 +27,3 @@ from ci_tasks.workflow.suite import GENERIC
 )
 def test_an_entry_says_how_many_gpus_it_wants_and_no_test_is_guessed(entry: dict[str, Any], gpus: int | None) -> None:
     assert GENERIC.describe(entry) == (None, "", gpus)
-
-
-def test_no_label_runs_changed_tests_unless_the_suite_says_so() -> None:
-    assert not GENERIC.is_changed("changed")

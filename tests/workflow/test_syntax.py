@@ -71,13 +71,6 @@ def test_a_literal_has_its_value(text: str, value: object) -> None:
     assert type(node.value) is type(value)
 
 
-def test_nan_is_a_literal() -> None:
-    node = parse("NaN")
-    assert node.kind == "literal"
-    assert isinstance(node.value, float)
-    assert math.isnan(node.value)
-
-
 @pytest.mark.parametrize(
     ("text", "tree"),
     [
@@ -225,12 +218,3 @@ def test_depth_within_the_limit_parses(text: str) -> None:
 def test_depth_beyond_the_limit_is_an_expression_error(text: str) -> None:
     with pytest.raises(ExpressionError, match="nested more than 50 deep"):
         parse(text)
-
-
-def test_walk_goes_depth_first_in_the_order_of_the_text() -> None:
-    index = Index(Property(A, "x"), Literal(0))
-    call = Call("join", (index, Wildcard(B)))
-    tree = Binary("&&", Unary("!", call), C)
-    assert parse("!join(github.x[0], env.*) && job") == tree
-    nodes = [tree, Unary("!", call), call, index, Property(A, "x"), A, Literal(0), Wildcard(B), B, C]
-    assert list(tree.walk()) == nodes

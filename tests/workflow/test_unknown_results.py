@@ -108,10 +108,6 @@ def test_an_if_is_undecided_only_where_it_depends_on_it(text: str, holds: bool |
     assert (None if isinstance(decided, Unknown) else decided) is holds
 
 
-def test_an_if_that_does_not_run_after_a_failure_depends_on_nothing() -> None:
-    assert condition("vars.X", CONTEXTS, "failure") is False
-
-
 def test_a_text_shows_what_is_unknown_in_it_by_name() -> None:
     value = interpolate("rm -rf ${{ vars.DIR }}/${{ matrix.name }}/${{ vars.A == vars.B }}", CONTEXTS)
     assert isinstance(value, Unknown)

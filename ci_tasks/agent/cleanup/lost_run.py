@@ -6,7 +6,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Iterable, Tuple
+from typing import Iterable
 
 from .. import liveness, proc, run_directory
 from ..records import Status
@@ -18,26 +18,12 @@ _NOT_SEEN = "one that cleared its environment and left the job's process group i
 def conclude(run: run_directory.RunDir) -> Status:
     """The status of a run of this host. If its agent died without an end, status.json says so from now on. Raises
     OSError."""
-    status, problem = _read(run)
-    if liveness.is_alive(run, status) or (status.has_ended and not problem):
-        return status
-    status, problem = _read(run)  # it may have ended between the two
-    if (status.has_ended or not status.exists) and not problem:
-        return status
-    restarted = status.boot_id not in (None, proc.boot_id())
-    seen = status.heartbeat_at
-    last = time.strftime(" (last heartbeat %Y-%m-%d %H:%M:%S UTC)", time.gmtime(seen)) if seen else ""
-    lost = replace(
-        status,
-        state=run_directory.STATE_ENDED,
-        phase="ended",
-        waiting=(),
-        ended_at=seen,
-        error="%s before the job ended%s%s" % ("the host restarted" if restarted else "the agent died", last, problem),
-        left=(_MAY_BE_LEFT,),
-        gone=True,
-    )
-    return _write(run, lost)
+    status = _read(run)
+    if not liveness.is_alive(run, status):
+        status = _read(run)  # it may have ended meanwhile
+        if not status.has_ended and os.path.lexists(run.status):
+            return _write(run, _lost(status))
+    return status
 
 
 def record_cleanup(run: run_directory.RunDir, ended: int, left: Iterable[str]) -> None:
@@ -48,17 +34,31 @@ def record_cleanup(run: run_directory.RunDir, ended: int, left: Iterable[str]) -
         _write(run, replace(status, error="; ".join([status.error or "", found, _NOT_SEEN]), left=tuple(left)))
 
 
-def _read(run: run_directory.RunDir) -> Tuple[Status, str]:
+def _read(run: run_directory.RunDir) -> Status:
     try:
-        return run_directory.read_status(run), ""
-    except ValueError as error:
-        return Status(), "; its status could not be read: %s" % error
+        return run_directory.read_status(run)
+    except ValueError:  # a job has written something else; a disk may answer the next time
+        return Status()
+
+
+def _lost(status: Status) -> Status:
+    restarted = status.boot_id not in (None, proc.boot_id())
+    seen = status.heartbeat_at
+    last = time.strftime(" (last heartbeat %Y-%m-%d %H:%M:%S UTC)", time.gmtime(seen)) if seen else ""
+    return replace(
+        status,
+        state=run_directory.STATE_ENDED,
+        phase="ended",
+        waiting=(),
+        ended_at=seen,
+        error="%s before the job ended%s" % ("the host restarted" if restarted else "the agent died", last),
+        left=(_MAY_BE_LEFT,),
+        gone=True,
+    )
 
 
 def _write(run: run_directory.RunDir, status: Status) -> Status:
     status = replace(status, sequence=status.sequence + 1)
     with suppress(OSError):  # a full disk, a directory of another user
-        if os.path.isdir(run.status):
-            os.rename(run.status, run.status + ".changed")
         run_directory.write_record(run.status, status)
     return status

@@ -279,14 +279,16 @@ class RunResources:
     def _reserve(self, usable: Iterable[int]) -> bool:
         """Lock the `usable` GPUs that are free, the lowest first. Returns whether there are enough now."""
         for gpu in sorted(set(usable) - set(self.held)):
-            descriptor = lock_files.try_lock(self._request.paths[gpu]) if not self._is_complete else None
-            if descriptor is not None:
-                self.held[gpu], self._gained_at = descriptor, time.monotonic()
-        if self.held and not self._is_complete and time.monotonic() >= self._gained_at + self._timings.stalled:
-            self._release(set(self.held))
+            if len(self.held) < self._request.count:
+                descriptor = lock_files.try_lock(self._request.paths[gpu])
+                if descriptor is not None:
+                    self.held[gpu], self._gained_at = descriptor, time.monotonic()
+        is_complete = len(self.held) == self._request.count
+        if self.held and not is_complete and time.monotonic() >= self._gained_at + self._timings.stalled:
+            self._release(list(self.held))
             self._end_turn()
             self._pause_until = time.monotonic() + self._timings.sleep
-        return self._is_complete
+        return is_complete
 
     def _hand_over(self, now: float) -> None:
         """Release the reserved GPUs when the job's script tries next, as far as that can be arranged.
@@ -308,10 +310,6 @@ class RunResources:
         for pid in self._stopped or ():
             _signal(pid, signal.SIGCONT)
         self._stopped = None
-
-    @property
-    def _is_complete(self) -> bool:
-        return len(self.held) == self._request.count
 
     def _release(self, gpus: Iterable[int]) -> None:
         for gpu in gpus:

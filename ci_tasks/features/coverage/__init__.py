@@ -4,7 +4,7 @@ from ci_tasks.registry import Command, Feature
 
 FEATURE = Feature(
     name="coverage",
-    needs=("suites",),
+    needs=("recorder", "suites"),
     commands=(
         Command(
             "coverage",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.coverage.training import TrainingLaunch
-from ci_tasks.recorder.records import NONE, AssertionSite, Recording
+from ci_tasks.features.recorder.records import NONE, AssertionSite, Recording
 
 ASSERTS, IN_RUN, SMOKE, UNIT, NOTHING = "asserts", "checks in the run", "smoke", "unit tests", "runs nothing"
 

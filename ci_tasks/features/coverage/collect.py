@@ -9,8 +9,8 @@ from pathlib import Path
 from ci_tasks.checkout.repository import find_commit, open_repository, resolve_rev
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels
+from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
-from ci_tasks.recorder.record import open_recorder
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.listing import list_jobs

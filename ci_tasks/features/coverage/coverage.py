@@ -11,7 +11,7 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.coverage.architecture import Read
 from ci_tasks.features.coverage.facts import E2E, RowFacts, facts
-from ci_tasks.recorder.records import Recording, shell_split
+from ci_tasks.features.recorder.records import Recording, shell_split
 from ci_tasks.workflow.model import Row
 
 AT_ONCE = 4  # tests that are recorded side by side

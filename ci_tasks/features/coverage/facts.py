@@ -10,7 +10,7 @@ from ci_tasks.features.coverage.architecture import ModelArchitecture, Read, arc
 from ci_tasks.features.coverage.checks import CheckSummary, checked
 from ci_tasks.features.coverage.features import disaggregated_prefill, features
 from ci_tasks.features.coverage.training import TrainingLaunch, trainings, written
-from ci_tasks.recorder.records import NONE, UNKNOWN, Recording
+from ci_tasks.features.recorder.records import NONE, UNKNOWN, Recording
 
 E2E, UNIT, VACUOUS, UNREAD = "e2e", "unit", "vacuous", "unread"
 COLOCATED, DISAGGREGATED, EXTERNAL = "colocated", "disaggregated", "external engines"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ci_tasks.features.coverage.coverage import BackendCoverage, CheckoutCoverage, CoveredTest, LabelCoverage, summary
 from ci_tasks.features.coverage.describe import main_coverage
 from ci_tasks.features.coverage.diff import CoverageDiff
-from ci_tasks.recorder.records import RECORDED
+from ci_tasks.features.recorder.records import RECORDED
 
 
 def coverage_report(coverage: CheckoutCoverage) -> str:

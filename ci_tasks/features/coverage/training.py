@@ -8,8 +8,8 @@ from dataclasses import field
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.features.recorder.records import LaunchCall, Recording, Value, shell_split
 from ci_tasks.features.suites.slime_helpers import commands_of
-from ci_tasks.recorder.records import LaunchCall, Recording, Value, shell_split
 
 _SCRIPT = re.compile(r"(?:^|/)train(?:_\w+)?\.py$")
 _MODULE = re.compile(r"^[\w.]+\.train(?:_\w+)?$")

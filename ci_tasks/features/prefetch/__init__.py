@@ -4,7 +4,7 @@ from ci_tasks.registry import Command, Feature
 
 FEATURE = Feature(
     name="prefetch",
-    needs=("suites",),
+    needs=("recorder", "suites"),
     commands=(
         Command(
             "prefetch",

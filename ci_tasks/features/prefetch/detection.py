@@ -17,9 +17,17 @@ from ci_tasks.features.prefetch.repositories import (
     HubRequirements,
     SourceLocation,
 )
+from ci_tasks.features.recorder.records import (
+    ROOT,
+    UNKNOWN,
+    Frame,
+    LaunchCall,
+    Recording,
+    Value,
+    commands_in,
+    shell_split,
+)
 from ci_tasks.features.suites.slime_helpers import CONVERTED, DATASETS, HELPERS, MODELS, commands_of
-from ci_tasks.recorder.records import UNKNOWN, Frame, LaunchCall, Recording, Value, commands_in, shell_split
-from ci_tasks.recorder.sandbox import ROOT
 
 # Flags of a training whose value is a path, or an id that transformers would download.
 _PATHS = ("--hf-checkpoint", "--prompt-data", "--eval-prompt-data")

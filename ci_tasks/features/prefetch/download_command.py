@@ -9,7 +9,7 @@ from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.prefetch.repositories import CACHE, FILES, KINDS, MAIN, MODEL, HubRepository
-from ci_tasks.recorder.records import UNKNOWN
+from ci_tasks.features.recorder.records import UNKNOWN
 
 _PROGRAMS = frozenset({"hf", "huggingface-cli"})
 # The command line as a module: `python -m huggingface_hub.cli.hf download …`

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ci_tasks.features.prefetch.download_command import UnresolvedArgument, cache_directory, is_id
 from ci_tasks.features.prefetch.repositories import CACHE, DATASET, FILES, KINDS, MAIN, MODEL, HubRepository
-from ci_tasks.recorder.records import UNKNOWN, LaunchCall, Value
+from ci_tasks.features.recorder.records import UNKNOWN, LaunchCall, Value
 
 # Function → the names of its first parameters.
 _HUB = {"snapshot_download": ("repo_id",), "hf_hub_download": ("repo_id", "filename")}

@@ -36,13 +36,13 @@ from ci_tasks.features.prefetch.requirements import (
     container_and_environment,
     label_requirements,
 )
+from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.hosts.executor import Executor, OpenExecutor
 from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, Say
 from ci_tasks.hosts.queries import parse_json_object
 from ci_tasks.planning.container_rules import container_rules
 from ci_tasks.planning.host_paths import is_inside
-from ci_tasks.recorder.record import open_recorder
 from ci_tasks.records import Plan
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch

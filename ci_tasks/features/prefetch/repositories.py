@@ -6,7 +6,7 @@ from dataclasses import field
 from fnmatch import fnmatchcase
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.recorder.records import READ, RECORDED
+from ci_tasks.features.recorder.records import READ, RECORDED
 
 MODEL, DATASET = "model", "dataset"
 KINDS = (MODEL, DATASET)

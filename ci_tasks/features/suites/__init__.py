@@ -2,4 +2,4 @@
 
 from ci_tasks.registry import Feature
 
-FEATURE = Feature("suites", suite="ci_tasks.features.suites.slime:SUITE")
+FEATURE = Feature("suites", needs=("recorder",), suite="ci_tasks.features.suites.slime:SUITE")

@@ -123,10 +123,8 @@ CGROUPS: dict[str, tuple[str, str]] = {
     "the run's container": (f"0::/system.slice/docker-{CONTAINER}.scope", "run"),
     "of an older docker": (f"12:memory:/docker/{CONTAINER}\n0::/", "run"),
     "another container": (f"0::/system.slice/docker-{OTHER}.scope", "unknown"),
-    "a login": ("0::/user.slice/user-1000.slice/session-3.scope", "other"),
     "a user's service": ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service", "other"),
     "the daemon itself": ("0::/system.slice/containerd.service", "unknown"),
-    "no cgroups": ("0::/", "unknown"),
     "not to be read": ("", "unknown"),
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from ci_tasks.features.suites.slime_helpers import HELPERS
+from tests.features.recorder.recording import record as record
 
 
 @pytest.fixture

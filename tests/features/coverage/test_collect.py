@@ -12,7 +12,7 @@ import pytest
 from ci_tasks.features.coverage.collect import checkout_coverage
 from ci_tasks.features.coverage.describe import main_coverage
 from ci_tasks.features.coverage.diff import difference
-from ci_tasks.recorder.records import READ
+from ci_tasks.features.recorder.records import READ
 from ci_tasks.run.checkout_source import open_source
 from tests.parts.commands import run_command
 

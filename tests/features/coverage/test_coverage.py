@@ -8,9 +8,9 @@ from dataclasses import replace
 from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels, summary
 from ci_tasks.features.coverage.describe import main_coverage
 from ci_tasks.features.coverage.diff import difference
+from ci_tasks.features.recorder.record import LaunchRecorder
+from ci_tasks.features.recorder.records import Recording
 from ci_tasks.features.suites.slime_helpers import HELPERS
-from ci_tasks.recorder.record import LaunchRecorder
-from ci_tasks.recorder.records import Recording
 from ci_tasks.workflow.model import Row
 
 TRAIN = """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ci_tasks.features.coverage.facts import RowFacts, facts
-from ci_tasks.recorder.records import Recording
+from ci_tasks.features.recorder.records import Recording
 
 FILES = {
     "scripts/models/big.sh": "MODEL_ARGS=(\n  --num-layers 4\n  --num-experts 64\n  --multi-latent-attention\n)",

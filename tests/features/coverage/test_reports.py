@@ -7,8 +7,8 @@ import re
 from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels
 from ci_tasks.features.coverage.diff import difference
 from ci_tasks.features.coverage.reports import coverage_report, diff_report
+from ci_tasks.features.recorder.record import LaunchRecorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
-from ci_tasks.recorder.record import LaunchRecorder
 from ci_tasks.workflow.model import Row
 
 SOURCE = """

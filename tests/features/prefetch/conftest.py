@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci_tasks.features.suites.slime_helpers import HELPERS
+from tests.features.recorder.recording import record as record
 
 if TYPE_CHECKING:
     from tests.features.prefetch.hub_server import Hub, serving

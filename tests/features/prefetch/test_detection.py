@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.features.prefetch.detection import hub_requirements
 from ci_tasks.features.prefetch.repositories import HubRequirements
-from ci_tasks.recorder.records import READ, Recording
+from ci_tasks.features.recorder.records import READ, Recording
 
 HEAD = "import slime.utils.external_utils.command_utils as U\nMODEL_NAME = 'Qwen3-4B'\n"
 MAIN = "\nif __name__ == '__main__':\n    prepare()\n"

@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.features.prefetch.download_command import UnresolvedArgument, cache_directory, is_download, repository
 from ci_tasks.features.prefetch.repositories import HubRepository
-from ci_tasks.recorder.records import commands_in
+from ci_tasks.features.recorder.records import commands_in
 
 CACHE = "~/.cache/huggingface/hub"
 

@@ -18,9 +18,9 @@ Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | 
 RECORDED, READ = "recorded", "read"  # by running the test under stubs, or from its syntax tree
 MAIN, PYTEST, NONE = "main", "pytest", "none"
 UNKNOWN = re.compile("⟨[^⟨⟩]*⟩")
-_STARTERS = frozenset(
-    ["subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output", "subprocess.Popen"]
-    + ["os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"]
+ROOT = "/checkout"  # where a recorded test sees the checkout
+_STARTERS = re.compile(
+    r"subprocess\.(run|call|check_call|check_output|Popen|getoutput|getstatusoutput)|os\.(system|popen)"
 )
 _OPERATORS = frozenset(";&|\n")
 
@@ -56,7 +56,7 @@ class LaunchCall:
     def commands(self) -> list[list[str]]:
         """The words of each command that the standard library was asked to start; [] for other calls."""
         command = self.args[0] if self.args else self.kwargs.get("args", self.kwargs.get("cmd"))
-        return commands_in(command) if self.target in _STARTERS else []
+        return commands_in(command) if _STARTERS.fullmatch(self.target) else []
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import open_repository, resolve_rev
-from ci_tasks.recorder import sandbox, syntax
-from ci_tasks.recorder.records import MAIN, NONE, PYTEST, RECORDED, AssertionSite, Frame, LaunchCall, Recording, Stop
+from ci_tasks.features.recorder import records, sandbox, syntax
+from ci_tasks.features.recorder.records import AssertionSite, Frame, LaunchCall, Recording, Stop
 
-# What CI's container sets for a test; the row's own variables come on top.
+# What CI's container sets for a test; the row's own variables come on top. docker passes proxies on.
 _ENVIRONMENT = {"HOME": "/root", "PATH": "/usr/local/bin:/usr/bin:/bin"}
-_ENVIRONMENT |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "")  # docker passes them on
+_ENVIRONMENT |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "")
 _SECRET = "<secret "  # stands in a variable for a value that is not known here
 Helpers = Mapping[str, Sequence[str]]
 
@@ -41,10 +41,9 @@ class LaunchRecorder:
         if self.directory is None or from_syntax.problem:
             return from_syntax
         public = {name: value for name, value in (env or {}).items() if _SECRET not in value}
-        settings = {"root": sandbox.ROOT, "test": test, "args": list(args), "helpers": dict(self.helpers)}
-        settings["env"] = {**_ENVIRONMENT, **public}
+        settings = {"test": test, "args": [*args], "helpers": {**self.helpers}, "env": {**_ENVIRONMENT, **public}}
         lines, problem = sandbox.run(self.directory.resolve(), [json.dumps(settings)])
-        return recording_of(lines, problem, from_syntax, self.helpers)
+        return _recording_of(lines, problem, from_syntax, self.helpers)
 
 
 @contextmanager
@@ -58,9 +57,10 @@ def open_recorder(
     say: Callable[[str], None],
 ) -> Iterator[LaunchRecorder]:
     """A recorder of the person's own checkout, or of a revision of it. Says whether it executes anything."""
-    unavailable = "--static" if static else sandbox.unavailable_reason()
-    if unavailable:
-        why = unavailable if static else f"no sandbox here: {unavailable}"
+    for kind in (Recording, LaunchCall, AssertionSite, Frame, Stop):
+        fields(kind)  # makes the class, before several threads do
+    if static or sandbox.unavailable_reason():
+        why = "--static" if static else f"no sandbox here: {sandbox.unavailable_reason()}"
         say(f"tests are read, not executed ({why}): only what their syntax trees show is used")
         yield LaunchRecorder(helpers, read)
         return
@@ -73,54 +73,44 @@ def open_recorder(
         yield LaunchRecorder(helpers, read, Path(exported) if rev else checkout)
 
 
-def recording_of(lines: str, problem: str, from_syntax: Recording, helpers: Helpers) -> Recording:
-    """The recording of what the process wrote; `known` is what the syntax tree shows of the same file."""
+def _recording_of(lines: str, problem: str, read: Recording, helpers: Helpers) -> Recording:
+    """The recording of what the process wrote; `read` is what the syntax tree shows of the same file."""
     calls: list[LaunchCall] = []
     assertions: list[AssertionSite] = []
     files: dict[str, str] = {}
     stops: list[Stop] = []
-    constants, entry = dict(from_syntax.constants), from_syntax.entry
-    ended = False
+    constants, entry, ended = dict(read.constants), read.entry, False
     for line in lines.splitlines():
         try:
-            fields: dict[str, Any] = json.loads(line)
-            kind = fields.pop("kind")
+            data: dict[str, Any] = json.loads(line)
+            kind = data.pop("kind")
             if kind == "call":
-                calls.append(_call(fields, helpers))
+                calls.append(_call(data, helpers))
             elif kind == "assert":
-                assertions.append(AssertionSite(**fields, after=len(calls)))
+                assertions.append(AssertionSite(**data, after=len(calls)))
             elif kind == "file":
-                files[fields["path"]] = fields["text"]
+                files[data["path"]] = data["text"]
             elif kind == "stop":
-                stops.append(Stop(**fields))
+                stops.append(Stop(**data))
             elif kind == "pytest":
-                entry = PYTEST
-            elif kind == "end":
-                constants.update(fields["constants"])
+                entry = records.PYTEST
+            else:
+                constants.update(data["constants"])
                 ended = True
         except (ValueError, TypeError, KeyError, AttributeError):
             continue  # a line that the end of the process cut, or that the test wrote
     if not ended:
         stops.append(Stop(problem or "it ended itself"))
-    if entry == NONE and any(call.function in helpers or call.commands for call in calls):
-        entry = MAIN
-    reached = {(assertion.file, assertion.line) for assertion in assertions}
-    unreached = [assertion for assertion in from_syntax.assertions if (assertion.file, assertion.line) not in reached]
-    return replace(
-        from_syntax,
-        calls=tuple(calls),
-        assertions=(*assertions, *(replace(assertion, after=None) for assertion in unreached)),
-        files=files,
-        constants=constants,
-        stops=tuple(stops),
-        entry=entry,
-        origin=RECORDED,
-    )
+    if entry == records.NONE and any(call.function in helpers or call.commands for call in calls):
+        entry = records.MAIN
+    reached = {(site.file, site.line) for site in assertions}
+    assertions += [replace(site, after=None) for site in read.assertions if (site.file, site.line) not in reached]
+    found = replace(read, calls=tuple(calls), assertions=tuple(assertions), files=files, constants=constants)
+    return replace(found, stops=tuple(stops), entry=entry, origin=records.RECORDED)
 
 
-def _call(fields: dict[str, Any], helpers: Helpers) -> LaunchCall:
-    """A call as it was written down; a helper's arguments by name, also where its module is not in the checkout."""
-    stack = tuple(Frame(*frame) for frame in fields.pop("stack"))
-    call = LaunchCall(**fields, stack=stack)
+def _call(data: dict[str, Any], helpers: Helpers) -> LaunchCall:
+    """A call as it was written down; a helper's arguments by name."""
+    call = LaunchCall(**{**data, "stack": tuple(Frame(*frame) for frame in data["stack"])})
     named = dict(zip(helpers.get(call.function, ()), call.args, strict=False))
-    return replace(call, args=[], kwargs={**named, **call.kwargs}) if call.function in helpers else call
+    return replace(call, args=call.args[len(named) :], kwargs={**named, **call.kwargs}) if named else call

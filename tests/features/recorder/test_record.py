@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.recorder.record import LaunchRecorder, open_recorder
-from ci_tasks.recorder.records import MAIN, NONE, PYTEST, READ, RECORDED, Recording
+from ci_tasks.features.recorder.record import LaunchRecorder, open_recorder
+from ci_tasks.features.recorder.records import PYTEST, READ, RECORDED, Recording
 
 Record = Callable[..., Recording]
 HEAD = "import os, subprocess\nimport slime.utils.external_utils.command_utils as U\n"
@@ -92,14 +92,6 @@ def test_a_helper_missing_from_the_checkout_has_its_arguments_by_name(record: Re
     assert (call.target, call.args, call.kwargs) == ("elsewhere.exec_command", [], {"cmd": "a"})
 
 
-def test_a_launcher_of_another_signature_is_followed_as_far_as_it_comes(record: Record) -> None:
-    files = {"tiny/launch.py": "import os\ndef execute_train(n):\n    os.system(f'train {n}')\n    open('/gone')\n"}
-    source = "import os\nfrom tiny.launch import execute_train\nexecute_train(4)\nos.system('after')\n"
-    recording = record(source, files=files)
-    assert [call.args for call in recording.calls] == [["train 4"], ["after"]]
-    assert recording.calls[0].stack[-1].file == "tiny/launch.py"
-
-
 def test_a_helper_beside_the_test_runs_and_the_framework_does_not(record: Record) -> None:
     files = {
         "tests/shared.py": "import os\ndef run(name):\n    os.system(f'go {name}')\n",
@@ -114,11 +106,6 @@ def test_the_part_after_a_stop_is_not_recorded(record: Record) -> None:
     assert commands(recording) == ["a"]
     assert [stop.why for stop in recording.stops] == ["tests/test_x.py:4: KeyError: 'GONE'"]
     assert recording.origin == RECORDED
-
-
-def test_arguments_that_do_not_fit_stop_it(record: Record) -> None:
-    recording = record("import argparse\nargparse.ArgumentParser().parse_args()\n", "--no-such")
-    assert [stop.why for stop in recording.stops] == ["tests/test_x.py:2: SystemExit: 2"]
 
 
 def test_assertions_are_recorded_where_they_come_and_read_where_they_are_not_reached(record: Record) -> None:
@@ -155,19 +142,6 @@ def test_pytest_is_followed_into_each_test(record: Record) -> None:
         ("TestMore.test_three", [["c"]]),
     ]
     assert [stop.entry for stop in recording.stops] == ["test_one"]
-
-
-@pytest.mark.parametrize(
-    ("source", "entry"),
-    [("def test_a(): ...\n", NONE), ("import os\nos.system('a')\n", MAIN), ("if __name__ == '__main__': pass", MAIN)],
-)
-def test_how_a_file_begins(record: Record, source: str, entry: str) -> None:
-    assert record(source).entry == entry
-
-
-def test_constants_are_those_of_the_run(record: Record) -> None:
-    constants = record('import os\nA = 8\nB = f\'{A}{os.environ.get("X", "y")}\'\n').constants
-    assert (constants["A"], constants["B"]) == (8, "8y")
 
 
 @pytest.mark.parametrize("static", [True, False])

@@ -1,0 +1,363 @@
+"""Runs one test file in the sandbox and writes what it launches, one JSON line each. Standard library only.
+
+The process gets this source on stdin, its settings as the one argument, and writes to stdout. Modules beside the test
+and those that define a launcher run; other modules outside the standard library are stubs. Programs are not started,
+time passes by `sleep` alone, and assertions are recorded instead of evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.abc
+import importlib.machinery
+import inspect
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+MOST_CALLS, LONGEST_TEXT = 5_000, 200_000
+STUBBED = ("urllib.request", "http.client")  # of the standard library
+RUN_THEIR_ARGUMENT = ("typer.run", "fire.Fire")
+OUTPUTS = ("check_output", "getoutput", "getstatusoutput", "popen")
+STARTERS = [f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", *OUTPUTS[:3])]
+STARTERS += ["os.system", "os.popen"]
+REFUSED = ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve")
+
+
+# -- values that are not known -----------------------------------------------------------------------------------------
+
+
+class Stub:
+    """Stands for anything outside the standard library: every attribute is there, every call is recorded."""
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["_name"] = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return 200 if name in ("status", "status_code") else Stub(f"{self._name}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], (types.FunctionType, type)):
+            return args[0]() if self._name in RUN_THEIR_ARGUMENT else args[0]  # else it is taken for a decorator
+        for value in (*args, *kwargs.values()) if self._name.rpartition(".")[2] in recorder.helpers else ():
+            if isinstance(value, types.FunctionType):
+                value()  # what a launcher is to call before it launches
+        recorder.call(self._name, args, kwargs)
+        return Stub(f"{self._name}()")
+
+    def __str__(self, _: str = "") -> str:
+        return f"⟨{self._name}⟩"
+
+    def __getitem__(self, _: Any) -> Stub:
+        return Stub(f"{self._name}[]")
+
+    def __add__(self, other: Any) -> Any:
+        return f"{self}{other}" if isinstance(other, str) else self
+
+    def __radd__(self, other: Any) -> Any:
+        return f"{other}{self}" if isinstance(other, str) else self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    __repr__ = __fspath__ = __format__ = __str__
+
+
+ARITHMETIC = ["sub", "mul", "truediv", "floordiv", "mod", "pow", "or", "and", "xor", "matmul", "lshift", "rshift"]
+RESULTS: dict[str, Any] = dict.fromkeys(("lt", "gt", "le", "ge", "contains", "exit"), False)
+RESULTS |= {"int": 0, "len": 0, "index": 0, "hash": 0, "float": 0.0, "mro_entries": ()}
+for operator in (*ARITHMETIC, *(f"r{name}" for name in ARITHMETIC), "neg", "invert", "enter", "setitem", "delitem"):
+    setattr(Stub, f"__{operator}__", lambda self, *_: self)
+for operator, result in RESULTS.items():
+    setattr(Stub, f"__{operator}__", lambda *_, result=result: result)
+
+
+class ExitCode(int):
+    """0, which no program has given."""
+
+    def __str__(self, _: str = "") -> str:
+        return "⟨exit code⟩"
+
+    __repr__ = __format__ = __str__
+
+
+class UnstartedProcess(Stub):
+    """A program that was not started. One of Popen runs until the test waits for it or ends it."""
+
+    pid, args, returncode = 2, (), None
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, *_: Any, **__: Any) -> int:
+        self.__dict__["returncode"] = code = ExitCode()
+        return code
+
+    def communicate(self, *_: Any, **__: Any) -> tuple[Stub, Stub]:
+        self.wait()
+        return self.stdout, self.stderr
+
+    def __bool__(self) -> bool:
+        return True
+
+    terminate = kill = send_signal = __exit__ = wait
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A value as JSON; what is none becomes ⟨its name⟩."""
+    if isinstance(value, (str, os.PathLike, ExitCode)):
+        return str(value)[:LONGEST_TEXT]
+    if value is None or isinstance(value, int) or (isinstance(value, float) and abs(value) < 1e300):
+        return value
+    if isinstance(value, bytes):
+        return value[:LONGEST_TEXT].decode(errors="replace")
+    if depth < 8 and isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item, depth + 1) for item in itertools.islice(value, MOST_CALLS)]
+    if depth < 8 and isinstance(value, dict):
+        return {str(name): plain(item, depth + 1) for name, item in itertools.islice(value.items(), MOST_CALLS)}
+    return f"⟨{getattr(value, '__name__', type(value).__name__)}⟩"
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+class RecordWriter:
+    """Writes what happens, at once: a process that is killed keeps what it had recorded."""
+
+    def __init__(self, root: str, helpers: dict[str, list[str]], out: IO[str]) -> None:
+        self.root, self.helpers, self.out, self.entry, self.calls = root + "/", helpers, out, "", 0
+        self.before, self.sizes = dict(os.environ), dict[str, int]()
+
+    def write(self, kind: str, **fields: Any) -> None:
+        self.out.write(json.dumps({"kind": kind, **fields}) + "\n")
+        self.out.flush()
+
+    def call(self, target: str, args: Any, kwargs: dict[str, Any]) -> None:
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            return
+        self.files()
+        arguments = {name: plain(value) for name, value in kwargs.items() if name != "env"}
+        environment = {**os.environ, **(kwargs.get("env") or {})}
+        env = {str(name): str(value) for name, value in environment.items() if self.before.get(name) != value}
+        call = {"target": target, "args": plain(args), "kwargs": arguments, "stack": self.stack(), "env": env}
+        self.write("call", **call, entry=self.entry)
+
+    def assertion(self, line: int, text: str, message: Callable[[], Any]) -> None:
+        try:
+            said = str(message())
+        except Exception:
+            said = ""
+        file, function, _ = self.stack()[-1]
+        self.write("assert", file=file, function=function, line=line, text=text, message=said, entry=self.entry)
+
+    def stop(self, error: BaseException) -> None:
+        """Why the test, or one of pytest's, ended before its end."""
+        places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        own = [f"{file[len(self.root) :]}:{line}: " for file, line in places if file.startswith(self.root)]
+        self.write("stop", why=f"{own[-1] if own else ''}{type(error).__name__}: {error}"[:500], entry=self.entry)
+
+    def stack(self) -> list[tuple[str, str, int]]:
+        """The frames that run files of the checkout, innermost last."""
+        frames = ((frame.f_code, line) for frame, line in traceback.walk_stack(sys._getframe(1)))
+        own = [(code, line) for code, line in frames if code.co_filename.startswith(self.root)]
+        return [(code.co_filename[len(self.root) :], code.co_name, line) for code, line in reversed(own)]
+
+    def files(self) -> None:
+        """Texts that the test has written so far: a configuration may be gone when the test ends."""
+        own = os.lstat("/tmp").st_dev  # not what is shown there of the machine, such as an interpreter below /root
+        for folder, folders, names in itertools.chain(os.walk("/tmp"), os.walk("/root")):
+            folders[:] = [name for name in folders if os.lstat(os.path.join(folder, name)).st_dev == own]
+            for path in (os.path.join(folder, name) for name in names):
+                try:
+                    size = os.path.getsize(path)
+                    if 0 < size < LONGEST_TEXT and self.sizes.get(path) != size and len(self.sizes) < 200:
+                        self.sizes[path] = size
+                        with open(path, encoding="utf-8") as file:
+                            self.write("file", path=path, text=file.read())
+                except (OSError, ValueError):
+                    continue
+
+
+recorder: RecordWriter
+
+
+# -- the test and its modules ------------------------------------------------------------------------------------------
+
+
+class AssertionsRecorded(ast.NodeTransformer):
+    """`assert x, y` and `raise AssertionError(y)` become calls that record them. No file is there that a program would
+    have made, so `raise FileNotFoundError(…)` is passed over."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        return self._recorded(node, node.test, node.msg)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        name, args = (ast.unparse(node.exc.func), node.exc.args) if isinstance(node.exc, ast.Call) else ("", [])
+        if node.exc and name == "AssertionError":
+            return self._recorded(node, node.exc, args[0] if args else None)
+        return ast.copy_location(ast.Pass(), node) if name == "FileNotFoundError" else node
+
+    def _recorded(self, node: ast.stmt, test: ast.expr, message: ast.expr | None) -> ast.AST:
+        made: Any = ast.parse(f"__assertion__({node.lineno}, {ast.unparse(test)[:500]!r}, lambda: '')").body[0]
+        for part in ast.walk(made):
+            ast.copy_location(part, node)
+        made.value.args[2].body = message or made.value.args[2].body
+        return made  # type: ignore[no-any-return]
+
+
+def run_file(path: str, module: types.ModuleType) -> None:
+    with open(path, encoding="utf-8") as file:
+        tree = AssertionsRecorded().visit(ast.parse(file.read(), path))
+    module.__dict__["__assertion__"] = recorder.assertion
+    exec(compile(tree, path, "exec", dont_inherit=True), module.__dict__)
+
+
+class ModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Runs a module beside the test, below `tests`, or one of the checkout that defines a launcher; stubs others."""
+
+    def __init__(self, root: str, test: str, helpers: dict[str, list[str]]) -> None:
+        self.root, self.beside, self.helpers = root, os.path.dirname(test), helpers
+        self.launcher = re.compile(rf"^def (?:{'|'.join(map(re.escape, helpers)) or '$^'})\(", re.MULTILINE)
+
+    def file_of(self, name: str) -> str | None:
+        for directory, end in itertools.product((self.beside, self.root), (".py", "/__init__.py")):
+            path = os.path.join(directory, name.replace(".", "/") + end)
+            if os.path.isfile(path):
+                if directory == self.beside or name.startswith("tests."):
+                    return path
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    return path if self.launcher.search(file.read()) else None
+        return None
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        is_standard = name.partition(".")[0] in sys.stdlib_module_names and name not in STUBBED
+        return None if is_standard else importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        name, path = module.__name__, self.file_of(module.__name__)
+
+        def missing(attribute: str) -> Any:
+            if attribute.startswith("__") and attribute.endswith("__"):
+                raise AttributeError(attribute)
+            full = f"{name}.{attribute}"
+            return importlib.import_module(full) if self.file_of(full) else Stub(full)
+
+        module.__path__ = []
+        try:
+            if path is not None:
+                module.__file__ = path
+                run_file(path, module)
+        except Exception:
+            path = None
+        if path is None:  # what it could not define under stubs is a stub
+            module.__getattr__ = missing  # type: ignore[method-assign]
+        for function, parameters in self.helpers.items():
+            own = module.__dict__.get(function)
+            if isinstance(own, types.FunctionType) and own.__module__ == name:
+                is_known = [*inspect.signature(own).parameters][:1] == parameters[:1]
+                module.__dict__[function] = Stub(f"{name}.{function}") if is_known else followed(own)
+
+
+def followed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A launcher of another signature, as far as it comes."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            return Stub(f"{function.__name__}()")
+
+    return call
+
+
+def start(target: str, *args: Any, **kwargs: Any) -> Any:
+    """What a function that starts a program gives: a process, an exit code, or its output."""
+    recorder.call(target, args, kwargs)
+    name, process = target.rpartition(".")[2], UnstartedProcess(f"{target}()")
+    if name in OUTPUTS:
+        return Stub(f"{target}()")
+    code = None if name == "Popen" else process.wait()
+    return process if name in ("Popen", "run") else code
+
+
+def replace_programs_and_time() -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError("no process is started while a test is recorded")
+
+    for target in STARTERS:
+        module, _, name = target.partition(".")
+        setattr(os if module == "os" else subprocess, name, functools.partial(start, target))
+    for name in REFUSED:
+        setattr(os, name, refuse)
+    clock, slept, world = itertools.count(1_700_000_000.0, 0.01), [0.0], vars(time)
+    world.update(dict.fromkeys(("time", "monotonic", "perf_counter"), lambda: next(clock) + slept[0]))
+    world["sleep"] = lambda seconds: slept.append(slept.pop() + float(seconds))
+    vars(tempfile)["_name_sequence"] = (f"{number:08}" for number in itertools.count())
+    sys.executable = "python3"
+
+
+def run_tests(module: types.ModuleType) -> int:
+    """As pytest would: functions, and methods of classes."""
+    recorder.write("pytest")
+    for name, test in list(vars(module).items()):
+        is_class = name.startswith("Test") and isinstance(test, type)
+        methods = vars(test).items() if is_class else [("", test)]
+        for method, function in methods:
+            if not isinstance(function, types.FunctionType) or not (method or name).startswith("test"):
+                continue
+            recorder.entry = f"{name}.{method}" if is_class else name
+            try:
+                arguments = [Stub(parameter) for parameter in inspect.signature(function).parameters]
+                function(*([test(), *arguments[1:]] if is_class else arguments))
+            except (Exception, SystemExit) as error:
+                recorder.stop(error)
+    recorder.entry = ""
+    return 0
+
+
+def main() -> None:
+    global recorder
+    settings = json.loads(sys.argv[1])
+    root = os.getcwd()
+    test = os.path.join(root, settings["test"])
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    quiet = os.open("/dev/null", os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(quiet, number)
+    os.environ.clear()
+    os.environ.update(settings["env"])
+    recorder = RecordWriter(root, settings["helpers"], out)
+    replace_programs_and_time()
+    module = types.ModuleType("__main__")
+    module.__file__ = test
+    sys.modules["__main__"], sys.argv = module, [test, *settings["args"]]
+    sys.path[:] = [os.path.dirname(test), *(directory for directory in sys.path if directory)]
+    sys.meta_path.insert(0, ModuleFinder(root, test, settings["helpers"]))
+    importlib.import_module("pytest").main = lambda *_, **__: run_tests(module)  # type: ignore[attr-defined]
+    try:
+        run_file(test, module)
+    except BaseException as error:
+        if not isinstance(error, SystemExit) or error.code not in (None, 0):
+            recorder.stop(error)
+    recorder.files()
+    shown = {name: plain(value) for name, value in vars(module).items() if isinstance(value, (str, int))}
+    recorder.write("end", constants={name: value for name, value in shown.items() if name[0] != "_"})
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:  # without settings it only shows that it can begin
+        main()
+    os._exit(0)

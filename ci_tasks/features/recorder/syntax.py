@@ -1,0 +1,169 @@
+"""What a test's syntax tree shows directly: calls with literal arguments, constants, assertions. Nothing is executed.
+
+Constants of the module, names that a function assigns once, f-strings and `+` of those are followed; nothing else is,
+and stands as ⟨expression⟩.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from ci_tasks.features.recorder import records
+from ci_tasks.features.recorder.records import READ, AssertionSite, Frame, LaunchCall, Recording, Value
+
+_LONGEST = 50_000
+_NOISE = re.compile(r"[^\w.()\[\]=,]")  # what would mean something to a shell
+# Before Python 3.12 two threads that parse at once fail with "AST constructor recursion depth mismatch" (gh-106905).
+_parser = threading.Lock()
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def read_source(source: str, path: str, helpers: Mapping[str, Sequence[str]]) -> Recording:
+    """The recording of a file that is not run. Raises nothing: a file that is not Python has a `problem`."""
+    try:
+        with _parser:
+            tree = ast.parse(source)
+        return _SyntaxReader(tree, path, helpers).recording()
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return Recording(problem=f"it is not Python that can be read: {error}")
+
+
+class _SyntaxReader:
+    def __init__(self, tree: ast.Module, path: str, helpers: Mapping[str, Sequence[str]]) -> None:
+        self.tree, self.path, self.helpers = tree, path, helpers
+        self.imports = dict(_imports(tree))
+        self.calls: list[LaunchCall] = []
+        self.assertions: list[AssertionSite] = []
+
+    def recording(self) -> Recording:
+        names = _assigned(self.tree.body, {})
+        self.walk(self.tree.body, "<module>", names)
+        entry, launches = _entry(self.tree), any(call.function in self.helpers for call in self.calls)
+        return Recording(
+            calls=tuple(self.calls),
+            assertions=tuple(self.assertions),
+            constants={name: value for name, value in names.items() if "⟨" not in str(value)},
+            tests=tuple(_tests(self.tree.body)),
+            entry=records.MAIN if entry == records.NONE and launches else entry,
+            doc=ast.get_docstring(self.tree) or "",
+        )
+
+    def walk(self, body: Sequence[ast.AST], function: str, names: Mapping[str, Value]) -> None:
+        waiting = list(body)
+        while waiting:
+            node = waiting.pop(0)
+            if isinstance(node, _Function):
+                own = {parameter.arg for parameter in ast.walk(node.args) if isinstance(parameter, ast.arg)}
+                outer = {name: value for name, value in names.items() if name not in own}
+                self.walk(node.body, node.name, _assigned(node.body, outer))
+                continue
+            waiting[:0] = list(ast.iter_child_nodes(node))
+            if isinstance(node, ast.Assert):
+                self.assertion(node, function, ast.unparse(node.test), node.msg, names)
+            elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                if ast.unparse(node.exc.func) == "AssertionError":
+                    message = node.exc.args[0] if node.exc.args else None
+                    self.assertion(node, function, ast.unparse(node.exc), message, names)
+            elif isinstance(node, ast.Call) and (target := self.target(node.func)):
+                self.calls.append(self.call(node, target, function, names))
+                if self.calls[-1].function.startswith("assert_"):
+                    self.assertion(node, function, target, None, names)
+
+    def call(self, node: ast.Call, target: str, function: str, names: Mapping[str, Value]) -> LaunchCall:
+        args = [_value(argument, names) for argument in node.args]
+        kwargs = {keyword.arg: _value(keyword.value, names) for keyword in node.keywords if keyword.arg}
+        if parameters := self.helpers.get(target.rpartition(".")[2]):
+            args, kwargs = [], {**dict(zip(parameters, args, strict=False)), **kwargs}
+        return LaunchCall(target, args, kwargs, (Frame(self.path, function, node.lineno),), origin=READ)
+
+    def assertion(
+        self, node: ast.expr | ast.stmt, function: str, text: str, message: ast.expr | None, names: Mapping[str, Value]
+    ) -> None:
+        said = str(_value(message, names)) if message else ""
+        self.assertions.append(AssertionSite(self.path, function, node.lineno, text[:500], said, origin=READ))
+
+    def target(self, node: ast.expr) -> str:
+        """The function as imported, "" where it is not imported by name."""
+        name, _, rest = ast.unparse(node).partition(".")
+        is_plain = re.fullmatch(r"[\w.]+", rest or name)
+        return ".".join(filter(None, [self.imports[name], rest])) if is_plain and name in self.imports else ""
+
+
+def _assigned(body: Sequence[ast.stmt], names: Mapping[str, Value]) -> dict[str, Value]:
+    """Names that these statements assign exactly once, with what is known of their values."""
+    nodes = [node for statement in body for node in _own(statement)]
+    stored = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
+    values = {name: value for name, value in names.items() if name not in stored}
+    for node in body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if stored.count(name) == 1:
+                values[name] = _value(node.value, values)
+    return values
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a statement, without those of functions within."""
+    yield node
+    if not isinstance(node, _Function | ast.Lambda | ast.ClassDef):
+        for child in ast.iter_child_nodes(node):
+            yield from _own(child)
+
+
+def _value(node: ast.expr, names: Mapping[str, Value]) -> Value:
+    if isinstance(node, ast.Name) and node.id in names:
+        return names[node.id]
+    if isinstance(node, ast.FormattedValue) and node.format_spec is None:
+        return _value(node.value, names)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(_value(part, names)) for part in node.values)[:_LONGEST]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _value(node.left, names), _value(node.right, names)
+        if isinstance(left, str) and isinstance(right, str):
+            return (left + right)[:_LONGEST]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(item, names) for item in node.elts]
+    if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {str(key.value): _value(item, names) for key, item in pairs if isinstance(key, ast.Constant)}
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | None):
+        return node.value
+    return f"⟨{_NOISE.sub('', ast.unparse(node))[:80]}⟩"
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Each imported name, and what it stands for ("subprocess", "slime.utils.command_utils")."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                root = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (root, root)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module or ''}.{alias.name}".lstrip(".")
+
+
+def _entry(tree: ast.Module) -> str:
+    """How `python FILE` begins it: more than definitions, or pytest called by a `__main__` block."""
+    local = {node.name for node in tree.body if isinstance(node, _Function)}
+    for node in tree.body:
+        text = ast.unparse(node.test) if isinstance(node, ast.If) else ""
+        if "__name__" in text and "__main__" in text:
+            called = {ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+            return records.PYTEST if called & {"pytest.main", "unittest.main"} else records.MAIN
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            name = ast.unparse(node.value.func)
+            if name in local or name.rpartition(".")[2] == "main":
+                return records.MAIN
+    return records.NONE
+
+
+def _tests(body: Sequence[ast.stmt], owner: str = "") -> Iterator[str]:
+    for node in body:
+        if isinstance(node, _Function) and node.name.startswith("test"):
+            yield owner + node.name
+        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            yield from _tests(node.body, f"{node.name}.")
