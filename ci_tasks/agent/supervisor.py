@@ -21,7 +21,7 @@ from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
 from .cleanup.remove_run import remove_left_containers
 from .client_watch import ClientDeadline
 from .codec import RecordError
-from .containers.daemon_monitor import DaemonMonitor
+from .containers.run_containers import DaemonMonitor
 from .exit_gate import masked_record
 from .files import content_of, replace_file
 from .gpus.run_resources import ResourcesUnavailable, RunResources

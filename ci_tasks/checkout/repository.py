@@ -104,9 +104,10 @@ class Repository:
 
 def _remove(own: Path) -> None:
     for directory, names, files in os.walk(own, topdown=False):
+        for name in (*names, *files):
+            with suppress(OSError):  # a directory, which is removed already
+                os.unlink(os.path.join(directory, name))
         with suppress(OSError):
-            for path in (os.path.join(directory, name) for name in (*names, *files)):
-                os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
             os.rmdir(directory)
 
 

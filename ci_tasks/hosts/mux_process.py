@@ -12,6 +12,7 @@ import json
 import os
 import select
 import socket
+import struct
 import sys
 import threading
 import time
@@ -20,12 +21,13 @@ from typing import Any
 
 from ci_tasks.agent.serving import frames
 from ci_tasks.errors import Blocked, CiTasksError
-from ci_tasks.hosts.mux import HELD, LONGEST, PATIENCE_S, READY, REFUSED, WAIT, is_ours
+from ci_tasks.hosts.mux import HELD, LONGEST, PATIENCE_S, READY, REFUSED, WAIT, socket_path
 from ci_tasks.hosts.ssh.connection import SSHConnection
 from ci_tasks.hosts.transport import relay
 
 IDLE_S = 600.0
 _TICK_S = 1.0
+_CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 18
 _TRUST_S = 10.0  # a connection that was idle for longer is tried before it is used
 
@@ -39,10 +41,10 @@ class MuxProcess:
         self._listener, self._address, self._connection, self._idle_s = listener, address, connection, idle_s
         self._path = Path(listener.getsockname())
         self._inode = self._path.stat().st_ino
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()
         self._commands, self._last_used = 0, time.monotonic()
         self._is_over = False
-        self._held: dict[str, _HeldServer] = {}  # by the command that began it
+        self._held: dict[str, _Server] = {}  # by the command that started it
 
     def serve(self) -> None:
         """Until no command has needed it for a while, or one ends it. The socket's file goes with it."""
@@ -62,90 +64,81 @@ class MuxProcess:
         return False
 
     def _seconds_left(self) -> float:
-        return self._idle_s if self._commands else self._last_used + self._idle_s - time.monotonic()
+        return max(0.0, self._last_used + self._idle_s - time.monotonic())
 
     def _answer(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError, ValueError):
             client.settimeout(PATIENCE_S)
-            request = json.loads(_line(client)) if is_ours(client) else {}
+            request = json.loads(client.makefile("rb").readline(LONGEST)) if is_ours(client) else {}
             if "open" in request:
                 self._count(1)
                 try:
                     self._open(client, str(request["open"]))
                 finally:
                     self._count(-1)
-            else:
-                if "end" in request:
-                    self._is_over = True
-                    self._path.unlink(missing_ok=True)  # from now on no command finds it
-                client.sendall(READY + json.dumps(self._status()).encode())
+                return
+            if "end" in request:
+                self._is_over = True
+                self._path.unlink(missing_ok=True)  # from now on no command finds it
+            status = {"address": self._address, "pid": os.getpid(), "is_up": self._connection.is_up}
+            left = 0.0 if self._commands else self._seconds_left()
+            client.sendall(READY + json.dumps({**status, "commands": self._commands, "seconds_left": left}).encode())
 
     def _count(self, step: int) -> None:
-        with self._counting:
+        with self._lock:
             self._commands += step
             self._last_used = time.monotonic()
 
-    def _status(self) -> dict[str, Any]:
-        is_up = bool(self._connection.is_up)
-        common = {"address": self._address, "pid": os.getpid(), "is_up": is_up, "commands": self._commands}
-        return {**common, "seconds_left": 0.0 if self._commands else max(0.0, self._seconds_left())}
-
     def _open(self, client: socket.socket, command: str) -> None:
-        channel = self._make(client, command)
-        if isinstance(channel, CiTasksError):
-            said = {"kind": type(channel).__name__, "message": channel.message, "hint": channel.hint}
-            client.sendall(REFUSED + json.dumps(said).encode())
-            self._is_over = self._is_over or not self._connection.is_up  # nothing to keep
-            return
-        client.sendall(HELD if channel.is_held else READY)
-        client.settimeout(None)
-        channel.is_held = channel.is_leaving = False
-        relay(client, channel)
-        channel.settle()
-        with self._counting:
-            if channel.is_held and command not in self._held:
-                self._held[command] = channel
-                return
-        channel.end()
-
-    def _make(self, client: socket.socket, command: str) -> Any:
-        """The channel, or the error."""
         made: list[Any] = []
-
-        def make() -> None:
-            try:
-                with self._counting:
-                    held = self._held.pop(command, None)
-                if held is not None and _clock() - held.left_at > _TRUST_S:
-                    self._connection.prove()
-                is_usable = held is not None and held.is_usable()
-                made.append(held if is_usable else _HeldServer(self._connection.channel(command)))
-            except CiTasksError as error:
-                made.append(error)
-            except Exception as error:  # the command that waits hears of it; there is no other place to say it
-                made.append(Blocked(f"{type(error).__name__}: {error}"))
-
-        making = threading.Thread(target=make, daemon=True)
+        making = threading.Thread(target=self._make, args=(command, made), daemon=True)
         making.start()
         making.join(_TICK_S)
         while making.is_alive():
             client.sendall(WAIT)
             making.join(_TICK_S)
-        return made[0]
+        server = made[0]
+        if isinstance(server, CiTasksError):
+            said = {"kind": type(server).__name__, "message": server.message, "hint": server.hint}
+            client.sendall(REFUSED + json.dumps(said).encode())
+            self._is_over = self._is_over or not self._connection.is_up  # nothing to keep
+            return
+        client.sendall(HELD if server.left_at else READY)
+        client.settimeout(None)
+        server.left_at, server.is_leaving = 0.0, False
+        relay(client, server)
+        server.settle()
+        with self._lock:
+            if not server.left_at or self._held.setdefault(command, server) is not server:
+                server.end()
+
+    def _make(self, command: str, made: list[Any]) -> None:
+        """Append the server, or the error."""
+        try:
+            with self._lock:
+                held = self._held.pop(command, None)
+            if held is not None and _clock() - held.left_at > _TRUST_S:
+                self._connection.prove()
+            is_usable = held is not None and not held.has_ended()
+            made.append(held if is_usable else _Server(self._connection.channel(command)))
+        except CiTasksError as error:
+            made.append(error)
+        except Exception as error:  # the command that waits hears of it; there is no other place to say it
+            made.append(Blocked(f"{type(error).__name__}: {error}"))
 
 
-class _HeldServer:
+class _Server:
     """A channel to a server that may serve another client: it repeats the goodbye of a client when nothing more comes
-    for that one. Its `close` ends a channel whose client went away without."""
+    for that one. `left_at`: when its client left it for the next one. Its `close` ends it if its client went away
+    without a goodbye."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self._tail = self._said = b""  # the last bytes to the server, and from it
-        self.is_held = self.is_leaving = False
-        self.left_at = 0.0
+        self.is_leaving, self.left_at = False, 0.0
 
-    def is_usable(self) -> bool:
-        return not (self._channel.closed or self._channel.eof_received)
+    def has_ended(self) -> bool:
+        return bool(self._channel.closed or self._channel.eof_received)
 
     def sendall(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-frames.GOODBYE_BYTES :]
@@ -166,37 +159,29 @@ class _HeldServer:
         if self.is_leaving:
             self._channel.settimeout(PATIENCE_S)
             with contextlib.suppress(OSError):
-                while self._said != self._tail and (chunk := self._channel.recv(_CHUNK)):
-                    self._said = (self._said + chunk)[-frames.GOODBYE_BYTES :]
+                while self._said != self._tail and not self.has_ended():
+                    self.recv(_CHUNK)
             self._channel.settimeout(None)
-            self.is_held, self.left_at = self._said == self._tail, _clock()
+            self.left_at = _clock() if self._said == self._tail else 0.0
 
     def end(self) -> None:
         with contextlib.suppress(Exception):
             self._channel.close()
 
 
+def is_ours(sock: socket.socket) -> bool:
+    """Whether the other end is a process of this user, as the kernel says."""
+    _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return bool(uid == os.geteuid())
+
+
 def _clock() -> float:
-    """One that a nap of this machine does not stop, where there is one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def _line(client: socket.socket) -> bytes:
-    """What follows the line is for the channel."""
-    said = b""
-    while not said.endswith(b"\n") and len(said) < LONGEST:
-        chunk = client.recv(LONGEST, socket.MSG_PEEK)
-        if not chunk:
-            return b"{}"
-        said += client.recv(len(chunk.partition(b"\n")[0]) + 1)
-    return said
+    """One that a nap of this machine does not stop."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def main() -> None:
-    from ci_tasks.hosts.mux_client import socket_path
-
-    descriptor, address = sys.argv[1:]
-    listener = socket.socket(fileno=int(descriptor))
+    listener, address = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     connection = SSHConnection(address)
     path = Path(listener.getsockname())
     if socket_path(path.parent, connection.target) == path:  # no file was edited while it began

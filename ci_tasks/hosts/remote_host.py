@@ -10,10 +10,9 @@ from contextlib import contextmanager
 
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import host_cache, mux
-from ci_tasks.hosts.mux_client import MuxTransport
+from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.prepared_row import RunState
 from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
-from ci_tasks.hosts.reconnecting import ReconnectingConnection
 from ci_tasks.hosts.remote_run import SENDING, WATCHING, RemoteRun
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LocalTransport, Transport
@@ -33,7 +32,7 @@ def _transport(spec: HostSpec) -> Transport:
         return LocalTransport()
     address = spec.address or spec.name
     if spec.persist and (place := mux.directory()) is not None:
-        return MuxTransport(place, address)
+        return mux.MuxTransport(place, address)
     # Not in the background as well: two threads that load modules at once only keep each other from it.
     import fabric  # type: ignore[import-untyped]  # noqa: F401
 

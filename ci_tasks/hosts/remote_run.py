@@ -29,12 +29,11 @@ from ci_tasks.config import HostSpec
 from ci_tasks.records import Plan
 
 if TYPE_CHECKING:
-    from ci_tasks.hosts.channel import Channel
+    from ci_tasks.hosts.connection import Channel
 
 SENDING, WATCHING, FETCHING, CLEARING, DONE = "sending", "running", "fetching", "clearing", "done"
 CANCEL, KILL = "cancel", "kill"
 MAX_LOG_BYTES = 1 << 35  # of a log that is kept here
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,8 @@ def write_remote_location(run: RunDir, spec: HostSpec, directory: str, *, adopte
     """Note where the run is, before anything is sent: a later command finds it. An adopted one was started by another
     client, which will want to fetch it as well."""
     os.makedirs(run.path, exist_ok=True)
-    where = RemoteLocation(
-        spec.name, spec.kind, spec.address, spec.workspace, directory, adopted=adopted, persist=spec.persist
-    )
-    write_record(run.remote, where)
+    place = spec.name, spec.kind, spec.address, spec.workspace, directory
+    write_record(run.remote, RemoteLocation(*place, adopted=adopted, persist=spec.persist))
 
 
 def update_location(run: RunDir, **changes: Any) -> None:
@@ -118,10 +115,10 @@ class MirroredFiles:
 def lock_mirror(run: RunDir) -> MirroredFiles | None:
     """None if another process has it."""
     handle = os.open(os.path.join(run.path, "mirror.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if try_lock(handle) is False:
-        os.close(handle)
-        return None
-    return MirroredFiles(handle)
+    if try_lock(handle) is not False:
+        return MirroredFiles(handle)
+    os.close(handle)
+    return None
 
 
 class RunHere:
@@ -139,13 +136,12 @@ class RunHere:
         """A status of the run, or its end. An agent that is gone without an end is noted in the status here."""
         if update.problem:
             self.fail(f"cannot take what came: {update.problem}")
-        if update.status is None or self.error:
-            return
-        self.gone = update.gone
-        self._take_status(update)
-        self.has_status = True
-        if update.over:
-            self.ended.set()
+        if update.status is not None and not self.error:
+            self.gone = update.gone
+            self._take_status(update)
+            self.has_status = True
+            if update.over:
+                self.ended.set()
 
     def _take_status(self, update: RunUpdate) -> None:
         assert update.status is not None
@@ -170,32 +166,31 @@ class RunMirror(RunHere):
         super().__init__(run)
         known_secrets.add_variables(read_plan(run).secrets)
         self._secrets = known_secrets.values()
-        self._log: int | None = None
         self._writing = threading.RLock()  # the run's own thread may start the log again
         self._open()
 
     def _open(self) -> None:
-        self.offset, self._digest = 0, hashlib.sha256()
+        self._digest = hashlib.sha256()
         # A mask is as long as what it hides, so that an offset here is one of the log there.
         self._masker = Masker(self._secrets, keep_length=True)
-        # Appended to: if it is cut here, it gets too short, which is noticed, and no hole, which is not.
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._log = os.open(self.run.log, flags, 0o600)
-        while chunk := os.read(self._log, _CHUNK):
-            self._digest.update(chunk)
-            self.offset += len(chunk)
+        with open(self.run.log, "ab+", buffering=0) as log:
+            log.seek(0)
+            for chunk in iter(lambda: log.read(1 << 20), b""):
+                self._digest.update(chunk)
+            self.offset = log.tell()
+            # Appended to: if it is cut here, it gets too short, which is noticed, and no hole, which is not.
+            self._log: int | None = os.dup(log.fileno())
 
     def write_log(self, offset: int, chunk: bytes) -> None:
         with self._writing:
             if offset > self.offset or self.error or self._log is None:
                 return  # a gap, which only a fault of ours makes: the end does not match and asks for everything again
             chunk = chunk[self.offset - offset :]
-            if self.offset + len(chunk) > MAX_LOG_BYTES:
-                self.fail(f"the log is longer than {MAX_LOG_BYTES >> 30} GiB")
-                return
             self._digest.update(chunk)
             self.offset += len(chunk)
             self._append(self._masker.feed(chunk))
+        if self.offset > MAX_LOG_BYTES:
+            self.fail(f"the log is longer than {MAX_LOG_BYTES >> 30} GiB")
 
     def _append(self, data: bytes) -> None:
         while data and self._log is not None:
@@ -220,8 +215,7 @@ class RunMirror(RunHere):
         with self._writing:
             self.ended.clear()
             self.close()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.run.log)
+            os.unlink(self.run.log)
             self._open()
 
     def unpack_artifacts(self, spool: Any) -> None:

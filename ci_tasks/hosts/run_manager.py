@@ -15,25 +15,20 @@ from contextlib import suppress
 
 from ci_tasks import debug_log
 from ci_tasks.agent.serving.bundle import MAX_SIZE, BundleError
-from ci_tasks.agent.serving.messages import Cancel, Clear, Collect, Create, RunUpdate, StartRun, Watch
+from ci_tasks.agent.serving.messages import Cancel, Clear, Collect, Create, Receive, RunUpdate, StartRun, Watch
 from ci_tasks.agent.trees.git import form_of
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.channel import Channel, PendingRequest, RequestRefused
-from ci_tasks.hosts.reconnecting import ReconnectingConnection
-from ci_tasks.hosts.remote_run import (
-    CLEARING,
-    DONE,
-    FETCHING,
-    KILL,
-    SENDING,
-    WATCHING,
-    CodePack,
-    RemoteRun,
-    RunHere,
-    RunMirror,
-    lock_mirror,
-    update_location,
+from ci_tasks.hosts import py_spy
+from ci_tasks.hosts import remote_run as runs
+from ci_tasks.hosts.connection import (
+    Channel,
+    PendingRequest,
+    ReconnectingConnection,
+    RequestRefused,
+    TakeLog,
+    TakeUpdate,
 )
+from ci_tasks.hosts.remote_run import CLEARING, DONE, FETCHING, KILL, SENDING, WATCHING, CodePack, RemoteRun, RunMirror
 from ci_tasks.hosts.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 
@@ -42,13 +37,11 @@ _SEND_PY_SPY_AFTER_S = 60.0  # seconds from a run's start; see ci_tasks.hosts.py
 _CLOSE_TIMEOUT_S = 15.0  # seconds that what is left to be cleared away gets at the end
 _IN_MEMORY = 1 << 22  # bytes of a bundle
 
-OpenConnection = Callable[[Callable[[RunUpdate], None], Callable[[int, int, bytes], None]], ReconnectingConnection]
-
 
 class RemoteRunManager:
     """The runs of one command on one host. `connection` is made with functions that take its updates and logs."""
 
-    def __init__(self, open_connection: OpenConnection) -> None:
+    def __init__(self, open_connection: Callable[[TakeUpdate, TakeLog], ReconnectingConnection]) -> None:
         self._runs: dict[int, RemoteRun] = {}
         self._cancelling = threading.Lock()  # a run is not cancelled while it is posted
         self._sending = threading.Lock()
@@ -60,18 +53,17 @@ class RemoteRunManager:
 
     def set_code_packs(self, packs: list[CodePack]) -> None:
         """The code that runs need from now on. It goes once over each connection."""
-        self._packs = packs
+        self._packs, self._unreported = packs, packs
         self._packs_on: Channel | None = None
         self._sends_everything = False  # the host does not have what we thought it had
-        self._is_unreported = True  # that the host has the code now
 
     def start(self, remote_run: RemoteRun) -> None:
         """Send a run and start it there. Returns at once; `remote_run` says what becomes of it."""
         remote_run.key = len(self._runs) + 1
         self._runs[remote_run.key] = remote_run
         if not remote_run.is_here:
-            remote_run.lock = remote_run.lock or lock_mirror(remote_run.run)
-        remote_run.mirror = (RunHere if remote_run.is_here else RunMirror)(remote_run.run)
+            remote_run.lock = remote_run.lock or runs.lock_mirror(remote_run.run)
+        remote_run.mirror = (runs.RunHere if remote_run.is_here else RunMirror)(remote_run.run)
         name = f"ci-tasks run {remote_run.key}"
         remote_run.thread = threading.Thread(target=self._follow, args=(remote_run,), daemon=True, name=name)
         remote_run.thread.start()
@@ -85,10 +77,10 @@ class RemoteRunManager:
         """Ask for the run's end: CANCEL, or KILL, which waits for nothing. The host hears of it when it can; a second
         KILL waits for the host no more."""
         again = how == KILL and remote_run.cancel_requested == KILL
-        remote_run.cancel_requested = how
         with self._cancelling:
+            remote_run.cancel_requested = how
             if remote_run.phase == SENDING and not remote_run.sent_on and remote_run.aborted is None:
-                self._abort(remote_run, CANCELLED, "cancelled", unstarted=True)
+                self._abort(remote_run, CANCELLED, "cancelled", is_over=True)
         if how == KILL and not remote_run.is_here and (again or not self.connection.is_up):
             self._abandon(remote_run)
 
@@ -99,12 +91,11 @@ class RemoteRunManager:
 
     def detach(self) -> None:
         """Stop watching; the runs go on."""
-        from ci_tasks.hosts import py_spy
-
-        if any(not run.is_here for run in self._runs.values()) and not py_spy.was_sent(self.connection):
-            until, thread = time.monotonic() + _CLOSE_TIMEOUT_S, self._send_py_spy()
-            while thread.is_alive() and self.connection.is_up and time.monotonic() < until:
-                thread.join(_POLL_INTERVAL_S)
+        if any(not run.is_here for run in self._runs.values()):
+            self._send_py_spy()
+            until = time.monotonic() + _CLOSE_TIMEOUT_S
+            while self._py_spy and self._py_spy.is_alive() and self.connection.is_up and time.monotonic() < until:
+                self._py_spy.join(_POLL_INTERVAL_S)
         for remote_run in self._runs.values():
             remote_run.detached = True
         self._finish(lambda remote_run: True)
@@ -117,7 +108,6 @@ class RemoteRunManager:
             if remote_run.phase == CLEARING:
                 left = f"{remote_run.directory} is still on {name}, which did not answer"
                 print(f"ci-tasks: {left}; `ci-tasks clean --host {name}` removes it", file=sys.stderr, flush=True)
-        self.connection.save_cache()
         self.connection.close()
         for remote_run in self._runs.values():
             if remote_run.mirror is not None:
@@ -137,18 +127,16 @@ class RemoteRunManager:
                     return
                 thread.join(_POLL_INTERVAL_S)
 
-    def _send_py_spy(self) -> threading.Thread:
+    def _send_py_spy(self) -> None:
         """Once, and beside all else."""
-        from ci_tasks.hosts import py_spy
 
         def send() -> None:
             with debug_log.ignored("sending py-spy"):
                 py_spy.send(self.connection)
 
-        if self._py_spy is None:
+        if self._py_spy is None and not py_spy.was_sent(self.connection):
             self._py_spy = threading.Thread(target=send, daemon=True, name="ci-tasks py-spy")
             self._py_spy.start()
-        return self._py_spy
 
     # -- the story of one run -----------------------------------------------------------------------------------------
 
@@ -172,7 +160,7 @@ class RemoteRunManager:
         self._wake()
 
     def _advance(self, remote_run: RemoteRun, channel: Channel) -> None:
-        if remote_run.phase == SENDING and not (remote_run.cancel_requested and self._was_dropped(remote_run, channel)):
+        if remote_run.phase == SENDING:
             self._send(remote_run, channel)
         elif remote_run.phase == WATCHING:
             self._post_watch(remote_run, channel).wait()
@@ -185,30 +173,20 @@ class RemoteRunManager:
                 self._clear(remote_run, channel)
             remote_run.phase = DONE
 
-    def _was_dropped(self, remote_run: RemoteRun, channel: Channel) -> bool:
-        """Of a run that is not wanted any more, nothing is left there, unless it has begun: then it is to be ended."""
-        if remote_run.sent_on:
-            try:
-                self._post_watch(remote_run, channel).wait()
-                remote_run.phase = WATCHING
-                return True
-            except RequestRefused:
-                self._clear(remote_run, channel)
-        self._abort(remote_run, CANCELLED, "cancelled", unstarted=True)
-        return True
-
     def _send(self, remote_run: RemoteRun, channel: Channel) -> None:
         """Code, run and start all at once, without waiting for a response in between. The host has started the run when
-        this returns, unless it was cancelled."""
+        this returns, unless it was cancelled. One that may have begun is sent again all the same, to be cancelled."""
         directory, parts = remote_run.directory, tuple(remote_run.parts)
         requests = []
         with self._sending:
             if parts and self._packs_on is not channel:
                 for pack in self._packs:
                     known = () if self._sends_everything else pack.known_trees
-                    requests.append(channel.post_pack(pack.build(known), form_of(pack.tree)))
+                    requests.append(channel.post(Receive(form_of(pack.tree)), pack=pack.build(known)))
                 self._packs_on = channel
             with self._cancelling:
+                if remote_run.cancel_requested and not remote_run.sent_on:
+                    self._abort(remote_run, CANCELLED, "cancelled", is_over=True)
                 if remote_run.aborted is not None:
                     return
                 remote_run.sent_on.append(channel)
@@ -220,10 +198,9 @@ class RemoteRunManager:
             pending.wait()
         remote_run.phase = WATCHING  # from here on it runs, whatever else goes wrong
         with self._sending:
-            if self._packs_on is channel and self._is_unreported:
-                self._is_unreported = False
-                for pack in self._packs:
-                    pack.mark_sent()
+            unreported, self._unreported = self._unreported, []
+        for pack in unreported if self._packs_on is channel else ():
+            pack.mark_sent()
 
     def _post_watch(self, remote_run: RemoteRun, channel: Channel) -> PendingRequest:
         assert remote_run.mirror is not None
@@ -232,17 +209,17 @@ class RemoteRunManager:
     def _has_ended(self, remote_run: RemoteRun, channel: Channel) -> bool:
         """Wait until the run is over (true), or is to go on without us. Raises LinkDied."""
         assert remote_run.mirror is not None
-        update_location(remote_run.run, clock_ahead=self.connection.clock_ahead)
-        cancel_sent = ""
-        send_py_spy_at = time.monotonic() + _SEND_PY_SPY_AFTER_S
+        runs.update_location(remote_run.run, clock_ahead=self.connection.clock_ahead)
+        cancel_sent, send_py_spy_at = "", time.monotonic() + _SEND_PY_SPY_AFTER_S
         while not remote_run.mirror.ended.wait(_POLL_INTERVAL_S):
             if channel.died.is_set():
                 raise LinkDied(channel.reason)
             if remote_run.cancel_requested != cancel_sent:
                 cancel_sent = remote_run.cancel_requested
                 channel.post(Cancel(remote_run.directory, kill=cancel_sent == KILL))
-            if self._py_spy is None and not remote_run.is_here and time.monotonic() > send_py_spy_at:
+            if not remote_run.is_here and time.monotonic() > send_py_spy_at:
                 self._send_py_spy()
+                send_py_spy_at = float("inf")
             if remote_run.detached:
                 remote_run.phase = DONE
             if remote_run.phase == DONE or remote_run.aborted is not None:
@@ -252,17 +229,17 @@ class RemoteRunManager:
     def _fetch(self, remote_run: RemoteRun, channel: Channel) -> None:
         mirror, name = remote_run.mirror, self.connection.spec.name
         assert mirror is not None
-        if not isinstance(mirror, RunMirror):
-            if mirror.gone:
-                channel.post(Cancel(remote_run.directory)).wait()  # ends what its agent has left
-        elif not mirror.error and not mirror.is_complete():
-            if not remote_run.refetched:
+        if isinstance(mirror, RunMirror) and not mirror.error:
+            if mirror.is_complete():
+                self._collect(remote_run, channel, mirror)
+            elif remote_run.refetched:
+                mirror.fail(f"the log here is not the one on {name}, though it was fetched twice")
+            else:
                 remote_run.refetched, remote_run.phase = True, WATCHING
                 mirror.restart_log()
                 return
-            mirror.fail(f"the log here is not the one on {name}, though it was fetched twice")
-        elif not mirror.error:
-            self._collect(remote_run, channel, mirror)
+        elif mirror.gone:
+            channel.post(Cancel(remote_run.directory)).wait()  # ends what its agent has left
         if mirror.error:
             self._abort(remote_run, BLOCKED, f"{mirror.error}; the run is kept on {name}")
             return
@@ -277,22 +254,10 @@ class RemoteRunManager:
             def keep(chunk: bytes) -> None:
                 if spool.tell() + len(chunk) > MAX_SIZE:
                     mirror.fail(f"artifacts of more than {MAX_SIZE >> 30} GiB")
-                if not mirror.error:
-                    try:
-                        spool.write(chunk)
-                    except OSError as error:
-                        mirror.fail(f"cannot write {remote_run.run.path}: {error.strerror}")
+                elif not mirror.error:
+                    self._tell(remote_run, lambda: spool.write(chunk))
 
-            pending, until = channel.post(Collect(remote_run.directory, remote_run.secrets), keep), None
-            while True:
-                try:
-                    pending.wait(_POLL_INTERVAL_S)
-                    break
-                except TimeoutError:  # a person who wants to be gone does not wait for ever
-                    if remote_run.cancel_requested == KILL:
-                        until = until or time.monotonic() + _CLOSE_TIMEOUT_S
-                        if time.monotonic() > until:
-                            raise LinkDied("the host takes too long") from None
+            channel.post(Collect(remote_run.directory, remote_run.secrets), keep).wait()
             spool.seek(0)
             try:
                 if not mirror.error:
@@ -307,33 +272,26 @@ class RemoteRunManager:
     # -- runs that cannot go on ---------------------------------------------------------------------------------------
 
     def _refused(self, remote_run: RemoteRun, channel: Channel, refusal: RequestRefused) -> None:
-        is_unstarted = remote_run.phase == SENDING
-        if refusal.code == "missing-base" and is_unstarted and self._can_resend(remote_run):
-            return
-        if refusal.code == "elsewhere":
+        was_sending, why = remote_run.phase == SENDING, refusal.message
+        if refusal.code == "missing-base" and was_sending and not remote_run.code_resent:
+            with self._sending:
+                remote_run.code_resent = self._sends_everything  # by another run of ours
+                if not self._sends_everything:
+                    self._sends_everything, self._packs_on = True, None
+        elif refusal.code == "elsewhere":
             self.connection.cache.clear_facts()
-            self._stop(remote_run, refusal.message, BLOCKED if is_unstarted else LOST)
-        elif is_unstarted:
+            self._stop(remote_run, why, BLOCKED if was_sending else LOST)
+        elif was_sending:
             self._clear(remote_run, channel)  # half of it may be there
-            self._abort(remote_run, BLOCKED, refusal.message, unstarted=True)
+            self._abort(remote_run, BLOCKED, why, is_over=True)
         elif remote_run.phase == WATCHING and refusal.code == "missing":
-            why = refusal.message
             if remote_run.mirror is None or not remote_run.mirror.status.exists:
                 why = f"it never began on {self.connection.spec.name}: the command that sent it went away before"
                 if not remote_run.keep_remote:
                     self._clear(remote_run, channel)
-            self._abort(remote_run, LOST, why, unstarted=True)
+            self._abort(remote_run, LOST, why, is_over=True)
         else:
-            self._stop(remote_run, refusal.message)
-
-    def _can_resend(self, remote_run: RemoteRun) -> bool:
-        """After the host has said that it lacks what the code builds on: whether there is more to be sent."""
-        with self._sending:
-            if not self._sends_everything:
-                self._sends_everything, self._packs_on = True, None
-                return True
-            again, remote_run.code_resent = not remote_run.code_resent, True
-            return again  # another run of ours has sent everything meanwhile
+            self._stop(remote_run, why)
 
     def _stop(self, remote_run: RemoteRun, why: str, status: str = "") -> None:
         """What cannot go on. A run that is fetched stays so, and of one that was never asked for nothing is lost."""
@@ -347,17 +305,17 @@ class RemoteRunManager:
         name = self.connection.spec.name
         if remote_run.is_fetched:
             remote_run.phase = DONE
-        elif remote_run.phase == FETCHING:
-            self._abort(remote_run, LOST, f"left before all of it was here; `ci-tasks fetch` brings it from {name}")
         elif remote_run.aborted is None:
             why = f"left while {name} did not answer; `ci-tasks cancel` ends it when {name} can be reached"
+            if remote_run.phase == FETCHING:
+                why = f"left before all of it was here; `ci-tasks fetch` brings it from {name}"
             self._abort(remote_run, LOST, why)
 
-    def _abort(self, remote_run: RemoteRun, status: str, reason: str, *, unstarted: bool = False) -> None:
-        """`unstarted`: nothing of it is to be fetched later."""
-        if unstarted:
+    def _abort(self, remote_run: RemoteRun, status: str, reason: str, *, is_over: bool = False) -> None:
+        """`is_over`: nothing of it is to be fetched later."""
+        if is_over:
             with suppress(OSError):
-                update_location(remote_run.run, complete=True)
+                runs.update_location(remote_run.run, complete=True)
         remote_run.aborted = (status, reason)
         self._wake()
 
@@ -366,22 +324,22 @@ class RemoteRunManager:
         if self._wakeups.empty():
             self._wakeups.put(None)
 
-    # -- in the connection's thread -----------------------------------------------------------------------------------
-
-    # One run's trouble is not another's: what a mirror cannot take ends its own run only.
+    # -- in the connection's thread: what cannot be taken ends its own run only ---------------------------------------
 
     def _take_update(self, update: RunUpdate) -> None:
-        self._tell(update.key, lambda mirror: mirror.update_status(update))
+        remote_run = self._runs.get(update.key)
+        if remote_run is not None and (mirror := remote_run.mirror) is not None:
+            self._tell(remote_run, lambda: mirror.update_status(update))
 
     def _take_log(self, key: int, offset: int, chunk: bytes) -> None:
-        self._tell(key, lambda mirror: mirror.write_log(offset, chunk))
-
-    def _tell(self, key: int, tell: Callable[[RunHere], None]) -> None:
         remote_run = self._runs.get(key)
-        if remote_run is None or remote_run.mirror is None:
-            return
+        if remote_run is not None and (mirror := remote_run.mirror) is not None:
+            self._tell(remote_run, lambda: mirror.write_log(offset, chunk))
+
+    def _tell(self, remote_run: RemoteRun, tell: Callable[[], object]) -> None:
+        assert remote_run.mirror is not None
         try:
-            tell(remote_run.mirror)
+            tell()
         except OSError as error:  # a full disk
             remote_run.mirror.fail(f"cannot write {remote_run.run.path}: {error.strerror}")
         except Exception as error:  # what no host of ours sends

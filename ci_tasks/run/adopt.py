@@ -16,7 +16,7 @@ from ci_tasks.agent.run_directory import RunDir, read_remote, write_record
 from ci_tasks.agent.serving.messages import DescribeRun, ListRuns, RunSummary
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
-from ci_tasks.hosts.reconnecting import ReconnectingConnection
+from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.remote_run import write_remote_location
 from ci_tasks.results import store
 

@@ -21,9 +21,9 @@ from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
 from ci_tasks.agent.serving import list_runs
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.config import Config
+from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.install_steps import SETUP_PARTS, remove_setup
 from ci_tasks.hosts.queries import LocalQueryRunner
-from ci_tasks.hosts.reconnecting import ReconnectingConnection
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import clock_ahead

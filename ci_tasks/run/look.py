@@ -63,7 +63,7 @@ def look_at(run: RunDir) -> HangFacts:
 
 
 def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
-    from ci_tasks.hosts.channel import RequestRefused
+    from ci_tasks.hosts.connection import RequestRefused
     from ci_tasks.hosts.remote_host import open_remote_host
 
     known_secrets.add_variables(read_plan(run).secrets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.checkout.git import Git, GitError, user_setting
+from ci_tasks.checkout.repository import open_repository
 from ci_tasks.errors import Blocked, CheckoutError
 
 
@@ -83,3 +85,17 @@ def test_only_what_asks_for_the_users_own_configuration_has_it(repo: Path, own_h
     assert Git(repo / ".git").text_or_none("config", "core.autocrlf") is None
     assert Git(repo / ".git").with_user_settings().text_or_none("config", "core.autocrlf") == "true"
     assert user_setting("user.name") == "Ann"
+
+
+def test_the_directory_through_which_a_repository_is_read_goes_with_it(
+    with_submodule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "tmp"
+    own.mkdir()
+    monkeypatch.setenv("TMPDIR", str(own))
+    repository = open_repository(with_submodule)
+    assert repository.git.text("rev-parse", "HEAD^{commit}") and len(os.listdir(own)) == 1
+    del repository
+    gc.collect()
+    assert os.listdir(own) == []
+    assert (with_submodule / ".git/refs/heads/main").exists()

@@ -138,7 +138,7 @@ class Person:
                 source,
                 "sparse-checkout",
                 "set",
-                *rng.choice([["dir"], ["--no-cone", "/a"], ["--sparse-index", "dir2"]]),
+                *rng.choice([["dir"], ["--no-cone", "/a"]]),
             ),
             "autocrlf": lambda: git(source, "config", "core.autocrlf", rng.choice(["true", "input", "false"])),
             "nested": self._nested,

@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import local_runs
 from ci_tasks.records import Checkout, Plan
@@ -76,10 +76,10 @@ def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(
 ) -> None:
     monkeypatch.setenv("TOKEN", "value")
     local_runs.write_run_dir(run, plan('#!/bin/sh\n[ "$TOKEN" = value ] && echo got it; exit 3\n'))
-    assert not local_runs.read_run_status(run).exists
+    assert not read_status(run).exists
     local_runs.start(run)
     wait(run)
-    assert local_runs.read_run_status(run).exit_code == 3
+    assert read_status(run).exit_code == 3
     assert "got it" in Path(run.log).read_text()
 
 
@@ -89,7 +89,7 @@ def test_a_run_can_be_cancelled(run: RunDir) -> None:
     assert not local_runs.has_ended(run)
     local_runs.cancel(run)
     wait(run)
-    assert local_runs.read_run_status(run).end == "cancelled"
+    assert read_status(run).end == "cancelled"
 
 
 def test_an_interrupt_while_a_run_is_waited_for_ends_it(run: RunDir) -> None:
@@ -101,7 +101,7 @@ def test_an_interrupt_while_a_run_is_waited_for_ends_it(run: RunDir) -> None:
             local_runs.complete(run)
     finally:
         signal.signal(signal.SIGUSR1, ours)
-    assert local_runs.read_run_status(run).end == "cancelled"
+    assert read_status(run).end == "cancelled"
     assert not processes.of_run(run.path, None)
 
 
@@ -131,7 +131,7 @@ def test_an_interrupt_during_the_start_leaves_a_run_that_is_on_record(run: RunDi
             local_runs.start(run)
     finally:
         signal.signal(signal.SIGINT, ours)
-    assert local_runs.read_run_status(run).state == "running"
+    assert read_status(run).state == "running"
     local_runs.cancel(run)
     wait(run)
-    assert local_runs.read_run_status(run).end == "cancelled"
+    assert read_status(run).end == "cancelled"

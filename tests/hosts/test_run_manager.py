@@ -28,10 +28,9 @@ from ci_tasks.checkout.pack import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import py_spy, reconnecting, run_manager
-from ci_tasks.hosts.channel import Channel
+from ci_tasks.hosts import connection, py_spy, run_manager
+from ci_tasks.hosts.connection import Channel, ReconnectingConnection
 from ci_tasks.hosts.host_snapshot import RemoteSnapshot
-from ci_tasks.hosts.reconnecting import ReconnectingConnection
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
@@ -156,16 +155,6 @@ def test_a_run_comes_home_whole_and_leaves_nothing_there(host: PipedHost) -> Non
     assert host.left() == []
 
 
-def test_output_is_here_while_the_run_goes_on(host: PipedHost, tmp_path: Path) -> None:
-    wait, go = gate(tmp_path)
-    remote_run = host.remote_run("echo first; " + wait + "echo last")
-    host.open().start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"first\n", "the first line")
-    go.touch()
-    done(remote_run)
-    assert Path(remote_run.run.log).read_bytes() == b"first\nlast\n"
-
-
 def test_a_link_that_dies_again_and_again_costs_not_a_byte(host: PipedHost, tmp_path: Path) -> None:
     wait, go = gate(tmp_path)
     remote_run = host.remote_run(LINES + wait + LINES)
@@ -248,13 +237,6 @@ def test_an_agent_that_the_host_has_lost_is_sent_again(host: PipedHost) -> None:
     host.open().start(second)
     done(second)
     assert Path(second.run.log).read_bytes() == b"two\n"
-
-
-def test_nobody_else_can_enter_the_workspace(host: PipedHost) -> None:
-    remote_run = host.remote_run("true")
-    host.open().start(remote_run)
-    done(remote_run)
-    assert (host.home / ".ci-tasks").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_agent_travels_and_is_compiled_once(host: PipedHost) -> None:
@@ -387,23 +369,6 @@ def test_a_run_is_cleared_away_although_the_link_died_at_that_moment(host: Piped
     assert not Path(remote_run.directory).exists()
 
 
-def test_what_could_not_be_cleared_away_is_named_with_what_removes_it(
-    host: PipedHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run_manager, "_CLOSE_TIMEOUT_S", 0.1)
-    remote_run, back = host.remote_run("true"), threading.Event()
-    manager = host.open()
-    lose_link_while_clearing(host, manager, back)
-    manager.start(remote_run)
-    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
-    manager.close()
-    back.set()
-    name = manager.connection.spec.name
-    assert f"{remote_run.directory} is still on {name}, which did not answer; `ci-tasks clean --host {name}`" in (
-        capsys.readouterr().err
-    )
-
-
 def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHost) -> None:
     remote_run = host.remote_run("echo begun; sleep 100")
     manager = host.open()
@@ -425,16 +390,6 @@ def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHos
     other.attach(again)
     other.cancel(again, "cancel")
     done(again)
-
-
-def test_a_cancel_before_anything_was_sent_begins_nothing(host: PipedHost) -> None:
-    host.before = "sleep 1; "
-    remote_run = host.remote_run("echo never")
-    remote_run.cancel_requested = "cancel"
-    host.open().start(remote_run)
-    done(remote_run)
-    assert remote_run.aborted == (CANCELLED, "cancelled")
-    assert host.left() == []
 
 
 def test_an_agent_that_was_killed_is_found_out_and_what_it_left_is_ended(host: PipedHost) -> None:
@@ -489,37 +444,6 @@ def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
     again.attach(host.remote_run(wait))
     again.detach()
     go.touch()
-
-
-def test_two_may_watch_one_run(host: PipedHost, tmp_path: Path) -> None:
-    wait, go = gate(tmp_path)
-    remote_run = host.remote_run("echo one; " + wait + "echo two")
-    host.open().start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
-    other = host.remote_run("", "other")
-    other.directory, other.keep_remote = remote_run.directory, True
-    host.open().attach(other)
-    until(lambda: Path(other.run.log).read_bytes() == b"one\n", "the other sees it too")
-    go.touch()
-    done(other)
-    done(remote_run)
-    assert Path(other.run.log).read_bytes() == Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
-
-
-def test_a_log_that_was_changed_here_is_fetched_again(host: PipedHost, tmp_path: Path) -> None:
-    wait, go = gate(tmp_path)
-    remote_run = host.remote_run("echo one; " + wait + "echo two")
-    first = host.open()
-    first.start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
-    first.detach()
-    first.close()
-    Path(remote_run.run.log).write_bytes(b"eno\n")
-    go.touch()
-    again = RemoteRun(run=remote_run.run, directory=remote_run.directory)
-    host.open().attach(again)
-    done(again)
-    assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
 
 
 def test_a_secret_reaches_the_job_and_nothing_else(host: PipedHost) -> None:
@@ -590,36 +514,13 @@ def test_programs_of_the_host_are_asked_in_the_environment_of_its_jobs(host: Pip
 def test_by_how_much_a_host_s_clock_is_wrong_is_on_record(
     host: PipedHost, monkeypatch: pytest.MonkeyPatch, shift: float, ahead: int
 ) -> None:
-    monkeypatch.setattr(reconnecting, "_now", lambda: time.time() - shift)
+    monkeypatch.setattr(connection, "_now", lambda: time.time() - shift)
     remote_run = host.remote_run("echo done")
     host.open().start(remote_run)
     home_at_last(remote_run)
     remote = read_remote(remote_run.run)
     assert remote is not None
     assert round(remote.clock_ahead, -2) == ahead
-
-
-def test_a_host_s_clock_is_known_to_whoever_had_an_answer(host: PipedHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer comes in a thread of its own, which may be quicker than the one that compares the clocks."""
-
-    def now() -> float:
-        time.sleep(0.5)
-        return time.time() - 3600
-
-    monkeypatch.setattr(reconnecting, "_now", now)
-    connection = host.open().connection
-    connection.run_queries({}, 30)
-    assert round(connection.clock_ahead, -2) == 3600
-
-
-def test_programs_of_the_host_are_asked_side_by_side(host: PipedHost) -> None:
-    manager = host.open()
-    answers = manager.connection.run_queries(
-        {"echo": ["echo", "hello"], "no": ["no-such-program"], "slow": ["sleep", "30"]}, 1.0
-    )
-    assert answers["echo"] == QueryAnswer(0, "hello\n")
-    assert answers["no"].is_missing
-    assert answers["slow"].timed_out
 
 
 # -- what can go wrong -----------------------------------------------------------------------------------------------
@@ -725,16 +626,6 @@ LOSSES: dict[str, Callable[[PipedHost], Any]] = {
 }
 
 
-def test_a_store_that_lost_something_heals_at_the_next_run_of_the_same_tree(host: PipedHost) -> None:
-    code = Code(host)
-    code.run("first")
-    for name, loss in LOSSES.items():
-        loss(host)
-        remote_run = code.run(name)
-        assert remote_run.aborted is None, f"after the loss of {name}"
-        assert Path(remote_run.run.log).read_bytes() == b"the very tree\n", f"after the loss of {name}"
-
-
 @pytest.mark.parametrize("name", ["the whole store", "all that is ours", "every object"])
 def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(host: PipedHost, name: str) -> None:
     code = Code(host)
@@ -743,31 +634,6 @@ def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(host: PipedH
     remote_run = code.run("second")
     assert remote_run.aborted is None
     assert Path(remote_run.run.log).read_bytes() == b"the very tree\n"
-
-
-def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) -> None:
-    remote_run = host.remote_run("echo never")
-    Path(remote_run.directory, "log").mkdir(parents=True)
-    host.open().start(remote_run)
-    done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
-    assert "the agent did not start" in remote_run.aborted[1]
-    assert host.left() == []
-
-
-def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: PipedHost) -> None:
-    """Its client was killed in between."""
-    remote_run = host.remote_run("echo never")
-    manager = host.open()
-    manager.connection.request(messages.Create(remote_run.directory, remote_run.plan, remote_run.script))
-    assert host.left() != []
-    manager.attach(remote_run)
-    done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == LOST
-    assert "never began" in remote_run.aborted[1]
-    assert host.left() == []
 
 
 def test_two_links_that_ask_for_one_run_begin_it_once(host: PipedHost, tmp_path: Path) -> None:
@@ -840,63 +706,11 @@ def test_a_second_kill_waits_for_the_host_no_more(host: PipedHost) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-def test_a_run_that_is_home_stays_so_whatever_becomes_of_the_link(
-    host: PipedHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote_run = host.remote_run("echo hello")
-    manager = host.open()
-    original = manager._advance
-
-    def then_never_again(started: RemoteRun, channel: Any) -> None:
-        if started.phase == CLEARING:
-            raise Blocked("no link for 60 minutes")
-        channel_post = channel.post
-
-        def post(request: Any, *args: Any) -> Any:
-            if isinstance(request, messages.Clear):
-                raise Blocked("no link for 60 minutes")
-            return channel_post(request, *args)
-
-        channel.post = post
-        original(started, channel)
-
-    monkeypatch.setattr(manager, "_advance", then_never_again)
-    manager.start(remote_run)
-    done(remote_run)
-    assert remote_run.aborted is None
-    assert "no link" in remote_run.warning
-    assert remote_run.is_fetched
-
-
-def test_what_a_client_asked_to_be_removed_is_removed_although_it_goes(host: PipedHost) -> None:
-    """A run that is half removed is found by nobody."""
-    remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 2})
-    manager = host.open()
-    manager.start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
-    manager.detach()
-    manager.close()
-    other = host.open()
-    other.connection.channel().post(messages.Clear(remote_run.directory))
-    time.sleep(0.3)
-    host.links[-1].hang_up()  # a client that dies; its process on the host is not killed
-    until(lambda: not Path(remote_run.directory).exists(), "it is removed")
-
-
 def test_a_host_that_is_silent_from_the_start_is_a_dead_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ci_tasks.hosts.channel.SILENCE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("ci_tasks.hosts.connection.SILENCE_TIMEOUT_S", 0.1)
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(LinkDied, match="not a word"):
         Channel(ours, b"", lambda update: None, lambda *args: None).hello()
-
-
-def test_what_was_said_of_a_run_before_it_was_home_is_not_its_end(host: PipedHost) -> None:
-    """As `blocked`, while the disk was full here: whoever looks next judges anew."""
-    remote_run = host.remote_run("echo hello")
-    Path(remote_run.run.record).write_text('{"status": "blocked"}')
-    host.open().start(remote_run)
-    done(remote_run)
-    assert not Path(remote_run.run.record).exists()
 
 
 @pytest.mark.parametrize("more", [True, False], ids=["more rows may come", "no more rows"])

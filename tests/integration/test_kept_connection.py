@@ -20,8 +20,7 @@ import pytest
 
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import mux, mux_client
-from ci_tasks.hosts.mux_client import MuxTransport
+from ci_tasks.hosts import mux
 from ci_tasks.hosts.remote_host import open_query_runner
 from ci_tasks.hosts.ssh.messages import HostKeyRefused
 from tests.parts.sshd import Sshd, SSHServer, new_key
@@ -67,13 +66,13 @@ def output(stream: socket.socket) -> bytes:
 
 def test_commands_share_one_login_and_their_bytes_arrive_whole(box: SSHServer, place: Path) -> None:
     large = os.urandom(3 << 20)
-    with closing(MuxTransport(place, "box").open(f"head -c {len(large)}")) as stream:
+    with closing(mux.MuxTransport(place, "box").open(f"head -c {len(large)}")) as stream:
         sending = threading.Thread(target=stream.sendall, args=(large,))
         sending.start()
         received = b"".join(iter(lambda: stream.recv(1 << 20), b""))
         sending.join()
         assert received == large
-    assert output(MuxTransport(place, "box").open("echo out; echo last words >&2; exit 7")) == b"out\nlast words\n"
+    assert output(mux.MuxTransport(place, "box").open("echo out; echo last words >&2; exit 7")) == b"out\nlast words\n"
     assert logins(box) == 1
     (path,) = place.glob("*.sock")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -112,7 +111,7 @@ def test_a_command_that_uses_one_loads_no_ssh_library_and_clean_closes_it(
 
 @pytest.mark.parametrize("what", ["its process is killed", "every connection dies", "sshd is restarted"])
 def test_one_that_died_is_made_again(box: SSHServer, place: Path, what: str) -> None:
-    link = MuxTransport(place, "box")
+    link = mux.MuxTransport(place, "box")
     stream = link.open("echo begun; cat")
     assert stream.recv(100) == b"begun\n"
     if what == "its process is killed":
@@ -124,41 +123,41 @@ def test_one_that_died_is_made_again(box: SSHServer, place: Path, what: str) -> 
         box.restart()
     stream.settimeout(WAIT_S)
     assert output(stream) == b""
-    assert output(MuxTransport(place, "box").open("echo again")) == b"again\n"
+    assert output(mux.MuxTransport(place, "box").open("echo again")) == b"again\n"
 
 
 def test_what_keeps_a_connection_from_being_made_is_said_and_nothing_is_kept(sshd: Sshd, place: Path) -> None:
     sshd.start("stranger", known=False)
     with pytest.raises(HostKeyRefused, match="is not known"):
-        MuxTransport(place, "stranger").open("true")
+        mux.MuxTransport(place, "stranger").open("true")
     sshd.start("gone").stop()
     with pytest.raises(Blocked, match="refuses"):
-        MuxTransport(place, "gone").open("true")
+        mux.MuxTransport(place, "gone").open("true")
     assert eventually(lambda: not mux.kept_connections())
 
 
 def test_another_key_user_host_or_known_hosts_has_another_connection(
     sshd: Sshd, box: SSHServer, place: Path, tmp_path: Path
 ) -> None:
-    links: list[MuxTransport] = [MuxTransport(place, "box"), MuxTransport(place, "somebody@box")]
+    links: list[mux.MuxTransport] = [mux.MuxTransport(place, "box"), mux.MuxTransport(place, "somebody@box")]
     sshd.configure("box", IdentityFile=str(new_key(tmp_path / "other")))
-    links.append(MuxTransport(place, "box"))
+    links.append(mux.MuxTransport(place, "box"))
     sshd.configure("box", IdentityFile=None)
-    links.append(MuxTransport(place, sshd.alias("same", box)))
+    links.append(mux.MuxTransport(place, sshd.alias("same", box)))
     sshd.known_hosts.write_text(sshd.known_hosts.read_text() + "# a comment\n")
-    links.append(MuxTransport(place, "box"))
-    assert len({link._path for link in links}) == len(links)
+    links.append(mux.MuxTransport(place, "box"))
+    assert len({link.path for link in links}) == len(links)
 
 
 def test_a_client_that_is_killed_ends_its_command_and_no_other(box: SSHServer, place: Path) -> None:
     marker = box.home / "running"
     code = (
-        "from ci_tasks.hosts import mux; from ci_tasks.hosts.mux_client import MuxTransport\n"
+        "from ci_tasks.hosts import mux; from ci_tasks.hosts.mux import MuxTransport\n"
         f"stream = MuxTransport(mux.directory(), 'box').open('touch {marker}; cat; rm {marker}')\n"
         "print(stream.recv(1))"
     )
-    with closing(MuxTransport(place, "box").open("cat")) as other:
-        killed = subprocess.Popen([sys.executable, "-c", code], cwd=Path(mux_client.__file__).parents[2])
+    with closing(mux.MuxTransport(place, "box").open("cat")) as other:
+        killed = subprocess.Popen([sys.executable, "-c", code], cwd=Path(mux.__file__).parents[2])
         assert eventually(marker.exists)
         killed.kill()
         killed.wait()
@@ -201,7 +200,6 @@ def test_one_server_serves_a_command_after_the_other(box: SSHServer, near: Calla
 def test_a_process_that_was_stopped_keeps_nobody_from_their_host(
     box: SSHServer, near: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mux_client, "PATIENCE_S", 1.0)
     monkeypatch.setattr(mux, "PATIENCE_S", 1.0)
     (stopped,) = mux.kept_connections()
     os.kill(stopped.pid, signal.SIGSTOP)

@@ -173,7 +173,7 @@ def restart_server(far: Far) -> None:
 @pytest.mark.parametrize("fault", [kill_connections, restart_server, lambda far: far.road.blackhole()])
 def test_a_link_that_dies_or_is_silent_is_made_again(far: Far, fault: Callable[[Far], None]) -> None:
     # The host beats every two seconds.
-    far.person.first = "from ci_tasks.hosts import channel; channel.SILENCE_TIMEOUT_S = 5.0"
+    far.person.first = "from ci_tasks.hosts import connection; connection.SILENCE_TIMEOUT_S = 5.0"
     far.job(LINES)
     client, said = far.start(), ""
     far.runs()

@@ -36,10 +36,9 @@ from ci_tasks.agent.serving import bundle
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
 from ci_tasks.hosts import (
-    channel,
+    connection,
     gpu_locks,
     python,
-    reconnecting,
     remote_host,
     remote_run,
     requirements,
@@ -123,8 +122,8 @@ class HostileWorld:
         for each in (
             mock.patch.dict(os.environ, {"CI_TASKS_HOME": str(self.home)}),
             patch(archive, "build", lambda _sources=None, built=archive.build(): built),
-            patch(channel, "SILENCE_TIMEOUT_S", 1.0),
-            patch(reconnecting, "_RETRY_DELAYS_S", (0.001,)),
+            patch(connection, "SILENCE_TIMEOUT_S", 1.0),
+            patch(connection, "_RETRY_DELAYS_S", (0.001,)),
             # There is no second connection to wait for.
             patch(host_of_run, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),
             patch(attach, "_POLL_SECONDS", 0.001),
@@ -133,7 +132,7 @@ class HostileWorld:
             patch(bundle, "MAX_FILES", _SMALL_FILES),
             patch(bundle, "MAX_BYTES", _SMALL_BYTES),
             patch(run_manager, "MAX_SIZE", _SMALL_BYTES),
-            patch(channel, "BEAT", 3600.0),
+            patch(connection, "BEAT", 3600.0),
         ):
             self._stack.enter_context(each)
         self._errors = _Errors()

@@ -46,13 +46,8 @@ class BadRequest(Exception):
         self.code = code
 
 
-_CODES = {
-    MissingBase: "missing-base",
-    StoreError: "store",
-    cancel_run.CancelError: "cancel",
-    look.NoLook: "look",
-    NotKept: "kept",
-}
+# What their messages say is for a person.
+_EXPECTED = (BadRequest, StoreError, cancel_run.CancelError, look.NoLook, NotKept, OSError)
 
 
 @dataclass
@@ -113,15 +108,12 @@ def respond(session: ServeSession, message: ClientMessage) -> Response:
     """The response to a request, whatever happens: the client waits for it."""
     try:
         return Response(message.id, HANDLERS[type(message.request)](session, message.request) or Result())
-    except BadRequest as error:
-        return Response(message.id, error=str(error), code=error.code)
-    except tuple(_CODES) as error:
-        return Response(
-            message.id, error=str(error), code=next(_CODES[kind] for kind in _CODES if isinstance(error, kind))
-        )
     except Exception as error:
-        why = str(error) if isinstance(error, OSError) else repr(error)
-        return Response(message.id, error=why, code="failed", traceback=traceback.format_exc())
+        code = error.code if isinstance(error, BadRequest) else "failed"
+        code = "missing-base" if isinstance(error, MissingBase) else code
+        if isinstance(error, _EXPECTED):
+            return Response(message.id, error=str(error), code=code)
+        return Response(message.id, error=repr(error), code=code, traceback=traceback.format_exc())
 
 
 # -- making and starting runs ----------------------------------------------------------------------------------------
@@ -227,10 +219,7 @@ def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[s
 
 
 def _store_program(session: ServeSession, request: messages.StoreProgram) -> None:
-    try:
-        programs.store_program(session.home, request.prefix, request.sha256, session.pack())
-    except (OSError, ValueError) as error:
-        raise BadRequest("store", str(error)) from None
+    programs.store_program(session.home, request.prefix, request.sha256, session.pack())
 
 
 def _look_at_processes(session: ServeSession, request: messages.LookAtProcesses) -> None:
@@ -278,10 +267,6 @@ def _run_programs(session: ServeSession, request: messages.RunPrograms) -> Resul
     return Result(outputs=ask(request.commands, request.timeout, machine_environment(request.env)))
 
 
-def _list_runs(session: ServeSession, request: messages.ListRuns) -> Result:
-    return Result(runs=tuple(list_runs.runs(session.home)))
-
-
 def _prune(session: ServeSession, request: messages.Prune) -> Result:
     oldest = time.time() - request.days * 86400
     for entry in list(os.scandir(os.path.join(session.home, "agents"))):
@@ -310,6 +295,6 @@ HANDLERS: Dict[type, Callable[[ServeSession, Any], Optional[Result]]] = {
     messages.LookAtProcesses: _look_at_processes,
     messages.RunPrograms: _run_programs,
     messages.DescribeRun: _describe,
-    messages.ListRuns: _list_runs,
+    messages.ListRuns: lambda session, request: Result(runs=tuple(list_runs.runs(session.home))),
     messages.Prune: _prune,
 }

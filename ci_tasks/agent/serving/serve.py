@@ -32,25 +32,14 @@ FINISH_SECONDS = 180.0  # that what is queued for Slurm gets after its client ha
 _CHUNK = 1 << 18
 
 
-class _Child:
-    """A forked process that handles one request."""
-
-    def __init__(self, message: ClientMessage) -> None:
-        self.message, self.has_answered = message, False
-        self.reader = frames.FrameReader()
-
-    @property
-    def holds_queue(self) -> bool:
-        """Whether requests that are handled in order wait for it."""
-        return isinstance(self.message.request, IN_ORDER) and not self.has_answered
-
-
 class Server:
     """Serves one client at a time. `archive` is agent.pyz, as it was checked, and `digest` its SHA-256."""
 
     def __init__(self, home: str, archive: bytes, digest: str) -> None:
         server = os.getpid()
-        self.session = ServeSession(home, archive, digest, is_disconnected=lambda: os.getppid() != server)
+        self.session = ServeSession(
+            home, archive, digest, is_disconnected=lambda: server not in (os.getpid(), os.getppid())
+        )
         self.reader = frames.FrameReader()
         # To be reaped. With SIGCHLD ignored, it is not known how squeue and sacct ended, which Slurm's threads run.
         self.forked: List[int] = []
@@ -68,7 +57,9 @@ class Server:
         self.in_order: Deque[ClientMessage] = deque()
         self.packs: Dict[int, Any] = {}  # files with the bytes that followed a request, by its number
         self.incoming: Optional[ClientMessage] = None  # the request whose pack comes
-        self.children: Dict[int, _Child] = {}  # by the pipe that their answers come through
+        # Forked processes that handle one request each, by the pipe that their answers come through.
+        self.children: Dict[int, frames.FrameReader] = {}
+        self.unanswered: Dict[int, ClientMessage] = {}
         self.link = LinkSpeed()
         self.is_idle = False  # between two clients
         self.heard = self.said = self.grew = time.monotonic()
@@ -203,7 +194,7 @@ class Server:
         self._handle_next()
 
     def _handle_next(self) -> None:
-        while self.in_order and not any(child.holds_queue for child in self.children.values()):
+        while self.in_order and not any(isinstance(each.request, IN_ORDER) for each in self.unanswered.values()):
             message = self.in_order.popleft()
             if isinstance(message.request, StartRun) and message.request.sbatch_script:  # its queue is this process's
                 self._say(response=respond(self.session, message))
@@ -243,7 +234,7 @@ class Server:
         os.close(theirs)
         os.set_blocking(answers, False)
         self.forked.append(pid)
-        self.children[answers] = _Child(message)
+        self.children[answers], self.unanswered[answers] = frames.FrameReader(), message
 
     def _work(self, message: ClientMessage) -> None:
         """In the child. Its standard input is the pack, and its output leads to the server."""
@@ -255,22 +246,22 @@ class Server:
         os.write(1, frames.message(HostMessage(response=respond(session, message))))
 
     def _take_answer(self, pipe: int) -> None:
-        child = self.children.get(pipe)
-        if child is None:  # of a client that has left just now
-            return
         try:
-            chunk = os.read(pipe, _CHUNK)
+            chunk = os.read(pipe, _CHUNK) if pipe in self.children else None
         except BlockingIOError:  # its number was that of one that is closed
+            chunk = None
+        if chunk is None:  # of a client that has left just now
             return
-        for kind, payload in child.reader.feed(chunk):
-            child.has_answered = child.has_answered or kind == frames.JSON
-            if not self._watch(child.message):
+        for kind, payload in self.children[pipe].feed(chunk):
+            message = self.unanswered.pop(pipe, None) if kind == frames.JSON else None
+            if message is None or not self._watch(message):
                 self.send(frames.frame(kind, payload))
         if not chunk:
             del self.children[pipe]
             os.close(pipe)
-            if not child.has_answered:
-                self._say(response=Response(child.message.id, error="its process died", code="failed"))
+            message = self.unanswered.pop(pipe, None)
+            if message is not None:
+                self._say(response=Response(message.id, error="its process died", code="failed"))
         self._handle_next()
 
 

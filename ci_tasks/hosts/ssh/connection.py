@@ -1,38 +1,37 @@
 """Connections over SSH, by Fabric: opened as ~/.ssh/config says, to known hosts only, and made again when they died.
 
 Fabric and paramiko are imported when a connection is made, since most commands make none. No configuration file of
-theirs is read. Fabric accepts any host key and reads ProxyJump backwards, so the way to the host and the checks on it
-are ours (`ssh_config`, `known_hosts`, `auth`).
+theirs is read. Fabric accepts any host key, reads ProxyJump backwards and knows no IdentityAgent, so the way to the
+host, its key and ours are chosen here.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import threading
-from typing import IO, Any
+from collections.abc import Iterator
+from typing import Any
 
 from ci_tasks import debug_log
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.ssh import known_hosts, messages
-from ci_tasks.hosts.ssh.auth import SSHKeys
+from ci_tasks.hosts.ssh import messages
 from ci_tasks.hosts.ssh.messages import Hop
-from ci_tasks.hosts.ssh.ssh_config import SSHTarget, resolve
+from ci_tasks.hosts.ssh.ssh_config import HostKey, SSHTarget, check_host_key, known_host_entries, resolve, ssh_words
 from ci_tasks.hosts.transport import LinkDied, relay
 
 CHANNEL_TIMEOUT = 15.0
 _PROOF_TIMEOUT = 3.0  # within which a connection that was idle opens a channel, or it counts as dead
+_AGENT_TIMEOUT = 10.0  # an agent behind a dead forwarding would keep us for ever; a person may have to touch a key
 # A window that a fast and distant host can fill: 100 ms at 1 Gbit/s is 12 MB.
-_WINDOW = 1 << 24
-_PACKET = 1 << 18
+_WINDOW, _PACKET = 1 << 24, 1 << 18
 _KEEPALIVE_S = 15  # what was sent is acknowledged within, or the kernel gives up
-_STDERR_KEPT = 4096
-_PROXY_WAIT = 0.5
+_END_S = 0.5  # for a ProxyCommand
 
 
 class SSHConnection:
@@ -44,11 +43,11 @@ class SSHConnection:
         """`address`: an alias, host, user@host, host:port, [IPv6]:port. Raises UsageError."""
         # paramiko logs what it raises as well; without a handler, Python would show that on the terminal.
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
-        self.target = resolve(address)
+        self._address, self.target = address, resolve(address)
         self.description = messages.describe_route(self.target)
         self._lock = threading.Lock()
         self._base: socket.socket | None = None
-        self._proxy: ProxyCommand | None = None
+        self._proxy: subprocess.Popen[bytes] | None = None
         self._transports: list[Any] = []
         self._clients: list[Any] = []
 
@@ -64,10 +63,23 @@ class SSHConnection:
         return ours
 
     def channel(self, command: str) -> Any:
-        """paramiko's channel with the command, whose standard error comes with its output."""
-        channel = self._session()
+        """paramiko's channel with the command, whose standard error comes with its output. Nothing waits for the host's
+        consent, a round trip: a refusal ends the channel."""
+        import paramiko
+        from paramiko.common import cMSG_CHANNEL_REQUEST
+
+        channel, message = self._session(), paramiko.Message()
         channel.set_combine_stderr(True)
-        self._ask(channel, lambda: _begin(channel, command))
+        message.add_byte(cMSG_CHANNEL_REQUEST)
+        message.add_int(channel.remote_chanid)
+        message.add_string("exec")
+        message.add_boolean(True)
+        message.add_string(command)
+        try:
+            channel.get_transport()._send_user_message(message)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            channel.close()
+            raise LinkDied(f"{self.description}: the connection was lost") from error
         return channel
 
     def prove(self) -> None:
@@ -75,21 +87,10 @@ class SSHConnection:
         self._session().close()
 
     def interactive(self, command: str) -> int:
-        """Give our terminal to a command on the host; its exit code."""
-        from ci_tasks.hosts.ssh import terminal
-
-        channel, raw = self._session(), terminal.has_terminal()
-
-        def run() -> int:
-            if raw:
-                terminal.ask_for_pty(channel)
-            channel.exec_command(command)
-            return terminal.pump(channel, raw=raw)
-
-        code: int = self._ask(channel, run)
-        if code < 0 and not self.is_up:
-            raise self._died()
-        return code if code >= 0 else 255  # a signal ended it, as ssh would say
+        """Give our terminal to a command on the host, by OpenSSH's client; its exit code."""
+        terminal = ["-t"] if os.isatty(0) and os.isatty(1) else ["-T"]
+        options = ["-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR"]
+        return subprocess.call([*ssh_words(self._address, *terminal, *options), command])
 
     def close(self) -> None:
         if self._base is not None:
@@ -101,7 +102,10 @@ class SSHConnection:
             with debug_log.ignored("closing a connection"):
                 client.close()
         if self._proxy is not None:
-            self._proxy.close()
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(self._proxy.pid, number)
+                    self._proxy.wait(_END_S)
         self._base, self._proxy, self._clients, self._transports = None, None, [], []
 
     def _session(self) -> Any:
@@ -119,19 +123,7 @@ class SSHConnection:
                 except (paramiko.SSHException, OSError, EOFError) as error:
                     debug_log.LOGGER.debug("%s: no channel", self.description, exc_info=error)
             self.close()
-            raise self._died()
-
-    def _ask(self, channel: Any, ask: Any) -> Any:
-        import paramiko
-
-        try:
-            return ask()
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            channel.close()
-            raise self._died() from error
-
-    def _died(self) -> LinkDied:
-        return LinkDied(f"{self.description}: the connection was lost")
+            raise LinkDied(f"{self.description}: the connection was lost")
 
     def _connect(self) -> None:
         self.close()
@@ -148,19 +140,22 @@ class SSHConnection:
         import fabric  # type: ignore[import-untyped]  # it has no stubs
         import paramiko
 
-        target, keys = hop.target, SSHKeys(hop.target)
-        sock = self._way_to(hop)
-        try:
-            entries = known_hosts.read((*target.user_known_hosts, *target.global_known_hosts))
-        except OSError as error:
-            raise Blocked(f"{hop.description}: {error.filename} cannot be read ({error.strerror})") from error
-        names = _names(target)
+        target, keys, entries = hop.target, SSHKeys(hop.target), known_host_entries(hop.target)
 
         def transport(sock: Any, **options: Any) -> paramiko.Transport:
             made = paramiko.Transport(sock, default_window_size=_WINDOW, default_max_packet_size=_PACKET, **options)
             self._transports.append(made)
-            _prefer(made, known_hosts.known_types(entries, names))
+            _prefer(made, [entry.key.type for entry in entries if not entry.marker])
             return made
+
+        class KnownHosts(paramiko.MissingHostKeyPolicy):
+            """paramiko asks it about every key, since it is given no known hosts of its own."""
+
+            def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+                shown = HostKey(key.get_name(), key.get_base64())
+                verdict, entry = check_host_key(entries, target.names, shown)
+                if verdict != "known":
+                    raise messages.host_key(hop, verdict, entry, shown)
 
         connection = fabric.Connection(
             target.host,
@@ -170,7 +165,7 @@ class SSHConnection:
             forward_agent=False,
             connect_timeout=max(1, round(target.connect_timeout)),
             connect_kwargs={
-                "sock": sock,
+                "sock": self._way_to(hop),
                 "transport_factory": transport,
                 "banner_timeout": 2 * target.connect_timeout,  # the timeout above is for the greeting as well
                 "channel_timeout": CHANNEL_TIMEOUT,
@@ -181,9 +176,8 @@ class SSHConnection:
                 overrides={"authentication": {"strategy_class": lambda **_: keys}},
             ),
         )
-        client = connection.client
-        self._clients.append(client)
-        client.set_missing_host_key_policy(_policy(hop, entries, names))
+        self._clients.append(connection.client)
+        connection.client.set_missing_host_key_policy(KnownHosts())
         try:
             connection.open()
         except Blocked:
@@ -191,7 +185,7 @@ class SSHConnection:
         except paramiko.AuthenticationException as error:
             raise messages.refused_login(hop, keys) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise messages.no_handshake(hop, error, self._proxy.errors() if self._proxy else "") from error
+            raise messages.no_handshake(hop, error) from error
 
     def _way_to(self, hop: Hop) -> Any:
         """What behaves like a socket to the server."""
@@ -202,19 +196,23 @@ class SSHConnection:
             try:
                 way = (target.host, target.port), ("", 0), _WINDOW, _PACKET, target.connect_timeout
                 return _GatewayChannel(self._transports[-1].open_channel("direct-tcpip", *way))
-            except paramiko.ChannelException as error:
-                raise messages.gateway_refused(hop, error.text) from error
             except (paramiko.SSHException, OSError, EOFError) as error:
-                raise messages.gateway_refused(hop, str(error) or "the connection was lost") from error
-        if target.proxy_command:
-            self._proxy = ProxyCommand(target.proxy_command)
-            self._base = self._proxy.socket
-            return self._base
+                reason = getattr(error, "text", "") or str(error) or "the connection was lost"
+                raise messages.gateway_refused(hop, reason) from error
         try:
-            self._base = _dial(target)
+            self._base = self._start_proxy(target.proxy_command) if target.proxy_command else _dial(target)
         except OSError as error:
             raise messages.unreachable(hop, error) from error
         return self._base
+
+    def _start_proxy(self, command: str) -> socket.socket:
+        """A command whose standard input and output lead to the server. paramiko's own never notices its end."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            end, shell, null = theirs.fileno(), ["/bin/sh", "-c", f"exec {command}"], subprocess.DEVNULL
+            # In a session of its own: a ^C is for us; we end it.
+            self._proxy = subprocess.Popen(shell, stdin=end, stdout=end, stderr=null, start_new_session=True)
+        return ours
 
 
 class _GatewayChannel:
@@ -231,115 +229,110 @@ class _GatewayChannel:
         return getattr(self._channel, name)
 
 
-class ProxyCommand:
-    """A command whose standard input and output lead to the server. paramiko's own never notices that it has ended."""
-
-    def __init__(self, command: str) -> None:
-        self.socket, theirs = socket.socketpair()
-        shell = shutil.which("sh") or "/bin/sh"
-        with theirs:
-            self._process = subprocess.Popen(
-                [shell, "-c", f"exec {command}"],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # a ^C is for us; we end it
-            )
-        assert self._process.stderr
-        self._kept = b""
-        self._reader = threading.Thread(target=self._drain, args=(self._process.stderr,), daemon=True)
-        self._reader.start()
-
-    def errors(self) -> str:
-        """The last of what it wrote to its standard error."""
-        self._reader.join(_PROXY_WAIT)
-        return self._kept.decode(errors="replace")
-
-    def close(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_PROXY_WAIT)
-                return
-
-    def _drain(self, errors: IO[bytes]) -> None:
-        with errors:
-            for line in errors:
-                self._kept = (self._kept + line)[-_STDERR_KEPT:]
-
-
 def _dial(target: SSHTarget) -> socket.socket:
     family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(target.family, socket.AF_UNSPEC)
-    last: OSError | None = None
+    last = OSError(f"{target.host} has no address")
     try:
         places = socket.getaddrinfo(target.host, target.port, family, socket.SOCK_STREAM)
     except UnicodeError as error:  # a part of it is empty or too long for a name
         raise socket.gaierror(socket.EAI_NONAME, "not a possible name") from error
     for address in places:
-        made = socket.socket(*address[:3])
-        try:
+        with contextlib.ExitStack() as closing:
+            made = closing.enter_context(socket.socket(*address[:3]))
             made.settimeout(target.connect_timeout)
-            made.connect(address[4])
+            try:
+                made.connect(address[4])
+            except OSError as error:
+                last = error
+                continue
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _KEEPALIVE_S)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _KEEPALIVE_S)
+            closing.pop_all()
             return made
-        except OSError as error:
-            made.close()
-            last = error
-        except BaseException:
-            made.close()
-            raise
-    raise last or OSError(f"{target.host} has no address")
-
-
-def _begin(channel: Any, command: str) -> None:
-    """What `exec_command` does, less the wait for the host's consent, a round trip. A refusal ends the channel."""
-    import paramiko
-    from paramiko.common import cMSG_CHANNEL_REQUEST
-
-    message = paramiko.Message()
-    message.add_byte(cMSG_CHANNEL_REQUEST)
-    message.add_int(channel.remote_chanid)
-    message.add_string("exec")
-    message.add_boolean(True)
-    message.add_string(command)
-    channel.get_transport()._send_user_message(message)
-
-
-def _names(target: SSHTarget) -> list[str]:
-    if target.host_key_alias:
-        return [target.host_key_alias.lower()]
-    # Like OpenSSH, a key that is known for the host on its usual port will do on another.
-    return list(dict.fromkeys([known_hosts.known_hosts_name(target.host, target.port), target.host.lower()]))
+    raise last
 
 
 def _prefer(transport: Any, types: list[str]) -> None:
     """Ask for the keys by which the host is known. RSA keys are known by one name and used under others."""
     options = transport.get_security_options()
-    preferred = [
-        kind
-        for key_type in types
-        for kind in (("rsa-sha2-512", "rsa-sha2-256") if key_type == "ssh-rsa" else (key_type,))
-    ]
-    offered = list(options.key_types)
-    first = [kind for kind in preferred if kind in offered]
-    options.key_types = [*first, *(kind for kind in offered if kind not in first)]
+    known = [kind for name in types for kind in (("rsa-sha2-512", "rsa-sha2-256") if name == "ssh-rsa" else (name,))]
+    options.key_types = sorted(options.key_types, key=lambda kind: known.index(kind) if kind in known else len(known))
     # Authenticated by the cipher itself: a third faster than paramiko's first choice.
     options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
 
 
-def _policy(hop: Hop, entries: list[known_hosts.KnownHostEntry], names: list[str]) -> Any:
-    """paramiko asks it about every key, since it is given no known hosts of its own."""
-    import paramiko
+class SSHKeys:
+    """The agent's keys and key files, in ssh's order: what fabric calls an authentication strategy. Afterwards it knows
+    what was tried. A person is asked for nothing."""
 
-    class Known(paramiko.MissingHostKeyPolicy):
-        def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-            shown = known_hosts.HostKey(key.get_name(), key.asbytes())
-            finding = known_hosts.check_host_key(entries, names, shown)
-            if finding.verdict != "known":
-                file = hop.target.user_known_hosts[0] if hop.target.user_known_hosts else ""
-                raise messages.host_key(hop, finding, shown, names[0], file)
+    def __init__(self, target: SSHTarget) -> None:
+        self._target = target
+        self.tried: list[str] = []
+        self.unusable: list[str] = []  # files with a passphrase, or that are no keys
+        self.agent_status = "no agent is running"
+        self.wanted: list[str] = []  # what the host would accept, or wants besides a key
+        self.is_partial = False  # a key was accepted, but more is wanted
 
-    return Known()
+    def authenticate(self, transport: Any) -> None:
+        """Raises AuthenticationException."""
+        import paramiko
+
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as agent:
+            try:
+                for name, key in self._keys(agent):
+                    self.tried.append(name)
+                    with contextlib.suppress(paramiko.AuthenticationException):  # the next key may do
+                        if not (remaining := transport.auth_publickey(self._target.user, key)):
+                            return
+                        self.is_partial, self.wanted = True, list(remaining)
+                # Some servers know us by other means; the others answer with the ways that they accept.
+                transport.auth_none(self._target.user)
+            except paramiko.BadAuthenticationType as error:
+                self.wanted = self.wanted or list(error.allowed_types)
+                raise
+
+    def _keys(self, agent: socket.socket) -> Iterator[tuple[str, Any]]:
+        """As OpenSSH orders them: the agent's that are also named, the agent's others, files."""
+        import paramiko
+
+        named = [_public_blob(path) for path in self._target.identities]
+        found = sorted(self._agent_keys(agent), key=lambda key: key.asbytes() not in named)
+        offered = [key for key in found if key.asbytes() in named or not self._target.identities_only]
+        for key in offered:
+            yield f"{getattr(key, 'comment', '') or key.get_name()} (agent)", key
+        blobs = [key.asbytes() for key in offered]
+        for path, blob in zip(self._target.identities, named, strict=True):
+            if not path.endswith(".pub") and os.path.isfile(path) and (blob is None or blob not in blobs):
+                try:
+                    key = paramiko.PKey.from_path(path)
+                except Exception:  # paramiko, cryptography and bcrypt each raise their own for what they cannot read
+                    self.unusable.append(path)
+                else:
+                    yield path, key
+
+    def _agent_keys(self, sock: socket.socket) -> list[Any]:
+        from paramiko.agent import AgentSSH
+        from paramiko.ssh_exception import SSHException
+
+        if not self._target.agent:
+            return []
+        agent: Any = AgentSSH()
+        try:
+            sock.settimeout(_AGENT_TIMEOUT)
+            sock.connect(self._target.agent)
+            agent._connect(sock)  # paramiko.Agent does the same, but knows no IdentityAgent
+        except (OSError, SSHException):
+            self.agent_status = f"the agent at {self._target.agent} does not answer"
+            return []
+        keys = list(agent.get_keys())
+        self.agent_status = f"the agent has {len(keys)} key{'' if len(keys) == 1 else 's'}"
+        return keys
+
+
+def _public_blob(path: str) -> bytes | None:
+    """The public key beside a private one."""
+    try:
+        with open(path if path.endswith(".pub") else f"{path}.pub", "rb") as source:
+            return base64.b64decode(source.read(1 << 16).split()[1], validate=True)
+    except (OSError, IndexError, ValueError):
+        return None

@@ -1,44 +1,30 @@
-"""What ~/.ssh/config says about an address, as OpenSSH's own `ssh -G` prints it.
-
-Without an OpenSSH client, paramiko's parser reads the user's file; it does not support Include.
-"""
+"""What OpenSSH's own client knows of an address: settings, as `ssh -G` prints them, and host keys, as `ssh-keygen -F`
+finds them in the known_hosts files: by patterns, hashed names and ports."""
 
 from __future__ import annotations
 
+import base64
 import getpass
+import hashlib
+import itertools
 import os
 import re
-import shlex
-import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 
-from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import ConfigError, UsageError
+from ci_tasks.errors import Blocked, ConfigError, UsageError
 
 FILE_VARIABLE = "CI_TASKS_SSH_CONFIG"
 USER_FILE = "~/.ssh/config"
+DEFAULT_PORT = 22
 DEFAULT_TIMEOUT = 15.0
-_DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-_DEFAULT_KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
-_DEFAULT_GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _MAX_JUMP_DEPTH = 8  # jump hosts with jump hosts of their own
+_ADDRESS = re.compile(r"(?:(?P<user>.+)@)?(?:\[(?P<ip>[^\[\]]+)\](?::(?P<port>.*))?|(?P<host>[^@]*))", re.DOTALL)
 # What OpenSSH refuses too: it would reach a shell by way of ProxyCommand or Match exec.
 _DANGEROUS = re.compile(r"[\s\x00-\x1f\x7f'\"`$\\;&<>|(){}\[\]]|^-")
-
-Settings = Mapping[str, list[str]]
-"""Keyword of ssh_config in lower case → its values, in order."""
-
-
-@dataclass(frozen=True)
-class SSHAddress:
-    """`user@host:port`; "" and 0 for what was not given."""
-
-    host: str
-    user: str = ""
-    port: int = 0
+_FOUND = re.compile(r"# Host .* found: line (\d+) ?(CA|REVOKED)?")
 
 
 @dataclass(frozen=True)
@@ -55,8 +41,7 @@ class SSHTarget:
     identities: tuple[str, ...] = ()
     identities_only: bool = False
     agent: str = ""
-    user_known_hosts: tuple[str, ...] = ()
-    global_known_hosts: tuple[str, ...] = ()
+    known_hosts: tuple[str, ...] = ()
     host_key_alias: str = ""
     proxy_command: str = ""
     jumps: tuple[SSHTarget, ...] = field(default=(), repr=False)
@@ -67,108 +52,93 @@ class SSHTarget:
         full = f"{self.user}@{host}:{self.port}"
         return full if self.alias == self.host else f"{self.alias} ({full})"
 
+    @property
+    def names(self) -> list[str]:
+        """What it is called in known_hosts. Like OpenSSH, a key that is known for the host on its usual port will do on
+        another."""
+        if self.host_key_alias:
+            return [self.host_key_alias.lower()]
+        host = self.host.lower()
+        return [host] if self.port == DEFAULT_PORT else [f"[{host}]:{self.port}", host]
 
-def parse_address(text: str) -> SSHAddress:
-    """Raises UsageError."""
-    user, _, place = text.rpartition("@")
-    bracketed = re.fullmatch(r"\[([^\[\]]+)\](?::(.*))?", place)
-    if bracketed:
-        host, port = bracketed[1], bracketed[2]
-    elif place.count(":") == 1:
-        host, port = place.split(":")
-    else:
-        host, port = place, None  # a bare IPv6 address has no room for a port
-    if not host or (text.startswith("@")) or _DANGEROUS.search(host) or (user and _DANGEROUS.search(user)):
+
+def parse_address(text: str) -> tuple[str, str, int]:
+    """(host, user, port) of `user@host:port`; "" and 0 for what was not given. Raises UsageError."""
+    found = _ADDRESS.fullmatch(text)
+    host, port = (found["ip"], found["port"]) if found and found["ip"] else ((found and found["host"]) or "", None)
+    if host.count(":") == 1:  # a bare IPv6 address has no room for a port
+        host, port = host.split(":")
+    user = (found and found["user"]) or ""
+    if not host or _DANGEROUS.search(host) or _DANGEROUS.search(user) or text.startswith("@"):
         raise UsageError(
             f"{text!r} is not an address", hint="an alias of ~/.ssh/config, host, user@host, host:port or [IPv6]:port"
         )
-    if port is None:
-        return SSHAddress(host, user)
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+    if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
         raise UsageError(f"{text!r}: {port!r} is not a port", hint="a number from 1 to 65535")
-    return SSHAddress(host, user, int(port))
+    return host, user, int(port or 0)
+
+
+def ssh_words(address: str, *options: str) -> list[str]:
+    """The command line of OpenSSH's client for an address. Raises UsageError, ConfigError."""
+    host, user, port = parse_address(address)
+    file = os.path.expanduser(os.environ.get(FILE_VARIABLE, ""))
+    if file and not os.path.isfile(file):
+        raise ConfigError(f"{FILE_VARIABLE} names this file, which does not exist", file=file)
+    given = [("-F", file), ("-l", user), ("-p", str(port or ""))]
+    return ["ssh", *options, *(word for pair in given if pair[1] for word in pair), host]
 
 
 def resolve(address: str) -> SSHTarget:
-    """The server that `address` means to ssh. Raises UsageError, ConfigError."""
-    file = os.environ.get(FILE_VARIABLE, "")
-    if file and not os.path.isfile(os.path.expanduser(file)):
-        raise ConfigError(f"{FILE_VARIABLE} names this file, which does not exist", file=file)
-    return _resolve(parse_address(address.strip()), file)
+    """The server that `address` means to ssh. Raises UsageError, ConfigError, Blocked."""
+    return _resolve(address.strip())
 
 
-def _resolve(address: SSHAddress, file: str, *, with_proxy: bool = True, depth: int = 0) -> SSHTarget:
+def _resolve(address: str, *, with_proxy: bool = True, depth: int = 0) -> SSHTarget:
+    file = os.environ.get(FILE_VARIABLE) or USER_FILE
     if depth > _MAX_JUMP_DEPTH:
-        raise ConfigError("ProxyJump forms a loop", file=file or USER_FILE)
-    settings = _openssh_settings(address, file) if shutil.which("ssh") else _paramiko_settings(address, file)
-    target = _target(address, settings, file or USER_FILE)
+        raise ConfigError("ProxyJump forms a loop", file=file)
+    done = _run(ssh_words(address, "-T", "-G"))
+    if "jumphost loop" in done.stderr:
+        done = _run(ssh_words(address, "-T", "-G", "-o", "ProxyJump=none"))
+    if done.returncode:
+        raise ConfigError(f"ssh -G {address}: {done.stderr.strip()}", file=file)
+    settings: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition(" ")
+        settings.setdefault(key, []).append(value)
+    target = _target(parse_address(address)[0], settings, file)
     command, jumps = _last(settings, "proxycommand"), _last(settings, "proxyjump")
-    if not with_proxy:
-        return target
-    if jumps.lower() not in ("", "none"):
-        return replace(target, jumps=_jump_hosts(target, jumps, file, depth))
-    return replace(target, proxy_command="" if command.lower() == "none" else _expand(command, target))
+    if with_proxy and jumps.lower() not in ("", "none"):
+        return replace(target, jumps=_jump_hosts(target, jumps, depth))
+    return replace(target, proxy_command=_expand(command, target) if with_proxy and command.lower() != "none" else "")
 
 
-def _jump_hosts(target: SSHTarget, names: str, file: str, depth: int) -> tuple[SSHTarget, ...]:
+def _jump_hosts(target: SSHTarget, names: str, depth: int) -> tuple[SSHTarget, ...]:
     """In the order of connection. Only the first may have jump hosts of its own, as with OpenSSH."""
     hops: list[SSHTarget] = []
     for number, name in enumerate(names.split(",")):
-        address = parse_address(name.strip().removeprefix("ssh://").rstrip("/"))
-        hop = (
-            _resolve(address, file, with_proxy=number == 0, depth=depth + 1) if address.host != target.alias else target
-        )
+        address = name.strip().removeprefix("ssh://").rstrip("/")
+        is_itself = parse_address(address)[0] == target.alias
+        hop = target if is_itself else _resolve(address, with_proxy=number == 0, depth=depth + 1)
         if (hop.host, hop.port, hop.user) == (target.host, target.port, target.user):
             return ()  # `Host *` with a ProxyJump matches the jump host too, which is not reached through itself
         hops += [*hop.jumps, replace(hop, jumps=())]
     return tuple(hops)
 
 
-def _openssh_settings(address: SSHAddress, file: str) -> Settings:
-    command = ["ssh", "-T", "-G", *(["-F", os.path.expanduser(file)] if file else [])]
-    command += [*(["-l", address.user] if address.user else []), *(["-p", str(address.port)] if address.port else [])]
-    done = _run([*command, address.host])
-    if "jumphost loop" in done.stderr:
-        done = _run([*command, "-o", "ProxyJump=none", address.host])
-    if done.returncode:
-        raise ConfigError(f"ssh -G {address.host}: {done.stderr.strip()}", file=file or USER_FILE)
-    settings: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
-        key, _, value = line.partition(" ")
-        settings.setdefault(key, []).append(value)
-    return settings
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape")
-
-
-def _paramiko_settings(address: SSHAddress, file: str) -> Settings:
-    from paramiko.config import SSHConfig
-    from paramiko.ssh_exception import SSHException
-
-    path = os.path.expanduser(file or USER_FILE)
-    debug_log.LOGGER.debug("no OpenSSH client: paramiko reads %s", path)
+def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        config = SSHConfig.from_path(path) if os.path.exists(path) else SSHConfig()
-        settings = dict(config.lookup(address.host))
-    except (SSHException, OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"cannot be parsed: {error}", file=path) from error
-    if "include" in settings:
-        raise ConfigError(
-            "Include is not supported without OpenSSH's client", file=path, hint="install it, so that ssh is on PATH"
-        )
-    settings.update({key: value for key, value in (("user", address.user), ("port", str(address.port or ""))) if value})
-    return {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape")
+    except OSError as error:
+        raise Blocked(f"{words[0]} cannot be run: {error.strerror}", hint="install OpenSSH's client") from None
 
 
-def _target(address: SSHAddress, settings: Settings, file: str) -> SSHTarget:
-    timeout = _last(settings, "connecttimeout")
-    agent = _last(settings, "identityagent") or "SSH_AUTH_SOCK"
+def _target(alias: str, settings: dict[str, list[str]], file: str) -> SSHTarget:
+    timeout, agent = _last(settings, "connecttimeout"), _last(settings, "identityagent") or "SSH_AUTH_SOCK"
     target = SSHTarget(
-        alias=address.host,
-        host=_last(settings, "hostname") or address.host,
-        port=int(_last(settings, "port") or 22),
+        alias=alias,
+        host=_last(settings, "hostname") or alias,
+        port=int(_last(settings, "port") or DEFAULT_PORT),
         user=_last(settings, "user") or getpass.getuser(),
         config_file=file,
         connect_timeout=float(timeout) if timeout.isdigit() and timeout != "0" else DEFAULT_TIMEOUT,
@@ -176,28 +146,23 @@ def _target(address: SSHAddress, settings: Settings, file: str) -> SSHTarget:
         identities_only=_last(settings, "identitiesonly").lower() == "yes",
         host_key_alias=_last(settings, "hostkeyalias"),
     )
-    identities = settings.get("identityfile", list(_DEFAULT_KEYS))
+    known_hosts = [_last(settings, f"{who}knownhostsfile") for who in ("user", "global")]
     return replace(
         target,
-        identities=tuple(_expand(path, target) for path in identities if path.lower() != "none"),
+        identities=tuple(_expand(path, target) for path in settings.get("identityfile", ()) if path.lower() != "none"),
         agent=_expand("${SSH_AUTH_SOCK}" if agent == "SSH_AUTH_SOCK" else agent if agent != "none" else "", target),
-        user_known_hosts=_files(_last(settings, "userknownhostsfile") or _DEFAULT_KNOWN_HOSTS, target),
-        global_known_hosts=_files(_last(settings, "globalknownhostsfile") or _DEFAULT_GLOBAL_KNOWN_HOSTS, target),
+        known_hosts=tuple(path for paths in known_hosts for path in _files(paths, target)),
     )
 
 
-def _last(settings: Settings, key: str) -> str:
+def _last(settings: dict[str, list[str]], key: str) -> str:
     return settings.get(key, [""])[-1]
 
 
-def _files(paths: str, target: SSHTarget) -> tuple[str, ...]:
+def _files(paths: str, target: SSHTarget) -> list[str]:
     if os.path.exists(_expand(paths, target)):
-        return (_expand(paths, target),)  # one file whose name has spaces: ssh -G prints no quotes
-    try:
-        names = shlex.split(paths)
-    except ValueError:
-        names = paths.split()
-    return tuple(_expand(name, target) for name in names if name.lower() != "none")
+        return [_expand(paths, target)]  # one file whose name has spaces: ssh -G prints no quotes
+    return [_expand(name, target) for name in paths.split() if name.lower() != "none"]
 
 
 def _expand(text: str, target: SSHTarget) -> str:
@@ -208,3 +173,66 @@ def _expand(text: str, target: SSHTarget) -> str:
     expanded = re.sub("%.", lambda match: tokens.get(match[0], match[0]), text)
     variable = re.fullmatch(r"\$\{?(\w+)\}?", expanded)
     return os.environ.get(variable[1], "") if variable else os.path.expanduser(expanded)
+
+
+# -- known hosts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HostKey:
+    type: str
+    blob: str  # in base64
+
+    @property
+    def shown(self) -> str:
+        digest = hashlib.sha256(base64.b64decode(self.blob)).digest()
+        return f"{self.type} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+@dataclass(frozen=True)
+class KnownHostEntry:
+    """A line of a known_hosts file for the host, which it calls `name`; `marker` is "", CA or REVOKED."""
+
+    file: str
+    line: int
+    name: str
+    marker: str
+    pattern: str
+    key: HostKey
+
+
+def known_host_entries(target: SSHTarget) -> list[KnownHostEntry]:
+    """Raises Blocked for a file that cannot be read."""
+    return [entry for file in target.known_hosts for name in target.names for entry in _entries(file, name)]
+
+
+def _entries(file: str, name: str) -> Iterator[KnownHostEntry]:
+    if not os.path.exists(file):
+        return
+    if not os.access(file, os.R_OK):
+        raise Blocked(f"{file} cannot be read (Permission denied)")
+    lines = _run(["ssh-keygen", "-F", name, "-f", file]).stdout.splitlines()
+    for head, text in itertools.pairwise(lines):
+        found, fields = _FOUND.fullmatch(head.strip()), text.split()
+        fields = fields[1 if found and found[2] else 0 :]
+        if found and len(fields) > 2:
+            yield KnownHostEntry(file, int(found[1]), name, found[2] or "", fields[0], HostKey(*fields[1:3]))
+
+
+def check_host_key(
+    entries: Sequence[KnownHostEntry], names: Sequence[str], key: HostKey
+) -> tuple[str, KnownHostEntry | None]:
+    """What known_hosts says about `key`: known, unknown, changed, revoked or authority, and the line that says so."""
+    for entry in entries:  # a revoked key is refused before anything that would allow it
+        if entry.marker == "REVOKED" and entry.key.blob == key.blob:
+            return "revoked", entry
+    keys = [entry for entry in entries if not entry.marker]
+    for entry in keys:
+        if entry.key.blob == key.blob and (entry.name == names[0] or not any(each.name == names[0] for each in keys)):
+            return "known", entry
+    # The host was asked for keys of the known types first. One that shows another does not have the known key.
+    named = sorted((entry for entry in keys if entry.name == names[0]), key=lambda entry: entry.key.type != key.type)
+    if named:
+        return "changed", named[0]
+    authorities = [entry for entry in entries if entry.marker == "CA" and entry.name == names[0]]
+    return ("authority", authorities[0]) if authorities else ("unknown", None)

@@ -124,7 +124,7 @@ def test_what_follows_a_request_that_is_refused_is_taken_for_no_other(client: Cl
             client.send(frames.frame(frames.DATA, os.urandom(1 << 20)))
         client.send(frames.frame(frames.DATA))
     client.ask(4, messages.ListRuns())
-    assert client.answer(1)["code"] == client.answer(3)["code"] == "store"
+    assert client.answer(1)["code"] == client.answer(3)["code"] == "failed"
     assert client.answer(4) == {"id": 4}
 
 

@@ -7,19 +7,20 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import paramiko
 import pytest
 
-from ci_tasks.errors import Blocked
 from ci_tasks.hosts.ssh import messages
-from ci_tasks.hosts.ssh.auth import SSHKeys
-from ci_tasks.hosts.ssh.known_hosts import HostKey, KnownHostEntry, KnownHostsLookup
+from ci_tasks.hosts.ssh.connection import SSHKeys
 from ci_tasks.hosts.ssh.messages import Hop
-from ci_tasks.hosts.ssh.ssh_config import SSHTarget
+from ci_tasks.hosts.ssh.ssh_config import HostKey, KnownHostEntry, SSHTarget
 
-BOX = SSHTarget("box", "box.example.com", 2222, "alice", "~/.ssh/config")
-JUMP = SSHTarget("jump", "10.0.0.1", 22, "bob", "~/.ssh/config")
-KEY = HostKey("ssh-ed25519", b"key")
+BOX = SSHTarget("box", "box.example.com", 2222, "alice", "~/.ssh/config", known_hosts=("/known",))
+JUMP = SSHTarget("jump", "10.0.0.1", 22, "bob", "~/.ssh/config", known_hosts=("/known",))
+KEY, NAME = HostKey("ssh-ed25519", "a2V5"), "[box.example.com]:2222"
 
 
 def test_importing_it_loads_neither_fabric_nor_paramiko() -> None:
@@ -55,56 +56,51 @@ def test_the_network_s_words_become_ours(error: OSError, phrases: list[str]) -> 
     assert [word for word in phrases if word not in message] == []
 
 
+def entry(pattern: str, marker: str = "") -> KnownHostEntry:
+    return KnownHostEntry("/known", 7, NAME, marker, pattern, HostKey("ssh-rsa", "b2xk"))
+
+
 @pytest.mark.parametrize(
-    ("finding", "phrases"),
+    ("verdict", "found", "phrases"),
     [
-        (
-            KnownHostsLookup("unknown"),
-            ["is not known", "add this line to /known", KEY.line("[box]:2222"), KEY.fingerprint],
-        ),
-        (
-            KnownHostsLookup("changed", KnownHostEntry("/known", 7, "", "[box]:2222", HostKey("ssh-rsa", b"old"))),
-            ["has changed", "/known:7", KEY.fingerprint, "ssh-keygen -R '[box]:2222' -f /known", "may be listening"],
-        ),
-        (KnownHostsLookup("changed", KnownHostEntry("/known", 7, "", "*", KEY)), ["take line 7 out of /known"]),
-        (KnownHostsLookup("revoked", KnownHostEntry("/known", 7, "@revoked", "*", KEY)), ["is revoked (/known:7)"]),
-        (
-            KnownHostsLookup("authority", KnownHostEntry("/known", 7, "@cert-authority", "*", KEY)),
-            ["only a @cert-authority", "/known:7"],
-        ),
+        ("unknown", None, ["is not known", "add this line to /known", f"{NAME} ssh-ed25519 a2V5", KEY.shown]),
+        ("changed", entry(NAME), ["has changed", "/known:7", KEY.shown, f"ssh-keygen -R '{NAME}'", "be listening"]),
+        ("changed", entry("*"), ["take line 7 out of /known"]),
+        ("revoked", entry("*", "REVOKED"), ["is revoked (/known:7)"]),
+        ("authority", entry("*", "CA"), ["only a @cert-authority", "/known:7"]),
     ],
 )
-def test_a_refused_host_key_comes_with_the_next_step(finding: KnownHostsLookup, phrases: list[str]) -> None:
-    message = str(messages.host_key(Hop(BOX), finding, KEY, "[box]:2222", "/known"))
+def test_a_refused_host_key_comes_with_the_next_step(
+    verdict: str, found: KnownHostEntry | None, phrases: list[str]
+) -> None:
+    message = str(messages.host_key(Hop(BOX), verdict, found, KEY))
     assert [word for word in phrases if word not in message] == []
 
 
 def test_a_host_whose_keys_are_kept_nowhere_is_told_so() -> None:
-    message = str(messages.host_key(Hop(BOX), KnownHostsLookup("unknown"), KEY, "[box]:2222", "/dev/null"))
+    message = str(messages.host_key(Hop(replace(BOX, known_hosts=("/dev/null",))), "unknown", None, KEY))
     assert "add this line to" not in message
     assert "UserKnownHostsFile /dev/null" in message
 
 
 def test_keyscan_is_to_be_run_where_the_host_can_be_seen() -> None:
-    at_home = str(messages.host_key(Hop(JUMP), KnownHostsLookup("unknown"), KEY, "jump", "/known"))
-    beyond = str(messages.host_key(Hop(BOX, gateway="jump"), KnownHostsLookup("unknown"), KEY, "box", "/known"))
-    assert "network: ssh-keyscan 10.0.0.1 | ssh-keygen -lf -" in at_home
-    assert "network (on jump): ssh-keyscan -p 2222 box.example.com" in beyond
+    at_home = str(messages.host_key(Hop(JUMP), "unknown", None, KEY))
+    beyond = str(messages.host_key(Hop(BOX, gateway="jump"), "unknown", None, KEY))
+    assert ": ssh-keyscan 10.0.0.1 | ssh-keygen -lf -" in at_home
+    assert "(on jump): ssh-keyscan -p 2222 box.example.com" in beyond
 
 
 @pytest.mark.parametrize(
     ("attributes", "phrases"),
     [
-        ({"tried": ["/id"]}, ["does not let alice in", "keys tried: /id; no agent is running", "authorized_keys"]),
-        ({"encrypted": ["/my id"]}, ["passphrase protects them: /my id", "eval \"$(ssh-agent)\" && ssh-add '/my id'"]),
-        ({"encrypted": ["/id"], "agent_status": "the agent has 0 keys"}, ["the agent has 0 keys", "\nssh-add /id"]),
         (
-            {"is_partial": True, "allowed_methods": ["keyboard-interactive"]},
-            ["also wants keyboard-interactive", "never asks"],
+            {"tried": ["/id"]},
+            ["Permission denied for alice", "tried: /id; no agent is running", "authorized_keys"],
         ),
-        ({"allowed_methods": ["password"]}, ["takes password only", "never asks for passwords"]),
-        ({"was_disconnected": True}, ["IdentitiesOnly yes"]),
-        ({"unreadable": ["/junk"]}, ["cannot be read as keys: /junk"]),
+        ({"unusable": ["/my id"]}, ["or are no keys: /my id", "eval \"$(ssh-agent)\" && ssh-add '/my id'"]),
+        ({"unusable": ["/id"], "agent_status": "the agent has 0 keys"}, ["the agent has 0 keys", "\nssh-add /id"]),
+        ({"is_partial": True, "wanted": ["keyboard-interactive"]}, ["also wants keyboard-interactive", "never asks"]),
+        ({"wanted": ["password"]}, ["takes password only", "never asks for passwords"]),
     ],
 )
 def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phrases: list[str]) -> None:
@@ -116,11 +112,70 @@ def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phra
 
 def test_a_proxy_command_is_not_shown_since_it_may_hold_a_password() -> None:
     hop = Hop(replace(BOX, proxy_command="corkscrew --auth alice:hunter2 %h"))
-    error = messages.no_handshake(hop, EOFError(), "403 Forbidden\n")
-    assert isinstance(error, Blocked)
-    assert "hunter2" not in str(error)
-    assert "403 Forbidden" in str(error)
+    assert "hunter2" not in str(messages.no_handshake(hop, EOFError()))
 
 
 def test_what_a_server_says_cannot_move_the_terminal_s_cursor() -> None:
     assert "\x1b" not in str(messages.gateway_refused(Hop(BOX, gateway="jump"), "\x1b[2J"))
+
+
+# The keys that are offered
+
+
+class Server:
+    """Accepts the key whose comment file is `accepts`; `methods` is what it wants after that."""
+
+    def __init__(self, accepts: str = "", methods: tuple[str, ...] = ()) -> None:
+        self.accepts, self.methods, self.offered = accepts, methods, list[str]()
+
+    def auth_publickey(self, user: str, key: Any) -> list[str]:
+        self.offered.append(key.get_base64())
+        if key.get_base64() == self.accepts:
+            return list(self.methods)
+        raise paramiko.AuthenticationException("no")
+
+    def auth_none(self, user: str) -> None:
+        raise paramiko.BadAuthenticationType("no", ["publickey", "password"])
+
+    def is_active(self) -> bool:
+        return True
+
+
+def key(path: Path, passphrase: str = "") -> str:
+    """Makes a key. Returns its public half."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", path], check=True)
+    return path.with_name(f"{path.name}.pub").read_text().split()[1]
+
+
+def keys_of(*identities: Path) -> SSHKeys:
+    return SSHKeys(SSHTarget("box", "box", 22, "ada", "", identities=tuple(map(str, identities))))
+
+
+def test_key_files_are_offered_in_their_order_until_one_is_accepted(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("first", "second", "third")]
+    public = [key(file) for file in files]
+    keys, server = keys_of(*files), Server(accepts=public[1])
+    keys.authenticate(server)
+    assert server.offered == public[:2]
+    assert (keys.tried, keys.is_partial) == ([str(file) for file in files[:2]], False)
+
+
+def test_keys_that_cannot_be_offered_are_named_with_the_reason(tmp_path: Path) -> None:
+    secret, broken, good = tmp_path / "secret", tmp_path / "broken", tmp_path / "good"
+    key(secret, "passphrase")
+    broken.write_text("no key")
+    public = key(good)
+    keys, server = keys_of(secret, tmp_path / "absent", broken, good), Server()
+    with pytest.raises(paramiko.BadAuthenticationType):
+        keys.authenticate(server)
+    assert server.offered == [public]
+    assert keys.unusable == [str(secret), str(broken)]
+    assert keys.wanted == ["publickey", "password"]
+
+
+def test_a_server_that_wants_more_than_a_key_is_an_error_that_says_what(tmp_path: Path) -> None:
+    keys = keys_of(tmp_path / "id")
+    server = Server(accepts=key(tmp_path / "id"), methods=("keyboard-interactive",))
+    with pytest.raises(paramiko.AuthenticationException):
+        keys.authenticate(server)
+    assert (keys.is_partial, keys.wanted) == (True, ["keyboard-interactive"])
