@@ -297,10 +297,9 @@ ONE_MODULE = {
     r"\bflock\(": [
         "agent.file_lock",
         "agent.gpus.lock_files",  # CI's own locks of GPUs
-        "agent.containers.journal",
     ],
     r"/stat\"|/children\"|random/boot_id": ["agent.proc", "agent.hang.inspector", "hosts.gpu_locks"],
-    r"os\.fork\(": ["agent.__main__", "agent.serving.serve", "agent.containers.ray_nodes"],
+    r"os\.fork\(": ["agent.__main__", "agent.serving.serve"],
     r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.process_tree", "agent.containers.ray_nodes"],
     # `run_program` ends all that a program with a time limit has started; others stream, or share the agent's session.
     r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [

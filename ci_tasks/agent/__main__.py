@@ -30,9 +30,9 @@ def main(argv: List[str]) -> int:
 
             return batch(run_dir)
         if command == "shell":
-            from .containers import shell
+            from .containers import kept
 
-            return shell.main(run_dir)
+            return kept.shell(run_dir)
         if command == "docker":
             from .containers import adapter
 

@@ -63,6 +63,14 @@ class RunDir:
         self.remote, self.record = at("remote.json"), at("record.json")
 
 
+def opened(run_dir: str) -> RunDir:
+    """The directory by a descriptor that this process keeps: whatever a job puts in its place gets nothing that is
+    written here. Raises OSError."""
+    directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    by_descriptor = "/proc/self/fd/%d" % directory
+    return RunDir(by_descriptor if os.path.isdir(by_descriptor) else run_dir)
+
+
 def mark(run_dir: str) -> str:
     """The value of ENV_RUN_DIR: the directory's own path, which run.sh exports too, whatever link it was reached by."""
     return os.path.realpath(run_dir)

@@ -21,7 +21,7 @@ from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
 from .cleanup.remove_run import remove_left_containers
 from .client_watch import ClientDeadline
 from .codec import RecordError
-from .containers.daemon_monitor import DaemonMonitor
+from .containers.run_containers import DaemonMonitor
 from .exit_gate import masked_record
 from .files import content_of, replace_file
 from .gpus.run_resources import ResourcesUnavailable, RunResources
@@ -61,6 +61,7 @@ def supervise(run_dir: str, started: Callable[[], None]) -> None:
 class Supervisor:
     def __init__(self, paths: rd.RunDir, plan: Plan, log: RunLog, signals: SignalPipe) -> None:
         self.paths, self.plan, self.log, self.signals = paths, plan, log, signals
+        self.own = rd.opened(paths.path)  # for what is written while the job runs
         self.timeout = plan.timeout_minutes * 60
         self.stall = plan.stall_minutes * 60
         self._secrets = secret_values(plan)
@@ -76,7 +77,7 @@ class Supervisor:
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan, lambda: signals.stop_requested)
         self.gpus = GpuSampler(
-            paths, plan, lambda: self.status.gpu_uuids, lambda: self.cleanup.environment.container_ids
+            paths, self.own, plan, lambda: self.status.gpu_uuids, lambda: self.cleanup.environment.container_ids
         )
         self.lock = liveness.AgentLock(paths.path)
         # What a job of the same account could change, and must not: it is noticed.
@@ -371,14 +372,14 @@ class Supervisor:
             log_error=self.log.error,
         )
         content = rd.record_bytes(masked_record(self.status, self._secrets))
-        replace_file(self.paths.status, content)
+        replace_file(self.own.status, content)
         self._own_files[self.paths.status] = content
 
     def _event(self, name: str, **facts: object) -> None:
         event = masked_record(Event(round(time.time(), 3), name, **facts), self._secrets)  # type: ignore[arg-type]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe does not block it
         try:
-            with os.fdopen(os.open(self.paths.events, flags, 0o666), "wb") as out:
+            with os.fdopen(os.open(self.own.events, flags, 0o666), "wb") as out:
                 out.write(event.line().encode())
         except OSError as error:
             self.log.error = self.log.error or "events could not be written: %s" % error.strerror

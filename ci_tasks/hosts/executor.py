@@ -131,27 +131,13 @@ class Executor:
         self._taken = taken
 
     def snapshot(
-        self,
-        batch: Batch,
-        source: Path,
-        *,
-        rev: str | None = None,
-        base: str | None = None,
-        overlays: Sequence[OverlaySource] = (),
+        self, batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
     ) -> CodeSnapshot:
         """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
-        self._batch = batch
-        self._code = self._packed_snapshot(source, rev, base, overlays)
-        return self._code
-
-    def _packed_snapshot(
-        self, source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource]
-    ) -> RemoteSnapshot:
         from ci_tasks.checkout import pack as packs
 
         taken = self._taken.result() if isinstance(self._taken, Background) else None
         taken = self._taken.snapshot if isinstance(self._taken, RemoteSnapshot) else taken
-        self._taken = None
         snapshot = taken or take_host_snapshot(source, rev, base, overlays)
         key = host_cache.key(self.spec)
         pack = CodePack(
@@ -161,12 +147,13 @@ class Executor:
             mark_sent=partial(packs.record_sent_trees, snapshot.store, key, [snapshot.flat]),
         )
         self._manager.set_code_packs([pack])
-        return RemoteSnapshot(snapshot.checkout, snapshot)
+        self._batch, self._code, self._taken = batch, RemoteSnapshot(snapshot.checkout, snapshot), None
+        return self._code
 
     def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
         """The working tree of `source` for a row that goes on in the workspace that an earlier run kept."""
-        code = self._packed_snapshot(source, None, None, ())
-        self._batch, self._code = batch, code
+        code = self.snapshot(batch, source, rev=None, base=None)
+        assert isinstance(code, RemoteSnapshot)
         return code
 
     def paths(self, run: RunDir) -> HostPaths:

@@ -76,13 +76,7 @@ class LocalExecutor(Executor):
         return LocalQueryRunner(self.spec.env).run_queries(queries, timeout)
 
     def snapshot(
-        self,
-        batch: Batch,
-        source: Path,
-        *,
-        rev: str | None = None,
-        base: str | None = None,
-        overlays: Sequence[OverlaySource] = (),
+        self, batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
     ) -> LocalSnapshot:
         self._batch, code = batch, self._taken
         if not (isinstance(code, LocalSnapshot) and code.directory == batch.source):
@@ -91,9 +85,10 @@ class LocalExecutor(Executor):
         self._code = code
         return code
 
-    def _packed_snapshot(self, source: Path, *_: object) -> RemoteSnapshot:
+    def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
         snapshot = take_host_snapshot(source, None, None)
-        return RemoteSnapshot(snapshot.checkout, snapshot)
+        self._batch, self._code = batch, RemoteSnapshot(snapshot.checkout, snapshot)
+        return self._code
 
     def paths(self, run: RunDir) -> HostPaths:
         locks = store.lock_dir() / self.spec.name

@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ci_tasks.agent.containers.docker_argv import DockerRun, parse_run
-from ci_tasks.agent.containers.mounts import bind_mount, map_path
+from ci_tasks.agent.containers.docker_argv import DockerRun, bind_mount, map_path, parse_run
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.steps import PlannedSteps
 from ci_tasks.workflow.model import Container, Job

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.containers.docker_argv import DockerArgvError, is_run, parse_run
-from ci_tasks.agent.containers.mounts import bind_mount
+from ci_tasks.agent.containers.docker_argv import DockerArgvError, bind_mount, is_run, parse_run
 from ci_tasks.agent.files import read_file
 from ci_tasks.agent.probe.evidence import MAX_WRITTEN
 from ci_tasks.agent.probe.records import (

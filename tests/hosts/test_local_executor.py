@@ -38,7 +38,7 @@ class Local:
     def open(self) -> None:
         """As another command that goes on with the batch."""
         self.executor = LocalExecutor(HostSpec("local", runtime="none"))
-        self.code = self.executor.snapshot(self.batch, self.source)
+        self.code = self.executor.snapshot(self.batch, self.source, rev=None, base=None)
 
     def start(self, name: str, script: str, **more: Any) -> PreparedRow:
         run = RunDir(str(self.batch.path / name))
@@ -178,5 +178,5 @@ def test_interpreters_are_looked_for_once_a_command(local: Local, monkeypatch: p
 def test_a_snapshot_of_another_host_of_the_command_is_used_again(local: Local) -> None:
     other = LocalExecutor(HostSpec("sim", runtime="none"))
     other.use_snapshot(local.code)
-    assert other.snapshot(local.batch, local.source) is local.code
+    assert other.snapshot(local.batch, local.source, rev=None, base=None) is local.code
     assert isinstance(local.code, LocalSnapshot)

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.containers import adapter
-from ci_tasks.agent.containers.docker_argv import BOOLEANS, VALUED
-from ci_tasks.agent.containers.podman import UNKNOWN
+from ci_tasks.agent.containers.docker_argv import BOOLEANS, SHORT, VALUED
+from ci_tasks.agent.containers.runtimes import UNKNOWN
 from ci_tasks.records import Evidence
 from ci_tasks.results.log_facts import read_log
 from ci_tasks.results.verdict import JobEnd, judge
@@ -227,8 +227,8 @@ def test_every_option_of_the_installed_docker_is_known_with_its_kind() -> None:
     text = subprocess.run(["docker", "run", "--help"], capture_output=True, text=True, check=True).stdout
     shown = re.findall(r"^ {2,6}(?:-(\w), )?--([a-z0-9-]+)(?: ([a-z0-9-]+))?(?:  |$)", text, re.MULTILINE)
     assert len(shown) > 90
-    known = {name: (letter, False) for name, letter in BOOLEANS.items()}
-    known.update({name: (letter, True) for name, letter in VALUED.items()})
+    letters = {name: letter for letter, name in SHORT.items()}
+    known = {name: (letters.get(name, ""), name in VALUED) for name in BOOLEANS | VALUED}
     assert {name: known.get(name) for _, name, _ in shown} == {n: (letter, bool(kind)) for letter, n, kind in shown}
 
 

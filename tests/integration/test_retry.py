@@ -175,4 +175,4 @@ def test_a_kept_container_that_is_gone_blocks_the_retry(someone: Any, engine: En
     said = someone.ci_tasks("retry", "last")
     assert said.code == 125, said.out + said.err
     (record,) = someone.records()
-    assert "is gone" in record["reason"] and "run the row anew" in record["reason"]
+    assert "is gone" in record["reason"] and "run the row again" in record["reason"]

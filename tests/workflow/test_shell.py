@@ -11,7 +11,6 @@ IMAGES: list[tuple[str, str | None]] = [
     ("docker run img", "img"),
     ("docker run --rm -it -v /a:/b --gpus all img bash -c x", "img"),
     ("/usr/bin/docker run img", "img"),
-    ("docker -H unix:///x run img", "img"),
     ("docker container run img", "img"),
     # Over several lines. A blank behind the backslash ends the command, so that no image is named.
     ("docker run \\\n  --rm \\\n  img \\\n  ls", "img"),

@@ -68,6 +68,8 @@ class RunCleanup:
 
     def _finish(self, succeeded: bool) -> CleanupResult:
         containers = self.containers.find()
+        if self._leads_elsewhere():
+            return CleanupResult(left=self._remove(containers))
         if self.containers.problems:
             self._problems = ["the artifacts in containers are not collected"]
         self.environment.finish(containers)
@@ -101,7 +103,7 @@ class RunCleanup:
         if self.plan.retry is not None and not left:
             left = remove_images(containers)
         self.left_containers = bool(left)
-        if os.path.realpath(self.paths.path) != self._directory:
+        if self._leads_elsewhere():
             left.append("%s leads elsewhere now: nothing below it is removed" % self.paths.path)
             return (*self._problems, *left)
         if not left and not self.plan.keeps_workspace:
@@ -111,6 +113,10 @@ class RunCleanup:
         for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, *workspace):
             left += remove_tree(path, image, *runtime_of(self.plan))
         return (*self._problems, *left)
+
+    def _leads_elsewhere(self) -> bool:
+        """Whether a job put something else in the place of its run directory."""
+        return os.path.realpath(self.paths.path) != self._directory
 
     def _release_workspace(self, image: Optional[str]) -> None:
         """Let another run have the workspace, unless something of the job's still exists that may write into it."""

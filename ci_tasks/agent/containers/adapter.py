@@ -1,44 +1,47 @@
 """The container adapter: the `docker` of a run directory. The only place where CI's scripts are adapted to this host.
 
 It gets the exact argv that CI would have given to docker, records it and what runs instead in docker.json, and then
-becomes (exec) the real docker or podman, or the inner command where there are no containers. What is not possible here
-is blocked (exit 125), not failed: nothing of the test has run. Messages go to stderr; those of a blocked run begin with
-BLOCKED.
+becomes (exec) the real docker or podman, or the command that stands for it where there is no daemon. What is not
+possible here is blocked (exit 125), not failed: nothing of the test has run. Messages go to stderr.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from contextlib import contextmanager, suppress
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..argv_masking import masked
 from ..codec import RecordError
+from ..exit_gate import masked_record
+from ..file_lock import LockTimeout, file_lock
 from ..gpus.run_resources import visible_gpus
 from ..job_environment import secret_values
-from ..records import Deviation, Plan
-from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan
-from . import apptainer, kept, podman, probe_mounts, pyxis, ray_nodes
-from .bare import bare_deviations, container_command, container_environment, inner_environment
-from .container_names import names_here, with_names_here
-from .docker_argv import DockerArgvError, DockerRun, is_run, parse_run, render, split_global
-from .journal import ContainerBlocked, journal, masked_invocation, record_container, record_pull
-from .mounts import bind_sources
-from .rewrite import client_environment, rewrite
-from .rootless import apply_rules
-from .rules import APPTAINER, DOCKER, NONE, PODMAN, PYXIS, ContainerRules
-from .run_containers import RunContainer
-from .slurm_variables import VISIBLE, slurm_variables
+from ..programs import run_program
+from ..records import Deviation, DockerInvocation, DockerInvocations, Event
+from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, write_record
+from . import kept, ray_nodes
+from .docker_argv import DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
+from .rewrite import client_environment, rewrite, rewrite_other
+from .rules import NONE, PODMAN, ContainerRules
+from .run_containers import RUNTIMES
+from .runtimes import command, container_environment, for_podman, init_options, qualified_image
+
+Adapted = Tuple[DockerRun, List[Deviation]]
 
 # As docker's own exit codes, so that a script sees no difference.
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
-
-_QUERY_SECONDS = 30.0
-_DAEMONS = (DOCKER, PODMAN)
-_ROOTLESS = {PYXIS: pyxis.rootless_command, APPTAINER: apptainer.rootless_command}
+_LOCK_SECONDS, _INSPECT_SECONDS = 60.0, 30.0
+PROBE = "/ci-tasks-probe"  # where the probe is in a container
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+# The names by which slime finds the nodes of its job; set where a row has several.
+_NODES = ("SLURM_JOB_HOSTNAMES", "SLURM_JOB_NUM_NODES", "SLURM_NODEID", "MASTER_ADDR")
 # Without a daemon these commands do nothing, so that a script that begins with them continues.
 _SKIPPED = (["pull"], ["image", "pull"], ["login"], ["logout"])
 
@@ -46,272 +49,223 @@ _SKIPPED = (["pull"], ["image", "pull"], ["login"], ["logout"])
 def main(argv: Sequence[str], run_dir: str) -> int:
     """Run `docker ARGV` on this host. Returns only where nothing could be, or had to be, executed."""
     try:
-        return _main(list(argv), RunDir(run_dir))
-    except (ContainerBlocked, DockerArgvError, RecordError) as reason:
-        _print_error(BLOCKED + str(reason))
-        return EXIT_BLOCKED
+        return _Adapter(RunDir(run_dir)).run(list(argv))
+    except (DockerArgvError, RecordError, LockTimeout) as reason:
+        return _print_error(BLOCKED + str(reason), EXIT_BLOCKED)
+    except OSError as error:
+        return _print_error(f"{BLOCKED}docker.json of {run_dir} cannot be written: {error.strerror}", EXIT_BLOCKED)
 
 
-def _main(argv: list[str], run_dir: RunDir) -> int:
-    plan = read_plan(run_dir)
-    rules = _read_rules(run_dir, plan)
-    if not is_run(argv):
-        return _run_other_command(argv, rules, run_dir)
-    run = parse_run(argv)
-    if rules.runtime == NONE:
-        return _run_bare(run, rules, run_dir, plan)
-    if rules.runtime in _ROOTLESS:
-        return _run_rootless(run, rules, run_dir)
-    return _run_in_container(run, rules, run_dir, plan)
+class _Adapter:
+    def __init__(self, paths: RunDir) -> None:
+        self.paths, self.plan = paths, read_plan(paths)
+        self.secrets = tuple(secret_values(self.plan))
+        rules = self.plan.container
+        if rules is None:
+            raise DockerArgvError(f"{paths.plan} has no `container` rules, so docker cannot be adapted to this host")
+        self.runtime, self.nodes = rules.runtime, ray_nodes.other_nodes(os.environ)
+        env = {**rules.env, **slurm_variables(os.environ, self.runtime in RUNTIMES), **visible_gpus()}
+        self.rules = dataclasses.replace(rules, env=env, secrets=self.secrets)
 
+    def run(self, argv: List[str]) -> int:
+        if not is_run(argv):
+            return self._other_command(argv)
+        if self.runtime in RUNTIMES:
+            return self._in_container(argv, parse_run(argv))
+        return self._without_daemon(argv, parse_run(argv))
 
-def _read_rules(run_dir: RunDir, plan: Plan) -> ContainerRules:
-    rules = plan.container
-    if rules is None:
-        raise ContainerBlocked(f"{run_dir.plan} has no `container` rules, so docker cannot be adapted to this host")
-    env = {**rules.env, **slurm_variables(os.environ, rules.runtime in _DAEMONS), **visible_gpus()}
-    return dataclasses.replace(rules, env=env, secrets=tuple(secret_values(plan)))
+    # -- docker and podman
 
+    def _in_container(self, argv: List[str], run: DockerRun) -> int:
+        if self.nodes:
+            raise DockerArgvError(f"{self.runtime} cannot start the job's other nodes; pyxis, apptainer or none can")
+        program, retry, rules = self._real_program(self.runtime), self.plan.retry, self.rules
+        image = kept.image_to_go_on(_showable(argv), retry.directories, program) if retry else None
+        if image is not None:
+            rules = dataclasses.replace(rules, image={run.image: image}, pull="never")
+        # Before docker.json is locked: a pull takes as long as it takes.
+        if self.plan.probe is not None and self._pull(self._adapted(run, rules, program, 1)[0], program):
+            rules = dataclasses.replace(rules, pull="never")
+        with self._calls() as calls:
+            here, deviations = self._adapted(run, rules, program, 1 + sum(is_run(call.ci) for call in calls))
+            _check_sources(here)
+            here, probe = self._with_probe(here, program)
+            calls.append(_call(argv, render(here), deviations + probe, self.runtime, here.last("name")))
+        if here.last("pull") == "always":
+            self._note("pull", image=here.image)
+        self._note("container", name=here.last("name"))
+        environ = {**os.environ, **client_environment(run, self.rules)}
+        return _execute(program, [self.runtime, *render(here)], environ)
 
-# -- docker and podman -----------------------------------------------------------------------------------------------
-
-
-def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir, plan: Plan) -> int:
-    if ray_nodes.other_node_count(os.environ):
-        raise ContainerBlocked(
-            f"{rules.runtime} cannot start the job's other nodes; runtime: pyxis, apptainer or none can"
-        )
-    program = _real_program(rules.runtime, run_dir)
-    container, retry = None, plan.retry
-    if retry:  # `docker` is the adapter itself on the job's PATH
-        environ = {**os.environ, "PATH": os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)}
-        container = kept.kept_container(tuple(_ci_words(run)), retry.directories, environ)
-    # Before the journal is locked: it takes as long as it takes.
-    is_pulled = plan.probe is not None and not container and _pull(run, rules, run_dir, program)
-    with journal(run_dir) as invocations:
-        number = 1 + sum(is_run(invocation.ci) for invocation in invocations)
+    def _adapted(self, run: DockerRun, rules: ContainerRules, program: str, number: int) -> Adapted:
         here, deviations = rewrite(run, rules, number)
-        if container:
-            here, deviations = _in_kept(run, here, deviations, container)
-        if rules.runtime == PODMAN:
-            here, more = _for_podman(run, here, program)
-            deviations = [item for item in deviations if item.what != "init"] + more
-        _check_sources(run, here)
-        if plan.probe is not None:
-            here = probe_mounts.without_pull(here) if is_pulled else here
-            variables = container_environment(run, rules, os.environ, _lines)
-            overlays = plan.probe.overlays
-            here, deviation = probe_mounts.with_probe(here, run_dir, program, os.environ, variables, overlays)
-            deviations.append(deviation)
-        invocations.append(masked_invocation(render(run), render(here), deviations, rules.runtime, here.last("name")))
-    if here.last("pull") == "always":
-        record_pull(run_dir, here.image)
-    record_container(run_dir, here.last("name"))
-    return _execute(program, [rules.runtime, *render(here)], {**os.environ, **client_environment(run, rules)})
+        if self.runtime != PODMAN:
+            return here, deviations
+        if here.last("pull") == "always" or _image_variables(here.image, program) is None:
+            here = dataclasses.replace(here, image=qualified_image(here.image))
+        return for_podman(here, deviations, init_options())
+
+    def _pull(self, run: DockerRun, program: str) -> bool:
+        """Whether the run's image was pulled, where the run would, which prints the same: the probe must know it."""
+        policy = run.last("pull") or "missing"
+        if policy == "never" or (policy == "missing" and _image_variables(run.image, program) is not None):
+            return False
+        self._note("pull", image=run.image)
+        platform = [f"--platform={run.last('platform')}"] if run.has("platform") else []
+        return subprocess.call([program, "pull", *platform, run.image], stdin=subprocess.DEVNULL, stdout=2) == 0
+
+    def _with_probe(self, run: DockerRun, program: str) -> Adapted:
+        """The run with mounts of the probe and of the directory for its evidence, and a PYTHONPATH with it first."""
+        if self.plan.probe is None:
+            return run, []
+        image, why = _image_variables(run.image, program), "evidence from inside the job; --no-probe leaves it out"
+        if image is None or not os.path.isdir(self.paths.probe):
+            return run, [Deviation("probe", "none", "none in the container: the image could not be inspected", why)]
+        variables = {**image, **container_environment(run, self.rules, os.environ)}
+        path = "PYTHONPATH=" + _probe_path(PROBE, variables.get("PYTHONPATH"))
+        mounts = sorted({overlay.mount for overlay in self.plan.probe.overlays})
+        volumes = [f"{path}:{path}" for path in (self.paths.evidence, *mounts)] + [f"{self.paths.probe}:{PROBE}:ro"]
+        options = [*run.options, option("env", path), *(option("volume", volume) for volume in volumes)]
+        return dataclasses.replace(run, options=tuple(options)), [Deviation("probe", "none", path, why)]
+
+    def _other_command(self, argv: List[str]) -> int:
+        skipped = next((words for words in _SKIPPED if argv[: len(words)] == words), None)
+        if self.runtime not in RUNTIMES:
+            return self._skip(argv, skipped)
+        program = self._real_program(self.runtime)
+        is_pull = skipped is not None and skipped[-1] == "pull"
+        here = [*argv[:-1], qualified_image(argv[-1])] if is_pull and self.runtime == PODMAN else argv
+        with self._calls() as calls:
+            here, deviations = rewrite_other(here, calls)
+            calls.append(_call(argv, here, deviations, self.runtime))
+        if is_pull:
+            self._note("pull", image=argv[-1])
+        return _execute(program, [self.runtime, *here], os.environ)
+
+    # -- without a daemon
+
+    def _without_daemon(self, argv: List[str], run: DockerRun) -> int:
+        variables, directory = container_environment(run, self.rules, os.environ), run.last("workdir")
+        if self.nodes:
+            variables = ray_nodes.with_token(variables)
+        if self.runtime == NONE and self.plan.probe is not None:
+            variables["PYTHONPATH"] = _probe_path(self.paths.probe, variables.get("PYTHONPATH"))
+        with self._calls() as calls:
+            scratch = os.path.join(self.paths.path, "tmp", f"container-{1 + sum(is_run(call.ci) for call in calls)}")
+            here, environment, deviations = command(run, self.rules, variables, os.environ, scratch)
+            if self.runtime != NONE:
+                _check_sources(rewrite(run, self.rules)[0])
+                for name in ("ray", "tmp"):  # the container's /tmp, so that it can be collected
+                    os.makedirs(os.path.join(scratch, name), exist_ok=True)
+                    os.chmod(os.path.join(scratch, name), 0o1777)
+            elif directory and not (os.path.isabs(directory) and os.path.isdir(directory)):
+                raise DockerArgvError(
+                    f"working directory {directory} does not exist on this host, whose runtime is none"
+                )
+            program = here[0] if self.runtime == NONE else self._real_program(here[0])
+            calls.append(_call(argv, here, deviations, self.runtime))
+        self._note("container")
+        if self.nodes:
+            variables.pop(_VISIBLE, None)  # each node has its own
+            # No scratch: on a shared disk, Ray's sockets of several nodes would meet in one directory.
+            there, their_environment, _ = command(ray_nodes.joining_run(run), self.rules, variables, os.environ, None)
+            job = {name: value for name, value in os.environ.items() if name.startswith("SLURM")}
+            ray_nodes.start(there, {**job, **their_environment}, self.nodes)
+            _print_error(f"ci-tasks: {', '.join(self.nodes)} join Ray here; their lines begin with their names")
+        if self.runtime == NONE and directory:
+            os.chdir(directory)
+        if not run.is_on("interactive"):  # as docker does; else the command would read the rest of bash's script
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        return _execute(program, here, environment)
+
+    def _skip(self, argv: List[str], skipped: Optional[Sequence[str]]) -> int:
+        what = "docker " + " ".join(skipped or argv[:1])
+        if skipped is None:
+            raise DockerArgvError(f"{what} needs docker, and this host's runtime is {self.runtime}")
+        if "--password-stdin" in argv:
+            sys.stdin.buffer.read()  # else the writer of the pipe might get SIGPIPE
+        deviation = Deviation(what, " ".join(masked(argv)), "nothing done", f"hosts.yaml runtime: {self.runtime}")
+        with self._calls() as calls:
+            calls.append(_call(argv, [], [deviation], self.runtime))
+        return _print_error(f"ci-tasks: {what}: nothing to do, this host's runtime is {self.runtime}", 0)
+
+    # -- the record
+
+    @contextmanager
+    def _calls(self) -> Iterator[List[DockerInvocation]]:
+        """Those in docker.json, locked for this process; what was appended is written when the block succeeds: a
+        container that is not recorded is not started."""
+        path = self.paths.docker
+        with file_lock(path + ".lock", True, _LOCK_SECONDS):
+            calls = list((read_record(DockerInvocations, path) or DockerInvocations(())).calls)
+            yield calls
+            # The name stays, by which the container is found.
+            shown = [dataclasses.replace(masked_record(call, self.secrets), name=call.name) for call in calls]
+            write_record(path, DockerInvocations(tuple(shown)))
+
+    def _note(self, what: str, name: Optional[str] = None, image: Optional[str] = None) -> None:
+        """A line beside the agent's own. It is only shown to people, so that a full disk is no reason to stop."""
+        event = masked_record(Event(round(time.time(), 3), what, name=name, image=image), self.secrets)
+        with suppress(OSError), open(self.paths.events, "a", encoding="utf-8", errors="backslashreplace") as out:
+            out.write(event.line())
+
+    def _real_program(self, name: str) -> str:
+        """The first `name` on PATH that is not the run directory's. Raises DockerArgvError."""
+        own, path = os.path.realpath(self.paths.bin), os.environ.get("PATH", os.defpath).split(os.pathsep)
+        program = shutil.which(name, path=os.pathsep.join(each for each in path if os.path.realpath(each) != own))
+        if program is None:
+            raise DockerArgvError(
+                f"no {name} on PATH; install it, or give the host another runtime in hosts.yaml (runtime: none)"
+            )
+        return program
 
 
-def _pull(run: DockerRun, rules: ContainerRules, run_dir: RunDir, program: str) -> bool:
-    """Pull the image where the run would: its PYTHONPATH must be known before it starts."""
-    here, _ = rewrite(run, rules)
-    if rules.runtime == PODMAN:
-        here, _ = _for_podman(run, here, program)
-    if not probe_mounts.pulls(here, program, os.environ):
-        return False
-    record_pull(run_dir, here.image)
-    return probe_mounts.pull(here, program, os.environ)
-
-
-def _ci_words(run: DockerRun) -> Sequence[str]:
-    """As docker.json has them."""
-    return masked_invocation(render(run), (), (), "", None).ci
-
-
-def _in_kept(
-    ci: DockerRun, here: DockerRun, deviations: list[Deviation], container: RunContainer
-) -> tuple[DockerRun, list[Deviation]]:
-    """With the files of the container that a failed run kept in the image's place."""
-    done = kept.commit(container)
-    if done.code != 0:
-        raise ContainerBlocked(f"the kept container {container.name}: {done.problem}")
-    here = probe_mounts.without_pull(dataclasses.replace(here, image=kept.image_of(container)))
-    why = "retry goes on with the files that the failed run's container had at its end"
-    kept_files = Deviation("image", ci.image, f"files of {container.name}", why)
-    return here, [*(item for item in deviations if item.what not in ("image", "pull")), kept_files]
-
-
-def _for_podman(ci: DockerRun, here: DockerRun, program: str) -> tuple[DockerRun, list[Deviation]]:
-    init = podman.init_options()
-    image = here.image
-    if here.last("pull") == "always" or not _has_image(program, image):
-        image = podman.qualified_image(image)
-    here, deviations = podman.adapt(here, init, image)
-    if not init and ci.is_on("init"):
-        deviations.append(Deviation("init", "--init", "(none)", podman.NO_INIT))
-    return here, deviations
-
-
-def _has_image(program: str, image: str) -> bool:
-    """Whether podman knows a local image by this name; one that was built here has no registry."""
-    argv = [program, "image", "exists", image]
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_QUERY_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
-
-
-def _check_sources(ci: DockerRun, here: DockerRun) -> None:
+def _check_sources(run: DockerRun) -> None:
     """Docker would create a missing source as an empty directory that root owns, and the test would miss its data."""
-    ci_sources = bind_sources(ci)
-    for at, source in enumerate(bind_sources(here)):
-        if os.path.exists(source):
-            continue
-        if at >= len(ci_sources):
-            raise ContainerBlocked(f"the volume {source!r} of plan.json's `container` does not exist on this host")
-        ci_source = ci_sources[at]
-        mapped = f" (CI's {ci_source!r}, by hosts.yaml mounts)" if ci_source != source else ""
-        raise ContainerBlocked(
-            f"mount source {source!r}{mapped} does not exist on this host; docker would create it empty and owned by "
-            f"root. Create it, or set its directory in hosts.yaml: mounts: {{{ci_source}: DIR}}"
-        )
+    for mount in filter(None, map(mount_of, run.options)):
+        if mount.kind == "bind" and not os.path.exists(mount.source):
+            raise DockerArgvError(
+                f"mount source {mount.source!r} does not exist on this host; docker would create it empty and owned by "
+                "root. Create it, or give its directory in hosts.yaml, as in `mounts: {CI's: this host's}`"
+            )
 
 
-def _run_other_command(argv: list[str], rules: ContainerRules, run_dir: RunDir) -> int:
-    if rules.runtime not in _DAEMONS:
-        return _skip(argv, rules.runtime, run_dir)
-    args = split_global(argv)[1]
-    program = _real_program(rules.runtime, run_dir)
-    is_pull = args[:1] == ["pull"] or args[:2] == ["image", "pull"]
-    here = [*argv[:-1], podman.qualified_image(argv[-1])] if is_pull and rules.runtime == PODMAN else argv
-    with journal(run_dir) as invocations:
-        here, deviations = with_names_here(here, names_here(invocations))
-        invocations.append(masked_invocation(argv, here, deviations, rules.runtime, None))
-    if is_pull:
-        record_pull(run_dir, args[-1])
-    return _execute(program, [rules.runtime, *here], os.environ)
+def slurm_variables(environ: Mapping[str, str], by_daemon: bool) -> Dict[str, str]:
+    """The variables of a Slurm job that a container of it gets; none outside of a job.
+
+    A daemon's container (`by_daemon`) is not in the job's cgroup: it sees every GPU of the node, so that the node's own
+    numbers count there. Where the job's processes see only their GPUs, Slurm numbers those from 0.
+    """
+    if "SLURM_JOB_ID" not in environ:
+        return {}
+    nodes = {name: environ[name] for name in _NODES if name in environ} if _NODES[0] in environ else {}
+    gpus = environ.get("SLURM_JOB_GPUS" if by_daemon else _VISIBLE, environ.get(_VISIBLE))
+    return {**nodes, **({} if gpus is None else {_VISIBLE: gpus})}
 
 
-def _real_program(name: str, run_dir: RunDir) -> str:
-    """The first `name` on PATH that is not the run directory's. Raises ContainerBlocked."""
-    own = os.path.realpath(run_dir.bin)
-    for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        candidate = os.path.join(directory or ".", name)
-        if os.path.realpath(directory or ".") == own or not os.path.isfile(candidate):
-            continue
-        if os.access(candidate, os.X_OK):
-            return candidate
-    raise ContainerBlocked(
-        f"no {name} on PATH; install it, or give the host another runtime in hosts.yaml (runtime: none)"
-    )
+def _call(
+    ci: Sequence[str], here: Sequence[str], deviations: Sequence[Deviation], runtime: str, name: Optional[str] = None
+) -> DockerInvocation:
+    """An invocation fit to be shown."""
+    shown = (Deviation(*_showable([item.what, item.ci, item.here, item.why])) for item in deviations)
+    return DockerInvocation(_showable(ci), _showable(here), tuple(shown), name, runtime)
 
 
-# -- pyxis and apptainer ---------------------------------------------------------------------------------------------
+def _showable(texts: Sequence[str]) -> Tuple[str, ...]:
+    """Secrets masked, and bytes that are no UTF-8 as `\\xNN`, since JSON cannot hold them."""
+    return tuple(word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for word in masked(texts))
 
 
-def _run_rootless(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int:
-    here, deviations = apply_rules(run, rules)
-    environment = container_environment(run, rules, os.environ, _lines)
-    if ray_nodes.other_node_count(os.environ):
-        ray_nodes.with_token(environment)
-    with journal(run_dir) as invocations:
-        number = 1 + sum(is_run(invocation.ci) for invocation in invocations)
-        scratch = os.path.join(run_dir.path, "tmp", f"container-{number}")
-        command = _ROOTLESS[rules.runtime](here, environment, os.environ, scratch)
-        _check_sources(run, here)
-        program = _real_program(command.argv[0], run_dir)
-        _make_scratch(scratch)
-        deviations += command.deviations
-        invocations.append(masked_invocation(render(run), command.argv, deviations, rules.runtime, None))
-    record_container(run_dir, None)
-    if ray_nodes.other_node_count(os.environ):
-        environment.pop(VISIBLE, None)  # each node has its own
-        # No scratch: on a shared disk, Ray's sockets of several nodes would meet in one directory.
-        worker = _ROOTLESS[rules.runtime](ray_nodes.joining_run(here), environment, os.environ, None)
-        _start_other_nodes(worker.argv, worker.environment, run_dir)
-    if not run.is_on("interactive"):
-        _close_stdin()
-    return _execute(program, command.argv, command.environment)
+def _probe_path(directory: str, path: Optional[str]) -> str:
+    """PYTHONPATH with the probe of `directory` first."""
+    return directory + "/start" + (os.pathsep + path if path else "")
 
 
-def _start_other_nodes(argv: Sequence[str], environment: Mapping[str, str], run_dir: RunDir) -> None:
-    argv = ray_nodes.srun_on_other_nodes(argv, ray_nodes.other_node_count(os.environ))
-    job = {name: value for name, value in os.environ.items() if name.startswith("SLURM")}
-    program, nodes = _real_program(argv[0], run_dir), os.environ[ray_nodes.HOSTNAMES].split()
-    try:
-        ray_nodes.start(program, argv, {**job, **environment}, nodes)
-    except OSError as error:
-        raise ContainerBlocked(f"the job's other nodes cannot be started: {error}") from None
-
-
-def _make_scratch(path: str) -> None:
-    """The container's /tmp, so that it can be collected; it is removed with the run."""
-    for name in ("ray", "tmp"):
-        os.makedirs(os.path.join(path, name), exist_ok=True)
-        os.chmod(os.path.join(path, name), 0o1777)  # as any /tmp
-
-
-# -- without containers ----------------------------------------------------------------------------------------------
-
-
-def _run_bare(run: DockerRun, rules: ContainerRules, run_dir: RunDir, plan: Plan) -> int:
-    if run.is_on("detach"):
-        raise ContainerBlocked("docker run --detach needs a container, and this host's runtime is none")
-    command = container_command(run, NONE)
-    directory = run.last("workdir")
-    if directory and not (os.path.isabs(directory) and os.path.isdir(directory)):
-        raise ContainerBlocked(
-            f"working directory {directory!r} (docker run -w) does not exist on this host, whose runtime is none"
-        )
-    environment = inner_environment(run, rules, os.environ, _lines)
-    if plan.probe is not None:
-        path = environment.get(probe_mounts.PYTHONPATH, "")
-        environment[probe_mounts.PYTHONPATH] = probe_mounts.probe_path(run_dir.probe, path)
-    deviations = bare_deviations(run, rules, os.path.exists)
-    if ray_nodes.other_node_count(os.environ):
-        ray_nodes.with_token(environment)
-    with journal(run_dir) as invocations:
-        invocations.append(masked_invocation(render(run), command, deviations, NONE, None))
-    if ray_nodes.other_node_count(os.environ):
-        _start_other_nodes(container_command(ray_nodes.joining_run(run), NONE), environment, run_dir)
-    if directory:
-        os.chdir(directory)
-    if not run.is_on("interactive"):
-        _close_stdin()  # as docker does; else the command would read the rest of a script that bash reads from stdin
-    return _execute(command[0], command, environment)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape") as source:
-            return source.read().splitlines()
-    except OSError as error:
-        raise ContainerBlocked(f"docker run --env-file {path!r}: {error.strerror}") from None
-
-
-def _close_stdin() -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-
-
-def _skip(argv: list[str], runtime: str, run_dir: RunDir) -> int:
-    args = split_global(argv)[1]
-    command = next((skipped for skipped in _SKIPPED if args[: len(skipped)] == skipped), None)
-    if command is None:
-        raise ContainerBlocked(
-            f"docker {' '.join(args[:1]) or '(no subcommand)'} needs docker, and this host's runtime is {runtime}"
-        )
-    what = "docker " + " ".join(command)
-    if "--password-stdin" in args:
-        sys.stdin.buffer.read()  # else the writer of the pipe might get SIGPIPE
-    deviation = Deviation(what, " ".join(masked(argv)), "nothing done", f"hosts.yaml runtime: {runtime}")
-    with journal(run_dir) as invocations:
-        invocations.append(masked_invocation(argv, [], [deviation], runtime, None))
-    _print_error(f"ci-tasks: {what}: nothing to do, this host's runtime is {runtime}")
-    return 0
-
-
-# -- exec ------------------------------------------------------------------------------------------------------------
+def _image_variables(image: str, program: str) -> Optional[Dict[str, str]]:
+    """None where there is no such image, or no answer."""
+    form = "{{range .Config.Env}}{{println .}}{{end}}"
+    answer = run_program([program, "image", "inspect", "--format", form, image], _INSPECT_SECONDS)
+    return dict(line.partition("=")[::2] for line in answer.out.splitlines()) if answer.code == 0 else None
 
 
 def _execute(program: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -321,12 +275,11 @@ def _execute(program: str, argv: Sequence[str], environment: Mapping[str, str]) 
     try:
         os.execvpe(program, list(argv), dict(environment))
     except (FileNotFoundError, NotADirectoryError):
-        _print_error(f"{BLOCKED}{program!r}: no such program on this host")
-        return EXIT_NOT_FOUND
+        return _print_error(f"{BLOCKED}{program!r}: no such program on this host", EXIT_NOT_FOUND)
     except OSError as error:
-        _print_error(f"{BLOCKED}{program!r} cannot be executed: {error.strerror}")
-        return EXIT_NOT_EXECUTABLE
+        return _print_error(f"{BLOCKED}{program!r} cannot be executed: {error.strerror}", EXIT_NOT_EXECUTABLE)
 
 
-def _print_error(message: str) -> None:
+def _print_error(message: str, code: int = 0) -> int:
     print(message, file=sys.stderr, flush=True)
+    return code

@@ -10,46 +10,44 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
-import re
 import secrets
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from typing import Dict, List, Mapping, Sequence
 
 from .docker_argv import DockerRun, option
 
-HOSTNAMES = "SLURM_JOB_HOSTNAMES"
-_PORT = 6379  # Ray's own, which slime leaves as it is
 # A port that refuses is that of a head which has not started yet; anything else will not pass by itself.
-_JOIN = f"""\
-head=$MASTER_ADDR:{_PORT} told=
-cannot() {{ echo "ci-tasks: this node cannot join Ray at $head: $1"; }}
-command -v ray > /dev/null || {{ cannot 'no program ray on PATH'; exit 127; }}
+_JOIN = """\
+head=$MASTER_ADDR:6379 told=
+cannot() { echo "ci-tasks: this node cannot join Ray at $head: $1"; }
+command -v ray > /dev/null || { cannot 'no program ray on PATH'; exit 127; }
 while :; do
-  why=$(timeout 10 bash -c ': <> "/dev/tcp/$MASTER_ADDR/{_PORT}"' 2>&1); code=$?
+  why=$(timeout 10 bash -c ': <> "/dev/tcp/$MASTER_ADDR/6379"' 2>&1); code=$?
   if [ $code = 0 ]; then
-    ray start --address="$MASTER_ADDR:{_PORT}" --disable-usage-stats --block
+    ray start --address="$head" --disable-usage-stats --block
     echo "ci-tasks: this node has left Ray at $head, or did not get in (exit code $?)"
   elif [ -z "$told" ] && [[ $why != *refused* ]]; then
-    told=1; cannot "${{why:-no answer within 10 s}}"
+    told=1; cannot "${why:-no answer within 10 s}"
   fi
   sleep 3
 done"""
-_LABELLED = re.compile(rb"^ *(\d+): ")
 _PR_SET_PDEATHSIG = 1
+# Become srun. sed puts the node's name in the place of the task's number, which --label writes.
+_RELAY = 'names=$1; shift; exec "$@" > >(exec sed -u "$names" >&2) 2>&1'
 
 
-def other_node_count(environ: Mapping[str, str]) -> int:
-    """The number of nodes of the job without the first; 0 where the row was not planned for several."""
-    return max(len(environ.get(HOSTNAMES, "").split()) - 1, 0)
+def other_nodes(environ: Mapping[str, str]) -> List[str]:
+    """The nodes of the job without the first; none where the row was not planned for several."""
+    return environ.get("SLURM_JOB_HOSTNAMES", "").split()[1:]
 
 
-def with_token(environment: dict[str, str]) -> None:
-    """Add a token of this job's to the environment of all of its nodes, unless it has one: the head of Ray 2.60 asks
-    whoever joins for it. Older ones ask for none."""
-    environment.setdefault("RAY_AUTH_MODE", "token")
-    if environment["RAY_AUTH_MODE"] == "token":
-        environment.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+def with_token(environment: Mapping[str, str]) -> Dict[str, str]:
+    """The environment of all of a job's nodes with a token of their own, unless it has one: the head of Ray 2.60 asks
+    for it when a node joins. Older ones ask for none."""
+    environment = {"RAY_AUTH_MODE": "token", **environment}
+    token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if environment["RAY_AUTH_MODE"] == "token" else {}
+    return {**token, **environment}
 
 
 def joining_run(run: DockerRun) -> DockerRun:
@@ -57,63 +55,20 @@ def joining_run(run: DockerRun) -> DockerRun:
     return dataclasses.replace(run, options=(*options, option("entrypoint", "bash")), command=("-c", _JOIN))
 
 
-def srun_on_other_nodes(argv: Sequence[str], count: int) -> list[str]:
-    """`argv`, an srun step on this node or a program, as one step on each of the job's nodes but the first."""
-    there = {"--nodes=1": f"--nodes={count}", "--ntasks=1": f"--ntasks={count}"}
+def start(argv: Sequence[str], environment: Mapping[str, str], nodes: Sequence[str]) -> None:
+    """Run `argv`, an srun step on this node or a program, on each of `nodes` until we end, whatever we become by exec.
+    Its output is our standard error. Raises OSError."""
+    count = {"--nodes=1": f"--nodes={len(nodes)}", "--ntasks=1": f"--ntasks={len(nodes)}"}
     if argv[0] != "srun":
-        argv = ["srun", "--overlap", *there, "--export=ALL", "--cpu-bind=none", "--mpi=none", *argv]
-    behind = [there.get(word, word) for word in argv[1:] if not word.startswith("--nodelist=")]
-    return ["srun", "--relative=1", "--label", *behind]
-
-
-def start(program: str, argv: Sequence[str], environment: Mapping[str, str], nodes: Sequence[str]) -> None:
-    """Run `argv` beside us until we end, whatever we become by exec; their output is our standard error's, each line
-    with its node's name. `nodes` are all of the job's, the first is ours. Raises OSError."""
+        argv = ["srun", "--overlap", *count, "--export=ALL", "--cpu-bind=none", "--mpi=none", *argv]
+    words = [count.get(word, word) for word in argv[1:] if not word.startswith("--nodelist=")]
+    names = ";".join(f"s/^ *{number}: /{node}: /" for number, node in enumerate(nodes))
+    step = ["bash", "-c", _RELAY, "bash", names, "srun", "--relative=1", "--label", *words]
     ours = os.getpid()
-    if os.fork():
-        return
-    try:
-        _end_with(ours)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(2, 1)
-        _relay(program, argv, environment, nodes)
-    finally:
-        os._exit(127)
 
+    def end_with_us() -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # at which srun ends its step
+        if os.getppid() != ours:  # we had ended before the line above
+            os._exit(127)
 
-def _relay(program: str, argv: Sequence[str], environment: Mapping[str, str], nodes: Sequence[str]) -> None:
-    others = ", ".join(nodes[1:])
-    _write("ci-tasks: the row runs on %s; %s join its Ray, and their lines begin with their names" % (nodes[0], others))
-    relay = os.getpid()
-    step = subprocess.Popen(
-        list(argv),
-        executable=program,
-        env=dict(environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        preexec_fn=lambda: _end_with(relay),
-    )
-    assert step.stdout is not None
-    for line in step.stdout:
-        os.write(2, with_node(line, nodes[1:]))
-    _write("ci-tasks: %s left the row with exit code %d of srun" % (others, step.wait()))
-
-
-def with_node(line: bytes, others: Sequence[str]) -> bytes:
-    """A line of `srun --label`, which begins with the number of a task, with that task's node instead."""
-    found = _LABELLED.match(line)
-    number = int(found[1]) if found else len(others)
-    if not found or number >= len(others):
-        return line
-    return os.fsencode(others[number]) + b": " + line[found.end() :]
-
-
-def _write(line: str) -> None:
-    os.write(2, os.fsencode(line) + b"\n")
-
-
-def _end_with(parent: int) -> None:
-    """This process gets SIGTERM when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it had ended before the line above
-        os._exit(127)
+    subprocess.Popen(step, stdin=subprocess.DEVNULL, env=dict(environment), preexec_fn=end_with_us)

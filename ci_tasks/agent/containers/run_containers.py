@@ -9,36 +9,34 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
+import threading
 import time
-from dataclasses import field
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from dataclasses import field, replace
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from .. import process_tree, run_directory
+from .. import run_directory
 from ..codec import RecordError
+from ..process_tree import dying_with_parent
+from ..programs import run_program
 from ..quick_dataclass import dataclass
-from ..records import DockerInvocation, DockerInvocations, Plan
+from ..records import DockerInvocation, DockerInvocations, Plan, QueryAnswer
 
-TIMEOUT = 30.0  # seconds for the daemons to find, stop or remove all containers of a run
-SHORT_TIMEOUT = 5.0  # seconds, once one of them did not answer
+TIMEOUT = 30.0  # seconds for an answer of the daemon
+SHORT_TIMEOUT = 5.0  # seconds, once it did not answer
 GRACE = "1"  # seconds for a container that nobody asked to stop yet: a detached one
 ATTEMPTS = 3  # removing a container fails while it is being created
-_IN_PROGRESS = "is already in progress"  # docker, of a removal that somebody else has begun: the run's agent, say
+_IN_PROGRESS = "is already in progress"  # docker, of a removal that the run's agent has started, say
 _POLL_SECONDS = 0.2
 RUNTIMES = ("docker", "podman")
 LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
-_LEFT = "container %s: %s"
-_MAY_BE_LEFT = "containers may be left (%s): %s"
+QUERY_SECONDS = 15.0  # a daemon that is busy with a pull may take several
+PAUSE_SECONDS = 5.0  # between an answer and the next query
+DAEMON_QUERY = ("ps", "--quiet", "--last", "1")  # only whether there is an answer counts
 
 
-class DockerResult(NamedTuple):
+class DockerResult(QueryAnswer):
     """Exit code and output of a docker command. `code` is None where there was no answer."""
-
-    code: Optional[int]
-    out: str
-    err: str
-    timed_out: bool = False
 
     @property
     def problem(self) -> str:
@@ -47,54 +45,27 @@ class DockerResult(NamedTuple):
         return lines[-1] if lines else "exit code %s" % self.code
 
 
-@dataclass
 class DockerClient:
-    """docker or podman, with the job's environment; no command runs beyond `deadline`."""
+    """docker or podman, with the job's environment."""
 
-    runtime: str
-    env: Dict[str, str]
-    deadline: float = float("inf")
-    is_unresponsive: bool = False
-    _process: "Optional[subprocess.Popen[bytes]]" = field(default=None, init=False)
+    def __init__(self, runtime: str, env: Dict[str, str]) -> None:
+        self.runtime, self.env, self.is_unresponsive = runtime, env, False
 
     def run(self, *args: str, timeout: float = TIMEOUT) -> DockerResult:
-        seconds = min(timeout, self.deadline - time.monotonic())
-        if seconds <= 0:
-            return DockerResult(None, "", "%s did not answer" % self.runtime, timed_out=True)
-        try:
-            process = self._process = self._start(args, stderr=subprocess.PIPE)
-        except OSError as error:
-            return DockerResult(None, "", "%s: %s" % (self.runtime, error.strerror))
-        try:
-            out, err = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            self.is_unresponsive = self.is_unresponsive or timeout >= TIMEOUT
-            process_tree.kill_and_reap(process)
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-            message = "%s did not answer within %.0f s" % (self.runtime, seconds)
-            return DockerResult(None, "", message, timed_out=True)
-        self.is_unresponsive = False
-        return DockerResult(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
-
-    def abort(self) -> None:
-        """Kill the command that runs, from another thread."""
-        if self._process is not None and self._process.returncode is None:
-            process_tree.kill_and_reap(self._process)
+        seconds = min(timeout, SHORT_TIMEOUT) if self.is_unresponsive else timeout
+        answer = run_program([self.runtime, *args], seconds, self.env)
+        self.is_unresponsive = answer.timed_out
+        return DockerResult(answer.code, answer.out, answer.err)
 
     def stream(self, *args: str) -> "subprocess.Popen[bytes]":
         """A command whose output is read as it comes. Raises OSError."""
-        return self._start(args, stderr=subprocess.DEVNULL)
-
-    def _start(self, args: Sequence[str], stderr: int) -> "subprocess.Popen[bytes]":
-        argv = [self.runtime, *args]
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=self.env)
+        argv, nothing = [self.runtime, *args], subprocess.DEVNULL
+        return subprocess.Popen(argv, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing, env=self.env)
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunContainer:
-    """An existing container, running or ended. `number` counts the run's containers from 1."""
+    """A container as `inspect` shows it. `number` counts the run's containers from 1."""
 
     client: DockerClient
     id: str
@@ -109,113 +80,76 @@ class RunContainer:
 
 
 class RunContainers:
-    """The containers of one run. `thorough`: ask the daemon for labels even where docker.json names no container."""
+    """The containers of one run. `thorough`: ask the daemon even where docker.json names no container."""
 
     def __init__(self, run_dir: str, thorough: bool = False, environ: Mapping[str, str] = os.environ) -> None:
-        self.paths = run_directory.RunDir(run_dir)
+        self.paths, self.thorough = run_directory.RunDir(run_dir), thorough
         self.plan = read_plan(self.paths)
-        self.thorough = thorough
         self.problems: List[str] = []
-        self._clients = {runtime: DockerClient(runtime, environment(self.plan, environ)) for runtime in RUNTIMES}
-
-    @property
-    def client(self) -> Optional[DockerClient]:
-        """That of the plan's containers; None for a runtime without a daemon."""
-        return self._clients.get(self.plan.container_runtime or "")
+        runtime = self.plan.container_runtime or ""
+        # None for a runtime without a daemon.
+        self.client = DockerClient(runtime, environment(self.plan, environ)) if runtime in RUNTIMES else None
 
     def find(self) -> List[RunContainer]:
-        """All that exist. `problems` says which daemons did not answer."""
-        self._set_deadline()
-        return list(self._find())
+        """All that exist. `problems` says that the daemon did not answer."""
+        calls = read_invocations(self.paths)
+        names = [call.name for call in calls or () if call.name]
+        if not (names or self.thorough or calls is None):
+            self.problems = []
+            return []
+        containers = self._labelled(LABEL_DIR + "=" + self.paths.path, are_expected=bool(names))
+        containers.sort(key=lambda each: names.index(each.name) if each.name in names else len(names))
+        return [replace(container, number=number) for number, container in enumerate(containers, 1)]
 
     def find_of_any_run(self) -> List[RunContainer]:
-        self._set_deadline()
-        client = self.client
-        if client is None:
-            return []
-        ids = client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=" + LABEL_DIR).out.split()
-        result = client.run("inspect", "--type", "container", "--", *ids) if ids else None
-        return list(_parse_inspect(client, result.out)) if result is not None else []
+        return self._labelled(LABEL_DIR)
 
     def stop(self) -> None:
         """Stop those that run. Their files stay, for their logs."""
-        self._set_deadline()
-        for runtime in self._names():
-            client = self._clients[runtime]
-            running = client.run("ps", "--quiet", "--no-trunc", "--filter", self._label).out.split()
-            if running:
-                client.run("stop", "-t", GRACE, "--", *running)
+        running = [container.id for container in self.find() if container.running]
+        if self.client is not None and running:
+            self.client.run("stop", "-t", GRACE, "--", *running)
 
     def remove(self) -> List[str]:
         """Remove all. Returns what is left and why."""
-        self._set_deadline()
-        attempts = 0
+        tries, until = 0, time.monotonic() + TIMEOUT
         while True:
-            results = []
-            containers = list(self._find())
-            for client in self._clients.values():
-                ids = [container.id for container in containers if container.client is client]
-                results += [client.run("rm", "--force", "--volumes", "--", *ids)] if ids else []
-            problem = next((result.problem for result in results if result.code != 0), "")
-            in_progress = _IN_PROGRESS in problem
-            attempts += not in_progress
-            until = min(client.deadline for client in self._clients.values())
-            if not problem or attempts == ATTEMPTS or (in_progress and time.monotonic() + 2 * _POLL_SECONDS > until):
-                return self.problems + [_LEFT % (container.name, problem) for container in containers if problem]
-            time.sleep(_POLL_SECONDS if in_progress else 0.0)
+            containers = self.find()
+            if self.client is None or not containers:
+                return self.problems
+            result = self.client.run("rm", "--force", "--volumes", "--", *[container.id for container in containers])
+            tries += _IN_PROGRESS not in result.problem
+            if result.code == 0:
+                return self.problems
+            if tries == ATTEMPTS or time.monotonic() > until:
+                return self.problems + [
+                    "container %s: %s" % (container.name, result.problem) for container in containers
+                ]
+            time.sleep(_POLL_SECONDS)
 
     def expect_no_answer(self) -> None:
-        """The daemons are known to hang: the next answer gets the short timeout."""
-        for client in self._clients.values():
-            client.is_unresponsive = True
+        """The daemon is known to hang: the next answer gets the short timeout."""
+        if self.client is not None:
+            self.client.is_unresponsive = True
 
-    def _set_deadline(self) -> None:
+    def _labelled(self, label: str, are_expected: bool = False) -> List[RunContainer]:
         self.problems = []
-        is_unresponsive = any(client.is_unresponsive for client in self._clients.values())
-        for client in self._clients.values():
-            client.deadline = time.monotonic() + (SHORT_TIMEOUT if is_unresponsive else TIMEOUT)
-
-    def _names(self) -> Dict[str, List[str]]:
-        """The runtimes that may have containers of the run, each with the names of those that docker.json has."""
-        invocations = read_invocations(self.paths)
-        names = names_by_runtime(invocations or ())
-        runtime = self.plan.container_runtime
-        if runtime in RUNTIMES and (self.thorough or invocations is None):
-            names.setdefault(runtime, [])
-        return names
-
-    def _find(self) -> Iterator[RunContainer]:
-        self.problems = []
-        for runtime, names in self._names().items():
-            yield from self._inspect(self._clients[runtime], names)
-
-    def _inspect(self, client: DockerClient, names: List[str]) -> Iterator[RunContainer]:
-        listed = client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", self._label)
-        labelled = listed.out.split()
-        if not (names or labelled):
-            if listed.timed_out:
-                self.problems.append(_MAY_BE_LEFT % ("by label", "%s did not answer" % client.runtime))
-            return
-        result = client.run("inspect", "--type", "container", "--", *names, *labelled)
-        # That a container does not exist is an answer too.
+        if self.client is None:
+            return []
+        result = self.client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=" + label)
+        ids = result.out.split()
+        if ids:
+            result = self.client.run("inspect", "--type", "container", "--", *ids)
+        # That a container does not exist any more is an answer too; a program that is missing has made none.
         errors = [line for line in result.err.splitlines() if "no such" not in line.lower()]
-        if result.code is None or (result.code != 0 and errors):
-            self.problems.append(_MAY_BE_LEFT % (" ".join(names) or "by label", result.problem))
-        number = len(names)  # those that docker.json does not name come after those that it names
-        for container in {container.id: container for container in _parse_inspect(client, result.out)}.values():
-            if container.labels.get(LABEL_DIR) == self.paths.path:
-                number += container.name not in names
-                container.number = 1 + names.index(container.name) if container.name in names else number
-                yield container
-
-    @property
-    def _label(self) -> str:
-        return "label=%s=%s" % (LABEL_DIR, self.paths.path)
+        if result.timed_out or (result.code != 0 and errors and (ids or are_expected)):
+            self.problems.append("containers may be left: %s" % result.problem)
+        return [_container(self.client, item) for item in (json.loads(result.out or "[]") if ids else [])]
 
 
 def is_container_problem(line: str) -> bool:
     """Whether `line`, of a status's `left`, is about containers."""
-    return line.startswith(tuple(text.partition("%")[0] for text in (_LEFT, _MAY_BE_LEFT)))
+    return line.startswith(("container ", "containers may be left"))
 
 
 def remove(run_dir: str) -> List[str]:
@@ -247,34 +181,57 @@ def read_invocations(paths: run_directory.RunDir) -> Optional[Sequence[DockerInv
 
 
 def names_by_runtime(invocations: Sequence[DockerInvocation]) -> Dict[str, List[str]]:
-    names: Dict[str, List[str]] = {}
-    for invocation in invocations:
-        if invocation.name and invocation.runtime in RUNTIMES:
-            names.setdefault(invocation.runtime, []).append(invocation.name)
-    return names
+    calls = [call for call in invocations if call.name]
+    return {runtime: [call.name or "" for call in calls if call.runtime == runtime] for runtime in RUNTIMES}
 
 
-def _parse_inspect(client: DockerClient, text: str) -> Iterator[RunContainer]:
-    try:
-        items = json.loads(text)
-    except ValueError:
-        return
-    for item in items:
-        config, state = item.get("Config") or {}, item.get("State") or {}
-        yield RunContainer(
-            client=client,
-            id=item["Id"],
-            name=(item.get("Name") or item["Id"]).lstrip("/"),
-            number=0,
-            image=config.get("Image") or "",
-            image_id=_image_id(item.get("Image") or ""),
-            running=bool(state.get("Running")),
-            started_at=state.get("StartedAt") or "",
-            directory=config.get("WorkingDir") or "/",
-            labels=config.get("Labels") or {},
-        )
+def _container(client: DockerClient, item: Mapping[str, Any]) -> RunContainer:
+    config, state, image_id = item.get("Config") or {}, item.get("State") or {}, item.get("Image") or ""
+    if image_id and ":" not in image_id:  # podman's
+        image_id = "sha256:" + image_id
+    name, image, labels = item.get("Name") or item["Id"], config.get("Image") or "", config.get("Labels") or {}
+    running, started_at = bool(state.get("Running")), state.get("StartedAt") or ""
+    directory = config.get("WorkingDir") or "/"
+    return RunContainer(
+        client, item["Id"], name.lstrip("/"), 0, image, image_id, running, started_at, directory, labels
+    )
 
 
-def _image_id(text: str) -> str:
-    """As docker writes it; podman leaves the kind of hash out."""
-    return "sha256:" + text if re.fullmatch("[0-9a-f]{64}", text) else text
+class DaemonMonitor:
+    """Asks the container daemon every few seconds whether it answers, beside the `docker run` that waits for it: one
+    that hangs ends nothing and prints nothing. Does nothing for a plan without docker or podman. `on_first_answer` is
+    called once, in the monitor's thread."""
+
+    def __init__(self, plan: Plan, on_first_answer: Callable[[], object]) -> None:
+        self.runtime = plan.container_runtime if plan.image else None
+        self._env, self._on_first_answer = environment(plan), on_first_answer
+        self._unanswered_since: Optional[float] = None
+        self._stopped = threading.Event()
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long there has been no answer; 0 as long as no query has timed out."""
+        since = self._unanswered_since
+        return time.monotonic() - since if since is not None else 0.0
+
+    def start(self) -> None:
+        if self.runtime in RUNTIMES:
+            threading.Thread(target=self._run, name="container daemon", daemon=True).start()
+
+    def close(self) -> None:
+        """Does not wait for the thread; a query that runs ends with the process."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        has_answered = False
+        while not self._stopped.is_set():
+            asked_at = time.monotonic()
+            answer = run_program(dying_with_parent([self.runtime or "", *DAEMON_QUERY]), QUERY_SECONDS, self._env)
+            if answer.timed_out:
+                self._unanswered_since = self._unanswered_since or asked_at
+                continue
+            self._unanswered_since = None  # an error is an answer, too
+            if answer.code == 0 and not has_answered:
+                has_answered = True
+                self._on_first_answer()
+            self._stopped.wait(PAUSE_SECONDS)

@@ -1,22 +1,41 @@
 """What run.sh asks for around install steps: a venv over the environment that earlier runs have stored for them, and to
-store what they have installed."""
+store what they have installed.
+
+A venv over another prefix has that one's packages and scripts, and changes nothing there.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import os
+import re
+import shlex
+import shutil
 import subprocess
+import sysconfig
 import time
-from typing import Optional
+import venv
+from contextlib import suppress
+from importlib.metadata import Distribution, distributions
+from typing import Dict, List, Optional, Sequence, Set
 
 from .. import run_directory
-from ..file_lock import LockTimeout
 from .key import environment_key, steps_key
 from .store import Environment, EnvironmentRecord, EnvironmentStore
-from .venvs import NotShareable, create_venv, move, put_over, shareable
 
 PACKAGES = "packages"  # beside the log: which packages are used again
 _KEY = os.path.join("tmp", "environment-key")
+# Before the .pth of an editable install, as packages in site-packages come before it.
+_PTH = "00-ci-tasks-environment.pth"
+# With the caller's `known_paths`, pip takes the directory out of an isolated build, as it does with site-packages.
+_LINE = "import site, sys; site.addsitedir(%r, sys._getframe(1).f_locals.get('known_paths'))\n"
+_PYTHON_SCRIPT = re.compile(rb"#!(?:/bin/sh\n'''exec' )?\"?(?!/usr/bin/|/bin/)[^\n\"]*/bin/python[\d.]*\b")
+
+
+class NotShareable(Exception):
+    """Why what is installed serves this venv alone."""
 
 
 def make_venv(run_dir: str, directory: str) -> int:
@@ -36,7 +55,7 @@ def make_venv(run_dir: str, directory: str) -> int:
             with open(os.path.join(run_dir, PACKAGES), "w", encoding="ascii") as out:
                 out.write(environment.record.description)
             _print("uses what earlier runs of these steps installed: %s" % environment.record.description)
-    except (OSError, LockTimeout, subprocess.CalledProcessError) as error:
+    except (OSError, subprocess.CalledProcessError) as error:
         _print(str(error))
         return 1
     return 0
@@ -66,7 +85,7 @@ def store_packages(run_dir: str, directory: str) -> int:
             _print("stored for other runs of these steps: %s" % environment.record.description)
             for sentence, _ in store.clean():
                 _print(sentence)
-    except (OSError, LockTimeout) as error:
+    except OSError as error:
         _print("the venv has lost what was stored of it: %s" % error)
         return 1
     return 0
@@ -84,14 +103,114 @@ def make_row_venv(directory: str, below: str) -> int:
 
 def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[Environment]:
     environment = store.take(key, directory)
-    damage = environment.damage() if environment is not None else ""
-    if environment is not None and damage:
-        environment.give_up()
-        expected = environment.record.expected
-        _print("packages of earlier runs are installed again (%s): %s since they were stored" % (expected, damage))
+    if environment is None:
         return None
-    return environment
+    try:
+        damage = environment.damage()
+    except OSError as error:
+        damage = str(error)
+    if not damage:
+        return environment
+    environment.give_up()
+    expected = environment.record.expected
+    _print("packages of earlier runs are installed again (%s), since they were changed: %s" % (expected, damage))
+    return None
 
 
 def _print(text: str) -> None:
     print("ci-tasks: " + text, flush=True)
+
+
+def create_venv(directory: str, over: Optional[str]) -> None:
+    """A venv of this interpreter; over a prefix without a pip of its own. Raises OSError, CalledProcessError."""
+    venv.EnvBuilder(symlinks=True, with_pip=over is None).create(directory)
+    if over is not None:
+        put_over(directory, over)
+
+
+def put_over(directory: str, below: str) -> None:
+    """Put the venv over the prefix `below`. Scripts of Python there run with the venv's Python."""
+    packages, own = site_packages(below), site_packages(directory)
+    os.makedirs(own, exist_ok=True)
+    with open(os.path.join(own, _PTH), "w", encoding="utf-8", errors="surrogateescape") as out:
+        out.write(_LINE % packages)
+    for top, names, files in os.walk(below):
+        names[:] = [name for name in names if os.path.join(top, name) != packages]
+        into = os.path.join(directory, os.path.relpath(top, below))
+        os.makedirs(into, exist_ok=True)
+        for path, target in ((os.path.join(top, name), os.path.join(into, name)) for name in files):
+            if os.path.lexists(target):  # its own, as bin/python
+                continue
+            with open(path, "rb") as source:
+                is_script = top == os.path.join(below, "bin") and _PYTHON_SCRIPT.match(source.read(4096))
+            if is_script:
+                with open(target, "w", encoding="utf-8", errors="surrogateescape") as out:
+                    # By the path of the caller: a venv over this one has a link to it.
+                    out.write('#!/bin/sh\nexec "${0%%/*}/python" %s "$@"\n' % shlex.quote(path))
+                os.chmod(target, 0o755)
+            else:
+                os.symlink(path, target)
+
+
+def site_packages(prefix: str) -> str:
+    """Where this interpreter has the packages of a venv."""
+    scheme = "venv" if "venv" in sysconfig.get_scheme_names() else "posix_prefix"
+    return sysconfig.get_path("purelib", scheme, {"base": prefix, "platbase": prefix})
+
+
+def shareable(directory: str) -> Dict[str, List[str]]:
+    """The distributions of a venv that pip got from an index, as name==version, each with its files below the venv.
+    One that shares a package with what stays is not among them: a package is imported from one directory alone. Raises
+    NotShareable, OSError."""
+    found = list(distributions(path=[site_packages(directory)]))
+    beside = {top for each in found if not _is_from_index(each) for top in _top_levels(each)}
+    going = [each for each in found if _is_from_index(each) and not beside & _top_levels(each)]
+    return {"%s==%s" % (each.metadata["Name"], each.version): _files(each, directory) for each in going}
+
+
+def move(files: Sequence[str], directory: str, prefix: str) -> int:
+    """Move files of the venv into the prefix, read-only; scripts are copied. Returns their bytes."""
+    size = 0
+    os.makedirs(site_packages(prefix))
+    for file in dict.fromkeys(files):  # two distributions may have a file, and byte code of a wheel is listed twice
+        source, target = os.path.join(directory, file), os.path.join(prefix, file)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        (shutil.copy2 if os.path.dirname(file) == "bin" else shutil.move)(source, target)
+        if not os.path.islink(target):
+            os.chmod(target, os.stat(target).st_mode & 0o555)
+        size += os.lstat(target).st_size
+    for top, _, _ in os.walk(prefix):
+        os.chmod(top, 0o555)
+    for top, _, _ in os.walk(site_packages(directory), topdown=False):
+        with suppress(OSError):  # it is not empty
+            os.rmdir(top)
+    return size
+
+
+def _is_from_index(each: Distribution) -> bool:
+    return (each.read_text("INSTALLER") or "").strip() == "pip" and not each.read_text("direct_url.json")
+
+
+def _top_levels(each: Distribution) -> Set[str]:
+    return {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}
+
+
+def _files(each: Distribution, directory: str) -> List[str]:
+    """Those that exist. Raises NotShareable if one is not as pip has installed it; it replaces byte code of wheels."""
+    names = []
+    for file in each.files or ():
+        path = os.path.normpath(str(file.locate()))
+        names.append(os.path.relpath(path, directory))
+        if file.hash and file.suffix != ".pyc" and file.hash.value != _digest(path):
+            raise NotShareable("the steps change what pip has installed: %s" % names[-1])
+    return [name for name in names if os.path.lexists(os.path.join(directory, name)) and not name.startswith("..")]
+
+
+def _digest(path: str) -> str:
+    """As in a RECORD; "" if there is no such file."""
+    try:
+        with open(path, "rb") as source:
+            digest = hashlib.sha256(source.read()).digest()
+    except FileNotFoundError:
+        return ""
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")

@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 import sysconfig
-from typing import Dict, Iterator, List, Mapping, Sequence
+from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from ..records import InstallStep, InstallSteps
 
@@ -54,43 +54,37 @@ def named_files(steps: Sequence[InstallStep], workspace: str) -> Dict[str, str]:
     that these name, and what describes the package in a directory whose requirements are installed."""
     top = os.path.realpath(workspace)
     digests: Dict[str, str] = {}
-    unread = [path for step in steps for path in _named_by_step(step, top)]
-    while unread and len(digests) < _MAX_FILES:
-        path = os.path.realpath(unread.pop())
-        file = os.path.relpath(path, top)
-        if file not in digests and path.startswith(top + os.sep) and os.path.isfile(path):
-            digests[file] = _digest(path)
-            if path.endswith(_NAMES_OTHERS):
-                with open(path, encoding="utf-8", errors="surrogateescape") as source:
-                    named = _named(source.read(_LARGEST), os.path.dirname(path), top)
-                    unread += [other for other in named if other.endswith(_NAMES_OTHERS)]
+    texts: List[Tuple[str, str, Tuple[str, ...]]] = [
+        (step.text, os.path.join(top, step.directory), ("",)) for step in steps
+    ]
+    while texts and len(digests) < _MAX_FILES:
+        text, directory, endings = texts.pop()
+        for path in map(os.path.realpath, _named(text, directory, top)):
+            file = os.path.relpath(path, top)
+            is_inside = path.startswith(top + os.sep) and path.endswith(endings)
+            if is_inside and file not in digests and os.path.isfile(path):
+                digests[file] = _digest(path)
+                if path.endswith(_NAMES_OTHERS):
+                    with open(path, encoding="utf-8", errors="surrogateescape") as source:
+                        texts.append((source.read(_LARGEST), os.path.dirname(path), _NAMES_OTHERS))
     return digests
-
-
-def _named_by_step(step: InstallStep, top: str) -> Iterator[str]:
-    for line in step.text.replace("\\\n", " ").splitlines():
-        for path in _named(line, os.path.join(top, step.directory), top):
-            if os.path.isfile(path):
-                yield path
-            elif os.path.isdir(path) and "--no-deps" not in line:
-                yield from (entry.path for entry in os.scandir(path) if _PACKAGING.fullmatch(entry.name))
 
 
 def _named(text: str, *directories: str) -> Iterator[str]:
     """What may be a path among the words of `text`; extras such as `.[test]` are cut off, and of a path with variables
     or wildcards it is each file that it may be."""
-    for word in _WORD.findall(text):
-        word = _WORKSPACE.sub("", word.lstrip("@"), count=1) or "."
-        if "\0" in word or len(word) >= 1024:
-            continue
-        pattern = _UNKNOWN.sub("*", word)
-        is_inside = pattern.strip("*/.") and not pattern.startswith("/") and ".." not in pattern
-        for directory in directories:
-            yield os.path.join(directory, word)
-            yield os.path.join(directory, _JOINED.sub("", word))
-            if is_inside and _UNKNOWN.search(word):
-                found = glob.iglob(os.path.join(glob.escape(directory), pattern))
-                yield from itertools.islice(filter(os.path.isfile, found), _MAX_FILES)
+    for line in text.replace("\\\n", " ").splitlines():
+        for word in _WORD.findall(line):
+            word = _WORKSPACE.sub("", word.lstrip("@"), count=1) or "."
+            pattern = _UNKNOWN.sub("*", word)
+            is_inside = pattern.strip("*/.") and not pattern.startswith("/") and ".." not in pattern
+            for directory in directories if "\0" not in word and len(word) < 1024 else ():
+                path = os.path.join(directory, word)
+                yield from (path, os.path.join(directory, _JOINED.sub("", word)))
+                if is_inside and _UNKNOWN.search(word):
+                    yield from itertools.islice(glob.iglob(os.path.join(glob.escape(directory), pattern)), _MAX_FILES)
+                elif os.path.isdir(path) and "--no-deps" not in line:
+                    yield from (entry.path for entry in os.scandir(path) if _PACKAGING.fullmatch(entry.name))
 
 
 def _pip_settings(environ: Mapping[str, str]) -> List[str]:

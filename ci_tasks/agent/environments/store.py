@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import time
-from contextlib import contextmanager, suppress
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from contextlib import suppress
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..cleanup.remove_tree import remove_tree
-from ..file_lock import file_lock
 from ..quick_dataclass import dataclass
 from ..run_directory import read_record, write_record
 
 MAX_BYTES = 30 << 30  # of all environments together
 MAX_DAYS = 14.0  # without use
-_LOCK_SECONDS = 60.0
 _MAKING_DAYS = 0.25  # within which it is complete
 
 
@@ -48,28 +47,24 @@ class Environment:
     def __init__(self, path: str) -> None:
         self.path, self.name, self.prefix = path, os.path.basename(path), os.path.join(path, "prefix")
         self._users, self._record = os.path.join(path, "users"), os.path.join(path, "environment.json")
+        self.record = EnvironmentRecord()
         with suppress(ValueError):
-            self.record = read_record(EnvironmentRecord, self._record) or EnvironmentRecord()
-
-    @property
-    def unused_days(self) -> float:
-        used = self._users if os.path.exists(self._users) else self.path
-        return (time.time() - os.stat(used).st_mtime) / 86400
+            self.record = read_record(EnvironmentRecord, self._record) or self.record
+        self.unused_days = (time.time() - os.stat(path).st_mtime) / 86400
 
     @property
     def is_used(self) -> bool:
         """Whether a venv over it exists."""
-        links = os.listdir(self._users) if os.path.exists(self._users) else []
-        return any(os.path.exists(os.path.join(self._users, link)) for link in links)
+        links = glob.glob(os.path.join(glob.escape(self._users), "*"))
+        return any(os.path.islink(link) and os.path.exists(link) for link in links)
 
     def add_user(self, venv: str) -> None:
         """It stays as long as the venv exists."""
         os.makedirs(venv, exist_ok=True)
-        os.makedirs(self._users, exist_ok=True)
         link = os.path.join(self._users, hashlib.sha256(os.fsencode(venv)).hexdigest())
         if not os.path.lexists(link):
             os.symlink(os.path.abspath(venv), link)
-        os.utime(self._users)
+        os.utime(self.path)
 
     def seal(self, record: EnvironmentRecord) -> None:
         """It is complete: what stat says of its files is noted."""
@@ -91,7 +86,8 @@ class Environment:
 
     def give_up(self) -> None:
         """It is not used again, and removed when no venv is over it."""
-        os.unlink(self._record)
+        with suppress(FileNotFoundError):
+            os.unlink(self._record)
 
 
 class EnvironmentStore:
@@ -105,16 +101,15 @@ class EnvironmentStore:
 
     def take(self, key: str, venv: str) -> Optional[Environment]:
         """The newest environment with this key, with `venv` among its users."""
-        with self._locked():
-            for environment in self.all(key)[:1]:
-                environment.add_user(venv)
-                return environment
-        return None
+        newest = next(iter(self.all(key)), None)
+        if newest is not None:
+            newest.add_user(venv)
+        return newest
 
     def new(self, key: str) -> Environment:
         """One to be filled and sealed."""
         path = os.path.join(self.directory, "%s-%d" % (key, time.time_ns()))
-        os.makedirs(path)
+        os.makedirs(os.path.join(path, "users"))
         return Environment(path)
 
     def clean(self, days: float = MAX_DAYS, everything: bool = False) -> List[Tuple[str, Sequence[str]]]:
@@ -122,28 +117,23 @@ class EnvironmentStore:
         use. Returns a sentence for each, and what could not be removed of it."""
         lines: List[Tuple[str, Sequence[str]]] = []
         size = 0
-        with self._locked():
-            for each in sorted(self._every(), key=lambda each: each.unused_days):
-                size += each.record.bytes
-                is_whole = each.record.lock or each.unused_days < _MAKING_DAYS
-                stays = is_whole and each.unused_days <= days and size <= MAX_BYTES and not everything
-                if not stays and not each.is_used:
-                    size -= each.record.bytes
-                    why = "unused for %.0f days" % each.unused_days if is_whole else "not complete"
-                    left = remove_tree(each.path, None, "none", {})
-                    lines.append(("environment %s: removed, %s" % (each.name, why), left))
+        for each in sorted(self._every(), key=lambda each: each.unused_days):
+            size += each.record.bytes
+            is_whole = each.record.lock or each.unused_days < _MAKING_DAYS
+            stays = is_whole and each.unused_days <= days and size <= MAX_BYTES and not everything
+            if not stays and not each.is_used:
+                size -= each.record.bytes
+                each.give_up()  # a command that takes it at this moment sees that its files go
+                why = "unused for %.0f days" % each.unused_days if is_whole else "not complete"
+                lines.append(
+                    ("environment %s: removed, %s" % (each.name, why), remove_tree(each.path, None, "none", {}))
+                )
         return lines
 
     def _every(self) -> List[Environment]:
         with suppress(FileNotFoundError):
             return [Environment(each.path) for each in os.scandir(self.directory) if each.is_dir(follow_symlinks=False)]
         return []
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        os.makedirs(self.directory, exist_ok=True)
-        with file_lock(os.path.join(self.directory, "lock"), exclusive=True, timeout=_LOCK_SECONDS):
-            yield
 
 
 def _states(top: str) -> Dict[str, bytes]:

@@ -35,12 +35,19 @@ _CONTAINER = re.compile(r"docker|libpod|podman|containerd|crio|kubepods|lxc|mach
 
 class GpuSampler:
     """`own_gpus` are the UUIDs of the run's GPUs, none as long as they are not known; `containers` the ids of its
-    containers."""
+    containers. Samples are written into `own`, see run_directory.opened."""
 
-    def __init__(self, paths: run_directory.RunDir, plan: Plan, own_gpus: _Names, containers: _Names) -> None:
+    def __init__(
+        self,
+        paths: run_directory.RunDir,
+        own: run_directory.RunDir,
+        plan: Plan,
+        own_gpus: _Names,
+        containers: _Names,
+    ) -> None:
         self._plan, self._own_gpus = plan, own_gpus
         self._owner = functools.partial(process_owner, paths.path, plan, containers)
-        self._file = SampleFile(paths.gpu_samples)
+        self._file = SampleFile(own.gpu_samples)
         self._began = 0.0
         self._running: "List[subprocess.Popen[bytes]]" = []
         self._stopped = threading.Event()

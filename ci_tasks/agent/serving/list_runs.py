@@ -30,10 +30,10 @@ def _with_slurm_state(runs: List[RunSummary]) -> List[RunSummary]:
     jobs = {path: job.id for path in running for job in [slurm_job.read(path)] if job is not None and job.id}
     if not jobs:
         return runs
-    from ..slurm.squeue import SqueuePoller
+    from ..slurm.session import may_run
 
-    may_run = SqueuePoller().may_run(list(jobs.values()))
-    return [replace(run, alive=may_run[jobs[run.dir]] if run.dir in jobs else run.alive) for run in runs]
+    alive = may_run(list(jobs.values()))
+    return [replace(run, alive=alive[jobs[run.dir]] if run.dir in jobs else run.alive) for run in runs]
 
 
 def _run_dirs(top: str) -> Iterator[str]:

@@ -37,7 +37,9 @@ class Server:
 
     def __init__(self, home: str, archive: bytes, digest: str) -> None:
         server = os.getpid()
-        self.session = ServeSession(home, archive, digest, is_disconnected=lambda: os.getppid() != server)
+        self.session = ServeSession(
+            home, archive, digest, is_disconnected=lambda: server not in (os.getpid(), os.getppid())
+        )
         self.reader = frames.FrameReader()
         # To be reaped. With SIGCHLD ignored, it is not known how squeue and sacct ended, which Slurm's threads run.
         self.forked: List[int] = []

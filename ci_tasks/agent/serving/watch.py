@@ -14,7 +14,7 @@ from . import frames
 from .messages import HostMessage, RunUpdate
 
 if TYPE_CHECKING:  # a host without Slurm does not load it
-    from ..slurm.run_state import SlurmRunState
+    from ..slurm.session import SlurmRunState
 
 _PACKED_FROM = 1 << 13  # bytes; what a job prints line by line is not worth the time
 _SAMPLE = 1 << 20  # bytes, more than a pipe holds before whoever sends has to wait

@@ -1,4 +1,4 @@
-"""The agent as a batch job: `python agent.pyz batch RUN_DIR`, on a compute node.
+"""The agent as a batch job: `python agent.pyz batch RUN_DIR`, on a compute node, with the GPUs that Slurm allocated.
 
 It stays in the foreground, so that Slurm ends it with the job and gets its exit code. A job that was requeued starts
 over, in a new checkout, with the same record: its log is continued.
@@ -10,40 +10,58 @@ import os
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
-from typing import Dict, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from .. import process_tree, processes, run_directory, signals, supervisor
 from ..gpus import nvidia_smi
+from ..gpus.nvidia_smi import Gpu
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
 from ..trees.git import ID, StoreError
 from ..trees.store import TreeStore
-from . import allocated_gpus, job_file
-from .outcome import batch_exit_code
-from .record_end import AppendedLog
+from . import job_file
+from .job_file import AppendedLog
+from .states import batch_exit_code
 
+ENV_PASSED = "CI_TASKS_PASSED"  # names of further variables that the batch script gives its job
+_VISIBLE, _NODE_GPUS = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"
+# What the programs need that start a container, or the job's other nodes.
+_RUNTIME_PREFIXES = {"pyxis": ("SLURM", "ENROOT_", "PYXIS_"), "apptainer": ("APPTAINER_", "SINGULARITY_")}
 _ATTEMPT_FILES = ("docker.json", "environment.json", "gpu.jsonl")
+# A lock script of the checkout would take the lowest GPUs of the node without a locked file, even another job's: its
+# locks know nothing of Slurm's, and where a job sees only its own GPUs, Slurm numbers them from 0 for every job.
+_LOCK_SCRIPT = '''#!/usr/bin/env python3
+"""Put here by ci-tasks in place of the checkout's lock script: the job has the GPUs that Slurm allocated."""
+import os
+import sys
+
+gpus = {gpus!r}
+count, dashes = sys.argv.index("--count") + 1, sys.argv.index("--") + 1
+if int(sys.argv[count]) > len(gpus):
+    sys.exit(f"[gpu_lock_exec] Slurm allocated the GPUs {{','.join(gpus)}}, and {{sys.argv[count]}} are needed")
+os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[: int(sys.argv[count])])
+print("[gpu_lock_exec] Acquired GPUs: " + os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+os.execvp(sys.argv[dashes], sys.argv[dashes:])
+'''
 
 
-class _CheckoutError(Exception):
+class _CannotStart(Exception):
     """The run cannot start here; the message says why."""
 
 
 def batch(run_dir: str) -> int:
     """Run the plan to its end. Returns the exit code for Slurm: the job's own."""
     paths = run_directory.RunDir(run_dir)
+    job, plan, job_id = job_file.read(paths.path), run_directory.read_plan(paths), os.environ.get("SLURM_JOB_ID")
     if run_directory.read_status(paths).concluded:
-        print("ci-tasks: %s has ended, and does not start again" % paths.path, file=sys.stderr)
-        return 1
-    job = job_file.read(paths.path)
-    plan = run_directory.read_plan(paths)
-    is_requeued = job_file.read_attempt(paths.path) is not None
-    job_id = os.environ.get("SLURM_JOB_ID")
+        return _refuse("%s has ended, and does not start again" % paths.path)
     if job is not None and job_id and job.id not in ("", job_id):
-        print("ci-tasks: %s is job %s, which was submitted again" % (paths.path, job.id), file=sys.stderr)
-        return 1
-    start = SlurmStart(*processes.identity(), job=job_id, restarts=_restarts())
+        return _refuse("%s is job %s, which was submitted again" % (paths.path, job.id))
+    is_requeued = job_file.read_attempt(paths.path) is not None
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+    start = SlurmStart(*processes.identity(), job=job_id, restarts=int(restarts) if restarts.isdigit() else 0)
     job_file.write_attempt(paths.path, start)
     os.environ.update(job_file.read_secrets(paths.path))
     problem = ""
@@ -51,13 +69,11 @@ def batch(run_dir: str) -> int:
     try:
         if is_requeued:
             _clear(paths)
-            if job is not None:
-                _check_out_again(job, plan)
-        passed = allocated_gpus.environment(plan, os.environ)
-        script = plan.gpu_locks.script if plan.gpu_locks is not None else None
-        if script and plan.workspace:
-            allocated_gpus.replace_lock_script(plan.workspace, script, allocated_gpus.gpus(passed))
-    except (_CheckoutError, allocated_gpus.NoGpusAllocated) as error:
+            _check_out_again(job, plan)
+        passed = job_variables(plan, os.environ)
+        if plan.gpu_locks is not None and plan.gpu_locks.script and plan.workspace:
+            replace_lock_script(os.path.join(plan.workspace, plan.gpu_locks.script), gpus(passed))
+    except _CannotStart as error:
         problem = str(error)
     except OSError as error:
         problem = "%s: %s" % (error.filename, error.strerror)
@@ -66,7 +82,9 @@ def batch(run_dir: str) -> int:
     with signals.SignalPipe() as wake:
         log = AppendedLog(paths.log, secret_values(plan))
         if is_requeued:
-            log.write_line(_restart_line(start))
+            count = "requeue %d" % start.restarts if start.restarts else "once more"
+            place = "(%s), on %s; it starts over in a new checkout" % (count, os.environ.get("SLURMD_NODENAME"))
+            log.write_line("ci-tasks: Slurm started the job again " + place)
         # Slurm decides which GPUs the job has, and who shares the node.
         plan = replace(plan, gpu_locks=None, exclusive=(), host_env={**plan.host_env, **passed})
         agent = _BatchSupervisor(paths, plan, log, wake)
@@ -81,18 +99,15 @@ class _BatchSupervisor(supervisor.Supervisor):
 
     def prepare(self, start: SlurmStart, passed: Mapping[str, str], problem: str, queued: float) -> None:
         self._start_mark, self._passed, self._problem = start, passed, problem
-        self.status = replace(
-            self.status,
-            slurm=SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts),
-            gpu_ids=tuple(allocated_gpus.gpu_ids(passed)) or None,
-            queue_seconds=queued,
-        )
+        allocation = SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts)
+        ids = tuple(gpu_ids(passed)) or None
+        self.status = replace(self.status, slurm=allocation, gpu_ids=ids, queue_seconds=queued)
 
     def _execute(self) -> supervisor.EndAndCode:
         if self._problem:
             return self._blocked(self._problem)
-        if allocated_gpus.gpus(self._passed):
-            uuids = allocated_gpus.gpu_uuids(self._passed, nvidia_smi.query_gpus().gpus)
+        if gpus(self._passed):
+            uuids = gpu_uuids(self._passed, nvidia_smi.query_gpus().gpus)
             self.status = replace(self.status, gpu_uuids=tuple(uuids))
         return super()._execute()
 
@@ -110,10 +125,9 @@ class _BatchSupervisor(supervisor.Supervisor):
         super()._write_status()
 
 
-def _restart_line(start: SlurmStart) -> str:
-    count = "requeue %d" % start.restarts if start.restarts else "once more"
-    node = os.environ.get("SLURMD_NODENAME") or "another node"
-    return "ci-tasks: Slurm started the job again (%s), on %s; it starts over in a new checkout" % (count, node)
+def _refuse(why: str) -> int:
+    print("ci-tasks: " + why, file=sys.stderr)
+    return 1
 
 
 def _clear(paths: run_directory.RunDir) -> None:
@@ -121,21 +135,19 @@ def _clear(paths: run_directory.RunDir) -> None:
     for path in (paths.artifacts, os.path.join(paths.path, "tmp")):
         shutil.rmtree(path, ignore_errors=True)
     for name in _ATTEMPT_FILES:
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(os.path.join(paths.path, name))
-        except FileNotFoundError:
-            pass
     os.makedirs(paths.artifacts, exist_ok=True)
 
 
-def _check_out_again(job: SlurmJob, plan: Plan) -> None:
-    if not job.parts or not ID.fullmatch(job.parts[0].tree):
+def _check_out_again(job: Optional[SlurmJob], plan: Plan) -> None:
+    if job is None or not job.parts or not ID.fullmatch(job.parts[0].tree):
         return  # a checkout that rows share is not this run's to replace
     try:
         form = "sha256" if len(job.parts[0].tree) == 64 else "sha1"
         TreeStore(job.store, form).check_out(job.parts, plan.workspace)
     except StoreError as error:
-        raise _CheckoutError("the checkout could not be created again: %s" % error) from None
+        raise _CannotStart("the checkout could not be created again: %s" % error) from None
 
 
 def _queue_seconds(run_dir: str) -> float:
@@ -143,6 +155,49 @@ def _queue_seconds(run_dir: str) -> float:
     return max(0.0, os.path.getmtime(job_file.attempt_path(run_dir)) - os.path.getmtime(job_file.path(run_dir)))
 
 
-def _restarts() -> int:
-    count = os.environ.get("SLURM_RESTART_COUNT", "")
-    return int(count) if count.isdigit() else 0
+# -- the GPUs that Slurm allocated -----------------------------------------------------------------------------------
+
+
+def job_variables(plan: Plan, environ: Mapping[str, str]) -> Dict[str, str]:
+    """The variables of the batch script that its job gets on top of those of any job: as many GPUs as it needs; all of
+    Slurm's where these start its container, or its other nodes. Raises _CannotStart."""
+    named = environ.get(ENV_PASSED, "").split()
+    prefixes = _RUNTIME_PREFIXES.get(plan.container_runtime or "", ())
+    prefixes += ("SLURM",) if "SLURM_JOB_HOSTNAMES" in named and "SLURM_JOB_HOSTNAMES" in environ else ()
+    names = (*named, "SLURM_JOB_ID", _NODE_GPUS, _VISIBLE)
+    passed = {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
+    count = plan.gpu_locks.count if plan.gpu_locks is not None else 0
+    visible = passed.get(_VISIBLE, "")
+    allocated = [gpu for gpu in visible.split(",") if gpu and gpu != "NoDevFiles"]
+    if len(allocated) < count:
+        value = "CUDA_VISIBLE_DEVICES=%s" % visible if visible else "CUDA_VISIBLE_DEVICES is not set"
+        message = "Slurm allocated %d GPUs to the job (%s), the row needs %d"
+        raise _CannotStart(message % (len(allocated), value, count))
+    given = {name: passed[name].split(",")[:count] for name in (_VISIBLE, _NODE_GPUS) if count and name in passed}
+    return {**passed, **{name: ",".join(few) for name, few in given.items()}}
+
+
+def gpus(passed: Mapping[str, str]) -> List[str]:
+    """The job's GPUs as it sees them."""
+    return [gpu for gpu in passed.get(_VISIBLE, "").split(",") if gpu]
+
+
+def gpu_ids(passed: Mapping[str, str]) -> List[int]:
+    """Their numbers on the node, where Slurm gives them."""
+    numbers = (passed.get(_NODE_GPUS) or passed.get(_VISIBLE) or "").split(",")
+    return [int(gpu) for gpu in numbers if gpu.isdigit()]
+
+
+def gpu_uuids(passed: Mapping[str, str], shown: Sequence[Gpu]) -> List[str]:
+    """Their UUIDs, given what nvidia-smi shows: only the job's own GPUs, or all of the node's."""
+    visible, ids = gpus(passed), gpu_ids(passed)
+    if visible and all(gpu.startswith("GPU-") for gpu in visible):
+        return visible
+    return [gpu.uuid for gpu in shown if len(shown) == len(visible) or gpu.index in ids]
+
+
+def replace_lock_script(path: str, allocated: List[str]) -> None:
+    """Replace the lock script in a run's own checkout. Raises OSError."""
+    if os.path.isfile(path) and not os.path.islink(path):  # else the row's steps fail, and say why
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(_LOCK_SCRIPT.format(gpus=allocated))

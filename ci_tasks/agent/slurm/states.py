@@ -1,20 +1,39 @@
-"""The state of Slurm's jobs: commands of squeue and sacct, and pure parsers of their output. Pure."""
+"""What Slurm says of jobs, and what that makes of a run: commands of squeue and sacct, parsers of their output, and the
+table of states. Pure.
+
+The agent's own status counts, unless a signal interrupted it: Slurm sends the same signal for scancel, a time limit, a
+preemption and a requeue, and only Slurm knows which. Nor does it count where Slurm saw the job end otherwise: the job
+can write that file too, but not the exit code of its batch script.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..quick_dataclass import dataclass
+from ..records import End, Status
+from ..run_directory import BLOCKED, END_CANCELLED, END_EXIT, END_TIMEOUT, EXIT_BLOCKED
 
-# "JOB STATE CODES" of squeue(1). A job in any other state, also one that only a newer Slurm knows, is not over.
-TERMINAL_STATES = (
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-    "PREEMPTED", "RECONFIG_FAIL", "TIMEOUT",
-)  # fmt: skip
 UNKNOWN = "UNKNOWN"  # Slurm does not know the job any more; not one of its own states
-ON_NODE_STATES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING")
+_MEMORY = "it used more memory than the job may; `sbatch: [--mem=…]` in hosts.yaml asks for more"
+# Slurm's state of a job that Slurm itself ended → how the run ended (None: lost), its exit code, and why.
+_ENDED_BY_SLURM: Mapping[str, Tuple[Optional[End], Optional[int], str]] = {
+    "TIMEOUT": (END_TIMEOUT, None, "it reached the time limit of the job"),
+    "DEADLINE": (END_TIMEOUT, None, "it reached the job's deadline"),
+    "CANCELLED": (END_CANCELLED, None, ""),
+    "OUT_OF_MEMORY": (END_EXIT, 137, _MEMORY),
+    "PREEMPTED": (END_EXIT, EXIT_BLOCKED, "another job took its place, and it is not queued again"),
+    "BOOT_FAIL": (END_EXIT, EXIT_BLOCKED, "its node did not start"),
+    "LAUNCH_FAILED": (END_EXIT, EXIT_BLOCKED, ""),
+    "RECONFIG_FAIL": (END_EXIT, EXIT_BLOCKED, ""),
+    "NODE_FAIL": (None, None, "its node failed"),
+}
+# "JOB STATE CODES" of squeue(1). A job in any other state, also one that only a newer Slurm knows, is not over.
+_OVER = (*_ENDED_BY_SLURM, "COMPLETED", "FAILED", UNKNOWN)
+_ON_NODE = ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING")
 _EMPTY = ("", "N/A", "None", "(null)", "Unknown", "None assigned")
+_FIRST_SIGNAL = 128  # exit codes from here on may be those of a signal
 
 
 @dataclass(frozen=True)
@@ -31,77 +50,113 @@ class SlurmJobState:
 
     @property
     def is_over(self) -> bool:
-        return self.state in TERMINAL_STATES or self.state == UNKNOWN
+        return self.state in _OVER
 
     @property
     def is_on_node(self) -> bool:
         """Whether the job has processes on a node."""
-        return self.state in ON_NODE_STATES
+        return self.state in _ON_NODE
 
     @property
     def description(self) -> str:
         """Slurm: PENDING (Resources), expected to start at 2026-11-21 18:30:00"""
-        text = "Slurm: %s" % self.state
-        if self.reason:
-            text += " (%s)" % self.reason
-        if self.state == "PENDING" and self.start:
-            text += ", expected to start at %s" % self.start.replace("T", " ")
-        elif self.node:
-            text += " on %s" % self.node
-        return text
+        expected = self.state == "PENDING" and self.start
+        place = " on %s" % self.node if self.node else ""
+        reason = " (%s)" % self.reason if self.reason else ""
+        when = ", expected to start at %s" % self.start.replace("T", " ") if expected else place
+        return "Slurm: %s%s%s" % (self.state, reason, when)
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a run ended. `end` is None for a run that is lost. `sentence` is the line for the log."""
+
+    end: Optional[End]
+    sentence: str
+    exit_code: Optional[int] = None
+
+    @property
+    def line(self) -> str:
+        return (BLOCKED if self.exit_code == EXIT_BLOCKED else "ci-tasks: ") + self.sentence
+
+
+def is_final(status: Status) -> bool:
+    """Whether a status says how its run ended, so that Slurm need not be asked (again)."""
+    interrupted = status.signalled or (status.exit_code or 0) >= _FIRST_SIGNAL
+    ended = status.concluded or status.end == END_TIMEOUT or (status.end == END_EXIT and not interrupted)
+    return status.has_ended and ended
+
+
+def batch_exit_code(status: Status) -> int:
+    """What the batch script exits with after the run has ended so."""
+    if status.end == END_EXIT and status.exit_code is not None:
+        return status.exit_code
+    return {END_CANCELLED: 130, END_TIMEOUT: 124}.get(status.end or "", 1)
+
+
+def claimed_code(state: SlurmJobState, status: Status) -> Optional[int]:
+    """The exit code that a status claims; None where Slurm does not contradict it. sacct subtracts 128 from those that
+    may be a signal's."""
+    if state.state not in ("COMPLETED", "FAILED") or state.exit_code is None or not status.has_ended:
+        return None
+    claimed = batch_exit_code(status)
+    return None if state.exit_code in (claimed, claimed - _FIRST_SIGNAL) else claimed
+
+
+def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optional[JobOutcome]:
+    """The outcome of the run; None where the agent's own status holds. `output`: its batch script's last line."""
+    if state.state in _ENDED_BY_SLURM:
+        end, code, why = _ENDED_BY_SLURM[state.state]
+        sentence = "Slurm ended the job (%s%s)" % (state.state, " by uid " + state.by if state.by else "")
+        where = ", on %s" % state.node if state.node and state.state not in ("CANCELLED", "PREEMPTED") else ""
+        return JobOutcome(end, sentence + (": " + why if why else "") + where, code)
+    claimed = claimed_code(state, status)
+    if claimed is not None and state.exit_code:  # the job can write that file, but not its script's exit code
+        sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)
+        return JobOutcome(END_EXIT, sentence, state.exit_code)
+    if state.state == UNKNOWN and not is_final(status):  # a signal may have ended it, and only Slurm knew whose
+        return JobOutcome(None, "the job vanished: neither squeue nor sacct knows it")
+    if status.has_ended:
+        return None
+    if status.has_agent:
+        return JobOutcome(None, "the agent was killed (%s)" % state.state)
+    where = " on %s" % state.node if state.node else ""
+    hint = ": " + output if output else "; is the workspace of hosts.yaml on a file system of all nodes?"
+    return JobOutcome(END_EXIT, "the job could not start%s (%s)%s" % (where, state.state, hint), EXIT_BLOCKED)
+
+
+# -- squeue and sacct --------------------------------------------------------------------------------------------------
 
 
 def squeue_command(jobs: Iterable[str]) -> List[str]:
     """Lists these jobs, ended ones too as long as Slurm remembers them. The reason is the only field that may contain a
     `|`, so it comes last."""
     fields = ("JobID", "State", "StartTime", "NodeList", "exit_code", "Reason")
-    return [
-        *("squeue", "--noheader", "--states=all", "--jobs=" + ",".join(sorted(jobs))),
-        "--Format=" + ",".join(field + ":|" for field in fields),
-    ]
+    form = "--Format=" + ",".join(field + ":|" for field in fields)
+    return ["squeue", "--noheader", "--states=all", "--jobs=" + ",".join(sorted(jobs)), form]
 
 
 def parse_squeue(text: str) -> Dict[str, SlurmJobState]:
     """{job: its state}"""
     states = {}
     for line in text.splitlines():
-        fields = [field.strip() for field in line.split("|", 5)]
-        if len(fields) == 6:
-            job, state, start, node, code, reason = fields
-            states[job] = SlurmJobState(
-                state,
-                _value(reason.rstrip("|")),
-                _value(start),
-                _value(node),
-                exit_code=_exit_code(code) if state in TERMINAL_STATES else None,
-            )
+        job, state, start, node, code, reason = [field.strip() for field in (line + "|" * 5).split("|", 5)]
+        exit_code = _exit_code(code) if state in _OVER else None
+        states[job] = SlurmJobState(state, _value(reason.rstrip("|")), _value(start), _value(node), "", exit_code)
     return states
 
 
-def are_forgotten(error: str) -> bool:
-    """Whether squeue failed because Slurm remembers none of the jobs, which is an answer."""
-    return "Invalid job id" in error
-
-
-def jobs_by_name_command(name: str) -> List[str]:
-    """Lists the ids of the jobs of that name."""
-    return ["squeue", "--noheader", "--states=all", "--name=" + name, "--format=%A"]
-
-
 def sacct_command(jobs: Iterable[str]) -> List[str]:
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode,NodeList"]
-    return [*command, "--jobs=" + ",".join(sorted(jobs))]
+    form = "--format=JobID,State,ExitCode,NodeList"
+    return ["sacct", "--noheader", "--parsable2", "--allocations", form, "--jobs=" + ",".join(sorted(jobs))]
 
 
 def parse_sacct(text: str) -> Dict[str, SlurmJobState]:
     """12|CANCELLED by 1000|0:15|gpu1"""
     states = {}
-    for line in text.splitlines():
-        fields = line.split("|")
-        if len(fields) == 4:
-            state, _, by = fields[1].partition(" by ")
-            code, node = _exit_code(fields[2]), _value(fields[3])
-            states[fields[0]] = SlurmJobState(state.strip(), node=node, by=by.strip(), exit_code=code)
+    for job, state, code, node in (line.split("|") for line in text.splitlines() if line.count("|") == 3):
+        name, _, by = state.partition(" by ")
+        states[job] = SlurmJobState(name.strip(), node=_value(node), by=by.strip(), exit_code=_exit_code(code))
     return states
 
 

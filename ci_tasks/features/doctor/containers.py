@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ci_tasks.agent.containers import podman
 from ci_tasks.agent.containers.rules import PODMAN
+from ci_tasks.agent.containers.runtimes import INIT_PROGRAMS, OWN_INIT
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor import daemonless, disks
@@ -20,7 +20,7 @@ RUNTIMES = ("docker", "podman")
 INFO, TOOLKIT, CDI, SOCKET, USER, INIT = "runtime", "nvidia-ctk", "cdi", "socket", "user", "init"
 _FIND_INIT = (
     *("sh", "-c", 'for program; do command -v "$program" && exit; done; exit 1', "sh"),
-    *(podman.OWN_INIT, *podman.INIT_PROGRAMS),
+    *(OWN_INIT, *INIT_PROGRAMS),
 )
 _SOCKET = "/var/run/docker.sock"
 _CONTAINERD = "io.containerd.snapshotter.v1"
@@ -54,7 +54,7 @@ def _init(answer: QueryAnswer) -> list[CheckResult]:
     if answer.code == 0 and path:
         return [ok("init", path)]
     text = "no init program, so containers run without --init and end at SIGKILL"
-    return [warning("init", text, f"install one of {', '.join(podman.INIT_PROGRAMS)}")]
+    return [warning("init", text, f"install one of {', '.join(INIT_PROGRAMS)}")]
 
 
 def store_facts(host: HostSpec, images: Sequence[str], answers: QueryAnswers) -> list[HostFact]:

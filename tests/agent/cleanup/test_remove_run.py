@@ -14,6 +14,7 @@ from ci_tasks.agent import directories
 from ci_tasks.agent.cleanup import remove_run as remove
 from ci_tasks.agent.cleanup import remove_tree as trees
 from ci_tasks.agent.records import Kept, QueryAnswer
+from ci_tasks.agent.run_directory import RunDir, read_status
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -122,14 +123,15 @@ def test_a_plan_that_a_job_rewrote_removes_nothing_elsewhere(
     assert victim.exists()
 
 
-def test_a_job_that_puts_a_link_in_the_place_of_its_run_directory_has_nothing_removed_there(
+def test_a_job_that_puts_a_link_in_the_place_of_its_run_directory_has_nothing_written_or_removed_there(
     run: Run, tmp_path: Path, until: Callable[..., Any]
 ) -> None:
     (tmp_path / "victim" / "workspace").mkdir(parents=True)
-    run.start(f'mv "$CI_TASKS_RUN_DIR" {tmp_path}/moved; ln -s {tmp_path}/victim "$CI_TASKS_RUN_DIR"')
-    until(lambda: run.status().has_ended)
-    assert f"{run.path} leads elsewhere now: nothing below it is removed" in run.status().left
-    assert (tmp_path / "victim" / "workspace").exists()
+    moved = RunDir(str(tmp_path / "moved"))
+    run.start(f'mv "$CI_TASKS_RUN_DIR" {moved.path}; ln -s {tmp_path}/victim "$CI_TASKS_RUN_DIR"')
+    until(lambda: read_status(moved).has_ended)
+    assert f"{run.path} leads elsewhere now: nothing below it is removed" in read_status(moved).left
+    assert os.listdir(tmp_path / "victim") == ["workspace"]
     run.path.unlink()
 
 

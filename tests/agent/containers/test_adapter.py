@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,12 +16,14 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.containers import adapter, podman
-from ci_tasks.agent.records import DockerInvocation, DockerInvocations
-from ci_tasks.agent.run_directory import read_record
+from ci_tasks.agent.containers import adapter, runtimes
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.probe.install import write_files
+from ci_tasks.agent.records import DockerInvocation, DockerInvocations, Plan, ProbeOverlay, ProbeRules
+from ci_tasks.agent.run_directory import RunDir, read_record, write_record
 
 ROOT = Path(adapter.__file__).parents[3]
-HOSTILE = 'it\'s a "dir"\nwith $(all)'
+HOSTILE = 'it\'s a "dir" with $(all)'
 
 ADAPTER = """\
 #!/bin/sh
@@ -31,6 +32,11 @@ sys.exit(main(sys.argv[2:], sys.argv[1]))' {root} {run_dir} "$@"
 """
 REAL = """\
 #!/bin/sh
+case "$1 $2" in
+"image inspect") [ -e "$FAKE/image" ] && exec cat "$FAKE/image"; echo "No such image" >&2; exit 1 ;;
+"pull --quiet") ;;
+"pull "*) echo "PYTHONPATH=/pulled" > "$FAKE/image"; echo "Pulling from x"; exit ;;
+esac
 printf '%s\\0' "$@" > "$FAKE/got.$$"
 env -0 > "$FAKE/env"
 ls "$FAKE" | grep -q expected || exit 98
@@ -42,6 +48,7 @@ REAL_EXIT = 7
 
 
 class Host:
+    runtime = "docker"
     """A host with a run directory, and with a stand-in for its docker and podman."""
 
     def __init__(self, root: Path) -> None:
@@ -118,7 +125,7 @@ def test_the_real_docker_gets_the_rewritten_words_and_its_exit_code_is_ours(host
     data.mkdir()
     host.rules(name="ci-7", mounts={"/mnt/x": str(host.root)}, pull="never", image={"img": "img@sha256:1"})
     volume = f"{data}:/d"
-    here = ["run", "--pull=never", "-v", volume, "--name", "ci-7", "--init", "img@sha256:1", "sh", "-c", "a\nb"]
+    here = ["run", "-v", volume, "--pull", "never", "--name", "ci-7", "--init", "img@sha256:1", "sh", "-c", "a\nb"]
     host.expect(*here)
     ci = ["run", "--rm", "--pull=always", "-v", "/mnt/x/data:/d", "img", "sh", "-c", "a\nb"]
     done = host.docker(*ci)
@@ -128,15 +135,9 @@ def test_the_real_docker_gets_the_rewritten_words_and_its_exit_code_is_ours(host
     assert [d.what for d in entry.deviations] == ["mount /mnt/x/data", "pull", "image", "name", "rm", "init"]
 
 
-def test_the_stand_in_refuses_words_that_nobody_expects(host: Host) -> None:
-    host.rules()
-    host.expect("run", "img")
-    assert host.docker("run", "img").returncode == 99  # --init is missing in what is expected
-
-
 def test_podman_runs_where_the_host_says_so(host: Host) -> None:
     host.rules(runtime="podman")
-    init = podman.init_options(which=lambda name: shutil.which(name, path=host.environ["PATH"]))
+    init = runtimes.init_options()
     options = ["--device", "nvidia.com/gpu=all", *[word for item in init for word in item.argv], "--http-proxy=false"]
     host.expect("container", "run", *options, "--pids-limit", "-1", "docker.io/library/img")
     done = host.docker("container", "run", "--gpus", "all", "img")
@@ -172,24 +173,12 @@ def test_concurrent_runs_of_one_script_are_all_recorded_under_different_names(ho
     assert [entry.name for entry in entries] == ["ci", *(f"ci-{number}" for number in range(2, 9))]
 
 
-def test_a_start_and_a_pull_that_is_certain_are_events(host: Host) -> None:
-    (host.fake / "expected.any").touch()
-    host.rules(name="ci", image={"img": "img@sha256:1"})
-    host.docker("pull", "--quiet", "other")
-    host.docker("run", "--pull=always", "img")
-    host.docker("run", "img", "pull")
-    host.docker("ps")
-    host.docker("run", "-v", "/no/such:/d", "img")
-    starts = [("pull", "img@sha256:1"), ("container", "ci"), ("container", "ci-2")]
-    assert host.events() == [("pull", "other"), *starts]
-
-
 def test_what_cannot_be_put_on_record_does_not_start(host: Host) -> None:
     """A container that nobody knows of would be left behind. A directory in the record's place stands for a full
     disk."""
     host.rules()
     (host.run_dir / "docker.json").mkdir()
-    _blocked(host.docker("run", "img"), "docker.json cannot be written")
+    _blocked(host.docker("run", "img"), "cannot be written: Is a directory")
     assert not (host.fake / "env").exists()
 
 
@@ -203,20 +192,68 @@ def test_it_never_finds_itself_even_through_a_link(host: Host, tmp_path: Path) -
     _blocked(host.docker("run", "img", PATH=str(link)), "no docker on PATH", "runtime: none")
 
 
-@pytest.mark.parametrize("source", ["/no/such dir", '/no/such\n"dir"\'s'])
 @pytest.mark.parametrize("spelling", ["-v", "--mount"])
-def test_a_missing_mount_source_blocks_and_names_the_line_to_add(host: Host, spelling: str, source: str) -> None:
+def test_a_missing_mount_source_blocks_and_names_what_to_add(host: Host, spelling: str) -> None:
     host.rules()
-    fields = '"src=' + source.replace('"', '""') + '"'
-    value = f"{source}:/d" if spelling == "-v" else f"type=bind,{fields},dst=/d"
-    _blocked(host.docker("run", spelling, value, "img"), repr(source), f"hosts.yaml: mounts: {{{source}: DIR}}")
+    value = "/no/such dir:/d" if spelling == "-v" else "type=bind,src=/no/such dir,dst=/d"
+    _blocked(host.docker("run", spelling, value, "img"), "'/no/such dir'", "hosts.yaml")
     assert host.journal() == ()
+
+
+def test_a_command_that_could_start_a_container_unseen_is_blocked(host: Host) -> None:
+    host.rules()
+    (host.fake / "expected.any").touch()
+    _blocked(host.docker("create", "img"), "docker create: ci-tasks does not know this command")
+    assert host.docker("ps").returncode == REAL_EXIT
+    assert [entry.ci for entry in host.journal()] == [("ps",)]
+
+
+# -- the probe -------------------------------------------------------------------------------------------------------
+
+START = "/ci-tasks-probe/start"
+PROBES = [
+    # what the image has, what CI gives → the path inside
+    ("PATH=/bin\n", [], START),
+    ("PYTHONPATH=/of/the/image\n", [], f"{START}:/of/the/image"),
+    ("PYTHONPATH=/of/the/image\n", ["-e", "PYTHONPATH=/of/the/job"], f"{START}:/of/the/job"),
+    ("PYTHONPATH=/of/the/image\n", ["-e", "PYTHONPATH="], START),
+]
+
+
+def _with_probe(host: Host) -> RunDir:
+    run = RunDir(str(host.run_dir))
+    write_files(run)
+    plan = Plan(container=ContainerRules(), probe=ProbeRules(overlays=(ProbeOverlay("/w/sglang", ("sglang",), "/w"),)))
+    write_record(run.plan, plan)
+    return run
+
+
+@pytest.mark.parametrize(("image", "given", "path"), PROBES)
+def test_the_probe_is_mounted_and_comes_first(host: Host, image: str, given: list[str], path: str) -> None:
+    run = _with_probe(host)
+    (host.fake / "image").write_text(image)
+    volumes = [f"{run.evidence}:{run.evidence}", "/w:/w", f"{run.probe}:/ci-tasks-probe:ro"]
+    options = [word for volume in volumes for word in ("-v", volume)]
+    host.expect("run", *given, "--init", "-e", f"PYTHONPATH={path}", *options, "img")
+    assert host.docker("run", *given, "img").returncode == REAL_EXIT
+    assert host.journal()[0].deviations[-1].here == f"PYTHONPATH={path}"
+
+
+def test_an_image_that_the_run_would_pull_is_pulled_first_for_the_probe_must_know_it(host: Host) -> None:
+    _with_probe(host)
+    (host.fake / "expected.any").touch()
+    done = host.docker("run", "img")
+    assert "Pulling from x" in done.stderr, "docker run prints it there too"
+    assert list(host.journal()[0].here[:5]) == ["run", "--pull", "never", "--init", "-e"]
+    assert f"PYTHONPATH={START}:/pulled" in host.journal()[0].here
+    (host.fake / "image").unlink()
+    host.docker("run", "--pull=never", "img")
+    assert host.journal()[1].deviations[-1].here == "none in the container: the image could not be inspected"
+    assert host.events()[:2] == [("pull", "img"), ("container", None)]
 
 
 BAD_PLANS = [
     (None, "has no `container` rules"),
-    ("{}", "has no `container` rules"),
-    ("{nope", "not JSON"),
     ('{"container": {"mounts": []}}', "plan.json: container.mounts: expected object, got list"),
 ]
 
@@ -238,20 +275,8 @@ def bare(host: Host) -> Host:
 
 
 def test_without_containers_the_inner_command_runs_here_with_its_exit_code(bare: Host) -> None:
-    ci = [
-        "run",
-        "--rm",
-        "--gpus",
-        "all",
-        "-w",
-        str(bare.fake),
-        "-v",
-        "/mnt/x:/no/where",
-        "img",
-        "sh",
-        "-c",
-        "pwd; exit 3",
-    ]
+    ci = ["run", "--rm", "--gpus", "all", "-w", str(bare.fake), "-v", "/mnt/x:/no/where", "img"]
+    ci += ["sh", "-c", "pwd; exit 3"]
     done = bare.docker(*ci)
     assert (done.returncode, done.stdout, done.stderr) == (3, f"{bare.fake}\n", "")
     (entry,) = bare.journal()
@@ -261,13 +286,11 @@ def test_without_containers_the_inner_command_runs_here_with_its_exit_code(bare:
 
 NOT_WITHOUT = [
     (["run", "img"], "the default command of img is unknown without docker"),
-    (["run", "-d", "img", "ls"], "--detach needs a container"),
-    (["run", "-w", "/no/such dir", "img", "ls"], "working directory '/no/such dir'"),
-    (["run", "-w", "relative", "img", "ls"], "working directory 'relative'"),
-    (["run", "--env-file", "/no/file", "img", "ls"], "--env-file '/no/file': No such file or directory"),
+    (["run", "-d", "img", "ls"], "--detach needs docker"),
+    (["run", "-w", "/no/such dir", "img", "ls"], "working directory /no/such dir does not exist"),
+    (["run", "-w", "relative", "img", "ls"], "working directory relative does not exist"),
     (["exec", "box", "ls"], "docker exec needs docker, and this host's runtime is none"),
     (["image", "rm", "x"], "docker image needs docker"),
-    ([], "docker (no subcommand) needs docker"),
 ]
 
 
@@ -290,3 +313,88 @@ def test_pull_login_and_logout_do_nothing_and_say_so_in_one_line(bare: Host, arg
 def test_a_command_that_is_missing_or_no_program_gives_dockers_exit_codes(bare: Host) -> None:
     assert bare.docker("run", "img", "no-such-command").returncode == 127
     assert bare.docker("run", "img", str(bare.root)).returncode == 126
+
+
+# -- pyxis and apptainer: strict stand-ins that run the inner command ----------------------------------------------
+
+SRUN = """\
+#!/bin/sh
+for word do case $word in *s3cret*) echo "a secret in the words" >&2; exit 65;; esac; done
+while [ $# -gt 0 ]; do case $1 in
+  --overlap|--nodes=1|--ntasks=1|--export=ALL|--cpu-bind=none|--mpi=none|--nodelist=n3) ;;
+  --container-image=img:1|--no-container-mount-home|--container-remap-root|--container-writable) ;;
+  --container-entrypoint|--no-container-entrypoint|--container-workdir=*|--container-mounts=*|--container-env=*) ;;
+  -*) echo "srun: unrecognized option '$1'" >&2; exit 64;;
+  *) break;;
+esac; shift; done
+exec "$@"
+"""
+APPTAINER = """\
+#!/bin/bash
+for word do case $word in *s3cret*) echo "a secret in the words" >&2; exit 65;; esac; done
+case $1 in run|exec) shift;; *) exit 64;; esac
+while [ $# -gt 0 ]; do case $1 in
+  --contain|--cleanenv|--no-home|--no-umask|--no-eval|--pid|--ipc|--fakeroot|--nv|--writable-tmpfs) shift;;
+  --bind|--workdir|--pwd) shift 2;;
+  docker://img:1) shift; break;;
+  *) echo "Error: unknown flag: $1" >&2; exit 64;;
+esac; done
+inner=()
+while IFS= read -r -d '' entry; do
+  case $entry in APPTAINERENV_*) inner+=("${entry#APPTAINERENV_}");; esac
+done < <(env -0)
+exec env -i PATH="$PATH" "${inner[@]}" "$@"
+"""
+
+
+@pytest.fixture(params=["pyxis", "apptainer"])
+def daemonless(request: pytest.FixtureRequest, host: Host) -> Host:
+    host.runtime = request.param
+    host.rules(runtime=host.runtime, image={"img": "img:1"})
+    for name, text in (("srun", SRUN), ("apptainer", APPTAINER)):
+        host._program(host.real / name, text)
+    return host
+
+
+def test_the_inner_command_runs_with_its_exit_code_and_what_differs_is_on_record(daemonless: Host) -> None:
+    args = ["run", "--rm", "--pull=always", "--gpus", "all", "-e", "HF_TOKEN=s3cret", "img", "sh", "-c"]
+    done = daemonless.docker(*args, "echo $HF_TOKEN $OURS; cat; exit 3", stdin="rest of the script")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout == "s3cret\n"  # stdin is closed, as docker's is without -i
+    (entry,) = daemonless.journal()
+    program = {"pyxis": "srun", "apptainer": "apptainer"}[daemonless.runtime]
+    assert (entry.ci[0], entry.here[0], entry.name, entry.runtime) == ("run", program, None, daemonless.runtime)
+    assert {"image", "env HF_TOKEN", "runtime", "gpus", "network"} <= {deviation.what for deviation in entry.deviations}
+    assert "s3cret" not in (daemonless.run_dir / "docker.json").read_text()
+    assert (daemonless.run_dir / "tmp/container-1/ray").is_dir()
+
+
+def test_the_rules_of_the_host_and_the_gpus_of_its_job_hold(daemonless: Host) -> None:
+    data = daemonless.root / "data"
+    data.mkdir()
+    rules = {"image": {"img": "img:1"}, "mounts": {"/mnt/x": str(data)}, "volumes": [str(daemonless.real)]}
+    daemonless.rules(runtime=daemonless.runtime, env={"OURS": "o"}, **rules)
+    job = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n3", "CUDA_VISIBLE_DEVICES": "2,3"}
+    words = ["run", "-v", "/mnt/x:/d", "img", "sh", "-c", "echo $OURS $CUDA_VISIBLE_DEVICES"]
+    assert daemonless.docker(*words, **job).stdout == "o 2,3\n"
+    here = " ".join(daemonless.journal()[0].here)
+    assert f"{data}:/d" in here and f"{daemonless.real}:{daemonless.real}" in here
+
+
+SLURM = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "4,5", "SLURM_NODEID": "0"}
+NODES = {"SLURM_JOB_HOSTNAMES": "a\nb", "MASTER_ADDR": "a", "SLURM_JOB_NUM_NODES": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "by_daemon", "expected"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "1"}, False, {}),  # forgotten in a shell
+        (SLURM, False, {"CUDA_VISIBLE_DEVICES": "0,1"}),
+        # docker's containers are outside of the job's cgroup, where GPUs have the node's numbers
+        (SLURM, True, {"CUDA_VISIBLE_DEVICES": "4,5"}),
+        ({"SLURM_JOB_ID": "7"}, True, {}),
+        ({**SLURM, **NODES}, False, {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_NODEID": "0", **NODES}),
+    ],
+)
+def test_what_a_container_learns_of_its_job(environ: dict[str, str], by_daemon: bool, expected: dict[str, str]) -> None:
+    assert adapter.slurm_variables(environ, by_daemon) == expected

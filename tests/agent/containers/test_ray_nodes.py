@@ -14,42 +14,31 @@ import pytest
 
 from ci_tasks.agent.containers import adapter
 from ci_tasks.agent.containers.docker_argv import parse_run, render
-from ci_tasks.agent.containers.ray_nodes import (
-    joining_run,
-    with_node,
-)
+from ci_tasks.agent.containers.ray_nodes import joining_run
 
 ROOT = Path(adapter.__file__).parents[3]
 
 SRUN = """\
 #!/bin/sh
 if [ "$1" = --relative=1 ]; then
-  printf '%s\\n' "$@" > {root}/words; echo "0: joined"; {then}echo $$ > {root}/pid; exec sleep 60
+  printf '%s\\n' "$@" > {root}/words; echo "0: joined"
+  printenv RAY_AUTH_MODE RAY_AUTH_TOKEN > {root}/token; echo $$ > {root}/pid; exec sleep 60
 fi
 while [ "${{1#--}}" != "$1" ]; do shift; done
 exec "$@"
 """
 
 
-@pytest.mark.parametrize("runtime", ["pyxis", "none"])
-def test_all_nodes_have_one_token_of_rays(tmp_path: Path, runtime: str) -> None:
-    words = f"printenv RAY_AUTH_MODE RAY_AUTH_TOKEN; until [ -e {tmp_path}/pid ]; do sleep 0.1; done"
-    then = f"printenv RAY_AUTH_MODE RAY_AUTH_TOKEN > {tmp_path}/token; "
-    done = _docker(tmp_path, runtime, "run", "img", "bash", "-c", words, then=then)
-    assert (tmp_path / "token").read_text() == done.stdout
-    assert done.stdout.startswith("token\n") and len(done.stdout) > 64
-
-
 def test_they_join_with_cis_own_words() -> None:
     argv = render(joining_run(parse_run(["run", "-i", "-v", "/a:/b", "--entrypoint", "x", "img", "bash", "-c", "y"])))
     assert argv[:-1] == ["run", "-v", "/a:/b", "--entrypoint", "bash", "img", "-c"]
-    assert 'ray start --address="$MASTER_ADDR:6379"' in argv[-1]
+    assert "head=$MASTER_ADDR:6379" in argv[-1] and 'ray start --address="$head"' in argv[-1]
 
 
-def _docker(root: Path, runtime: str, *args: str, then: str = "") -> subprocess.CompletedProcess[str]:
+def _docker(root: Path, runtime: str, *args: str) -> subprocess.CompletedProcess[str]:
     (root / "plan.json").write_text(json.dumps({"container": {"runtime": runtime}}))
     srun = root / "srun"
-    srun.write_text(SRUN.format(root=root, then=then))
+    srun.write_text(SRUN.format(root=root))
     srun.chmod(0o755)
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ci_tasks.agent.containers.adapter import main; "
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_HOSTNAMES": "a\nb", "MASTER_ADDR": "10.0.0.1"}
@@ -67,17 +56,18 @@ def _docker(root: Path, runtime: str, *args: str, then: str = "") -> subprocess.
 
 @pytest.mark.parametrize("runtime", ["pyxis", "none"])
 def test_the_others_are_there_while_the_head_runs_and_no_longer(tmp_path: Path, runtime: str) -> None:
-    """The head waits for them, and ends."""
-    wait = (
-        f"until [ -s {tmp_path}/pid ] && grep -q joined {tmp_path}/err; do sleep 0.05; done; echo $MASTER_ADDR; exit 5"
-    )
-    done = _docker(tmp_path, runtime, "run", "img", "bash", "-c", wait)
-    assert (done.returncode, done.stdout) == (5, "10.0.0.1\n")
+    """The head waits for them, and ends. All have one token of Ray's."""
+    joined = f"until [ -s {tmp_path}/pid ] && grep -q joined {tmp_path}/err; do sleep 0.05; done"
+    words = f"{joined}; printenv RAY_AUTH_MODE RAY_AUTH_TOKEN MASTER_ADDR; exit 5"
+    done = _docker(tmp_path, runtime, "run", "img", "bash", "-c", words)
+    mode, token, head = done.stdout.split()
+    assert (done.returncode, mode, len(token), head) == (5, "token", 64, "10.0.0.1")
+    assert (tmp_path / "token").read_text().split() == [mode, token]
     srun_args = (tmp_path / "words").read_text()
     assert ("--container-image=img" in srun_args) is (runtime == "pyxis")
     assert "container-1" not in srun_args  # a shared disk is no place for the sockets of two nodes' Ray
     assert (tmp_path / "err").read_text().splitlines() == [
-        "ci-tasks: the row runs on a; b join its Ray, and their lines begin with their names",
+        "ci-tasks: b join Ray here; their lines begin with their names",
         "b: joined",
     ]
     other = Path("/proc") / (tmp_path / "pid").read_text().strip() / "cmdline"
@@ -86,19 +76,6 @@ def test_the_others_are_there_while_the_head_runs_and_no_longer(tmp_path: Path, 
             return
         time.sleep(0.02)
     raise AssertionError("the step of the other nodes is still there")
-
-
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        (b"0: joined\n", b"b: joined\n"),
-        (b" 1: a: text\n", b"c: a: text\n"),
-        (b"7: of nobody\n", b"7: of nobody\n"),
-        (b"srun: error: c: task 1: Killed\n", b"srun: error: c: task 1: Killed\n"),
-    ],
-)
-def test_each_line_says_its_node(line: bytes, shown: bytes) -> None:
-    assert with_node(line, ["b", "c"]) == shown
 
 
 # what stands on a node's PATH as ray, the head's port → what the node says first

@@ -12,6 +12,7 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers import run_containers
+from ci_tasks.agent.records import QueryAnswer
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -34,34 +35,28 @@ def _own(run: Run) -> dict[str, str]:
     return {"ci-tasks_dir": str(run.path)}
 
 
-CASES: list[tuple[str, Any, list[str]]] = [
-    ("no call", [], ["a", "a-2", "theirs"]),
-    ("one", [_entry("a")], ["theirs"]),
-    ("one that is gone", [_entry("gone")], ["theirs"]),
-    ("somebody else's", [_entry("theirs")], ["theirs"]),
-    ("without containers", [_entry("a", "none")], ["a", "a-2", "theirs"]),
-    ("another program", [_entry("a", "/bin/evil")], ["a", "a-2", "theirs"]),
-    ("no calls", ["a", 3, None], ["a", "a-2", "theirs"]),
-]
-
-
-@pytest.mark.parametrize(("entries", "left"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 @pytest.mark.parametrize("runtime", run_containers.RUNTIMES)
-def test_docker_json_says_where_to_look_and_the_label_what_is_removed(
-    run: Run, fake: Fake, entries: Any, left: list[str], runtime: str
+@pytest.mark.parametrize(
+    "entries", [[_entry("a")], [_entry("theirs")], ["a", 3, None]], ids=["one", "theirs", "broken"]
+)
+def test_the_label_says_what_is_removed_whatever_docker_json_names(
+    run: Run, fake: Fake, entries: Any, runtime: str
 ) -> None:
     """A job can write any name into docker.json."""
     for name in ("a", "a-2"):
         fake.has(name, runtime, **_own(run))
     fake.has("theirs", runtime)
-    run.write("")
-    swapped = [
-        {**entry, "runtime": runtime} if isinstance(entry, dict) and entry["runtime"] == "docker" else entry
-        for entry in entries
-    ]
-    _started(run, *swapped)
+    run.write("", container={"runtime": runtime})
+    _started(run, *entries)
     assert run_containers.remove(str(run.path)) == []
-    assert fake.left(runtime) == left
+    assert fake.left(runtime) == ["theirs"]
+
+
+def test_a_run_that_started_no_container_does_not_ask_the_daemon(run: Run, fake: Fake) -> None:
+    _rules(run)
+    _started(run)
+    assert run_containers.remove(str(run.path)) == []
+    assert fake.calls() == []
 
 
 @pytest.mark.parametrize("labels", [{}, {"ci-tasks_dir": "/theirs", "ci-tasks_run": "7"}], ids=["as planned", "forged"])
@@ -88,30 +83,47 @@ def test_containers_are_numbered_as_the_run_started_them(run: Run, fake: Fake) -
 
 
 def test_the_daemon_is_the_one_that_the_job_used(run: Run, fake: Fake) -> None:
-    run.write("", host_env={"DOCKER_HOST": "unix:///other"})
+    fake.has("a", **_own(run))
+    run.write("", container={"runtime": "docker"}, host_env={"DOCKER_HOST": "unix:///other"})
     _started(run, _entry("a"))
     run_containers.remove(str(run.path))
-    assert fake.calls("inspect") == ["docker inspect --type container -- a [unix:///other]"]
+    assert fake.calls("inspect") == ["docker inspect --type container -- id-a [unix:///other]"]
 
 
 def test_what_could_not_be_removed_is_said_with_its_reason(run: Run, fake: Fake) -> None:
     fake.has("a", **_own(run))
     fake.be("sticky")
+    _rules(run)
     _started(run, _entry("a"))
     assert run_containers.remove(str(run.path)) == ["container a: Error response from daemon: device or resource busy"]
 
 
-def test_hanging_daemons_share_one_timeout(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second is not asked at all, and a later question has little time left."""
-    monkeypatch.setattr(run_containers, "TIMEOUT", 1.0)
-    monkeypatch.setattr(run_containers, "SHORT_TIMEOUT", 0.0)
-    fake.be("hangs")
-    _started(run, _entry("a"), _entry("b", "podman"))
+def test_a_removal_that_is_in_progress_already_is_waited_for(run: Run, fake: Fake) -> None:
+    fake.has("a", **_own(run))
+    fake.be("removing")
+    _rules(run)
+    _started(run, _entry("a"))
+    assert run_containers.remove(str(run.path)) == []
+    assert fake.left() == []
+
+
+def test_a_daemon_that_hangs_is_waited_for_once_and_then_for_a_short_time(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def hang(argv: Any, seconds: float, environ: Any) -> QueryAnswer:
+        asked.append(seconds)
+        return QueryAnswer(None, err="no answer from docker within 30 s")
+
+    monkeypatch.setattr(run_containers, "run_program", hang)
+    _rules(run)
+    _started(run, _entry("a"))
     containers = run_containers.RunContainers(str(run.path))
-    assert len(containers.remove()) == 2
-    assert [call.split()[0] for call in fake.calls()] == ["docker"]
+    (problem,) = containers.remove()
+    assert run_containers.is_container_problem(problem)
     containers.stop()
-    assert len(fake.calls()) == 1
+    assert asked == [run_containers.TIMEOUT, run_containers.SHORT_TIMEOUT]
 
 
 def test_what_a_client_that_hangs_has_started_is_killed_with_it(
@@ -130,6 +142,7 @@ def test_a_run_stops_its_containers_at_every_end_before_it_removes_them(
 ) -> None:
     """After their clients are gone, since a client could still start one."""
     fake.has("a", **_own(run))
+    run.plan["container"] = {"runtime": "docker"}
     script = f"""\
 echo '{json.dumps({"calls": [_entry("a")]})}' > "$CI_TASKS_RUN_DIR/docker.json"
 touch "$CI_TASKS_RUN_DIR/ready"

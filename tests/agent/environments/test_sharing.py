@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import archive, create_run_directory
+from ci_tasks.agent.environments.command import create_venv, site_packages
 from ci_tasks.agent.environments.store import EnvironmentStore
-from ci_tasks.agent.environments.venvs import create_venv, site_packages
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.planning.script import Script, Venv, render

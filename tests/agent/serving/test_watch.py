@@ -22,8 +22,7 @@ from ci_tasks.agent.serving import frames
 from ci_tasks.agent.serving.messages import HostMessage, RunUpdate
 from ci_tasks.agent.serving.watch import LinkSpeed, WatchedRun
 from ci_tasks.agent.slurm import job_file
-from ci_tasks.agent.slurm.run_state import SlurmRunState
-from ci_tasks.agent.slurm.squeue import SqueuePoller
+from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession
 from ci_tasks.agent.slurm.states import SlurmJobState
 
 ENDED = json.dumps({"state": "ended", "log_sha256": "x"})
@@ -136,9 +135,9 @@ def test_the_end_of_a_run_on_another_machine_comes_after_its_whole_log(
             polls.append(len(client.updates))
             return super().join(status)
 
-    class Over(SqueuePoller):
-        def state(self, job: str) -> SlurmJobState:
-            return SlurmJobState("COMPLETED", exit_code=0)
+    class Over(SlurmSession):
+        def state(self, job: str) -> tuple[SlurmJobState, float]:
+            return SlurmJobState("COMPLETED", exit_code=0), 0.0
 
     watcher.watch(1, str(tmp_path), 0, Job(str(tmp_path), Over()))
     until(lambda: len(polls) > 2)

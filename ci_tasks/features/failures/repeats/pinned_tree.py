@@ -52,13 +52,7 @@ class _PinnedExecutor:
         return getattr(self._executor, name)
 
     def snapshot(
-        self,
-        batch: Batch,
-        source: Path,
-        *,
-        rev: str | None,
-        base: str | None,
-        overlays: Sequence[OverlaySource] = (),
+        self, batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
     ) -> CodeSnapshot:
         # The checkout itself, as long as it is the same: the host was sent most of it before, and a clone's name tells
         # it nothing.

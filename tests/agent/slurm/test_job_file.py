@@ -9,7 +9,6 @@ import pytest
 from ci_tasks.agent.records import SlurmJob
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.slurm import job_file
-from ci_tasks.agent.slurm.record_end import record_job_end
 from ci_tasks.agent.slurm.states import SlurmJobState
 
 
@@ -33,7 +32,7 @@ def test_a_job_that_could_not_start_is_blocked_with_the_last_line_of_its_output(
     job_file.write(str(run), SlurmJob(home=str(tmp_path), name="batch", id="7"))
     if output is not None:
         (run / "slurm.out").write_bytes(output)
-    status = record_job_end(str(run), SlurmJobState("FAILED", node="n1"))
+    status = job_file.record_end(str(run), SlurmJobState("FAILED", node="n1"))
     assert (status.state, status.end, status.exit_code, status.concluded) == ("ended", "exit", 125, True)
     assert status.error == f"the job could not start on n1 (FAILED){last}"
     assert Path(RunDir(str(run)).log).read_text() == f"ci-tasks: blocked: {status.error}\n"
@@ -47,7 +46,7 @@ def test_what_an_agent_that_died_left_is_masked_as_long_as_the_values_are_there(
     Path(run.path, "slurm.out").write_text("no such token: correct-horse\n")
     Path(run.junit).write_text("<testcase name='correct-horse'/>")
     job_file.write_secrets(run.path, {"TOKEN": "correct-horse", "EMPTY": ""})
-    status = record_job_end(run.path, SlurmJobState("FAILED", node="n1"))
+    status = job_file.record_end(run.path, SlurmJobState("FAILED", node="n1"))
     assert status.masked
     assert not [path for path in Path(run.path).rglob("*") if path.is_file() and b"correct" in path.read_bytes()]
     assert Path(run.junit).read_text() == "<testcase name='***'/>"
