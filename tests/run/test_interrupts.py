@@ -24,10 +24,11 @@ from ci_tasks.hosts.prepared_row import PreparedRow, RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.records import Plan
 from ci_tasks.results.read_record import load_record
+from ci_tasks.results.store import Batch
 from ci_tasks.run import detach, execute
 from ci_tasks.run.interrupts import Interrupts, noticed
 from tests.run import simulated
-from tests.run.simulated import ENDLESS, Act, Played, World
+from tests.run.simulated import ENDLESS, Act, Played, TreeCode, World
 
 Make = Callable[..., World]
 Line = tuple[str, int]
@@ -160,6 +161,10 @@ class RealAgents(Played):
     @cached_property
     def local(self) -> LocalExecutor:
         return LocalExecutor(self.spec)
+
+    def snapshot(self, batch: Batch, source: Path, **more: object) -> TreeCode:
+        self.local._batch = batch
+        return super().snapshot(batch, source, **more)
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         self.local.write_plan(run, replace(plan, script="exec sleep 300", gpu_locks=None))
