@@ -391,7 +391,7 @@ def test_a_fetched_run_stays_fetched_when_the_link_dies_for_good(host: PipedHost
     def refused(*_: Any) -> None:
         raise Blocked("no link for 60 minutes")
 
-    manager._clear = refused  # type: ignore[method-assign]
+    manager._clear = refused  # type: ignore[method-assign, assignment]
     manager.start(remote_run)
     done(remote_run)
     assert (remote_run.aborted, remote_run.is_fetched) == (None, True)
