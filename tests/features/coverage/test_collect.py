@@ -90,8 +90,3 @@ def test_every_format_is_printed_alone(form: str, repository: Path, capsys: pyte
     run_command("coverage", repo=str(repository), format=form, static=True, diff="HEAD")
     output = capsys.readouterr().out
     assert json.loads(output)["lost"] == [] if form == "json" else "The same coverage." in output
-
-
-def test_a_format_that_does_not_exist_names_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("coverage", repo=str(SAMPLE), format="pdf") == 2
-    assert "valid: md, json" in capsys.readouterr().err

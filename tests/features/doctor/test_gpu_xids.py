@@ -69,13 +69,3 @@ def test_one_readable_log_is_enough(
     [result] = read(gpu_xids.facts(), {**gpu, "dmesg": ring, "journal": journal})
     assert result.status == status
     assert bool(result.next_step) == (status == "unknown")
-
-
-def test_where_there_is_no_gpu_there_is_no_line(read: Any) -> None:
-    assert read(gpu_xids.facts(), {"gpus": QueryAnswer(6, "No devices were found\n"), "dmesg": DENIED}) == []
-
-
-def test_a_broken_gpus_flood_is_cut(read: Any, gpu: dict[str, QueryAnswer]) -> None:
-    flood = "".join(f"2026-11-20T10:26:0{n} NVRM: Xid (PCI:0000:1b:00): {n + 90}, GPU\n" for n in range(9))
-    results = read(gpu_xids.facts(), {**gpu, "dmesg": QueryAnswer(0, flood), "journal": QueryAnswer(1)})
-    assert (len(results), results[-1].text) == (5, "and 5 more kinds")

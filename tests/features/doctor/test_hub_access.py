@@ -88,8 +88,3 @@ def test_the_script_asks_a_server_and_neither_sends_nor_shows_a_secret(
         assert ("42 s" in result.next_step) == (status == "warning")
         assert (", through a proxy" in result.text) == (status is None)
         assert "verysecret" not in str([result, server.requests])  # type: ignore[attr-defined]
-
-
-def test_a_host_without_the_hub_is_not_queried(read: Any) -> None:
-    assert [r.status for r in read(hub_access.facts(HostSpec("h", env={"HF_HUB_OFFLINE": "1"})), {})] == ["ok"]
-    assert hub_access.facts(HostSpec("sim", simulate=True)) == []

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.errors import UsageError
 from ci_tasks.features.lint.checkout_files import CheckoutFiles
-from ci_tasks.features.lint.lint_finding import RULES, LintFinding, select_rules
+from ci_tasks.features.lint.lint_finding import RULES, LintFinding
 from ci_tasks.features.lint.rules import lint
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
@@ -172,59 +171,6 @@ def test_a_row_is_pointed_at_in_the_template_where_there_is_one() -> None:
         without("tests/utils/test_b.py"), template="<% set tests = [\n  {'test_file': 'utils/test_b.py'},\n] %>"
     )
     assert findings_of(of, "missing-file") == [(f"{PATH}.j2", 2)]
-
-
-@pytest.mark.parametrize(
-    ("image", "name"),
-    [
-        ("slimerl/slime:latest", "slimerl/slime"),
-        ("r.example:5000/slime", "r.example:5000/slime"),
-        ("r.example:5000/a/slime:dev", "r.example:5000/a/slime"),
-        ("slime", "slime"),
-    ],
-)
-def test_the_digest_of_an_image_takes_the_place_of_its_tag(image: str, name: str) -> None:
-    (finding,) = (finding for finding in lint(changed("slimerl/slime:v0.2.2", image)) if finding.rule == "moving-image")
-    assert finding.fix.startswith(f"pin it: {name}@sha256:")
-
-
-def test_errors_come_before_warnings() -> None:
-    both = replace(without("tests/utils/test_b.py"), files=frozenset({"tests/test_a.py", "tests/test_0.py"}))
-    assert [finding.level for finding in lint(both)] == ["error", "warning"]
-
-
-@pytest.mark.parametrize(
-    ("names", "ignored", "severity", "rules"),
-    [
-        (["unreachable, missing-file", "no-timeout"], [], "warning", ["unreachable", "missing-file", "no-timeout"]),
-        (["unreachable,missing-file"], [], "error", ["missing-file"]),
-        (["unreachable,missing-file"], ["unreachable"], "warning", ["missing-file"]),
-        ([], [], "warning", list(RULES)),
-        ([], ["missing-file, no-timeout", "unreachable"], "warning",
-         [name for name in RULES if name not in ("missing-file", "no-timeout", "unreachable")]),
-        ([], [], "error", [name for name, rule in RULES.items() if rule.level == "error"]),
-    ],
-)  # fmt: skip
-def test_rules_are_selected_by_name_and_severity(
-    names: list[str], ignored: list[str], severity: str, rules: list[str]
-) -> None:
-    assert select_rules(names, ignored, severity) == rules
-
-
-def test_a_selection_of_no_rule_is_an_error() -> None:
-    for names, ignored, severity in ((["unreachable"], [], "error"), (["unreachable"], ["unreachable"], "warning")):
-        with pytest.raises(UsageError, match="no rule is left to check"):
-            select_rules(names, ignored, severity)
-
-
-def test_every_finding_says_why_it_matters_and_what_to_do() -> None:
-    reported: set[str] = set()
-    for _, of, _ in FINDS.values():
-        for finding in lint(of):
-            assert finding.fix
-            assert finding.why == RULES[finding.rule].why
-            reported.add(finding.rule)
-    assert reported == RULES.keys() - {"template-drift", "no-num-gpus", "unregistered", "unreachable"}
 
 
 TEMPLATE = "name: PR Test\njobs:\n<% for job in ['a', 'b'] %>\n  << job >>:\n    timeout-minutes: 1\n    steps: [{run: 'x\n\n      << job >>'}]\n    strategy: {matrix: {info: << [{'test_file': 'test_a.py'}] | tojson >>}}\n<% endfor %>\n"  # noqa: E501

@@ -66,11 +66,6 @@ def test_the_rows_environment_decides(read: Read) -> None:
     assert requested(read(body, BIG="1")) == [("dataset", "o/d", "/root/datasets/d")]
 
 
-def test_each_is_named_with_its_line(read: Read) -> None:
-    ((_, source),) = read("\nU.hf_download_dataset('o/d')").repositories.items()
-    assert (source.file, source.line) == ("tests/test_x.py", 5)
-
-
 def test_what_is_only_read_says_so(record: Callable[..., Recording]) -> None:
     recording = record(f"{HEAD}U.hf_download_dataset('o/d')\n", static=True)
     ((repository, source),) = hub_requirements(recording, {}, "tests/test_x.py").repositories.items()
@@ -95,11 +90,6 @@ def test_what_is_not_known_is_listed_with_its_line(read: Read, body: str, why: s
     ((unknown, source),) = read(body).unknown.items()
     assert why in " ".join(unknown)
     assert source.line in (4, 5)
-
-
-def test_an_unreadable_source_is_reported(record: Callable[..., Recording]) -> None:
-    requirements = hub_requirements(record("def (", static=True), {}, "tests/test_x.py")
-    assert len(requirements.unknown) == 1
 
 
 def test_the_part_after_a_stop_is_reported_as_not_seen(read: Read) -> None:

@@ -19,10 +19,9 @@ from ci_tasks.features.prefetch.prefetch import prefetch_label
 from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.run.checkout_source import open_source
 from tests import fixtures as support
+from tests.features.prefetch import hub_server as hubs
 from tests.parts import dockerd
 from tests.parts.sshd import Sshd
-
-hubs: Any = sys.modules["ci_tasks_tests_hub_server"]
 
 WORKFLOW = """
 jobs:

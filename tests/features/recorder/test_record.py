@@ -87,11 +87,6 @@ def test_a_helper_is_recorded_whole_and_with_its_place(record: Record) -> None:
     assert [(frame.function, frame.line) for frame in second.stack] == [("<module>", 7), ("run", 6)]
 
 
-def test_a_helper_missing_from_the_checkout_has_its_arguments_by_name(record: Record) -> None:
-    (call,) = record("from elsewhere import exec_command\nexec_command('a')\n").calls
-    assert (call.target, call.args, call.kwargs) == ("elsewhere.exec_command", [], {"cmd": "a"})
-
-
 def test_a_helper_beside_the_test_runs_and_the_framework_does_not(record: Record) -> None:
     files = {
         "tests/shared.py": "import os\ndef run(name):\n    os.system(f'go {name}')\n",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.features.recorder.records import MAIN, NONE, PYTEST, READ, Value
+from ci_tasks.features.recorder.records import READ, Value
 from ci_tasks.features.recorder.syntax import read_source
 
 HEAD = "import os, subprocess as s\nimport a.helpers as U\nfrom a.helpers import go\nNAME = 'Qwen'\nSIZE = 8\n"
@@ -50,19 +50,6 @@ def test_assertions_are_shown_with_their_messages() -> None:
         ("f", "AssertionError('never')", "never", None),
         ("f", "torch.assert_close", "", None),
     ]
-
-
-@pytest.mark.parametrize(
-    ("source", "entry"),
-    [
-        ("x = 1\n", NONE),
-        ("def f(): ...\nf()\n", MAIN),
-        ("if __name__ == '__main__':\n    f()\n", MAIN),
-        ("import pytest\nif __name__ == '__main__':\n    pytest.main([])\n", PYTEST),
-    ],
-)
-def test_how_a_file_begins(source: str, entry: str) -> None:
-    assert read_source(source, "tests/a.py", {}).entry == entry
 
 
 @pytest.mark.parametrize("source", ["def broken(:\n", "a = '\0'\n", "a = " + "(" * 5000 + ")" * 5000])

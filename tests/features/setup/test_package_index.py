@@ -13,19 +13,11 @@ from ci_tasks.features.setup.package_index import (
     mirrors,
     overrides_of,
     parse_mirrors,
-    parse_versions,
-    remembered,
 )
 from ci_tasks.workflow.model import Job, Step
 
 CI = "https://download.example/whl"
 MIRROR = "https://mirror.example/simple"
-# As pip 23 prints it.
-VERSIONS = """\
-torch (2.9.1)
-Available versions: 2.9.1, 2.9.0+cpu, 2.8.0
-  INSTALLED: 2.8.0
-"""
 
 
 class AnsweringPip:
@@ -85,14 +77,6 @@ def test_the_overrides_that_install_steps_need(
     assert needed(scripts, versions) == overrides
 
 
-def test_no_question_is_put_twice() -> None:
-    pip = AnsweringPip({("a",): "1"})
-    ask = remembered(pip)
-    for _ in range(2):
-        find_indexes(job("pip install a"), [], "/py", ask)
-    assert pip.asked == [("a",)]
-
-
 def test_a_package_that_no_index_has_is_named_with_what_was_tried() -> None:
     (finding,) = find_indexes(job("pip install a"), [MIRROR], "/py", AnsweringPip({}))
     assert finding.problem == f"no index that was tried has a for this Python: pip's own index, {MIRROR}"
@@ -119,8 +103,3 @@ def test_few_packages_are_asked_for() -> None:
 def test_mirrors_of_pips_configuration(text: str, found: list[str]) -> None:
     assert parse_mirrors(text) == found
     assert mirrors("/py", lambda questions, _: {name: QueryAnswer(0, text, "") for name in questions}) == found
-
-
-def test_versions_are_those_that_pip_lists() -> None:
-    assert parse_versions(VERSIONS) == ["2.9.1", "2.9.0+cpu", "2.8.0"]
-    assert parse_versions("ERROR: No matching distribution found for torch") == []

@@ -138,10 +138,3 @@ def test_a_file_that_is_a_link_stays_one_and_keeps_its_mode(users: Path, tmp_pat
     assert _write(WANTED, "for slime", may_ask=False, yes=True)
     assert users.is_symlink() and real.stat().st_mode & 0o777 == 0o600
     assert real.read_text().startswith("# mine\noverrides:\n")
-
-
-def test_a_file_that_cannot_be_added_to_is_left_as_it_is(users: Path, capsys: Any) -> None:
-    users.write_text("{hosts: {}}\n")
-    assert not _write(WANTED, "for slime", may_ask=False, yes=True)
-    assert users.read_text() == "{hosts: {}}\n"
-    assert "paste these lines there" in capsys.readouterr().out

@@ -125,17 +125,6 @@ def test_a_job_can_be_named_and_which_one_was_taken_is_said(raw: bytes, read: Re
             read(log, "another")
 
 
-def test_numbers_that_are_text_stay(read: Read) -> None:
-    assert read(b"1 a\n2 b\n4 c\nValueError: 7\n").triage.line_no == 4
-    assert read(numbered(b"a\nb\n1000 c\nValueError: x\n")).triage.text == "ValueError: x"
-
-
-def test_a_program_that_prints_a_runners_first_words_begins_no_attempt(read: Read) -> None:
-    forged = job(FAILED.name, "Current runner version: '2.1'", "Complete job name: x", OOM, code=1, commit=SECOND)
-    log = read(github.render(forged))
-    assert (log.job.job_name, log.job.commit) == (FAILED.name, SECOND)
-
-
 HEADS = [
     ([f"HEAD is now at {SECOND[:9]} A change"], [SECOND[:9]]),
     ([f"HEAD is now at {SECOND} Merge {'a' * 40} into {'b' * 40}"], [SECOND]),

@@ -47,8 +47,3 @@ def test_clean_runs_of_the_good_end_and_of_what_is_older_count(tmp_path: Path, m
         ("older failed", BEFORE_GOOD, FAIL, "E#1", "E"),
         ("good", 0, PASS, "", ""),
     ]
-
-
-def test_without_runs_nothing_is_asked_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "search", lambda query: [])
-    assert earlier_runs(tmp_path / "nowhere", "good", "label", "row", frozenset()) == ()

@@ -36,22 +36,17 @@ CASES = [
     ("two pairs are too few", "..", "aa", "base yours"),
     ("three failures of yours alone", "...", "aaa", "yours!"),
     ("three failures of the base alone", "aaa", "...", "fixed"),
-    ("half a pair more is not asked again", "..a", "aa", "yours"),
     ("both always", "aaaaa", "aaaaa", "already broken"),
-    ("both always, too early to say", "aaaa", "aaaa", "base yours"),
     ("never", ".....", ".....", "fine"),
     ("the base once", "..a.......", "..........", "fine"),
     ("both now and then", "..a..a..a.", "a.....a..a", "flaky"),
     ("yours alone, seldom", "..........", "...a......", "base yours"),
-    ("both always, in two ways", "aaa", "bbb", "base yours"),
     ("both always, in two ways, clearly", "aaaaa", "bbbbb", "yours!"),
     ("both always, never in the same way", "a" * 6, "b" * 3 + "c" * 3, "base yours"),
     ("a second failure that both have", "aaaabaaaaa", "aaaaaaabaa", "already broken"),
     ("both always, with evidence that varies", "01234", "56789", "already broken"),
     ("both always, with evidence of their own", "00000", "11111", "yours!"),
-    ("blocked once is run again", ".B", ".", "base yours"),
     ("the base is blocked", ".BB", "a", "blocked"),
-    ("yours is blocked", "..", ".BB", "blocked"),
 ]
 
 

@@ -9,7 +9,6 @@ from ci_tasks.features.failures.repeats.outcomes import (
     RepetitionOutcome,
     count_outcomes,
     outcome,
-    status,
     stop_reason,
 )
 from ci_tasks.records import RunRecord, Triage
@@ -77,25 +76,14 @@ N = RepeatLimit(20)
 HUNT = RepeatLimit(20, until_fail=True)
 MIXED = ".a" * 46 + "."  # of 93 repetitions with a rate of 1/2, the interval is less than 20 points wide
 OVER = [
-    ("at first", "", N, ""),
     ("passes are never enough before N", "." * 19, N, ""),
-    ("N passes", "." * 20, N, "all done"),
     ("blocked ones are made up for", "B" + "." * 19, N, ""),
-    ("blocked ones were made up for", "B" + "." * 20, N, "all done"),
     ("flaky is proven, its rate is not known", ".a", N, ""),
     ("a known rate", MIXED, RepeatLimit(200), "the rate is known to ±10 points"),
     ("a rate not quite known", MIXED[:-1], RepeatLimit(200), ""),
-    ("a few equal failures", "aaaa", N, ""),
-    ("enough equal failures", "aaaaa", N, "5 equal failures are clear"),
     ("unequal failures", "aaaab", N, ""),
-    ("fewer were asked for", "aaa", RepeatLimit(3), "all done"),
-    ("blocked once", "..B", N, ""),
-    ("blocked twice", "..BB", N, "blocked 2 times in a row"),
     ("in vain for two reasons", "..BL", N, "lost 2 times in a row"),
     ("blocked twice, not in a row", "B.B.", N, ""),
-    ("hunting, none yet", "." * 19, HUNT, ""),
-    ("hunting, found", ".a", HUNT, "it failed"),
-    ("hunting, in vain", "." * 20, HUNT, "all done"),
     ("hunting, blocked", ".BB", HUNT, "blocked 2 times in a row"),
 ]
 
@@ -105,21 +93,3 @@ def test_a_row_is_repeated_as_long_as_the_next_one_is_worth_its_time(
     letters: str, limit: RepeatLimit, why: str
 ) -> None:
     assert stop_reason(outcomes_of(letters), limit) == why
-
-
-STATUSES = [
-    ("every one passed", "...", "passed"),
-    ("a blocked one was made up for", ".B..", "passed"),
-    ("one failed", "..a", "failed"),
-    ("nothing ran its tests", "vvv", "failed"),
-    ("failed, then blocked", ".aBB", "failed"),
-    ("given up after a pass", ".BB", "blocked"),
-    ("nothing but blocked", "BB", "blocked"),
-    ("lost at last", "BL", "lost"),
-    ("not all of N, as another row ended it", "..", "passed"),
-]
-
-
-@pytest.mark.parametrize(("letters", "expected"), [row[1:] for row in STATUSES], ids=[row[0] for row in STATUSES])
-def test_the_repetitions_of_a_row_have_one_status(letters: str, expected: str) -> None:
-    assert status(outcomes_of(letters), RepeatLimit(3)) == expected

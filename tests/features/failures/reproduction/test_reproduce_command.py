@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +11,9 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
+from tests.features.ci_logs.parse import github_format as github
 from tests.parts import dockerd, registry
 from tests.parts.commands import run_command
-
-
-def _module(name: str, path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-github = _module("ci_tasks_tests_github_format", Path(__file__).parents[2] / "ci_logs/parse/github_format.py")
 
 WORKFLOW = """\
 name: PR Test
@@ -147,6 +134,11 @@ def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it_and_is_in_gh_fail
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "reproduce needs --log FILE, --log - or --url URL"),
+    ({"log": "gone.log"}, "gone.log"),
+    ({"url": "https://example.org/x"}, "https://example.org/x"),
+    ({"log": "gone.log", "url": "https://example.org/x"}, "both name the failed job"),
+    ({"log": "gone.log", "host": "local,sim"}, "unknown host 'local,sim'"),
     ({"log": "LOG", "repeat": "0"}, "--repeat takes a number of repetitions"),
     ({"log": "LOG", "on_my_tree": True, "rev": "HEAD"}, "cannot be combined"),
     ({"log": "PLAIN"}, "does not say which commit CI ran"),
@@ -168,7 +160,8 @@ def test_what_cannot_be_reproduced_is_a_clear_error_with_the_next_step(
     logs["PLAIN"].write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: x\n')
     logs["GREEN"].write_text("3 passed in 0.1s\n")
     for options, message in REFUSED:
-        code = run_command("reproduce", **{**options, "log": str(logs[str(options["log"])]), "host": "local"})
+        named = {"log": str(logs[options["log"]])} if options.get("log") in logs else {}
+        code = run_command("reproduce", **{"host": "local", **options, **named})
         assert (code, message) == (2, message), options
         assert message in capsys.readouterr().err, options
     assert not (person.home / "runs").exists(), "nothing was run"

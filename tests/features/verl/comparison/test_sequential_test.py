@@ -56,11 +56,6 @@ def test_what_pairs_show(given: list[PairScore], planned: int, outcome: str) -> 
     assert decide(given, planned).outcome == outcome
 
 
-def test_a_wider_margin_is_shown_with_less() -> None:
-    given = pairs(0.03, -0.03, 0.0)
-    assert (decide(given, 3).outcome, decide(given, 3, margin=0.3).outcome) == (NOT_SEEN, SHOWN)
-
-
 @pytest.mark.parametrize("planned", [3, 4, 8, 20])
 def test_all_looks_together_may_err_as_often_as_promised(planned: int) -> None:
     assert sum(error_of_look(pair, planned) for pair in range(FEWEST_PAIRS, planned + 1)) == pytest.approx(ERROR)
@@ -87,8 +82,3 @@ def test_a_score_is_of_the_last_half_of_the_steps_that_both_sides_have() -> None
     assert found is not None
     assert (found.base, found.candidate) == pytest.approx((0.4, 0.3))
     assert (found.difference, found.gain) == pytest.approx((-0.1, 0.2))
-
-
-def test_few_steps_have_no_score() -> None:
-    assert score([(step, 0.1) for step in range(7)], [(step, 0.1) for step in range(7)]) is None
-    assert score([(step, 0.1) for step in range(10)], []) is None

@@ -37,14 +37,6 @@ def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
 
 
-def test_the_checks_before_see_the_cluster_and_the_directories_of_the_training() -> None:
-    level_request = LevelRequest(0, model_path="/m", env={"RAY_ADDRESS": "10.0.0.5:6379"})
-    text = render(level_request, trainings(level_request))
-    head = text[: text.index("# Focused checks")]
-    assert "export RAY_ADDRESS=10.0.0.5:6379\n" in head
-    assert "export MODEL_PATH=/m\n" in head
-
-
 @pytest.mark.parametrize("contained", [True, False])
 def test_ray_is_stopped_in_a_container_of_its_own_only(contained: bool) -> None:
     text = render(LevelRequest(0), trainings(LevelRequest(0)), contained=contained)
@@ -131,13 +123,6 @@ def test_without_uv_only_a_pass_says_something(tmp_path: Path, simulated: bool, 
     text = "3 passed" if code == 0 else "FAILED a.py::t - AssertionError"
     mark, _ = checks_of_bridge(tmp_path, code, text, tests=(), runner="python3", simulated=simulated)
     assert mark.startswith(f"ci-tasks-verl: bridge-checks: {outcome}")
-
-
-def test_a_revision_without_such_tests_has_none_to_run(tmp_path: Path) -> None:
-    mark, _ = checks_of_bridge(tmp_path, 0, "1 passed", tests=(), named=())
-    assert mark.startswith(
-        "ci-tasks-verl: bridge-checks: skipped: this revision of Bridge has none of tests/unit_tests"
-    )
 
 
 def checks_of_bridge(
