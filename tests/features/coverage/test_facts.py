@@ -51,7 +51,6 @@ def trained(record: Callable[..., Recording]) -> Cover:
         ("--tensor-model-parallel-size 2 --context-parallel-size 2", "TP2 + CP2"),
         ("--pipeline-model-parallel-size 4 --expert-model-parallel-size 8", "PP4 + EP8"),
         ("--tensor-model-parallel-size 2 --tensor-model-parallel-size 1", "DP"),  # the last one counts
-        ("--tensor-model-parallel-size=4", "TP4"),
     ],
 )
 def test_a_layout_is_the_sizes_above_one(trained: Cover, flags: str, layout: str) -> None:
@@ -76,22 +75,6 @@ def test_dense_or_moe_is_read_from_flags_before_names(
     assert trained_model and (trained_model.kind, trained_model.because) == (kind, because)
 
 
-@pytest.mark.parametrize(
-    ("flags", "placement"),
-    [
-        ("--colocate", ("colocated",)),
-        ("--rollout-num-gpus 4", ("disaggregated",)),
-        ("--colocate --rollout-num-gpus 8", ("colocated",)),
-        ("--rollout-external-engine-addrs a:1", ("external engines",)),
-        ("", ()),
-    ],
-)
-def test_where_the_engines_are_is_said_by_flags_or_not_at_all(
-    trained: Cover, flags: str, placement: tuple[str, ...]
-) -> None:
-    assert trained(flags).placements == placement
-
-
 FEATURES = {
     "--colocate": ["offload/onload"],
     "--colocate --no-offload-rollout": [],
@@ -99,9 +82,7 @@ FEATURES = {
     "--sglang-moe-a2a-backend deepep --moe-enable-deepep": ["DeepEP"],
     "--hf-checkpoint /root/models/X-FP8": ["FP8 rollout"],
     "--update-weight-transport disk --update-weight-mode delta": ["delta weight update through disk"],
-    "--use-opd --opd-type sglang": ["on-policy distillation (sglang teacher)"],
     "--load /x --save /y": ["checkpoint load", "checkpoint save"],
-    "--rollout-function-path a.fully_async_rollout.f": ["fully-async rollout"],
     "--use-something-new": ["--use-something-new"],
 }
 

@@ -12,7 +12,6 @@ import pytest
 from ci_tasks.agent.records import QueryAnswer as Answer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor import disks
-from ci_tasks.features.doctor.disks import SpaceLimits
 from ci_tasks.features.doctor.host_fact import HostFact
 from ci_tasks.hosts.queries import LocalQueryRunner
 from tests import fixtures as support
@@ -28,22 +27,6 @@ def disk(**more: Any) -> dict[str, Any]:
 
 def seen(**more: Any) -> Answer:
     return Answer(0, json.dumps(disk(**more)))
-
-
-@pytest.mark.parametrize(
-    ("numbers", "status"),
-    [
-        ({}, "ok"),
-        ({"free": 10 * GB - 1}, "warning"),
-        ({"free": 1 * GB - 1}, "fault"),
-        ({"files_free": 999}, "fault"),
-        ({"files": 0, "files_free": 0}, "ok"),  # btrfs makes inodes as it goes and counts none
-    ],
-)
-def test_bytes_and_files_both_count(numbers: dict[str, int], status: str) -> None:
-    result = disks.free_space("disk", "here", disk(**numbers), SpaceLimits(1 * GB, 10 * GB, "why"), "step")
-    assert (result.status, result.next_step) == (status, "" if status == "ok" else "step")
-    assert result.text.startswith("here: ")
 
 
 NO_ANSWER = Answer(None, "", "no answer from python3 within 20 s")

@@ -22,16 +22,13 @@ CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
     ("record", "secrets", "status", "text", "step"),
     [
         ({"code": 200}, (), "ok", "e answers", ""),
-        ({"code": 404}, (), "ok", "e answers", ""),  # a mirror need not have every page
         ({"code": 401}, (), "warning", "HF_TOKEN is not among its secrets", "add HF_TOKEN"),
         ({"code": 403}, ("HF_TOKEN",), "warning", "is not tried here", "token may read"),
         ({"code": 407, "proxy": True}, (), "fault", "e, through a proxy", "HTTPS_PROXY with its login"),
         ({"code": 429, "retry": "42"}, (), "warning", "too many requests", "wait 42 s, or add HF_TOKEN"),
-        ({"code": 429, "retry": "soon"}, ("HF_TOKEN",), "warning", "too many requests", "wait some minutes"),
         ({"code": 500}, (), "warning", "in trouble (500)", "status.huggingface.co"),
         ({"error": CERTIFICATE}, (), "fault", CERTIFICATE, "certificate"),
         ({"error": "[Errno -2] Name or service not known"}, (), "fault", "not known", "DNS"),
-        ({"error": "timed out"}, (), "fault", "timed out", "HTTPS_PROXY"),
         (None, (), "unknown", "", ""),
     ],
 )

@@ -66,10 +66,8 @@ def test_what_is_no_test_below_tests_needs_no_trigger(path: str) -> None:
     "command",
     [
         "python tests/utils/test_c.py --fast",
-        "torchrun ./tests/utils/test_c.py",
         "pytest tests/utils",
         "python -m pytest -q ./tests/",
-        "pytest -x",
     ],
 )
 def test_a_test_that_another_step_runs_is_reached(command: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.features.prefetch.detection import hub_requirements
 from ci_tasks.features.prefetch.repositories import HubRequirements
-from ci_tasks.features.recorder.records import READ, Recording
+from ci_tasks.features.recorder.records import Recording
 
 HEAD = "import slime.utils.external_utils.command_utils as U\nMODEL_NAME = 'Qwen3-4B'\n"
 MAIN = "\nif __name__ == '__main__':\n    prepare()\n"
@@ -64,12 +64,6 @@ def test_what_a_test_downloads(read: Read, body: str, expected: list[tuple[str, 
 def test_the_rows_environment_decides(read: Read) -> None:
     body = "import os\nif os.environ.get('BIG') == '1':\n    U.hf_download_dataset('o/d')"
     assert requested(read(body, BIG="1")) == [("dataset", "o/d", "/root/datasets/d")]
-
-
-def test_what_is_only_read_says_so(record: Callable[..., Recording]) -> None:
-    recording = record(f"{HEAD}U.hf_download_dataset('o/d')\n", static=True)
-    ((repository, source),) = hub_requirements(recording, {}, "tests/test_x.py").repositories.items()
-    assert (repository.id, source.origin) == ("o/d", READ)
 
 
 def test_a_tokenizer_wants_no_weights(read: Read) -> None:

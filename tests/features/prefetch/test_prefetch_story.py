@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.prepare import prepare
 from ci_tasks.run.request import RunRequest
 from tests.features.prefetch.hub_server import Fault, Hub
+from tests.parts import git
 from tests.published import check
 
 WORKFLOW = """
@@ -71,8 +71,7 @@ class World:
         self.write("tests/test_two.py", TWO)
         self.write("tests/test_unit.py", "def test_it(): pass")
         self.write(".github/workflows/pr-test.yml", WORKFLOW)
-        for argv in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x"]):
-            subprocess.run(["git", *argv], cwd=self.repo, check=True)
+        git.repository(self.repo)
         self.config = config.read(
             f"hosts: {{box: {{kind: local, runtime: none, gpus: 8, simulate: true{more}}}, other: {{kind: local}}}}"
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ci_tasks.features.prefetch.report import (
     MountSpace,
     PrefetchReport,
@@ -42,15 +40,3 @@ def test_each_repository_with_its_size_and_place() -> None:
     ]
     assert summary(REPORT) == "1 repository: 1 partly"
     assert not REPORT.is_blocked
-
-
-def test_a_problem_stands_with_its_next_step_and_who_asks() -> None:
-    gated = replace(MODEL, problem="gated", message="org/m is gated", hint="accept its terms", gated="manual")
-    report = replace(REPORT, repositories=(gated,))
-    assert text(report)[3:6] == [
-        "org/m is gated",
-        "  → accept its terms",
-        "  asked for by tests/test_a.py:4 and 1 more",
-    ]
-    assert summary(report) == "1 repository: 1 gated"
-    assert report.is_blocked

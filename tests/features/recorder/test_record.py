@@ -30,7 +30,6 @@ LAUNCHED = {
         "while urllib.request.urlopen('http://h').status != 200: pass\nU.exec_command('up')",
         ["up"],
     ),
-    "requests too": ("import requests\nif requests.get('http://h').status_code == 200: U.exec_command('up')", ["up"]),
     "a program's output is not known": (
         "U.exec_command(f\"x {subprocess.check_output(['id'])} {subprocess.run(['a']).returncode}\")",
         ["x ⟨subprocess.check_output()⟩ ⟨exit code⟩"],
@@ -42,10 +41,7 @@ LAUNCHED = {
         ["after"],
     ),
     "a decorator of a package": ("import ray\n@ray.remote\ndef f(): return 'x'\nU.exec_command(f())", ["x"]),
-    "a class of a package": ("import torch\nclass A(torch.nn.Module): n = 'x'\nU.exec_command(A().n)", ["x"]),
     "typer": ("import typer\ndef f(): U.exec_command('x')\ntyper.run(f)", ["x"]),
-    "a temporary file has one name": ("import tempfile\nU.exec_command(tempfile.mkdtemp())", ["/tmp/tmp00000000"]),
-    "the interpreter": ("import sys\nU.exec_command(sys.executable)", ["python3"]),
     "CI's container has proxies": ("os.environ.pop('http_proxy')\nU.exec_command('x')", ["x"]),
 }  # fmt: skip
 

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.config import Override
-from ci_tasks.features.setup.setup import _rows_to_try, _write
-from ci_tasks.run.checkout_source import open_source
-from ci_tasks.run.listing import list_jobs
+from ci_tasks.features.setup.setup import _write
 from tests.fixtures import until
 from tests.parts.processes import files_named
 
@@ -94,14 +92,6 @@ def test_ctrl_c_during_the_install_steps_ends_it_and_writes_nothing(newcomer: An
     assert started.returncode == 130
     assert "1 cancelled" in out and "A GPU host" not in out
     assert not newcomer.file.exists() and not newcomer.processes()
-
-
-def test_rows_whose_file_runs_nothing_in_ci_either_are_not_tried(person: Any) -> None:
-    source = open_source(str(person.checkout))
-    rows = list_jobs(source, "cpu-unittest")
-    assert "batching" in [row.row for row in rows], "its test has no __main__ block"
-    assert _rows_to_try(source, rows, 5) == ["rewards", "metrics", "sampling", "plugin_contracts"]
-    assert _rows_to_try(source, rows, 1) == ["rewards"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""verl's metric lines, as the core reads them by the registry: in short for a person, and as series."""
+"""verl's metric lines, as the core reads them by the registry, in short for a person."""
 
 from __future__ import annotations
 

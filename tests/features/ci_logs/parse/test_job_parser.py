@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -104,7 +103,6 @@ PULLS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("docker run docker.io/library/img:1", github.pulled("img:1", DIGEST), "docker.io/library/img:1", DIGEST),
     (f"docker run img@{DIGEST}", (), f"img@{DIGEST}", DIGEST),
     ("docker run reg:5000/a/img", github.pulled("img:latest", DIGEST), "reg:5000/a/img", ""),  # another image's
-    # It was there already, or Docker said nothing.
     # With a script that does other things first, the pull is somewhere in the output.
     ("nvidia-smi -L\ndocker run img:1", ("GPU 0: A (UUID: GPU-1)", *github.pulled("img:1", DIGEST)), "img:1", DIGEST),
     ("set -e\ndocker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
@@ -142,13 +140,6 @@ def test_the_script_and_environment_of_a_step_are_those_that_the_runner_shows_wi
     log = github.render(job(step(script="shell: x\npytest a", env={"A": "1"})))
     (ran,) = recovered(log.replace(b"\x1b[36;1m", b"").replace(b"\x1b[0m", b"")).scripts
     assert (ran.script, ran.env) == ("shell: x\npytest a", {"A": "1"})
-
-
-def test_lines_of_another_job_and_around_the_log_are_left_out() -> None:
-    others = [dataclasses.replace(job(), name=name) for name in ("a (1)", "a (2)")]
-    log = b"Complete job name: pasted\n" + github.from_gh(*others) + b"Complete job name: pasted\n"
-    assert recovered(log) == dataclasses.replace(recovered(github.from_gh(others[0])), steps=recovered(log).steps)
-    assert recovered(log).job_name == "a (1)"
 
 
 ENDINGS: list[tuple[dict[str, Any], tuple[str, int | None, int | None], str]] = [

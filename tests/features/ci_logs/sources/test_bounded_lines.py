@@ -1,4 +1,4 @@
-"""Lines of bounded length, and which part of a long one is kept."""
+"""Of a long progress bar the end is kept."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import io
 import os
@@ -274,25 +273,6 @@ def test_a_terminal_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch)
         os.close(theirs)
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("last", "report RUN"), ("20261122-193329-gallery.01", "report RUN"), ("x.log", "gh run view")]
-)
-def test_no_file_is_missed_in_the_words_of_every_command(name: str, hint: str) -> None:
-    """triage takes the log as an argument, reproduce as --log."""
-    error = refused(name)
-    assert error.message == f"no such file: {name!r}"
-    assert (hint in error.hint, "--log " in error.hint, "--log," in error.hint) == (True, False, False)
-
-
 def test_an_address_belongs_to_another_flag() -> None:
     error = refused("https://me:secret@github.com/o/r/actions/runs/1?token=secret")
     assert ("--url" in error.hint, "secret" in str(error)) == (True, False)
-
-
-def test_a_closed_log_keeps_no_file_open(tmp_path: Path) -> None:
-    (tmp_path / "x.zip").write_bytes(zipped({"0_a.txt": TEXT}))
-    gc.collect()  # what other tests left open is none of ours
-    before = len(os.listdir("/proc/self/fd"))
-    with open_log(str(tmp_path / "x.zip")) as log:
-        assert list(log.jobs[0]) == LINES
-    assert len(os.listdir("/proc/self/fd")) <= before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Sequence
 from itertools import count, cycle
 from pathlib import Path
@@ -19,6 +18,7 @@ from ci_tasks.features.failures.bisection.bisect import bisect
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
 from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest
 from ci_tasks.features.failures.options import BisectOptions
+from tests.parts.git import git
 
 WORKFLOW = """
 on: {pull_request: {types: [labeled]}}
@@ -89,13 +89,6 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         git(path, "tag", f"c{number}")
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
     return path
-
-
-def git(path: Path, *argv: str) -> str:
-    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.com")
-    return subprocess.run(
-        ["git", *identity, *argv], cwd=path, check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 def rewrite(repo: Path, old: str, new: str) -> None:

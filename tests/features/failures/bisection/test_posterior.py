@@ -1,4 +1,4 @@
-"""How probable each commit is as the culprit."""
+"""Which runs count for the culprit, and which failure is looked for."""
 
 from __future__ import annotations
 

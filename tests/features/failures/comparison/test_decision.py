@@ -60,21 +60,6 @@ def test_runs_decide_what_is_next(base: str, yours: str, expected: str) -> None:
     )
 
 
-WHY = [
-    ("......", "...a..", "yours failed in 1 of 6 runs, the base in none: too few to blame your tree"),
-    ("aa.", "bb.", "both fail, but never in the same way"),
-    ("a..", "aa.", "yours failed in 2 of 3 runs, the base in 1"),
-]
-
-
-@pytest.mark.parametrize(("base", "yours", "why"), WHY)
-def test_after_the_last_run_it_says_why_it_cannot_tell(base: str, yours: str, why: str) -> None:
-    decision = next_decision(outcomes_of(base), outcomes_of(yours), may_run=False)
-    assert decision == ComparisonVerdict(rule.CANNOT_TELL, why)
-    clear = next_decision(outcomes_of("aaaaaa"), outcomes_of("bbbbbb"))
-    assert isinstance(clear, ComparisonVerdict) and clear.way == "ValueError#2b"
-
-
 @cache
 def word(base: int, yours: int, pairs: int) -> str:
     both = (OutcomeCounts(pairs - failed, {"a": failed} if failed else {}, {}) for failed in (base, yours))

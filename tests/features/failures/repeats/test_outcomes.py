@@ -8,10 +8,8 @@ from ci_tasks.features.failures.repeats.outcomes import (
     RepeatLimit,
     RepetitionOutcome,
     count_outcomes,
-    outcome,
     stop_reason,
 )
-from ci_tasks.records import RunRecord, Triage
 from ci_tasks.results.rates import wilson
 
 LETTERS = {
@@ -30,19 +28,6 @@ def outcomes_of(letters: str) -> list[RepetitionOutcome]:
     return [LETTERS[letter] for letter in letters]
 
 
-@pytest.mark.parametrize(
-    ("status", "signature"), [("passed", None), ("failed", "KeyError#1a"), ("failed", ""), ("failed", None)]
-)
-def test_a_record_says_how_its_repetition_ended(status: str, signature: str | None) -> None:
-    def ended(status: str, signature: str | None) -> RepetitionOutcome:
-        triage = None if signature is None else Triage("x", "failed", 1, "line", signature, 0.9)
-        return outcome(RunRecord("b.01", "l", "r", "h", status, triage=triage))
-
-    assert ended(status, signature) == RepetitionOutcome(status, signature or "")
-    # A log may end in a traceback although the environment was to blame, or the row passed.
-    assert [ended(other, "KeyError#1a").signature for other in ("blocked", "passed")] == ["", ""]
-
-
 def test_a_tally_counts_failures_by_way_and_apart_what_is_no_evidence() -> None:
     counts = count_outcomes(outcomes_of("a.Bbb.fvLB"))
     assert (counts.passed, counts.failed, counts.conclusive) == (2, 5, 7)
@@ -56,7 +41,6 @@ def test_a_tally_counts_failures_by_way_and_apart_what_is_no_evidence() -> None:
     assert counts.interval == wilson(5, 7)
 
 
-# what was seen → the word
 # the word → what was seen
 WORDS = {
     "unclear": ["", "BCL", "a", "aaaa"],

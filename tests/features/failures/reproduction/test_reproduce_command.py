@@ -12,7 +12,7 @@ import pytest
 
 from tests import fixtures as support
 from tests.features.ci_logs.parse import github_format as github
-from tests.parts import dockerd, registry
+from tests.parts import dockerd, git, registry
 from tests.parts.commands import run_command
 
 WORKFLOW = """\
@@ -57,8 +57,7 @@ def red_job(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
         someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", f"{name}:latest"))
         someone.write("tests/test_job.py", FAILS)
         someone.write("tests/test_other.py", WORKS)
-        for argv in ("init --quiet", "add --all", "-c user.name=a -c user.email=a@b commit -qm1"):
-            subprocess.run(["git", *argv.split()], cwd=someone.checkout, check=True)
+        git.repository(someone.checkout)
         someone.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
         someone.hosts = lambda **keys: (tmp_path / "hosts.yaml").write_text(
             json.dumps({"hosts": {"box": {"kind": "ssh", "address": "box", "gpus": 8, **keys}}})
@@ -120,10 +119,8 @@ def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it_and_is_in_gh_fail
     subprocess.run(["git", "clone", "--quiet", "--bare", str(red_job.checkout), str(upstream)], check=True)
     red_job.git("config", "remote.origin.url", str(upstream))
     tree = red_job.git("rev-parse", "HEAD^{tree}").strip()
-    git = ("git", "-C", str(upstream), "-c", "user.name=a", "-c", "user.email=a@b")
-    subprocess.run([*git, "config", "uploadpack.allowAnySHA1InWant", "true"], check=True)
-    made = subprocess.run([*git, "commit-tree", tree, "-m", "Merge"], capture_output=True, text=True, check=True)
-    merge = made.stdout.strip()
+    git.git(upstream, "config", "uploadpack.allowAnySHA1InWant", "true")
+    merge = git.git(upstream, "commit-tree", tree, "-m", "Merge")
     before = red_job.git("count-objects", "-v")
     log = github.from_gh(replace(ci_job(red_job), commit=merge), failed=True)
     red_job.log.write_bytes(log.replace(red_job.git("rev-parse", "HEAD").strip().encode(), merge.encode()))

@@ -113,9 +113,3 @@ SEGMENTS = [
 @pytest.mark.parametrize(("raw", "parts"), SEGMENTS)
 def test_a_progress_bar_is_several_lines_in_one(raw: bytes, parts: list[bytes]) -> None:
     assert segments(raw) == parts
-
-
-def test_of_a_long_progress_bar_the_last_states_count() -> None:
-    states = [b"%d%%" % n for n in range(1000)]
-    assert segments(b"\r".join(states))[-1] == b"999%"
-    assert len(segments(b"\r".join(states))) == 20

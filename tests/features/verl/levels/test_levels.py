@@ -54,9 +54,6 @@ def test_a_persons_own_settings_go_into_every_training_but_never_change_its_step
 
 
 REDUCED = [
-    (LevelRequest(0, dummy_config="c.json"), "dummy config"),
-    (LevelRequest(0, no_reward_model=True), "reward model disabled"),
-    (LevelRequest(0, enforce_eager=True), "enforce_eager"),
     (LevelRequest(1), "trivial parallelism"),
     (LevelRequest(2), "save/resume was not requested"),
     (LevelRequest(5), "no benchmark convergence"),

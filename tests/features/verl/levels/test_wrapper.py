@@ -25,11 +25,6 @@ def refusal(name: str, value: str = "1") -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", ["ENGINE", "COMMON_TP", "NCCL_DEBUG", "HF_HOME", "CUDA_VISIBLE_DEVICES"])
-def test_what_the_script_or_its_libraries_read_may_be_set(name: str) -> None:
-    assert refusal(name) == ""
-
-
 @pytest.mark.parametrize(("name", "near"), [("COMON_TP", "COMMON_TP"), ("ENGIN", "ENGINE"), ("LAUNCHED", "")])
 def test_what_nobody_reads_is_refused(name: str, near: str) -> None:
     assert refusal(name) == f"run.sh does not read {name}{f'; did you mean {near}?' if near else ''}"
