@@ -242,11 +242,11 @@ class Supervisor:
         """Wait for output or a signal until something else is due; move the output into the log."""
         stall = until if self.status.stalled else self.last_output + self.stall
         due = min(until, self.last_heartbeat + HEARTBEAT_SECONDS, stall, self.resources.next_poll_at)
-        for key, _ in self.selector.select(max(0.0, due - time.monotonic())):
-            if key.fileobj is not job.stdout:
-                self.signals.clear()
-                process_tree.reap_orphans(self.status.group)
-                continue
+        ready = self.selector.select(max(0.0, due - time.monotonic()))
+        if not ready or any(key.fileobj is not job.stdout for key, _ in ready):
+            self.signals.clear()
+            process_tree.reap_orphans(self.status.group)
+        for key in (key for key, _ in ready if key.fileobj is job.stdout):
             chunk = os.read(key.fd, PIPE_BYTES)
             if chunk:
                 self.log.write(chunk)
