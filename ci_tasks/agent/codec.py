@@ -219,7 +219,7 @@ def _inside(key: str, kind: Any, value: Any) -> Any:
 def _scalar(kind: Any, value: Any) -> Any:
     if kind not in (str, bool, int, float, None, type(None)):
         raise TypeError(f"a record cannot hold {kind}")
-    exact = type(None) if kind is None else kind
+    exact: Any = type(None) if kind is None else kind
     if type(value) is not exact and not (kind is float and type(value) is int):  # a bool is no int
         raise _unexpected(_name_of(exact), value)
     if kind in (int, float) and not _SMALLEST[kind] <= value <= _LARGEST[kind]:

@@ -1,4 +1,5 @@
-"""Whether the agent of a run lives, by what its job cannot forge: the kernel's lock on the run directory.
+"""Whether the agent of a run lives, by what its job cannot forge: the kernel's lock on the run directory; and the end
+of a run whose agent could not write one, since it was killed, or its host restarted.
 
 A job may write into status.json what it likes, but cannot take away its agent's lock. So a status says how a run ended
 only when the lock is free; by then the agent has written its own. On a file system without `flock` the status alone has
@@ -10,14 +11,17 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import Optional
+from dataclasses import replace
+from typing import Iterable, Optional
 
-from . import processes, run_directory
+from . import proc, processes, run_directory
 from .file_lock import try_lock
 from .records import Status
 
 _WAIT_SECONDS = 5.0  # a process that tests the lock holds it for a moment; the agent writes its status every 2 seconds
 _POLL_SECONDS = 0.05
+_MAY_BE_LEFT = "what it started was not looked for: `ci-tasks cancel` and `ci-tasks clean` end what they find"
+_NOT_SEEN = "one that cleared its environment and left the job's process group is not seen without its agent"
 
 
 class AgentLock:
@@ -53,3 +57,52 @@ def is_held(run_dir: str) -> bool:
 def is_alive(run: run_directory.RunDir, status: Status) -> bool:
     """Whether the agent of a run of this host lives; `status` is what its status.json says."""
     return is_held(run.path) or (not status.has_ended and processes.alive(status))
+
+
+def conclude(run: run_directory.RunDir) -> Status:
+    """The status of a run of this host. If its agent died without an end, status.json says so from now on. Raises
+    OSError."""
+    status = _read(run)
+    if not is_alive(run, status):
+        status = _read(run)  # it may have ended meanwhile
+        if not status.has_ended and os.path.lexists(run.status):
+            return _write(run, _lost(status))
+    return status
+
+
+def record_cleanup(run: run_directory.RunDir, ended: int, left: Iterable[str]) -> None:
+    """Add to the status of a lost run what was ended of it, and what is left."""
+    status = conclude(run)
+    if status.gone:
+        found = "%d of its processes %s ended" % (ended, "was" if ended == 1 else "were")
+        _write(run, replace(status, error="; ".join([status.error or "", found, _NOT_SEEN]), left=tuple(left)))
+
+
+def _read(run: run_directory.RunDir) -> Status:
+    try:
+        return run_directory.read_status(run)
+    except ValueError:  # a job has written something else; a disk may answer the next time
+        return Status()
+
+
+def _lost(status: Status) -> Status:
+    restarted = status.boot_id not in (None, proc.boot_id())
+    seen = status.heartbeat_at
+    last = time.strftime(" (last heartbeat %Y-%m-%d %H:%M:%S UTC)", time.gmtime(seen)) if seen else ""
+    return replace(
+        status,
+        state=run_directory.STATE_ENDED,
+        phase="ended",
+        waiting=(),
+        ended_at=seen,
+        error="%s before the job ended%s" % ("the host restarted" if restarted else "the agent died", last),
+        left=(_MAY_BE_LEFT,),
+        gone=True,
+    )
+
+
+def _write(run: run_directory.RunDir, status: Status) -> Status:
+    status = replace(status, sequence=status.sequence + 1)
+    with suppress(OSError):  # a full disk, a directory of another user
+        run_directory.write_record(run.status, status)
+    return status

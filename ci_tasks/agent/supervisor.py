@@ -17,8 +17,8 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 from . import agent_log, liveness, process_tree, processes
 from . import run_directory as rd
+from .cleanup.cancel import remove_left_containers
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
-from .cleanup.remove_run import remove_left_containers
 from .client_watch import ClientDeadline
 from .codec import RecordError
 from .containers.run_containers import DaemonMonitor
