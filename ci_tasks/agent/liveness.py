@@ -12,46 +12,28 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Iterable, Optional
+from typing import Iterable
 
 from . import proc, processes, run_directory
-from .file_lock import try_lock
+from .file_lock import KeptLock, is_locked
 from .records import Status
 
 _WAIT_SECONDS = 5.0  # a process that tests the lock holds it for a moment; the agent writes its status every 2 seconds
-_POLL_SECONDS = 0.05
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 _MAY_BE_LEFT = "what it started was not looked for: `ci-tasks cancel` and `ci-tasks clean` end what they find"
 _NOT_SEEN = "one that cleared its environment and left the job's process group is not seen without its agent"
 
 
-class AgentLock:
-    """The agent's own; no program that it starts inherits it."""
-
-    def __init__(self, run_dir: str) -> None:
-        self._directory: Optional[int] = None
-        with suppress(OSError):
-            self._directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def take(self) -> None:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while self._directory is not None and try_lock(self._directory) is False and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-
-    def release(self) -> None:
-        if self._directory is not None:
-            os.close(self._directory)
-            self._directory = None
+def agent_lock(run_dir: str) -> KeptLock:
+    """The agent's own."""
+    return KeptLock(run_dir, _FLAGS, _WAIT_SECONDS)
 
 
 def is_held(run_dir: str) -> bool:
     try:
-        directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return is_locked(run_dir, _FLAGS, exclusive=False) is True
     except OSError:
         return False
-    try:
-        return try_lock(directory, exclusive=False) is False
-    finally:
-        os.close(directory)
 
 
 def is_alive(run: run_directory.RunDir, status: Status) -> bool:

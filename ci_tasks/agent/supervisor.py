@@ -79,7 +79,6 @@ class Supervisor:
         self.gpus = GpuSampler(
             paths, self.own, plan, lambda: self.status.gpu_uuids, lambda: self.cleanup.environment.container_ids
         )
-        self.lock = liveness.AgentLock(paths.path)
         # What a job of the same account could change, and must not: it is noticed.
         inputs = (paths.plan, paths.script, paths.agent, paths.adapter)
         self._own_files: Dict[str, bytes] = {path: content_of(path, rd.LARGEST) for path in inputs}
@@ -92,7 +91,7 @@ class Supervisor:
     def run(self, started: Callable[[], None]) -> None:
         agent_log.watch_threads(self.paths.path)
         process_tree.become_subreaper()
-        self.lock.take()
+        self.lock = liveness.agent_lock(self.paths.path)
         self._write_status()  # a run without a status does not start
         started()
         self.daemon.start()
