@@ -10,36 +10,18 @@ import os
 import time
 from typing import Optional
 
-from .file_lock import try_lock
+from .file_lock import KeptLock, is_locked
 from .run_directory import RunDir
 
 _TAKE_SECONDS = 1.0  # an agent that looks holds the lock for a moment
-_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW
 
 
-class ClientWatch:
+class ClientWatch(KeptLock):
     """The lock of a client that waits for the run; several may. Nothing if the run goes on without a client."""
 
     def __init__(self, run_dir: str) -> None:
-        self._file: Optional[int] = None
-        try:
-            self._file = os.open(RunDir(run_dir).client, _FLAGS)
-        except OSError:
-            return
-        deadline = time.monotonic() + _TAKE_SECONDS
-        while try_lock(self._file, exclusive=False) is False and time.monotonic() < deadline:
-            time.sleep(0.005)
-
-    def __enter__(self) -> ClientWatch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        super().__init__(RunDir(run_dir).client, _FLAGS, _TAKE_SECONDS, exclusive=False)
 
 
 class ClientDeadline:
@@ -63,10 +45,6 @@ class ClientDeadline:
 
 def _is_watched(run_dir: str) -> bool:
     try:
-        file = os.open(RunDir(run_dir).client, _FLAGS)
+        return is_locked(RunDir(run_dir).client, _FLAGS) is not False
     except OSError as error:
         return not isinstance(error, FileNotFoundError)
-    try:
-        return not try_lock(file)
-    finally:
-        os.close(file)

@@ -32,12 +32,12 @@ JSON_SCHEMA = "json_schema"
 
 MAX_VALUES = 1_000_000  # of one text: a value takes 60 bytes and more of memory, and two in the text
 _MOST_SHOWN = 60
-_MAX_INT = 1 << 63  # what a database takes
-_MAX_FLOAT = sys.float_info.max
+_LARGEST: Dict[Any, Any] = {int: (1 << 63) - 1, float: sys.float_info.max}  # what a database takes
+_SMALLEST: Dict[Any, Any] = {int: -(1 << 63), float: -sys.float_info.max}
+_RECORD = "record"
 _NAMES = {type(None): "null", dict: "object", collections.abc.Mapping: "object", list: "list", tuple: "list"}
 
 T = TypeVar("T")
-_Decoder = Callable[[Any], Any]
 
 
 class RecordError(ValueError):
@@ -63,7 +63,7 @@ def decode(kind: Type[T], data: Any, *, where: str) -> T:
         problem = f"this is format {_shown(version)}; this program reads format {VERSION}"
         raise RecordError(where, VERSION_KEY, problem)
     try:
-        value: T = _decoder(kind)(data)
+        value: T = _value(kind, data)
     except _WrongValue as wrong:
         raise RecordError(where, wrong.key.lstrip("."), wrong.problem) from None
     return value
@@ -128,34 +128,21 @@ class _WrongValue(Exception):
         self.problem, self.key = problem, key
 
 
-def _inside(key: str, decoder: _Decoder, value: Any) -> Any:
-    try:
-        return decoder(value)
-    except _WrongValue as wrong:
-        wrong.key = key + wrong.key
-        raise
-
-
 def _unexpected(expected: str, value: Any) -> _WrongValue:
     return _WrongValue(f"expected {expected}, got {_name_of(type(value))}")
 
 
 class _Field(NamedTuple):
+    """`tag` has its one possible value, which tells the members of a Union apart; else it is empty."""
+
     name: str
     type: Any
-    decoder: _Decoder
-    default: Callable[[], Any]
-    required: bool
-
-    @property
-    def tag(self) -> Tuple[Any, ...]:
-        """Its one possible value, which tells the members of a Union apart; else empty."""
-        choices = typing.get_args(self.type) if typing.get_origin(self.type) is typing.Literal else ()
-        return choices if len(choices) == 1 else ()
+    default: Optional[Callable[[], Any]]
+    tag: Tuple[Any, ...]
 
     def is_default(self, value: Any) -> bool:
         """A tag is never left out."""
-        if self.required or self.tag:
+        if self.default is None or self.tag:
             return False
         default = self.default()
         return type(value) is type(default) and bool(value == default)
@@ -165,14 +152,16 @@ class _Field(NamedTuple):
 def _record(kind: type) -> Tuple[_Field, ...]:
     """The fields of a dataclass that are stored, with their types resolved."""
     types = typing.get_type_hints(kind)
-    stored = [field for field in dataclasses.fields(kind) if field.init and field.metadata.get("stored", True)]
     if VERSION_KEY in types:
         raise TypeError(f"{kind.__name__}.{VERSION_KEY}: this name is the codec's own")
     fields = []
-    for field in stored:
-        missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        default = field.default_factory if callable(field.default_factory) else functools.partial(_same, field.default)
-        fields.append(_Field(field.name, types[field.name], _decoder(types[field.name]), default, missing))
+    for field in dataclasses.fields(kind):
+        if field.init and field.metadata.get("stored", True):
+            origin, arguments = _parts(types[field.name])
+            default: Any = None if field.default is dataclasses.MISSING else functools.partial(_same, field.default)
+            default = field.default_factory if callable(field.default_factory) else default
+            is_tag = origin is typing.Literal and len(arguments) == 1
+            fields.append(_Field(field.name, types[field.name], default, arguments if is_tag else ()))
     return tuple(fields)
 
 
@@ -180,76 +169,81 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _decoder(kind: Any) -> _Decoder:
-    """Gives a value as `kind`, an annotation, and raises _WrongValue. An annotation is looked into once, not for each
-    value."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return _same
-    if origin is typing.Literal:
-        return functools.partial(_literal, arguments)
-    if origin is Union or type(kind).__name__ == "UnionType":  # X | Y, from Python 3.10 on
-        return _union(arguments)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return functools.partial(_fixed_tuple, [_decoder(one) for one in arguments])
-    if origin in (tuple, list):
-        return functools.partial(_items, origin, _decoder(arguments[0]))
-    if origin in (dict, collections.abc.Mapping) and arguments[0] is str:
-        return functools.partial(_mapping, _decoder(arguments[1]))
+@functools.lru_cache(maxsize=None)
+def _parts(kind: Any) -> Tuple[Any, Tuple[Any, ...]]:
+    """What an annotation is (Union, tuple, list, dict, Literal, _RECORD, or None for a single value), and its
+    arguments."""
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return functools.partial(_record_of, kind)
-    if kind in (str, bool, int, None, type(None)):
-        return functools.partial(_exactly, type(None) if kind is None else kind)
-    if kind is float:
-        return _number
-    raise TypeError(f"a record cannot hold {kind}")
+        return _RECORD, ()
+    origin = typing.get_origin(kind)
+    is_union = type(kind).__name__ == "UnionType"  # X | Y, from Python 3.10 on
+    return Union if is_union else dict if origin is collections.abc.Mapping else origin, typing.get_args(kind)
 
 
-def _exactly(kind: Any, value: Any) -> Any:
-    if type(value) is not kind:  # a bool is no int
-        raise _unexpected(_name_of(kind), value)
-    if kind is int and not -_MAX_INT <= value < _MAX_INT:
+def _value(kind: Any, value: Any) -> Any:
+    """`value` as `kind`, an annotation. Raises _WrongValue."""
+    if kind is str and type(value) is str:  # most are
+        return value
+    origin, arguments = _parts(kind)
+    if origin is Union:
+        return _member(arguments, value)
+    if origin is _RECORD:
+        return _record_of(kind, value)
+    if origin is typing.Literal:
+        for choice in arguments:
+            if type(choice) is type(value) and choice == value:
+                return choice
+        raise _WrongValue(f"expected {_one_of(arguments)}, got {_shown(value)}")
+    if origin in (tuple, list):
+        if not isinstance(value, (list, tuple)):
+            raise _unexpected("list", value)
+        kinds = arguments if origin is tuple and arguments[-1] is not Ellipsis else arguments[:1] * len(value)
+        if len(kinds) != len(value):
+            raise _WrongValue(f"expected {len(kinds)} items, got {len(value)}")
+        return origin([_inside(f"[{n}]", kinds[n], item) for n, item in enumerate(value)])
+    if origin is dict and arguments[0] is str:
+        if not isinstance(value, dict):
+            raise _unexpected("object", value)
+        return {key: _inside(f"[{_shown(key)}]", arguments[1], item) for key, item in value.items()}
+    return value if kind is Any else _scalar(kind, value)
+
+
+def _inside(key: str, kind: Any, value: Any) -> Any:
+    try:
+        return _value(kind, value)
+    except _WrongValue as wrong:
+        wrong.key = key + wrong.key
+        raise
+
+
+def _scalar(kind: Any, value: Any) -> Any:
+    if kind not in (str, bool, int, float, None, type(None)):
+        raise TypeError(f"a record cannot hold {kind}")
+    exact: Any = type(None) if kind is None else kind
+    if type(value) is not exact and not (kind is float and type(value) is int):  # a bool is no int
+        raise _unexpected(_name_of(exact), value)
+    if kind in (int, float) and not _SMALLEST[kind] <= value <= _LARGEST[kind]:
         raise _WrongValue("the number is too large")
-    return value
+    return float(value) if kind is float else value
 
 
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise _unexpected("float", value)
-    if not -_MAX_FLOAT <= value <= _MAX_FLOAT:
-        raise _WrongValue("the number is too large")
-    return float(value)
-
-
-def _literal(allowed: Tuple[Any, ...], value: Any) -> Any:
-    for choice in allowed:
-        if type(choice) is type(value) and choice == value:
-            return choice
-    raise _WrongValue(f"expected {_one_of(allowed)}, got {_shown(value)}")
-
-
-def _union(kinds: Tuple[Any, ...]) -> _Decoder:
-    records = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
-    others = sorted((kind for kind in kinds if kind not in records), key=lambda kind: kind is float)  # 1 stays an int
-    decoders = [_decoder(kind) for kind in others if kind is not type(None)]
-    may_be_null = type(None) in kinds
-
-    def decoded(value: Any) -> Any:
-        if value is None and may_be_null:
-            return None
-        if records and (isinstance(value, dict) or not decoders):
-            return _record_of(_variant(records, value), value)
-        if len(decoders) == 1:
-            return decoders[0](value)
-        for decoder in decoders:
-            try:
-                return decoder(value)
-            except _WrongValue as wrong:
-                if wrong.key:  # this kind fits but for something inside of it
-                    raise
-        raise _unexpected(" or ".join(_name_of(typing.get_origin(kind) or kind) for kind in kinds), value)
-
-    return decoded
+def _member(kinds: Tuple[Any, ...], value: Any) -> Any:
+    """`value` as one of a Union's kinds."""
+    if value is None and type(None) in kinds:
+        return None
+    given = [kind for kind in kinds if kind is not type(None)]
+    if len(given) == 1:
+        return _value(given[0], value)
+    records = [kind for kind in given if dataclasses.is_dataclass(kind)]
+    if records and (isinstance(value, dict) or records == given):
+        return _record_of(_variant(records, value), value)
+    for kind in sorted(given, key=lambda kind: kind is float):  # 1 stays an int
+        try:
+            return _value(kind, value)
+        except _WrongValue as wrong:
+            if wrong.key:  # this kind fits but for something inside of it
+                raise
+    raise _unexpected(" or ".join(_name_of(typing.get_origin(kind) or kind) for kind in kinds), value)
 
 
 def _variant(records: List[Any], value: Any) -> Any:
@@ -264,34 +258,14 @@ def _variant(records: List[Any], value: Any) -> Any:
     raise _WrongValue(f"expected {expected}, got {_shown(value.get(tags[0][1]))}", "." + tags[0][1])
 
 
-def _items(kind: Callable[[Any], Any], decoder: _Decoder, value: Any) -> Any:
-    if not isinstance(value, (list, tuple)):
-        raise _unexpected("list", value)
-    return kind([_inside(f"[{n}]", decoder, item) for n, item in enumerate(value)])
-
-
-def _fixed_tuple(decoders: List[_Decoder], value: Any) -> Any:
-    if not isinstance(value, (list, tuple)):
-        raise _unexpected("list", value)
-    if len(value) != len(decoders):
-        raise _WrongValue(f"expected {len(decoders)} items, got {len(value)}")
-    return tuple(_inside(f"[{n}]", decoder, value[n]) for n, decoder in enumerate(decoders))
-
-
-def _mapping(decoder: _Decoder, value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise _unexpected("object", value)
-    return {key: _inside(f"[{_shown(key)}]", decoder, item) for key, item in value.items()}
-
-
 def _record_of(kind: Any, value: Any) -> Any:
     if not isinstance(value, dict):
         raise _unexpected("object", value)
     values = {}
     for field in _record(kind):
         if field.name in value:
-            values[field.name] = _inside("." + field.name, field.decoder, value[field.name])
-        elif field.required:
+            values[field.name] = _inside("." + field.name, field.type, value[field.name])
+        elif field.default is None:
             raise _WrongValue("missing", "." + field.name)
     try:
         return kind(**values)

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Iterator, Optional
 
 
@@ -40,3 +40,40 @@ def try_lock(handle: int, *, exclusive: bool = True) -> Optional[bool]:
             return None
         raise
     return True
+
+
+def is_locked(path: str, flags: int, *, exclusive: bool = True) -> Optional[bool]:
+    """Whether a lock that another process holds is in the way of ours; None for a file system without locks. Raises
+    OSError."""
+    file = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        is_free = try_lock(file, exclusive=exclusive)
+        return None if is_free is None else not is_free
+    finally:
+        os.close(file)
+
+
+class KeptLock:
+    """A lock that is held until `release`, or until this process ends: no program that it starts inherits it. Who looks
+    whether it is free holds it for a moment, so it is tried for `seconds`. Nothing where `path` cannot be opened."""
+
+    def __init__(self, path: str, flags: int, seconds: float, *, exclusive: bool = True) -> None:
+        self._file: Optional[int] = None
+        with suppress(OSError):
+            self._file = os.open(path, flags | os.O_CLOEXEC)
+        until = time.monotonic() + seconds
+        while (
+            self._file is not None and try_lock(self._file, exclusive=exclusive) is False and time.monotonic() < until
+        ):
+            time.sleep(0.005)
+
+    def __enter__(self) -> KeptLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

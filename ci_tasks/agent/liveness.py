@@ -1,4 +1,5 @@
-"""Whether the agent of a run lives, by what its job cannot forge: the kernel's lock on the run directory.
+"""Whether the agent of a run lives, by what its job cannot forge: the kernel's lock on the run directory; and the end
+of a run whose agent could not write one, since it was killed, or its host restarted.
 
 A job may write into status.json what it likes, but cannot take away its agent's lock. So a status says how a run ended
 only when the lock is free; by then the agent has written its own. On a file system without `flock` the status alone has
@@ -10,46 +11,80 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import Optional
+from dataclasses import replace
+from typing import Iterable
 
-from . import processes, run_directory
-from .file_lock import try_lock
+from . import proc, processes, run_directory
+from .file_lock import KeptLock, is_locked
 from .records import Status
 
 _WAIT_SECONDS = 5.0  # a process that tests the lock holds it for a moment; the agent writes its status every 2 seconds
-_POLL_SECONDS = 0.05
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY
+_MAY_BE_LEFT = "what it started was not looked for: `ci-tasks cancel` and `ci-tasks clean` end what they find"
+_NOT_SEEN = "one that cleared its environment and left the job's process group is not seen without its agent"
 
 
-class AgentLock:
-    """The agent's own; no program that it starts inherits it."""
-
-    def __init__(self, run_dir: str) -> None:
-        self._directory: Optional[int] = None
-        with suppress(OSError):
-            self._directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def take(self) -> None:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while self._directory is not None and try_lock(self._directory) is False and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-
-    def release(self) -> None:
-        if self._directory is not None:
-            os.close(self._directory)
-            self._directory = None
+def agent_lock(run_dir: str) -> KeptLock:
+    """The agent's own."""
+    return KeptLock(run_dir, _FLAGS, _WAIT_SECONDS)
 
 
 def is_held(run_dir: str) -> bool:
     try:
-        directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return is_locked(run_dir, _FLAGS, exclusive=False) is True
     except OSError:
         return False
-    try:
-        return try_lock(directory, exclusive=False) is False
-    finally:
-        os.close(directory)
 
 
 def is_alive(run: run_directory.RunDir, status: Status) -> bool:
     """Whether the agent of a run of this host lives; `status` is what its status.json says."""
     return is_held(run.path) or (not status.has_ended and processes.alive(status))
+
+
+def conclude(run: run_directory.RunDir) -> Status:
+    """The status of a run of this host. If its agent died without an end, status.json says so from now on. Raises
+    OSError."""
+    status = _read(run)
+    if not is_alive(run, status):
+        status = _read(run)  # it may have ended meanwhile
+        if not status.has_ended and os.path.lexists(run.status):
+            return _write(run, _lost(status))
+    return status
+
+
+def record_cleanup(run: run_directory.RunDir, ended: int, left: Iterable[str]) -> None:
+    """Add to the status of a lost run what was ended of it, and what is left."""
+    status = conclude(run)
+    if status.gone:
+        found = "%d of its processes %s ended" % (ended, "was" if ended == 1 else "were")
+        _write(run, replace(status, error="; ".join([status.error or "", found, _NOT_SEEN]), left=tuple(left)))
+
+
+def _read(run: run_directory.RunDir) -> Status:
+    try:
+        return run_directory.read_status(run)
+    except ValueError:  # a job has written something else; a disk may answer the next time
+        return Status()
+
+
+def _lost(status: Status) -> Status:
+    restarted = status.boot_id not in (None, proc.boot_id())
+    seen = status.heartbeat_at
+    last = time.strftime(" (last heartbeat %Y-%m-%d %H:%M:%S UTC)", time.gmtime(seen)) if seen else ""
+    return replace(
+        status,
+        state=run_directory.STATE_ENDED,
+        phase="ended",
+        waiting=(),
+        ended_at=seen,
+        error="%s before the job ended%s" % ("the host restarted" if restarted else "the agent died", last),
+        left=(_MAY_BE_LEFT,),
+        gone=True,
+    )
+
+
+def _write(run: run_directory.RunDir, status: Status) -> Status:
+    status = replace(status, sequence=status.sequence + 1)
+    with suppress(OSError):  # a full disk, a directory of another user
+        run_directory.write_record(run.status, status)
+    return status

@@ -64,13 +64,15 @@ def kill_and_reap(process: "subprocess.Popen[bytes]") -> None:
 
 
 def reap_orphans(job: Optional[int]) -> None:
-    """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for."""
+    """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for. Does
+    nothing while a program of the agent's starts: it may be one of the dead, and its own end is a further occasion."""
     session = _session_of(os.getpid())
-    for pid in proc.children(os.getpid()):
-        stat = proc.stat(pid)
-        if stat and stat.state == "Z" and stat.session != session and pid != job and pid not in programs.running:
-            with suppress(OSError):
-                os.waitpid(pid, os.WNOHANG)
+    with programs.lock:
+        for pid in [] if programs.starting else proc.children(os.getpid()):
+            stat = proc.stat(pid)
+            if stat and stat.state == "Z" and stat.session != session and pid != job and pid not in programs.running:
+                with suppress(OSError):
+                    os.waitpid(pid, os.WNOHANG)
 
 
 def is_below(pid: int, top: int) -> bool:

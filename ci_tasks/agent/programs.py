@@ -7,12 +7,14 @@ import signal
 import subprocess
 import threading
 from contextlib import suppress
-from typing import Dict, Mapping, Optional, Sequence, Set
+from typing import Dict, List, Mapping, Optional, Sequence, Set
 
 from .records import QueryAnswer
 
 MAX_BYTES = 1 << 20  # of an output, its last ones
 running: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
+starting: List[str] = []  # programs that are in no `running` yet: they may have ended, but not have been waited for
+lock = threading.Lock()  # of both; never held while a program starts, which takes as long as a file system does
 
 
 def run_program(
@@ -26,13 +28,18 @@ def run_program(
     """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
     says which. `environ` is its environment (default: our own). Never raises OSError."""
     pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
+    with lock:
+        starting.append(argv[0])
     try:
         process = subprocess.Popen(
             list(argv), stdin=source, stdout=pipe, stderr=pipe, env=environ, cwd=cwd, start_new_session=True
         )
+        running.add(process.pid)
     except OSError as error:
         return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
-    running.add(process.pid)
+    finally:
+        with lock:
+            starting.remove(argv[0])
     try:
         out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
     except subprocess.TimeoutExpired:

@@ -43,25 +43,32 @@ class _Deferred:
     """Stands for the fields of a class until they are read; makes the class a dataclass then."""
 
     def __init__(self, cls: Any, options: Dict[str, bool]) -> None:
-        self._cls, self._options = cls, options
+        self._cls, self._options, self._is_made = cls, options, False
+        cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library writes a signature there
+        setattr(cls, _FIELDS, self)
+
+        def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:
+            self.make()  # also waits for another thread that makes it
+            cls.__init__(instance, *args, **kwargs)
+
+        cls.__init__ = __init__
+
+    def make(self) -> None:
+        with _lock:
+            if self._is_made:
+                return
+            cls, options = self._cls, self._options
+            # The waiting __init__ stays until the real one replaces it, since other threads may call it at any moment.
+            # So a child gets the real one, with the same fields.
+            dataclasses.dataclass(**options, init=False)(cls)
+            names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+            child = type(cls)(cls.__name__, (cls,), names)
+            cls.__init__ = dataclasses.dataclass(**options)(child).__init__
+            self._is_made = True
 
     def __get__(self, _instance: object, _owner: type) -> Any:
-        with _lock:
-            if vars(self._cls)[_FIELDS] is self:
-                del self._cls.__init__
-                dataclasses.dataclass(**self._options)(self._cls)
-            return vars(self._cls)[_FIELDS]
-
-
-def _defer(cls: Any, options: Dict[str, bool]) -> Any:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        dataclasses.fields(cls)
-        cls.__init__(self, *args, **kwargs)
-
-    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library writes a signature there
-    cls.__init__ = __init__
-    setattr(cls, _FIELDS, _Deferred(cls, options))
-    return cls
+        self.make()
+        return vars(self._cls)[_FIELDS]
 
 
 if TYPE_CHECKING:
@@ -70,4 +77,7 @@ else:
 
     def dataclass(cls=None, **options):
         """Without slots; a `field(default=…)` is no attribute of the class before the first instance."""
-        return _defer(cls, options) if cls is not None else lambda made: _defer(made, options)
+        if cls is None:
+            return lambda made: dataclass(made, **options)
+        _Deferred(cls, options)
+        return cls

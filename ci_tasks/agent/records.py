@@ -440,7 +440,6 @@ class DirectUrl:
     """Where a package that is from no index was installed from, and at which commit: see PEP 610."""
 
     url: str
-    vcs: Optional[str] = None
     commit_id: Optional[str] = None
 
 

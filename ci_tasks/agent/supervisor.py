@@ -17,8 +17,8 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 from . import agent_log, liveness, process_tree, processes
 from . import run_directory as rd
+from .cleanup.cancel import remove_left_containers
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
-from .cleanup.remove_run import remove_left_containers
 from .client_watch import ClientDeadline
 from .codec import RecordError
 from .containers.run_containers import DaemonMonitor
@@ -79,7 +79,6 @@ class Supervisor:
         self.gpus = GpuSampler(
             paths, self.own, plan, lambda: self.status.gpu_uuids, lambda: self.cleanup.environment.container_ids
         )
-        self.lock = liveness.AgentLock(paths.path)
         # What a job of the same account could change, and must not: it is noticed.
         inputs = (paths.plan, paths.script, paths.agent, paths.adapter)
         self._own_files: Dict[str, bytes] = {path: content_of(path, rd.LARGEST) for path in inputs}
@@ -92,7 +91,7 @@ class Supervisor:
     def run(self, started: Callable[[], None]) -> None:
         agent_log.watch_threads(self.paths.path)
         process_tree.become_subreaper()
-        self.lock.take()
+        self.lock = liveness.agent_lock(self.paths.path)
         self._write_status()  # a run without a status does not start
         started()
         self.daemon.start()
@@ -242,11 +241,11 @@ class Supervisor:
         """Wait for output or a signal until something else is due; move the output into the log."""
         stall = until if self.status.stalled else self.last_output + self.stall
         due = min(until, self.last_heartbeat + HEARTBEAT_SECONDS, stall, self.resources.next_poll_at)
-        for key, _ in self.selector.select(max(0.0, due - time.monotonic())):
-            if key.fileobj is not job.stdout:
-                self.signals.clear()
-                process_tree.reap_orphans(self.status.group)
-                continue
+        ready = self.selector.select(max(0.0, due - time.monotonic()))
+        if not ready or any(key.fileobj is not job.stdout for key, _ in ready):
+            self.signals.clear()
+            process_tree.reap_orphans(self.status.group)
+        for key in (key for key, _ in ready if key.fileobj is job.stdout):
             chunk = os.read(key.fd, PIPE_BYTES)
             if chunk:
                 self.log.write(chunk)

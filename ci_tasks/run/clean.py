@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from ci_tasks.agent.cleanup.remove_run import end_and_clean, remove_run
+from ci_tasks.agent.cleanup.cancel import end_and_clean, remove_run
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.environments.store import MAX_DAYS, EnvironmentStore
 from ci_tasks.agent.quick_dataclass import dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent import client_watch
+from ci_tasks.agent import client_watch, file_lock
 from ci_tasks.agent.client_watch import ClientDeadline, ClientWatch
 from ci_tasks.agent.file_lock import try_lock
 from ci_tasks.agent.run_directory import RunDir
@@ -30,7 +30,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(client_watch, "time", clock)
+    for module in (client_watch, file_lock):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from ci_tasks.agent import process_tree
+from ci_tasks.agent.programs import run_program
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -91,6 +96,19 @@ def test_what_a_long_job_orphans_is_reaped_and_its_own_exit_code_is_not_taken(ru
     (run.path / "go").touch()
     assert run.ended().exit_code == 3
     assert not run.events("killed")
+
+
+def test_a_program_that_ends_before_it_is_registered_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    popen = subprocess.Popen
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = popen(*args, **options)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        process_tree.reap_orphans(None)  # of another thread, at this moment
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert run_program(["sh", "-c", "exit 3"], 10).code == 3
 
 
 def _children(pid: int) -> list[str]:

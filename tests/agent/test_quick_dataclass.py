@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
@@ -67,3 +68,44 @@ def outcome(act: Callable[[dict[str, Any]], object], dataclass: object) -> str:
 @pytest.mark.parametrize("act", ACTS)
 def test_it_does_as_the_standard_librarys(act: Callable[[dict[str, Any]], object]) -> None:
     assert outcome(act, quick_dataclass.dataclass) == outcome(act, dataclasses.dataclass)
+
+
+def test_a_class_can_be_used_first_in_several_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first thread is stopped while it makes the class, wherever the standard library is called for that."""
+    made, original = quick_dataclass.dataclass(frozen=True), dataclasses.dataclass
+    results: list[object] = []
+
+    def use(cls: Any) -> None:
+        try:
+            results.append(cls(1, b=2).b)
+        except Exception as error:
+            results.append(repr(error))
+
+    @made
+    class Parent:
+        a: int
+
+    @made
+    class Child(Parent):
+        b: int = 0
+
+    def use_elsewhere() -> None:
+        threads.append(threading.Thread(target=use, args=(Child,)))
+        threads[-1].start()
+        threads[-1].join(0.05)  # it fails at once, or waits for the class
+
+    def observed(**options: Any) -> Callable[[Any], Any]:
+        def make(cls: Any) -> Any:
+            use_elsewhere()
+            original(**options)(cls)
+            use_elsewhere()
+            return cls
+
+        return make
+
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(dataclasses, "dataclass", observed)
+    use(Child)
+    for thread in threads:
+        thread.join(10)
+    assert threads and results == [2] * (len(threads) + 1)

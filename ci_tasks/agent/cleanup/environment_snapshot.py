@@ -44,9 +44,8 @@ for found in metadata.distributions():
     if name and name not in packages:
         packages[name] = found.version or ""
         try:
-            origin = json.loads(found.read_text("direct_url.json") or "{}")
-            vcs = origin.get("vcs_info") or {}
-            direct[name] = {"url": str(origin["url"]), "vcs": vcs.get("vcs"), "commit_id": vcs.get("commit_id")}
+            origin = json.loads(found.read_text("direct_url.json"))
+            direct[name] = {"url": str(origin["url"]), "commit_id": (origin.get("vcs_info") or {}).get("commit_id")}
         except Exception:
             pass  # from an index
 print("\n" + json.dumps({"python": sys.version.split()[0], "packages": packages, "direct": direct}))
@@ -88,8 +87,7 @@ class EnvironmentSnapshot:
     def _watch(self) -> None:
         try:
             if self.plan.gpus and not self.plan.is_simulated:
-                driver, gpus = gpu_models(run_program(nvidia_smi.QUERY_GPUS, QUERY_SECONDS).out)
-                self._write(driver=driver, gpus=gpus)
+                self._write(**_gpu_facts(run_program(nvidia_smi.QUERY_GPUS, QUERY_SECONDS).out))
             if self.plan.container_runtime == "none" or not self.plan.image:
                 self._write(**vars(self._host_packages()))
             while not self._stop.wait(POLL_SECONDS):
@@ -138,13 +136,12 @@ class EnvironmentSnapshot:
             pass  # a full disk
 
 
-def gpu_models(text: str) -> Tuple[Optional[str], Tuple[GpuModel, ...]]:
-    """Driver and GPUs from the answer to QUERY_GPUS."""
+def _gpu_facts(text: str) -> Dict[str, object]:
+    """From the answer to QUERY_GPUS."""
     gpus = nvidia_smi.parse_gpus(text)
-    models = tuple(
-        GpuModel(gpu.index, gpu.uuid, gpu.name, "[N/A]" if gpu.total is None else "%d MiB" % gpu.total) for gpu in gpus
-    )
-    return (gpus[0].driver if gpus else None), models
+    memory = ["[N/A]" if gpu.total is None else "%d MiB" % gpu.total for gpu in gpus]
+    models = tuple(GpuModel(gpu.index, gpu.uuid, gpu.name, memory[n]) for n, gpu in enumerate(gpus))
+    return {"driver": gpus[0].driver if gpus else None, "gpus": models}
 
 
 def parse_packages(output: str) -> Packages:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 from .. import create_run_directory, run_directory
 from ..__main__ import begin
 from ..cleanup import cancel as cancel_run
-from ..cleanup.remove_run import remove_run
+from ..cleanup.cancel import remove_run
 from ..environments.store import EnvironmentStore
 from ..exit_gate import mask_run
 from ..file_lock import LockTimeout, file_lock

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .. import liveness, run_directory
-from ..cleanup.lost_run import conclude
 from ..client_watch import ClientWatch
+from ..liveness import conclude
 from ..records import Status
 from . import frames
 from .messages import HostMessage, RunUpdate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent.cleanup.remove_run import remove_left_containers
+from ci_tasks.agent.cleanup.cancel import remove_left_containers
 from ci_tasks.agent.run_directory import write_json
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent import directories
-from ci_tasks.agent.cleanup import remove_run as remove
+from ci_tasks.agent.cleanup import cancel as remove
 from ci_tasks.agent.cleanup import remove_tree as trees
 from ci_tasks.agent.records import Kept, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, read_status
