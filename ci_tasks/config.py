@@ -23,11 +23,7 @@ from ci_tasks.yaml_lines import Map, Text
 KINDS = ("local", "ssh", "slurm")
 _SLURM = ("slurm",)
 _REMOTE = ("ssh", "slurm")  # a forgotten `kind` must not run another host's jobs here
-BUILT_IN_HOSTS = """\
-hosts:
-  local: {kind: local}
-  sim: {kind: local, runtime: none, gpus: 8, simulate: true}
-"""
+_BUILT_IN_HOSTS = "hosts: {local: {kind: local}, sim: {kind: local, runtime: none, gpus: 8, simulate: true}}"
 BUILT_IN = "built in"
 PIP_DEFAULT = "default"  # as `pip_index`: the index of pip's own configuration
 
@@ -133,14 +129,11 @@ class Config:
 
         Raises UnknownName, which lists both; UsageError for a text without a name.
         """
-        names = [name.strip() for name in text.split(",") if name.strip()]
-        for name in names:
-            if name not in self.hosts and name not in self.pools:
-                raise UnknownName("host", name, [*self.hosts, *self.pools], where=self.file)
+        names, valid = [name.strip() for name in text.split(",") if name.strip()], [*self.hosts, *self.pools]
         if not names:
-            raise UsageError(
-                "--host needs the name of a host or a pool", hint=f"valid: {', '.join([*self.hosts, *self.pools])}"
-            )
+            raise UsageError("--host needs the name of a host or a pool", hint=f"valid: {', '.join(valid)}")
+        if unknown := [name for name in names if name not in valid]:
+            raise UnknownName("host", unknown[0], valid, where=self.file)
         members = [member for name in names for member in self.pools.get(name, (name,))]
         return tuple(self.hosts[member] for member in dict.fromkeys(members))
 
@@ -154,7 +147,7 @@ class ConfigLayer:
     overrides_only: bool = False
 
 
-BUILT_IN_LAYER = ConfigLayer(BUILT_IN_HOSTS, BUILT_IN)
+BUILT_IN_LAYER = ConfigLayer(_BUILT_IN_HOSTS, BUILT_IN)
 
 
 def read(text: str, file: str = "hosts.yaml") -> Config:
@@ -202,15 +195,14 @@ def read_layers(layers: Sequence[ConfigLayer]) -> Config:
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
 _LOGIN = re.compile(r"://[^/\s]*@")
-# The annotation of a field → its type in words, and those of YAML's values.
+# The annotation of a field, without what is in brackets → its type in words, and those of YAML's values.
 _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "str": ("text", (Text,)),
     "int": ("a whole number", (int,)),
     "float": ("a number", (int, float)),
     "bool": ("true or false", (bool,)),
-    "tuple[str, ...]": ("a list", (list,)),
-    "Mapping[str, str]": ("a mapping", (Map,)),
-    "Mapping[str, Any]": ("a mapping", (Map,)),
+    "tuple": ("a list", (list,)),
+    "Mapping": ("a mapping", (Map,)),
 }
 _GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
 # Options of sbatch that ci-tasks sets itself → the key of hosts.yaml or the option to use instead, "" for none.
@@ -310,7 +302,7 @@ def _fields(record: type[Any], body: Map, where: str) -> dict[str, Any]:
 def _check(where: str, key: str, value: Any, line: int, annotation: str, rule: Mapping[str, Any]) -> None:
     if key == "secrets" and not (isinstance(value, list) and all(_matches(rule, each) for each in value)):
         raise _error(f"{where}secrets must be a list of names of environment variables", line, hint=rule["hint"])
-    in_words, types = _TYPES[annotation]
+    in_words, types = _TYPES[annotation.partition("[")[0]]
     if type(value) not in types:
         raise _error(f"{where}{key} must be {in_words}, not {value!r}", line)
     if rule["choices"] and value not in rule["choices"]:

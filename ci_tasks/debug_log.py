@@ -57,27 +57,20 @@ def take_flag(argv: Sequence[str]) -> list[str]:
 
 
 def start() -> bool:
-    """Log uncaught exceptions of all threads. Further calls do nothing. Returns whether a debug log was started."""
+    """Log uncaught exceptions of threads: those of the main one are caught where a command ends. Further calls do nothing. Returns whether a debug log was started."""
     global _is_started, _is_debug
     if _is_started:
         return False
     _is_started, _is_debug = True, bool(os.environ.get(ENV))
     threading.excepthook = _log_thread_exception
-    previous_hook = sys.excepthook
-
-    def log_uncaught(kind: type[BaseException], error: BaseException, trace: object) -> None:
-        LOGGER.error("uncaught exception", exc_info=error)
-        previous_hook(kind, error, error.__traceback__)
-
-    sys.excepthook = log_uncaught
     words = (sys.version.split()[0], os.getpid(), os.getcwd(), " ".join(sys.argv))
     LOGGER.debug("Python %s, process %d in %s: %s", *words)
     return _is_debug
 
 
 def bug(where: str, error: BaseException) -> str:
-    """Log the traceback of an unexpected exception. Returns it in one line, for a person."""
-    line = one_line(error)
+    """Log the traceback of an unexpected exception. Returns its class and message in one line, masked."""
+    line = known_secrets.masked_with_forms(" ".join(f"{type(error).__name__}: {error}".split()))
     if _is_started:
         LOGGER.error("bug: %s", where, exc_info=error)
         _bugs.append(line)
@@ -95,9 +88,7 @@ def ignored(where: str) -> Iterator[None]:
 
 def drain_bugs() -> list[str]:
     """One line for each bug since the last call."""
-    lines = _bugs.copy()
-    del _bugs[: len(lines)]
-    return lines
+    return [_bugs.pop(0) for _ in range(len(_bugs))]
 
 
 def location() -> str:
@@ -105,11 +96,6 @@ def location() -> str:
     if not _is_started:
         return "there is no log"
     return f"log: {_path()}{f', which could not be written: {_problem}' if _problem else ''}"
-
-
-def one_line(error: BaseException) -> str:
-    """The exception's class and message, masked."""
-    return known_secrets.masked_with_forms(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
 @cache
@@ -143,7 +129,7 @@ def _log() -> logging.Logger:
     for name in ("ci_tasks", *(_LIBRARIES if _is_debug else ())):
         logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).setLevel(logging.DEBUG)
-    if _is_debug:
+    if _is_debug and handler.stream:
         import faulthandler
         import signal
 

@@ -17,9 +17,7 @@ import yaml
 _BaseLoader: Any = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader
 # Of YAML 1.2's core schema; GitHub's reader spells out the same.
 _WORDS = {
-    "~": None,
-    "": None,
-    **dict.fromkeys(("null", "Null", "NULL")),
+    **dict.fromkeys(("~", "", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),

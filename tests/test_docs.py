@@ -19,7 +19,7 @@ from ci_tasks.cli.completion import SCRIPTS
 from ci_tasks.cli.options import build, options_of
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import CiTasksError
-from ci_tasks.records import STATUSES
+from ci_tasks.results.records import STATUSES
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.list_runs import parse_time
 from ci_tasks.run.outline import outline
@@ -217,7 +217,7 @@ def keys_of_tables(page: Path) -> set[str]:
 
 def test_hosts_md_describes_every_key() -> None:
     described = keys_of_tables(ROOT / "docs/hosts.md")
-    assert described >= {*config._HOST_KEYS, *config._OVERRIDE_KEYS} - {"job", "step"}
+    assert described >= {*config.keys_of(config.HostSpec), *config.keys_of(config.Override)} - {"job", "step"}
 
 
 def check_nox(argv: list[str]) -> None:

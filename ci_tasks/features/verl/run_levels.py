@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout.clone import all_conversions, copy_side_by_side
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError
@@ -23,7 +24,7 @@ from ci_tasks.features.verl.levels.summary import Summary
 from ci_tasks.features.verl.remarks import LevelPlanEntry
 from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude, read_baseline
 from ci_tasks.given_values import GivenValues, OverlaySource
-from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, PlanEntry
+from ci_tasks.results.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, PlanEntry
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ci_tasks.agent.records import Checkout
 from ci_tasks.features.failures.repeats.outcomes import EQUAL_FAILURES, OutcomeCounts, RepetitionOutcome, count_outcomes
 from ci_tasks.features.failures.repeats.report import (
     Example,
@@ -16,7 +17,6 @@ from ci_tasks.features.failures.repeats.report import (
     short,
     summary,
 )
-from ci_tasks.records import Checkout
 
 CAUSE, OTHER = "RuntimeError: the cause#3f9a1c", "torch.OutOfMemoryError: CUDA out of memory#2b7d00"
 

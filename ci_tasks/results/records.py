@@ -12,11 +12,7 @@ from datetime import datetime, timezone
 
 from ci_tasks.agent.probe.records import ImportedModule
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout as Checkout
-from ci_tasks.agent.records import Conversion as Conversion
-from ci_tasks.agent.records import Deviation as Deviation
-from ci_tasks.agent.records import Environment
-from ci_tasks.agent.records import Plan as Plan
+from ci_tasks.agent.records import Checkout, Deviation, Environment, Plan
 
 # Statuses of a row and what a process says of them. 125 is the code that `git bisect run` skips.
 PASSED, FAILED, VACUOUS, BLOCKED, CANCELLED, LOST = "passed", "failed", "vacuous", "blocked", "cancelled", "lost"

@@ -16,13 +16,14 @@ class Background(Generic[R]):
     """A call that goes on in a thread of its own, and ends nobody's process late."""
 
     def __init__(self, function: Callable[..., R], *args: Any) -> None:
+        self._error: BaseException | None = None
+
         def run() -> None:
             try:
                 self._result = function(*args)
             except BaseException as error:
                 self._error = error
 
-        self._error: BaseException | None = None
         self._thread = threading.Thread(target=run, daemon=True, name=f"ci-tasks {function.__name__}")
         self._thread.start()
 
