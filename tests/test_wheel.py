@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SUFFIXES = {".py", ".yaml", ".json", ".txt", ".css", ".js", ".html", ".j2"}  # of the package itself
+SUFFIXES = {".py", ".yaml", ".json", ".txt", ".css", ".js", ".html", ".j2", ".sh"}  # of the package itself
 METADATA = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 NEVER = ("*.orig", "*.rej", "*.pyc", "*~", "*/__pycache__/*", "ci_tasks/tests/*", "tests/*")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
+import signal
 import subprocess
 
 from ci_tasks.agent.trees import git as agent_git
@@ -59,6 +61,8 @@ class Git(agent_git.Git):
 
     def refused(self, command: str, complaint: bytes, code: int) -> Exception:
         """Blocked for a full disk: that is about the machine, not about the checkout."""
+        if code == -signal.SIGXFSZ:
+            return OSError(errno.EFBIG, os.strerror(errno.EFBIG), self.directory)
         error = super().refused(command, complaint, code)
         if isinstance(error, DiskFull):
             reason = f"git {command} in {self.directory}: {complaint.decode(errors='replace').strip()}"

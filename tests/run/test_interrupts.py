@@ -24,10 +24,11 @@ from ci_tasks.hosts.local_executor import LocalExecutor
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.results.read_record import load_record
+from ci_tasks.results.store import Batch
 from ci_tasks.run import detach, execute
 from ci_tasks.run.interrupts import Interrupts, noticed
 from tests.run import simulated
-from tests.run.simulated import ENDLESS, Act, Played, World
+from tests.run.simulated import ENDLESS, Act, Played, TreeCode, World
 
 Make = Callable[..., World]
 Line = tuple[str, int]
@@ -161,6 +162,10 @@ class RealAgents(Played):
     def local(self) -> LocalExecutor:
         return LocalExecutor(self.spec)
 
+    def snapshot(self, batch: Batch, source: Path, **more: object) -> TreeCode:
+        self.local._batch = batch
+        return super().snapshot(batch, source, **more)
+
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         self.local.write_plan(run, replace(plan, script="exec sleep 300", gpu_locks=None))
 
@@ -182,7 +187,7 @@ class RealAgents(Played):
 @pytest.mark.parametrize(
     ("function", "statement"),
     [
-        (LocalExecutor.start, "manager.start(self._run_of(row))"),
+        (LocalExecutor.start, "self._runs[row.run.path] = remote_run"),
         (RemoteRunManager.start, "self._runs[remote_run.key] = remote_run"),
         (RemoteRunManager.start, "remote_run.thread.start()"),
     ],

@@ -7,6 +7,9 @@ import pytest
 from ci_tasks.workflow.expressions import evaluate, interpolate
 from ci_tasks.workflow.syntax import ExpressionError
 from ci_tasks.workflow.values import Value
+from tests.parts.cases import cases
+
+CASES = cases("workflow/data/functions.yaml")
 
 CONTEXTS: dict[str, Value] = {
     "github": {"labels": [{"name": "Run-CI"}, {"name": "bug"}, {"id": 3}], "none": [], "many": ["a", 1, None, True]},
@@ -14,161 +17,27 @@ CONTEXTS: dict[str, Value] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        # Text in text, without regard to case.
-        ("contains('Hello world', 'LLO')", True),
-        ("contains('Hello', 'x')", False),
-        ("contains('', '')", True),
-        # Other primitives become text first.
-        ("contains(12345, 34)", True),
-        ("contains('it is true', true)", True),
-        ("contains('x', null)", True),
-        # An item of an array is compared as == does; part of one is not enough.
-        ("contains(github.labels.*.name, 'run-ci')", True),
-        ("contains(github.labels.*.name, 'run')", False),
-        ("contains(fromJSON('[\"1\"]'), 1)", True),
-        ("contains(fromJSON('[0]'), null)", True),
-        ("contains(github.none, null)", False),
-        # Objects hold nothing, nor does text hold an array.
-        ("contains(github, 'labels')", False),
-        ("contains('Array', github.many)", False),
-    ],
-)
-def test_contains(text: str, value: bool) -> None:
-    assert evaluate(text, CONTEXTS) is value
+VALUES = ("contains", "starts with and ends with", "format", "join", "from json", "case")
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("startsWith('Hello world', 'hE')", True),
-        ("startsWith('Hello', 'ello')", False),
-        ("endsWith('Hello world', 'LD')", True),
-        ("endsWith('Hello', 'Hell')", False),
-        ("startsWith(123, 12)", True),
-        ("endsWith(true, 'UE')", True),
-        ("startsWith(null, '')", True),
-        # Arrays and objects have no text here, not even their kind.
-        ("startsWith(github, 'Obj')", False),
-        ("endsWith('Array', github.many)", False),
-        # Case is set aside character by character, so that 'ß' is not 'ss'.
-        ("startsWith('stra\u00dfe', 'STRASS')", False),
-        ("startsWith('\u00dcber', '\u00fcB')", True),
-    ],
-)
-def test_starts_with_and_ends_with(text: str, value: bool) -> None:
-    assert evaluate(text, CONTEXTS) is value
+@pytest.mark.parametrize(("text", "value"), [row for table in VALUES for row in CASES[table]])
+def test_a_call_has_githubs_value(text: str, value: Value) -> None:
+    found = evaluate(text, CONTEXTS)
+    assert found == value and isinstance(found, bool) == isinstance(value, bool)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("format('plain')", "plain"),
-        ("format('{0} {1} {0}', 'a', 'b')", "a b a"),
-        # Arguments become text as everywhere.
-        ("format('{0}|{1}|{2}|{3}', 1.0, null, true, github)", "1||true|Object"),
-        # Doubled braces are braces.
-        ("format('{{0}}', 'a')", "{0}"),
-        ("format('{{{0}}}', 'a')", "{a}"),
-        # What an argument brings is not formatted again.
-        ("format('{0}', '{1}')", "{1}"),
-        ("format(12)", "12"),
-    ],
-)
-def test_format(text: str, value: str) -> None:
-    assert evaluate(text, CONTEXTS) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("format('{0}')", r"asks for \{0\}, but there are 0 arguments"),
-        ("format('{2}', 'a', 'b')", r"asks for \{2\}"),
-        ("format('{" + "9" * 5000 + "}', 'a')", "asks for"),
-        ("format('{', 'a')", "a brace"),
-        ("format('}', 'a')", "a brace"),
-        ("format('{0}}', 'a')", "a brace"),
-        ("format('{a}', 'a')", "a brace"),
-        ("format('{0:x}', 'a')", "a brace"),
-        ("format('{-1}', 'a')", "a brace"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), CASES["format refuses braces without a meaning"])
 def test_format_refuses_braces_without_a_meaning(text: str, message: str) -> None:
     with pytest.raises(ExpressionError, match=message):
         evaluate(text, CONTEXTS)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("join(github.many)", "a,1,,true"),
-        ("join(github.many, '; ')", "a; 1; ; true"),
-        ("join(github.labels.*.name, '')", "Run-CIbug"),
-        ("join(github.labels)", "Object,Object,Object"),
-        # A primitive is an array of itself, an object of nothing.
-        ("join('x', '-')", "x"),
-        ("join(github.none)", ""),
-        ("join(github)", ""),
-        # A separator that is no primitive is as if absent.
-        ("join(github.many, github)", "a,1,,true"),
-        ("join(github.many, 0)", "a010" + "0true"),
-    ],
-)
-def test_join(text: str, value: str) -> None:
-    assert evaluate(text, CONTEXTS) == value
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "null"),
-        (True, "true"),
-        (1.0, "1"),
-        ("x", '"x"'),
-        ([], "[]"),
-        ({}, "{}"),
-        # Two spaces a level, one item a line, empty collections on their own line.
-        ([1, "a", None], '[\n  1,\n  "a",\n  null\n]'),
-        ({"a": {"b": [True]}, "c": []}, '{\n  "a": {\n    "b": [\n      true\n    ]\n  },\n  "c": []\n}'),
-    ],
-)
+@pytest.mark.parametrize(("value", "text"), CASES["to json is pretty printed"])
 def test_to_json_is_pretty_printed(value: Value, text: str) -> None:
     assert evaluate("toJSON(github)", {"github": value}) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ('fromJSON(\'{"a": [1, 2.5, null, true, "x"]}\')', {"a": [1, 2.5, None, True, "x"]}),
-        ("fromJSON('[1, 2]')[1]", 2),
-        ("fromJSON('{\"Key\": 1}').kEY", 1),
-        ("fromJSON(' 1.0 ')", 1),
-        # Not only strings: what is given becomes text first.
-        ("fromJSON(true)", True),
-        ("fromJSON(30)", 30),
-        # Numbers are doubles.
-        ("fromJSON('12345678901234567890')", 12345678901234567890.0),
-        # A line end inside a string is taken, as a block scalar may bring one.
-        ("fromJSON('\"a\nb\"')", "a\nb"),
-    ],
-)
-def test_from_json(text: str, value: Value) -> None:
-    assert evaluate(text, {}) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("fromJSON('{oops')", "'{oops'"),
-        ("fromJSON('')", "''"),
-        ("fromJSON(null)", "''"),
-        ("fromJSON('1 2')", "'1 2'"),
-        ("fromJSON(env.LONG)", "x…"),
-        ("fromJSON(env.DEEP)", "[…"),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown"), CASES["from json shows what is not json"])
 def test_from_json_shows_what_is_not_json(text: str, shown: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         evaluate(text, {"env": {"LONG": "x" * 999, "DEEP": "[" * 200000}})
@@ -182,21 +51,6 @@ def test_to_json_refuses_what_is_nested_too_deeply() -> None:
         value = [value]
     with pytest.raises(ExpressionError, match="nested too deeply"):
         evaluate("toJSON(env)", {"env": value})
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("case(true, 'a', 'b')", "a"),
-        ("case(false, 'a', 'b')", "b"),
-        ("case(false, 'a', 1 == 1, 'b', 'c')", "b"),
-        # Only what is chosen is evaluated.
-        ("case(true, 'a', hashFiles('x'))", "a"),
-        ("case(true, 'a', 'no boolean', 'b', 'c')", "a"),
-    ],
-)
-def test_case_returns_the_value_of_the_first_true_condition(text: str, value: str) -> None:
-    assert evaluate(text, {}) == value
 
 
 def test_hash_files_says_that_it_needs_the_checkout() -> None:

@@ -7,6 +7,9 @@ import pytest
 from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow.model import Container, Job, Step, UnsupportedKey, WorkflowInput
 from ci_tasks.workflow.reader import read
+from tests.parts.cases import cases
+
+CASES = cases("workflow/data/reader.yaml")
 
 FULL = """\
 name: PR
@@ -221,70 +224,7 @@ def test_anchors_and_unicode_are_read() -> None:
     assert job.steps[0].env == job.env == {"NAME": "übung"}
 
 
-ERRORS = [
-    # The file as a whole.
-    ("", "w.yml:1: a workflow is a mapping"),
-    ("# only a comment\n", "w.yml:1: a workflow is a mapping"),
-    ("- a\n- b\n", "w.yml:1: a workflow is a mapping"),
-    ("on: push\n", "w.yml:1: a workflow has `jobs`"),
-    ("on: push\njobs:\n", "w.yml:2: a workflow has `jobs`"),
-    ("on: push\njobs: [a]\n", "w.yml:2: `jobs` of the workflow is a mapping\n    jobs: [a]"),
-    ("on: push\njobs:\n  a: {\n", "w.yml:4: invalid YAML: "),
-    (
-        "on: push\njobs:\n\ta: 1\n",
-        "w.yml:3: invalid YAML: found character that cannot start any token; YAML is indented with spaces, not tabs\n",
-    ),
-    ("on: push\njobs:\n  a: 1\n  a: 2\n", "w.yml:4: invalid YAML: duplicate key 'a'\n    a: 2"),
-    # Unknown keys, level by level.
-    (minimal(top="job: {}\n"), "w.yml:2: the workflow has no key 'job'; did you mean 'jobs'?\n    job: {}"),
-    (minimal("    runs_on: x\n"), "w.yml:5: job a: job a has no key 'runs_on'; did you mean 'runs-on'?"),
-    (
-        minimal("    strategy:\n      matrics: {}\n"),
-        "w.yml:6: job a: strategy has no key 'matrics'; did you mean 'matrix'?\n    matrics: {}",
-    ),
-    (
-        minimal("    container:\n      image: x\n      option: y\n"),
-        "w.yml:7: job a: container has no key 'option'; did you mean 'options'?\n    option: y",
-    ),
-    (minimal("    defaults:\n      runs: {}\n"), "w.yml:6: job a: defaults has no key 'runs'; did you mean 'run'?"),
-    (
-        minimal("    defaults: {run: {workdir: x}}\n"),
-        "w.yml:5: job a: defaults.run has no key 'workdir'; did you mean 'working-directory'?",
-    ),
-    (
-        minimal(steps="- name: N\n        runs: x"),
-        "w.yml:7: job a, step 'N': step 'N' has no key 'runs'; did you mean 'run'?\n    runs: x",
-    ),
-    (minimal(steps="- {1: x}"), "w.yml:6: job a, step 'step 1': step 'step 1' has no key '1'\n    - {1: x}\nvalid: "),
-    # Shapes.
-    ("on: push\njobs:\n  a: word\n", "w.yml:3: job a: a job is a mapping"),
-    ("on: push\njobs:\n  a b: {}\n", "w.yml:3: job a b: a job's id is letters"),
-    ("on: push\njobs:\n  1: {}\n", "w.yml:3: job 1: a job's id is letters"),
-    ("on: push\njobs:\n  a:\n    runs-on: x\n", "w.yml:3: job a: a job has either `steps`, or `uses`"),
-    ("on: push\njobs:\n  a: {runs-on: x, steps: [], }\n", "w.yml:3: job a: a job has either `steps`"),
-    ("on: push\njobs:\n  a: {uses: x, steps: [{run: x}]}\n", "w.yml:3: job a: a job has either `steps`"),
-    ("on: push\njobs:\n  a: {steps: [{run: x}]}\n", "w.yml:3: job a: a job with steps has `runs-on`"),
-    ("on: push\njobs:\n  a:\n    steps: word\n", "w.yml:4: job a: `steps` is a list\n    steps: word"),
-    (minimal(steps="- word"), "w.yml:6: job a, step '#1': a step is a mapping\n    - word"),
-    (minimal(steps="- {}"), "w.yml:6: job a, step 'step 1': a step has either `run` or `uses`"),
-    (minimal(steps="- {name: N, run: x, uses: y}"), "w.yml:6: job a, step 'N': a step has either `run` or `uses`"),
-    (minimal(steps="- {name: N, run: x, env: y}"), "w.yml:6: job a, step 'N': `env` of step 'N' is a mapping"),
-    (minimal("    env: [x]\n"), "w.yml:5: job a: `env` of job a is a mapping\n    env: [x]"),
-    (minimal("    strategy: [x]\n"), "w.yml:5: job a: `strategy` of job a is a mapping"),
-    (minimal("    strategy: {matrix: [x]}\n"), "w.yml:5: job a: `matrix` is a mapping or an expression"),
-    (minimal("    container: {options: x}\n"), "w.yml:5: job a: `container` names an image"),
-    (minimal("    container: [x]\n"), "w.yml:5: job a: `container` names an image"),
-    (minimal("    container: {image: x, volumes: y}\n"), "job a: `volumes` is a list"),
-    # Needs.
-    (minimal("    needs: {b: c}\n"), "w.yml:5: job a: `needs` is a job or a list of jobs"),
-    (minimal("    needs: b\n"), "w.yml:5: job a: needs the job 'b', which is not there\n    needs: b"),
-    (minimal("    needs: detec\n") + "  detect: {uses: x}\n", "which is not there; did you mean 'detect'?"),
-    (minimal("    needs: a\n"), "w.yml:5: job a: needs itself"),
-    (minimal("    needs: b\n") + "  b: {uses: x, needs: a}\n", "w.yml:5: job a: needs itself, through other jobs"),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), ERRORS, ids=[message.split("\n")[0] for _, message in ERRORS])
+@pytest.mark.parametrize(("text", "message"), CASES["errors"])
 def test_what_github_refuses_names_file_line_job_step_and_text(text: str, message: str) -> None:
     with pytest.raises(WorkflowError) as caught:
         read(text, "w.yml")

@@ -13,7 +13,10 @@ from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import JobRow, Row, Workflow
 from ci_tasks.workflow.reader import read
+from tests.parts.cases import cases
 from tests.parts.entries import describe
+
+CASES = cases("workflow/data/rows.yaml")
 
 LABELS = "github.event.pull_request.labels.*.name"
 
@@ -51,25 +54,7 @@ def test_a_row_has_everything_that_ci_says_of_it() -> None:
     )  # fmt: skip
 
 
-NAMES: list[tuple[list[str], list[str]]] = [
-    # The file's stem less `test_`, then the arguments as one word.
-    (["{test_file: test_a.py}", "{test_file: dir/test_b.py}", "{test_file: run.py}"], ["a", "b", "run"]),
-    (
-        ["{test_file: t.py, test_args: --save-optimizer gpu --load=cpu}", "{test_file: t.py, test_args: '--lr 1e-6'}"],
-        ["t[save-optimizer-gpu-load-cpu]", "t[lr-1e-6]"],
-    ),
-    (["{test_file: t.py, test_args: '--path /a/b --n \"x y\"'}"], ["t[path-_a_b-n-_x-y_]"]),
-    (["{test_file: t.py, test_args: '--'}"], ["t"]),
-    # A name picks one row: the second of one name is numbered, past names that are taken.
-    (["{test_file: t.py}"] * 3, ["t", "t#2", "t#3"]),
-    (["{test_file: t.py}", "{test_file: t.py}", "{test_file: 't#2.py'}"], ["t", "t#3", "t#2"]),
-    (["{test_file: t.py, test_args: --x}", "{test_file: t.py, test_args: x}"], ["t[x]", "t[x]#2"]),
-    # Without a test file the values themselves, as GitHub shows them.
-    (["{os: linux, on: true, v: 3.10, none: null, deep: {er: [1, 2]}}"], ["a[linux-true-3.1-1-2]"]),
-]
-
-
-@pytest.mark.parametrize(("entries", "names"), NAMES)
+@pytest.mark.parametrize(("entries", "names"), CASES["names"])
 def test_row_names_are_readable_and_unique(entries: list[str], names: list[str]) -> None:
     parsed = workflow(info(*entries))
     assert [row.row for row in listed(parsed)] == names
@@ -79,50 +64,12 @@ def test_row_names_are_readable_and_unique(entries: list[str], names: list[str])
 NEEDED = f"  b:\n    if: contains({LABELS}, 'run-ci-b')\n    uses: ./x.yml\n  c: {{uses: ./x.yml, needs: b}}\n"
 
 
-@pytest.mark.parametrize(
-    ("job", "trigger"),
-    [
-        # None: the job always runs.
-        ("", None),
-        ("    if: github.event_name == 'push'\n", None),
-        # Its own label, alone or beside other tests; the first of several.
-        (f"    if: contains({LABELS}, 'run-ci-a')\n", "run-ci-a"),
-        (f"    if: ${{{{ github.event_name == 'x' || contains({LABELS}, 'run-ci-a') }}}}\n", "run-ci-a"),
-        (f"    if: contains({LABELS}, 'x') || contains({LABELS}, 'y')\n", "x"),
-        # A label that forbids the job does not start it.
-        (f"    if: \"!contains({LABELS}, 'skip')\"\n", None),
-        # That of a job it needs, directly or through another; its own outweighs it.
-        ("    needs: b\n", "run-ci-b"),
-        ("    needs: [c]\n    if: needs.c.outputs.x == 'true'\n", "run-ci-b"),
-        (f"    needs: b\n    if: contains({LABELS}, 'run-ci-a')\n", "run-ci-a"),
-    ],
-)
+@pytest.mark.parametrize(("job", "trigger"), CASES["triggers"])
 def test_the_trigger_is_the_label_that_starts_the_job(job: str, trigger: str | None) -> None:
     assert only(workflow(job, others=NEEDED)).trigger == trigger
 
 
-@pytest.mark.parametrize(
-    ("runs_on", "runner"),
-    [
-        ("ubuntu-latest", "github-hosted"),
-        ("windows-2022", "github-hosted"),
-        ("macos-14-xlarge", "github-hosted"),
-        ("self-hosted", "self-hosted"),
-        ("[ubuntu-latest]", "github-hosted"),
-        # A self-hosted machine may carry a label that looks like GitHub's.
-        ("[self-hosted, ubuntu-22.04]", "self-hosted"),
-        # Groups: only their labels say something.
-        ("{group: ubuntu-runners}", "self-hosted"),
-        ("{group: big, labels: ubuntu-22.04-16core}", "github-hosted"),
-        # Expressions, also within lists.
-        ("${{ matrix.os || 'ubuntu-latest' }}", "github-hosted"),
-        ("'${{ fromJson(''[\"ubuntu-latest\"]'') }}'", "github-hosted"),
-        ("[\"${{ needs.setup.outputs.runner || 'L20x8' }}\"]", "self-hosted"),
-        # What only a caller or another job says is no machine of GitHub's that we know of.
-        ("${{ fromJson(inputs.runner) }}", "self-hosted"),
-        ("${{ vars.RUNNER }}", "self-hosted"),
-    ],
-)
+@pytest.mark.parametrize(("runs_on", "runner"), CASES["machines"])
 def test_labels_say_whose_machine_it_is(runs_on: str, runner: str) -> None:
     parsed = workflow(f"    runs-on: {runs_on}\n    needs: b\n", others="  b: {uses: ./x.yml}\n")
     assert only(parsed).runner == runner
@@ -152,72 +99,12 @@ def test_the_jobs_environment_outweighs_the_workflows_and_neither_sees_the_other
     assert only(parsed).env == {"A": "top", "B": "job-", "C": "2", "D": "1", "E": ""}
 
 
-IMAGES: list[tuple[str, str, str | None]] = [
-    ("", "- run: make", None),
-    # The job's container, whose image may depend on the row.
-    ("    container: img:1\n", "- run: docker run other", "img:1"),
-    ("    container: {image: 'img:${{ matrix.info.tag }}'}\n", "- run: x", "img:t"),
-    ('    container: "${{ fromJson(\'{\\"image\\": \\"img:2\\"}\') }}"\n', "- run: x", "img:2"),
-    ("    container: ${{ matrix.info.nothing }}\n", "- run: x", None),
-    # The first `docker run` of its steps.
-    ("", "- run: docker run --rm img:${{ matrix.info.tag }} x", "img:t"),
-    ("", "- run: docker info\n      - run: docker run img:2", "img:2"),
-    ("    env: {IMAGE: 'img:3'}\n", "- run: docker run $IMAGE", "img:3"),
-    ("    env: {IMAGE: 'img:3'}\n", "- {run: 'docker run $IMAGE', env: {IMAGE: '${{ env.IMAGE }}-x'}}", "img:3-x"),
-    # A step whose `if` does not hold for the row, or holds as far as can be known.
-    ("", "- {run: docker run a, if: matrix.info.tag == 'u'}\n      - run: docker run b", "b"),
-    ("", "- {run: docker run a, if: steps.x.outputs.y == '1'}\n      - run: docker run b", "a"),
-    # Known only while it runs.
-    ("", "- run: docker run $UNKNOWN", None),
-    ("", "- run: docker run ${{ steps.x.outputs.image }}/x", None),
-    # Known on GitHub alone.
-    ("", "- run: docker run ${{ vars.REGISTRY }}/x:${{ vars.TAG }}", "<vars.REGISTRY>/x:<vars.TAG>"),
-    ("    container: '${{ vars.IMAGE }}'\n", "- run: x", "<vars.IMAGE>"),
-    ("    env: {I: '${{ vars.IMAGE }}'}\n", "- run: docker run $I", "<vars.IMAGE>"),
-    ("", "- {run: docker run a, if: vars.X == '1'}\n      - run: docker run b", "a"),
-]
-
-
-@pytest.mark.parametrize(("job", "steps", "image"), IMAGES)
+@pytest.mark.parametrize(("job", "steps", "image"), CASES["images"])
 def test_the_image_is_the_containers_or_the_first_docker_runs(job: str, steps: str, image: str | None) -> None:
     assert only(workflow(job + info("{tag: t}"), steps=steps)).image == image
 
 
-GPUS: list[tuple[str, str, int | None]] = [
-    # The matrix is nearest to the test.
-    ("    runs-on: L20x8\n" + info("{test_file: t.py, num_gpus: 2}"), "gpu_lock_exec.py --count 4 -- x", 2),
-    ("    runs-on: L20x8\n" + info("{test_file: t.py, num_gpus: 0}"), "docker run --gpus all img", 0),
-    # Then CI's lock script, in a step that runs.
-    ("    runs-on: L20x8\n", "gpu_lock_exec.py --count 4 -- x", 4),
-    ("    runs-on: L20x8\n", "docker run --gpus 2 img gpu_lock_exec.py --count ${{ 1 }} -- x", 1),
-    # Then docker's flag, where it says a number.
-    ("    runs-on: L20x8\n", "docker run --gpus 2 img", 2),
-    ("    runs-on: L20x8\n", "docker run --gpus '\"device=2,3\"' img", 2),
-    ("    runs-on: L20x8\n", "docker run --gpus all img", 8),
-    ("    runs-on: box\n", "docker run --gpus all img", None),
-    ("    container: {image: i, options: --gpus 4 --ipc=host}\n", "x", 4),
-    ("    container: {image: i, options: '--gpus=all --user root -e A=1'}\n", "x", None),
-    ('    container: {image: i, options: "--gpus \' 4"}\n', "x", None),
-    # Then the runner, by the text that an expression falls back to.
-    ("    runs-on: [self-hosted, linux, 4-gpu]\n", "x", 4),
-    ("    runs-on: ['${{ needs.b.outputs.runner || ''L20x8'' }}']\n    needs: b\n", "x", 8),
-    ("    runs-on: ${{ needs.b.outputs.prefix }}-gpu-x2\n    needs: b\n", "x", 2),
-    ("    runs-on: ${{ 'gpu-x2' || 'L20x8' }}\n", "x", 2),
-    # A machine without GPUs, unless the job wants some.
-    ("    runs-on: ubuntu-latest\n", "x", 0),
-    ("    runs-on: linux-amd64-cpu16\n", "x", 0),
-    ("    runs-on: ubuntu-latest\n", "docker run --gpus all img", None),
-    ("    runs-on: ubuntu-22.04-gpu-t4\n", "x", None),
-    # Any other may have some.
-    ("    runs-on: [self-hosted, linux, x64]\n", "x", None),
-    ("    runs-on: ${{ vars.RUNNER }}\n", "x", None),
-    ("    runs-on: {group: gpu-8}\n", "x", None),
-    # What is no GPU of NVIDIA's is none of its number.
-    ("    runs-on: linux-mi325-8gpu\n", "x", None),
-]
-
-
-@pytest.mark.parametrize(("job", "script", "count"), GPUS)
+@pytest.mark.parametrize(("job", "script", "count"), CASES["gpus"])
 @pytest.mark.parametrize("given", [None, 0, 5])
 def test_a_row_has_the_gpus_that_the_workflow_says_and_else_those_that_a_person_gives(
     job: str, script: str, count: int | None, given: int | None
@@ -315,41 +202,9 @@ def test_a_rows_environment_can_be_evaluated_again_in_another_situation() -> Non
 
 
 # Whatever cannot be read is an error wherever it stands, also where nothing evaluates it yet.
-BROKEN: list[tuple[Mapping[str, str], str]] = [
-    ({"job": "    env:\n      A: 1\n      B: ${{ bogus() }}\n"}, "w.yml:7: job a: unknown function 'bogus'"),
-    ({"top": "env: {A: '${{ bogus() }}'}\n"}, "w.yml:2: job a: unknown function 'bogus'"),
-    ({"job": "    if: bogus()\n"}, "w.yml:5: job a: unknown function 'bogus'"),
-    ({"job": "    if: |\n      always() &&\n      bogus()\n"}, "w.yml:7: job a: unknown function 'bogus'"),
-    ({"job": "    name: ${{ bogus() }}\n"}, "w.yml:5: job a: unknown function 'bogus'"),
-    ({"job": "    runs-on: [x, '${{ bogus() }}']\n"}, "w.yml:4: job a: unknown function 'bogus'"),
-    ({"job": "    timeout-minutes: ${{ bogus() }}\n"}, "w.yml:5: job a: unknown function 'bogus'"),
-    ({"job": "    outputs:\n      a: ${{ bogus() }}\n"}, "w.yml:6: job a: unknown function 'bogus'"),
-    ({"job": "    container:\n      image: x\n      env:\n        A: ${{ bogus() }}\n"}, "w.yml:8: job a: unknown"),
-    ({"job": info("{n: 1}", "{n: '${{ bogus() }}'}")}, "w.yml:9: job a: unknown function 'bogus'"),
-    (
-        {"steps": "- name: S\n        run: |\n          one\n          two ${{ bogus() }}\n          three"},
-        "w.yml:9: job a, step 'S': unknown function 'bogus'",
-    ),
-    ({"steps": "- name: S\n        run: x\n        if: bogus()"}, "w.yml:8: job a, step 'S': unknown"),
-    ({"steps": "- name: S\n        run: x\n        env:\n          A: ${{ bogus() }}"}, "w.yml:9: job a, step 'S'"),
-    ({"steps": "- name: S\n        uses: x\n        with:\n          a: ${{ bogus() }}"}, "w.yml:9: job a, step"),
-    ({"steps": "- name: S\n        run: x\n        timeout-minutes: ${{ bogus() }}"}, "w.yml:8: job a, step"),
-    ({"steps": "- run: x\n      - name: S ${{ bogus() }}\n        run: x"}, "w.yml:7: job a, step 'S ${{"),
-    # A dynamic job is read too.
-    (
-        {"job": "    strategy: {matrix: '${{ fromJson(inputs.m) }}'}\n    env: {A: '${{ bogus() }}'}\n"},
-        "w.yml:6: job a: unknown function 'bogus'",
-    ),
-    # What can be read and not evaluated.
-    ({"job": "    env:\n      A: ${{ fromJson('{') }}\n"}, "w.yml:6: job a: fromJSON: not JSON"),
-    ({"job": "    env:\n      A: ${{ hashFiles('x') }}\n"}, "w.yml:6: job a: hashFiles needs the files"),
-    ({"job": "    timeout-minutes: soon\n"}, "w.yml:5: job a: timeout-minutes is a number, not 'soon'"),
-    ({"job": "    strategy:\n      matrix: {a: word}\n"}, "w.yml:6: job a: matrix.a is a list, not str 'word'"),
-    ({"job": "    strategy:\n      matrix: ${{ fromJson('[1]') }}\n"}, "w.yml:6: job a: a matrix is a mapping"),
-]
 
 
-@pytest.mark.parametrize(("parts", "message"), BROKEN, ids=[message for _, message in BROKEN])
+@pytest.mark.parametrize(("parts", "message"), CASES["errors"])
 def test_an_error_names_file_line_job_and_step(parts: Mapping[str, Any], message: str) -> None:
     with pytest.raises(WorkflowError) as caught:
         listed(workflow(**parts))

@@ -8,6 +8,9 @@ import pytest
 
 from ci_tasks.workflow.syntax import ExpressionError, Node, parse
 from ci_tasks.workflow.values import Value
+from tests.parts.cases import cases
+
+CASES = cases("workflow/data/syntax.yaml")
 
 
 def Literal(value: Value) -> Node:
@@ -105,47 +108,7 @@ def test_a_tree_follows_precedence(text: str, tree: Node) -> None:
     assert parse(text) == tree
 
 
-@pytest.mark.parametrize(
-    ("text", "position", "message"),
-    [
-        # Nothing to parse.
-        ("", 0, "an expression was expected"),
-        # Strings have single quotes, and an end.
-        ('github.ref == "x"', 14, "single quotes"),
-        ("'abc", 0, "the string is not closed"),
-        # Half an operator.
-        ("github = env", 7, "'=='"),
-        ("github & env", 7, "'&&'"),
-        # An operand is missing.
-        ("github ==", 9, "unexpected end"),
-        ("github && || env", 10, "unexpected '||'"),
-        ("()", 1, "unexpected ')'"),
-        ("github.", 7, "unexpected end"),
-        # An operator is missing.
-        ("github env", 7, "unexpected 'env'"),
-        ("1 -1", 2, "unexpected '-1'"),
-        ("github !env", 7, "unexpected '!'"),
-        # Brackets that do not pair.
-        ("(github", 7, "unexpected end"),
-        ("github)", 6, "unexpected ')'"),
-        ("(github]", 7, "unexpected ']'"),
-        # Arguments are separated by one comma each.
-        ("join(github,)", 12, "unexpected ')'"),
-        ("join(,github)", 5, "unexpected ','"),
-        ("github, env", 6, "unexpected ','"),
-        # A literal has no properties.
-        ("'x'.y", 3, "unexpected '.'"),
-        ("null(1)", 4, "unexpected '('"),
-        # Names and numbers end at punctuation only.
-        ("github.0", 7, "unexpected '0'"),
-        ("github.x*", 7, "unexpected 'x*'"),
-        ("github + env", 7, "'+' is not a number"),
-        ("1.2.3", 0, "'1.2.3' is not a number"),
-        ("env.\u00e9", 4, "unexpected '\u00e9'"),
-        # A wildcard stands alone.
-        ("github[* == 1]", 9, "unexpected '=='"),
-    ],
-)
+@pytest.mark.parametrize(("text", "position", "message"), CASES["a refusal names the place"])
 def test_a_refusal_names_the_place(text: str, position: int, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         parse(text)
@@ -170,19 +133,7 @@ def test_an_unknown_name_lists_the_valid_ones(text: str, position: int, parts: l
     assert [part for part in parts if part not in caught.value.message] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("contains(github)", "contains takes 2 arguments, not 1"),
-        ("startsWith('a', 'b', 'c')", "startsWith takes 2 arguments, not 3"),
-        ("join(github, ',', 1)", "join takes 1 to 2 arguments, not 3"),
-        ("format()", "format takes 1 to 255 arguments, not 0"),
-        ("fromJSON('1', '2')", "fromJSON takes 1 argument, not 2"),
-        ("always(1)", "always takes 0 arguments, not 1"),
-        ("case(true, 1)", "case takes 3 to 255 arguments, not 2"),
-        ("case(true, 1, false, 2)", "4 is even"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), CASES["a call has the right number of arguments"])
 def test_a_call_has_the_right_number_of_arguments(text: str, message: str) -> None:
     with pytest.raises(ExpressionError, match=message):
         parse(text)

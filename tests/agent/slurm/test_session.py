@@ -128,7 +128,7 @@ def test_secrets_are_their_owners_and_go_with_the_run(row: Callable[..., str]) -
     slurm.before = lambda: modes.extend(path.stat().st_mode & 0o777 for path in Path(run).glob("secrets.json"))
     submitted(slurm, [run])
     assert modes == [0o600]
-    assert [path for path in Path(run).iterdir() if "value" in path.read_text()] == []
+    assert [path for path in Path(run).iterdir() if path.is_file() and "value" in path.read_text()] == []
 
 
 # -- what sbatch says ------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import getpass
+import re
 import subprocess
 from pathlib import Path
 
@@ -162,9 +163,7 @@ def line(names: str, key: HostKey = ED) -> str:
 def test_known_hosts_say_of_a_key(tmp_path: Path, text: str, expected: str, is_hashed: bool) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(f"{text}\n")
-    if is_hashed:
-        if "*" in text or "," in text or "#" in text:
-            pytest.skip("patterns cannot be hashed")
+    if is_hashed and not re.search("[*,#]", text):  # patterns cannot be hashed
         subprocess.run(["ssh-keygen", "-H", "-f", str(file)], capture_output=True)
     target = SSHTarget("box", "box.example.com", 2222, "ada", "", known_hosts=(str(tmp_path / "none"), str(file)))
     verdict, entry = check_host_key(known_host_entries(target), target.names, ED)
