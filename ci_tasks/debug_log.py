@@ -57,7 +57,8 @@ def take_flag(argv: Sequence[str]) -> list[str]:
 
 
 def start() -> bool:
-    """Log uncaught exceptions of threads: those of the main one are caught where a command ends. Further calls do nothing. Returns whether a debug log was started."""
+    """Log uncaught exceptions of threads; those of the main one are caught where a command ends. Further calls do
+    nothing. Returns whether a debug log was started."""
     global _is_started, _is_debug
     if _is_started:
         return False
