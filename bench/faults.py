@@ -39,7 +39,7 @@ from fault_checks import clean, problems_of, wanted, words_of
 from fault_daemon import STOP, Daemon, Unreached, until
 from fault_world import World
 
-from ci_tasks.results.records import EXIT_CODES
+from ci_tasks.records import EXIT_CODES
 from tests.parts import Missing
 from tests.parts.clock import COMPILER
 

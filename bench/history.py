@@ -33,12 +33,12 @@ sys.path.insert(0, str(ROOT))
 
 from ci_tasks.agent.codec import decode  # noqa: E402
 from ci_tasks.agent.run_directory import RunDir, write_json  # noqa: E402
+from ci_tasks.records import RunRecord  # noqa: E402
 from ci_tasks.results import store  # noqa: E402
 from ci_tasks.results.history import database, writer  # noqa: E402
 from ci_tasks.results.history import queries as history  # noqa: E402
 from ci_tasks.results.history.run_row import RunRow, run_row  # noqa: E402
 from ci_tasks.results.history.sync_index import sync_index  # noqa: E402
-from ci_tasks.results.records import RunRecord  # noqa: E402
 
 LIMIT = 1.0
 ROWS = 10  # of a batch

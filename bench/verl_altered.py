@@ -20,7 +20,7 @@ from pathlib import Path
 from ci_tasks.agent.codec import from_json
 from ci_tasks.features.verl.level_context import read_context
 from ci_tasks.features.verl.run_summary import evaluate
-from ci_tasks.results.records import RunRecord
+from ci_tasks.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 P, F, B, N = "Pass", "Fail", "Blocked", "Not proven"

@@ -23,7 +23,7 @@ slurm.json        SlurmJob         the host that submits the run to Slurm
 attempt.json      SlurmStart       the agent on a compute node: which process has the run
 secrets.json      Secrets          the host that submits; removed at the end of the run
 remote.json       RemoteLocation   the client, beside its copy of a remote run
-record.json       -                the client: see ci_tasks.results.records
+record.json       -                the client: see ci_tasks.records
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def runs(_given: Given, typed: str) -> Iterable[str]:
 
 
 def statuses(_given: Given, _typed: str) -> Iterable[str]:
-    from ci_tasks.results.records import STATUSES
+    from ci_tasks.records import STATUSES
 
     return STATUSES
 

@@ -20,18 +20,18 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.agent.serving.messages import Clear, Prune
+from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.hosts import host_cache
-from ci_tasks.hosts.background import Background
 from ci_tasks.hosts.host_snapshot import RemoteSnapshot, take_host_snapshot
 from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
 from ci_tasks.hosts.remote_host import open_remote_host, run_state
 from ci_tasks.hosts.remote_run import CANCEL, KILL, CodePack, RemoteRun, lock_mirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.results import store
-from ci_tasks.results.records import BLOCKED, CANCELLED
 from ci_tasks.results.store import Batch
 
 if TYPE_CHECKING:

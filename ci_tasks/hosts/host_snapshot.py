@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, CheckoutPart
-from ci_tasks.hosts.background import Background
+from ci_tasks.background import Background
 from ci_tasks.results import store
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from ci_tasks.agent.containers.run_containers import DAEMON_QUERY, QUERY_SECONDS
 from ci_tasks.agent.containers.runtimes import qualified_image
 from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.background import Background
 from ci_tasks.hosts.prepared_row import Say
 from ci_tasks.hosts.queries import QueryRunner
 

@@ -30,7 +30,7 @@ from ci_tasks.hosts.connection import (
 )
 from ci_tasks.hosts.remote_run import CLEARING, DONE, FETCHING, KILL, SENDING, WATCHING, CodePack, RemoteRun, RunMirror
 from ci_tasks.hosts.transport import LinkDied
-from ci_tasks.results.records import BLOCKED, CANCELLED, LOST
+from ci_tasks.records import BLOCKED, CANCELLED, LOST
 
 _POLL_INTERVAL_S = 0.05
 _SEND_PY_SPY_AFTER_S = 60.0  # seconds from a run's start; see ci_tasks.hosts.py_spy

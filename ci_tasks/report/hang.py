@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ci_tasks.records import Hang
 from ci_tasks.report.layout import columns
-from ci_tasks.results.records import Hang
 
 MOST_GROUPS = 20
 

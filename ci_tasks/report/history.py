@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ci_tasks.records import BLOCKED, FAILED, PASSED, RowTally, RunRecord
 from ci_tasks.report.layout import columns
 from ci_tasks.report.table import cause_and_reason, reasons_once
 from ci_tasks.results.rates import at_least, rate_and_interval
-from ci_tasks.results.records import BLOCKED, FAILED, PASSED, RowTally, RunRecord
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 _SHOWN = (PASSED, FAILED, BLOCKED)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from ci_tasks.errors import one_line, printable, truncated
+from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.report.hang import hang_groups
 from ci_tasks.report.outcome import verdict
 from ci_tasks.report.table import (
@@ -21,7 +22,6 @@ from ci_tasks.report.table import (
     rows_by_deviation,
 )
 from ci_tasks.report.triage import describe, exceptions_of
-from ci_tasks.results.records import PASSED, RunRecord
 
 MOST = 900_000  # bytes
 _SYMBOLS = {"passed": "✅", "failed": "❌", "vacuous": "⚠️", "blocked": "🚧", "cancelled": "⏹️", "lost": "❓"}

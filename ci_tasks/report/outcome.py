@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import shortened
-from ci_tasks.results.records import (
+from ci_tasks.records import (
     BLOCKED,
     CANCELLED,
     EXIT_CODES,

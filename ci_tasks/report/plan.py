@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 
 from ci_tasks.errors import some
+from ci_tasks.records import PlanEntry
 from ci_tasks.report.layout import columns, paragraph
 from ci_tasks.report.table import deviations
-from ci_tasks.results.records import PlanEntry
 
 
 def describe(plans: Sequence[PlanEntry], width: int | None = None) -> list[str]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
+from ci_tasks.records import RunRecord, epoch_seconds
 from ci_tasks.report.layout import GAP, columns, narrowest
-from ci_tasks.results.records import RunRecord, epoch_seconds
 
 _AT_ONCE = 2.0  # seconds within which one thing follows another without a wait
 _ROUNDED = 0.01  # seconds: one clock says when a row of a host ended and the next one began, to the millisecond

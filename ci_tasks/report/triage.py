@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from ci_tasks.errors import printable
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, RunRecord, Triage
 from ci_tasks.report.layout import columns, without_middle
-from ci_tasks.results.records import BLOCKED, CANCELLED, FAILED, PASSED, RunRecord, Triage
 from ci_tasks.results.triage import UNKNOWN
 
 VERDICTS = {

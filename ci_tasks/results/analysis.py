@@ -12,9 +12,9 @@ from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_record
+from ci_tasks.records import Hang, Triage
 from ci_tasks.results import own_modules
 from ci_tasks.results.own_modules import IsOwnModule
-from ci_tasks.results.records import Hang, Triage
 
 if TYPE_CHECKING:
     from ci_tasks.results.verdict import JobEnd

@@ -14,7 +14,7 @@ from ci_tasks.agent.gpus.xids import HARDWARE_ERRORS, PROGRAM_ERRORS
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuSample
 from ci_tasks.errors import counted
-from ci_tasks.results.records import GpuPeaks, GpuUse
+from ci_tasks.records import GpuPeaks, GpuUse
 
 OUT_OF_MEMORY = ("cuda_oom", "gpu_memory")  # causes of a triage
 _MIB_PER_GIB = 1024

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
+from ci_tasks.records import BLOCKED, FAILED, LOST, RUNNING, VACUOUS, RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.read_record import load_record
-from ci_tasks.results.records import BLOCKED, FAILED, LOST, RUNNING, VACUOUS, RunRecord
 
 _MOST_LISTED = 12
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.run_directory import RunDir, read_record
 from ci_tasks.errors import UsageError
+from ci_tasks.records import RunRecord
 from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.records import RunRecord
 
 
 class UnreadableRun(UsageError):

@@ -31,9 +31,7 @@ from ci_tasks.agent.run_directory import (
     write_record,
 )
 from ci_tasks.errors import Blocked
-from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.clock import local_events
-from ci_tasks.results.records import (
+from ci_tasks.records import (
     FAILED,
     NO_EVIDENCE,
     Attempt,
@@ -43,6 +41,8 @@ from ci_tasks.results.records import (
     Timings,
     Verdict,
 )
+from ci_tasks.results.batch_state import read_state_if_readable
+from ci_tasks.results.clock import local_events
 
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too

@@ -1,6 +1,6 @@
 """The words of a triage: causes, and their groups. The answer itself is `records.Triage`."""
 
-from ci_tasks.results.records import CANCELLED, FAILED, Triage
+from ci_tasks.records import CANCELLED, FAILED, Triage
 
 NOTHING = "pass"
 """The cause where nothing failed."""

@@ -25,13 +25,13 @@ from ci_tasks.hosts import local_runs
 from ci_tasks.hosts.prepared_row import RunState, secrets_of
 from ci_tasks.hosts.remote_run import RemoteRun, lock_mirror
 from ci_tasks.hosts.run_manager import RemoteRunManager
+from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import seconds_since_start
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import is_over, pending_phase, record_not_started
-from ci_tasks.results.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.events import EventStream, EventView
 from ci_tasks.run.growing_log import GrowingLog

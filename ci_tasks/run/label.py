@@ -22,11 +22,7 @@ from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.planning.load import ExpectedTime, expected, speed
-from ci_tasks.results import store
-from ci_tasks.results.batch_state import write_phase
-from ci_tasks.results.history.queries import durations
-from ci_tasks.results.record import record_not_started
-from ci_tasks.results.records import (
+from ci_tasks.records import (
     BLOCKED,
     CANCELLED,
     EXIT_CODES,
@@ -37,6 +33,10 @@ from ci_tasks.results.records import (
     RunRecord,
     overall,
 )
+from ci_tasks.results import store
+from ci_tasks.results.batch_state import write_phase
+from ci_tasks.results.history.queries import durations
+from ci_tasks.results.record import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.detach import start_detached
 from ci_tasks.run.events import EventView, RunEnded, RunPrepared, now

@@ -13,12 +13,12 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_plan
 from ci_tasks.errors import UnknownName, UsageError, did_you_mean
+from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord
 from ci_tasks.report import history as tables
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.history import queries as history
 from ci_tasks.results.history.run_row import RunQuery
-from ci_tasks.results.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord
 from ci_tasks.results.store import Batch
 from ci_tasks.run.journal import read as read_journal
 from ci_tasks.safe_output import json_document, terminal_width

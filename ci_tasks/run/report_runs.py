@@ -15,6 +15,7 @@ from ci_tasks.agent.files import open_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.errors import UsageError, some
+from ci_tasks.records import PASSED, BatchResult, RunRecord
 from ci_tasks.registry import features, metric_formats
 from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.gpu_charts import RowGpus
@@ -28,7 +29,6 @@ from ci_tasks.results.judge_run import gpu_samples
 from ci_tasks.results.metrics import read_series
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import events_of
-from ci_tasks.results.records import PASSED, BatchResult, RunRecord
 from ci_tasks.run.output_file import write_file
 from ci_tasks.run.results_table import batch_result, print_results
 

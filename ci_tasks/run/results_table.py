@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status_if_readable
 from ci_tasks.errors import counted
+from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
 from ci_tasks.report import table, timeline
-from ci_tasks.results.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
 from ci_tasks.safe_output import terminal_width
 
 

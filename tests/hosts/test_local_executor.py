@@ -18,7 +18,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
 from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.results.records import BLOCKED
+from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch
 
 

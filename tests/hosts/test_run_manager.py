@@ -34,7 +34,7 @@ from ci_tasks.hosts.host_snapshot import RemoteSnapshot
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
-from ci_tasks.results.records import BLOCKED, CANCELLED, LOST
+from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from tests.parts.pipe_link import LinkTransport, PipeLink
 
 TIMEOUT_S = 40.0

@@ -20,8 +20,8 @@ import pytest
 from ci_tasks.agent.containers import adapter
 from ci_tasks.agent.containers.docker_argv import BOOLEANS, SHORT, VALUED
 from ci_tasks.agent.containers.runtimes import UNKNOWN
+from ci_tasks.records import Evidence
 from ci_tasks.results.log_facts import read_log
-from ci_tasks.results.records import Evidence
 from ci_tasks.results.verdict import JobEnd, judge
 from tests import fixtures as support
 from tests.parts import dockerd, registry

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.agent.codec import decode
+from ci_tasks.records import EXIT_CODES, RunRecord
 from ci_tasks.report.junit import render
 from ci_tasks.results.junit import read_junit
-from ci_tasks.results.records import EXIT_CODES, RunRecord
 
 
 def record(row: str = "ppo", status: str = "passed", **more: Any) -> RunRecord:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.codec import decode
+from ci_tasks.records import RunRecord
 from ci_tasks.report.markdown import MOST, cell, render
-from ci_tasks.results.records import RunRecord
 
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
 TRIAGE = {

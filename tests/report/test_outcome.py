@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.codec import decode
+from ci_tasks.records import RunRecord
 from ci_tasks.report.outcome import causes, next_steps, verdict
-from ci_tasks.results.records import RunRecord
 
 FEATURES = ("doctor", "bisect")
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from ci_tasks.agent.records import Checkout, Deviation
+from ci_tasks.records import PlanEntry
 from ci_tasks.report.plan import describe
-from ci_tasks.results.records import PlanEntry
 
 PLAN = PlanEntry(
     id="b.01", label="l", job="j", row="", host="local", test=None, args="", gpus=0, image=None, runtime="none",

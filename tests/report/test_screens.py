@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.style import Style
 
 from ci_tasks.agent.codec import decode
+from ci_tasks.records import PlanEntry, RowTally, RunRecord
 from ci_tasks.report import history, jobs_table, plan, table
 from ci_tasks.report.live import HostProgress, RowProgress, progress_table
-from ci_tasks.results.records import PlanEntry, RowTally, RunRecord
 from ci_tasks.workflow.model import Row
 
 DIRECTORY = Path(__file__).with_name("screens")

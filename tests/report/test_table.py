@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.codec import decode
+from ci_tasks.records import Evidence, GpuUse, RunRecord
 from ci_tasks.report.table import deviations, evidence, gpu_oddities, results, summary
-from ci_tasks.results.records import Evidence, GpuUse, RunRecord
 
 NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
 

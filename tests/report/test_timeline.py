@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.records import Attempt, RunRecord, epoch_seconds
 from ci_tasks.report.timeline import critical_path, duration, spans, summary_lines
-from ci_tasks.results.records import Attempt, RunRecord, epoch_seconds
 
 
 def stamp(at: float) -> str:

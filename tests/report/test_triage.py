@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ci_tasks.records import Triage
 from ci_tasks.report.triage import describe
-from ci_tasks.results.records import Triage
 
 LONG = "OutOfMemory: " + " ".join(f"word-{number}-end" for number in range(60))
 CONTEXT = ("a", LONG, '  File "/a/very/long/path/to/some/workspace/of/a/run/tests/test_x.py", line 3, in main')

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.records import GpuProcessSample, GpuSample, read_gpu_samples
+from ci_tasks.records import GpuPeaks, GpuUse
 from ci_tasks.results.gpu_samples import by_clock, gpu_use, own_samples, since
-from ci_tasks.results.records import GpuPeaks, GpuUse
 
 START = 1_790_937_060.0  # 10:31:00 UTC
 GIB = 1024

@@ -15,10 +15,10 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.exit_gate import ARCHIVE
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, StackText, ThreadFacts
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record
+from ci_tasks.records import Attempt
 from ci_tasks.results import judge_run as judging
 from ci_tasks.results import record
 from ci_tasks.results.read_record import UnreadableRun, load_record
-from ci_tasks.results.records import Attempt
 
 FIELDS = {"id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at", "timings", "checkout", "gpus"}
 FIELDS |= {"log", "evidence", "triage", "deviations", "environment", "attempts", "version"}

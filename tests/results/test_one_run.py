@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.errors import UsageError
+from ci_tasks.records import RunRecord
 from ci_tasks.results.one_run import RUNS, choose
-from ci_tasks.results.records import RunRecord
 
 
 def _records(*statuses: str) -> list[tuple[str, RunRecord]]:

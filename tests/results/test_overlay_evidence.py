@@ -8,8 +8,8 @@ import pytest
 
 from ci_tasks.agent.probe.records import ImportedModule, OverlaidPackage, ProcessEvidence, RunEvidence
 from ci_tasks.agent.records import Checkout, Deviation, Overlay, ProbeOverlay
+from ci_tasks.records import Attempt, RunRecord
 from ci_tasks.results.overlay_evidence import with_overlay_uses
-from ci_tasks.results.records import Attempt, RunRecord
 
 OVERLAY = Overlay(name="sglang", path="/me/sglang", directory=".ci-tasks-overlays/sglang/python", modules=("sglang",))
 PLACE = "/runs/1/01/workspace/.ci-tasks-overlays/sglang/python"

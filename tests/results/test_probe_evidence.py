@@ -21,6 +21,7 @@ from ci_tasks.agent.probe.records import (
 )
 from ci_tasks.agent.records import ContainerState, Deviation, DirectUrl, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.records import ProbeSummary, RunEnvironment
 from ci_tasks.results.probe_evidence import (
     conflicts,
     exception_text,
@@ -33,7 +34,6 @@ from ci_tasks.results.probe_evidence import (
     with_imports,
 )
 from ci_tasks.results.probe_evidence import test_process as find_test_process
-from ci_tasks.results.records import ProbeSummary, RunEnvironment
 
 TEST = "tests/test_ppo.py"
 PLAN = RunDescription(test=TEST, deviations=(Deviation("probe", "none", "yes", "why"),))

@@ -28,8 +28,8 @@ from ci_tasks.hosts.executor import HostPaths
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState, Say
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.report.live import HostProgress, RowProgress
-from ci_tasks.results.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult, execute_label

@@ -15,7 +15,7 @@ import pytest
 from ci_tasks.agent.run_directory import read_json, write_record
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.planning.placement import Decision
-from ci_tasks.results.records import RunRecord
+from ci_tasks.records import RunRecord
 from ci_tasks.run import execute, place_rows
 from ci_tasks.run.row_execution import RunPolicy
 from tests.run import simulated

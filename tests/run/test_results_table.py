@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record
-from ci_tasks.results.records import RunRecord
+from ci_tasks.records import RunRecord
 from ci_tasks.run.results_table import kept_lines
 
 KEPT = {"workspace": "/w"}

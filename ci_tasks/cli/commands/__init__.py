@@ -12,9 +12,9 @@ _RUN, _RESULTS, _HOSTS = "Run a CI label", "Results", "Hosts"
 HEADINGS = (_RUN, _RESULTS, "Failures", "Before a run", _HOSTS)
 _HERE = "ci_tasks.cli.commands"
 _BATCH, _LOCATED, _CODES = (
-    "ci_tasks.results.records:BatchResult",
-    "ci_tasks.results.records:LocatedRun[]",
-    "ci_tasks.results.records:EXIT_CODES",
+    "ci_tasks.records:BatchResult",
+    "ci_tasks.records:LocatedRun[]",
+    "ci_tasks.records:EXIT_CODES",
 )
 
 COMMANDS = (
@@ -30,7 +30,7 @@ COMMANDS = (
         _RUN,
         "Write what `run` would execute, and what differs from CI.",
         f"{_HERE}.labels:plan",
-        ("ci_tasks.results.records:PlanEntry[]",),
+        ("ci_tasks.records:PlanEntry[]",),
     ),
     Command(
         "run", _RUN, "Run a CI label on this machine, as `remote --host local`.", f"{_HERE}.run:run", (_BATCH,), _CODES
@@ -41,7 +41,7 @@ COMMANDS = (
         _RESULTS,
         "List runs, newest first: status, time, reason.",
         f"{_HERE}.runs:runs",
-        ("ci_tasks.results.records:RunRecord[]", "ci_tasks.results.records:RowTally[]"),
+        ("ci_tasks.records:RunRecord[]", "ci_tasks.records:RowTally[]"),
     ),
     Command("logs", _RESULTS, "Print a run's log, safe for a terminal, or with --raw unchanged.", f"{_HERE}.runs:logs"),
     Command(

@@ -34,7 +34,7 @@ from ci_tasks.cli.output import for_programs, print_record
 if TYPE_CHECKING:
     from ci_tasks.config import Config, HostSpec
     from ci_tasks.hosts.executor import Executor
-    from ci_tasks.results.records import BatchResult
+    from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
     from ci_tasks.run.request import RunRequest
@@ -164,7 +164,7 @@ def run_label(options: RunOptions) -> int:
 
 
 def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
-    from ci_tasks.results.records import together
+    from ci_tasks.records import together
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
 
@@ -247,8 +247,8 @@ def _how(options: RunOptions, events: EventStream | None) -> ExecutionOptions:
 def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
     """The rows that `--last-failed` selects. Raises UsageError if there are none."""
     from ci_tasks.errors import UsageError
+    from ci_tasks.records import PASSED
     from ci_tasks.results.history.queries import latest
-    from ci_tasks.results.records import PASSED
 
     last = latest(label, str(source.path))
     hint = "run it without --last-failed"

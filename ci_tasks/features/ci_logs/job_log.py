@@ -15,9 +15,9 @@ from ci_tasks.features.ci_logs.parse.recovered_job import FAILURE, SUCCESS, TIME
 from ci_tasks.features.ci_logs.parse.split_lines import JOBS_WORDS, JobInLog, LogLine, is_numbered, jobs_in, split_lines
 from ci_tasks.features.ci_logs.parse.telling_lines import telling_lines
 from ci_tasks.features.ci_logs.sources.log_file import STANDARD_INPUT, JobLog, OpenLog, open_log
+from ci_tasks.records import PASSED, Triage
 from ci_tasks.results.analysis import CiJobLog, JobKnowledge, analyse
 from ci_tasks.results.own_modules import of_repository
-from ci_tasks.results.records import PASSED, Triage
 from ci_tasks.results.triage import NOT_ANALYSED, NOT_SEEN
 from ci_tasks.results.verdict import JobEnd
 

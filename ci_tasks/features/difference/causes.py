@@ -32,7 +32,7 @@ from ci_tasks.features.difference.result import (
     OverlaySide,
     RunSide,
 )
-from ci_tasks.results.records import FAILED, PASSED
+from ci_tasks.records import FAILED, PASSED
 
 RULE = (
     "first what the failure names, then code, image, packages, arguments and environment, data, and the machine; "

@@ -114,7 +114,7 @@ def _write_golden(options: DiffOptions, file: str) -> int:
     from ci_tasks.features.difference import golden
     from ci_tasks.features.difference.diff_runs import one_side
     from ci_tasks.features.difference.read_run import logged_results
-    from ci_tasks.results.records import PASSED
+    from ci_tasks.records import PASSED
 
     side = one_side(options.run)
     values = golden.golden_of(logged_results(side))

@@ -39,11 +39,11 @@ from ci_tasks.features.difference.result import (
     OverlaySide,
     RunSide,
 )
+from ci_tasks.records import RunRecord
 from ci_tasks.registry import metric_formats
 from ci_tasks.results.metrics import Series, read_series
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import events_of
-from ci_tasks.results.records import RunRecord
 
 Inputs = dict[str, Mapping[str, str]]
 # As the hub's cache names what was read: models--ORG--NAME/snapshots/COMMIT.

@@ -14,7 +14,7 @@ FEATURE = Feature(
             _HEADING,
             "Find what failed in a job's log, and why.",
             f"{_COMMANDS}:triage",
-            json=("ci_tasks.results.records:Triage",),
+            json=("ci_tasks.records:Triage",),
         ),
         Command(
             "reproduce",
@@ -29,7 +29,7 @@ FEATURE = Feature(
             _HEADING,
             "Find why a run hangs, and which rank.",
             f"{_COMMANDS}:hang",
-            json=("ci_tasks.results.records:Hang",),
+            json=("ci_tasks.records:Hang",),
             exit_codes="ci_tasks.features.failures.hang.analysis:EXIT_CODES",
         ),
         Command(

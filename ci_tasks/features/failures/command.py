@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ci_tasks.features.failures.bisection.bisection import BisectionResult
     from ci_tasks.features.failures.comparison.result import ComparisonResult
     from ci_tasks.features.failures.reproduction.verdicts import ReproductionResult
-    from ci_tasks.results.records import BatchResult
+    from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
     from ci_tasks.run.request import RunRequest

@@ -11,7 +11,7 @@ FEATURE = Feature(
             "Make the checkout's CPU labels run on this machine.",
             "ci_tasks.features.setup.command:setup",
             json=("ci_tasks.features.setup.setup:SetupResult",),
-            exit_codes="ci_tasks.results.records:EXIT_CODES",
+            exit_codes="ci_tasks.records:EXIT_CODES",
         ),
     ),
 )

@@ -23,7 +23,7 @@ from ci_tasks.planning.defined_tests import only_defines_tests
 from ci_tasks.planning.install_problems import entry, install_commands, mending_override, merged
 from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.steps import plan_steps, version_matches
-from ci_tasks.results.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
+from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.hosts_files import open_config, shown, users_hosts

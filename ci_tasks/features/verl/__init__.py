@@ -17,7 +17,7 @@ FEATURE = Feature(
             json=(
                 "ci_tasks.features.verl.levels.summary:Summary",
                 "ci_tasks.features.verl.remarks:LevelPlanEntry[]",
-                "ci_tasks.results.records:BatchResult",
+                "ci_tasks.records:BatchResult",
                 "ci_tasks.features.verl.comparison.result:LevelComparison",
             ),
             exit_codes="ci_tasks.features.verl.run_summary:RESULT_CODES",

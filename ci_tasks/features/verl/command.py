@@ -134,8 +134,8 @@ def verl(options: VerlOptions) -> int:
     """
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.verl import report, run_levels
+    from ci_tasks.records import BatchResult
     from ci_tasks.report.plan import describe
-    from ci_tasks.results.records import BatchResult
     from ci_tasks.run.hosts_files import open_config
 
     request = _request_of(options)

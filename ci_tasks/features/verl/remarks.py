@@ -11,7 +11,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.features.verl.levels.script import command
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.results.records import PlanEntry
+from ci_tasks.records import PlanEntry
 
 _MEGATRON, _CORE = "3rdparty/Megatron-LM", "megatron/core"
 _DATA_SCRIPT = "examples/data_preprocess/gsm8k.py"

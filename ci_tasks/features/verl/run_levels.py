@@ -24,7 +24,7 @@ from ci_tasks.features.verl.levels.summary import Summary
 from ci_tasks.features.verl.remarks import LevelPlanEntry
 from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude, read_baseline
 from ci_tasks.given_values import GivenValues, OverlaySource
-from ci_tasks.results.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, PlanEntry
+from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, PlanEntry
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream

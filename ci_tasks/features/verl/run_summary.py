@@ -23,8 +23,8 @@ from ci_tasks.features.verl.levels.levels import trainings
 from ci_tasks.features.verl.levels.script import BRIDGE
 from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, Provenance, Summary
 from ci_tasks.features.verl.levels.wrapper import trainings_as_read
+from ci_tasks.records import CANCELLED, RunRecord
 from ci_tasks.results.probe_evidence import read_run_evidence
-from ci_tasks.results.records import CANCELLED, RunRecord
 
 RESULT_CODES = {PASS: 0, FAIL: 1, NOT_PROVEN: 4, BLOCKED: 125}
 

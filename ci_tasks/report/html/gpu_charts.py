@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuSample
+from ci_tasks.records import GpuPeaks, GpuUse
 from ci_tasks.report.html.templates import template
 from ci_tasks.report.html.words import clock, number, ticks, time_step
-from ci_tasks.results.records import GpuPeaks, GpuUse
 
 _WIDTH, _HEIGHT = 440, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 10, 26

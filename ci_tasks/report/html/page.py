@@ -8,6 +8,7 @@ from dataclasses import field
 from markupsafe import Markup
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.records import PLANNED, RUNNING, RunRecord, overall
 from ci_tasks.report.html import sections
 from ci_tasks.report.html.curves import Curve, figures
 from ci_tasks.report.html.gpu_charts import RowGpus, gpu_charts
@@ -15,7 +16,6 @@ from ci_tasks.report.html.logdata import shares, shown_lines
 from ci_tasks.report.html.templates import assets, template
 from ci_tasks.report.html.timeline import Bar, timeline
 from ci_tasks.report.outcome import NextStep, verdict
-from ci_tasks.results.records import PLANNED, RUNNING, RunRecord, overall
 
 _SECTIONS = {
     "timeline": "Timeline",

@@ -10,13 +10,13 @@ from itertools import count
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Deviation
 from ci_tasks.errors import some
+from ci_tasks.records import RunEnvironment, RunRecord, Triage
 from ci_tasks.report.html.timeline import Bar
 from ci_tasks.report.html.words import clock
 from ci_tasks.report.outcome import Cause, Failure
 from ci_tasks.report.outcome import causes as causes_of
 from ci_tasks.report.table import attempts, evidence_of, rows_by_deviation
 from ci_tasks.report.triage import describe, exceptions_of, numbered_context
-from ci_tasks.results.records import RunEnvironment, RunRecord, Triage
 
 
 @dataclass(frozen=True)

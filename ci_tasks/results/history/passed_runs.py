@@ -6,10 +6,10 @@ import os
 import sqlite3
 
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.records import PASSED
 from ci_tasks.results import store
 from ci_tasks.results.history import database
 from ci_tasks.results.history.run_row import stored
-from ci_tasks.results.records import PASSED
 
 _SAME_ROW = "label = ? AND row = ?"
 _SAME_IMAGE = "instr(record_json, ?)"  # a digest stands in a record as nothing else

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.records import FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.history import database
 from ci_tasks.results.history.run_row import (
@@ -27,7 +28,6 @@ from ci_tasks.results.history.run_row import (
 )
 from ci_tasks.results.history.sync_index import UNREADABLE, sync_index
 from ci_tasks.results.read_record import load_record
-from ci_tasks.results.records import FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord
 
 _RECENT = 20  # of the passed runs of a row, how many say how long it takes
 _NEWEST_FIRST = "ORDER BY stamp DESC, planned DESC, batch DESC, number DESC"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ci_tasks.agent.codec import encode, from_json
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.results.records import UNFINISHED, RunEnvironment, RunRecord, epoch_seconds
+from ci_tasks.records import UNFINISHED, RunEnvironment, RunRecord, epoch_seconds
 
 STAMP = len("20260101-120000")
 _MAX_REASON = 2000  # characters

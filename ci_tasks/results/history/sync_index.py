@@ -16,11 +16,11 @@ from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.records import PLANNED
 from ci_tasks.results import store
 from ci_tasks.results.history import database, writer
 from ci_tasks.results.history.run_row import RunRow, restored, stored
 from ci_tasks.results.read_record import UnreadableRun, load_record
-from ci_tasks.results.records import PLANNED
 
 _TRANSACTION_ROWS = 500
 _NEWEST = 100  # batches whose directory is compared with what was seen, for rows that were added later

@@ -10,10 +10,10 @@ from pathlib import Path
 from ci_tasks import debug_log
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.run_directory import RunDir, read_plan
+from ci_tasks.records import RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.history import database
 from ci_tasks.results.history.run_row import RUN_COLUMNS, RunRow, run_row, to_line
-from ci_tasks.results.records import RunRecord
 
 _NUMBER = re.compile(r"[0-9]{2,9}")
 _KEY = ("batch", "number")

@@ -11,7 +11,7 @@ import pytest
 from ci_tasks import registry
 from ci_tasks.cli.commands.run import RemoteOptions, RunOptions, run_label
 from ci_tasks.cli.options import options_of
-from ci_tasks.results.records import BatchResult
+from ci_tasks.records import BatchResult
 from ci_tasks.run import changed_label
 from ci_tasks.run.request import RunRequest
 from tests.parts.commands import run_command

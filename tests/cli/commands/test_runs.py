@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.records import RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.history import database
 from ci_tasks.results.record import record_not_started
-from ci_tasks.results.records import RunRecord
 from ci_tasks.run.list_runs import _age, parse_time
 from ci_tasks.safe_output import safe_streams
 from tests.parts.commands import run_command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ci_tasks.agent.records import ContainerState
 from ci_tasks.features.verl.run_summary import image_identity
-from ci_tasks.results.records import RunEnvironment, RunRecord
+from ci_tasks.records import RunEnvironment, RunRecord
 
 
 def ran_in(*containers: ContainerState) -> RunRecord:

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
+from ci_tasks.records import GpuPeaks, GpuUse
 from ci_tasks.report.html.gpu_charts import RowGpus, gpu_charts, points
-from ci_tasks.results.records import GpuPeaks, GpuUse
 
 ONE = GpuSample(1000.0, 3, "GPU-d", used=10240, utilization=50.0, watts=400.0)
 USE = GpuUse(

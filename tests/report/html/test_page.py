@@ -11,11 +11,11 @@ from typing import Any
 
 from ci_tasks import resources
 from ci_tasks.agent.codec import decode
+from ci_tasks.records import GpuUse, ProbeSummary, RunRecord
 from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar
 from ci_tasks.report.outcome import NextStep
-from ci_tasks.results.records import GpuUse, ProbeSummary, RunRecord
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u202e\x1b[31m"
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}

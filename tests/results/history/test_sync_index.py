@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.records import RunRecord, Timings
 from ci_tasks.results.history import queries as history
 from ci_tasks.results.history import sync_index
 from ci_tasks.results.history.run_row import RunQuery
 from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import record_not_started
-from ci_tasks.results.records import RunRecord, Timings
 
 Make = Callable[..., RunDir]
 

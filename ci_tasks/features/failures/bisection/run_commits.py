@@ -12,10 +12,10 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
+from ci_tasks.records import BLOCKED as WAS_BLOCKED
+from ci_tasks.records import CANCELLED, LOST, PASSED, VACUOUS, RunRecord
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
 from ci_tasks.report.timeline import duration
-from ci_tasks.results.records import BLOCKED as WAS_BLOCKED
-from ci_tasks.results.records import CANCELLED, LOST, PASSED, VACUOUS, RunRecord
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.results.records import PASSED, RunRecord
+from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.results.student import welch
 
 LEAST_RUNS = 3

@@ -9,9 +9,9 @@ from ci_tasks.features.failures.comparison.decision import BLOCKED, BROKEN, CANN
 from ci_tasks.features.failures.comparison.metrics import LEAST_RUNS
 from ci_tasks.features.failures.comparison.result import ComparisonResult, RowComparison, SideResult
 from ci_tasks.features.failures.repeats.report import short
+from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.report.layout import columns, paragraph
 from ci_tasks.report.timeline import duration
-from ci_tasks.results.records import PASSED, RunRecord
 
 _DECIDED = (YOURS, FIXED)
 _NO_RISE = (BROKEN, FLAKY, FINE)

@@ -32,7 +32,7 @@ from ci_tasks.features.failures.hang.wording import (
     where,
     with_where,
 )
-from ci_tasks.results.records import Hang, HangCulprit, HangGroup
+from ci_tasks.records import Hang, HangCulprit, HangGroup
 
 CONTRADICTED, NOT_DETERMINED = "contradicted", "not determined"
 EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_DETERMINED: 4}

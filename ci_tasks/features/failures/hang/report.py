@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ci_tasks.features.failures.hang.analysis import NOT_DETERMINED, analyse_hang
+from ci_tasks.records import Hang
 from ci_tasks.report.hang import hang_groups
-from ci_tasks.results.records import Hang
 from ci_tasks.run.look import LookOfEnded
 
 _MOST_FRAMES, _MOST_REASONS = 8, 6

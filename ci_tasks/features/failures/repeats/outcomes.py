@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, RunRecord
 from ci_tasks.results.rates import at_least, wilson
-from ci_tasks.results.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, RunRecord
 
 FLAKY, FAILS, PASSES, UNCLEAR = "flaky", "fails", "passes", "unclear"
 

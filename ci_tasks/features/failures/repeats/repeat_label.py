@@ -22,9 +22,9 @@ from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionO
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.open_executor import open_executor
+from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, RunRecord, overall
 from ci_tasks.report import table
 from ci_tasks.report.live import HostProgress, RowProgress
-from ci_tasks.results.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, RunRecord, overall
 from ci_tasks.run import interrupts
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult, execute_label

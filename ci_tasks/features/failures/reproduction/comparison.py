@@ -35,7 +35,7 @@ from collections.abc import Callable
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.signature import ROOTS, SCRATCH, is_specific, stable
-from ci_tasks.results.records import FailureEvidence, Triage
+from ci_tasks.records import FailureEvidence, Triage
 
 SAME, ALIKE, DIFFERENT = "same", "alike", "different"
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP")

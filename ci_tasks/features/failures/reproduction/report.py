@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.records import ContainerState
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
+from ci_tasks.records import RunRecord
 from ci_tasks.report.layout import columns, paragraph
-from ci_tasks.results.records import RunRecord
 
 _UNKNOWN, _NONE = "not in the log", "none"
 _MOST_PACKAGES = 12

@@ -30,10 +30,10 @@ from ci_tasks.features.failures.reproduction.verdicts import (
     compare_failures,
 )
 from ci_tasks.given_values import GivenValues
+from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, RunRecord
 from ci_tasks.report import table
 from ci_tasks.report.triage import describe
 from ci_tasks.results import store
-from ci_tasks.results.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, RunRecord
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
 from ci_tasks.run.find_checkout import find_checkout
 from ci_tasks.run.job_outputs import find_rows

@@ -12,7 +12,7 @@ from ci_tasks.checkout.repository import find_repository
 from ci_tasks.features.failures.triage.evidence import direction_of, metric_of, one_line
 from ci_tasks.features.failures.triage.identity import of_evidence
 from ci_tasks.features.failures.triage.signature import is_of_code
-from ci_tasks.results.records import Triage
+from ci_tasks.records import Triage
 
 _MOST_LINES = 20  # of a statement
 

@@ -17,8 +17,8 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import truncated
 from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.features.failures.reproduction.comparison import ALIKE, SAME, Comparison, Difference, compare
-from ci_tasks.results.records import BLOCKED as STATUS_BLOCKED
-from ci_tasks.results.records import CANCELLED, LOST, PASSED, RunRecord, Triage
+from ci_tasks.records import BLOCKED as STATUS_BLOCKED
+from ci_tasks.records import CANCELLED, LOST, PASSED, RunRecord, Triage
 
 REPRODUCED, SAME_KIND, DIFFERENT = "reproduced", "same kind", "different failure"
 PASSED_HERE, BLOCKED = "passed here", "blocked"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.signature import ROOTS, SCRATCH, is_of_code, name_without_ids, stable
 from ci_tasks.features.failures.triage.tracebacks import TracebackFrame
-from ci_tasks.results.records import FailureEvidence
+from ci_tasks.records import FailureEvidence
 
 _MOST_PARAMETERS = 20
 _LONGEST_MESSAGE = 4000

@@ -9,7 +9,7 @@ from ci_tasks.features.failures.triage.candidate_reader import LAST, PLAIN, Cand
 from ci_tasks.features.failures.triage.evidence import FailureLines, evidence_of
 from ci_tasks.features.failures.triage.log_prefixes import read
 from ci_tasks.features.failures.triage.signature import kind_of, signature_of
-from ci_tasks.results.records import FailureEvidence
+from ci_tasks.records import FailureEvidence
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from ci_tasks.features.failures.triage.signature import of_code
 from ci_tasks.features.failures.triage.uncaught import uncaught_candidates
 from ci_tasks.features.failures.triage.weights import Weights, probability, score
 from ci_tasks.features.failures.triage.weights_file import shipped_weights
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage, TriageCandidate
 from ci_tasks.results import own_modules
 from ci_tasks.results.log_scanner import LogScanner
 from ci_tasks.results.own_modules import IsOwnModule
-from ci_tasks.results.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage, TriageCandidate
 from ci_tasks.results.triage import CODE, NOTHING, UNKNOWN, group_of
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie

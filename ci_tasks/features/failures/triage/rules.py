@@ -9,7 +9,7 @@ from typing import Any
 
 from ci_tasks import resources
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.results.records import BLOCKED, CANCELLED, FAILED
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 
 ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS = "root", "symptom", "wrapper", "noise", "success", "progress"
 RANKS = (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS)

@@ -13,7 +13,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from ci_tasks.results.records import FailureEvidence
+from ci_tasks.records import FailureEvidence
 
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
 _REQUEST = re.compile(r"(?i)(request[ -]id: ?)[\w=;-]+")

@@ -39,8 +39,8 @@ from ci_tasks.features.verl.comparison.result import (
 from ci_tasks.features.verl.comparison.sequential_test import SequentialDecision
 from ci_tasks.features.verl.run_levels import BRIDGE_HAS, TreesUnderTest, VerlRequest, run_request, trees_under_test
 from ci_tasks.features.verl.run_summary import RESULT_CODES, evaluate, image_identity
+from ci_tasks.records import CANCELLED
 from ci_tasks.resources import user_path
-from ci_tasks.results.records import CANCELLED
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label

@@ -16,7 +16,7 @@ from ci_tasks.features.verl.judge.learning_signal import series
 from ci_tasks.features.verl.judge.log_records import RunFacts
 from ci_tasks.features.verl.judge.process_evidence import evidence_of
 from ci_tasks.features.verl.levels.levels import Training
-from ci_tasks.results.records import RunRecord
+from ci_tasks.records import RunRecord
 
 BASE, CANDIDATE = "base", "candidate"
 REWARDS = ("critic/rewards/mean", "critic/score/mean")

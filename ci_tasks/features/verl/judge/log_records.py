@@ -7,7 +7,7 @@ from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.resolved_settings import Settings
-from ci_tasks.results.records import Triage
+from ci_tasks.records import Triage
 
 Metrics = Mapping[int, Mapping[str, float]]  # global step → metric → value
 # The keys of the preflight's marks.

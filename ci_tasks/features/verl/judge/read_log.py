@@ -12,9 +12,9 @@ from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.verl.judge import log_patterns as lines
 from ci_tasks.features.verl.judge.log_records import KEYS, Metrics, PreflightCheck, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.training_log import TrainingLogParser
+from ci_tasks.records import PASSED, Triage
 from ci_tasks.results.log_lines import segments, visible
 from ci_tasks.results.log_scanner import LogScanner, blocks, words_expression
-from ci_tasks.results.records import PASSED, Triage
 from ci_tasks.results.triage import UNKNOWN
 
 _OPTIONAL = b" failed with: Traceback (most recent call last):"

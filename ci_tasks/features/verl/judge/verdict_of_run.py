@@ -44,7 +44,7 @@ from ci_tasks.features.verl.levels.summary import (
     Summary,
     TrainingCriteria,
 )
-from ci_tasks.results.records import PASSED
+from ci_tasks.records import PASSED
 
 _FAILED = ("fail", "blocked")
 _CHECKED = ("pass", "simulated")  # of the focused checks: what a simulated Bridge shows is nothing either way

@@ -12,7 +12,7 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.features.failures.bisection import earlier_runs as module
 from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
 from ci_tasks.features.failures.bisection.observations import BEFORE_GOOD, FAIL, PASS
-from ci_tasks.results.records import RunRecord, Triage
+from ci_tasks.records import RunRecord, Triage
 
 FAILURE = Triage("x", "failed", 1, "line", "E#1", 0.9, kind="E")
 

@@ -21,8 +21,8 @@ from ci_tasks.features.failures.bisection.run_commits import (
     run_commit,
     run_commits,
 )
+from ci_tasks.records import RunRecord, Timings, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
-from ci_tasks.results.records import RunRecord, Timings, Triage
 
 ORDER = CommitRun(3, "0123456789abcdef", "one")
 WORK = RowUnderTest("repo", None, "label", "row", read("hosts: {one: {kind: local}}", "hosts.yaml"))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ci_tasks.features.failures.comparison.metrics import MetricComparison, compare_metrics
-from ci_tasks.results.records import RunRecord
+from ci_tasks.records import RunRecord
 
 
 def runs(values: Sequence[float | str], status: str = "passed") -> list[RunRecord]:

@@ -12,8 +12,8 @@ from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.features.failures.hang.report import ended_hang, ended_note, hang_lines
+from ci_tasks.records import Hang, HangCulprit, HangGroup
 from ci_tasks.report import brief
-from ci_tasks.results.records import Hang, HangCulprit, HangGroup
 from ci_tasks.run.look import LookOfEnded, look_of_ended
 
 STOPPED = HangFacts(taken_at=1.0, reason="timeout", processes=(ProcessFacts(7, 1, name="a", state="T"),))

@@ -14,7 +14,7 @@ from ci_tasks.agent.hang.look import wait_for_look
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.features.failures.hang.analysis import analyse_hang
 from ci_tasks.hosts import py_spy
-from ci_tasks.results.records import Hang
+from ci_tasks.records import Hang
 from tests import fixtures as support
 from tests.integration.container_box import Box
 from tests.parts.dockerd import PYTHON_IMAGE, image_tar

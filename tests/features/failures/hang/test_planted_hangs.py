@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ci_tasks.features.failures.hang.analysis import CONTRADICTED, analyse_hang
 from ci_tasks.features.failures.hang.finding import SHOWN
-from ci_tasks.results.records import Hang
+from ci_tasks.records import Hang
 from tests.features.failures.hang.planted_runs import look, planted
 
 PY_SPY = Path(sys.executable).parent / "py-spy"

@@ -12,8 +12,8 @@ from ci_tasks.features.failures.repeats.outcomes import (
     status,
     stop_reason,
 )
+from ci_tasks.records import RunRecord, Triage
 from ci_tasks.results.rates import wilson
-from ci_tasks.results.records import RunRecord, Triage
 
 LETTERS = {
     ".": RepetitionOutcome("passed"),

@@ -17,8 +17,8 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UnknownName
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import repeat
+from ci_tasks.records import Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
-from ci_tasks.results.records import Hang, RunRecord, Triage
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.request import RunRequest

@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.features.failures.reproduction.comparison import ALIKE, compare
 from ci_tasks.features.failures.reproduction.source_line import path_in_tree, statement_at, with_statement
 from ci_tasks.features.failures.triage.log_triage import triage
-from ci_tasks.results.records import Triage
+from ci_tasks.records import Triage
 
 SOURCE = """\
 def check(log_dict):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.features.failures.reproduction.verdicts import DIFFERENT, compare_failures
-from ci_tasks.results.records import FailureEvidence, RunRecord, Triage
+from ci_tasks.records import FailureEvidence, RunRecord, Triage
 
 LINE = 'assert log_dict["train/ppo_kl"] == 0.0'
 EVIDENCE = FailureEvidence("AssertionError", "kl", "ci.py", "check", source_line=LINE)

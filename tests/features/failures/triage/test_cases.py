@@ -16,7 +16,7 @@ from ci_tasks.features.failures.triage.log_triage import read_candidates, triage
 from ci_tasks.features.failures.triage.ranking import cause_of, rank
 from ci_tasks.features.failures.triage.rules import shipped
 from ci_tasks.features.failures.triage.weights_file import shipped_weights
-from ci_tasks.results.records import Triage
+from ci_tasks.records import Triage
 
 DIRECTORY = Path(__file__).parent / "cases"
 NAMES = sorted(path.stem for path in DIRECTORY.glob("*.log"))

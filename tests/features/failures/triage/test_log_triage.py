@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ci_tasks.features.failures.triage.candidate_reader import CandidateReader
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.failures.triage.rules import shipped
-from ci_tasks.results.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
 from ci_tasks.results.triage import NOTHING, UNKNOWN
 
 OOM = b"""loading

@@ -17,7 +17,7 @@ from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.failures.triage.ranking import Ranking
 from ci_tasks.features.failures.triage.rules import compiled
 from ci_tasks.features.failures.triage.weights_file import FILE, VARIABLE
-from ci_tasks.results.records import Triage
+from ci_tasks.records import Triage
 
 RULES = compiled(
     yaml.safe_load(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.failures.triage.signature import is_specific, kind_of, of_code, package_of, signature_of, stable
-from ci_tasks.results.records import FailureEvidence, Triage
+from ci_tasks.records import FailureEvidence, Triage
 
 SAME = [
     ("numbers", "Tried to allocate 1.16 GiB on GPU 3", "Tried to allocate 20.00 GiB on GPU 0"),

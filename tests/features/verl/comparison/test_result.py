@@ -23,7 +23,7 @@ from ci_tasks.features.verl.comparison.sequential_test import decide
 from ci_tasks.features.verl.judge.log_records import RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.resolved_settings import Settings
 from ci_tasks.features.verl.levels.levels import Training
-from ci_tasks.results.records import ProbeSummary, RankMemory, RunRecord
+from ci_tasks.records import ProbeSummary, RankMemory, RunRecord
 
 REWARD = "critic/rewards/mean"
 

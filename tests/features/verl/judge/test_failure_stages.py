@@ -13,7 +13,7 @@ from ci_tasks.features.verl.judge.failure_stages import (
     stage_of_check,
     stage_of_reason,
 )
-from ci_tasks.results.records import Triage
+from ci_tasks.records import Triage
 
 
 def error(text: str, cause: str = "unknown", frame: str = "") -> Triage:

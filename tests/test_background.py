@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ci_tasks.hosts.background import Background
+from ci_tasks.background import Background
 
 
 def test_it_goes_on_while_nobody_waits_and_its_result_is_there_as_often_as_it_is_asked_for() -> None:
