@@ -177,11 +177,7 @@ ERRORS = [
     ("hosts:\n  a:\n    mounts:\n      /a: [/b]\n", 4, "host a: invalid mounts ['/b']\nabsolute paths without a colon"),
     ("hosts:\n  a:\n    mounts:\n      rel: /b\n", 4, "host a: invalid mounts 'rel'"),
     ("hosts:\n  a:\n    mounts:\n      /a: ~/b\n", 4, "host a: invalid mounts '~/b'"),
-    (
-        "hosts:\n  a:\n    mounts:\n      /a: /b:c\n",
-        4,
-        "host a: invalid mounts '/b:c'",
-    ),
+    ("hosts:\n  a:\n    mounts:\n      /a: /b:c\n", 4, "host a: invalid mounts '/b:c'"),
     ("hosts:\n  a:\n    env:\n      A: 1\n      B: {C: 1}\n", 5, "host a: env: B must be text"),
     # Pools.
     ("pools:\n  p: [a]\n", 2, "pool p: unknown host 'a'"),

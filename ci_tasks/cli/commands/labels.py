@@ -92,10 +92,9 @@ def plan(options: PlanOptions) -> int:
     source = open_source(options.repo, options.rev, options.workflow, config.given)
     out = Path(options.out) if options.out else None
     label = source.label_of(options.label)
-    nodes = options.nodes or 1
     request = RunRequest(
         *(label, options.only, options.host, options.base, out),
-        nodes=nodes,
+        nodes=options.nodes or 1,
         run_needs=options.run_needs,
         probe=not options.no_probe,
     )
