@@ -11,12 +11,12 @@ from ci_tasks.agent import run_directory
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.containers.rules import NONE, ContainerRules
 from ci_tasks.agent.files import open_file
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.last_line import last_line
 from ci_tasks.hosts.prepared_row import Say
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.records import Plan
 from ci_tasks.results.judge_run import log_facts, log_triage
 from ci_tasks.results.verdict import JobEnd
 

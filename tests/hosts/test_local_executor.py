@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
 from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.records import BLOCKED, Plan
+from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch
 
 
