@@ -94,10 +94,8 @@ def judge_run(run: RunDir) -> RunRecord:
     events = events_of(run)
     record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, _environment(run), queue_seconds(events))
     metrics = {name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()}
-    deviations = (*record.deviations, *_of_install_steps(events), *_withheld(run))
-    record = replace(
-        record, metrics=metrics, deviations=deviations, triage=None if verdict.status == PASSED else triage
-    )
+    record = replace(record, metrics=metrics, triage=triage if verdict.status != PASSED else None)
+    record = replace(record, deviations=(*record.deviations, *_of_install_steps(events), *_withheld(run)))
     record = _with_evidence(record, run, plan, calls)
     record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
     record = _with_gpu_use(record, _read_gpu_use(run, record, status.ended_at, events))
@@ -192,10 +190,8 @@ def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:
     again = "shared by runs with the same install steps; --fresh-env installs them anew"
     changed = "another row of the command changed what its rows share; run this row alone"
     texts = {"packages": ("resolved anew in each run", again), "changed": ("made for each job", changed)}
-    found = dict.fromkeys((*event.event.partition(" ")[::2], event.name or "") for event in events)
-    return [
-        Deviation(what or kind, texts[kind][0], here, texts[kind][1]) for kind, what, here in found if kind in texts
-    ]
+    said = dict.fromkeys((*event.event.partition(" ")[::2], event.name or "") for event in events)
+    return [Deviation(of or kind, texts[kind][0], here, texts[kind][1]) for kind, of, here in said if kind in texts]
 
 
 def _read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None, events: Sequence[Event]) -> GpuUse | None:
