@@ -22,7 +22,6 @@ from importlib.metadata import Distribution, distributions
 from typing import Dict, List, Optional, Sequence, Set
 
 from .. import run_directory
-from ..file_lock import LockTimeout
 from ..trees.git import StoreError
 from .key import environment_key, steps_key
 from .shared import note_changes
@@ -99,9 +98,6 @@ def make_row_venv(directory: str, below: str) -> int:
     try:
         create_venv(directory, below)
         note_changes(os.environ[run_directory.ENV_RUN_DIR], os.path.dirname(below), os.environ["GITHUB_WORKSPACE"])
-    except LockTimeout:
-        _print("another row has not listed the files of the install steps in time")
-        return 1
     except (OSError, StoreError, subprocess.CalledProcessError) as error:
         _print(str(error))
         return 1

@@ -8,25 +8,23 @@ import time
 from typing import Dict, List
 
 from .. import run_directory
-from ..file_lock import file_lock
 from ..files import replace_file
 from ..records import Event
 from ..trees.git import Git
-from .store import EnvironmentStore, changed_files, listing_bytes, read_listing, state_of, states
+from .store import EnvironmentStore, changed_files, listing_bytes, locked, read_listing, state_of, states
 
-_LISTING_SECONDS = 300.0  # that another row gets to list everything
 _MOST_NAMED = 3
 
 
 def note_changes(run_dir: str, setup: str, workspace: str) -> None:
     """Put into the row's events what changed of the venv and the checkout of the install steps in `setup`; the first
-    row lists what there is. Raises OSError, StoreError, LockTimeout."""
+    row lists what there is. Raises OSError, StoreError."""
     notes = os.path.join(setup, "tmp")  # it goes with the venv
     os.makedirs(notes, exist_ok=True)
     venv, tracked = os.path.join(setup, "venv"), os.path.join(notes, "tracked")
     listing = os.path.join(notes, "venv")  # written last
     if not os.path.exists(listing):
-        with file_lock(os.path.join(notes, "lock"), exclusive=True, timeout=_LISTING_SECONDS):
+        with locked(os.path.join(notes, "lock")):
             if not os.path.exists(listing):
                 replace_file(tracked, listing_bytes(_tracked(workspace)))
                 replace_file(listing, listing_bytes(states(venv)))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
 import time
-from contextlib import suppress
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from contextlib import contextmanager, suppress
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..cleanup.remove_tree import remove_tree
+from ..file_lock import LockTimeout, file_lock
 from ..files import replace_file
 from ..quick_dataclass import dataclass
 from ..run_directory import read_record, write_record
 
 MAX_BYTES = 30 << 30  # of all environments together
 MAX_DAYS = 14.0  # without use
+_LOCK_SECONDS = 300.0  # another row may list all files of the install steps
 _MAKING_DAYS = 0.25  # within which it is complete
 
 
@@ -97,7 +100,7 @@ class Environment:
 
 class EnvironmentStore:
     def __init__(self, directory: str) -> None:
-        self.directory = directory
+        self.directory, self._lock = directory, os.path.join(directory, "lock")
 
     def all(self, key: str = "") -> List[Environment]:
         """Those that can be used and whose keys begin with `key`, the newest first."""
@@ -106,9 +109,12 @@ class EnvironmentStore:
 
     def take(self, key: str, venv: str) -> Optional[Environment]:
         """The newest environment with this key, with `venv` among its users."""
-        newest = next(iter(self.all(key)), None)
-        if newest is not None:
-            newest.add_user(venv)
+        if not os.path.isdir(self.directory):
+            return None
+        with locked(self._lock):
+            newest = next(iter(self.all(key)), None)
+            if newest is not None:
+                newest.add_user(venv)
         return newest
 
     def below(self, venv: str) -> Optional[Environment]:
@@ -130,19 +136,35 @@ class EnvironmentStore:
             size += each.record.bytes
             is_whole = each.record.lock or each.unused_days < _MAKING_DAYS
             stays = is_whole and each.unused_days <= days and size <= MAX_BYTES and not everything
-            if not stays and not each.is_used:
+            if not stays and self._give_up_unused(each):
                 size -= each.record.bytes
-                each.give_up()  # a command that takes it at this moment sees that its files go
                 why = "unused for %.0f days" % each.unused_days if is_whole else "not complete"
                 lines.append(
                     ("environment %s: removed, %s" % (each.name, why), remove_tree(each.path, None, "none", {}))
                 )
         return lines
 
+    def _give_up_unused(self, each: Environment) -> bool:
+        with locked(self._lock):  # no command takes it meanwhile
+            unused = not each.is_used
+            if unused:
+                each.give_up()
+        return unused
+
     def _every(self) -> List[Environment]:
         with suppress(FileNotFoundError):
             return [Environment(each.path) for each in os.scandir(self.directory) if each.is_dir(follow_symlinks=False)]
         return []
+
+
+@contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold the lock file `path`. Raises OSError."""
+    try:
+        with file_lock(path, exclusive=True, timeout=_LOCK_SECONDS):
+            yield
+    except LockTimeout:
+        raise OSError(errno.ETIMEDOUT, "another process has locked it for too long", path) from None
 
 
 def states(top: str) -> Dict[str, bytes]:

@@ -17,6 +17,7 @@ import pytest
 from ci_tasks.agent.environments import command, store
 from ci_tasks.agent.environments.command import create_venv, site_packages
 from ci_tasks.agent.environments.store import Environment, EnvironmentRecord, EnvironmentStore
+from ci_tasks.agent.file_lock import LockTimeout, file_lock
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan, read_events
 from ci_tasks.agent.run_directory import RunDir, write_record
 from tests.parts.wheels import unpack_wheel, write_wheel
@@ -262,6 +263,31 @@ def test_what_is_old_or_too_much_is_removed_but_never_what_is_in_use(
     lines = kept.clean(**how)  # type: ignore[arg-type]
     assert {each.name[0] for each in kept.all()} == left
     assert len(lines) == 3 - len(left) and not any(problems for _, problems in lines)
+
+
+def test_an_environment_is_locked_while_it_is_taken_or_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a command could take what another one has just found unused."""
+    kept, seen = fill(tmp_path / "environments", "a"), list[str]()
+
+    def note(what: str) -> None:
+        with pytest.raises(LockTimeout), file_lock(f"{kept.directory}/lock", exclusive=True, timeout=0):
+            pass
+        seen.append(what)
+
+    monkeypatch.setattr(Environment, "is_used", property(lambda _: note("is it used?")))
+    monkeypatch.setattr(Environment, "add_user", lambda *_: note("taken"))
+    monkeypatch.setattr(Environment, "give_up", lambda _: note("given up"))
+    assert kept.take("a", str(tmp_path / "venv")) is not None
+    kept.clean(everything=True)
+    assert seen == ["taken", "is it used?", "given up"]
+
+
+def test_a_store_that_does_not_exist_is_not_made_by_a_look(tmp_path: Path) -> None:
+    kept = EnvironmentStore(str(tmp_path / "environments"))
+    assert (kept.take("a", str(tmp_path / "venv")), kept.clean(everything=True)) == (None, [])
+    assert not os.path.exists(kept.directory)
 
 
 def test_an_environment_that_was_never_completed_is_not_used_and_goes_after_a_while(tmp_path: Path) -> None:
