@@ -289,7 +289,7 @@ class RankMemory:
 class ProbeSummary:
     """What the probe saw of a run's Python processes, by their own words. `ended` of them noted their end: others were
     killed, or left by `os._exit`. `counted` are all that loaded the probe. `exceptions` are the first that nobody
-    caught. `task_exceptions` are the first of tasks, futures, callbacks and finalizers: each ended no program, and may
+    caught. `task_exceptions` are the first of tasks, futures and callbacks: each ended no program, and may
     have been handled. `conflicts` are packages that came from different places. `not_seen` says what is not known, and
     why."""
 

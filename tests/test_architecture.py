@@ -329,19 +329,19 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 
 # Lines with code of each folder, without docstrings and comments. A number only goes down: lower it with the code.
 BUDGETS = {
-    "bench": 4_569,
-    "ci_tasks/*.py": 1_314,
-    "ci_tasks/agent": 12_613,
-    "ci_tasks/checkout": 1_220,
+    "bench": 4_425,
+    "ci_tasks/*.py": 1_226,
+    "ci_tasks/agent": 8_775,
+    "ci_tasks/checkout": 869,
     "ci_tasks/cli": 1_759,
-    "ci_tasks/features": 19_900,
-    "ci_tasks/hosts": 3_971,
-    "ci_tasks/planning": 2_058,
+    "ci_tasks/features": 19_863,
+    "ci_tasks/hosts": 2_943,
+    "ci_tasks/planning": 1_591,
     "ci_tasks/report": 1_919,
-    "ci_tasks/results": 2_665,
-    "ci_tasks/run": 3_898,
-    "ci_tasks/workflow": 2_296,
-    "tests": 47_053,
+    "ci_tasks/results": 2_664,
+    "ci_tasks/run": 3_886,
+    "ci_tasks/workflow": 1_934,
+    "tests": 42_742,
 }
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 

@@ -170,16 +170,19 @@ class RunMirror(RunHere):
         self._open()
 
     def _open(self) -> None:
-        self._digest = hashlib.sha256()
+        self.offset, self._digest = 0, hashlib.sha256()
         # A mask is as long as what it hides, so that an offset here is one of the log there.
         self._masker = Masker(self._secrets, keep_length=True)
-        with open(self.run.log, "ab+", buffering=0) as log:
-            log.seek(0)
-            for chunk in iter(lambda: log.read(1 << 20), b""):
+        self._log: int | None = None
+        # Appended to: if it is cut here, it gets too short, which is noticed, and no hole, which is not.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._log = os.open(self.run.log, flags, 0o600)
+            while chunk := os.read(self._log, 1 << 20):
                 self._digest.update(chunk)
-            self.offset = log.tell()
-            # Appended to: if it is cut here, it gets too short, which is noticed, and no hole, which is not.
-            self._log: int | None = os.dup(log.fileno())
+                self.offset += len(chunk)
+        except OSError as error:
+            self.fail(f"cannot write {self.run.log}: {error.strerror}")
 
     def write_log(self, offset: int, chunk: bytes) -> None:
         with self._writing:

@@ -46,6 +46,15 @@ def test_a_log_that_came_unmasked_is_masked_and_complete(run: RunDir, size: int)
     assert Path(run.log).read_bytes() == LOG.replace(SECRET.encode(), b"*" * len(SECRET))
 
 
+def test_a_link_in_place_of_the_log_is_not_written_through(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    os.symlink(tmp_path / "precious", run.log)
+    mirror = RunMirror(run)
+    mirror.write_log(0, LOG)
+    assert mirror.ended.is_set() and run.log in mirror.error
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 def test_who_comes_back_in_the_middle_of_a_secret_goes_on_where_it_began(run: RunDir) -> None:
     """What was held back was not written, so it is asked for again."""
     text = f"it is {SECRET}.\n".encode()

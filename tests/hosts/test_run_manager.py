@@ -369,6 +369,36 @@ def test_a_run_is_cleared_away_although_the_link_died_at_that_moment(host: Piped
     assert not Path(remote_run.directory).exists()
 
 
+def test_what_could_not_be_cleared_away_is_named_with_what_removes_it(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_manager, "_CLOSE_TIMEOUT_S", 0.1)
+    remote_run, back = host.remote_run("true"), threading.Event()
+    manager = host.open()
+    lose_link_while_clearing(host, manager, back)
+    manager.start(remote_run)
+    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
+    manager.close()
+    back.set()
+    left = f"{remote_run.directory} is still on box, which did not answer; `ci-tasks clean --host box`"
+    assert left in capsys.readouterr().err
+
+
+def test_a_fetched_run_stays_fetched_when_the_link_dies_for_good(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo hello")
+    manager = host.open()
+
+    def refused(*_: Any) -> None:
+        raise Blocked("no link for 60 minutes")
+
+    manager._clear = refused  # type: ignore[method-assign, assignment]
+    manager.start(remote_run)
+    done(remote_run)
+    assert (remote_run.aborted, remote_run.is_fetched) == (None, True)
+    assert "no link for 60 minutes" in remote_run.warning
+    assert complete(remote_run)
+
+
 def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHost) -> None:
     remote_run = host.remote_run("echo begun; sleep 100")
     manager = host.open()
@@ -390,6 +420,14 @@ def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHos
     other.attach(again)
     other.cancel(again, "cancel")
     done(again)
+
+
+def test_a_cancel_before_anything_was_sent_begins_nothing(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo never", cancel_requested="cancel")
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted == (CANCELLED, "cancelled")
+    assert host.left() == []
 
 
 def test_an_agent_that_was_killed_is_found_out_and_what_it_left_is_ended(host: PipedHost) -> None:
@@ -626,6 +664,16 @@ LOSSES: dict[str, Callable[[PipedHost], Any]] = {
 }
 
 
+def test_a_store_that_lost_something_heals_at_the_next_run_of_the_same_tree(host: PipedHost) -> None:
+    code = Code(host)
+    code.run("first")
+    for name, loss in LOSSES.items():
+        loss(host)
+        remote_run = code.run(name)
+        assert remote_run.aborted is None, f"after the loss of {name}"
+        assert Path(remote_run.run.log).read_bytes() == b"the very tree\n", f"after the loss of {name}"
+
+
 @pytest.mark.parametrize("name", ["the whole store", "all that is ours", "every object"])
 def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(host: PipedHost, name: str) -> None:
     code = Code(host)
@@ -634,6 +682,31 @@ def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(host: PipedH
     remote_run = code.run("second")
     assert remote_run.aborted is None
     assert Path(remote_run.run.log).read_bytes() == b"the very tree\n"
+
+
+def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo never")
+    Path(remote_run.directory, "log").mkdir(parents=True)
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    assert "the agent did not start" in remote_run.aborted[1]
+    assert host.left() == []
+
+
+def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: PipedHost) -> None:
+    """Its client was killed in between."""
+    remote_run = host.remote_run("echo never")
+    manager = host.open()
+    manager.connection.request(messages.Create(remote_run.directory, remote_run.plan, remote_run.script))
+    assert host.left() != []
+    manager.attach(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == LOST, remote_run.aborted
+    assert "never began" in remote_run.aborted[1]
+    assert host.left() == []
 
 
 def test_two_links_that_ask_for_one_run_begin_it_once(host: PipedHost, tmp_path: Path) -> None:

@@ -14,23 +14,21 @@ SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 LOCKED = "docker run i bash -c 'python tests/ci/gpu_lock_exec.py --count 4 -- python tests/t.py'"
 
 
-def test_the_checkouts_own_script_takes_the_locks_where_the_step_calls_it() -> None:
-    locks = gpu_locks(ROW, BOX, "/locks", ["pip install -e .", LOCKED])
+@pytest.mark.parametrize(
+    ("host", "texts", "by", "pattern", "simulated"),
+    [
+        # the checkout's own script takes the locks where a step calls it
+        (BOX, ["pip install -e .", LOCKED], "job", "/dev/shm/custom_gpu_lock_{gpu_id}.lock", None),
+        # the runner takes them where no step does
+        (BOX, ["python tests/t.py"], "agent", "/dev/shm/custom_gpu_lock_{gpu_id}.lock", None),
+        # simulated GPUs have locks of their own
+        (SIM, [LOCKED], "job", "/locks/custom_gpu_lock_{gpu_id}.lock", 8),
+    ],
+)
+def test_who_takes_the_locks(host: HostSpec, texts: list[str], by: str, pattern: str, simulated: int | None) -> None:
+    locks = gpu_locks(ROW, host, "/locks", texts)
     assert locks is not None
-    assert (locks.by, locks.count, locks.total) == ("job", 4, 8)
-    assert locks.pattern == "/dev/shm/custom_gpu_lock_{gpu_id}.lock"
-
-
-def test_the_runner_takes_them_where_no_step_does() -> None:
-    locks = gpu_locks(ROW, BOX, "/locks", ["python tests/t.py"])
-    assert locks is not None
-    assert locks.by == "agent"
-
-
-def test_simulated_gpus_have_locks_of_their_own() -> None:
-    locks = gpu_locks(ROW, SIM, "/locks", [LOCKED])
-    assert locks is not None
-    assert (locks.pattern, locks.simulated) == ("/locks/custom_gpu_lock_{gpu_id}.lock", 8)
+    assert (locks.by, locks.count, locks.total, locks.pattern, locks.simulated) == (by, 4, 8, pattern, simulated)
 
 
 HOST_NETWORK = ["docker run --network host i"]

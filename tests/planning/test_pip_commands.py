@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.planning.pip_commands import PipInstall, name_of, pip_installs, specifier_of, with_index
+from ci_tasks.planning.pip_commands import PipInstall, pip_installs, with_index
+from tests.parts.cases import cases
+
+CASES = cases("planning/data/pip-commands.yaml")
 
 SCRIPTS: list[tuple[str, list[PipInstall]]] = [
     ("pip install torch", [PipInstall((), ("torch",))]),
@@ -28,17 +31,7 @@ def test_the_pip_commands_of_a_script(script: str, installs: list[PipInstall]) -
     assert pip_installs(script) == installs
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("pip install a --index-url https://a\n", "pip install a --index-url https://m/simple\n"),
-        ("pip install --index-url=https://a b", "pip install --index-url=https://m/simple b"),
-        ("pip install -i 'https://a' b", "pip install -i https://m/simple b"),
-        ("pip install --index-url ${{ env.A }}/x b", "pip install --index-url https://m/simple b"),
-        ("other --index-url https://a", "other --index-url https://a"),
-        ("pip install -e .", "pip install -e ."),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), CASES["an index is replaced where it stands"])
 def test_an_index_is_replaced_where_it_stands(before: str, after: str) -> None:
     assert with_index(before, "https://m/simple")[0] == after
 
@@ -47,19 +40,3 @@ def test_the_default_index_is_pips_own_configuration() -> None:
     script, changes = with_index("pip install a --index-url https://a\npip install b -i https://b c\n", "default")
     assert script == "pip install a\npip install b  c\n"
     assert changes == [("--index-url https://a", "pip's own index"), ("-i https://b", "pip's own index")]
-
-
-@pytest.mark.parametrize(
-    ("requirement", "name", "specifier"),
-    [
-        ("torch==2.9.1+cu128", "torch", "==2.9.1+cu128"),
-        ("ray[default]>=2,<3", "ray", ">=2,<3"),
-        ("a-b_c.d", "a-b_c.d", ""),
-        ("a==1; python_version<'4'", "a", "==1"),
-        ("./a", "", ""),
-        ("git+https://x/y", "", ""),
-        ("$A", "", ""),
-    ],
-)
-def test_a_requirement_has_a_name_and_versions(requirement: str, name: str, specifier: str) -> None:
-    assert (name_of(requirement), specifier_of(requirement)) == (name, specifier)

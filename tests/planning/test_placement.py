@@ -12,6 +12,7 @@ from ci_tasks.planning.placement import HELD_SECONDS, OVERTAKE_SECONDS, place
 RAY = frozenset({"ray-host-network"})
 A, B = HostLoad("a", 8, 8), HostLoad("b", 8, 8)
 DOWN = replace(A, up=False)
+SLOW = HostLoad("slow", 8, 8, speed=0.5)
 
 
 def row(name: str, gpus: int, seconds: float = 600.0, **more: object) -> WaitingRow:
@@ -84,31 +85,17 @@ CASES = [
     ([row("endless", 8, float("inf")), row("less", 8, -1.0)], [A, B], {("endless", "a"), ("less", "b")}),
     # GPUs taken twice over, by a row that waits for others: none are free, and not fewer
     ([CPU], [on(A, (WIDE, 1), held=8)], {("cpu", "a")}),
+    # of two free hosts the fast one, whatever would be left over there
+    ([row("one", 2)], [SLOW, A], {("one", "a")}),
+    ([row("one", 2)], [on(SLOW, (HALF, 1)), A], {("one", "a")}),
+    # the longest row has the fast host
+    ([row("short", 8, 100.0), WIDE], [SLOW, A], {("wide", "a"), ("short", "slow")}),
+    ([WIDE], [SLOW, on(A, (row("there", 8, 1300.0), 0))], {("wide", "slow")}),
 ]
 
 
 @pytest.mark.parametrize(("waiting", "machines", "chosen"), CASES)
 def test_rows_that_start_now(waiting: list[WaitingRow], machines: list[HostLoad], chosen: set[tuple[str, str]]) -> None:
-    assert starts(waiting, machines) == chosen
-
-
-SLOW = HostLoad("slow", 8, 8, speed=0.5)
-
-
-@pytest.mark.parametrize(
-    ("waiting", "machines", "chosen"),
-    [
-        # of two free hosts the fast one, whatever would be left over there
-        ([row("one", 2)], [SLOW, A], {("one", "a")}),
-        ([row("one", 2)], [on(SLOW, (HALF, 1)), A], {("one", "a")}),
-        # the longest row has the fast host
-        ([row("short", 8, 100.0), WIDE], [SLOW, A], {("wide", "a"), ("short", "slow")}),
-        ([WIDE], [SLOW, on(A, (row("there", 8, 1300.0), 0))], {("wide", "slow")}),
-    ],
-)
-def test_rows_go_to_fast_hosts_first(
-    waiting: list[WaitingRow], machines: list[HostLoad], chosen: set[tuple[str, str]]
-) -> None:
     assert starts(waiting, machines) == chosen
 
 

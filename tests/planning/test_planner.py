@@ -18,7 +18,10 @@ from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row, Workflow
 from ci_tasks.workflow.reader import read
+from tests.parts.cases import cases
 from tests.parts.entries import describe
+
+CASES = cases("planning/data/planner.yaml")
 
 CHECKOUT = Checkout("/src/slime", "c0ffee0123456789", "7ree", ("a.py", "b.py"), head="c0ffee0123456789")
 PLACE = RunLocation(
@@ -138,22 +141,7 @@ def test_what_differs_by_situation(host: HostSpec, body: str, runner: str, other
     assert whats(plan(workflow(body, runner=runner), host)) == BOTH + others
 
 
-@pytest.mark.parametrize(
-    ("on", "job", "named"),
-    [
-        ("pull_request", "environment: gpu\npermissions: read-all\n", ["permissions", "environment"]),
-        (
-            "pull_request",
-            "concurrency: x\nsnapshot: y\nruns-on: {group: g, labels: cpu}\n",
-            ["runs-on.group", "concurrency", "snapshot"],
-        ),
-        ("push", "", ["event"]),
-        ("[workflow_dispatch, schedule]", "", ["event"]),
-        ("[push, pull_request]", "", []),
-        ("{pull_request: {types: [labeled], branches: [main]}, push: {branches: [main]}}", "", []),
-        ("{pull_request: {branches: [dev], paths: [src]}}", "", ["on.pull_request.branches", "on.pull_request.paths"]),
-    ],
-)
+@pytest.mark.parametrize(("on", "job", "named"), CASES["keys without effect are named"])
 def test_keys_without_effect_are_named(on: str, job: str, named: list[str]) -> None:
     runner = "" if "runs-on" in job else "    runs-on: cpu\n"
     body = "".join(f"    {line}\n" for line in job.splitlines())
@@ -217,18 +205,15 @@ NEEDS = """  detect:
 
 
 @pytest.mark.parametrize(
-    ("body", "expected"),
+    ("job", "ci"),
     [
-        ("    needs: lint\n" + STEPS, [("after lint", "the row was asked for alone")]),
-        (
-            "    needs: [lint, detect]\n    env: {A: '${{ needs.*.result }}'}\n" + STEPS,
-            [("after lint, detect", "the row was asked for alone")],
-        ),
+        ("    needs: lint\n", "after lint"),
+        ("    needs: [lint, detect]\n    env: {A: '${{ needs.*.result }}'}\n", "after lint, detect"),
     ],
 )
-def test_jobs_that_were_not_run_are_named(body: str, expected: list[tuple[str, str]]) -> None:
-    planned = plan(workflow(body, others=NEEDS))
-    assert [(deviation.ci, deviation.why) for deviation in planned.deviations if deviation.what == "needs"] == expected
+def test_jobs_that_were_not_run_are_named(job: str, ci: str) -> None:
+    named = deviation(plan(workflow(job + STEPS, others=NEEDS)), "needs")
+    assert (named.ci, named.why) == (ci, "the row was asked for alone")
 
 
 def test_a_job_that_was_run_for_its_outputs_is_no_deviation() -> None:

@@ -15,6 +15,9 @@ from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.resolve import Resolver
 from ci_tasks.workflow.suite import describe
+from tests.parts.cases import cases
+
+CASES = cases("planning/data/runners.yaml")
 
 
 def job_on(runs_on: str, event: EventContext = EventContext()) -> tuple[Workflow, Job, Row, Resolver]:
@@ -27,26 +30,7 @@ def job_on(runs_on: str, event: EventContext = EventContext()) -> tuple[Workflow
 LINUX, NVIDIA = "only Linux jobs can be run", "only NVIDIA GPUs are supported"
 
 
-@pytest.mark.parametrize(
-    ("runs_on", "why"),
-    [
-        ("windows-latest", f"runs on windows-latest; {LINUX}"),
-        ("Windows-2022", LINUX),
-        ("macos-14", LINUX),
-        ("macOS-latest-xlarge", LINUX),
-        ("${{ 'windows-latest' }}", LINUX),
-        ("[self-hosted, windows]", LINUX),
-        ("{labels: macos-13}", LINUX),
-        ("[rocm-mi300]", f"runs on rocm-mi300, a runner with AMD GPUs; {NVIDIA}"),
-        ("linux-mi325-8gpu", f"runs on linux-mi325-8gpu, a runner with AMD GPUs; {NVIDIA}"),
-        ("linux-aarch64-a2b3-8", f"runs on linux-aarch64-a2b3-8, a runner with Ascend NPUs; {NVIDIA}"),
-        ("[self-hosted, npu]", f"runs on npu, a runner with Ascend NPUs; {NVIDIA}"),
-        # What only GitHub knows falls back to it.
-        ("[\"${{ vars.RUNNER || 'mi300' }}\"]", f"runs on mi300, a runner with AMD GPUs; {NVIDIA}"),
-        ("gpu", "does not say how many GPUs the row takes"),
-        ("self-hosted", "does not say how many GPUs the row takes"),
-    ],
-)
+@pytest.mark.parametrize(("runs_on", "why"), CASES["a row whose machine has no equivalent is refused by name"])
 def test_a_row_whose_machine_has_no_equivalent_is_refused_by_name(runs_on: str, why: str) -> None:
     parsed, job, row, _ = job_on(runs_on)
     with pytest.raises(WorkflowError) as caught:

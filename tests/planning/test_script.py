@@ -18,10 +18,13 @@ import pytest
 from ci_tasks.agent import archive
 from ci_tasks.agent.records import Checkout, Overlay
 from ci_tasks.planning.overlay_builds import build_steps
-from ci_tasks.planning.script import Script, Venv, quote, render
+from ci_tasks.planning.script import Script, Venv, render
 from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
 from tests import fixtures as support
+from tests.parts.cases import cases
+
+CASES = cases("planning/data/script.yaml")
 
 BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}")
 BASH_BY_DEFAULT = ("bash", "-e", "{0}")
@@ -104,23 +107,7 @@ def plain(tmp_path: Path) -> ScriptRunner:
 # The text of a step
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "echo \"double\" 'single' \\\n  $HOME `echo x` ${X:-y} $(( 1 + 1 ))\n",
-        "cat << 'END_OF_STEP_1' > /dev/null\nEND_OF_STEP_1\n",
-        "echo x\nEND_OF_STEP_1\nEND_OF_STEP_1_\n",
-        "echo trailing   \n\t\n\n\n",
-        "echo no newline at the end",
-        "",
-        "\n",
-        "echo ünïcödé 'πß' 日本 \N{PILE OF POO}\n",
-        "echo & echo \\& '&' \\\\ \n",
-        "echo tab\there \x1b[31m\n",
-        "# {0} {1} %s %% !history\n",
-        "printf '\udcff'\n",  # bytes that are no text
-    ],
-)
+@pytest.mark.parametrize("text", CASES["a steps text arrives verbatim"])
 def test_a_steps_text_arrives_verbatim(script_runner: ScriptRunner, text: str) -> None:
     ran = script_runner.run(step(text, words=("true", "{0}")))
     assert ran.code == 0, ran.log
@@ -157,27 +144,21 @@ def test_each_shell_has_githubs_rules(plain: ScriptRunner, argv: tuple[str, ...]
 # Variables
 
 
-def test_variables_arrive_verbatim(script_runner: ScriptRunner) -> None:
-    value = "a 'b' \"c\" $HOME `x` \\ & é\nsecond line\n"
-    text = 'import os, sys\nsys.stdout.write(repr((os.environ["JOB"], os.environ["STEP"])))\n'
-    ran = script_runner.run(step(text, words=PYTHON, env={"STEP": value}), env={"JOB": value})
-    assert ran.log.endswith(repr((value, value)))
-
-
 _OURS = "tmp number text word words name line value end file secrets step status exit_code job_status venv setup junit"
 _BASHS = "UID EUID PPID SECONDS RANDOM BASHOPTS SHELLOPTS IFS GROUPS"
 
 
 @pytest.mark.parametrize("name", [*_OURS.split(), *_BASHS.split(), "MY-VAR", "a.b", "1ST", "RUN_DIR"])
-def test_a_variable_may_have_any_name(plain: ScriptRunner, name: str) -> None:
+def test_a_variable_may_have_any_name_and_arrives_verbatim(plain: ScriptRunner, name: str) -> None:
     """GitHub takes names that bash does not, and names that a script like ours could well use itself."""
     show = step(f"import os; print('job', repr(os.environ[{name!r}]))\n", words=PYTHON)
-    own = step(f"import os; print('own', repr(os.environ[{name!r}]))\n", words=PYTHON, env={name: "a 'b'"})
+    value = "a 'b' \"c\" $HOME `x` \\ & é\nsecond line\n"
+    own = step(f"import os; print('own', repr(os.environ[{name!r}]))\n", words=PYTHON, env={name: value})
     again = replace(show, text=show.text.replace("'job'", "'again'"))
-    ran = plain.run(show, own, again, env={name: "5"})
+    ran = plain.run(show, own, again, env={name: value})
     assert ran.code == 0, ran.log
     output = [line for line in ran.log.splitlines() if line.startswith(("job ", "own ", "again "))]
-    assert output == ["job '5'", """own "a 'b'\"""", "again '5'"]
+    assert output == [f"{which} {value!r}" for which in ("job", "own", "again")]
 
 
 def test_a_path_in_the_steps_env_keeps_what_earlier_steps_put_in_front(plain: ScriptRunner) -> None:
@@ -397,20 +378,6 @@ def test_a_secrets_value_is_not_looked_through_for_another_and_one_that_is_not_s
     names, environ = ("A", "B", "UNSET"), {"A": "${B}", "B": "b"}
     ran = plain.run(step(f"echo '{a}' '{b}' '<{unset}>' \"<$C>\"\n"), env={"C": unset}, secrets=names, environ=environ)
     assert ran.log.splitlines()[-1] == "${B} b <> <>"
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("", "''"),
-        ("plain", "plain"),
-        ("it's", "'it'\"'\"'s'"),
-        (secrets.mark("A"), '"${A:-}"'),
-        (f"x y{secrets.mark('A')}z", "'x y'\"${A:-}\"z"),
-    ],
-)
-def test_words_for_bash(text: str, word: str) -> None:
-    assert quote(text) == word
 
 
 # Environments

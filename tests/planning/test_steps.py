@@ -15,6 +15,9 @@ from ci_tasks.records import Deviation
 from ci_tasks.workflow.model import Job
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.resolve import Resolver
+from tests.parts.cases import cases
+
+CASES = cases("planning/data/steps.yaml")
 
 CONTEXTS = {
     "github": {"workspace": "/w", "sha": "c0ffee", "repository": "o/r"}, "env": {"JOB": "job"}, "matrix": {"n": 1},
@@ -79,17 +82,7 @@ def test_the_jobs_defaults_hold_for_steps_that_say_nothing() -> None:
     assert (second.words, second.directory) == (("sh", "-e", "{0}"), "own")
 
 
-@pytest.mark.parametrize(
-    ("condition", "after_success", "after_failure"),
-    [
-        (None, True, False),
-        ("always()", True, True),
-        ("failure()", False, True),
-        ("matrix.n == 2", False, False),
-        ("${{ !cancelled() }}", True, True),
-        ("failure() && matrix.n == 1", False, True),
-    ],
-)
+@pytest.mark.parametrize(("condition", "after_success", "after_failure"), CASES["when a step runs"])
 def test_when_a_step_runs(condition: str | None, after_success: bool, after_failure: bool) -> None:
     (step,) = plan(f"- run: x\n  {f'if: {condition!r}' if condition else ''}\n").steps
     assert (step.on_success, step.on_failure) == (after_success, after_failure)
@@ -194,17 +187,7 @@ def test_setup_python_by_the_matrix_takes_the_one_that_runs() -> None:
 # What cannot be planned
 
 
-@pytest.mark.parametrize(
-    ("part", "reads"),
-    [
-        ("run: echo ${{ steps.first.outputs.a }}", "steps.first.outputs.a"),
-        ("run: x\n  if: ${{ always() && steps.FIRST.outputs.a }}", "steps.FIRST.outputs.a"),
-        ("run: x\n  env: {A: '${{ steps.first.outputs.a }}'}", "steps.first.outputs.a"),
-        ("run: x\n  working-directory: '${{ steps.first.outputs.a }}'", "steps.first.outputs.a"),
-        ("run: echo '${{ toJSON(steps) }}'", "steps"),
-        ("uses: actions/setup-python@v5\n  with: {python-version: '${{ steps.first.outputs.a }}'}", "steps.first"),
-    ],
-)
+@pytest.mark.parametrize(("part", "reads"), CASES["what an earlier step decides is refused wherever it stands"])
 def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, reads: str) -> None:
     error = refused(f"- id: first\n  run: echo a=1 >> $GITHUB_OUTPUT\n- {part}\n- run: y\n")
     assert "known only while it runs" in error.message
@@ -358,21 +341,7 @@ def test_an_override_that_changes_nothing_is_a_warning(override: Override, warni
 # Which leading steps rows share
 
 
-@pytest.mark.parametrize(
-    ("steps", "job", "shared"),
-    [
-        ("- run: a\n- run: b\n- run: c ${{ matrix.n }}\n- run: d\n", "", 2),
-        ("- run: a\n- run: b\n", "", 1),  # the last step is the test, whatever it reads
-        ("- run: a ${{ matrix.n }}\n- run: b\n", "", 0),
-        ("- run: a\n  if: matrix.n == 1\n- run: b\n", "", 0),
-        ("- run: a\n  env: {A: '${{ matrix.n }}'}\n- run: b\n", "", 0),
-        ("- run: a\n  timeout-minutes: ${{ matrix.n }}\n- run: b\n", "", 0),
-        ("- run: a ${{ env.N }}\n- run: b\n", "env: {N: '${{ matrix.n }}'}\n", 0),
-        ("- run: a ${{ env.N }}\n- run: b\n", "env: {N: '1', M: '${{ matrix.n }}'}\n", 1),
-        ("- run: a ${{ toJSON(env) }}\n- run: b\n", "env: {M: '${{ matrix.n }}'}\n", 0),
-        ("- run: a\n- run: b\n", "defaults: {run: {working-directory: 'x${{ matrix.n }}'}}\n", 0),
-    ],
-)
+@pytest.mark.parametrize(("steps", "job", "shared"), CASES["leading steps that are the same for every row are shared"])
 def test_leading_steps_that_are_the_same_for_every_row_are_shared(steps: str, job: str, shared: int) -> None:
     first, rest = plan(steps, job).split()
     assert len(first) == shared and rest

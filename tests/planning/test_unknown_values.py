@@ -16,6 +16,9 @@ from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.resolve import UnknownValueError
 from ci_tasks.workflow.suite import describe
+from tests.parts.cases import cases
+
+CASES = cases("planning/data/unknown-values.yaml")
 
 PLACE = RunLocation("id-1", "/run", "/run/workspace", Checkout("/src", "c0ffee", "7ree", ()), ("/py", "3.10"), "/e", "")
 HEAD = "on: pull_request\njobs:\n"
@@ -30,30 +33,7 @@ def plan(body: str, event: EventContext = EventContext(), head: str = HEAD) -> P
     return make_plan(parsed, job, row, HostSpec("box"), event, (), PLACE).plan
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "steps:\n- run: rm -rf ${{ vars.MODEL_DIR }}/cache",
-        "env: {DIR: '${{ vars.MODEL_DIR }}'}\nsteps: [{run: x}]",
-        "steps:\n- {run: x, env: {DIR: '${{ vars.MODEL_DIR }}/a'}}",
-        "env: {DIR: '${{ vars.MODEL_DIR }}'}\nsteps:\n- run: rm -rf ${{ env.DIR }}/cache",
-        "steps:\n- {run: x, working-directory: '${{ vars.MODEL_DIR }}'}",
-        "defaults: {run: {working-directory: '${{ vars.MODEL_DIR }}'}}\nsteps: [{run: x}]",
-        "steps:\n- {run: x, shell: '${{ vars.MODEL_DIR }} {0}'}",
-        "steps:\n- {run: x, timeout-minutes: '${{ fromJSON(vars.MODEL_DIR) }}'}",
-        "steps:\n- {run: x, continue-on-error: '${{ vars.MODEL_DIR }}'}",
-        "steps:\n- {run: x, if: vars.MODEL_DIR}",
-        "steps:\n- {run: x, if: \"failure() && vars.MODEL_DIR == 'a'\"}",
-        "timeout-minutes: ${{ fromJSON(vars.MODEL_DIR) }}\nsteps: [{run: x}]",
-        "container: '${{ vars.MODEL_DIR }}/image'\nsteps: [{run: x}]",
-        "container: {image: i, env: {A: '${{ vars.MODEL_DIR }}'}}\nsteps: [{run: x}]",
-        "container: {image: i, options: '-v ${{ vars.MODEL_DIR }}:/m'}\nsteps: [{run: x}]",
-        "container: {image: i, volumes: ['${{ vars.MODEL_DIR }}:/m']}\nsteps: [{run: x}]",
-        "steps:\n- {uses: actions/setup-python@v5, with: {python-version: '${{ vars.MODEL_DIR }}'}}\n- run: x",
-        "steps:\n- {uses: actions/checkout@v4, with: {ref: '${{ vars.MODEL_DIR }}'}}\n- run: x",
-        "steps:\n- {uses: actions/checkout@v4, if: vars.MODEL_DIR}\n- run: x",
-    ],
-)
+@pytest.mark.parametrize("body", CASES["refused"])
 def test_an_unknown_value_is_refused_wherever_it_would_reach_what_runs(body: str) -> None:
     with pytest.raises(UnknownValueError) as caught:
         plan(body)
@@ -117,15 +97,7 @@ steps:
 - {name: set, run: x, if: "env.MODE != '' && env.MODE != null"}"""
 
 
-@pytest.mark.parametrize(
-    ("value", "steps"),
-    [
-        ("fast", ["same", "begins", "among", "set"]),
-        ("slow", ["other", "among", "set"]),
-        ("10", ["other", "number", "set"]),
-        ("0", ["other"]),  # which is null to GitHub
-    ],
-)
+@pytest.mark.parametrize(("value", "steps"), CASES["comparisons"])
 def test_a_comparison_is_one_of_a_secrets_value_which_stays_out_of_the_plan(value: str, steps: list[str]) -> None:
     event = EventContext(secrets=("MODE",), read_secret={"MODE": value}.get)
     planned = plan(MODES, event)

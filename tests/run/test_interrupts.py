@@ -187,7 +187,7 @@ class RealAgents(Played):
 @pytest.mark.parametrize(
     ("function", "statement"),
     [
-        (LocalExecutor.start, "manager.start(self._run_of(row))"),
+        (LocalExecutor.start, "self._runs[row.run.path] = remote_run"),
         (RemoteRunManager.start, "self._runs[remote_run.key] = remote_run"),
         (RemoteRunManager.start, "remote_run.thread.start()"),
     ],

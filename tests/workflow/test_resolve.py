@@ -9,7 +9,7 @@ import pytest
 from ci_tasks import yaml_lines
 from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow.model import Step
-from ci_tasks.workflow.resolve import Resolver
+from ci_tasks.workflow.resolve import Resolver, how_to_give
 
 CONTEXTS = {"matrix": {"n": 8, "name": "ckpt", "on": True, "list": [1, 2], "version": 3.1}, "env": {"A": "a"}}
 RESOLVER = Resolver("w.yml", "cpu", 3, CONTEXTS)
@@ -130,3 +130,7 @@ def test_checking_reads_every_expression_and_evaluates_none() -> None:
     RESOLVER.check_condition(None)
     with pytest.raises(WorkflowError, match="unknown function 'bogus'"):
         RESOLVER.check({"a": [{"b": "${{ bogus() }}"}]})
+
+
+def test_what_nobody_can_give_has_no_hint() -> None:
+    assert how_to_give(["github.repository_id", "steps.a.outputs.b"]) == ""

@@ -7,8 +7,10 @@ what a host may not send. `pack` leaves out what `unpack` would refuse, and says
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import struct
 from typing import Any, Iterator, List, Optional, Sequence
 
@@ -27,6 +29,8 @@ _MAX_NAMED = 1000
 _RESERVED = 1 << 26  # bytes for NOT_SENT
 _CHUNK = 1 << 18
 _LENGTH = struct.Struct(">H")
+# What an operating system says of a path that no run has, or of what stands in its place.
+_OF_PATHS = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO}
 
 
 class BundleError(ValueError):
@@ -112,6 +116,10 @@ def unpack(source: Any, run_dir: str) -> List[str]:
             _write(source, file, top)
         except (RecordError, UnsafeName) as error:
             raise BundleError(str(error)) from None
+        except OSError as error:
+            if error.errno not in _OF_PATHS:
+                raise
+            raise BundleError("%s cannot be written: %s" % (ascii(file.path), error.strerror)) from None
         written.append(file.path)
     if source.read(1):
         raise BundleError("bytes after its end")
@@ -137,6 +145,8 @@ def _write(source: Any, file: BundledFile, top: str) -> None:
     # A pipe would block whoever opens it.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     with os.fdopen(handle, "wb") as out:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise BundleError("%s is no plain file here" % ascii(file.path))
         size = file.size
         while size:
             chunk = _exactly(source, min(size, _CHUNK))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from ci_tasks.features.coverage.describe import main_coverage
 from ci_tasks.features.coverage.diff import difference
 from ci_tasks.features.recorder.records import READ
 from ci_tasks.run.checkout_source import open_source
+from tests.parts import git
 from tests.parts.commands import run_command
 
 SAMPLE = Path(__file__).resolve().parents[3] / "examples/tiny-slime"
@@ -28,14 +28,7 @@ def repository(tmp_path: Path) -> Path:
     for test in (tmp_path / "tests").glob("**/test_*.py"):
         if test.name != "test_tiny_ppo.py":
             test.unlink()
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one")
-    return tmp_path
-
-
-def git(directory: Path, *args: str) -> None:
-    subprocess.run(["git", *args], cwd=directory, check=True)
+    return git.repository(tmp_path)
 
 
 def test_the_sample_has_a_sensible_map() -> None:
@@ -90,8 +83,3 @@ def test_every_format_is_printed_alone(form: str, repository: Path, capsys: pyte
     run_command("coverage", repo=str(repository), format=form, static=True, diff="HEAD")
     output = capsys.readouterr().out
     assert json.loads(output)["lost"] == [] if form == "json" else "The same coverage." in output
-
-
-def test_a_format_that_does_not_exist_names_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("coverage", repo=str(SAMPLE), format="pdf") == 2
-    assert "valid: md, json" in capsys.readouterr().err

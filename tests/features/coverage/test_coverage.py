@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels, summary
+from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels
 from ci_tasks.features.coverage.describe import main_coverage
 from ci_tasks.features.coverage.diff import difference
 from ci_tasks.features.recorder.record import LaunchRecorder
@@ -62,17 +62,6 @@ def test_rows_of_one_test_are_one_entry_with_a_mode_each() -> None:
     assert [entry.own(row) for row in entry.rows] == [(), ("async checkpoint save",)]
     assert main_coverage(entry) == "Some-1B dense, PPO, colocated, offload/onload, async checkpoint save"
     assert (again.same_as, changed.dynamic) == ("a", "needs.detect.outputs.matrix")
-
-
-def test_a_backend_is_summarised() -> None:
-    (backend,) = summary(covered(ROWS)).values()
-    assert (backend.rows, backend.dense, backend.moe, backend.algorithms) == (4, ("Some-1B",), (), ("PPO",))
-
-
-def test_a_training_that_was_not_seen_to_its_end_says_so() -> None:
-    (entry,) = covered(ROWS).labels[0].tests
-    stopped = [replace(row, facts=replace(row.facts, problem="NameError")) for row in entry.rows]
-    assert main_coverage(replace(entry, rows=tuple(stopped))) == f"{main_coverage(entry)}, not seen to its end"
 
 
 def test_a_difference_lists_what_is_added_and_lost() -> None:

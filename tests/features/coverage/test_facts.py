@@ -51,7 +51,6 @@ def trained(record: Callable[..., Recording]) -> Cover:
         ("--tensor-model-parallel-size 2 --context-parallel-size 2", "TP2 + CP2"),
         ("--pipeline-model-parallel-size 4 --expert-model-parallel-size 8", "PP4 + EP8"),
         ("--tensor-model-parallel-size 2 --tensor-model-parallel-size 1", "DP"),  # the last one counts
-        ("--tensor-model-parallel-size=4", "TP4"),
     ],
 )
 def test_a_layout_is_the_sizes_above_one(trained: Cover, flags: str, layout: str) -> None:
@@ -76,54 +75,20 @@ def test_dense_or_moe_is_read_from_flags_before_names(
     assert trained_model and (trained_model.kind, trained_model.because) == (kind, because)
 
 
-@pytest.mark.parametrize(("name", "moe"), [("Big-30B-A3B", True), ("Tiny-MoE-8x1", True), ("Dense-9B-0414", False)])
-def test_a_name_says_it_where_no_flag_does(record: Callable[..., Recording], name: str, moe: bool) -> None:
-    row_facts = facts(record(f"{HEAD.replace('Some-1B', name)}\nU.execute_train('--a', 8, None)", static=True), nothing)
-    assert row_facts.model and row_facts.model.moe is moe
-
-
-@pytest.mark.parametrize(
-    ("flags", "placement"),
-    [
-        ("--colocate", ("colocated",)),
-        ("--rollout-num-gpus 4", ("disaggregated",)),
-        ("--colocate --rollout-num-gpus 8", ("colocated",)),
-        ("--rollout-external-engine-addrs a:1", ("external engines",)),
-        ("", ()),
-    ],
-)
-def test_where_the_engines_are_is_said_by_flags_or_not_at_all(
-    trained: Cover, flags: str, placement: tuple[str, ...]
-) -> None:
-    assert trained(flags).placements == placement
-
-
 FEATURES = {
     "--colocate": ["offload/onload"],
     "--colocate --no-offload-rollout": [],
-    "--use-tis --use-routing-replay": ["TIS", "routing replay"],
     "--sglang-speculative-algorithm EAGLE": ["EAGLE speculative decoding"],
     "--sglang-moe-a2a-backend deepep --moe-enable-deepep": ["DeepEP"],
     "--hf-checkpoint /root/models/X-FP8": ["FP8 rollout"],
     "--update-weight-transport disk --update-weight-mode delta": ["delta weight update through disk"],
-    "--update-weight-transport nccl": [],
-    "--use-opd --opd-type sglang": ["on-policy distillation (sglang teacher)"],
-    "--load /x --hf-checkpoint /x": [],
     "--load /x --save /y": ["checkpoint load", "checkpoint save"],
-    "--rollout-function-path a.fully_async_rollout.f": ["fully-async rollout"],
-    "--custom-generate-function-path a.b.own": ["generate function own"],
-    "--actor-num-nodes 2": ["2 nodes"],
     "--use-something-new": ["--use-something-new"],
-    "--apply-chat-template": [],
 }
 
 
 def test_flags_name_what_they_exercise(trained: Cover) -> None:
     assert {flags: list(trained(flags).features) for flags in FEATURES} == FEATURES
-
-
-def test_the_training_script_says_async(trained: Cover) -> None:
-    assert trained("", train_script="train_async.py").features == ("async training (train_async.py)",)
 
 
 CONFIG = """
@@ -168,15 +133,6 @@ U.execute_train("--rollout-external-engine-addrs a:1 b:2", 4, None)
     assert {"Mooncake", "engines launched before the training"} <= set(row_facts.features)
 
 
-def test_several_trainings_are_described_together(covered: Cover) -> None:
-    body = """
-for gpus, size in ((2, 1), (8, 4)):
-    U.execute_train(f"--ci-test --tensor-model-parallel-size {size} ", gpus, None)
-"""
-    row_facts = covered(body)
-    assert (row_facts.trainings, row_facts.gpus, row_facts.layouts) == (2, (2, 8), ("DP", "TP4"))
-
-
 def test_a_training_may_be_a_command_of_its_own(covered: Cover) -> None:
     body = 'subprocess.run(["python3", "train.py", *"--num-experts 8 --advantage-estimator gspo --ci-test".split()])\n'
     row_facts = covered(body)
@@ -205,24 +161,9 @@ def test_checks_have_a_level_and_a_description(
     assert (checks.level, checks.description) == (level, description)
 
 
-def test_an_assertion_is_quoted_by_what_it_says(covered: Cover) -> None:
-    body = """
-d = tempfile.mkdtemp()
-U.execute_train("--a", 8, None)
-assert f(d), f"No file was written under {d}. It should have been."
-assert g(d) == 3
-"""
-    assert covered(body).checks.assertions == ("No file was written under /tmp/tmp00000000", "`g(d) == 3`")
-
-
 def test_a_file_of_tests_counts_them_and_one_without_an_entry_runs_nothing(record: Callable[..., Recording]) -> None:
     tests = '"""Tests of the thing."""\nimport pytest\ndef test_a(): ...\ndef test_b(): ...\n'
     run = facts(record(f"{tests}if __name__ == '__main__':\n    pytest.main([__file__])\n"), nothing)
     assert (run.kind, run.tests, run.doc, run.checks.description) == ("unit", 2, "Tests of the thing.", "unit tests")
     idle = facts(record(tests), nothing)
     assert (idle.kind, idle.checks.description) == ("vacuous", "runs nothing")
-
-
-def test_a_file_that_cannot_be_read_says_so(record: Callable[..., Recording]) -> None:
-    row_facts = facts(record("def broken(:"), nothing)
-    assert row_facts.kind == "unread" and row_facts.problem

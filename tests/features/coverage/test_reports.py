@@ -37,11 +37,6 @@ def test_markdown_has_a_table_whose_cells_hold() -> None:
     assert "- `tests/test_a.py`: nothing &lt;i>was&lt;/i> \\| written at all" in text
 
 
-def test_ways_of_running_a_test_are_listed() -> None:
-    text = coverage_report(covered("", "--x"))
-    assert "`tests/test_a.py` is run 2 ways:\n\n- no arguments\n- `--x`\n" in text
-
-
 def test_a_change_begins_with_what_is_lost() -> None:
     changed = difference(covered("", "--x"), covered(""))
     assert diff_report(changed).splitlines()[4:6] == ["## Rows removed (1)", ""]

@@ -39,7 +39,6 @@ def test_what_a_run_gave_is_written_in_the_form_that_is_read(tmp_path: Path) -> 
 
 CASES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("all of it", GOLDEN, "shown", ["run matches golden.json (6 values, tolerance 0.1)"]),
-    ("within the tolerance", with_value("train/loss", "8", 1.1), "shown", []),
     (
         "beyond it",
         with_value("train/loss", "8", 1.2),
@@ -49,8 +48,6 @@ CASES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     ("a tolerance of nothing is nothing", with_value("train/loss", "8", 0), "contradicted", []),
     ("near 0", with_value("train/grad_norm", "2", 1e-9), "contradicted", []),
-    ("no number", with_value("train/grad_norm", "6", 1.0), "contradicted", []),
-    ("infinite", with_value("train/loss", "6", "inf"), "contradicted", []),
     (
         "a step that the run did not reach",
         with_value("train/loss", "10", 1.0),
@@ -85,7 +82,6 @@ def test_a_run_matches_if_each_value_of_the_file_is_seen_and_close(
 NONE = [
     ("no JSON", "{", "holds no golden values"),
     ("another form", '{"lm loss": [1, 2]}', "lm loss"),
-    ("no metric", "{}", "it has no values"),
     ("no number", json.dumps(with_value("train/loss", "2", "high")), "could not convert"),
 ]
 

@@ -50,13 +50,6 @@ def test_a_login_node_without_slurm_is_one_fault_and_a_cluster_that_keeps_no_end
     assert [(result.topic, result.text) for result in results if result.status == "warning"] == [("accounting", text)]
 
 
-def test_a_sinfo_that_fails_is_a_fault(read: Any) -> None:
-    silent = Answer(1, "", "sinfo: error: Unable to contact slurm controller")
-    results = read(cluster.facts(host()), {**HERE, "partitions": silent})
-    faults = [(result.topic, silent.err in result.text) for result in results if result.status == "fault"]
-    assert faults == [(cluster.NODES, True)]
-
-
 def test_a_login_node_is_not_queried_for_gpus_and_containers() -> None:
     first = facts.first_round(host(runtime="docker"), "~/.ci-tasks")
     programs = {word for fact in first for argv in fact.queries.values() for word in argv}

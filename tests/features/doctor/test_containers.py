@@ -49,10 +49,8 @@ def test_a_runtime_says_who_it_is(
     ("answer", "step"),
     [
         (ABSENT, "install docker"),
-        (Answer(127, "", "env: 'docker': No such file or directory"), "install docker"),
         (TIMED_OUT, "systemctl restart docker"),
         (Answer(1, "{}\n", "Cannot connect to the Docker daemon at unix:///x. Is it up?\n"), "systemctl enable --now"),
-        (Answer(1, "", "something else\n"), "docker info"),
     ],
 )
 def test_a_runtime_that_does_not_answer_well_is_a_fault(read: Any, answer: Answer, step: str) -> None:
@@ -60,17 +58,11 @@ def test_a_runtime_that_does_not_answer_well_is_a_fault(read: Any, answer: Answe
     assert (result.status, step in result.next_step) == ("fault", True), result
 
 
-def test_a_runtime_that_answers_something_else_is_a_fault(read: Any) -> None:
-    [result] = read(containers.facts(HostSpec("h", gpus=0), ()), {"runtime": Answer(0, "not JSON\n")})
-    assert (result.status, "docker info" in result.next_step) == ("fault", True)
-
-
 @pytest.mark.parametrize(
     ("socket", "groups", "step"),
     [
         ("root docker 660\n", "27(sudo)", "sudo usermod -aG docker me"),
         ("root docker 600\n", "998(docker)", "chmod g+rw"),
-        ("root root 660\n", "27(sudo)", "groupadd docker"),
         ("", "27(sudo)", "groupadd docker"),
     ],
 )
@@ -97,7 +89,6 @@ NOTHING = Answer(0, "time=2026 level=info msg=Found 0 CDI devices\n")
     [
         ("docker", "docker-info", TOOLKIT, NOTHING, "ok", ""),
         ("docker", "docker-info", ABSENT, ABSENT, "ok", ""),
-        ("docker", "docker-info-29-cdi", ABSENT, ABSENT, "ok", ""),
         ("docker", "docker-info-rootless", TOOLKIT, NOTHING, "warning", "runtime configure --runtime=docker"),
         ("docker", "docker-info-rootless", ABSENT, ABSENT, "fault", "install nvidia-container-toolkit"),
         ("podman", "podman-info", TOOLKIT, CDI, "ok", ""),
@@ -118,13 +109,11 @@ def test_whether_gpus_pass_into_containers(
 @pytest.mark.parametrize(
     ("pull", "recorded", "err", "status", "text"),
     [
-        ("never", "docker-image", "", "ok", "sha256:bbbb, 31.4 GB"),
         ("always", "docker-image", "", "ok", "sha256:bbbb, 31.4 GB; pulled anew at every run"),
         (None, "docker-image", "", "ok", "sha256:bbbb, 31.4 GB; CI's own pull policy"),
         ("missing", "podman-image", "", "ok", "cccc, which no registry has, 2.0 GB"),
         ("never", "", "Error: No such image: x\n", "fault", "not here, and `pull: never`"),
         ("missing", "", "Error response from daemon: No such image: x\n", "ok", "not here yet"),
-        (None, "", "Error: inspecting object: x: image not known\n", "ok", "not here yet"),
         (None, "", "Error response from daemon: disk I/O error\n", "unknown", "disk I/O error"),
     ],
 )
@@ -144,7 +133,6 @@ def test_an_image_is_reported_with_its_digest_or_how_it_will_come(
         ("docker-info-29-cdi", {}, "/var/lib/containerd"),
         ("podman-info", {}, "/var/lib/containers/storage"),
         ("docker-info", {"DOCKER_HOST": "ssh://me@other"}, None),
-        ("docker-info-down", {}, None),
     ],
 )
 def test_the_image_store_is_where_the_runtime_says(

@@ -153,20 +153,3 @@ def test_every_host_is_examined_though_some_cannot_be_reached(program: Program, 
 def test_a_host_that_is_not_in_hosts_yaml_is_a_usage_error() -> None:
     with pytest.raises(UnknownName):
         run_doctor(config.read("hosts: {box: {}}"), "bxo", as_json=False, images=(), open_query_runner=local)
-
-
-def test_no_query_is_repeated(program: Program, capsys: Any) -> None:
-    program("nvidia-smi", SMI)
-    names: list[str] = []
-
-    class Counting(LocalQueryRunner):
-        def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-            names.extend(queries)
-            return super().run_queries(queries, timeout)
-
-    def open_query_runner(host: HostSpec) -> AbstractContextManager[QueryRunner]:
-        return nullcontext(Counting())
-
-    examined(capsys, f"hosts: {{box: {{runtime: none, {QUIET}}}}}", open_query_runner=open_query_runner)
-    assert len(names) == len(set(names))
-    assert "processes" in names

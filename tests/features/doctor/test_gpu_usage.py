@@ -13,7 +13,6 @@ import pytest
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.features.doctor import gpu_usage
-from ci_tasks.features.doctor.gpu_usage import HostProcess
 from ci_tasks.hosts.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME
 from ci_tasks.hosts.queries import LocalQueryRunner
 
@@ -103,25 +102,6 @@ def test_lock_files_that_somebody_could_not_open(
 ) -> None:
     [result] = [f for f in read(gpu_usage.facts(say()), say(locks="", **changes)) if f.topic == gpu_usage.LOCKS]
     assert (result.status, step in result.next_step) == (status, True), result
-
-
-def test_lock_files_are_required_for_all_gpus_that_cis_script_expects(read: Any, data: Any, say: Say) -> None:
-    answer = QueryAnswer(0, data("smi-gpus-h100x8.txt").splitlines()[0])
-    [result] = [
-        f
-        for f in read(gpu_usage.facts(say()), {**say(files=[], locks=""), "gpus": answer})
-        if f.topic == gpu_usage.LOCKS
-    ]
-    assert "for i in 0 1 2 3 4 5 6 7;" in result.next_step
-
-
-def test_processes_are_parsed(data: Any) -> None:
-    assert gpu_usage.parse_processes(data("ps.txt") + "  7 me 3 tmux: server\nerror: no\n") == {
-        900: HostProcess("root", 7260, "python3"),
-        4711: HostProcess("a-user-of-the-box", 93600, "python3"),
-        815: HostProcess("root", 120, "ray::MegatronTr"),
-        7: HostProcess("me", 3, "tmux: server"),
-    }
 
 
 def test_a_lock_on_this_machine_is_found_with_its_holder(tmp_path: Path, say: Say, monkeypatch: Any) -> None:

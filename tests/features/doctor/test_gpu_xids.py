@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.gpus.xids import Xid, parse_xids
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.features.doctor import gpu_xids
 
@@ -20,24 +19,6 @@ def gpu(data: Any) -> dict[str, QueryAnswer]:
         "gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")),
         "gpu health": QueryAnswer(0, data("smi-health-h100.txt")),
     }
-
-
-@pytest.mark.parametrize(
-    ("line", "xid"),
-    [
-        ("2026-11-20T10:26:00,000001+00:00 NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU",
-         Xid(79, "0000:1b:00", "2026-11-20T10:26:00", 1795170360.0)),
-        ("2026-11-20T10:26:00+0000 box kernel: NVRM: Xid (PCI:0001:9D:00): 154, GPU",
-         Xid(154, "0001:9d:00", "2026-11-20T10:26:00", 1795170360.0)),
-        ("[ 2391.234] NVRM: Xid (0000:03:00): 31, Ch 0000001", Xid(31, "0000:03:00", "")),
-        ("2026-11-20T11:26:00+0100 box kernel: NVRM: Xid (PCI:0001:9D:00): 63, pid=7",
-         Xid(63, "0001:9d:00", "2026-11-20T11:26:00", 1795170360.0)),
-        ("NVRM: loading NVIDIA UNIX x86_64 Kernel Module", None),
-        ("2026-11-20T10:26:00 NVRM: GPU at PCI:0000:1b:00: GPU-3a51", None),
-    ],
-)  # fmt: skip
-def test_a_line_of_the_log(line: str, xid: Xid | None) -> None:
-    assert parse_xids(line) == ([xid] if xid else [])
 
 
 def test_each_gpu_and_number_is_reported_once_newest_first_and_programs_own_faults_not_at_all(
@@ -69,13 +50,3 @@ def test_one_readable_log_is_enough(
     [result] = read(gpu_xids.facts(), {**gpu, "dmesg": ring, "journal": journal})
     assert result.status == status
     assert bool(result.next_step) == (status == "unknown")
-
-
-def test_where_there_is_no_gpu_there_is_no_line(read: Any) -> None:
-    assert read(gpu_xids.facts(), {"gpus": QueryAnswer(6, "No devices were found\n"), "dmesg": DENIED}) == []
-
-
-def test_a_broken_gpus_flood_is_cut(read: Any, gpu: dict[str, QueryAnswer]) -> None:
-    flood = "".join(f"2026-11-20T10:26:0{n} NVRM: Xid (PCI:0000:1b:00): {n + 90}, GPU\n" for n in range(9))
-    results = read(gpu_xids.facts(), {**gpu, "dmesg": QueryAnswer(0, flood), "journal": QueryAnswer(1)})
-    assert (len(results), results[-1].text) == (5, "and 5 more kinds")

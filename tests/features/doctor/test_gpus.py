@@ -9,7 +9,6 @@ import pytest
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor import gpus
-from ci_tasks.features.doctor.gpus import GpuHealth
 
 NONE = QueryAnswer(0, "")
 
@@ -38,13 +37,11 @@ def test_gpus_are_counted_against_hosts_yaml(read: Any, data: Any, count: int | 
         (QueryAnswer(18, "file:smi-mismatch.txt"), "Driver/library version mismatch", "reboot"),
         (QueryAnswer(9, "file:smi-no-driver.txt"), "couldn't communicate", "modprobe nvidia"),
         (QueryAnswer(6, "No devices were found\n"), "No devices were found", "lspci"),
-        (QueryAnswer(0, "No devices found.\n"), "No devices found", "lspci"),
         # What half of it says is not believed: the GPU that fails is the result.
         (QueryAnswer(15, "file:smi-lost.txt"), "Unable to determine the device handle", "fallen off the bus"),
         (QueryAnswer(255, "Failed to initialize NVML: Unknown Error\n"), "Unknown Error", "inside a container"),
         (QueryAnswer(4, "Failed to initialize NVML: Insufficient Permissions\n"), "Insufficient", "/dev/nvidia*"),
         (QueryAnswer(None, "", "no answer from nvidia-smi within 20 s"), "no answer", "stuck"),
-        (QueryAnswer(77, "something new\n"), "something new", "run nvidia-smi"),
     ],
 )
 def test_every_fault_of_the_driver_has_its_next_step(
@@ -62,30 +59,6 @@ def test_a_host_without_a_driver_is_at_fault_only_if_it_should_have_gpus(
     absent = QueryAnswer(None, "", "nvidia-smi: No such file or directory")
     [result] = read(gpus.facts(HostSpec("h", gpus=count)), {"gpus": absent})
     assert result.status == status
-
-
-def test_health_is_parsed(data: Any) -> None:
-    assert gpus.parse_health(data("smi-health-sick.txt")) == [
-        GpuHealth(0, "0000:1b:00", False, 2, False),
-        GpuHealth(1, "0000:43:00", True, 0, False),
-        GpuHealth(2, "0000:52:00", False, 0, True),
-        GpuHealth(3, "0001:9d:00", False, 0, False),
-    ]
-    assert gpus.parse_health(data("smi-health-rtx.txt")) == [GpuHealth(0, "0000:01:00", False, None, False)]
-    assert gpus.parse_health(data("smi-mismatch.txt")) == []
-
-
-def test_rows_to_remap_are_parsed(data: Any) -> None:
-    remapped = gpus.parse_remapped(
-        data("smi-remapped-sick.txt") + "00000000:52:00.0, No, Yes\n00000000:53:00.0, [N/A], [N/A]\n"
-    )
-    assert remapped == {
-        "0000:1b:00": (False, False),
-        "0000:43:00": (False, False),
-        "0001:9d:00": (True, True),
-        "0000:52:00": (False, True),
-        "0000:53:00": (False, False),
-    }
 
 
 def test_each_sick_gpu_is_named_with_what_helps(read: Any, data: Any) -> None:
@@ -108,21 +81,6 @@ def test_each_sick_gpu_is_named_with_what_helps(read: Any, data: Any) -> None:
         ("fault", "GPU 3 (0001:9d:00): a broken row of its memory could not be remapped", "replace it"),
         ("fault", f"GPU 3 (0001:9d:00): {pending}", reset.format(3)),
     ]
-
-
-def test_a_single_uncorrected_error_is_a_warning(read: Any, data: Any) -> None:
-    one = QueryAnswer(0, "0, 00000000:1B:00.0, Disabled, 1, [N/A]\n")
-    answers = {"gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")), "gpu health": one}
-    _, health = read(gpus.facts(HostSpec("h")), answers)
-    assert (health.status, "1 uncorrected ECC error since" in health.text) == ("warning", True)
-
-
-def test_gpus_without_ecc_report_no_count(read: Any, data: Any) -> None:
-    answers = {
-        "gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")),
-        "gpu health": QueryAnswer(0, data("smi-health-rtx.txt")),
-    }
-    assert read(gpus.facts(HostSpec("h")), answers)[1].text == "these GPUs count no ECC errors"
 
 
 def test_a_field_that_a_driver_does_not_know_costs_only_its_own_line(read: Any, data: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ci_tasks.features.lint.formats import github, summary, text
+from ci_tasks.features.lint.formats import github, text
 from ci_tasks.features.lint.lint_finding import RULES, LintFinding
 
 ONE = LintFinding("tests/a, b.py", 3, "gpus-differ", "50% of\nthem", "make both 4", "a")
@@ -15,11 +15,6 @@ def test_a_rule_says_once_why_it_matters() -> None:
     assert sum(RULES["unknown-label"].why in line for line in lines) == 1
     assert "  docs/ci.md:7: run-ci-x starts no job" in lines
     assert lines[-1] == "    fix: name one"
-
-
-def test_the_summary_counts_by_rule() -> None:
-    assert summary([ONE, TWO, THREE]) == "3 findings: 1 gpus-differ, 2 unknown-label"
-    assert summary([]) == "no finding"
 
 
 def test_annotations_keep_to_githubs_escapes() -> None:

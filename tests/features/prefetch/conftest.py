@@ -1,27 +1,15 @@
-"""A model hub to ask, in a world that knows no token, no proxy and no cache. A neighbour is imported by path."""
+"""A model hub to ask, in a world that knows no token, no proxy and no cache."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ci_tasks.features.suites.slime_helpers import HELPERS
+from tests.features.prefetch.hub_server import Hub, serving
 from tests.features.recorder.recording import record as record
-
-if TYPE_CHECKING:
-    from tests.features.prefetch.hub_server import Hub, serving
-else:
-    _name = "ci_tasks_tests_hub_server"
-    if _name not in sys.modules:
-        _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name("hub_server.py"))
-        sys.modules[_name] = importlib.util.module_from_spec(_spec)
-        _spec.loader.exec_module(sys.modules[_name])
-    from ci_tasks_tests_hub_server import Hub, serving
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 

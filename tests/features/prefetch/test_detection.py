@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.features.prefetch.detection import hub_requirements
 from ci_tasks.features.prefetch.repositories import HubRequirements
-from ci_tasks.features.recorder.records import READ, Recording
+from ci_tasks.features.recorder.records import Recording
 
 HEAD = "import slime.utils.external_utils.command_utils as U\nMODEL_NAME = 'Qwen3-4B'\n"
 MAIN = "\nif __name__ == '__main__':\n    prepare()\n"
@@ -66,17 +66,6 @@ def test_the_rows_environment_decides(read: Read) -> None:
     assert requested(read(body, BIG="1")) == [("dataset", "o/d", "/root/datasets/d")]
 
 
-def test_each_is_named_with_its_line(read: Read) -> None:
-    ((_, source),) = read("\nU.hf_download_dataset('o/d')").repositories.items()
-    assert (source.file, source.line) == ("tests/test_x.py", 5)
-
-
-def test_what_is_only_read_says_so(record: Callable[..., Recording]) -> None:
-    recording = record(f"{HEAD}U.hf_download_dataset('o/d')\n", static=True)
-    ((repository, source),) = hub_requirements(recording, {}, "tests/test_x.py").repositories.items()
-    assert (repository.id, source.origin) == ("o/d", READ)
-
-
 def test_a_tokenizer_wants_no_weights(read: Read) -> None:
     (repository,) = read("from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('o/a')").repositories
     assert repository.takes("tokenizer.json") and not repository.takes("model.safetensors")
@@ -95,11 +84,6 @@ def test_what_is_not_known_is_listed_with_its_line(read: Read, body: str, why: s
     ((unknown, source),) = read(body).unknown.items()
     assert why in " ".join(unknown)
     assert source.line in (4, 5)
-
-
-def test_an_unreadable_source_is_reported(record: Callable[..., Recording]) -> None:
-    requirements = hub_requirements(record("def (", static=True), {}, "tests/test_x.py")
-    assert len(requirements.unknown) == 1
 
 
 def test_the_part_after_a_stop_is_reported_as_not_seen(read: Read) -> None:

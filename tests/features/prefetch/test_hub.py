@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ci_tasks.features.prefetch import hub as asking
 from ci_tasks.features.prefetch.hub_errors import HubRefusal, RepoSnapshot
 from ci_tasks.features.prefetch.repositories import HubRepository
-
-if TYPE_CHECKING:
-    from tests.features.prefetch.hub_server import Fault, Hub
-else:
-    from ci_tasks_tests_hub_server import Fault, Hub
+from tests.features.prefetch.hub_server import Fault, Hub
 
 LARGE = b"w" * 5000
 FILES = {"config.json": b"{}", "sub/notes.txt": b"notes", "model.safetensors": LARGE}
@@ -55,24 +51,6 @@ def test_commit_size_and_checksums_of_the_required_files(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("patterns", "files"),
-    [
-        ({"include": ("*.json",)}, ["config.json"]),
-        ({"exclude": ("*.safetensors", "sub/")}, ["config.json"]),
-        ({"include": ("sub/",)}, ["sub/notes.txt"]),
-        ({"include": ("*",), "exclude": ("*.txt",)}, ["config.json", "model.safetensors"]),
-    ],
-)
-def test_patterns_choose_files_as_the_library_does(hub: Hub, patterns: dict[str, Any], files: list[str]) -> None:
-    from huggingface_hub.utils._paths import filter_repo_objects
-
-    hub.add("org/m", FILES)
-    assert [file.path for file in HubClient(hub.url).snapshot(repository(**patterns)).files] == files
-    allow, ignore = list(patterns.get("include", ())) or None, list(patterns.get("exclude", ())) or None
-    assert list(filter_repo_objects(FILES, allow_patterns=allow, ignore_patterns=ignore)) == files
-
-
-@pytest.mark.parametrize(
     ("more", "token", "code", "hint"),
     [
         ({}, None, None, ""),
@@ -100,20 +78,10 @@ def test_who_may_read_it(hub: Hub, more: dict[str, Any], token: str | None, code
         assert "hf_" not in refused.message + refused.hint
 
 
-def test_a_name_that_is_not_there(hub: Hub) -> None:
-    assert HubClient(hub.url).refused(repository("org/none")).code == "unauthorised"  # as the hub answers strangers
-    assert HubClient(hub.url, "hf_any").refused(repository("org/none")).code == "missing"
-
-
 def test_a_revision_that_is_not_there(hub: Hub) -> None:
     hub.add("org/m", FILES)
     refused = HubClient(hub.url).refused(repository(revision="v9"))
     assert refused.code == "missing" and "revision" in refused.message
-
-
-def test_a_file_that_is_not_there(hub: Hub) -> None:
-    hub.add("org/m", FILES)
-    assert HubClient(hub.url).refused(repository(include=("none.json",))).code == "missing"
 
 
 def test_a_hub_that_names_a_time_is_waited_for(hub: Hub) -> None:
@@ -134,19 +102,6 @@ def test_a_hub_that_names_too_long_a_time_is_not(hub: Hub) -> None:
     assert "3000 s" in refused.message and "HF_TOKEN" in refused.hint
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry-after": "12"}, 12.0),
-        ({"ratelimit": '"api";r=0;t=55'}, 56.0),
-        ({}, 10.0),
-        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, 10.0),
-    ],
-)
-def test_how_long_a_hub_asks_to_be_left_alone(headers: dict[str, str], seconds: float) -> None:
-    assert asking.wait_of(headers, 1) == seconds
-
-
 def test_server_errors_of_the_hub_are_retried(hub: Hub) -> None:
     hub.add("org/m", FILES)
     hub.faults.append(Fault("/revision/", status=503, times=2))
@@ -155,33 +110,15 @@ def test_server_errors_of_the_hub_are_retried(hub: Hub) -> None:
     assert client.waited == [1.0, 2.0]
 
 
-def test_a_hub_that_stays_in_trouble(hub: Hub) -> None:
-    hub.faults.append(Fault("/revision/", status=503, times=99))
-    assert HubClient(hub.url).refused(repository()).code == "trouble"
-
-
 def test_nobody_answers() -> None:
     refused = HubClient("http://me:secret@127.0.0.1:9").refused(repository())
     assert refused.code == "offline" and "secret" not in refused.message + refused.hint
-
-
-def test_the_library_obeys_offline_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert HubClient("http://127.0.0.1:9").refused(repository()).code == "offline"
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "a\\b"])
 def test_a_repository_with_an_unsafe_name_is_refused_whole(hub: Hub, name: str) -> None:
     hub.add("org/m", {**FILES, name: b"x"})
     assert HubClient(hub.url).refused(repository()).code == "hostile"
-
-
-def test_the_token_is_the_environments_or_the_logins(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asking.token_here() is None
-    monkeypatch.setenv("HF_TOKEN", "hf_mine")
-    assert asking.token_here() == "hf_mine"
 
 
 def test_the_endpoint_is_the_hosts_then_ours_then_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,10 +135,3 @@ def test_an_unreachable_hub_has_its_last_known_listing(hub: Hub) -> None:
     last = HubClient(hub.url).refused(repository()).last
     assert last is not None and (last.commit, last.files) == (snapshot.commit, snapshot.files)
     assert HubClient(hub.url).refused(repository(include=("*.json",))).last is None, "another part is another question"
-
-
-def test_a_deleted_repository_has_no_last_listing(hub: Hub) -> None:
-    hub.add("org/m", FILES)
-    HubClient(hub.url).snapshot(repository())
-    hub.repos.clear()
-    assert HubClient(hub.url, "hf_any").refused(repository()).last is None

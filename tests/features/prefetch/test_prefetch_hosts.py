@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -19,10 +18,9 @@ from ci_tasks.features.prefetch.prefetch import prefetch_label
 from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.run.checkout_source import open_source
 from tests import fixtures as support
-from tests.parts import dockerd
+from tests.features.prefetch import hub_server as hubs
+from tests.parts import dockerd, git
 from tests.parts.sshd import Sshd
-
-hubs: Any = sys.modules["ci_tasks_tests_hub_server"]
 
 WORKFLOW = """
 jobs:
@@ -44,12 +42,7 @@ BIN = Path(sys.executable).parent  # with the real `hf`
 
 
 def checkout(path: Path, workflow: str = WORKFLOW, test: str = TEST) -> Path:
-    for name, text in {".github/workflows/pr-test.yml": workflow, "tests/test_one.py": test}.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_text(text)
-    for argv in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x"]):
-        subprocess.run(["git", *argv], cwd=path, check=True)
-    return path
+    return git.repository(path, {".github/workflows/pr-test.yml": workflow, "tests/test_one.py": test})
 
 
 def test_a_gated_repository_is_downloaded_to_an_ssh_host_over_a_link_that_dies(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ci_tasks import config
-from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.errors import UsageError
 from ci_tasks.features.prefetch import hub as hub_module
 from ci_tasks.features.prefetch import inventory, prefetch
 from ci_tasks.features.prefetch.download import Outcome
@@ -28,12 +27,9 @@ from ci_tasks.planning.host_paths import HostPath
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.prepare import prepare
 from ci_tasks.run.request import RunRequest
+from tests.features.prefetch.hub_server import Fault, Hub
+from tests.parts import git
 from tests.published import check
-
-if TYPE_CHECKING:
-    from tests.features.prefetch.hub_server import Fault, Hub
-else:
-    from ci_tasks_tests_hub_server import Fault, Hub
 
 WORKFLOW = """
 jobs:
@@ -75,8 +71,7 @@ class World:
         self.write("tests/test_two.py", TWO)
         self.write("tests/test_unit.py", "def test_it(): pass")
         self.write(".github/workflows/pr-test.yml", WORKFLOW)
-        for argv in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x"]):
-            subprocess.run(["git", *argv], cwd=self.repo, check=True)
+        git.repository(self.repo)
         self.config = config.read(
             f"hosts: {{box: {{kind: local, runtime: none, gpus: 8, simulate: true{more}}}, other: {{kind: local}}}}"
         )
@@ -159,12 +154,6 @@ def test_a_repository_of_several_rows_stands_once(world: World, capsys: pytest.C
     assert report["expected"][0]["there"] is True
 
 
-def test_rows_that_ask_for_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    assert world.prefetch("unit") == 0
-    assert "no test of these rows asks a hub for anything" in capsys.readouterr().out
-    assert world.hub.requests == []
-
-
 def test_a_path_that_nobody_makes_is_missed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert world.prefetch("two", dry_run=True) == 125
     output = capsys.readouterr().out
@@ -220,13 +209,6 @@ def test_a_download_that_the_hub_refuses_is_explained(
     assert "##[ci-tasks] download 0 ended" in Path(log).read_text()
 
 
-def test_a_directory_that_cannot_be_written_is_explained(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.disk.mkdir()
-    (world.disk / "models").write_text("a file")
-    assert world.prefetch() == 125
-    assert "1 fetched" in capsys.readouterr().out
-
-
 def test_a_host_that_is_to_stay_offline(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     offline = World(tmp_path / "again", world.disk, world.hub, ", env: {HF_HUB_OFFLINE: '1'}")
     assert offline.prefetch() == 125
@@ -241,15 +223,6 @@ def test_what_the_source_does_not_say_is_listed_with_its_line(world: World, caps
     assert "tests/test_one.py:5" in output and "EOFError" in output and "1 unresolved" in output
 
 
-def test_names_that_do_not_exist(world: World) -> None:
-    with pytest.raises(UnknownName):
-        world.prefetch("none")
-    with pytest.raises(UnknownName):
-        world.prefetch(host="none")
-    with pytest.raises(UsageError, match="for one host"):
-        world.prefetch(host="box,other")
-
-
 def test_before_a_run_everything_is_brought_and_rows_that_lack_something_are_named(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,14 +233,6 @@ def test_before_a_run_everything_is_brought_and_rows_that_lack_something_are_nam
     assert "models/c is missing" in next(text for name, text in problems.items() if "two" in name)
     assert (world.disk / "models/m/config.json").exists()
     assert "fetching org/m (100.0 kB) to " in capsys.readouterr().out
-
-
-def test_a_gate_is_no_harm_where_everything_is_behind_it_already(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world.prefetch()
-    world.hub.repos["model", "org/m"].gated = "manual"
-    assert world.prefetch(dry_run=True) == 0
 
 
 def test_without_the_hub_what_was_all_there_still_counts(
@@ -281,16 +246,6 @@ def test_without_the_hub_what_was_all_there_still_counts(
     (world.disk / "models/m/model.safetensors").unlink()
     assert world.prefetch() == 125
     assert "1 offline" in capsys.readouterr().out
-
-
-def test_without_the_hub_nothing_is_known_of_what_was_never_brought(
-    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("ci_tasks.features.prefetch.hub.TRIES", 1)
-    assert world.prefetch() == 125
-    output = capsys.readouterr().out
-    assert "2 offline" in output and "cannot be reached" in output
 
 
 def test_without_the_feature_a_run_cannot_prefetch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

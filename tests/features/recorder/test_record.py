@@ -30,7 +30,6 @@ LAUNCHED = {
         "while urllib.request.urlopen('http://h').status != 200: pass\nU.exec_command('up')",
         ["up"],
     ),
-    "requests too": ("import requests\nif requests.get('http://h').status_code == 200: U.exec_command('up')", ["up"]),
     "a program's output is not known": (
         "U.exec_command(f\"x {subprocess.check_output(['id'])} {subprocess.run(['a']).returncode}\")",
         ["x ⟨subprocess.check_output()⟩ ⟨exit code⟩"],
@@ -42,10 +41,7 @@ LAUNCHED = {
         ["after"],
     ),
     "a decorator of a package": ("import ray\n@ray.remote\ndef f(): return 'x'\nU.exec_command(f())", ["x"]),
-    "a class of a package": ("import torch\nclass A(torch.nn.Module): n = 'x'\nU.exec_command(A().n)", ["x"]),
     "typer": ("import typer\ndef f(): U.exec_command('x')\ntyper.run(f)", ["x"]),
-    "a temporary file has one name": ("import tempfile\nU.exec_command(tempfile.mkdtemp())", ["/tmp/tmp00000000"]),
-    "the interpreter": ("import sys\nU.exec_command(sys.executable)", ["python3"]),
     "CI's container has proxies": ("os.environ.pop('http_proxy')\nU.exec_command('x')", ["x"]),
 }  # fmt: skip
 
@@ -85,11 +81,6 @@ def test_a_helper_is_recorded_whole_and_with_its_place(record: Record) -> None:
         "num_gpus_per_node": 8,
     }
     assert [(frame.function, frame.line) for frame in second.stack] == [("<module>", 7), ("run", 6)]
-
-
-def test_a_helper_missing_from_the_checkout_has_its_arguments_by_name(record: Record) -> None:
-    (call,) = record("from elsewhere import exec_command\nexec_command('a')\n").calls
-    assert (call.target, call.args, call.kwargs) == ("elsewhere.exec_command", [], {"cmd": "a"})
 
 
 def test_a_helper_beside_the_test_runs_and_the_framework_does_not(record: Record) -> None:

@@ -19,13 +19,3 @@ def test_rows_needs_and_the_next_step_are_named() -> None:
         "It needs docker, 4 to 8 GPUs, the image slime:latest, CI's data (/mnt/ci, or `mounts`).",
         "Name it in ~/hosts.yaml, then `ci-tasks doctor --host h100a` says what it lacks:",
     ]
-
-
-def test_a_host_that_is_named_already_is_examined() -> None:
-    jobs = {"e2e-a": Job("e2e-a", 1)}
-    lines = gpu_host_lines([row("a", 8, None)], jobs, "~/hosts.yaml", ["big"])
-    assert lines[1:] == ["It needs 8 GPUs.", "`ci-tasks doctor --host big` says what it lacks."]
-
-
-def test_where_every_row_runs_here_nothing_is_said() -> None:
-    assert gpu_host_lines([], {}, "~/hosts.yaml", []) == []

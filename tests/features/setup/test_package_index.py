@@ -13,19 +13,11 @@ from ci_tasks.features.setup.package_index import (
     mirrors,
     overrides_of,
     parse_mirrors,
-    parse_versions,
-    remembered,
 )
 from ci_tasks.workflow.model import Job, Step
 
 CI = "https://download.example/whl"
 MIRROR = "https://mirror.example/simple"
-# As pip 23 prints it.
-VERSIONS = """\
-torch (2.9.1)
-Available versions: 2.9.1, 2.9.0+cpu, 2.8.0
-  INSTALLED: 2.8.0
-"""
 
 
 class AnsweringPip:
@@ -76,7 +68,6 @@ TORCH = f"pip install torch==2.9.1+cu128 --index-url {CI}"
          [Override("cpu", "Step 1", pip_index="default", replace={"torch==2.9.1+cu128": "torch==2.9.1"})]),
         # Nobody has it: no override is made up.
         (["pip install a"], {}, []),
-        (["pip install -e . --no-deps"], {}, []),
     ],
 )  # fmt: skip
 def test_the_overrides_that_install_steps_need(
@@ -85,42 +76,20 @@ def test_the_overrides_that_install_steps_need(
     assert needed(scripts, versions) == overrides
 
 
-def test_no_question_is_put_twice() -> None:
-    pip = AnsweringPip({("a",): "1"})
-    ask = remembered(pip)
-    for _ in range(2):
-        find_indexes(job("pip install a"), [], "/py", ask)
-    assert pip.asked == [("a",)]
-
-
 def test_a_package_that_no_index_has_is_named_with_what_was_tried() -> None:
     (finding,) = find_indexes(job("pip install a"), [MIRROR], "/py", AnsweringPip({}))
     assert finding.problem == f"no index that was tried has a for this Python: pip's own index, {MIRROR}"
-
-
-def test_few_packages_are_asked_for() -> None:
-    """The first of each command, which shows whether the index is reached, and those of one version."""
-    pip = AnsweringPip({("a",): "1", ("c",): "1"})
-    find_indexes(job("pip install a b c==1 d"), [], "/py", pip)
-    assert pip.asked == [("a",), ("c",)]
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         ("global.extra-index-url='https://m/simple'\n", ["https://m/simple"]),
-        (":env:.extra-index-url='https://m/simple https://n'\n", ["https://m/simple", "https://n"]),
         ("global.extra-index-url='https://me:secret@m/simple'\n", []),
         ("global.extra-index-url='file:///opt/simple'\nglobal.timeout='10'\n", []),
-        ("global.extra-index-url='half\n", []),
         ("", []),
     ],
 )
 def test_mirrors_of_pips_configuration(text: str, found: list[str]) -> None:
     assert parse_mirrors(text) == found
     assert mirrors("/py", lambda questions, _: {name: QueryAnswer(0, text, "") for name in questions}) == found
-
-
-def test_versions_are_those_that_pip_lists() -> None:
-    assert parse_versions(VERSIONS) == ["2.9.1", "2.9.0+cpu", "2.8.0"]
-    assert parse_versions("ERROR: No matching distribution found for torch") == []

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.config import Override
-from ci_tasks.features.setup.setup import _rows_to_try, _write
-from ci_tasks.run.checkout_source import open_source
-from ci_tasks.run.listing import list_jobs
+from ci_tasks.features.setup.setup import _write
 from tests.fixtures import until
 from tests.parts.processes import files_named
 
@@ -96,14 +94,6 @@ def test_ctrl_c_during_the_install_steps_ends_it_and_writes_nothing(newcomer: An
     assert not newcomer.file.exists() and not newcomer.processes()
 
 
-def test_rows_whose_file_runs_nothing_in_ci_either_are_not_tried(person: Any) -> None:
-    source = open_source(str(person.checkout))
-    rows = list_jobs(source, "cpu-unittest")
-    assert "batching" in [row.row for row in rows], "its test has no __main__ block"
-    assert _rows_to_try(source, rows, 5) == ["rewards", "metrics", "sampling", "plugin_contracts"]
-    assert _rows_to_try(source, rows, 1) == ["rewards"]
-
-
 @pytest.fixture
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -138,10 +128,3 @@ def test_a_file_that_is_a_link_stays_one_and_keeps_its_mode(users: Path, tmp_pat
     assert _write(WANTED, "for slime", may_ask=False, yes=True)
     assert users.is_symlink() and real.stat().st_mode & 0o777 == 0o600
     assert real.read_text().startswith("# mine\noverrides:\n")
-
-
-def test_a_file_that_cannot_be_added_to_is_left_as_it_is(users: Path, capsys: Any) -> None:
-    users.write_text("{hosts: {}}\n")
-    assert not _write(WANTED, "for slime", may_ask=False, yes=True)
-    assert users.read_text() == "{hosts: {}}\n"
-    assert "paste these lines there" in capsys.readouterr().out

@@ -13,7 +13,6 @@ ADDED = f"overrides:\n  {NOTE}\n  - {ENTRY}\n"
 CASES: list[tuple[str, str | None]] = [
     ("", ADDED),
     ("# mine\nhosts:\n  a: {kind: local}  # here\n", f"# mine\nhosts:\n  a: {{kind: local}}  # here\n{ADDED}"),
-    ("hosts: {}", f"hosts: {{}}\n{ADDED}"),
     ("overrides: []\nhosts: {}\n", f"{ADDED}hosts: {{}}\n"),
     ("overrides: [] # none yet\n", f"overrides: # none yet\n  {NOTE}\n  - {ENTRY}\n"),
     ("overrides:\n", ADDED),
@@ -25,8 +24,6 @@ CASES: list[tuple[str, str | None]] = [
     # What cannot be added to without changing the rest.
     ("overrides: [{job: a, step: b, skip: true}]\n", None),
     ("{hosts: {}}\n", None),
-    ("- a list\n", None),
-    ("hosts: [\n", None),
     ("hosts: {}\n...\n", None),
 ]  # fmt: skip
 

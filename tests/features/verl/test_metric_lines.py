@@ -1,11 +1,10 @@
-"""verl's metric lines, as the core reads them by the registry: in short for a person, and as series."""
+"""verl's metric lines, as the core reads them by the registry, in short for a person."""
 
 from __future__ import annotations
 
 import pytest
 
 from ci_tasks.registry import metric_formats
-from ci_tasks.results.metrics import read_series
 from ci_tasks.results.progress import metrics_summary
 
 VERL = (
@@ -26,16 +25,3 @@ VERL = (
 )
 def test_a_line_of_metrics_in_short(line: bytes, expected: str) -> None:
     assert metrics_summary(line, metric_formats()) == expected
-
-
-LINES = [
-    ("(TaskRunner pid=7) step:4 - actor/pg_loss:np.float64(0.1) - training/epoch:0", ("actor/pg_loss", 4, 0.1)),
-    (" 50%|███ | 1/2\r100%|█████| 2/2]step:2 - critic/rewards/mean:0.75", ("critic/rewards/mean", 2, 0.75)),
-]
-
-
-@pytest.mark.parametrize(("line", "expected"), LINES, ids=[line[:30] for line, _ in LINES])
-def test_a_line_is_read_behind_whatever_stands_before_it(line: str, expected: tuple[str, int, float]) -> None:
-    name, step, value = expected
-    series = read_series([line.encode()], metric_formats())
-    assert [(entry.name, entry.parts) for entry in series] == [(name, (((step, value),),))]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.features.verl import remarks
-from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
+from ci_tasks.features.verl.levels.levels import LevelRequest
 
 DIGEST = f"verlai/verl@sha256:{'0' * 64}"
 
@@ -15,16 +15,11 @@ DIGEST = f"verlai/verl@sha256:{'0' * 64}"
 @pytest.mark.parametrize(
     ("image", "engine", "words"),
     [
-        ("", "vllm", []),
         ("verlai/verl:vllm012.dev1", "vllm", []),
-        ("verlai/verl:latest", "vllm", ["no fixed tag"]),
         ("registry:5000/verlai/verl", "vllm", ["no fixed tag"]),
-        (DIGEST, "vllm", []),
         ("verlai/verl:sgl056.latest", "vllm", ["one for sglang, and the rollout engine is vllm"]),
-        ("verlai/verl:app-verl0.5-sglang0.4.9", "vllm", ["one for sglang"]),
         ("verlai/verl:app-verl0.5-sglang0.4.9", "sglang", []),
         ("verlai/verl:vllm011.dev7", "sglang", ["one for vllm, and the rollout engine is sglang"]),
-        ("verlai/verl:trtllm1.2", "vllm", ["one for trtllm"]),
         # One that has both serves either; and a registry's name says nothing of the image.
         ("verlai/verl:vllm-sglang-mcore", "sglang", []),
         ("sglang.example.com/verl:1", "vllm", []),
@@ -55,16 +50,3 @@ def test_a_script_is_missed_only_where_the_level_needs_it(tmp_path: Path) -> Non
     given = LevelRequest(0, train_files="/t", val_files="/v", dummy_config="/c.json")
     (remark,) = remarks.of_trees(tmp_path, tmp_path, given)
     assert "scripts/init_random_model.py" in remark
-
-
-def test_every_training_is_shown_with_its_overrides() -> None:
-    planned = trainings(LevelRequest(1, nodes=2, overrides=("a.b=c",)))
-    lines = remarks.describe(planned)
-    assert [line for line in lines if line[0].isdigit()] == [
-        "1. level 0, to step 1",
-        "2. level 1: save, to step 1",
-        "3. level 1: resume, to step 2",
-        "4. level 1: uninterrupted, to step 2",
-    ]
-    assert all(("a.b=c" in line, "trainer.nnodes=2" in line) == (True, True) for line in lines if "bash" in line)
-    assert "SAVE_FREQ=1" in lines[-1]

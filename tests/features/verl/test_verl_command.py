@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
+from tests.parts import git
 from tests.published import check_events
 
 EXAMPLES = support.ROOT / "examples"
@@ -26,9 +27,7 @@ def pair(tmp_path: Path) -> Any:
     someone: Any = support.Person(tmp_path / "home", tmp_path)
     for name in ("tiny-bridge", "tiny-verl"):
         shutil.copytree(EXAMPLES / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-        commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1"]
-        for argv in (["init", "-q"], ["add", "-A"], commit):
-            subprocess.run(["git", *argv], cwd=tmp_path / name, check=True)
+        git.repository(tmp_path / name)
     (tmp_path / "tiny-verl/note.txt").write_text("not committed")
     someone.hosts = lambda **env: (tmp_path / "hosts.yaml").write_text(
         json.dumps({"hosts": {"box": {"kind": "local", "runtime": "none", "gpus": 8, "simulate": True, "env": env}}})
@@ -73,8 +72,7 @@ def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
     assert json.loads((directory / "summary.json").read_text())["result"] == "Pass"
     assert "Pass" in (directory / "summary.md").read_text()
     for name in ("tiny-bridge", "tiny-verl"):
-        changed = subprocess.run(["git", "status", "--short"], cwd=pair.checkout / name, capture_output=True, text=True)
-        assert changed.stdout in ("", "?? note.txt\n")
+        assert git.git(pair.checkout / name, "status", "--short") in ("", "?? note.txt")
 
 
 @pytest.mark.parametrize(("failure", "code", "result"), [("", 0, "Pass - Level 0 passed"), ("vanilla", 1, "Fail")])

@@ -46,13 +46,6 @@ def test_a_whole_log_that_a_test_prints_does_not_change_the_runners_facts(form: 
         assert parsed_job.failed_step == "Execute"
 
 
-def test_a_checkout_that_a_program_prints_is_not_preferred_to_one_beside() -> None:
-    beside = b"##[group]Run actions/checkout@v4\nwith:\n  repository: a/b\n  path: b\n##[endgroup]\n"
-    script = b"##[group]Run make\n\x1b[36;1mmake\x1b[0m\nshell: bash {0}\n##[endgroup]\n"
-    parsed_job = recovered(beside + script + github.without_prefix(LIE))
-    assert parsed_job.repository == "a/b"
-
-
 GROUPS = [
     ("##[group]Run pytest", "collected 3 items", "##[endgroup]"),
     ("##[group]Run pytest", "##[endgroup]"),

@@ -132,7 +132,6 @@ NAMES: list[tuple[str, list[str]]] = [
     ("strategy: {matrix: {a: [x, y], include: [{a: x, more: 1}, {a: z, more: 2}]}}", ["j (x)", "j (y)", "j (z, 2)"]),
     ("strategy: {matrix: {include: [{a: x, b: {c: 1, d: [2, 3]}}]}}", ["j (x, 1, 2, 3)"]),
     ("strategy: {matrix: {a: ['', null]}}", ["j", "j"]),
-    ("timeout-minutes: 3", ["j"]),
 ]
 
 
@@ -209,14 +208,12 @@ def test_the_failed_steps_alone_tell_the_commit_by_what_the_workflow_makes_of_it
 
 VARIABLES: list[tuple[str, str, tuple[str, int | None]]] = [
     ("${{ github.sha }}", "d" * 40, ("d" * 40, None)),
-    ("v-${{ github.sha }}", "v-" + "d" * 40, ("d" * 40, None)),
     ("${{ github.sha }}_${{ github.event.pull_request.number || 'non-pr' }}", "d" * 40 + "_non-pr", ("d" * 40, None)),
     # Nothing is taken from a value that may be something else.
     ("${{ github.sha }}", "d" * 39, ("", None)),
     ("${{ github.sha || 'x' }}", "d" * 40, ("", None)),
     ("${{ github.sha }}${{ matrix.x }}", "d" * 40, ("", None)),
     ("${{ github.event.after }}", "d" * 40, ("", None)),
-    ("${{ github.sha }", "d" * 40, ("", None)),
 ]
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from ci_tasks.features.ci_logs.parse.split_lines import JobInLog, LogLine, jobs_in, split_lines
+from ci_tasks.features.ci_logs.parse.split_lines import LogLine, split_lines
 
 STAMP = b"2026-01-02T03:04:05.5000000Z "
 AT = 1_767_323_045.5
@@ -52,17 +52,3 @@ def test_the_first_prefix_settles_the_form_so_that_no_text_can_pretend_another()
 def test_a_value_with_a_newline_goes_on_in_the_step_of_the_line_before() -> None:
     lines = list(split_lines([b"job\tStep\t" + STAMP + b"  A: 1\n", b"job\tStep\t2\n", b"elsewhere\n"]))
     assert lines[1:] == [LogLine(2, b"2", None, "job", "Step"), LogLine(3, b"elsewhere")]
-
-
-TWO_JOBS = [
-    *(b"a (1)\tset\t" + STAMP + b"fine\n", b"a (1)\trun\t" + STAMP + b"##[error]Process completed with exit code 1.\n"),
-    *(b"a (2)\trun\t" + STAMP + b"fine\n", b"a (2)\trun\tmore\n"),
-    *(b"a (3)\trun\t" + STAMP + b"##[error]The operation was canceled.\n",),
-]
-
-
-def test_the_jobs_of_a_log_can_be_listed() -> None:
-    jobs = jobs_in(split_lines([b"$ gh run view\n", *TWO_JOBS]))
-    assert jobs == (JobInLog("a (1)", failed=True), JobInLog("a (2)", failed=False), JobInLog("a (3)", failed=True))
-    raw = [STAMP + b"a", STAMP + b"##[error]Process completed with exit code 0."]
-    assert jobs_in(split_lines(raw)) == (JobInLog("", failed=False),), "a raw log is one job without a name"

@@ -89,16 +89,6 @@ def test_they_tell_of_a_job_and_of_a_logs_jobs_what_all_lines_tell(log: bytes, s
         assert jobs_in(jobs) == jobs_in(all_lines(log, size))
 
 
-@settings(max_examples=100, deadline=None)
-@given(logs(), st.integers(20, 600))
-def test_a_line_that_is_given_is_that_of_the_log(log: bytes, size: int) -> None:
-    with patch.object(module, "_HEAD", 1):
-        given_lines = list(telling_lines(lambda: chunks(log, size), WORDS, lambda: False))
-    every = {line.number: line for line in all_lines(log, size)}
-    assert [every[line.number] for line in given_lines] == given_lines
-    assert [line.number for line in given_lines] == sorted({line.number for line in given_lines})
-
-
 @pytest.mark.parametrize("prefix", ["", STAMPS[0], f"job\tstep\t{STAMPS[0]}"], ids=["plain", "raw", "gh"])
 def test_what_programs_print_is_passed_over(prefix: str) -> None:
     begun = [prefix + text for text in SCRIPT]
@@ -109,18 +99,3 @@ def test_what_programs_print_is_passed_over(prefix: str) -> None:
     assert [line.number for line in lines[:4]] == [1, 2, 3, 4]
     assert lines[-1].text == b"##[error]Process completed with exit code 1."
     assert len(lines) < 20
-
-
-NUMBERED = {
-    "of many lines": b"".join(b"%5d\tline\n" % number for number in range(1, 50)),
-    "of four lines": b"1 line\n2 line\n3 line\n4 line\n",
-    "without a newline at its end": b"1 line\n2 line\n3 line",
-    "with a line of more than a block": b"1 line\n2 line\n3 %b\n4 line\n" % (b"x" * 300_000),
-}
-
-
-@pytest.mark.parametrize("log", NUMBERED.values(), ids=NUMBERED)
-def test_a_log_with_a_browsers_line_numbers_is_given_whole(log: bytes) -> None:
-    lines = list(telling_lines(lambda: chunks(log, 100), WORDS, lambda: False))
-    assert lines == list(all_lines(log, 100))
-    assert lines[1].text == b"line"

@@ -55,11 +55,9 @@ FORMS: list[tuple[str, bytes]] = [
     ("gh, with milliseconds", milliseconds(github.from_gh(FAILED))),
     ("raw, with a browser's line numbers", numbered(github.render(FAILED))),
     ("with spaces behind the numbers", numbered(github.render(FAILED), b" ")),
-    ("with columns of spaces behind the numbers", numbered(github.render(FAILED), b"   ")),
     ("gh, with line numbers and milliseconds", numbered(milliseconds(github.from_gh(FAILED)), b" | ")),
     ("two attempts, the first with another failure", github.render(BEFORE) + github.render(FAILED)),
     ("two attempts, the first passed", github.render(replace(PASSED, name=FAILED.name)) + github.render(FAILED)),
-    ("two attempts behind each other in gh's form", github.from_gh(BEFORE) + github.from_gh(FAILED)),
     ("another job before it", github.render(PASSED) + github.render(FAILED)),
     ("another job behind it", github.render(FAILED) + github.render(PASSED)),
     ("another job before it in gh's form", github.from_gh(PASSED, FAILED)),
@@ -123,17 +121,6 @@ def test_a_job_can_be_named_and_which_one_was_taken_is_said(raw: bytes, read: Re
     for log in (raw, github.render(FAILED), github.from_gh(FAILED)):
         with pytest.raises(UsageError, match="another"):
             read(log, "another")
-
-
-def test_numbers_that_are_text_stay(read: Read) -> None:
-    assert read(b"1 a\n2 b\n4 c\nValueError: 7\n").triage.line_no == 4
-    assert read(numbered(b"a\nb\n1000 c\nValueError: x\n")).triage.text == "ValueError: x"
-
-
-def test_a_program_that_prints_a_runners_first_words_begins_no_attempt(read: Read) -> None:
-    forged = job(FAILED.name, "Current runner version: '2.1'", "Complete job name: x", OOM, code=1, commit=SECOND)
-    log = read(github.render(forged))
-    assert (log.job.job_name, log.job.commit) == (FAILED.name, SECOND)
 
 
 HEADS = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -46,12 +44,6 @@ def test_a_failed_job_comes_with_its_log_and_what_github_knows(api: Serving, sto
     }
     of = WorkflowRun(id=7, event="pull_request", **workflow, **commit)
     assert failed.job == WorkflowJob(run=of, id=9, **known, **commit)
-
-
-def test_what_the_api_leaves_out_is_empty(api: Serving, clock: FakeTime) -> None:
-    api.on(f"{REPO}/actions/jobs/9", {"id": 9, "conclusion": "failure", "labels": None, "steps": [{}], "name": 5})
-    job = job_at(f"{WEB}/runs/9", clock)
-    assert (job.name, job.runner_name, job.run.id) == ("", "", 0)
 
 
 # -- which job
@@ -218,12 +210,6 @@ def test_without_a_token_the_next_step_is_to_have_one(
     api.on(path, answer)
     error = refused(JOB, clock)
     assert (message in error.message, "set GH_TOKEN" in error.hint) == (True, True), error
-
-
-def test_http_libraries_are_imported_lazily() -> None:
-    module = "ci_tasks.features.ci_logs.job_log"
-    program = f"import sys, {module} as _; sys.exit('requests' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 # -- its last green run

@@ -117,12 +117,6 @@ def test_a_limit_that_is_too_long_is_blocked_and_says_until_when(
     assert clock.sleeps == []
 
 
-@pytest.mark.parametrize("after", ["9" * 400, "9" * 14, "1e309", "inf", "\x00", "Tue, 99 Foo 2023"])
-def test_a_senseless_time_to_wait_does_no_harm(api: Serving, clock: FakeTime, after: str) -> None:
-    api.on(AT, Answer(429, {}, {"Retry-After": after}))
-    refused(clock)
-
-
 def test_nobody_answers(api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = f"http://127.0.0.1:{unused_port()}"
     api.on(f"{AT}/logs", Answer(302, b"", {"Location": f"{nowhere}/log?{SIGNATURE}"}))

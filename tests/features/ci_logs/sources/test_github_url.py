@@ -15,24 +15,17 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 # Relative ones are below the repository's page.
 URLS: list[tuple[str, dict[str, Any]]] = [
     ("actions/runs/123", {"run": 123}),
-    ("actions/runs/123/", {"run": 123}),
     (" https://github.com/THUDM/slime/actions/runs/123?pr=45\n", {"run": 123, "pull": 45}),
-    ("actions/runs/123/workflow", {"run": 123}),
     ("actions/runs/123/job/9#step:4:56", {"run": 123, "job": 9}),
     ("actions/runs/123/job/9?pr=45", {"run": 123, "job": 9, "pull": 45}),
     ("actions/runs/123/attempts/2", {"run": 123, "attempt": 2}),
     ("pull/45", {"pull": 45}),
-    ("pull/45/files?pr=46", {"pull": 45}),
     ("pull/45/checks?check_run_id=9", {"pull": 45, "job": 9}),
-    ("pull/45/checks", {"pull": 45}),
     (f"pull/45/commits/{SHA}", {"commit": SHA}),
     (f"commit/{SHA}/checks/9", {"commit": SHA, "job": 9}),
-    ("commit/0123abc", {"commit": "0123abc"}),
     ("runs/9?check_suite_focus=true", {"job": 9}),
     ("github.com/THUDM/slime/pull/45", {"pull": 45}),
-    ("http://www.github.com/THUDM/slime/pull/45", {"pull": 45}),
     ("https://api.github.com/repos/THUDM/slime/actions/jobs/9/logs", {"job": 9}),
-    ("https://api.github.com/repos/THUDM/slime/actions/runs/123", {"run": 123}),
     ("https://somebody:ghp_secret@github.com/THUDM/slime/pull/45", {"pull": 45}),
     ("https://git.corp.example:8443/THUDM/slime/pull/45", {"host": "git.corp.example:8443", "pull": 45}),
     ("https://git.corp/api/v3/repos/THUDM/slime/actions/jobs/9", {"host": "git.corp", "job": 9}),
@@ -41,18 +34,11 @@ URLS: list[tuple[str, dict[str, Any]]] = [
 ]
 NO_URLS = [
     "",
-    "https://",
-    "https://[::1",
     "ftp://github.com/THUDM/slime/pull/45",
-    "file:///etc/passwd",
     "https://github.com/THUDM/slime",
-    "https://github.com/THUDM/slime/issues/45",
     "https://github.com/THUDM/../actions/runs/1",
-    "https://github.com/THUDM/slime/actions/runs/abc",
     "https://github.com/THUDM/slime/actions/runs/" + "1" * 40,
-    "https://github.com/THUDM/slime/actions/runs/١٢٣",
     "https://github.com/THUDM/sl%0aime/pull/45",
-    "https://git hub.com/THUDM/slime/pull/45",
     "failed.log",
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import io
 import os
@@ -83,14 +82,11 @@ def refused(path: object) -> UsageError:
     ("data", "lines"),
     [
         (TEXT, LINES),
-        (b"\xef\xbb\xbf" + TEXT, LINES),
         (gzip.compress(TEXT), LINES),
         (gzip.compress(TEXT[:40]) + gzip.compress(TEXT[40:]), LINES),
         ("\ufeffit broke\r\nüber\n".encode("utf-16-le"), [b"it broke\r", "über".encode()]),
         (gzip.compress("\ufeffit broke\n".encode("utf-16-be")), [b"it broke"]),
-        (b"one line", [b"one line"]),
         (b"caf\xe9 \xff\xfe\n\xe4\xbd\xa0\n", [b"caf\xe9 \xff\xfe", b"\xe4\xbd\xa0"]),
-        (b"text\nt\0e\0x\0t\0\nmore\ntext\n", [b"text", b"t\0e\0x\0t\0", b"more", b"text"]),
         (b"\x1b[31mred\x1b[0m\n\x07\x08 50%\r100%\n", [b"\x1b[31mred\x1b[0m", b"\x07\x08 50%\r100%"]),
         (zipped({"0_ckpt.txt": TEXT}), LINES),
     ],
@@ -154,12 +150,10 @@ STEPS = {
     ("members", "jobs"),
     [
         ({"1_ckpt.txt": b"all\n", "0_lint (3.10, x).txt": b"fine\n", **STEPS}, ["lint (3.10, x)", "ckpt"]),
-        ({"-1_ckpt.txt": b"all\n", "ckpt/system.txt": b"?\n"}, ["ckpt"]),
         (STEPS, ["ckpt"]),
         ({"0_a.txt": b"a\n", "b/1_Set up job.txt": b"b\n"}, ["a", "b"]),
         ({"logs/0_a.txt": b"a\n", "logs/a/1_x.txt": b"a\n", "__MACOSX/logs/._0_a.txt": b"\0\0"}, ["a"]),
         ({"saved/failed.log": b"a\n", "notes.md": b"#\n"}, ["saved/failed.log"]),
-        ({"0_a.txt": b"a\n", "1_a.txt": b"A\n"}, ["a", "a"]),
     ],
 )
 def test_a_zip_has_a_log_for_each_job(tmp_path: Path, members: dict[str, bytes], jobs: list[str]) -> None:
@@ -200,30 +194,23 @@ def spoiled() -> bytes:
     ("data", "message"),
     [
         (zipped({"0_a.txt": TEXT * 100})[:-30], "damaged or incomplete"),
-        (zipped({"0_a.txt": TEXT * 100})[:60], "damaged or incomplete"),
         (spoiled(), "damaged or incomplete"),
-        (declaring(10), "damaged or incomplete"),
         (declaring(3 << 30), "so it is no log"),
         (encrypted(), "which GitHub's are not"),
         (zipped({"../../etc/passwd": TEXT}), "named '../../etc/passwd'"),
         (zipped({"a/../../0_b.txt": TEXT}), "which GitHub would not write"),
-        (zipped({"/0_a.txt": TEXT}), "which GitHub would not write"),
         (zipped({"C:\\0_a.txt": TEXT}), "which GitHub would not write"),
         (zipped({"0_\x1b[2J.txt": TEXT}), "which GitHub would not write"),
         (zipped({"archive/data.pkl": b"\x80"}), "a zip without a log; it contains archive/data.pkl"),
         (zipped({}), "it contains nothing"),
         (zipped({"0_a.txt": bytes(9999)}), "is binary"),
         (gzip.compress(TEXT * 100)[:-9], "damaged or incomplete"),
-        (gzip.compress(TEXT)[:5], "damaged or incomplete"),
         (gzip.compress(TEXT) + b"rubbish", "damaged or incomplete"),
-        (gzip.compress(b""), "is empty: nothing to triage"),
         (gzip.compress(zipped({"0_a.txt": TEXT})), "is binary"),
         (b"", "is empty: nothing to triage"),
-        (b"\xef\xbb\xbf\r\n", "is empty: nothing to triage"),
         (b"\x7fELF\x02\x01\x01" + bytes(200), "is binary"),
         (bytes(range(256)) * 64, "is binary"),
         (b"\xfd7zXZ\x00\x00\x04", "packed with xz"),
-        (b"BZh91AY&SY", "packed with bzip2"),
         (b"\x28\xb5\x2f\xfd\x04", "packed with zstd"),
     ],
     ids=named,
@@ -286,25 +273,6 @@ def test_a_terminal_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch)
         os.close(theirs)
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("last", "report RUN"), ("20261122-193329-gallery.01", "report RUN"), ("x.log", "gh run view")]
-)
-def test_no_file_is_missed_in_the_words_of_every_command(name: str, hint: str) -> None:
-    """triage takes the log as an argument, reproduce as --log."""
-    error = refused(name)
-    assert error.message == f"no such file: {name!r}"
-    assert (hint in error.hint, "--log " in error.hint, "--log," in error.hint) == (True, False, False)
-
-
 def test_an_address_belongs_to_another_flag() -> None:
     error = refused("https://me:secret@github.com/o/r/actions/runs/1?token=secret")
     assert ("--url" in error.hint, "secret" in str(error)) == (True, False)
-
-
-def test_a_closed_log_keeps_no_file_open(tmp_path: Path) -> None:
-    (tmp_path / "x.zip").write_bytes(zipped({"0_a.txt": TEXT}))
-    gc.collect()  # what other tests left open is none of ours
-    before = len(os.listdir("/proc/self/fd"))
-    with open_log(str(tmp_path / "x.zip")) as log:
-        assert list(log.jobs[0]) == LINES
-    assert len(os.listdir("/proc/self/fd")) <= before

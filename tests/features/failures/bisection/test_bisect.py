@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Sequence
 from itertools import count, cycle
 from pathlib import Path
@@ -19,6 +18,7 @@ from ci_tasks.features.failures.bisection.bisect import bisect
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
 from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest
 from ci_tasks.features.failures.options import BisectOptions
+from tests.parts.git import git
 
 WORKFLOW = """
 on: {pull_request: {types: [labeled]}}
@@ -91,13 +91,6 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def git(path: Path, *argv: str) -> str:
-    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.com")
-    return subprocess.run(
-        ["git", *identity, *argv], cwd=path, check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
 def rewrite(repo: Path, old: str, new: str) -> None:
     """Commits a workflow that differs."""
     (repo / ".github/workflows/pr-test.yml").write_text(WORKFLOW.replace(old, new))
@@ -129,14 +122,6 @@ def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, ca
     assert "from it on, in 0 of " in end[3]
     assert end[4].startswith("see it: git -C ")
     assert "\x1b" not in out
-
-
-def test_a_part_that_means_many_rows_lists_the_first_of_them(repo: Path, ask: Ask) -> None:
-    rows = ", ".join(f"{{test_file: test_a{number}.py, num_gpus: 0}}" for number in range(10))
-    rewrite(repo, "{test_file: test_ab.py, num_gpus: 0}", rows)
-    with pytest.raises(UsageError, match="--only 'a0,a1,a2,a3,a4,a5,a6,a7,a8,a9' means 10") as caught:
-        ask(Runs(truth), only=",".join(f"a{number}" for number in range(10)), bad="HEAD")
-    assert caught.value.hint.endswith("a7 and 2 more")
 
 
 def test_every_host_has_a_commit_of_its_own(ask: Ask) -> None:
@@ -231,18 +216,6 @@ def test_ends_that_will_not_do_are_refused_with_what_was_seen(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         ask(Runs(says), **more)
-
-
-@pytest.mark.parametrize("at_first", [[], [(BLOCKED, "429")]], ids=["it passes", "it is blocked, then passes"])
-def test_a_bad_end_that_passes_says_once_how_often_it_may_run_there(
-    ask: Ask, capsys: Capture, at_first: list[Kind]
-) -> None:
-    first, says = iter(at_first), but(c8=(PASS, ""))
-    with pytest.raises(UsageError, match="did not fail there in 30 runs"):
-        ask(Runs(lambda at, host: next(first, says(at, host)) if at == COUNT else says(at, host)))
-    out = capsys.readouterr().out
-    assert out.count("it passes at the bad end: it runs there up to 30 times") == 1
-    assert out.index("unclear: passes (1 run,") < out.index("it passes at the bad end") < out.index("(2 runs,")
 
 
 IMAGES = tuple(f"registry.example/slime@sha256:{number:064x}" for number in range(9))

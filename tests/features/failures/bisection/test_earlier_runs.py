@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,9 @@ from ci_tasks.features.failures.bisection import earlier_runs as module
 from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
 from ci_tasks.features.failures.bisection.observations import BEFORE_GOOD, FAIL, PASS
 from ci_tasks.records import Checkout, RunRecord, Triage
+from tests.parts.git import git
 
 FAILURE = Triage("x", "failed", 1, "line", "E#1", 0.9, kind="E")
-
-
-def git(path: Path, *words: str) -> str:
-    identity = ("-c", "user.name=s", "-c", "user.email=s@example.com")
-    return subprocess.run(["git", *identity, *words], cwd=path, check=True, capture_output=True, text=True).stdout
 
 
 def test_clean_runs_of_the_good_end_and_of_what_is_older_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +42,3 @@ def test_clean_runs_of_the_good_end_and_of_what_is_older_count(tmp_path: Path, m
         ("older failed", BEFORE_GOOD, FAIL, "E#1", "E"),
         ("good", 0, PASS, "", ""),
     ]
-
-
-def test_without_runs_nothing_is_asked_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "search", lambda query: [])
-    assert earlier_runs(tmp_path / "nowhere", "good", "label", "row", frozenset()) == ()

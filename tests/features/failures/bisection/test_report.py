@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.checkout.commits import Commit, CommitHistory
+from ci_tasks.checkout.commits import Commit
 from ci_tasks.features.failures.bisection import report
-from ci_tasks.features.failures.bisection.axis import Point, along_commits
+from ci_tasks.features.failures.bisection.axis import Point
 
 
 def commit(sha: str, subject: str = "a change") -> Point:
@@ -15,27 +15,6 @@ def commit(sha: str, subject: str = "a change") -> Point:
 
 FIRST, LAST = commit("0" * 40), commit("f" * 40, subject="clears\x1b[2J the screen\nand goes on")
 EFFORT = report.Effort(runs=45, points=12, seconds=4000)
-
-
-def test_the_head_says_what_is_going_to_happen() -> None:
-    assert report.head(
-        "ckpt", "tiny", along_commits(CommitHistory(FIRST.commit, (*[FIRST.commit] * 63, LAST.commit))), ["a", "b"]
-    ) == ["bisect: 64 commits after 000000000000 (good) up to ffffffffffff (bad)", "row tiny of label ckpt, on a, b"]
-
-
-@pytest.mark.parametrize(
-    ("mark", "run", "seconds", "line"),
-    [
-        ("good: 1 pass", "20260101-1.01", 62.4, "  7  ffffffffffff  a         good: 1 pass [20260101-1.01, 62 s]"),
-        ("skip: no row\nx\x1b[2J", "", None, "  7  ffffffffffff  a         skip: no row x�[2J"),
-    ],
-)
-def test_a_run_is_one_line(mark: str, run: str, seconds: float | None, line: str) -> None:
-    assert report.observation(7, LAST, "a", mark, run, seconds) == line
-
-
-def test_what_is_looked_for_comes_with_its_rate_and_an_estimate() -> None:
-    assert report.target("E: x#1", 3, 9, 45) == "looking for: E: x#1 (3 of 9 runs of the bad end); some 45 runs to go"
 
 
 def test_the_culprit_comes_with_its_evidence_and_the_next_step() -> None:

@@ -22,7 +22,6 @@ from ci_tasks.features.failures.bisection.run_commits import (
     run_commits,
 )
 from ci_tasks.records import RunRecord, Timings, Triage
-from ci_tasks.report.live import RUNNING, RowProgress
 
 ORDER = CommitRun(3, "0123456789abcdef", "one")
 WORK = RowUnderTest("repo", None, "label", "row", read("hosts: {one: {kind: local}}", "hosts.yaml"))
@@ -115,15 +114,3 @@ def test_a_run_hears_of_every_ctrl_c_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             watch.print_message("anything")
         watch.update([])
-
-
-def test_a_long_run_says_now_and_then_that_it_goes_on() -> None:
-    messages: list[str] = []
-    watch = QuietView("0123 on one", messages.append, InterruptCount())
-    lanes = [RowProgress("row", RUNNING, 75.0, "step 3")]
-    watch.update(lanes)
-    assert not messages
-    watch.printed_at -= 61
-    watch.update(lanes)
-    watch.update(lanes)
-    assert messages == ["     0123 on one: running for 1 min 15 s: step 3"]

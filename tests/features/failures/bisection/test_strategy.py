@@ -14,7 +14,6 @@ import pytest
 from ci_tasks.features.failures.bisection import strategy as strategy
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
-from ci_tasks.features.failures.bisection.posterior import Posterior
 from ci_tasks.features.failures.bisection.strategy import (
     BisectionDecision,
     BisectionGoal,
@@ -138,13 +137,6 @@ def test_where_only_untestable_commits_are_left_they_are_the_answer(rate: float,
     assert len(result.observations) < strategy.MAX_RUNS / 2
 
 
-def test_an_inconclusive_commit_is_run_again_where_it_matters() -> None:
-    observations = [Observation(place, FAIL, "x") for place in (8, 8, 8, 5, 5)]
-    observations += [Observation(place, PASS) for place in (0, 3) * 3]
-    decision = next_decision(BisectionGoal(CommitGraph.linear(8)), [*observations, Observation(4, BLOCKED)])
-    assert decision == RunCommits((4,))
-
-
 @pytest.mark.parametrize(
     ("world", "target", "why"),
     [
@@ -152,7 +144,6 @@ def test_an_inconclusive_commit_is_run_again_where_it_matters() -> None:
         (World(CommitGraph.linear(8), 0), "", strategy.FAILS_AT_GOOD),
         (World(CommitGraph.linear(8), 0, 0.3, seed=1), "", strategy.FAILS_AT_GOOD),
         (World(CommitGraph.linear(8), 4, gaps=gaps([0], FAIL, "another")), "", strategy.GOOD_UNTESTABLE),
-        (World(CommitGraph.linear(8), 4, gaps=gaps([0], MISSING)), "", strategy.GOOD_UNTESTABLE),
         (World(CommitGraph.linear(8), 4, gaps=gaps([8], MISSING)), "", strategy.BAD_UNTESTABLE),
         (World(CommitGraph.linear(8), 4), "never seen", strategy.BAD_UNTESTABLE),
     ],
@@ -180,27 +171,9 @@ def test_a_person_decides_how_often_a_commit_has_to_pass() -> None:
     assert sum(runs[place] for place in range(9, 16)) <= 4, "a failure needs no second"
 
 
-@pytest.mark.parametrize(("then", "again"), [(PASS, True), (FAIL, False)])
-def test_a_commit_that_failed_after_all_needs_no_more_passes(then: str, again: bool) -> None:
-    observations = [Observation(16, FAIL, "x"), Observation(16, PASS), Observation(0, PASS)] * 8
-    observations += [Observation(2, PASS), *[Observation(2, then, "x" if then == FAIL else "")] * 2]
-    assert (next_decision(BisectionGoal(CommitGraph.linear(16), repeat=4), observations) == RunCommits((2,))) == again
-
-
 def test_a_search_that_takes_too_long_says_what_is_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategy, "MAX_RUNS", 30)
     result = search(World(CommitGraph.linear(64), 20, 0.2, seed=2))
     assert isinstance(result.end, Undecided)
     assert result.end.distinguishable
     assert sum(chance for _, chance in result.end.left) > strategy.CERTAIN
-
-
-# chance, rate → what is claimed; of a row that often passes less is, until more runs say so
-CLAIMS = [(0.98, 0.99, 0.96), (0.98, 0.3, 0.9), (0.992, 0.3, 0.96)]
-
-
-@pytest.mark.parametrize(("weight", "rate", "claimed"), CLAIMS)
-def test_less_is_claimed_of_a_culprit_with_which_the_row_often_passes(
-    weight: float, rate: float, claimed: float
-) -> None:
-    assert strategy.claim(Posterior((1 - weight, weight), (rate, rate), 0.05)) == pytest.approx(claimed)

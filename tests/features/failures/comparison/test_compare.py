@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +24,7 @@ from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
+from tests.parts.git import git, repository
 
 WORKFLOW = """
 on: {pull_request: {types: [labeled]}}
@@ -40,21 +40,11 @@ STATUSES = {".": "passed", "x": "failed", "B": "blocked", "C": "cancelled"}
 Capture = pytest.CaptureFixture[str]
 
 
-def git(path: Path, *argv: str) -> str:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-    return subprocess.run(["git", *identity, *argv], cwd=path, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture
 def source(tmp_path: Path, home: Path) -> CheckoutSource:
     """A checkout with a commit `main`, whose label has the row a, and a change on top, with the rows a and b."""
-    path = tmp_path / "checkout"
-    (path / ".github/workflows").mkdir(parents=True)
-    workflow = path / ".github/workflows/pr-test.yml"
-    workflow.write_text(WORKFLOW.replace("ROWS", ", {test_file: b.py, num_gpus: 0}"))
-    git(path, "init", "-q", "-b", "main")
-    git(path, "add", "--all")
-    git(path, "commit", "-qm", "two rows")
+    workflow = WORKFLOW.replace("ROWS", ", {test_file: b.py, num_gpus: 0}")
+    path = repository(tmp_path / "checkout", {".github/workflows/pr-test.yml": workflow})
     (path / "code.py").write_text("changed\n")
     return open_source(str(path))
 
@@ -151,7 +141,7 @@ def test_ctrl_c_ends_it_without_a_word(source: CheckoutSource, end: str | Callab
 def test_the_history_counts_where_tree_host_and_image_are_equal(
     source: CheckoutSource, monkeypatch: pytest.MonkeyPatch, image: str, base_runs: str, kept: int
 ) -> None:
-    base = git(source.path, "rev-parse", "main^{tree}").strip()
+    base = git(source.path, "rev-parse", "main^{tree}")
     newest_first = [record("passed", "new", base), record("passed", "new", base), record("blocked", "new", base)]
     newest_first += [record("passed", "new", "another"), record("passed", "new", base, row="b")]
     newest_first.append(replace(record("failed", "new", base), retry_of="an earlier run"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ci_tasks.features.failures.comparison.metrics import MetricChange, MetricComparison
 from ci_tasks.features.failures.comparison.report import result_lines
 from ci_tasks.features.failures.comparison.result import ComparisonResult, RowComparison, SideResult
@@ -29,17 +27,3 @@ def test_the_end_has_both_rates_what_failed_the_gpus_and_the_promise() -> None:
         "",
         "yours; wrong in at most 5 % of comparisons",
     ]
-
-
-@pytest.mark.parametrize(
-    ("word", "promise"),
-    [
-        ("fixed", "fixed; wrong in at most 5 % of comparisons"),
-        ("flaky", "flaky; a failure rate that rose by 50 points or more is overlooked in at most 5 % of comparisons"),
-        ("cannot tell", "cannot tell; the same command goes on from here, with --max-runs for more"),
-        ("cancelled", "cancelled"),
-    ],
-)
-def test_each_word_promises_what_it_holds(word: str, promise: str) -> None:
-    row = RowComparison("async", word, "", "", PASSES, PASSES, MetricComparison())
-    assert result_lines(result(word, row))[-1] == promise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,9 @@ from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.workflow.model import Workflow
+from tests.parts.git import git, repository
 
 HOST = HostSpec("here", runtime="none")
-
-
-def git(directory: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=T", "-c", "user.email=t@example.com"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=directory, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 def commit(checkout: Path) -> str:
@@ -35,11 +29,7 @@ def commit(checkout: Path) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A repository with an uncommitted edit, on a main that origin/main lags behind."""
-    path = tmp_path / "it's a checkout"
-    path.mkdir()
-    git(path, "init", "--quiet", "--initial-branch=main")
-    (path / "code.py").write_text("base\n")
-    commit(path)
+    path = repository(tmp_path / "it's a checkout", {"code.py": "base\n"})
     git(path, "update-ref", "refs/remotes/origin/main", "HEAD")
     (path / "code.py").write_text("committed\n")
     commit(path)

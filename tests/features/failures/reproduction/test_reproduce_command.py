@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +11,9 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
-from tests.parts import dockerd, registry
+from tests.features.ci_logs.parse import github_format as github
+from tests.parts import dockerd, git, registry
 from tests.parts.commands import run_command
-
-
-def _module(name: str, path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-github = _module("ci_tasks_tests_github_format", Path(__file__).parents[2] / "ci_logs/parse/github_format.py")
 
 WORKFLOW = """\
 name: PR Test
@@ -70,8 +57,7 @@ def red_job(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
         someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", f"{name}:latest"))
         someone.write("tests/test_job.py", FAILS)
         someone.write("tests/test_other.py", WORKS)
-        for argv in ("init --quiet", "add --all", "-c user.name=a -c user.email=a@b commit -qm1"):
-            subprocess.run(["git", *argv.split()], cwd=someone.checkout, check=True)
+        git.repository(someone.checkout)
         someone.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
         someone.hosts = lambda **keys: (tmp_path / "hosts.yaml").write_text(
             json.dumps({"hosts": {"box": {"kind": "ssh", "address": "box", "gpus": 8, **keys}}})
@@ -133,10 +119,8 @@ def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it_and_is_in_gh_fail
     subprocess.run(["git", "clone", "--quiet", "--bare", str(red_job.checkout), str(upstream)], check=True)
     red_job.git("config", "remote.origin.url", str(upstream))
     tree = red_job.git("rev-parse", "HEAD^{tree}").strip()
-    git = ("git", "-C", str(upstream), "-c", "user.name=a", "-c", "user.email=a@b")
-    subprocess.run([*git, "config", "uploadpack.allowAnySHA1InWant", "true"], check=True)
-    made = subprocess.run([*git, "commit-tree", tree, "-m", "Merge"], capture_output=True, text=True, check=True)
-    merge = made.stdout.strip()
+    git.git(upstream, "config", "uploadpack.allowAnySHA1InWant", "true")
+    merge = git.git(upstream, "commit-tree", tree, "-m", "Merge")
     before = red_job.git("count-objects", "-v")
     log = github.from_gh(replace(ci_job(red_job), commit=merge), failed=True)
     red_job.log.write_bytes(log.replace(red_job.git("rev-parse", "HEAD").strip().encode(), merge.encode()))
@@ -147,6 +131,11 @@ def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it_and_is_in_gh_fail
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "reproduce needs --log FILE, --log - or --url URL"),
+    ({"log": "gone.log"}, "gone.log"),
+    ({"url": "https://example.org/x"}, "https://example.org/x"),
+    ({"log": "gone.log", "url": "https://example.org/x"}, "both name the failed job"),
+    ({"log": "gone.log", "host": "local,sim"}, "unknown host 'local,sim'"),
     ({"log": "LOG", "repeat": "0"}, "--repeat takes a number of repetitions"),
     ({"log": "LOG", "on_my_tree": True, "rev": "HEAD"}, "cannot be combined"),
     ({"log": "PLAIN"}, "does not say which commit CI ran"),
@@ -168,7 +157,8 @@ def test_what_cannot_be_reproduced_is_a_clear_error_with_the_next_step(
     logs["PLAIN"].write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: x\n')
     logs["GREEN"].write_text("3 passed in 0.1s\n")
     for options, message in REFUSED:
-        code = run_command("reproduce", **{**options, "log": str(logs[str(options["log"])]), "host": "local"})
+        named = {"log": str(logs[options["log"]])} if options.get("log") in logs else {}
+        code = run_command("reproduce", **{"host": "local", **options, **named})
         assert (code, message) == (2, message), options
         assert message in capsys.readouterr().err, options
     assert not (person.home / "runs").exists(), "nothing was run"

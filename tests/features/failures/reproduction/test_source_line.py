@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ci_tasks.features.failures.reproduction.comparison import ALIKE, compare
 from ci_tasks.features.failures.reproduction.source_line import path_in_tree, statement_at, with_statement
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.records import Triage
+from tests.parts import git
 
 SOURCE = """\
 def check(log_dict):
@@ -59,11 +59,7 @@ def failure(line: int, code: str = "") -> Triage:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    (tmp_path / "utils").mkdir()
-    (tmp_path / "utils/ci.py").write_text(SOURCE)
-    for argv in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm1"]):
-        subprocess.run(["git", *argv], cwd=tmp_path, check=True)
-    return tmp_path
+    return git.repository(tmp_path, {"utils/ci.py": SOURCE})
 
 
 def test_what_the_log_lacks_is_read_from_the_commit(repository: Path) -> None:

@@ -12,28 +12,21 @@ from ci_tasks.results.log_lines import segments, visible
 PREFIXES = [
     # what stands there, the text, who spoke, how loud
     ("ValueError: x", "ValueError: x", "", ""),
-    ("    raise ValueError(x)", "    raise ValueError(x)", "", ""),
     # CI
     ("2025-10-10T06:00:00.1234567Z ValueError: x", "ValueError: x", "", ""),
-    ("2025-10-10T06:00:00.1234567Z     raise x", "    raise x", "", ""),
     ("2025-10-10T06:00:00.1Z ##[error]Process completed", "Process completed", "", "error"),
-    ("2025-10-10T06:00:00.1Z ##[warning]Docker pull failed", "Docker pull failed", "", "warning"),
     ("e2e-test (a.py, 2)\tRun tests\t2025-10-10T06:00:00.1Z ValueError: x", "ValueError: x", "", ""),
     ("e2e-test\tUNKNOWN STEP\t\ufeff2025-10-10T06:00:00.1Z ValueError: x", "ValueError: x", "", ""),
     ("\ufeff2025-10-10T06:00:00.1Z ValueError: x", "ValueError: x", "", ""),
-    ("::error::x failed", "x failed", "", "error"),
     ("::error file=a.py,line=3,title=x: y::x failed", "x failed", "", "error"),
     ("2025-10-10T06:00:00.123456789Z stderr F ValueError: x", "ValueError: x", "", ""),
     # Ray
     ("(WorkerDict pid=77) ValueError: x", "ValueError: x", "(WorkerDict pid=77)", ""),
-    ("(WorkerDict pid=77, ip=10.0.0.3)   File x", "  File x", "(WorkerDict pid=77, ip=10.0.0.3)", ""),
     ("\x1b[36m(A pid=3)\x1b[0m ValueError: x", "ValueError: x", "(A pid=3)", ""),
     ("(A pid=3) x failed [repeated 3x across cluster]", "x failed", "(A pid=3)", ""),
     ("(raylet) x failed", "x failed", "(raylet)", ""),
     ("(raylet) [2025-05-20 10:14:55,120 E 310 330] (raylet) node_manager.cc:85: x failed", "x failed", "(raylet)", "e"),
     ("2025-05-20 10:14:55,120\tINFO worker.py:1888 -- Started", "Started", "", "info"),
-    ("(pid=gcs_server) x failed", "x failed", "(pid=gcs_server)", ""),
-    ("(autoscaler +3m2s) x failed", "x failed", "(autoscaler +3m2s)", ""),
     # other loggers
     ("2025-04-03 10:00:01,123 - ERROR - x failed", "x failed", "", "error"),
     ("07/15/2023 13:02:46 - WARNING - pet.core.parse - x failed", "x failed", "", "warning"),
@@ -41,20 +34,15 @@ PREFIXES = [
     ("2025-04-14T15:51:31.175673Z  WARN router::server: x failed", "x failed", "", "warn"),
     ("2024-12-23 15:30:17.113183: E external/xla/cuda_fft.cc:485] x failed", "x failed", "", "e"),
     ("[03/05/2026-16:18:03] [TRT-LLM] [RANK 2] [E] x failed", "x failed", "[RANK 2]", "e"),
-    ("[03/05/2026-16:18:03] [TRT-LLM] [W] x failed", "x failed", "", "w"),
-    ("[2025-03-17 19:57:15,038] ERROR in app: x failed", "x failed", "", "error"),
     # ranks
     ("[rank3]: ValueError: x", "ValueError: x", "[rank3]", ""),
-    ("[rank3]:   File x", "  File x", "[rank3]", ""),
     ("[rank3]:[E702 03:11:08.884 ProcessGroupNCCL.cpp:632] Watchdog", "Watchdog", "[rank3]", "e"),
     ("[W612 03:11:08.884 socket.cpp:1] no answer", "no answer", "", "w"),
     ("[default3]:ValueError: x", "ValueError: x", "[default3]", ""),
     ("[1,3]<stderr>:ValueError: x", "ValueError: x", "[1,3]", ""),
     ("(A pid=3) [rank1]: ValueError: x", "ValueError: x", "(A pid=3)[rank1]", ""),
     ("[2025-03-01 09:12:40 DP1 TP3 EP3] ValueError: x", "ValueError: x", "DP1 TP3 EP3", ""),
-    ("[2025-03-01 09:12:40] ValueError: x", "ValueError: x", "", ""),
     ("3: [rank3]: ValueError: x", "ValueError: x", "3:[rank3]", ""),  # srun --label
-    ("12:   File x", "  File x", "12:", ""),
     # frames of lines
     ("    | ValueError: x", "ValueError: x", "", ""),
     ("  + Exception Group Traceback (x):", "Exception Group Traceback (x):", "", ""),
@@ -62,19 +50,13 @@ PREFIXES = [
     ("ERROR 05-06 14:21:20 [core.py:700]     raise x", "    raise x", "", "error"),
     ("(VllmWorker rank=1 pid=7) ERROR 01-21 13:47:36 core.py:205] x", "x", "(VllmWorker rank=1 pid=7)", "error"),
     ("E0702 03:11:12.000000 77 torch/distributed/api.py:874] failed", "failed", "", "e"),
-    ("W0702 03:11:12.000000 77 torch/run.py:79] slow", "slow", "", "w"),
-    ("[ERROR] x failed", "x failed", "", "error"),
     ("WARNING: x failed", "x failed", "", "warning"),
     ("2025-05-20 10:14:55 | ERROR | mod:fn:12 - x failed", "x failed", "", "error"),
-    ("2025-05-20 10:14:55,120 - root - ERROR - x failed", "x failed", "", "error"),
     ("[2025-05-20 10:14:55,120][verl.trainer][ERROR] - x failed", "x failed", "", "error"),
-    ("[2025-05-20 10:14:55] ERROR core.py:12: x failed", "x failed", "", "error"),
     # no prefix, although it looks like one
     ("Error: x failed", "Error: x failed", "", ""),
     ("(1) The process is killed", "(1) The process is killed", "", ""),
-    ("3: shards", "3: shards", "", ""),
     ("[Errno 98] address already in use", "[Errno 98] address already in use", "", ""),
-    ("[gpu_lock_exec] Timeout", "[gpu_lock_exec] Timeout", "", ""),
 ]
 
 
@@ -131,9 +113,3 @@ SEGMENTS = [
 @pytest.mark.parametrize(("raw", "parts"), SEGMENTS)
 def test_a_progress_bar_is_several_lines_in_one(raw: bytes, parts: list[bytes]) -> None:
     assert segments(raw) == parts
-
-
-def test_of_a_long_progress_bar_the_last_states_count() -> None:
-    states = [b"%d%%" % n for n in range(1000)]
-    assert segments(b"\r".join(states))[-1] == b"999%"
-    assert len(segments(b"\r".join(states))) == 20

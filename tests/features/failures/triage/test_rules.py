@@ -50,11 +50,6 @@ def test_an_example_contains_a_keyword() -> None:
     assert unseen == []
 
 
-def test_a_line_matches_the_keywords_once() -> None:
-    log = b"error: it failed and died\nstep 3\nfatal error\n"
-    assert [hit.group() for hit in shipped().keywords.finditer(log)] == [b"error: it failed and died", b"fatal error"]
-
-
 def test_what_explains_a_failure_has_a_cause_and_a_verdict() -> None:
     for rule in shipped().rules:
         if rule.rank == "root":
@@ -81,15 +76,11 @@ GOOD = {"name": "sample", "cause": "cuda_oom", "verdict": "failed", "rank": "roo
 BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("an unknown key", {"exmaples": ["boom"]}, "exmaples"),
     ("a rank that is none", {"rank": "rooot"}, "rank is one of"),
-    ("no rank", {"rank": None}, "rank is one of"),
-    ("an only that is none", {"only": "shouted"}, "only is"),
     ("a verdict that is none", {"verdict": "fail"}, "verdict is"),
     ("a regular expression that is none", {"match": "(unclosed"}, "unclosed"),
     ("a lookahead, which RE2 has not", {"match": "a(?=b)"}, "regular expression"),
-    ("an exception that is none", {"unless": "(unclosed"}, "unclosed"),
     ("frames that are no expression", {"frames": "[z-a]"}, "z-a"),
     ("no reason", {"reason": ...}, "reason"),
-    ("no expression", {"match": ...}, "match"),
 ]
 
 
@@ -100,9 +91,7 @@ def described(rule: dict[str, Any]) -> dict[str, Any]:
 PLACE = {"cause": "reward_fn", "verdict": "failed", "frames": "reward/"}
 BROKEN_PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("frames that are no expression", {"frames": "[z-a]"}, "z-a"),
-    ("a match that is none", {"match": "(unclosed"}, "unclosed"),
     ("no frames", {"frames": ...}, "frames is missing"),
-    ("an unknown key", {"rank": "root"}, "unknown key rank"),
     ("a verdict that is none", {"verdict": "fail"}, "verdict is"),
 ]
 

@@ -57,8 +57,6 @@ ENDED = [
     ("without indentation, and code like an exception", BARE.replace("main()", "Config: type = make()")),
     ("code like an exception", PLAIN.replace('raise ValueError(f"no {name}")', "ConfigError: type = errors.Config")),
     ("indented", INDENTED),
-    ("indented, its head was cut off", INDENTED.split("\n", 1)[1]),
-    ("a mere word of others at once", PLAIN.replace("    main()\n", "    main()\nEpoch: 3\n")),
     *((f"{line} of others", PLAIN.replace(END, f"step 3\n{line}\n{END}")) for line in OTHERS),
 ]  # fmt: skip
 
@@ -67,19 +65,6 @@ ENDED = [
 def test_a_traceback_ends_with_its_exception_and_nothing_else(log: str) -> None:
     assert types_and_calls(log) == [["ValueError", *CALLS]]
     assert ends(log)[0].message == "no rows"
-
-
-def test_types_of_any_name_end_one_and_other_lines_do_not() -> None:
-    odd = [
-        "__main__.Full: no rows",
-        "socket.timeout: timed out",
-        "_queue.Empty",
-        "OutOfResources: memory",
-        "AssertionError",
-    ]
-    for line in odd:
-        assert types_and_calls(PLAIN.replace(END, line)) == [[line.partition(":")[0], *CALLS]]
-    assert types_and_calls(PLAIN.replace(END, "INFO all is well\nstep 3: done")) == []
 
 
 CHAINED = """Traceback (most recent call last):
@@ -122,16 +107,3 @@ def test_an_ignored_exception_is_marked() -> None:
     tracebacks.ignore_next()
     parts = [tracebacks.feed("", row) for row in PLAIN.splitlines()]
     assert [end.traceback.ignored for end in parts if isinstance(end, TracebackEnd)] == [True]
-
-
-def test_neither_a_thousand_ranks_are_remembered_nor_is_one_waited_for_without_end() -> None:
-    tracebacks = Tracebacks()
-    for rank in range(1000):
-        tracebacks.feed(f"[rank{rank}]", "Traceback (most recent call last):")
-    assert len(tracebacks._last) <= 201
-    tracebacks = Tracebacks()
-    tracebacks.feed("", "Traceback (most recent call last):")
-    assert tracebacks.waiting
-    for number in range(100):
-        tracebacks.feed("[rank1]", f"step {number}")
-    assert not tracebacks.waiting

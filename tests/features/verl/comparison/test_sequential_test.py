@@ -32,10 +32,8 @@ def pairs(*differences: float, noise: float = 0.004, gain: float = 0.2) -> list[
 @pytest.mark.parametrize(
     ("given", "planned", "outcome"),
     [
-        (pairs(), 5, GO_ON),
         (pairs(0.0, 0.0), 5, GO_ON),
         (pairs(0.002, -0.002, 0.001), 3, SHOWN),
-        (pairs(0.10, 0.09, 0.11), 3, SHOWN),  # better is as good, too
         (pairs(-0.10, -0.11, -0.09), 3, CONTRADICTED),
         (pairs(-0.02, -0.021, -0.02, -0.019, -0.02), 5, CONTRADICTED),  # less than the margin, but surely below
         (pairs(0.08, -0.07, 0.02, -0.05, 0.04), 5, NOT_SEEN),
@@ -43,7 +41,6 @@ def pairs(*differences: float, noise: float = 0.004, gain: float = 0.2) -> list[
         # Neither learns: alike, and worth nothing.
         (pairs(0.002, -0.002, 0.001, gain=0.0), 3, NOT_SEEN),
         # A repetition or two have no scatter.
-        (pairs(0.0), 1, NOT_SEEN),
         (pairs(0.0, 0.0), 2, NOT_SEEN),
         # Differences that are alike by chance, of steps that scatter widely.
         (pairs(0.0, 0.0, 0.0, noise=0.1), 3, NOT_SEEN),
@@ -54,11 +51,6 @@ def pairs(*differences: float, noise: float = 0.004, gain: float = 0.2) -> list[
 )
 def test_what_pairs_show(given: list[PairScore], planned: int, outcome: str) -> None:
     assert decide(given, planned).outcome == outcome
-
-
-def test_a_wider_margin_is_shown_with_less() -> None:
-    given = pairs(0.03, -0.03, 0.0)
-    assert (decide(given, 3).outcome, decide(given, 3, margin=0.3).outcome) == (NOT_SEEN, SHOWN)
 
 
 @pytest.mark.parametrize("planned", [3, 4, 8, 20])
@@ -87,8 +79,3 @@ def test_a_score_is_of_the_last_half_of_the_steps_that_both_sides_have() -> None
     assert found is not None
     assert (found.base, found.candidate) == pytest.approx((0.4, 0.3))
     assert (found.difference, found.gain) == pytest.approx((-0.1, 0.2))
-
-
-def test_few_steps_have_no_score() -> None:
-    assert score([(step, 0.1) for step in range(7)], [(step, 0.1) for step in range(7)]) is None
-    assert score([(step, 0.1) for step in range(10)], []) is None

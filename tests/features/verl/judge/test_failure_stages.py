@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ci_tasks.features.verl.judge.failure_stages import CHANGE as OWN
 from ci_tasks.features.verl.judge.failure_stages import ENVIRONMENT as ENV
 from ci_tasks.features.verl.judge.failure_stages import (
-    STAGES,
     UNCLEAR,
     locate_failure,
-    stage_of_check,
-    stage_of_reason,
 )
 from ci_tasks.records import Triage
 
@@ -75,31 +70,3 @@ def test_an_error_about_the_reward_models_own_path_is_the_reward_models() -> Non
     triaged = error("ValueError: Invalid repository ID or local directory specified: '/models/rm'.")
     assert locate_failure(triaged, True, ["", "/models/rm"]).stage.name == "the reward model"
     assert locate_failure(triaged, True, ["/other"]).stage.name == "the training step"
-
-
-INSTALLED = "/usr/lib/site-packages/megatron/bridge/__init__.py"
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "stage"),
-    [
-        ("model", FULL.text, "a full disk"),
-        ("model", "401 Client Error", "the download of a model or data"),
-        ("import-driver", "ModuleNotFoundError: No module named 'modelopt'", "nvidia-modelopt"),
-        ("import-worker", INSTALLED, "the import of the local Bridge checkout"),
-        ("import-worker", "No module named 'megatron.bridge.models.x'", "the Bridge checkout's own imports"),
-        ("room", "12 GB free", "a full disk"),
-    ],
-)
-def test_a_check_of_the_preflight_has_a_stage(key: str, text: str, stage: str) -> None:
-    assert stage_of_check(key, text).name == stage
-
-
-def test_a_stopped_run_has_a_stage_by_its_reason() -> None:
-    reason = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock"
-    assert stage_of_reason(reason).name == "the container or its image"
-    assert stage_of_reason("the host was not seen for an hour").name == "the cluster"
-
-
-def test_every_stage_says_what_to_do_next() -> None:
-    assert all(stage.follow_up for stage in STAGES) and len({stage.name for stage in STAGES}) == len(STAGES)

@@ -9,8 +9,7 @@ import pytest
 
 from ci_tasks.agent.probe.records import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.hook_records import HOOK
-from ci_tasks.features.verl.judge.hooked_training import PROVIDES, with_hooks
-from ci_tasks.features.verl.judge.read_log import read_run
+from ci_tasks.features.verl.judge.hooked_training import PROVIDES
 from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
 from tests.features.verl.judge.conftest import ROOT
 
@@ -107,14 +106,6 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
 def test_what_the_hook_noted_otherwise_decides(other: dict[str, Any], result: str, why: str, writer: Writer) -> None:
     summary = judged(writer, noted(writer, **other))
     assert (summary.result, why in summary.sentence) == (result, True), summary.sentence
-
-
-def test_settings_that_the_hook_did_not_note_are_as_they_were_printed(writer: Writer) -> None:
-    (smoke,) = trainings(writer.request)
-    facts = read_run(lambda: [writer.training(smoke).encode()]).trainings["level 0"]
-    event = HookEvent(1.0, HOOK, "config", json.dumps({"role": "trainer", "settings": {"trainer.save_freq": 7}}))
-    settings = with_hooks(facts, RunEvidence(processes=(ProcessEvidence(hook_events=(event,)),))).settings
-    assert (settings.get("trainer.save_freq"), settings.get(VANILLA)) == (7, False)
 
 
 def test_a_role_with_other_settings_than_the_whole_is_named(writer: Writer) -> None:

@@ -36,14 +36,6 @@ def judged(writer: Writer, *processes: ProcessEvidence) -> Summary:
     return writer.judged(writer.request, log, evidence=RunEvidence(processes=processes))
 
 
-def test_every_process_has_to_import_the_checkout(writer: Writer) -> None:
-    summary = judged(writer, worker(0), worker(1))
-    assert summary.result == "Pass"
-    first, second = summary.criteria[0].criteria[:2]
-    assert (first.evidence, first.place) == (f"2 processes from {ROOT}/src", "rank 0 (pid 90), rank 1 (pid 91)")
-    assert second.evidence == f"2 processes from {CORE}"
-
-
 PACKAGED = "/opt/site-packages/megatron/bridge/__init__.py"
 SHADOW = "/workspace/Megatron-LM/megatron/core/__init__.py"
 # verl's wrapper puts the image's Megatron first for the driver alone.

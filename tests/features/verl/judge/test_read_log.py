@@ -78,23 +78,11 @@ def test_a_failure_is_one_whatever_ray_and_loggers_write_between(writer: Writer)
         assert [(failure.text, failure.frames) for failure in failures] == [(HANDLED[2][18:], ("env.py:update",))]
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_a_log_may_be_cut_anywhere(size: int, writer: Writer) -> None:
-    log = (writer.preflight() + writer.training(SMOKE, body=["ValueError: x"], exit_code=1)).encode()
-    assert read_run(lambda: [log[at : at + size] for at in range(0, len(log), size)]) == read_run(lambda: [log])
-
-
 BEGIN = "ci-tasks-verl: begin: a"
 
 
 def facts_of_a(*lines: str, proofs: Sequence[str] = ()) -> TrainingFacts:
     return read_run(lambda: ["\n".join([BEGIN, *lines, ""]).encode()], proofs).trainings["a"]
-
-
-def test_a_mark_ends_a_training_with_its_exit_code(writer: Writer) -> None:
-    save = trainings(LevelRequest(1))[1]  # a name with a colon
-    assert read_run(lambda: [writer.training(save, exit_code=3).encode()]).trainings["level 1: save"].exit_code == 3
-    assert facts_of_a("Training Progress: 100%|x| 1/1 [00:01<00:00]ci-tasks-verl: end: a: 0").exit_code == 0
 
 
 def test_the_shells_trace_is_no_mark_no_proof_and_no_resolved_setting() -> None:
@@ -120,20 +108,6 @@ def test_an_error_has_its_line_in_the_whole_log_and_is_of_its_own_training(write
     assert facts_of(writer, ["nothing to see"], after="KeyError: 'later'\n").error is None
     whole = read_run(lambda: [b"ok\nOSError: [Errno 28] No space left on device\n"]).error
     assert whole is not None and (whole.line_no, whole.cause) == (2, "disk_full"), "without a training"
-
-
-def test_shutdown_noise_counts_only_after_the_last_step(writer: Writer) -> None:
-    noise = "UserWarning: resource_tracker: There appear to be 1 leaked shared_memory objects"
-    body = [noise, *writer.steps(SMOKE), noise]
-    log = writer.training(SMOKE, body=body)
-    noise_lines = read_run(lambda: [log.encode()]).trainings["level 0"].noise
-    assert [line.line_no for line in noise_lines] == [log.count("\n") - 2]
-
-
-def test_bridges_own_paths_are_collected_from_whatever_prints_them() -> None:
-    said = "[Rank 0] actor: megatron.bridge is /b/src/megatron/bridge/__init__.py"
-    frame = '  File "/usr/lib/python3/dist-packages/megatron/bridge/peft/lora.py", line 3, in f'
-    assert list(facts_of_a(said, frame).bridge_paths) == ["/b/src", "/usr/lib/python3/dist-packages"]
 
 
 def test_a_baseline_is_read_from_any_log_of_verls_and_numbers_without_end_are_not_all_kept(writer: Writer) -> None:

@@ -10,10 +10,7 @@ import pytest
 from ci_tasks.features.verl.judge.resolved_settings import (
     MISSING,
     PrintedSettings,
-    Settings,
     equals_requested,
-    overrides_of_trace,
-    parse_override,
 )
 
 EQUAL: list[tuple[str, Any]] = [
@@ -60,34 +57,3 @@ def test_what_the_same_process_writes_between_the_lines_is_left_out(noise: list[
         for line in [*lines[:at], *noise, *lines[at:]]:
             block.feed("", line)
         assert block.value() == config
-
-
-def test_what_is_not_verls_settings_or_not_whole_is_none_and_is_given_up() -> None:
-    for text in ("{'a': 1}", "{'actor_rollout_ref': <object at 0x7f>}", "{'actor_rollout_ref': {"):
-        block = PrintedSettings("")
-        block.feed("", text)
-        assert block.value() is None
-    for _ in range(30_000):
-        block.feed("", " 'a': 1,")
-    assert not block.open
-
-
-def test_settings_are_looked_up_by_their_dotted_names() -> None:
-    settings = Settings({"a": {"b": {"c": None}}, "x.y": 1}, True)
-    assert settings.get("a.b.c") is None
-    assert settings.get("x.y") == 1
-    assert settings.get("a.b.d") is MISSING
-    assert settings.get("a.b.c.d") is MISSING
-
-
-def test_a_trace_of_the_command_gives_its_overrides() -> None:
-    trace = (
-        "python3 -m verl.trainer.main_ppo --config-path=config a.b=1 '++a.c=['\\''x'\\'']' hydra.run.dir=/tmp plain=2"
-    )
-    assert overrides_of_trace(trace) == {"a.b": "1", "a.c": "['x']"}
-    assert overrides_of_trace("unbalanced 'quote a.b=1") == {}
-
-
-@pytest.mark.parametrize(("text", "expected"), [("++a.b=c=d", ("a.b", "c=d")), ("~a.b", None), ("a@b.c=d", None)])
-def test_an_override_is_a_path_and_a_value(text: str, expected: tuple[str, str] | None) -> None:
-    assert parse_override(text) == expected

@@ -208,16 +208,6 @@ def test_a_result_has_its_reason(
     assert lines(summary)[BACKEND] == SMOKE_PASSED if passed == 0 else not lines(summary)[VARIANTS].startswith("Pass")
 
 
-def test_a_resume_that_loads_nothing_leaves_the_rest_out(writer: Writer) -> None:
-    scratch = "INFO:2025-01-02 03:04:05,678:Training from scratch"
-    summary = writer.ran(asked(1), {}, {}, {"first": 1, "log_lines": [*LORA, scratch]}, None)
-    why = f"resume from the checkpoint: {scratch} (line {writer.line('from scratch')})"
-    assert (summary.result, summary.sentence) == ("Fail", f"level 1: resume: {why}; level 0 passed")
-    not_run = "level 1: uninterrupted: Skipped, not run: level 1: resume did not pass"
-    saved = f"level 1: save: Pass, {DONE}"
-    assert lines(summary)[VARIANTS] == f"Fail - save/resume: {saved}; level 1: resume: Fail, {why}; {not_run}"
-
-
 def test_settings_of_the_command_alone_are_not_trusted(writer: Writer) -> None:
     trace = f"+ python3 -m verl.trainer.main_ppo {MEGATRON}.vanilla_mbridge=False"
     silent = {"body": lambda usual: [trace, *usual]}
@@ -278,19 +268,6 @@ def test_a_daemon_that_is_stopped_in_the_middle_keeps_what_had_passed(writer: Wr
         f"level 1: {name}: Skipped, not run: level 1: save did not pass" for name in ("resume", "uninterrupted")
     )
     assert lines(summary)[VARIANTS] == f"Blocked - save/resume: level 1: save: Blocked, lost: {DAEMON}; {rest}"
-
-
-@pytest.mark.parametrize(
-    ("log", "why"),
-    [
-        ("", "the run ended as failed, and its log does not say why"),
-        ("Traceback (most recent call last):\nValueError: wrong\n", "line 2: ValueError: wrong"),
-    ],
-    ids=["empty log", "an error in the log"],
-)
-def test_a_run_that_ends_early_without_a_reason_is_explained_by_its_log(log: str, why: str, writer: Writer) -> None:
-    summary = writer.judged(writer.request, log, RunEnd("failed", ""))
-    assert lines(summary)[BACKEND] == f"Skipped - LoRA + DDP: not run: {why}"
 
 
 def test_a_resume_with_another_rollout_passes_with_a_limitation_and_one_with_other_tensors_does_not(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.verl.levels.levels import LEVELS, MINIMAL, LevelRequest, limitations, trainings
+from ci_tasks.features.verl.levels.levels import MINIMAL, LevelRequest, limitations, trainings
 
 FUSION = "megatron.override_transformer_config.gradient_accumulation_fusion=False"
 FEATURE = {"overrides": ("a.b=c",), "proofs": ("active",)}
@@ -46,11 +46,6 @@ def test_a_resume_keeps_the_checkpoints_of_the_save_before_it() -> None:
     assert (whole.clean, whole.resumes, whole.same_as) == (True, False, resume.name)
 
 
-def test_what_activates_a_feature_is_not_part_of_the_smoke() -> None:
-    smoke, _ = trainings(LevelRequest(4, overrides=("a.b=c",), env={"X": "1"}, proofs=("active",)))
-    assert (smoke.overrides, "X" in smoke.env) == ((), False)
-
-
 def test_a_persons_own_settings_go_into_every_training_but_never_change_its_steps() -> None:
     planned = trainings(LevelRequest(1, env={"MICRO_BSZ": "1", "TOTAL_TRAIN_STEPS": "9"}, overrides=("a=b",)))
     assert [training.env["MICRO_BSZ"] for training in planned] == ["1"] * 4
@@ -59,9 +54,6 @@ def test_a_persons_own_settings_go_into_every_training_but_never_change_its_step
 
 
 REDUCED = [
-    (LevelRequest(0, dummy_config="c.json"), "dummy config"),
-    (LevelRequest(0, no_reward_model=True), "reward model disabled"),
-    (LevelRequest(0, enforce_eager=True), "enforce_eager"),
     (LevelRequest(1), "trivial parallelism"),
     (LevelRequest(2), "save/resume was not requested"),
     (LevelRequest(5), "no benchmark convergence"),
@@ -87,7 +79,3 @@ REFUSED = [
 def test_a_wish_that_makes_no_sense_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         trainings(LevelRequest(**arguments))  # type: ignore[arg-type]
-
-
-def test_the_table_has_every_level_once_in_order() -> None:
-    assert [level.number for level in LEVELS] == [0, 1, 2, 3, 4, 5]

@@ -37,14 +37,6 @@ def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
 
 
-def test_the_checks_before_see_the_cluster_and_the_directories_of_the_training() -> None:
-    level_request = LevelRequest(0, model_path="/m", env={"RAY_ADDRESS": "10.0.0.5:6379"})
-    text = render(level_request, trainings(level_request))
-    head = text[: text.index("# Focused checks")]
-    assert "export RAY_ADDRESS=10.0.0.5:6379\n" in head
-    assert "export MODEL_PATH=/m\n" in head
-
-
 @pytest.mark.parametrize("contained", [True, False])
 def test_ray_is_stopped_in_a_container_of_its_own_only(contained: bool) -> None:
     text = render(LevelRequest(0), trainings(LevelRequest(0)), contained=contained)
@@ -102,13 +94,11 @@ CHECKS = [  # pytest's or uv's exit code, what it prints → the mark, or the en
     (1, "FAILED a.py::t - AssertionError\n1 failed", "fail: FAILED a.py::t - AssertionError: uv run"),
     (1, "FAILED a.py::t - ModuleNotFoundError: No module named 'foo'\n1 failed",
      "blocked: exit code 1: FAILED a.py::t"),
-    (1, "FAILED a - ModuleNotFoundError: No module named 'foo'\nFAILED b - X\n", "fail: FAILED b - X"),
     (2, "E   ModuleNotFoundError: No module named 'foo'\nERROR a.py\n1 error", "blocked: exit code 2: E   Module"),
     (2, "E   ModuleNotFoundError: No module named 'megatron.bridge.x'\nERROR a.py\n1 error",
      "fail: E   ModuleNotFound"),
     (2, "error: Failed to download torch", "blocked: exit code 2: error: Failed to download torch"),
     (4, "ERROR: file or directory not found: x.py", "blocked: exit code 4: ERROR: file or directory not found"),
-    (5, "no tests ran in 0.01s", "blocked: exit code 5: no tests ran"),
 ]  # fmt: skip
 
 
@@ -131,13 +121,6 @@ def test_without_uv_only_a_pass_says_something(tmp_path: Path, simulated: bool, 
     text = "3 passed" if code == 0 else "FAILED a.py::t - AssertionError"
     mark, _ = checks_of_bridge(tmp_path, code, text, tests=(), runner="python3", simulated=simulated)
     assert mark.startswith(f"ci-tasks-verl: bridge-checks: {outcome}")
-
-
-def test_a_revision_without_such_tests_has_none_to_run(tmp_path: Path) -> None:
-    mark, _ = checks_of_bridge(tmp_path, 0, "1 passed", tests=(), named=())
-    assert mark.startswith(
-        "ci-tasks-verl: bridge-checks: skipped: this revision of Bridge has none of tests/unit_tests"
-    )
 
 
 def checks_of_bridge(
