@@ -20,7 +20,7 @@ from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.results.judge_run import log_facts, log_triage
 from ci_tasks.results.verdict import JobEnd
 
-SETUP_PARTS = ("venv", "workspace")  # what rows use of the directory of install steps; log and plan stay
+SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
 _OURS = b"ci-tasks: "  # what our own program prints among the steps' output
 _LONGEST_LINE = 300
 _BLOCKED = 125  # the exit code of what run.sh itself gives up
