@@ -102,6 +102,35 @@ class _Preceded(PipeLink):
         return super().open(self._before + command)
 
 
+class _Slow:
+    """A host that takes nothing of what it is sent until it is asked to."""
+
+    python, is_server_running = "python3", False
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # less than the agent
+
+    def open(self, command: str) -> socket.socket:
+        return self.ours
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_connection_that_is_closed_while_the_agent_is_sent_hangs_up(tmp_path: Path) -> None:
+    """The command at its other end lives as long as the socket."""
+    host = _Slow()
+    link = ReconnectingConnection(HostSpec("box"), host, tmp_path / "memory", lambda _: None, lambda *_: None)
+    with host.theirs as theirs:
+        sent = theirs.recv(1)
+        link.close()
+        theirs.settimeout(TIMEOUT_S)
+        while chunk := theirs.recv(1 << 18):
+            sent += chunk
+    assert sent.endswith(archive.packed(archive.build())), "it has gone on, with heartbeats"
+
+
 LINES = "for n in $(seq 2000); do echo line $n; done; "
 
 
