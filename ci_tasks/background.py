@@ -16,10 +16,15 @@ class Background(Generic[R]):
     """A call that goes on in a thread of its own, and ends nobody's process late."""
 
     def __init__(self, function: Callable[..., R], *args: Any) -> None:
-        self._call = (function, args)
-        self._result: list[R] = []
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"ci-tasks {function.__name__}")
+
+        def run() -> None:
+            try:
+                self._result = function(*args)
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run, daemon=True, name=f"ci-tasks {function.__name__}")
         self._thread.start()
 
     def result(self) -> R:
@@ -27,15 +32,4 @@ class Background(Generic[R]):
         self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._result[0]
-
-    def join(self) -> None:
-        """Wait for its end, however it ends."""
-        self._thread.join()
-
-    def _run(self) -> None:
-        function, args = self._call
-        try:
-            self._result.append(function(*args))
-        except BaseException as error:
-            self._error = error
+        return self._result

@@ -1,4 +1,4 @@
-"""hosts.yaml: layers of text → hosts, pools and overrides as records.
+"""hosts.yaml: layers of text → hosts, pools and overrides as records, whose fields are the keys.
 
 A later layer adds to the hosts of the earlier ones and changes their keys; it hides none. An unknown key is an error
 with its line and the nearest valid key, since an ignored setting would run the wrong thing.
@@ -8,26 +8,43 @@ No message repeats what is under `secrets`: someone may have written a value the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
-from functools import reduce
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields, replace
+from functools import partial, reduce
+from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.agent.containers.rules import BRIDGE, PULLS, RUNTIMES
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, merged
-from ci_tasks.yaml_lines import Map
+from ci_tasks.yaml_lines import Map, Text
 
 KINDS = ("local", "ssh", "slurm")
-BUILT_IN_HOSTS = """\
-hosts:
-  local: {kind: local}
-  sim: {kind: local, runtime: none, gpus: 8, simulate: true}
-"""
+_SLURM = ("slurm",)
+_REMOTE = ("ssh", "slurm")  # a forgotten `kind` must not run another host's jobs here
+_BUILT_IN_HOSTS = "hosts: {local: {kind: local}, sim: {kind: local, runtime: none, gpus: 8, simulate: true}}"
 BUILT_IN = "built in"
 PIP_DEFAULT = "default"  # as `pip_index`: the index of pip's own configuration
+
+
+def _key(
+    default: Any = None, kinds: Sequence[str] = KINDS, pattern: str = "", hint: str = "", choices: Sequence[str] = ()
+) -> Any:
+    """A field that is a key of hosts.yaml for hosts of these kinds. Its annotation says the type. It is one of
+    `choices`, if there are any; its text, or each item of its list, matches `pattern`, which `hint` says in words."""
+    rule = {"kinds": kinds, "pattern": pattern, "hint": hint, "choices": choices}
+    return field(default_factory=dict, metadata=rule) if default == {} else field(default=default, metadata=rule)
+
+
+_WORD = (r"\S+", "a name without spaces")
+_SBATCH_OPTION = (r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?", "one word for each option, such as --exclude=node3")
+_VARIABLES = (r"[A-Za-z_][A-Za-z0-9_]*", "names only; the values come from the caller's environment")
+# A type that is a number would be a count.
+_GRES = (
+    r"[A-Za-z0-9_.-]+(:(?![0-9]+$)[A-Za-z0-9_.-]+)?",
+    "a name and perhaps a type, such as gpu or gpu:h100; the count comes from each row",
+)
 
 
 @dataclass(frozen=True)
@@ -35,13 +52,13 @@ class Override:
     """An entry of hosts.yaml's `overrides`: a step replaced (`run`, `with_`), skipped, or changed in parts: `pip_index`
     is the index of its pip commands, `replace` maps parts of its text to others. `source` is file and line."""
 
-    job: str
-    step: str
-    run: str | None = None
-    skip: bool = False
-    with_: Mapping[str, Any] | None = None
-    pip_index: str | None = None
-    replace: Mapping[str, str] = field(default_factory=dict)
+    job: str = _key(MISSING)
+    step: str = _key(MISSING)
+    run: str | None = _key()
+    skip: bool = _key(False)
+    with_: Mapping[str, Any] | None = _key()
+    pip_index: str | None = _key()
+    replace: Mapping[str, str] = _key({})
     source: str = field(default="hosts.yaml", compare=False)
 
 
@@ -56,27 +73,32 @@ class HostSpec:
     """
 
     name: str
-    kind: str = "local"
-    address: str | None = None
-    runtime: str = "docker"
-    gpus: int | None = None
-    simulate: bool = False
-    pull: str | None = None
-    mounts: Mapping[str, str] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    timeout_minutes: float = 24 * 60
-    stall_minutes: float = 10
-    workspace: str = "~/.ci-tasks"
-    network: str | None = None
-    artifacts: tuple[str, ...] = ()
-    partition: str | None = None
-    gres: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    sbatch: tuple[str, ...] = ()
-    persist: bool = True
+    kind: str = _key("local", choices=KINDS)
+    address: str | None = _key(None, _REMOTE)
+    runtime: str = _key("docker", choices=RUNTIMES)
+    gpus: int | None = _key()
+    simulate: bool = _key(False)
+    pull: str | None = _key(choices=PULLS)
+    mounts: Mapping[str, str] = _key({}, KINDS, "/[^:]*", "absolute paths without a colon")
+    secrets: tuple[str, ...] = _key((), KINDS, *_VARIABLES)
+    env: Mapping[str, str] = _key({})
+    timeout_minutes: float = _key(24 * 60)
+    stall_minutes: float = _key(10)
+    workspace: str = _key("~/.ci-tasks", _REMOTE, "(/|~/).*", "a path that begins with / or ~/")
+    network: str | None = _key(choices=(BRIDGE,))
+    artifacts: tuple[str, ...] = _key((), KINDS, "/.*", "absolute paths, as the job sees them")
+    partition: str | None = _key(None, _SLURM, *_WORD)
+    gres: str | None = _key(None, _SLURM, *_GRES)
+    account: str | None = _key(None, _SLURM, *_WORD)
+    qos: str | None = _key(None, _SLURM, *_WORD)
+    sbatch: tuple[str, ...] = _key((), _SLURM, *_SBATCH_OPTION)
+    persist: bool = _key(True, _REMOTE)
     give_up_minutes: float = 60
+
+
+def keys_of(record: type[Any]) -> dict[str, Field[Any]]:
+    """The keys of a host or of an override, each with its field."""
+    return {each.name.rstrip("_"): each for each in fields(record) if each.metadata}
 
 
 @dataclass(frozen=True)
@@ -107,14 +129,11 @@ class Config:
 
         Raises UnknownName, which lists both; UsageError for a text without a name.
         """
-        names = [name.strip() for name in text.split(",") if name.strip()]
-        for name in names:
-            if name not in self.hosts and name not in self.pools:
-                raise UnknownName("host", name, [*self.hosts, *self.pools], where=self.file)
+        names, valid = [name.strip() for name in text.split(",") if name.strip()], [*self.hosts, *self.pools]
         if not names:
-            raise UsageError(
-                "--host needs the name of a host or a pool", hint=f"valid: {', '.join([*self.hosts, *self.pools])}"
-            )
+            raise UsageError("--host needs the name of a host or a pool", hint=f"valid: {', '.join(valid)}")
+        if unknown := [name for name in names if name not in valid]:
+            raise UnknownName("host", unknown[0], valid, where=self.file)
         members = [member for name in names for member in self.pools.get(name, (name,))]
         return tuple(self.hosts[member] for member in dict.fromkeys(members))
 
@@ -128,7 +147,7 @@ class ConfigLayer:
     overrides_only: bool = False
 
 
-BUILT_IN_LAYER = ConfigLayer(BUILT_IN_HOSTS, BUILT_IN)
+BUILT_IN_LAYER = ConfigLayer(_BUILT_IN_HOSTS, BUILT_IN)
 
 
 def read(text: str, file: str = "hosts.yaml") -> Config:
@@ -172,66 +191,19 @@ def read_layers(layers: Sequence[ConfigLayer]) -> Config:
     )
 
 
-# -- the keys ----------------------------------------------------------------------------------------------------------
+# -- reading the keys --------------------------------------------------------------------------------------------------
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
-_SBATCH_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?")
 _LOGIN = re.compile(r"://[^/\s]*@")
-_TYPES: dict[str, tuple[type, ...]] = {
-    "text": (str,),
-    "a whole number": (int,),
-    "a number": (int, float),
-    "true or false": (bool,),
-    "true": (bool,),
-    "a list": (list,),
-    "a mapping": (Map,),
+# The annotation of a field, without what is in brackets → its type in words, and those of YAML's values.
+_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "str": ("text", (Text,)),
+    "int": ("a whole number", (int,)),
+    "float": ("a number", (int, float)),
+    "bool": ("true or false", (bool,)),
+    "tuple": ("a list", (list,)),
+    "Mapping": ("a mapping", (Map,)),
 }
-_CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS, "network": (BRIDGE,)}
-_SLURM = ("slurm",)
-_REMOTE = ("ssh", "slurm")  # a forgotten `kind` must not run another host's jobs here
-
-
-class _Key(NamedTuple):
-    """A key of a host. Its text, or each item of its list, matches `pattern`, which `hint` says in words."""
-
-    type: str
-    kinds: tuple[str, ...] = KINDS
-    pattern: str = ".*"
-    hint: str = ""
-
-
-_HOST_KEYS = {
-    "secrets": _Key(
-        "a list", KINDS, r"[A-Za-z_][A-Za-z0-9_]*", "names only; the values come from the caller's environment"
-    ),
-    "kind": _Key("text"),
-    "address": _Key("text", _REMOTE),
-    "runtime": _Key("text"),
-    "gpus": _Key("a whole number"),
-    "simulate": _Key("true or false"),
-    "pull": _Key("text"),
-    "mounts": _Key("a mapping", KINDS, "/[^:]*", "absolute paths without a colon"),
-    "env": _Key("a mapping"),
-    "timeout_minutes": _Key("a number"),
-    "stall_minutes": _Key("a number"),
-    "workspace": _Key("text", _REMOTE, "(/|~/).*", "a path that begins with / or ~/"),
-    "network": _Key("text"),
-    "artifacts": _Key("a list", KINDS, "/.*", "absolute paths, as the job sees them"),
-    "partition": _Key("text", _SLURM, r"\S+", "a name without spaces"),
-    # a type that is a number would be a count
-    "gres": _Key(
-        "text",
-        _SLURM,
-        r"[A-Za-z0-9_.-]+(:(?![0-9]+$)[A-Za-z0-9_.-]+)?",
-        "a name and perhaps a type, such as gpu or gpu:h100; the count comes from each row",
-    ),
-    "account": _Key("text", _SLURM, r"\S+", "a name without spaces"),
-    "qos": _Key("text", _SLURM, r"\S+", "a name without spaces"),
-    "sbatch": _Key("a list", _SLURM, _SBATCH_OPTION.pattern, "one word for each option, such as --exclude=node3"),
-    "persist": _Key("true or false", _REMOTE),
-}
-_OVERRIDE_TYPES = {"run": "text", "skip": "true", "with": "a mapping", "pip_index": "text", "replace": "a mapping"}
-_OVERRIDE_KEYS = ("job", "step", *_OVERRIDE_TYPES)
 _GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
 # Options of sbatch that ci-tasks sets itself → the key of hosts.yaml or the option to use instead, "" for none.
 _RESERVED_OPTIONS = {
@@ -245,60 +217,46 @@ _RESERVED_OPTIONS = {
 }
 
 
-# -- reading them ------------------------------------------------------------------------------------------------------
-
-
 class _Line(int):
     """A line of `file`: one of several files that are read as one."""
 
-    file: str = "hosts.yaml"
+    file: str
+
+    @classmethod
+    def of(cls, file: str, number: int) -> _Line:
+        line = cls(number)
+        line.file = file
+        return line
 
 
 def _place(line: int) -> str:
-    file = getattr(line, "file", "hosts.yaml")
-    return str(file) if file == BUILT_IN else f"{file}:{int(line)}"
+    assert isinstance(line, _Line)
+    return line.file if line.file == BUILT_IN else f"{line.file}:{int(line)}"
 
 
 def _error(message: str, line: int, *, hint: str = "") -> ConfigError:
-    return ConfigError(message, file=getattr(line, "file", "hosts.yaml"), line=int(line), hint=hint)
+    assert isinstance(line, _Line)
+    return ConfigError(message, file=line.file, line=int(line), hint=hint)
 
 
 def _top(layer: ConfigLayer) -> Map:
-    """The whole file, whose lines know it."""
-
-    def of_file(number: int) -> _Line:
-        line = _Line(number)
-        line.file = layer.file
-        return line
-
+    """The whole file."""
+    line_of = partial(_Line.of, layer.file)
     try:
-        tree = yaml_lines.load(layer.text)
+        tree = yaml_lines.load(layer.text, line_of)
     except yaml_lines.YamlError as error:
-        raise _error(f"invalid YAML: {error.message}", of_file(error.line), hint=error.text) from None
-    for node in _nodes(tree):
-        node.line = of_file(node.line)
-        if isinstance(node, Map):
-            node.lines = {key: of_file(line) for key, line in node.lines.items()}
-    top = _mapping(tree if tree is not None else Map(of_file(1)), "the file", of_file(1))
+        raise _error(f"invalid YAML: {error.message}", line_of(error.line), hint=error.text) from None
+    top = Map(line_of(1)) if tree is None else _mapping(tree, "the file", line_of(1))
     _check_keys(top, ("hosts", "pools", "overrides"), "")
     return top
 
 
-def _nodes(value: Any) -> Iterator[Any]:
-    """Everything of a document that has a line."""
-    if isinstance(value, Map | yaml_lines.Text):
-        yield value
-    for child in value.values() if isinstance(value, Map) else value if isinstance(value, list) else ():
-        yield from _nodes(child)
-
-
 def _merge_hosts(below: Map, above: Map) -> None:
     """Add the keys of each host of `above` to those `below`, or change them."""
-    for name, value in above.items():
-        line = above.lines[name]
+    for name, line in above.lines.items():
         merged = Map(line)
         _update(merged, below.get(name, Map()))
-        _update(merged, _mapping(value if value is not None else Map(line), f"host {name}", line))
+        _update(merged, Map() if above[name] is None else _mapping(above[name], f"host {name}", line))
         below[name], below.lines[name] = merged, line
 
 
@@ -310,47 +268,56 @@ def _update(below: Map, above: Map) -> None:
 def _host(name: str, body: Map, line: int) -> HostSpec:
     where = f"host {name}: "
     _check_name("host", name, line)
-    _check_keys(body, tuple(_HOST_KEYS), where)
-    kind = body.get("kind", "local")
-    # In the table's order: no message about another key may repeat what is under `secrets`.
-    for key, spec in _HOST_KEYS.items():
-        if key in body:
-            _check_host_key(where, body, key, spec)
-            if kind not in spec.kinds and kind in KINDS:
-                kinds = " or ".join(spec.kinds)
-                hint = "use kind: ssh or kind: slurm for another machine" if kind == "local" else ""
-                raise _error(f"host {name}: {key} is only valid with kind {kinds}", body.lines[key], hint=hint)
-    if kind != "local" and not body.get("address"):
-        raise _error(f"host {name}: kind {kind} requires an address", line)
-    runtime = body.get("runtime")
-    if runtime == "pyxis" and kind != "slurm":
+    host = HostSpec(name, **_fields(HostSpec, body, where))
+    for key, each in keys_of(HostSpec).items():
+        if key in body and host.kind not in (kinds := each.metadata["kinds"]):
+            hint = "use kind: ssh or kind: slurm for another machine" if host.kind == "local" else ""
+            raise _error(f"host {name}: {key} is only valid with kind {' or '.join(kinds)}", body.lines[key], hint=hint)
+    if host.kind != "local" and not host.address:
+        raise _error(f"host {name}: kind {host.kind} requires an address", line)
+    if host.runtime == "pyxis" and host.kind != "slurm":
         raise _error(f"{where}runtime pyxis is only valid with kind slurm", body.lines["runtime"])
-    if runtime in ("apptainer", "pyxis") and "network" in body:
-        hint = f"containers of {runtime} use the host's network"
-        raise _error(f"{where}network is not valid with runtime {runtime}", body.lines["network"], hint=hint)
-    return HostSpec(name, **{key: _value(where, key, body) for key in body})
+    if host.runtime in ("apptainer", "pyxis") and host.network:
+        hint = f"containers of {host.runtime} use the host's network"
+        raise _error(f"{where}network is not valid with runtime {host.runtime}", body.lines["network"], hint=hint)
+    return host
 
 
-def _check_host_key(where: str, body: Map, key: str, spec: _Key) -> None:
-    value, line, types = body[key], body.lines[key], _TYPES[spec.type]
-    if key == "secrets" and not (isinstance(value, list) and all(_matches(spec, each) for each in value)):
-        raise _error(f"{where}secrets must be a list of names of environment variables", line, hint=spec.hint)
-    is_typed = isinstance(body[key], types) and (bool in types or not isinstance(body[key], bool))
-    if not is_typed:
-        raise _error(f"{where}{key} must be {spec.type}, not {value!r}", line)
-    if key in _CHOICES and value not in _CHOICES[key]:
-        message = f"{where}unknown {key} {str(value)!r}{did_you_mean(value, _CHOICES[key])}"
-        raise _error(message, line, hint=f"valid: {', '.join(_CHOICES[key])}")
-    if spec.type.endswith("number") and not value >= 0:
+def _fields(record: type[Any], body: Map, where: str) -> dict[str, Any]:
+    """The keys of a host or an override as the fields of its record."""
+    keys, found = keys_of(record), {}
+    _check_keys(body, (*keys, *(_GIVEN_KEYS if record is Override else ())), where)
+    # `secrets` first: no message about another key may repeat what is under it, as an alias.
+    for key in sorted(body, key=lambda key: key != "secrets"):
+        value, line, annotation = body[key], body.lines[key], str(keys[key].type).removesuffix(" | None")
+        _check(where, key, value, line, annotation, keys[key].metadata)
+        if annotation == "Mapping[str, str]":
+            value = _texts(f"{where}{key}", value)
+        elif isinstance(value, list):
+            value = tuple(map(str, value))
+        found[keys[key].name] = float(value) if annotation == "float" else value
+    return found
+
+
+def _check(where: str, key: str, value: Any, line: int, annotation: str, rule: Mapping[str, Any]) -> None:
+    if key == "secrets" and not (isinstance(value, list) and all(_matches(rule, each) for each in value)):
+        raise _error(f"{where}secrets must be a list of names of environment variables", line, hint=rule["hint"])
+    in_words, types = _TYPES[annotation.partition("[")[0]]
+    if type(value) not in types:
+        raise _error(f"{where}{key} must be {in_words}, not {value!r}", line)
+    if rule["choices"] and value not in rule["choices"]:
+        message = f"{where}unknown {key} {str(value)!r}{did_you_mean(value, rule['choices'])}"
+        raise _error(message, line, hint=f"valid: {', '.join(rule['choices'])}")
+    if annotation in ("int", "float") and not value >= 0:
         raise _error(f"{where}{key} must not be negative", line)
     if key == "timeout_minutes" and not value:
         raise _error(f"{where}timeout_minutes must be more than 0", line)
-    items = [(item, getattr(item, "line", 0) or line) for item in (value if isinstance(value, list) else [value])]
-    if key == "mounts":
-        items = [(path, value.lines[ci]) for ci, here in value.items() for path in (ci, here)]
-    for item, item_line in items if spec.hint else ():
-        if not _matches(spec, item):
-            raise _error(f"{where}invalid {key} {item!r}", item_line, hint=spec.hint)
+    items = [(item, getattr(item, "line", line)) for item in (value if isinstance(value, list) else [value])]
+    if isinstance(value, Map):
+        items = [(item, value.lines[name]) for name in value for item in (name, value[name])]
+    for item, item_line in items if rule["hint"] else ():
+        if not _matches(rule, item):
+            raise _error(f"{where}invalid {key} {item!r}", item_line, hint=rule["hint"])
     for option in value if key == "sbatch" else ():
         # sbatch accepts any unambiguous beginning of an option's name
         name = option[2:].partition("=")[0]
@@ -359,18 +326,8 @@ def _check_host_key(where: str, body: Map, key: str, spec: _Key) -> None:
             raise _error(f"{where}sbatch option --{reserved} is set by ci-tasks", option.line, hint=hint)
 
 
-def _matches(spec: _Key, item: Any) -> bool:
-    return isinstance(item, str) and re.fullmatch(spec.pattern, item) is not None
-
-
-def _value(where: str, key: str, body: Map) -> Any:
-    """As HostSpec has it, of a key whose type is right."""
-    value = body[key]
-    if isinstance(value, Map):
-        return _texts(f"{where}{key}", value)
-    if isinstance(value, list):
-        return tuple(str(item) for item in value)
-    return float(value) if _HOST_KEYS[key].type == "a number" else value
+def _matches(rule: Mapping[str, Any], item: Any) -> bool:
+    return isinstance(item, str) and re.fullmatch(rule["pattern"], item) is not None
 
 
 def _pool(name: str, value: Any, hosts: Mapping[str, HostSpec], line: int) -> tuple[str, ...]:
@@ -384,36 +341,24 @@ def _pool(name: str, value: Any, hosts: Mapping[str, HostSpec], line: int) -> tu
     for member in members:
         if member not in hosts:
             message = f"pool {name}: unknown host {str(member)!r}{did_you_mean(member, hosts)}"
-            raise _error(message, getattr(member, "line", 0) or line, hint=valid)
+            raise _error(message, getattr(member, "line", line), hint=valid)
     return tuple(str(member) for member in members)
 
 
 def _override(value: Any, line: int) -> Override:
     body = _mapping(value, "an override", line)
-    _check_keys(body, (*_OVERRIDE_KEYS, *_GIVEN_KEYS), "override: ")
-    for key in ("job", "step"):
-        if not isinstance(body.get(key), str) or not body[key]:
-            raise _error(f"override: missing {key}", body.line)
-    for key, expected in _OVERRIDE_TYPES.items():
-        if body.get(key) is not None and not isinstance(body[key], _TYPES[expected]):
-            raise _error(f"override: {key} must be {expected}, not {body[key]!r}", body.lines[key])
-    changes = bool(body.get("pip_index") or body.get("replace"))
-    if sum(bool(body.get(key)) for key in ("run", "skip", "with")) + changes != 1:
+    found = _fields(Override, body, "override: ")
+    if missing := [key for key in ("job", "step") if not found.get(key)]:
+        raise _error(f"override: missing {missing[0]}", body.line)
+    override = Override(**found, source=_place(body.line))
+    changes = bool(override.pip_index or override.replace)
+    if sum(map(bool, (override.run, override.skip, override.with_, changes))) != 1:
         ways = "`run`, `with`, `skip: true`, and `pip_index` or `replace`"
         raise _error(f"override: exactly one of {ways} is required", body.line)
-    if _LOGIN.search(body.get("pip_index") or ""):
+    if _LOGIN.search(override.pip_index or ""):
         hint = f"put it in pip's own configuration (pip.conf), and use `pip_index: {PIP_DEFAULT}`"
         raise _error("override: pip_index must not contain a login", body.lines["pip_index"], hint=hint)
-    return Override(
-        job=str(body["job"]),
-        step=str(body["step"]),
-        run=str(body["run"]) if body.get("run") else None,
-        skip=bool(body.get("skip")),
-        with_=dict(body["with"]) if body.get("with") else None,
-        pip_index=str(body["pip_index"]) if body.get("pip_index") else None,
-        replace=_texts("override: replace", _section(body, "replace")),
-        source=_place(body.line),
-    )
+    return override
 
 
 def _gives_values(entry: Any) -> bool:

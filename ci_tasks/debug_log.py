@@ -12,95 +12,39 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ci_tasks import known_secrets
 
 if TYPE_CHECKING:
+    import logging
     from pathlib import Path
 
 ENV = "CI_TASKS_DEBUG"
 FLAG = "--debug"
 MAX_FILES = 20  # older ones are removed when a new one is created
 _LIBRARIES = ("paramiko", "urllib3", "huggingface_hub")
+_DEBUG, _ERROR = 10, 40  # levels of `logging`, which is loaded with the first message: most commands have none
+_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(threadName)s %(name)s: %(message)s"
 _is_started = _is_debug = False
+_problem = ""  # why the last message could not be written, such as a full disk
 _bugs: list[str] = []  # not reported yet
-
-
-class _LogFile:
-    """Writes messages to a file that is created with the first one. An error (a full disk) is kept in `problem`."""
-
-    def __init__(self) -> None:
-        self.problem = ""
-        self._path: Path | None = None
-        self._out: IO[str] | None = None
-        self._lock = threading.RLock()
-
-    @property
-    def path(self) -> Path:
-        from ci_tasks.resources import home  # most commands log nothing
-
-        if self._path is None:
-            self._path = home() / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-        return self._path
-
-    def write(self, level: str, name: str, message: str, error: Any = None) -> None:
-        """`error` is an exception, True for the one that is handled now, or logging's triple."""
-        import traceback
-
-        error = sys.exc_info()[1] if error is True else error[1] if isinstance(error, tuple) else error
-        trace = "".join(traceback.format_exception(error)) if error else ""
-        now = f"{time.strftime('%Y-%m-%d %H:%M:%S')}.{int(time.time() * 1000) % 1000:03}"
-        line = f"{now} {level:7} {threading.current_thread().name} {name}: {message}\n{trace}"
-        with self._lock, self._noting_problems():
-            self.open().write(known_secrets.masked_with_forms(line))
-            self.open().flush()
-
-    def dump_stacks(self, *, on_signal: bool = False) -> None:
-        """Write the stack of each thread, now or at each SIGUSR1: names of files and functions, no values."""
-        import faulthandler
-        import signal
-
-        with self._lock, self._noting_problems():
-            out = self.open()
-            if on_signal:
-                faulthandler.enable(out)
-                faulthandler.register(signal.SIGUSR1, out)
-            else:
-                faulthandler.dump_traceback(out)
-
-    def open(self) -> IO[str]:
-        """The file, which is created on the first call. Raises OSError."""
-        from ci_tasks.resources import make_home
-
-        if self._out is None:
-            make_home()
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self._out = os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
-            for old in sorted(self.path.parent.glob("*.log"))[:-MAX_FILES]:
-                old.unlink(missing_ok=True)
-        return self._out
-
-    @contextmanager
-    def _noting_problems(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.problem = error.strerror or str(error)
+_lock = threading.RLock()
 
 
 class _Logger:
+    """`exc_info` is an exception, or True for the one that is handled now."""
+
     def debug(self, message: str, *args: object, exc_info: Any = None) -> None:
         if _is_debug:
-            _FILE.write("DEBUG", "ci_tasks", message % args, exc_info)
+            _write(_DEBUG, message, *args, exc_info=exc_info)
 
     def error(self, message: str, *args: object, exc_info: Any = None) -> None:
         if _is_started:
-            _FILE.write("ERROR", "ci_tasks", message % args, exc_info)
+            _write(_ERROR, message, *args, exc_info=exc_info)
 
 
-_FILE = _LogFile()
 LOGGER = _Logger()
 
 
@@ -113,33 +57,23 @@ def take_flag(argv: Sequence[str]) -> list[str]:
 
 
 def start() -> bool:
-    """Log uncaught exceptions of all threads. Further calls do nothing. Returns whether a debug log was started."""
+    """Log uncaught exceptions of threads; those of the main one are caught where a command ends. Further calls do
+    nothing. Returns whether a debug log was started."""
     global _is_started, _is_debug
     if _is_started:
         return False
     _is_started, _is_debug = True, bool(os.environ.get(ENV))
     threading.excepthook = _log_thread_exception
-    previous_hook = sys.excepthook
-
-    def log_uncaught(kind: type[BaseException], error: BaseException, trace: object) -> None:
-        LOGGER.error("uncaught exception", exc_info=error)
-        previous_hook(kind, error, error.__traceback__)
-
-    sys.excepthook = log_uncaught
-    if _is_debug:
-        words = (sys.version.split()[0], os.getpid(), os.getcwd(), " ".join(sys.argv))
-        LOGGER.debug("Python %s, process %d in %s: %s", *words)
-        _FILE.dump_stacks(on_signal=True)
-        _log_libraries()
+    words = (sys.version.split()[0], os.getpid(), os.getcwd(), " ".join(sys.argv))
+    LOGGER.debug("Python %s, process %d in %s: %s", *words)
     return _is_debug
 
 
 def bug(where: str, error: BaseException) -> str:
-    """Log the traceback of an unexpected exception. Returns it in one line, for a person."""
-    line = one_line(error)
+    """Log the traceback of an unexpected exception. Returns its class and message in one line, masked."""
+    line = known_secrets.masked_with_forms(" ".join(f"{type(error).__name__}: {error}".split()))
     if _is_started:
         LOGGER.error("bug: %s", where, exc_info=error)
-        _FILE.dump_stacks()
         _bugs.append(line)
     return line
 
@@ -155,33 +89,67 @@ def ignored(where: str) -> Iterator[None]:
 
 def drain_bugs() -> list[str]:
     """One line for each bug since the last call."""
-    lines = _bugs.copy()
-    del _bugs[: len(lines)]
-    return lines
+    return [_bugs.pop(0) for _ in range(len(_bugs))]
 
 
 def location() -> str:
     """The path of the log, and why it could not be written."""
     if not _is_started:
         return "there is no log"
-    return f"log: {_FILE.path}{f', which could not be written: {_FILE.problem}' if _FILE.problem else ''}"
+    return f"log: {_path()}{f', which could not be written: {_problem}' if _problem else ''}"
 
 
-def one_line(error: BaseException) -> str:
-    """The exception's class and message, masked."""
-    return known_secrets.masked_with_forms(" ".join(f"{type(error).__name__}: {error}".split()))
+@cache
+def _path() -> Path:
+    from ci_tasks.resources import home
+
+    return home() / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
-def _log_libraries() -> None:
+@cache
+def _log() -> logging.Logger:
+    """The log, whose file is created on the first call. Raises OSError."""
     import logging
 
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            _FILE.write(record.levelname, record.name, record.getMessage(), record.exc_info)
+    from ci_tasks.resources import make_home
 
-    for name in _LIBRARIES:
-        logging.getLogger(name).addHandler(Handler())
+    class Handler(logging.FileHandler):
+        def format(self, record: logging.LogRecord) -> str:
+            return known_secrets.masked_with_forms(super().format(record))
+
+        def handleError(self, record: logging.LogRecord) -> None:
+            _note(sys.exc_info()[1])
+
+    make_home()
+    _path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(_path(), os.O_WRONLY | os.O_CREAT, 0o600))
+    handler = Handler(_path(), encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
+    for old in sorted(_path().parent.glob("*.log"))[:-MAX_FILES]:
+        old.unlink(missing_ok=True)
+    for name in ("ci_tasks", *(_LIBRARIES if _is_debug else ())):
+        logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).setLevel(logging.DEBUG)
+    if _is_debug and handler.stream:
+        import faulthandler
+        import signal
+
+        faulthandler.enable(handler.stream)  # files and functions, no values
+        faulthandler.register(signal.SIGUSR1, handler.stream)
+    return logging.getLogger("ci_tasks")
+
+
+def _write(level: int, message: str, *args: object, exc_info: Any) -> None:
+    with _lock:
+        try:
+            _log().log(level, message, *args, exc_info=exc_info)
+        except OSError as error:
+            _note(error)
+
+
+def _note(error: BaseException | None) -> None:
+    global _problem
+    _problem = getattr(error, "strerror", "") or str(error)
 
 
 def _log_thread_exception(args: threading.ExceptHookArgs) -> None:

@@ -10,14 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timezone
 
-from ci_tasks.agent.codec import encode
 from ci_tasks.agent.probe.records import ImportedModule
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout as Checkout
-from ci_tasks.agent.records import Conversion as Conversion
-from ci_tasks.agent.records import Deviation as Deviation
-from ci_tasks.agent.records import Environment
-from ci_tasks.agent.records import Plan as Plan
+from ci_tasks.agent.records import Checkout, Deviation, Environment, Plan
 
 # Statuses of a row and what a process says of them. 125 is the code that `git bisect run` skips.
 PASSED, FAILED, VACUOUS, BLOCKED, CANCELLED, LOST = "passed", "failed", "vacuous", "blocked", "cancelled", "lost"
@@ -411,19 +406,6 @@ class RowTally:
     queued: float | None
     flaky: bool
     runs: int
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A plan, the directory that it was written to, and what its host lacks."""
-
-    plan: Plan
-    run_dir: str
-    lacks: tuple[str, ...] = ()
-
-    def public(self) -> Mapping[str, object]:
-        """For JSON: one flat object."""
-        return encode(PlanEntry(**vars(self.plan), run_dir=self.run_dir, lacks=self.lacks))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -42,12 +41,8 @@ def user_path(name: str) -> Path:
 
 def user_directory(kind: Literal["state", "config"]) -> Path:
     """The user's directory of ours for state or configuration."""
-    if sys.platform == "linux":  # as platformdirs does, whose import takes half as long as Python's own start
-        named = os.environ.get(f"XDG_{kind.upper()}_HOME", "")
-        return Path(named if os.path.isabs(named) else _XDG_DEFAULTS[kind], "ci-tasks").expanduser()
-    import platformdirs
-
-    return platformdirs.user_state_path("ci-tasks") if kind == "state" else platformdirs.user_config_path("ci-tasks")
+    named = os.environ.get(f"XDG_{kind.upper()}_HOME", "")
+    return Path(named if os.path.isabs(named) else _XDG_DEFAULTS[kind], "ci-tasks").expanduser()
 
 
 def make_home() -> Path:

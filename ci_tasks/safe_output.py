@@ -101,7 +101,9 @@ class SafeStream:
 def safe_streams(program: str = PROGRAM) -> Iterator[None]:
     """Standard output and error escape what is printed while the block lasts. Calls of ours in it are of `program`."""
     before = sys.stdout, sys.stderr
-    wrapped = tuple(SafeStream(stream, program) if _is_plain(stream) else stream for stream in before)
+    wrapped = tuple(
+        stream if isinstance(stream, SafeStream | None) else SafeStream(stream, program) for stream in before
+    )
     sys.stdout, sys.stderr = wrapped
     try:
         yield
@@ -129,7 +131,3 @@ def terminal_of(stream: TextIO) -> TextIO:
 def program_of(stream: TextIO) -> str:
     """The program that calls in the output of `stream` name."""
     return stream.program if isinstance(stream, SafeStream) else PROGRAM
-
-
-def _is_plain(stream: TextIO | None) -> bool:
-    return stream is not None and not isinstance(stream, SafeStream)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -16,9 +17,7 @@ import yaml
 _BaseLoader: Any = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader
 # Of YAML 1.2's core schema; GitHub's reader spells out the same.
 _WORDS = {
-    "~": None,
-    "": None,
-    **dict.fromkeys(("null", "Null", "NULL")),
+    **dict.fromkeys(("~", "", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
@@ -74,8 +73,9 @@ class Text(str):
     source: tuple[str, ...] = ()
 
 
-def load(text: str) -> Any:
-    """The value of a YAML document: Map, list, Text, int, float, bool or None. Raises YamlError."""
+def load(text: str, line_of: Callable[[int], int] = int) -> Any:
+    """The value of a YAML document: Map, list, Text, int, float, bool or None. `line_of` makes what stands for a line
+    number. Raises YamlError."""
     try:
         _check_depth(text)
         node = yaml.compose(text, Loader=_Loader)
@@ -90,7 +90,7 @@ def load(text: str) -> Any:
     except yaml.YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         raise YamlError(str(error).splitlines()[0], line, text) from None
-    return _Document(text).value(node, 0) if node else None
+    return _Document(text, line_of).value(node, 0) if node else None
 
 
 def _check_depth(text: str) -> None:
@@ -107,8 +107,9 @@ def _check_depth(text: str) -> None:
 class _Document:
     """Turns nodes into values. An alias is the node of its anchor once more."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, line_of: Callable[[int], int]) -> None:
         self.text = text
+        self.line_of = line_of
         self.lines = text.splitlines()
         self.nodes = 0
 
@@ -126,7 +127,7 @@ class _Document:
         return self.scalar(node) if isinstance(plain, str) else plain
 
     def mapping(self, node: yaml.MappingNode, depth: int) -> Map:
-        mapping = Map(node.start_mark.line + 1)
+        mapping = Map(self.line_of(node.start_mark.line + 1))
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise self.error("a key must be a scalar, not a list or a mapping", key_node)
@@ -136,13 +137,13 @@ class _Document:
             if key == "<<" and not key_node.style:
                 raise self.error("merge keys (`<<`) are not supported, as in GitHub's workflows", key_node)
             mapping[key] = self.value(value_node, depth + 1)
-            mapping.lines[key] = key_node.start_mark.line + 1
+            mapping.lines[key] = self.line_of(key_node.start_mark.line + 1)
         return mapping
 
     def scalar(self, node: yaml.ScalarNode) -> Text:
         text = Text(node.value)
         first = node.start_mark.line + (1 if node.style in ("|", ">") else 0)
-        text.line = first + 1
+        text.line = self.line_of(first + 1)
         end = node.end_mark.line + (1 if node.end_mark.column else 0)
         if end - first > 1:
             text.source = tuple(self.lines[first:end])

@@ -27,7 +27,6 @@ def test_what_it_raised_is_raised_where_its_result_is_asked_for(error: BaseExcep
         raise error
 
     task = Background(fail)
-    task.join()
     with pytest.raises(type(error)) as raised:
         task.result()
     assert raised.value is error

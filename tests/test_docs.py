@@ -217,7 +217,7 @@ def keys_of_tables(page: Path) -> set[str]:
 
 def test_hosts_md_describes_every_key() -> None:
     described = keys_of_tables(ROOT / "docs/hosts.md")
-    assert described >= {*config._HOST_KEYS, *config._OVERRIDE_KEYS} - {"job", "step"}
+    assert described >= {*config.keys_of(config.HostSpec), *config.keys_of(config.Override)} - {"job", "step"}
 
 
 def check_nox(argv: list[str]) -> None:

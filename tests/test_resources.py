@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import platformdirs
 import pytest
 
 from ci_tasks import resources
 from ci_tasks.errors import UsageError
 
 # What the variable says, None where it is not set.
-NAMED = {"set": "/some/where", "empty": "", "not set": None}
+NAMED = {"set": "/some/where", "empty": "", "not set": None, "no whole path": "some/where"}
 
 
 @pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
-def test_the_directories_are_those_of_platformdirs(named: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_directories_are_those_of_the_xdg_specification(named: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
     for variable in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(variable, raising=False)
         if named is not None:
             monkeypatch.setenv(variable, named)
-    assert resources.user_directory("state") == Path(platformdirs.user_state_dir("ci-tasks"))
-    assert resources.user_directory("config") == Path(platformdirs.user_config_dir("ci-tasks"))
+    is_used = named == "/some/where"
+    assert resources.user_directory("state") == Path("/some/where" if is_used else "/home/me/.local/state", "ci-tasks")
+    assert resources.user_directory("config") == Path("/some/where" if is_used else "/home/me/.config", "ci-tasks")
 
 
 def test_a_path_that_was_typed_has_the_home_of_its_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from ci_tasks import config
+from ci_tasks.config import HostSpec, Override, keys_of
 from ci_tasks.errors import ConfigError
 from tests.parts.cases import cases
 
@@ -59,19 +60,22 @@ def test_the_schema_accepts_a_layer_that_changes_a_host_below(text: str) -> None
 
 def test_the_schema_has_the_keys_of_the_reader() -> None:
     host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
-    assert set(host["properties"]) == set(config._HOST_KEYS)
+    assert set(host["properties"]) == set(keys_of(HostSpec))
 
 
 def test_the_schema_has_the_keys_of_the_readers_overrides() -> None:
     changes, values = SCHEMA["properties"]["overrides"]["items"]["anyOf"]
-    assert set(changes["properties"]) == set(config._OVERRIDE_KEYS)
+    assert set(changes["properties"]) == set(keys_of(Override))
     assert set(values["properties"]) == set(config._GIVEN_KEYS)
 
 
-@pytest.mark.parametrize("key", config._CHOICES)
+CHOICES = {key: field.metadata["choices"] for key, field in keys_of(HostSpec).items()}
+
+
+@pytest.mark.parametrize("key", [key for key, choices in CHOICES.items() if choices])
 def test_the_schema_has_the_choices_of_the_reader(key: str) -> None:
     host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
-    assert set(host["properties"][key]["enum"]) == set(config._CHOICES[key])
+    assert set(host["properties"][key]["enum"]) == set(CHOICES[key])
 
 
 def test_the_schema_rejects_the_reserved_options_of_sbatch() -> None:

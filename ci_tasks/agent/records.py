@@ -364,10 +364,10 @@ class Status:
 @dataclass(frozen=True)
 class Event:
     """A line of events.jsonl. `t` is in seconds since the epoch; what else it has depends on `event`: `name` of a step
-    or container, `image` that is pulled, `ids` of GPUs, `reasons` to wait, `minutes` of silence (the job's, or the
-    container daemon's), processes `killed`. The agent writes started, waiting, gpus, stalled, resumed, daemon silent,
-    daemon answers, killed, cancelled, timeout and ended; run.sh and the container adapter write step, step failed,
-    packages, pull and container."""
+    or container or what is to be said of packages, `image` that is pulled, `ids` of GPUs, `reasons` to wait, `minutes`
+    of silence (the job's, or the container daemon's), processes `killed`. The agent writes started, waiting, gpus,
+    stalled, resumed, daemon silent, daemon answers, killed, cancelled, timeout and ended; run.sh and the container
+    adapter write step, step failed, packages, changed packages, changed checkout, pull and container."""
 
     t: float
     event: str

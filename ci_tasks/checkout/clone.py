@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ci_tasks.agent.files import replace_file
-from ci_tasks.agent.records import CheckoutPart, Retry
+from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion, Retry
 from ci_tasks.agent.trees.git import DiskFull, StoreError
 from ci_tasks.agent.trees.idle import check_out
 from ci_tasks.agent.trees.workspace import Lend, update_workspace
@@ -23,7 +23,6 @@ from ci_tasks.checkout.repository import BASE, commit_of, resolve_base
 from ci_tasks.checkout.snapshot import ObjectStore, Snapshot, take_snapshot
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.records import Checkout, Conversion
 
 
 def materialize(

@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ci_tasks.agent.records import Overlay
+from ci_tasks.agent.records import Checkout, Conversion, Overlay
 from ci_tasks.agent.trees.git import form_of, make_repository
 from ci_tasks.checkout.git import Git
 from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.records import Checkout, Conversion
 
 _LAYOUTS = ("", "src/", "python/")
 # Distributions of which no part of the name is that of the import.

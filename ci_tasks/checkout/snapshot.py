@@ -25,7 +25,7 @@ from pathlib import Path
 from ci_tasks.agent.file_lock import LockTimeout, file_lock
 from ci_tasks.agent.files import content_of, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import OVERLAYS, Overlay
+from ci_tasks.agent.records import OVERLAYS, Checkout, Overlay
 from ci_tasks.agent.trees.git import make_repository, quoted
 from ci_tasks.checkout.git import Git, GitError, MissingObjects
 from ci_tasks.checkout.overlays import check_distinct, describe_overlay, find_conversions, in_directory
@@ -38,7 +38,6 @@ from ci_tasks.checkout.repository import (
 )
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.records import Checkout
 
 LARGE_BYTES = 100 << 20  # GitHub refuses files from this size on, so they are in no commit
 _LOCK_TIMEOUT_S = 60.0

@@ -370,8 +370,9 @@ class ReconnectingConnection:
         return [self.messages.get() for _ in range(self.messages.qsize())]
 
     def close(self) -> None:
-        self._closing.set()
-        channel = self._channel
+        with self._change:
+            self._closing.set()
+            channel = self._channel
         self._set(None, Blocked(f"the connection to {self.spec.name} was closed"))
         if channel is not None:
             channel.leave()
@@ -469,6 +470,9 @@ class ReconnectingConnection:
 
     def _set(self, channel: Channel | None, problem: CiTasksError | None = None) -> None:
         with self._change:
-            self._channel = None if self._closing.is_set() else channel
+            if channel is not None and self._closing.is_set():
+                channel.close()  # `close` has not seen this one, and waits for the command at its other end
+                channel = None
+            self._channel = channel
             self._problem = self._problem or problem
             self._change.notify_all()

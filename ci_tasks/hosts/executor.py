@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.agent.serving.messages import Clear, Prune
 from ci_tasks.background import Background
@@ -30,7 +30,7 @@ from ci_tasks.hosts.remote_host import open_remote_host, run_state
 from ci_tasks.hosts.remote_run import CANCEL, KILL, CodePack, RemoteRun, lock_mirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.planning.capacity import HostFacts
-from ci_tasks.records import BLOCKED, CANCELLED, Plan
+from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import CheckoutPart
+from ci_tasks.agent.records import Checkout, CheckoutPart
 from ci_tasks.background import Background
-from ci_tasks.records import Checkout
 from ci_tasks.results import store
 
 if TYPE_CHECKING:

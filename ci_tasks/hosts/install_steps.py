@@ -11,16 +11,16 @@ from ci_tasks.agent import run_directory
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.containers.rules import NONE, ContainerRules
 from ci_tasks.agent.files import open_file
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.last_line import last_line
 from ci_tasks.hosts.prepared_row import Say
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.records import Plan
 from ci_tasks.results.judge_run import log_facts, log_triage
 from ci_tasks.results.verdict import JobEnd
 
-SETUP_PARTS = ("venv", "workspace")  # what rows use of the directory of install steps; log and plan stay
+SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
 _OURS = b"ci-tasks: "  # what our own program prints among the steps' output
 _LONGEST_LINE = 300
 _BLOCKED = 125  # the exit code of what run.sh itself gives up

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ci_tasks.agent.cleanup.cancel import end_and_clean, remove_run
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import QueryAnswer, Retry
+from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.workspace import NotKept
@@ -30,7 +30,6 @@ from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.hosts.remote_host import open_remote_host
 from ci_tasks.hosts.remote_run import RemoteRun
 from ci_tasks.hosts.run_manager import RemoteRunManager
-from ci_tasks.records import Checkout, Plan
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 

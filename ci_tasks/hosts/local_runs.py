@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from ci_tasks import debug_log
 from ci_tasks.agent import archive, create_run_directory, liveness
 from ci_tasks.agent.client_watch import ClientWatch
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.errors import Blocked
-from ci_tasks.records import Plan
 
 # -I: the caller's PYTHONPATH and user packages must not reach into the agent.
 _PYTHON = (sys.executable, "-I", "-S")

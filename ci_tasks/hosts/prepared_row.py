@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 from ci_tasks.agent.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from ci_tasks.agent.records import Checkout, Plan
     from ci_tasks.agent.run_directory import RunDir
     from ci_tasks.planning.planner import SharedSetup
-    from ci_tasks.records import Checkout, Plan
     from ci_tasks.workflow.model import Row
 
 Say = Callable[[str], None]

@@ -21,12 +21,11 @@ from ci_tasks.agent.file_lock import try_lock
 from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import CheckoutPart, RemoteLocation
+from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
 from ci_tasks.config import HostSpec
-from ci_tasks.records import Plan
 
 if TYPE_CHECKING:
     from ci_tasks.hosts.connection import Channel

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.slurm.job_file import REJECTED, SCRIPT
 from ci_tasks.config import HostSpec
@@ -19,7 +20,6 @@ from ci_tasks.hosts.prepared_row import PreparedRow, RunState
 from ci_tasks.hosts.remote_run import RemoteRun
 from ci_tasks.planning import sbatch
 from ci_tasks.planning.capacity import HostFacts
-from ci_tasks.records import Plan
 
 
 class SlurmExecutor(Executor):

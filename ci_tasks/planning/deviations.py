@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ci_tasks.agent.gpus.request import AGENT, GpuRequest
-from ci_tasks.agent.records import ProbeRules
+from ci_tasks.agent.records import Checkout, Deviation, ProbeRules
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import GivenValues
@@ -17,7 +17,6 @@ from ci_tasks.planning.steps import (
     referenced_names,
     version_matches,
 )
-from ci_tasks.records import Checkout, Deviation
 from ci_tasks.workflow.context import ASSUMED, EventContext
 from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.naming import leaves

@@ -6,10 +6,9 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-from ci_tasks.agent.records import OVERLAYS
+from ci_tasks.agent.records import OVERLAYS, Checkout
 from ci_tasks.planning.pip_commands import uses_pip
 from ci_tasks.planning.steps import PlannedStep
-from ci_tasks.records import Checkout
 
 # Its processes are none of the test's: what they import shows nothing of it.
 _NO_PROBE = "CI_TASKS_NO_PROBE"

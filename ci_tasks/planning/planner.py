@@ -10,7 +10,7 @@ from ci_tasks.agent.containers.rules import DOCKER, PODMAN
 from ci_tasks.agent.containers.runtimes import container_deviations
 from ci_tasks.agent.gpus.request import JOB
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import OVERLAYS, InstallStep, InstallSteps, ProbeOverlay, ProbeRules
+from ci_tasks.agent.records import OVERLAYS, Checkout, InstallStep, InstallSteps, Plan, ProbeOverlay, ProbeRules
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks
@@ -28,7 +28,6 @@ from ci_tasks.planning.steps import (
     plan_steps,
     referenced_names,
 )
-from ci_tasks.records import Checkout, Plan
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row, Workflow

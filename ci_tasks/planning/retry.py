@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ci_tasks.agent.records import Event, Retry
+from ci_tasks.agent.records import Checkout, Deviation, Event, Plan, Retry
 from ci_tasks.planning.container_rules import rules_of_run
 from ci_tasks.planning.deviations import CODE, CONVERTED, code_deviations
 from ci_tasks.planning.script import retried
-from ci_tasks.records import Checkout, Deviation, Plan
 
 RETRIED = "retried"
 

@@ -14,10 +14,10 @@ from dataclasses import field, replace
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Deviation
 from ci_tasks.config import PIP_DEFAULT, Override
 from ci_tasks.errors import WorkflowError, did_you_mean, nearest
 from ci_tasks.planning.pip_commands import pip_installs, uses_pip, with_index
-from ci_tasks.records import Deviation
 from ci_tasks.workflow import expressions
 from ci_tasks.workflow.expressions import FAILURE, SUCCESS
 from ci_tasks.workflow.model import Job, Step

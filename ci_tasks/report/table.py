@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import counted, one_line, shortened, some
-from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, GpuUse, RunRecord
+from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Evidence, GpuUse, RunRecord
 from ci_tasks.report.layout import columns, without_middle
 from ci_tasks.results.triage import NOTHING, UNKNOWN
 

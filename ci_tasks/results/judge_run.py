@@ -94,9 +94,8 @@ def judge_run(run: RunDir) -> RunRecord:
     events = events_of(run)
     record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, _environment(run), queue_seconds(events))
     metrics = {name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()}
-    record = replace(record, metrics=metrics)
-    record = replace(record, deviations=(*record.deviations, *_packages_used_again(events), *_withheld(run)))
-    record = replace(record, triage=triage if verdict.status != PASSED else None)
+    record = replace(record, metrics=metrics, triage=triage if verdict.status != PASSED else None)
+    record = replace(record, deviations=(*record.deviations, *_of_install_steps(events), *_withheld(run)))
     record = _with_evidence(record, run, plan, calls)
     record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
     record = _with_gpu_use(record, _read_gpu_use(run, record, status.ended_at, events))
@@ -186,10 +185,13 @@ def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Ver
     return Verdict(LOST, batch.why_not_started, NO_EVIDENCE)
 
 
-def _packages_used_again(events: Sequence[Event]) -> list[Deviation]:
-    names = dict.fromkeys(event.name for event in events if event.event == "packages" and event.name)
-    why = "shared by runs with the same install steps; --fresh-env installs them anew"
-    return [Deviation("packages", "resolved anew in each run", name, why) for name in names]
+def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:
+    """What the row had of the install steps that other runs, or other rows of its command, share with it."""
+    again = "shared by runs with the same install steps; --fresh-env installs them anew"
+    changed = "another row of the command changed what its rows share; run this row alone"
+    texts = {"packages": ("resolved anew in each run", again), "changed": ("made for each job", changed)}
+    said = dict.fromkeys((*event.event.partition(" ")[::2], event.name or "") for event in events)
+    return [Deviation(of or kind, texts[kind][0], here, texts[kind][1]) for kind, of, here in said if kind in texts]
 
 
 def _read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None, events: Sequence[Event]) -> GpuUse | None:

@@ -16,8 +16,8 @@ from ci_tasks.run.find_checkout import REPO_ENV, SAMPLE, find_checkout, usual_wo
 from ci_tasks.workflow.naming import label_of
 
 if TYPE_CHECKING:
+    from ci_tasks.agent.records import Conversion
     from ci_tasks.config import Override
-    from ci_tasks.records import Conversion
     from ci_tasks.workflow.context import EventContext
     from ci_tasks.workflow.model import Workflow
     from ci_tasks.workflow.suite import Suite

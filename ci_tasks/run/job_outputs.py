@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.files import NotAFile, read_file
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout, Deviation
 from ci_tasks.agent.run_directory import LARGEST, RunDir
 from ci_tasks.checkout.repository import BASE, open_repository, resolve_base
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError, WorkflowError
 from ci_tasks.planning.planner import RunLocation, make_plan
-from ci_tasks.records import Checkout, Deviation
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.changed_tests import changed_jobs, is_test

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import encode, from_json
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import read_json
 from ci_tasks.errors import UsageError
-from ci_tasks.records import Checkout
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.store import Batch

@@ -29,7 +29,7 @@ from ci_tasks.records import (
     RUNNING,
     VACUOUS,
     BatchResult,
-    PlannedRun,
+    PlanEntry,
     RunRecord,
     overall,
 )
@@ -216,7 +216,7 @@ def _open_view(request: RunRequest, ready: PreparedBatch) -> ProgressView:
     return open_view(f"{request.label} on {request.host}", runs)
 
 
-def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[PlannedRun]:
+def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[PlanEntry]:
     """Write the run directories that `run` would execute, with their checkouts. Returns their plans."""
     if len(config.select_hosts(request.host)) > 1:
         raise UsageError(
@@ -229,7 +229,7 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[Pl
         shutil.rmtree(ready.batch.path, ignore_errors=True)
     rows = list(ready.planned_rows.values())
     ready.sessions[0].executor.prepare_manual_run(rows)
-    return [PlannedRun(row.plan, row.run.path, tuple(row.missing)) for row in rows]
+    return [PlanEntry(**vars(row.plan), run_dir=row.run.path, lacks=tuple(row.missing)) for row in rows]
 
 
 def _headline(ready: PreparedBatch) -> str:

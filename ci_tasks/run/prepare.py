@@ -9,6 +9,7 @@ from dataclasses import field, replace
 from functools import partial
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
@@ -17,7 +18,6 @@ from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV
 from ci_tasks.planning.planner import SharedSetup, check_row
 from ci_tasks.planning.steps import override_warnings
-from ci_tasks.records import Checkout
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.store import Batch

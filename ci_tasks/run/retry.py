@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from ci_tasks.agent.records import Event, RemoteLocation
+from ci_tasks.agent.records import Event, Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
 from ci_tasks.checkout.git import Git
 from ci_tasks.config import HostSpec
@@ -24,7 +24,7 @@ from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.planning.defined_tests import defines_tests
 from ci_tasks.planning.retry import failed_step, retry_plan
-from ci_tasks.records import BatchResult, Plan, RunRecord
+from ci_tasks.records import BatchResult, RunRecord
 from ci_tasks.report.live import RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.judge_run import judge_run

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import RunDescription
+from ci_tasks.agent.records import Checkout, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.hosts.prepared_row import PreparedRow, Say
 from ci_tasks.planning.capacity import other_hosts
 from ci_tasks.planning.defined_tests import defines_tests
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
-from ci_tasks.records import Checkout
 from ci_tasks.results.history.queries import silences
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource

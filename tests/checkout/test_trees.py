@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.trees.git import MissingBase
 from ci_tasks.agent.trees.store import TreeStore
 from ci_tasks.checkout import overlays
@@ -21,7 +22,6 @@ from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.repository import BASE, resolve_base
 from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files, take_snapshot
 from ci_tasks.errors import CheckoutError
-from ci_tasks.records import Checkout
 from tests.checkout.repositories import CHANGES, change, commit, contents, git, make_repo, untouched
 
 

@@ -4,6 +4,7 @@ steps run once."""
 from __future__ import annotations
 
 import subprocess
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
 from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.records import BLOCKED, Plan
+from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch
 
 
@@ -167,6 +168,8 @@ def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
     with pytest.raises(KeyboardInterrupt):
         local.install("sleep 300", wanted=False)
     assert not processes.of_run(f"{local.batch.path}/environments/key", None)
+    local.executor.close()  # while the agent starts, whose end is waited for in a thread
+    assert "ci-tasks agent" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_interpreters_are_looked_for_once_a_command(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:

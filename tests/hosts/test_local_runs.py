@@ -12,10 +12,10 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import local_runs
-from ci_tasks.records import Checkout, Plan
 
 
 def plan(script: str) -> Plan:

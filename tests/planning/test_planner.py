@@ -9,11 +9,10 @@ import pytest
 
 from ci_tasks.agent.codec import encode, to_json
 from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.records import Overlay, ProbeRules
+from ci_tasks.agent.records import Checkout, Conversion, Deviation, Overlay, Plan, ProbeRules
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
-from ci_tasks.records import Checkout, Conversion, Deviation, Plan
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row, Workflow

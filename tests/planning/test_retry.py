@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.records import Event, Retry
+from ci_tasks.agent.records import Checkout, Event, Plan, Retry
 from ci_tasks.planning.retry import failed_step, retry_plan
-from ci_tasks.records import Checkout, Plan
 
 OLD, NEW = Checkout("/c", "a" * 40, "b" * 40), Checkout("/c", "c" * 40, "d" * 40)
 SCRIPT = f"#!/usr/bin/env bash\nset -uo pipefail\nexport GITHUB_SHA={'a' * 40}\n"

@@ -11,11 +11,11 @@ import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.gpus.request import GpuRequest
+from ci_tasks.agent.records import Checkout, Deviation, Plan
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
 from ci_tasks.planning import sbatch
 from ci_tasks.planning.sbatch import SlurmResources
-from ci_tasks.records import Checkout, Deviation, Plan
 
 CLUSTER = HostSpec(name="cluster", kind="slurm", address="login", runtime="none")
 FULL = replace(CLUSTER, partition="h100", gres="gpu:h100", account="team", qos="high", sbatch=("--comment=a b",))

@@ -8,10 +8,10 @@ from textwrap import dedent, indent
 
 import pytest
 
+from ci_tasks.agent.records import Deviation
 from ci_tasks.config import Override
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.steps import PlannedSteps, override_warnings, plan_steps, version_matches
-from ci_tasks.records import Deviation
 from ci_tasks.workflow.model import Job
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.resolve import Resolver

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.config import HostSpec
 from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.planner import RunLocation, make_plan
-from ci_tasks.records import Checkout, Plan
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ci_tasks.records import Checkout, Deviation, Plan, PlannedRun
+from ci_tasks.agent.records import Checkout, Deviation
+from ci_tasks.records import PlanEntry
 from ci_tasks.report.plan import describe
 
-PLAN = Plan(
+PLAN = PlanEntry(
     id="b.01", label="l", job="j", row="", host="local", test=None, args="", gpus=0, image=None, runtime="none",
     env={}, secrets=(), workspace="/w", timeout_minutes=1, stall_minutes=1, deviations=(), container=None,
     checkout=Checkout("/c", "1", "2"), script="",
 )  # fmt: skip
 
 
-def plan(row: str, run_dir: str = "", missing: tuple[str, ...] = (), **more: Any) -> PlannedRun:
-    return PlannedRun(replace(PLAN, row=row, **more), run_dir or f"/runs/{row}", missing)
+def plan(row: str, run_dir: str = "", missing: tuple[str, ...] = (), **more: Any) -> PlanEntry:
+    return replace(PLAN, row=row, run_dir=run_dir or f"/runs/{row}", lacks=missing, **more)
 
 
 def test_each_plan_is_a_line_that_can_be_pasted() -> None:

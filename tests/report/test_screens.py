@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.style import Style
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.records import Plan, PlannedRun, RowTally, RunRecord
+from ci_tasks.records import PlanEntry, RowTally, RunRecord
 from ci_tasks.report import history, jobs_table, plan, table
 from ci_tasks.report.live import HostProgress, RowProgress, progress_table
 from ci_tasks.workflow.model import Row
@@ -78,19 +78,17 @@ def flakes(width: int) -> list[str]:
 def planned(width: int) -> list[str]:
     return plan.describe(
         [
-            PlannedRun(
-                decode(
-                    Plan,
-                    {
-                        **dict.fromkeys(("id", "label", "job", "args", "runtime", "workspace", "script"), "x"),
-                        "row": row, "host": "h100a", "test": None, "gpus": 8, "image": None, "env": {},
-                        "secrets": ["WANDB_API_KEY"], "timeout_minutes": 1, "stall_minutes": 1, "container": None,
-                        "deviations": [], "checkout": {"path": "/c", "commit": "1", "tree": "2"},
-                    },
-                    where="a screen",
-                ),
-                f"/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt/{at:02d}",
-                ("8 GPUs (found 0: no nvidia-smi on PATH)", "docker (the daemon does not answer)"),
+            decode(
+                PlanEntry,
+                {
+                    **dict.fromkeys(("id", "label", "job", "args", "runtime", "workspace", "script"), "x"),
+                    "row": row, "host": "h100a", "test": None, "gpus": 8, "image": None, "env": {},
+                    "secrets": ["WANDB_API_KEY"], "timeout_minutes": 1, "stall_minutes": 1, "container": None,
+                    "deviations": [], "checkout": {"path": "/c", "commit": "1", "tree": "2"},
+                    "run_dir": f"/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt/{at:02d}",
+                    "lacks": ["8 GPUs (found 0: no nvidia-smi on PATH)", "docker (the daemon does not answer)"],
+                },
+                where="a screen",
             )
             for at, row in enumerate(CKPT, 1)
         ],

@@ -63,6 +63,12 @@ def test_archives_that_were_withheld_are_named(run: RunDir) -> None:
     assert (deviation.here, deviation.why) == ("withheld: b.gz", f"the run has secrets: {ARCHIVE}")
 
 
+def test_what_other_rows_changed_of_the_shared_install_steps_is_a_deviation(run: RunDir) -> None:
+    Path(run.events).write_text('{"t": 1, "event": "changed checkout", "name": "changed since: a.py"}\n')
+    (deviation,) = (item for item in judging.judge_run(run).deviations if item.what == "checkout")
+    assert (deviation.ci, deviation.here) == ("made for each job", "changed since: a.py")
+
+
 HANGS = ProcessFacts(
     pid=7,
     ppid=1,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ci_tasks.agent.records import QueryAnswer, RemoteLocation, Status
+from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, RemoteLocation, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
@@ -28,7 +28,7 @@ from ci_tasks.hosts.executor import HostPaths
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState, Say
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, Checkout, Plan
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import proc, processes
-from ci_tasks.agent.records import Status
+from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import read
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.prepared_row import RunState
-from ci_tasks.records import Plan
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.record import record_not_started

@@ -19,13 +19,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import RunDir, read_json, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.load import ExpectedTime
-from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED, Checkout, Plan
+from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
 from ci_tasks.run import execute, host_sessions, live_state, place_rows
 from ci_tasks.run.execute import run_rows

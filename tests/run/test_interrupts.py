@@ -18,11 +18,11 @@ import pytest
 
 import ci_tasks
 from ci_tasks.agent import liveness, processes
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.hosts.local_executor import LocalExecutor
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager
-from ci_tasks.records import Plan
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.store import Batch
 from ci_tasks.run import detach, execute

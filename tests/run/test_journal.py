@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import write_json
 from ci_tasks.errors import UsageError
-from ci_tasks.records import Checkout
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 from ci_tasks.run import journal

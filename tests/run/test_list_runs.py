@@ -10,8 +10,9 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import encode
+from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import write_record
-from ci_tasks.records import Checkout, Plan, RunRecord
+from ci_tasks.records import RunRecord
 from ci_tasks.results import batch_state, store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.run.journal import JournalEntry, append_entry, start_journal

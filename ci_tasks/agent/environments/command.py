@@ -22,7 +22,9 @@ from importlib.metadata import Distribution, distributions
 from typing import Dict, List, Optional, Sequence, Set
 
 from .. import run_directory
+from ..trees.git import StoreError
 from .key import environment_key, steps_key
+from .shared import note_changes
 from .store import Environment, EnvironmentRecord, EnvironmentStore
 
 PACKAGES = "packages"  # beside the log: which packages are used again
@@ -92,10 +94,11 @@ def store_packages(run_dir: str, directory: str) -> int:
 
 
 def make_row_venv(directory: str, below: str) -> int:
-    """Make a row's own venv over that of the install steps."""
+    """Make a row's own venv over that of the install steps, and note what other rows have changed of theirs."""
     try:
         create_venv(directory, below)
-    except (OSError, subprocess.CalledProcessError) as error:
+        note_changes(os.environ[run_directory.ENV_RUN_DIR], os.path.dirname(below), os.environ["GITHUB_WORKSPACE"])
+    except (OSError, StoreError, subprocess.CalledProcessError) as error:
         _print(str(error))
         return 1
     return 0

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
 import time
-from contextlib import suppress
-from typing import Dict, List, Optional, Sequence, Tuple
+from contextlib import contextmanager, suppress
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..cleanup.remove_tree import remove_tree
+from ..file_lock import LockTimeout, file_lock
+from ..files import replace_file
 from ..quick_dataclass import dataclass
 from ..run_directory import read_record, write_record
 
 MAX_BYTES = 30 << 30  # of all environments together
 MAX_DAYS = 14.0  # without use
+_LOCK_SECONDS = 300.0  # another row may list all files of the install steps
 _MAKING_DAYS = 0.25  # within which it is complete
 
 
@@ -47,6 +51,7 @@ class Environment:
     def __init__(self, path: str) -> None:
         self.path, self.name, self.prefix = path, os.path.basename(path), os.path.join(path, "prefix")
         self._users, self._record = os.path.join(path, "users"), os.path.join(path, "environment.json")
+        self._files = os.path.join(path, "files")
         self.record = EnvironmentRecord()
         with suppress(ValueError):
             self.record = read_record(EnvironmentRecord, self._record) or self.record
@@ -61,28 +66,31 @@ class Environment:
     def add_user(self, venv: str) -> None:
         """It stays as long as the venv exists."""
         os.makedirs(venv, exist_ok=True)
-        link = os.path.join(self._users, hashlib.sha256(os.fsencode(venv)).hexdigest())
+        link = self._link(venv)
         if not os.path.lexists(link):
             os.symlink(os.path.abspath(venv), link)
         os.utime(self.path)
 
+    def is_below(self, venv: str) -> bool:
+        return os.path.lexists(self._link(venv))
+
+    def _link(self, venv: str) -> str:
+        return os.path.join(self._users, hashlib.sha256(os.fsencode(os.path.realpath(venv))).hexdigest())
+
     def seal(self, record: EnvironmentRecord) -> None:
         """It is complete: what stat says of its files is noted."""
         self.record = record
-        with open(os.path.join(self.path, "files"), "wb") as out:
-            out.writelines(b"%s\t%s\0" % (state, os.fsencode(file)) for file, state in _states(self.prefix).items())
+        replace_file(self._files, listing_bytes(states(self.prefix)))
         write_record(self._record, record)
 
     def damage(self) -> str:
-        """Which of its files are not as they were stored; empty if all are. Byte code that a row has cached is removed:
-        Python would run it without a look at the source."""
-        with open(os.path.join(self.path, "files"), "rb") as source:
-            lines = (line.split(b"\t", 1) for line in source.read().split(b"\0")[:-1])
-            stored = {os.fsdecode(file): state for state, file in lines}
-        now = _states(self.prefix)
-        changed = sorted(file for file in {*stored, *now} if stored.get(file) != now.get(file))
-        changed = [file for file in changed if not _is_removed_cache(os.path.join(self.prefix, file))]
-        return "%d of %d files differ, %s is the first" % (len(changed), len(stored), changed[0]) if changed else ""
+        """Which of its files are not as they were stored; empty if all are."""
+        changed, count = self.changed(), len(read_listing(self._files))
+        return "%d of %d files differ, %s is the first" % (len(changed), count, changed[0]) if changed else ""
+
+    def changed(self) -> List[str]:
+        """Its files that are not as they were stored."""
+        return changed_files(read_listing(self._files), self.prefix)
 
     def give_up(self) -> None:
         """It is not used again, and removed when no venv is over it."""
@@ -92,7 +100,7 @@ class Environment:
 
 class EnvironmentStore:
     def __init__(self, directory: str) -> None:
-        self.directory = directory
+        self.directory, self._lock = directory, os.path.join(directory, "lock")
 
     def all(self, key: str = "") -> List[Environment]:
         """Those that can be used and whose keys begin with `key`, the newest first."""
@@ -101,10 +109,17 @@ class EnvironmentStore:
 
     def take(self, key: str, venv: str) -> Optional[Environment]:
         """The newest environment with this key, with `venv` among its users."""
-        newest = next(iter(self.all(key)), None)
-        if newest is not None:
-            newest.add_user(venv)
+        if not os.path.isdir(self.directory):
+            return None
+        with locked(self._lock):
+            newest = next(iter(self.all(key)), None)
+            if newest is not None:
+                newest.add_user(venv)
         return newest
+
+    def below(self, venv: str) -> Optional[Environment]:
+        """The one that `venv` is over."""
+        return next((each for each in self._every() if each.is_below(venv)), None)
 
     def new(self, key: str) -> Environment:
         """One to be filled and sealed."""
@@ -121,14 +136,20 @@ class EnvironmentStore:
             size += each.record.bytes
             is_whole = each.record.lock or each.unused_days < _MAKING_DAYS
             stays = is_whole and each.unused_days <= days and size <= MAX_BYTES and not everything
-            if not stays and not each.is_used:
+            if not stays and self._give_up_unused(each):
                 size -= each.record.bytes
-                each.give_up()  # a command that takes it at this moment sees that its files go
                 why = "unused for %.0f days" % each.unused_days if is_whole else "not complete"
                 lines.append(
                     ("environment %s: removed, %s" % (each.name, why), remove_tree(each.path, None, "none", {}))
                 )
         return lines
+
+    def _give_up_unused(self, each: Environment) -> bool:
+        with locked(self._lock):  # no command takes it meanwhile
+            unused = not each.is_used
+            if unused:
+                each.give_up()
+        return unused
 
     def _every(self) -> List[Environment]:
         with suppress(FileNotFoundError):
@@ -136,18 +157,55 @@ class EnvironmentStore:
         return []
 
 
-def _states(top: str) -> Dict[str, bytes]:
-    """Each file and link below `top`, with all that stat says of it but the time of its last access. Only root can
-    choose the time of a file's last change (ctime)."""
-    states: Dict[str, bytes] = {}
+@contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold the lock file `path`. Raises OSError."""
+    try:
+        with file_lock(path, exclusive=True, timeout=_LOCK_SECONDS):
+            yield
+    except LockTimeout:
+        raise OSError(errno.ETIMEDOUT, "another process has locked it for too long", path) from None
+
+
+def states(top: str) -> Dict[str, bytes]:
+    """Each file and link below `top`, with its `state_of`."""
+    found: Dict[str, bytes] = {}
     for directory, names, files in os.walk(top):
         links = [name for name in names if os.path.islink(os.path.join(directory, name))]
-        for name in files + links:
-            path = os.path.join(directory, name)
-            info = os.lstat(path)
-            fields = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
-            states[path[len(top) + 1 :]] = b"%d %d %d %d %d" % fields
-    return states
+        for path in (os.path.join(directory, name) for name in files + links):
+            found[path[len(top) + 1 :]] = state_of(path)
+    return found
+
+
+def state_of(path: str) -> bytes:
+    """All that stat says of a file but the time of its last access; empty if there is none. Only root can choose the
+    time of a file's last change (ctime)."""
+    try:
+        info = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    # uv links files of its cache into a venv, and a further link is such a change.
+    changed_at = 0 if info.st_nlink > 1 else info.st_ctime_ns
+    fields = (info.st_mode, info.st_size, info.st_mtime_ns, changed_at, info.st_ino)
+    return b"%d %d %d %d %d" % fields
+
+
+def listing_bytes(listed: Mapping[str, bytes]) -> bytes:
+    return b"".join(b"%s\t%s\0" % (state, os.fsencode(file)) for file, state in listed.items())
+
+
+def read_listing(path: str) -> Dict[str, bytes]:
+    with open(path, "rb") as source:
+        lines = (line.split(b"\t", 1) for line in source.read().split(b"\0")[:-1])
+        return {os.fsdecode(file): state for state, file in lines}
+
+
+def changed_files(listed: Mapping[str, bytes], top: str) -> List[str]:
+    """The files below `top` that are not as listed. Byte code that a row has cached is removed, and is not among them:
+    Python would run it without a look at the source."""
+    now = states(top)
+    changed = sorted(file for file in {*listed, *now} if listed.get(file) != now.get(file))
+    return [file for file in changed if not _is_removed_cache(os.path.join(top, file))]
 
 
 def _is_removed_cache(path: str) -> bool:

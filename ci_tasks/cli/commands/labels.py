@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, with_given
 from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, NODES, ONLY, REPO, REV, RUN_NEEDS, WORKFLOW, text
@@ -91,16 +92,15 @@ def plan(options: PlanOptions) -> int:
     source = open_source(options.repo, options.rev, options.workflow, config.given)
     out = Path(options.out) if options.out else None
     label = source.label_of(options.label)
-    nodes = options.nodes or 1
     request = RunRequest(
         *(label, options.only, options.host, options.base, out),
-        nodes=nodes,
+        nodes=options.nodes or 1,
         run_needs=options.run_needs,
         probe=not options.no_probe,
     )
     plans = plan(source, config, request)
     if options.json:
-        print_json([run.public() for run in plans])
+        print_json([encode(planned) for planned in plans])
     else:
         print(source.headline)
         why = why_no_rows(source, label, options.base, run_needs=options.run_needs)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_json
 from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
@@ -43,7 +44,6 @@ from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, Say
 from ci_tasks.hosts.queries import parse_json_object
 from ci_tasks.planning.container_rules import container_rules
 from ci_tasks.planning.host_paths import is_inside
-from ci_tasks.records import Plan
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context

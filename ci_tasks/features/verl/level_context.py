@@ -8,8 +8,8 @@ from dataclasses import field
 
 from ci_tasks.agent.codec import from_json, to_json
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.features.verl.levels.levels import LevelRequest
-from ci_tasks.records import Checkout
 
 FILE = "verl.json"
 

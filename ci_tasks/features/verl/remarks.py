@@ -11,7 +11,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.features.verl.levels.script import command
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.records import PlanEntry, PlannedRun
+from ci_tasks.records import PlanEntry
 
 _MEGATRON, _CORE = "3rdparty/Megatron-LM", "megatron/core"
 _DATA_SCRIPT = "examples/data_preprocess/gsm8k.py"
@@ -69,14 +69,8 @@ def of_trainings(trainings: Sequence[Training]) -> tuple[PlannedTraining, ...]:
     return tuple(PlannedTraining(training.name, training.steps, command(training)) for training in trainings)
 
 
-def entry(planned: PlannedRun, trainings: Sequence[Training], remarks: tuple[str, ...]) -> LevelPlanEntry:
-    return LevelPlanEntry(
-        **vars(planned.plan),
-        run_dir=planned.run_dir,
-        lacks=planned.lacks,
-        trainings=of_trainings(trainings),
-        remarks=remarks,
-    )
+def entry(planned: PlanEntry, trainings: Sequence[Training], remarks: tuple[str, ...]) -> LevelPlanEntry:
+    return LevelPlanEntry(**vars(planned), trainings=of_trainings(trainings), remarks=remarks)
 
 
 def describe(trainings: Sequence[Training]) -> list[str]:

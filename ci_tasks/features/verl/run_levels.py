@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout.clone import all_conversions, copy_side_by_side
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError
@@ -23,7 +24,7 @@ from ci_tasks.features.verl.levels.summary import Summary
 from ci_tasks.features.verl.remarks import LevelPlanEntry
 from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude, read_baseline
 from ci_tasks.given_values import GivenValues, OverlaySource
-from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, PlannedRun
+from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, PlanEntry
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream
@@ -72,7 +73,7 @@ class TreesUnderTest:
         return replace(self, source=source, context=replace(self.context, request=request), trainings=planned)
 
 
-def plan(options: VerlRequest, config: Config) -> tuple[list[PlannedRun], list[LevelPlanEntry], list[str]]:
+def plan(options: VerlRequest, config: Config) -> tuple[list[PlanEntry], list[LevelPlanEntry], list[str]]:
     """Write the run directory that the level would execute. Returns its plan, the same for JSON, and as text every
     training and what is known to be missing."""
     _require_one_host(options, config, "--plan")

@@ -8,8 +8,9 @@ from dataclasses import replace
 from itertools import count
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout, Deviation
 from ci_tasks.errors import some
-from ci_tasks.records import Checkout, Deviation, RunEnvironment, RunRecord, Triage
+from ci_tasks.records import RunEnvironment, RunRecord, Triage
 from ci_tasks.report.html.timeline import Bar
 from ci_tasks.report.html.words import clock
 from ci_tasks.report.outcome import Cause, Failure

@@ -17,7 +17,8 @@ import pytest
 from ci_tasks.agent.environments import command, store
 from ci_tasks.agent.environments.command import create_venv, site_packages
 from ci_tasks.agent.environments.store import Environment, EnvironmentRecord, EnvironmentStore
-from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
+from ci_tasks.agent.file_lock import LockTimeout, file_lock
+from ci_tasks.agent.records import InstallStep, InstallSteps, Plan, read_events
 from ci_tasks.agent.run_directory import RunDir, write_record
 from tests.parts.wheels import unpack_wheel, write_wheel
 
@@ -174,6 +175,62 @@ def test_a_package_from_a_file_stays_with_the_run(machine: Machine) -> None:
     assert machine.stored.record.lock == ("politeness==1.0",)
 
 
+STORED, OWN, BYTE_CODE = "politeness.py", "greeting/__init__.py", "__pycache__/greeting.cpython-311.pyc"
+NOTHING: dict[str, list[str]] = {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "noticed"),
+    [
+        (["workspace/sub/b.py"], {"checkout": ["sub/b.py"]}),
+        (
+            ["workspace/a.py", "stored", "own"],
+            {"packages": ["greeting/__init__.py", STORED], "checkout": ["a.py"]},
+        ),
+        (["new"], {"packages": ["new.pth"]}),
+        (["workspace/log.txt", "workspace/new.txt", "bytecode"], NOTHING),  # nothing that a checkout or package has
+        (
+            [f"workspace/{number}.txt" for number in range(5)],
+            {"checkout": ["0.txt", "1.txt", "2.txt", "2 more"]},
+        ),
+    ],
+)
+def test_a_row_is_told_what_an_earlier_row_changed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, changes: list[str], noticed: dict[str, list[str]]
+) -> None:
+    done = machine.run("greeting", "politeness", of="file:///greeting.whl")  # which stays its own
+    setup, workspace = Path(done.venv).parent, Path(done.venv).parent / "workspace"
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(workspace))
+    for directory in (workspace, workspace / "sub"):
+        subprocess.run(["git", "init", "-q", directory], check=True)
+        for name in ("a.py", "b.py", *(f"{number}.txt" for number in range(5))):
+            (directory / name).write_text("1\n")
+        subprocess.run(["git", "-C", directory, "add", "a.py", "b.py", *directory.glob("*.txt")], check=True)
+    (workspace / "log.txt").write_text("of the install steps\n")
+    packages = Path(site_packages(done.venv))
+    places = {"stored": Path(site_packages(machine.stored.prefix), STORED), "own": packages / OWN}
+    places.update(new=packages / "new.pth", bytecode=packages / BYTE_CODE)
+
+    def row(name: str) -> dict[str, list[str]]:
+        run = RunDir(str(machine.path / name))
+        os.makedirs(run.path)
+        monkeypatch.setenv("CI_TASKS_RUN_DIR", run.path)
+        assert command.make_row_venv(f"{run.path}/tmp/venv", done.venv) == 0
+        events = read_events(Path(run.events).read_text()) if os.path.exists(run.events) else []
+        said = {event.event.split()[-1]: (event.name or "").partition(": ")[2].split(", ") for event in events}
+        return {event: [file.rpartition("site-packages/")[2] for file in files] for event, files in said.items()}
+
+    assert [row("first"), row("second")] == [NOTHING, NOTHING]
+    for change in changes:
+        path = places.get(change) or setup / change
+        path.parent.mkdir(exist_ok=True)
+        if path.exists():
+            path.chmod(0o644)
+        path.write_text("2\n")
+    assert [row("third"), row("fourth")] == [noticed, noticed]
+    assert not places["bytecode"].exists()
+
+
 def fill(directory: Path, *names: str, bytes: int = 10) -> EnvironmentStore:
     """A store with environments of these names, used at once one after the other."""
     kept = EnvironmentStore(str(directory))
@@ -206,6 +263,31 @@ def test_what_is_old_or_too_much_is_removed_but_never_what_is_in_use(
     lines = kept.clean(**how)  # type: ignore[arg-type]
     assert {each.name[0] for each in kept.all()} == left
     assert len(lines) == 3 - len(left) and not any(problems for _, problems in lines)
+
+
+def test_an_environment_is_locked_while_it_is_taken_or_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a command could take what another one has just found unused."""
+    kept, seen = fill(tmp_path / "environments", "a"), list[str]()
+
+    def note(what: str) -> None:
+        with pytest.raises(LockTimeout), file_lock(f"{kept.directory}/lock", exclusive=True, timeout=0):
+            pass
+        seen.append(what)
+
+    monkeypatch.setattr(Environment, "is_used", property(lambda _: note("is it used?")))
+    monkeypatch.setattr(Environment, "add_user", lambda *_: note("taken"))
+    monkeypatch.setattr(Environment, "give_up", lambda _: note("given up"))
+    assert kept.take("a", str(tmp_path / "venv")) is not None
+    kept.clean(everything=True)
+    assert seen == ["taken", "is it used?", "given up"]
+
+
+def test_a_store_that_does_not_exist_is_not_made_by_a_look(tmp_path: Path) -> None:
+    kept = EnvironmentStore(str(tmp_path / "environments"))
+    assert (kept.take("a", str(tmp_path / "venv")), kept.clean(everything=True)) == (None, [])
+    assert not os.path.exists(kept.directory)
 
 
 def test_an_environment_that_was_never_completed_is_not_used_and_goes_after_a_while(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from ci_tasks.agent.hang import collect, flight_recorder, watcher
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, Reason
 from ci_tasks.agent.hang.look import NoLook, wait_for_look
 from ci_tasks.agent.hang.watcher import HangWatcher
-from ci_tasks.agent.records import Status
+from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
-from ci_tasks.records import Plan
 
 AGENT = """import sys
 open(sys.argv[2] + "/looked", "a").write(" ".join(sys.argv[3:]) + "|")

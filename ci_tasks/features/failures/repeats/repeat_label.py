@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.features.failures.hang.finding import SHOWN
@@ -21,7 +22,7 @@ from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionO
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.open_executor import open_executor
-from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, RunRecord, overall
+from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, RunRecord, overall
 from ci_tasks.report import table
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.run import interrupts

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.errors import counted, printable, some
 from ci_tasks.features.failures.repeats.outcomes import OutcomeCounts
-from ci_tasks.records import Checkout
 from ci_tasks.report.layout import columns
 from ci_tasks.results.rates import at_least, percent, rate_and_interval
 

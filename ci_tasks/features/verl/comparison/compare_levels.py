@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError, counted
@@ -38,7 +39,7 @@ from ci_tasks.features.verl.comparison.result import (
 from ci_tasks.features.verl.comparison.sequential_test import SequentialDecision
 from ci_tasks.features.verl.run_levels import BRIDGE_HAS, TreesUnderTest, VerlRequest, run_request, trees_under_test
 from ci_tasks.features.verl.run_summary import RESULT_CODES, evaluate, image_identity
-from ci_tasks.records import CANCELLED, Checkout
+from ci_tasks.records import CANCELLED
 from ci_tasks.resources import user_path
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed

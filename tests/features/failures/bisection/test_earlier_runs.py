@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.records import Checkout
 from ci_tasks.features.failures.bisection import earlier_runs as module
 from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
 from ci_tasks.features.failures.bisection.observations import BEFORE_GOOD, FAIL, PASS
-from ci_tasks.records import Checkout, RunRecord, Triage
+from ci_tasks.records import RunRecord, Triage
 from tests.parts.git import git
 
 FAILURE = Triage("x", "failed", 1, "line", "E#1", 0.9, kind="E")

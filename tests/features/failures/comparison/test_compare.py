@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.records import Checkout
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest, compare_rows
 from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
-from ci_tasks.records import Attempt, Checkout, RunRecord, Triage
+from ci_tasks.records import Attempt, RunRecord, Triage
 from ci_tasks.results import store
 from ci_tasks.results.history import queries as history
 from ci_tasks.run.checkout_source import CheckoutSource, open_source

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.records import Deviation
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UnknownName
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import repeat
-from ci_tasks.records import Deviation, Hang, RunRecord, Triage
+from ci_tasks.records import Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult

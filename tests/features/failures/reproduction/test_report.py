@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ci_tasks.agent.records import Checkout
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.features.failures.reproduction.report import comparison
-from ci_tasks.records import Checkout, RunRecord
+from ci_tasks.records import RunRecord
 
 COMMIT, OTHER = "c0ffee" * 7, "decade" * 7
 
