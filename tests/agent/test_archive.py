@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +28,9 @@ OLD = ["3.8", "3.9"]  # besides the Python of these tests, as far as this machin
 def _interpreter(version: str) -> str | None:
     candidates = [f"python{version}", *(str(path) for path in PYENV.glob(f"{version}.*/bin/python"))]
     for candidate in candidates:
-        try:
-            done = subprocess.run([candidate, "-c", "pass"], capture_output=True)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return candidate
+        with suppress(OSError):
+            if subprocess.run([candidate, "-c", "pass"], capture_output=True).returncode == 0:
+                return candidate
     return None
 
 

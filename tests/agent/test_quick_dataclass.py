@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
+import functools
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import field
 from typing import Any
 
@@ -71,41 +72,16 @@ def test_it_does_as_the_standard_librarys(act: Callable[[dict[str, Any]], object
 
 
 def test_a_class_can_be_used_first_in_several_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first thread is stopped while it makes the class, wherever the standard library is called for that."""
-    made, original = quick_dataclass.dataclass(frozen=True), dataclasses.dataclass
-    results: list[object] = []
+    """Another thread uses it each time the first one calls the standard library for it: it waits, and does not fail."""
+    made, original = classes(quick_dataclass.dataclass)["Child"], dataclasses.dataclass
+    others: list[Future[Any]] = []
 
-    def use(cls: Any) -> None:
-        try:
-            results.append(cls(1, b=2).b)
-        except Exception as error:
-            results.append(repr(error))
+    def make(options: dict[str, bool], cls: Any) -> Any:
+        others.append(pool.submit(made, 1, e=(2,)))
+        wait(others, 0.05)
+        return original(**options)(cls)
 
-    @made
-    class Parent:
-        a: int
-
-    @made
-    class Child(Parent):
-        b: int = 0
-
-    def use_elsewhere() -> None:
-        threads.append(threading.Thread(target=use, args=(Child,)))
-        threads[-1].start()
-        threads[-1].join(0.05)  # it fails at once, or waits for the class
-
-    def observed(**options: Any) -> Callable[[Any], Any]:
-        def make(cls: Any) -> Any:
-            use_elsewhere()
-            original(**options)(cls)
-            use_elsewhere()
-            return cls
-
-        return make
-
-    threads: list[threading.Thread] = []
-    monkeypatch.setattr(dataclasses, "dataclass", observed)
-    use(Child)
-    for thread in threads:
-        thread.join(10)
-    assert threads and results == [2] * (len(threads) + 1)
+    monkeypatch.setattr(dataclasses, "dataclass", lambda **options: functools.partial(make, options))
+    with ThreadPoolExecutor() as pool:
+        made(1, e=(2,))
+    assert others and all(other.result() == made(1, e=(2,)) for other in others)

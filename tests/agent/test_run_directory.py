@@ -19,10 +19,8 @@ def test_every_path_lies_in_the_run_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [{}, {"a": [1, None, "ü\n…"]}, {"path": "not utf-8: \udcff"}])
 def test_what_is_written_is_read_again(tmp_path: Path, value: dict[str, object]) -> None:
-    path = str(tmp_path / "x.json")
-    run_directory.write_json(path, value)
-    assert run_directory.read_json(path) == value
-    assert json.loads(Path(path).read_bytes()) == value
+    run_directory.write_json(str(tmp_path / "x.json"), value)
+    assert run_directory.read_json(str(tmp_path / "x.json")) == json.loads((tmp_path / "x.json").read_bytes()) == value
 
 
 def test_a_write_that_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -40,30 +40,17 @@ def _package(directory: Path, name: str, version: str, url: str | None = None) -
         (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
 
 
-def _listed(path: str, directory: Path) -> Packages:
-    process = subprocess.run(
-        [sys.executable, "-c", environment_snapshot.LIST_PACKAGES],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return environment_snapshot.parse_packages(process.stdout)
-
-
 def test_packages_are_those_that_the_job_would_import(tmp_path: Path) -> None:
     """The first of a name on the path wins, and a module of the working directory does not get in the way."""
     _package(tmp_path / "one", "slime", "1.0", "file:///w")
     _package(tmp_path / "two", "slime", "0.9")
     _package(tmp_path / "two", "odd", '1.0+"\\\u00fc')
     (tmp_path / "json.py").write_text("raise SystemExit(7)")
-    path = os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")])
-    packages = _listed(path, tmp_path)
-    assert packages.python == sys.version.split()[0]
-    assert packages.packages["slime"] == "1.0"
-    assert packages.packages["odd"] == '1.0+"\\\u00fc'
-    assert packages.direct["slime"] == DirectUrl("file:///w")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}/one:{tmp_path}/two"}
+    argv = [sys.executable, "-c", environment_snapshot.LIST_PACKAGES]
+    listed = environment_snapshot.parse_packages(subprocess.check_output(argv, env=env, cwd=tmp_path, text=True))
+    assert (listed.python, listed.direct["slime"]) == (sys.version.split()[0], DirectUrl("file:///w"))
+    assert (listed.packages["slime"], listed.packages["odd"]) == ("1.0", '1.0+"\\\u00fc')
 
 
 def test_without_a_container_the_hosts_python_is_listed(run: Run) -> None:
