@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import Dict, List
 
 from .. import run_directory
 from ..files import replace_file
 from ..records import Event
-from ..trees.git import Git
+from ..trees.git import Git, StoreError
 from .store import EnvironmentStore, changed_files, listing_bytes, locked, read_listing, state_of, states
 
 _MOST_NAMED = 3
@@ -49,7 +50,9 @@ def _tracked(workspace: str) -> Dict[str, bytes]:
     for directory, names, _ in os.walk(workspace):
         if ".git" in names:
             names.remove(".git")
-            listed: List[bytes] = Git(os.path.join(directory, ".git"), directory).split("ls-files", "-z")
+            listed: List[bytes] = []
+            with suppress(StoreError):  # a .git that leads nowhere tracks nothing
+                listed = Git(os.path.join(directory, ".git"), directory).split("ls-files", "-z")
             for path in (os.path.join(directory, os.fsdecode(name)) for name in listed):
                 found[os.path.relpath(path, workspace)] = state_of(path)
     return found

@@ -94,7 +94,7 @@ def outside_modules(known: "tuple[str, ...]") -> "list[dict[str, Any]]":
     library = os.path.join(os.path.dirname(os.__file__), "")
     found = []
     for name in sorted(name for name in list(sys.modules) if isinstance(name, str) and "." not in name):
-        origin = _origin(_attributes(name).get("__spec__"))
+        origin = str(getattr(_attributes(name).get("__spec__"), "origin", None))  # a namespace package has no file
         is_inside = origin.startswith(library) or any(part in origin for part in _INSTALLED)
         if os.path.isabs(origin) and not is_inside and name not in (*known, "sitecustomize", "ci_tasks_probe"):
             found.append(name)
