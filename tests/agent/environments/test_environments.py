@@ -176,53 +176,44 @@ def test_a_package_from_a_file_stays_with_the_run(machine: Machine) -> None:
 
 
 STORED, OWN, BYTE_CODE = "politeness.py", "greeting/__init__.py", "__pycache__/greeting.cpython-311.pyc"
-NOTHING: dict[str, list[str]] = {}
+TRACKED = ["a.py", "sub.py", *(f"{number}.txt" for number in range(3))]
 
 
 @pytest.mark.parametrize(
     ("changes", "noticed"),
     [
-        (["workspace/sub/b.py"], {"checkout": ["sub/b.py"]}),
-        (
-            ["workspace/a.py", "stored", "own"],
-            {"packages": ["greeting/__init__.py", STORED], "checkout": ["a.py"]},
-        ),
-        (["new"], {"packages": ["new.pth"]}),
-        (["workspace/log.txt", "workspace/new.txt", "bytecode"], NOTHING),  # nothing that a checkout or package has
-        (
-            [f"workspace/{number}.txt" for number in range(5)],
-            {"checkout": ["0.txt", "1.txt", "2.txt", "2 more"]},
-        ),
+        (["sub/sub.py"], {"changed checkout": "sub/sub.py"}),
+        (["a.py", "stored", "own"], {"changed packages": f"{OWN}, {STORED}", "changed checkout": "a.py"}),
+        (["new"], {"changed packages": "new.pth"}),
+        (["log", "new.txt", "bytecode"], {}),  # nothing that the checkout or a package has
+        (TRACKED, {"changed checkout": "0.txt, 1.txt, 2.txt, 2 more"}),
     ],
 )
 def test_a_row_is_told_what_an_earlier_row_changed(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, changes: list[str], noticed: dict[str, list[str]]
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, changes: list[str], noticed: dict[str, str]
 ) -> None:
     done = machine.run("greeting", "politeness", of="file:///greeting.whl")  # which stays its own
-    setup, workspace = Path(done.venv).parent, Path(done.venv).parent / "workspace"
+    workspace, packages = Path(done.venv).parent / "workspace", Path(site_packages(done.venv))
     monkeypatch.setenv("GITHUB_WORKSPACE", str(workspace))
     for directory in (workspace, workspace / "sub"):
         subprocess.run(["git", "init", "-q", directory], check=True)
-        for name in ("a.py", "b.py", *(f"{number}.txt" for number in range(5))):
+        for name in ("log", *TRACKED):
             (directory / name).write_text("1\n")
-        subprocess.run(["git", "-C", directory, "add", "a.py", "b.py", *directory.glob("*.txt")], check=True)
-    (workspace / "log.txt").write_text("of the install steps\n")
-    packages = Path(site_packages(done.venv))
+        subprocess.run(["git", "-C", directory, "add", *TRACKED], check=True)
     places = {"stored": Path(site_packages(machine.stored.prefix), STORED), "own": packages / OWN}
     places.update(new=packages / "new.pth", bytecode=packages / BYTE_CODE)
 
-    def row(name: str) -> dict[str, list[str]]:
+    def row(name: str) -> dict[str, str]:
         run = RunDir(str(machine.path / name))
         os.makedirs(run.path)
         monkeypatch.setenv("CI_TASKS_RUN_DIR", run.path)
         assert command.make_row_venv(f"{run.path}/tmp/venv", done.venv) == 0
         events = read_events(Path(run.events).read_text()) if os.path.exists(run.events) else []
-        said = {event.event.split()[-1]: (event.name or "").partition(": ")[2].split(", ") for event in events}
-        return {event: [file.rpartition("site-packages/")[2] for file in files] for event, files in said.items()}
+        return {event.event: re.sub("[^,]*: |lib/[^,]*/site-packages/", "", event.name or "") for event in events}
 
-    assert [row("first"), row("second")] == [NOTHING, NOTHING]
+    assert [row("first"), row("second")] == [{}, {}]
     for change in changes:
-        path = places.get(change) or setup / change
+        path = places.get(change) or workspace / change
         path.parent.mkdir(exist_ok=True)
         if path.exists():
             path.chmod(0o644)
@@ -265,9 +256,7 @@ def test_what_is_old_or_too_much_is_removed_but_never_what_is_in_use(
     assert len(lines) == 3 - len(left) and not any(problems for _, problems in lines)
 
 
-def test_an_environment_is_locked_while_it_is_taken_or_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_is_taken_or_given_up_under_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a command could take what another one has just found unused."""
     kept, seen = fill(tmp_path / "environments", "a"), list[str]()
 
