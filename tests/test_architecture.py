@@ -331,17 +331,17 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 4_425,
     "ci_tasks/*.py": 1_128,
-    "ci_tasks/agent": 8_829,
+    "ci_tasks/agent": 8_834,
     "ci_tasks/checkout": 866,
     "ci_tasks/cli": 1_759,
     "ci_tasks/features": 19_860,
     "ci_tasks/hosts": 2_944,
     "ci_tasks/planning": 1_587,
     "ci_tasks/report": 1_919,
-    "ci_tasks/results": 2_665,
+    "ci_tasks/results": 2_663,
     "ci_tasks/run": 3_886,
     "ci_tasks/workflow": 1_934,
-    "tests": 40_807,
+    "tests": 40_808,
 }
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 

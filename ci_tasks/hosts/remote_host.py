@@ -1,4 +1,4 @@
-"""Boxes as flows speak of them: connecting to one, and how a run there stands.
+"""Connecting to a host, and how a run there stands.
 
 This module is loaded before all else of a command: see ci_tasks.hosts.executor.
 """
@@ -55,7 +55,7 @@ def open_query_runner(spec: HostSpec) -> Iterator[QueryRunner]:
 
 
 def run_state(remote_run: RemoteRun) -> RunState:
-    """How a run on a host stands, in the words of a site."""
+    """How a run on a host stands, in the words of an executor."""
     if remote_run.aborted:
         return RunState(aborted=remote_run.aborted)
     if remote_run.is_fetched:

@@ -187,9 +187,9 @@ def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Ver
 
 def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:
     """What the row had of the install steps that other runs, or other rows of its command, share with it."""
-    again = "shared by runs with the same install steps; --fresh-env installs them anew"
+    again = "shared by runs with the same install steps; --fresh-env installs them again"
     changed = "another row of the command changed what its rows share; run this row alone"
-    texts = {"packages": ("resolved anew in each run", again), "changed": ("made for each job", changed)}
+    texts = {"packages": ("resolved in each run", again), "changed": ("made for each job", changed)}
     said = dict.fromkeys((*event.event.partition(" ")[::2], event.name or "") for event in events)
     return [Deviation(of or kind, texts[kind][0], here, texts[kind][1]) for kind, of, here in said if kind in texts]
 

@@ -124,10 +124,6 @@ def _usable_home() -> Path:
         raise UsageError(message, hint=f"{HOME_ENV} names it (else ~/.local/state/ci-tasks)") from None
 
 
-def today() -> str:
-    return time.strftime(_STAMP.partition("-")[0])
-
-
 def started_at(name: str) -> float:
     """When the command of a batch, or of a run, began: seconds since 1970, by its name. Raises ValueError."""
     return time.mktime(time.strptime(_stamp(name), _STAMP))

@@ -17,7 +17,7 @@ import pytest
 
 from ci_tasks.agent import archive, run_directory
 from ci_tasks.agent import processes as process
-from ci_tasks.agent.containers import run_containers
+from ci_tasks.agent.containers.rules import ENGINES
 from ci_tasks.agent.records import Event, Status, read_events
 from tests.agent.fake_docker import FAKE, Fake
 
@@ -121,7 +121,7 @@ def run(new_run: Callable[..., Run]) -> Run:
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     home = tmp_path / "fake"
     (home / "bin").mkdir(parents=True)
-    for name in run_containers.RUNTIMES:
+    for name in ENGINES:
         program = home / "bin" / name
         program.write_text(FAKE.format(python=sys.executable, home=str(home)))
         program.chmod(0o755)

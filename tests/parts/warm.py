@@ -2,7 +2,7 @@
 
 Loading is half of what a command costs, and the suite starts hundreds. What is forked is a process like any other, with
 its own standard streams, session, directory, environment, signals, threads and way out; only its parent is that Python,
-which tells how it ended, and ends it when the tests are gone. tests/test_cli.py starts its commands from nothing.
+which tells how it ended, and ends it when the tests are gone. tests/cli/test_program.py starts its own from nothing.
 """
 
 from __future__ import annotations

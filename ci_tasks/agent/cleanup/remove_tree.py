@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import Dict, List, Optional
 
-from ..containers.run_containers import RUNTIMES, SHORT_TIMEOUT, DockerClient, DockerResult
+from ..containers.rules import ENGINES
+from ..containers.run_containers import SHORT_TIMEOUT, DockerClient, DockerResult
 from ..directories import TIMEOUT, add_permissions, mounted_below, remove_own, walk
 
 
@@ -20,7 +21,7 @@ def remove_tree(path: str, image: Optional[str], runtime: str, env: Dict[str, st
     if mounts:
         return ["%s: a file system is mounted there" % mount for mount in mounts]
     problem = remove_own(path)
-    if os.path.lexists(path) and image and runtime in RUNTIMES:
+    if os.path.lexists(path) and image and runtime in ENGINES:
         answer = in_container(DockerClient(runtime, env), image, path, "rm", "-rf")
         problem = problem if answer.code == 0 else answer.problem
     return ["%s: %s" % (path, problem or "it is still there")] if os.path.lexists(path) else []
@@ -30,13 +31,13 @@ def make_readable(path: str, image: Optional[str], runtime: str, env: Dict[str, 
     """Everything below the directory `path` can be read by us afterwards, also what root wrote in a container."""
     if all(add_permissions(entry) for entry in walk(path)):
         return
-    if image and runtime in RUNTIMES:
+    if image and runtime in ENGINES:
         in_container(DockerClient(runtime, env), image, path, "chmod", "-R", "a+rX")
 
 
 def take_ownership(path: str, image: Optional[str], runtime: str, env: Dict[str, str]) -> None:
     """What root wrote in a container below the directory `path` is ours afterwards, as far as its image has chown."""
-    if mounted_below(path) or not image or runtime not in RUNTIMES:
+    if mounted_below(path) or not image or runtime not in ENGINES:
         return
     if any(os.lstat(entry).st_uid != os.geteuid() for entry in walk(path)):
         owner = "%d:%d" % (os.geteuid(), os.getegid())

@@ -28,8 +28,7 @@ from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_recor
 from . import kept, ray_nodes
 from .docker_argv import DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
 from .rewrite import client_environment, rewrite, rewrite_other
-from .rules import NONE, PODMAN, ContainerRules
-from .run_containers import RUNTIMES
+from .rules import ENGINES, NONE, PODMAN, ContainerRules
 from .runtimes import command, container_environment, for_podman, init_options, qualified_image
 
 Adapted = Tuple[DockerRun, List[Deviation]]
@@ -64,13 +63,13 @@ class _Adapter:
         if rules is None:
             raise DockerArgvError(f"{paths.plan} has no `container` rules, so docker cannot be adapted to this host")
         self.runtime, self.nodes = rules.runtime, ray_nodes.other_nodes(os.environ)
-        env = {**rules.env, **slurm_variables(os.environ, self.runtime in RUNTIMES), **visible_gpus()}
+        env = {**rules.env, **slurm_variables(os.environ, self.runtime in ENGINES), **visible_gpus()}
         self.rules = dataclasses.replace(rules, env=env, secrets=self.secrets)
 
     def run(self, argv: List[str]) -> int:
         if not is_run(argv):
             return self._other_command(argv)
-        if self.runtime in RUNTIMES:
+        if self.runtime in ENGINES:
             return self._in_container(argv, parse_run(argv))
         return self._without_daemon(argv, parse_run(argv))
 
@@ -130,7 +129,7 @@ class _Adapter:
 
     def _other_command(self, argv: List[str]) -> int:
         skipped = next((words for words in _SKIPPED if argv[: len(words)] == words), None)
-        if self.runtime not in RUNTIMES:
+        if self.runtime not in ENGINES:
             return self._skip(argv, skipped)
         program = self._real_program(self.runtime)
         is_pull = skipped is not None and skipped[-1] == "pull"

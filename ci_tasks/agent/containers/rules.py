@@ -15,6 +15,7 @@ APPTAINER = "apptainer"
 PYXIS = "pyxis"
 NONE = "none"
 RUNTIMES = (DOCKER, PODMAN, APPTAINER, PYXIS, NONE)
+ENGINES = (DOCKER, PODMAN)  # that keep containers, which are found by label and removed
 PULLS = ("always", "missing", "never")
 BRIDGE = "bridge"
 

@@ -21,6 +21,7 @@ from ..process_tree import dying_with_parent
 from ..programs import run_program
 from ..quick_dataclass import dataclass
 from ..records import DockerInvocation, DockerInvocations, Plan, QueryAnswer
+from .rules import ENGINES
 
 TIMEOUT = 30.0  # seconds for an answer of the daemon
 SHORT_TIMEOUT = 5.0  # seconds, once it did not answer
@@ -28,7 +29,6 @@ GRACE = "1"  # seconds for a container that nobody asked to stop yet: a detached
 ATTEMPTS = 3  # removing a container fails while it is being created
 _IN_PROGRESS = "is already in progress"  # docker, of a removal that the run's agent has started, say
 _POLL_SECONDS = 0.2
-RUNTIMES = ("docker", "podman")
 LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
 QUERY_SECONDS = 15.0  # a daemon that is busy with a pull may take several
 PAUSE_SECONDS = 5.0  # between an answer and the next query
@@ -88,7 +88,7 @@ class RunContainers:
         self.problems: List[str] = []
         runtime = self.plan.container_runtime or ""
         # None for a runtime without a daemon.
-        self.client = DockerClient(runtime, environment(self.plan, environ)) if runtime in RUNTIMES else None
+        self.client = DockerClient(runtime, environment(self.plan, environ)) if runtime in ENGINES else None
 
     def find(self) -> List[RunContainer]:
         """All that exist. `problems` says that the daemon did not answer."""
@@ -182,7 +182,7 @@ def read_invocations(paths: run_directory.RunDir) -> Optional[Sequence[DockerInv
 
 def names_by_runtime(invocations: Sequence[DockerInvocation]) -> Dict[str, List[str]]:
     calls = [call for call in invocations if call.name]
-    return {runtime: [call.name or "" for call in calls if call.runtime == runtime] for runtime in RUNTIMES}
+    return {runtime: [call.name or "" for call in calls if call.runtime == runtime] for runtime in ENGINES}
 
 
 def _container(client: DockerClient, item: Mapping[str, Any]) -> RunContainer:
@@ -215,7 +215,7 @@ class DaemonMonitor:
         return time.monotonic() - since if since is not None else 0.0
 
     def start(self) -> None:
-        if self.runtime in RUNTIMES:
+        if self.runtime in ENGINES:
             threading.Thread(target=self._run, name="container daemon", daemon=True).start()
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from ..argv_masking import is_secret_name
 from ..records import Deviation
 from .docker_argv import DockerArgvError, DockerOption, DockerRun, Mount, csv_fields, map_path, mount_of, names, option
 from .rewrite import rewrite
-from .rules import APPTAINER, DOCKER, NONE, PODMAN, PYXIS, ContainerRules
+from .rules import APPTAINER, DOCKER, ENGINES, NONE, PODMAN, PYXIS, ContainerRules
 
 Env = Mapping[str, str]
 Built = Tuple[List[str], Env]  # an argv and its whole environment
@@ -30,7 +30,7 @@ def container_deviations(run: Optional[DockerRun], rules: ContainerRules) -> Seq
     if run is None:
         return ()
     try:
-        if rules.runtime not in (DOCKER, PODMAN):
+        if rules.runtime not in ENGINES:
             found = command(run, rules, {}, {}, None)[2]
             # The plan has `container` already, and which directories the host has is known there.
             is_bare = rules.runtime == NONE

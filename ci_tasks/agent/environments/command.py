@@ -25,7 +25,7 @@ from .. import run_directory
 from ..trees.git import StoreError
 from .key import environment_key, steps_key
 from .shared import note_changes
-from .store import Environment, EnvironmentRecord, EnvironmentStore
+from .store import EnvironmentRecord, EnvironmentStore, SharedEnvironment
 
 PACKAGES = "packages"  # beside the log: which packages are used again
 _KEY = os.path.join("tmp", "environment-key")
@@ -104,7 +104,7 @@ def make_row_venv(directory: str, below: str) -> int:
     return 0
 
 
-def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[Environment]:
+def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[SharedEnvironment]:
     environment = store.take(key, directory)
     if environment is None:
         return None

@@ -45,7 +45,7 @@ class EnvironmentRecord:
         return "%d packages, resolved %s, lock %s" % (len(self.lock), day, digest)
 
 
-class Environment:
+class SharedEnvironment:
     """The one in the directory `path`. Its record is empty if it is not complete, or was given up."""
 
     def __init__(self, path: str) -> None:
@@ -102,12 +102,12 @@ class EnvironmentStore:
     def __init__(self, directory: str) -> None:
         self.directory, self._lock = directory, os.path.join(directory, "lock")
 
-    def all(self, key: str = "") -> List[Environment]:
+    def all(self, key: str = "") -> List[SharedEnvironment]:
         """Those that can be used and whose keys begin with `key`, the newest first."""
         found = [each for each in self._every() if each.record.lock and each.name.startswith(key)]
         return sorted(found, key=lambda each: each.record.made_at, reverse=True)
 
-    def take(self, key: str, venv: str) -> Optional[Environment]:
+    def take(self, key: str, venv: str) -> Optional[SharedEnvironment]:
         """The newest environment with this key, with `venv` among its users."""
         if not os.path.isdir(self.directory):
             return None
@@ -117,15 +117,15 @@ class EnvironmentStore:
                 newest.add_user(venv)
         return newest
 
-    def below(self, venv: str) -> Optional[Environment]:
+    def below(self, venv: str) -> Optional[SharedEnvironment]:
         """The one that `venv` is over."""
         return next((each for each in self._every() if each.is_below(venv)), None)
 
-    def new(self, key: str) -> Environment:
+    def new(self, key: str) -> SharedEnvironment:
         """One to be filled and sealed."""
         path = os.path.join(self.directory, "%s-%d" % (key, time.time_ns()))
         os.makedirs(os.path.join(path, "users"))
-        return Environment(path)
+        return SharedEnvironment(path)
 
     def clean(self, days: float = MAX_DAYS, everything: bool = False) -> List[Tuple[str, Sequence[str]]]:
         """Remove what is damaged, unused for `days`, or least recently used above MAX_BYTES, or all; never what is in
@@ -144,16 +144,20 @@ class EnvironmentStore:
                 )
         return lines
 
-    def _give_up_unused(self, each: Environment) -> bool:
+    def _give_up_unused(self, each: SharedEnvironment) -> bool:
         with locked(self._lock):  # no command takes it meanwhile
             unused = not each.is_used
             if unused:
                 each.give_up()
         return unused
 
-    def _every(self) -> List[Environment]:
+    def _every(self) -> List[SharedEnvironment]:
         with suppress(FileNotFoundError):
-            return [Environment(each.path) for each in os.scandir(self.directory) if each.is_dir(follow_symlinks=False)]
+            return [
+                SharedEnvironment(each.path)
+                for each in os.scandir(self.directory)
+                if each.is_dir(follow_symlinks=False)
+            ]
         return []
 
 

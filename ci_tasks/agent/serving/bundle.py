@@ -142,7 +142,7 @@ def _write(source: Any, file: BundledFile, top: str) -> None:
         if not os.path.isdir(directory):
             os.mkdir(directory)
     path = os.path.join(top, file.path)
-    # A pipe would block whoever opens it.
+    # Opening a pipe would block.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     with os.fdopen(handle, "wb") as out:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

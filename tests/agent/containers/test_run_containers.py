@@ -12,6 +12,7 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers import run_containers
+from ci_tasks.agent.containers.rules import ENGINES
 from ci_tasks.agent.records import QueryAnswer
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _own(run: Run) -> dict[str, str]:
     return {"ci-tasks_dir": str(run.path)}
 
 
-@pytest.mark.parametrize("runtime", run_containers.RUNTIMES)
+@pytest.mark.parametrize("runtime", ENGINES)
 @pytest.mark.parametrize(
     "entries", [[_entry("a")], [_entry("theirs")], ["a", 3, None]], ids=["one", "theirs", "broken"]
 )

@@ -16,7 +16,7 @@ import pytest
 
 from ci_tasks.agent.environments import command, store
 from ci_tasks.agent.environments.command import create_venv, site_packages
-from ci_tasks.agent.environments.store import Environment, EnvironmentRecord, EnvironmentStore
+from ci_tasks.agent.environments.store import EnvironmentRecord, EnvironmentStore, SharedEnvironment
 from ci_tasks.agent.file_lock import LockTimeout, file_lock
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan, read_events
 from ci_tasks.agent.run_directory import RunDir, write_record
@@ -51,7 +51,7 @@ class Machine:
         write_wheel(self.index, "extra", "1.0", {"extra.py": "x = 1\n"})
 
     @property
-    def stored(self) -> Environment:
+    def stored(self) -> SharedEnvironment:
         return self.store.all()[0]
 
     def run(self, *names: str, fresh: bool = False, of: str = "", after: str = "", code: int = 0) -> Done:
@@ -265,9 +265,9 @@ def test_an_environment_is_taken_or_given_up_under_a_lock(tmp_path: Path, monkey
             pass
         seen.append(what)
 
-    monkeypatch.setattr(Environment, "is_used", property(lambda _: note("is it used?")))
-    monkeypatch.setattr(Environment, "add_user", lambda *_: note("taken"))
-    monkeypatch.setattr(Environment, "give_up", lambda _: note("given up"))
+    monkeypatch.setattr(SharedEnvironment, "is_used", property(lambda _: note("is it used?")))
+    monkeypatch.setattr(SharedEnvironment, "add_user", lambda *_: note("taken"))
+    monkeypatch.setattr(SharedEnvironment, "give_up", lambda _: note("given up"))
     assert kept.take("a", str(tmp_path / "venv")) is not None
     kept.clean(everything=True)
     assert seen == ["taken", "is it used?", "given up"]
