@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from . import programs, run_directory
 from .files import content_of
 from .records import Status
+
+if TYPE_CHECKING:
+    import subprocess
 
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
 _EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
@@ -213,8 +215,7 @@ def kill_and_reap(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
     pipes open. One that the kernel holds is not waited for."""
     kill_tree(process.pid)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(1)
+    programs.wait_a_moment(process)
 
 
 def reap_orphans(job: Optional[int]) -> None:
