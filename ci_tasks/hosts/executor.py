@@ -146,7 +146,7 @@ class Executor:
             known_trees=tuple(packs.sent_trees(snapshot.store, key)),
             mark_sent=partial(packs.record_sent_trees, snapshot.store, key, [snapshot.flat]),
         )
-        self._manager.set_code_packs([pack])
+        self._manager.set_code_pack(pack)
         self._batch, self._code, self._taken = batch, RemoteSnapshot(snapshot.checkout, snapshot), None
         return self._code
 

@@ -359,11 +359,11 @@ def lose_link_while_clearing(host: PipedHost, manager: RemoteRunManager, back: t
     """The link dies when the run is to be cleared away; another is had when `back` is set."""
     clear, connect = manager._clear, host.connect
 
-    def dies(remote_run: RemoteRun, channel: Any) -> None:
+    def dies(remote_run: RemoteRun, channel: Any) -> Any:
         manager._clear = clear  # type: ignore[method-assign]
         host.connect = connect_again  # type: ignore[method-assign]
         host.links[-1].cut()
-        clear(remote_run, channel)
+        return clear(remote_run, channel)
 
     def connect_again() -> PipeLink:
         back.wait(60)
@@ -530,6 +530,7 @@ def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: 
     remote_run = host.remote_run(LINES)
     manager: RemoteRunManager = host.open()
     manager.start(remote_run)
+    until(lambda: remote_run.mirror, "its mirror")
     assert isinstance(remote_run.mirror, RunMirror)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, remote_run.mirror._log or 0)
@@ -590,7 +591,7 @@ def test_a_run_that_is_cancelled_while_its_code_is_on_its_way_is_never_asked_for
 
     remote_run = host.remote_run("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
     manager = host.open()
-    manager.set_code_packs([CodePack(tree="0" * 40, build=slowly)])
+    manager.set_code_pack(CodePack(tree="0" * 40, build=slowly))
     manager.start(remote_run)
     begun.wait(TIMEOUT_S)
     manager.cancel(remote_run, "cancel")
@@ -611,7 +612,7 @@ def test_code_that_cannot_be_sent_ends_its_run_and_no_other(host: PipedHost) -> 
     remote_run = host.remote_run("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
     other = host.remote_run("echo hello", "02")
     manager = host.open()
-    manager.set_code_packs([CodePack(tree="0" * 40, build=broken)])
+    manager.set_code_pack(CodePack(tree="0" * 40, build=broken))
     manager.start(remote_run)
     done(remote_run)
     manager.start(other)
@@ -644,7 +645,7 @@ class Code:
     def run(self, name: str) -> RemoteRun:
         """A run of it by a command of its own."""
         manager = self.host.open()
-        manager.set_code_packs([CodePack(tree=self.snapshot.flat, build=self.pack, known_trees=self.known)])
+        manager.set_code_pack(CodePack(tree=self.snapshot.flat, build=self.pack, known_trees=self.known))
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
         parts = RemoteSnapshot(self.snapshot.checkout, self.snapshot).checkout_parts()
         plan = {"workspace": workspace}

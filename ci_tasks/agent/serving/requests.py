@@ -18,7 +18,7 @@ from ..cleanup import cancel as cancel_run
 from ..cleanup.cancel import remove_run
 from ..environments.store import EnvironmentStore
 from ..exit_gate import mask_run
-from ..file_lock import LockTimeout, file_lock
+from ..file_lock import LockTimeout, file_lock, is_locked
 from ..hang import look, programs
 from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
@@ -86,17 +86,24 @@ class ServeSession:
             raise BadRequest("link", "%s is, or is below, a symbolic link" % path)
         return path
 
+    def _lock_file(self, run_dir: str) -> str:
+        locks = os.path.join(self.home, "locks")
+        os.makedirs(locks, exist_ok=True)
+        return os.path.join(locks, "%d" % (zlib.crc32(os.fsencode(run_dir)) % _LOCK_FILES))
+
+    def is_starting(self, run_dir: str) -> bool:
+        """Whether a request of any connection creates or starts the run at this moment."""
+        return is_locked(self._lock_file(run_dir), os.O_RDWR | os.O_CREAT) is True
+
     @contextmanager
     def locked_run(self, directory: str) -> Iterator[RunDir]:
         """No other request creates or starts the run meanwhile.
 
         A client that reconnects repeats its requests while those of the dead link may still be read here. None of these
         creates or starts a run once the client has disconnected."""
-        path, locks = self.run_dir(directory), os.path.join(self.home, "locks")
-        os.makedirs(locks, exist_ok=True)
-        lock = os.path.join(locks, "%d" % (zlib.crc32(os.fsencode(path)) % _LOCK_FILES))
+        path = self.run_dir(directory)
         try:
-            with file_lock(lock, exclusive=True, timeout=_LOCK_SECONDS):
+            with file_lock(self._lock_file(path), exclusive=True, timeout=_LOCK_SECONDS):
                 if self.is_disconnected():
                     raise BadRequest("gone", "the client has disconnected")
                 yield RunDir(path)
@@ -166,13 +173,6 @@ def _start(session: ServeSession, request: messages.StartRun) -> None:
         problem = begin(run.path, request.secrets)
         if problem and not os.path.lexists(run.status):
             raise BadRequest("start", "the agent did not start: %s" % problem)
-
-
-def _watch(session: ServeSession, request: messages.Watch) -> None:
-    """Whether it can be watched; the server does so."""
-    with session.locked_run(request.dir) as run:  # it may be starting at this moment
-        if not os.path.lexists(run.status):
-            raise BadRequest("missing", "there is no run %s on the host any more" % run.path)
 
 
 def _cancel(session: ServeSession, request: messages.Cancel) -> None:
@@ -281,13 +281,12 @@ def _prune(session: ServeSession, request: messages.Prune) -> Result:
     return Result(done=done, environments=tuple(line for line, _ in lines), left=left)
 
 
-IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Watch, messages.StoreProgram)
+IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Follow, messages.StoreProgram)
 WITH_PACK = (messages.Receive, messages.StoreProgram)  # bytes follow the request
 HANDLERS: Dict[type, Callable[[ServeSession, Any], Optional[Result]]] = {
     messages.Receive: _receive,
     messages.Create: _create,
     messages.StartRun: _start,
-    messages.Watch: _watch,
     messages.StoreProgram: _store_program,
     messages.Cancel: _cancel,
     messages.Collect: _collect,

@@ -16,7 +16,7 @@ EACH = [
     messages.Receive("sha1"),
     messages.Create("/d", Plan(id="b.01"), "echo\n", (CheckoutPart("", "1" * 40, "2" * 40),)),
     messages.StartRun("/d", {"TOKEN": "x"}, "#!/bin/bash\n"),
-    messages.Watch("/d", 3, 1 << 40),
+    messages.Follow((messages.FollowedRun(3, "/d", 1 << 40),)),
     messages.Cancel("/d", kill=True),
     messages.Collect("/d"),
     messages.Clear("/d", shared=False),
@@ -36,7 +36,7 @@ def test_a_request_arrives_as_it_was_sent(request_: messages.Request) -> None:
 
 
 def test_the_host_handles_every_request() -> None:
-    assert {type(request) for request in EACH} == set(HANDLERS) == set(typing.get_args(messages.Request))
+    assert {type(request) for request in EACH} == {*HANDLERS, messages.Follow} == set(typing.get_args(messages.Request))
 
 
 @pytest.mark.parametrize(

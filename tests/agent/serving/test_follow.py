@@ -1,4 +1,4 @@
-"""The updates that a client gets of the runs that it watches."""
+"""The updates that a client gets of the runs that it follows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ci_tasks.agent.codec import decode
 from ci_tasks.agent.records import SlurmJob, Status
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.agent.serving import frames
-from ci_tasks.agent.serving.messages import HostMessage, RunUpdate
-from ci_tasks.agent.serving.watch import LinkSpeed, WatchedRun
+from ci_tasks.agent.serving.follow import LinkSpeed, RunFollower
+from ci_tasks.agent.serving.messages import FollowedRun, HostMessage, RunUpdate
 from ci_tasks.agent.slurm import job_file
 from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession
 from ci_tasks.agent.slurm.states import SlurmJobState
@@ -56,16 +56,16 @@ class Watcher(threading.Thread):
 
     def __init__(self, client: Client) -> None:
         super().__init__(daemon=True)
-        self.client, self.link, self.watched = client, LinkSpeed(), dict[int, WatchedRun]()
+        self.client, self.link, self.watched = client, LinkSpeed(), dict[int, RunFollower]()
 
     def watch(self, key: int, run_dir: str, offset: int, job: SlurmRunState | None = None) -> None:
-        self.watched[key] = WatchedRun(key, run_dir, offset, self.link, job)
+        self.watched[key] = RunFollower(FollowedRun(key, run_dir, offset), self.client, self.link, job)
 
     def run(self) -> None:
         while not self.client.is_disconnected:
             for run in list(self.watched.values()):
                 with contextlib.suppress(OSError, ValueError):
-                    run.poll(self.client)
+                    run.poll()
                 if run.over and self.watched[run.key] is run:
                     del self.watched[run.key]
             time.sleep(0.005)
