@@ -113,25 +113,3 @@ def test_an_agent_that_cannot_start_is_blocked_with_its_last_words(run: RunDir) 
     Path(run.agent).write_text("raise SystemExit(1)\n")
     with pytest.raises(Blocked, match="it said nothing"):
         local_runs.start(run)
-
-
-def test_an_interrupt_during_the_start_leaves_a_run_that_is_on_record(run: RunDir) -> None:
-    """Otherwise nobody would know of a run that began after all, and could cancel it."""
-    local_runs.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
-    real = run.agent + ".real"
-    os.rename(run.agent, real)
-    Path(run.agent).write_text(
-        "import os, signal, sys\n"
-        'if sys.argv[1] == "start": os.kill(os.getppid(), signal.SIGINT)\n'
-        f'os.execv(sys.executable, [sys.executable, "-I", {real!r}, *sys.argv[1:]])\n'
-    )
-    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            local_runs.start(run)
-    finally:
-        signal.signal(signal.SIGINT, ours)
-    assert read_status(run).state == "running"
-    local_runs.cancel(run)
-    wait(run)
-    assert read_status(run).end == "cancelled"

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .. import liveness, run_directory
-from ..client_watch import ClientWatch
 from ..records import Status
 from . import frames
 from .messages import FollowedRun, HostMessage, RunUpdate
@@ -57,7 +56,7 @@ class RunFollower:
         self.key, self.over = followed.key, False
         self._run, self._offset = run_directory.RunDir(followed.dir), followed.offset
         self._send, self._link, self._job, self._is_starting = send, link, job, is_starting
-        self._client = ClientWatch(followed.dir)
+        self._client = liveness.client_lock(followed.dir)
         self._log: Optional[int] = None
         self._mtime: Optional[int] = None
         self._last: Any = None  # the sequence of the status that was sent last, or the status of a job

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from dataclasses import replace
 from functools import partial
-from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..codec import RecordError, decode, parse
 from ..slurm import job_file
@@ -60,7 +60,7 @@ class Server:
         self.packs: Dict[int, Any] = {}  # files with the bytes that followed a request, by its number
         # Forked processes that handle one request each, by the pipe that their answers come through.
         self.children: Dict[int, Tuple[frames.FrameReader, ClientMessage]] = {}
-        self.answered: List[int] = []  # pipes whose answer was sent
+        self.unanswered: Set[int] = set()  # numbers of their requests
         self.link = LinkSpeed()
         self.is_idle = False  # between two clients
         self.heard = self.said = self.grew = time.monotonic()
@@ -198,10 +198,7 @@ class Server:
             self._fork(message)
 
     def _handle_next(self) -> None:
-        while self.in_order and not any(
-            isinstance(message.request, IN_ORDER) and pipe not in self.answered
-            for pipe, (_, message) in self.children.items()
-        ):
+        while self.in_order and not any(isinstance(each.request, IN_ORDER) for _, each in self.children.values()):
             message = self.in_order.popleft()
             if isinstance(message.request, Follow):
                 for followed in message.request.runs:
@@ -242,6 +239,7 @@ class Server:
         os.set_blocking(answers, False)
         self.forked.append(pid)
         self.children[answers] = frames.FrameReader(), message
+        self.unanswered.add(message.id)
 
     def _work(self, message: ClientMessage) -> None:
         """In the child. Its standard input is the pack, and its output leads to the server."""
@@ -263,15 +261,13 @@ class Server:
         for kind, payload in reader.feed(chunk):
             self.send(frames.frame(kind, payload))
             if kind == frames.JSON:
-                self.answered.append(pipe)
+                self.unanswered.discard(message.id)
         if not chunk:
             del self.children[pipe]
             os.close(pipe)
-            if pipe in self.answered:
-                self.answered.remove(pipe)
-            else:
+            if message.id in self.unanswered:
                 self._refuse(message.id, "failed", "its process died")
-        self._handle_next()
+            self._handle_next()
 
 
 def main(home: str, archive: bytes, digest: str) -> None:
