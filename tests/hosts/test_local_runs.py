@@ -65,12 +65,6 @@ def test_a_run_directory_has_all_that_a_run_needs(run: RunDir) -> None:
     assert written["id"] == "id-1" and "script" not in written
 
 
-def test_writing_it_again_replaces_it(run: RunDir) -> None:
-    for text in ("first, and longer\n", "second\n"):
-        local_runs.write_run_dir(run, plan(text))
-    assert Path(run.script).read_text() == "second\n"
-
-
 def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,15 +75,6 @@ def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(
     wait(run)
     assert read_status(run).exit_code == 3
     assert "got it" in Path(run.log).read_text()
-
-
-def test_a_run_can_be_cancelled(run: RunDir) -> None:
-    local_runs.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
-    local_runs.start(run)
-    assert not local_runs.has_ended(run)
-    local_runs.cancel(run)
-    wait(run)
-    assert read_status(run).end == "cancelled"
 
 
 def test_an_interrupt_while_a_run_is_waited_for_ends_it(run: RunDir) -> None:

@@ -106,20 +106,6 @@ def test_a_run_that_is_watched_again_at_its_very_end_sends_its_end_again(
     until(lambda: client.has_ends(2))
 
 
-def test_a_status_that_cannot_be_read_is_read_again(client: Client, watcher: Watcher, tmp_path: Path) -> None:
-    broken, other = tmp_path / "broken", tmp_path / "other"
-    for run in (broken, other):
-        run.mkdir()
-    (broken / "status.json").mkdir()
-    (other / "status.json").write_text(ENDED)
-    watcher.watch(1, str(broken), 0)
-    watcher.watch(2, str(other), 0)
-    until(lambda: client.has_ends(1))
-    (broken / "status.json").rmdir()
-    (broken / "status.json").write_text(ENDED)
-    until(lambda: client.has_ends(2))
-
-
 def test_the_end_of_a_run_on_another_machine_comes_after_its_whole_log(
     client: Client, watcher: Watcher, tmp_path: Path
 ) -> None:
@@ -188,15 +174,3 @@ def test_a_long_log_over_a_slow_link_arrives_packed(client: Client, watcher: Wat
     until(lambda: client.has_ends(1))
     assert client.log == log
     assert client.kinds.count(frames.PACKED_LOG) > 0
-
-
-def test_what_a_job_prints_line_by_line_is_not_packed_on_a_slow_link(
-    client: Client, watcher: Watcher, tmp_path: Path
-) -> None:
-    watcher.link.is_slow = True
-    with (tmp_path / "log").open("ab", 0) as log:
-        watcher.watch(1, str(tmp_path), 0)
-        for count in range(1, 4):
-            log.write(b"line\n" * 100)
-            until(lambda count=count: len(client.log) == 500 * count)  # type: ignore[misc]
-    assert client.kinds.count(frames.PACKED_LOG) == 0
