@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from itertools import count, cycle
 from pathlib import Path
@@ -76,10 +77,10 @@ def but(**others: Kind) -> Callable[[int, str], Kind]:
     return says
 
 
-@pytest.fixture
-def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Commits c0 to c8, with these names as tags."""
-    path = tmp_path / "checkout"
+    path = tmp_path_factory.mktemp("history")
     (path / ".github/workflows").mkdir(parents=True)
     (path / ".github/workflows/pr-test.yml").write_text(WORKFLOW)
     git(path, "init", "-q", ".")
@@ -87,8 +88,13 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(COUNT + 1):
         git(path, "commit", "-q", "--allow-empty", "-m", f"change {number}\x1b[2J")
         git(path, "tag", f"c{number}")
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
     return path
+
+
+@pytest.fixture
+def repo(history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    return shutil.copytree(history, tmp_path / "checkout")
 
 
 def rewrite(repo: Path, old: str, new: str) -> None:
