@@ -53,8 +53,6 @@ def test_a_finding_of_an_ignored_rule_is_not_reported(checkout: Path, tmp_path: 
     [
         (["--format", "xml"], "valid: text, json, github"),
         (["--rule", "unreachabel"], "did you mean 'unreachable'?"),
-        (["--severity", "eror"], "valid: error, warning"),
-        (["--ignore", "moving-imag"], "did you mean 'moving-image'?"),
         (["--rule", "unreachable", "--ignore", "unreachable"], "no rule is left to check"),
     ],
 )

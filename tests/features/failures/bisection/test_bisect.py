@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from itertools import count, cycle
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +130,6 @@ def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, ca
     assert "\x1b" not in out
 
 
-def test_every_host_has_a_commit_of_its_own(ask: Ask) -> None:
-    runs = Runs(truth)
-    assert ask(runs, hosts=("one", "two")) == 0
-    assert abs(sum(1 if host == "one" else -1 for _, host in runs.requests)) <= 2
-
-
 def test_an_interrupted_bisection_resumes(ask: Ask, capsys: Capture) -> None:
     whole, first, rest = Runs(truth), Runs(truth), Runs(truth)
     assert ask(whole, fresh=True) == 0
@@ -186,12 +180,6 @@ def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Ask)
     for position, _ in runs.requests:
         blocked = 0 if position in (0, COUNT) else blocked + 1
         assert blocked <= 3
-
-
-def test_a_host_that_blocks_now_and_then_stays(ask: Ask, capsys: Capture) -> None:
-    turns = cycle([True, False])
-    ask(Runs(lambda at, host: (BLOCKED, "429") if next(turns) else truth(at, host)))
-    assert "is out" not in capsys.readouterr().out
 
 
 def test_where_no_host_can_go_on_it_is_blocked_and_goes_on_once_one_can(ask: Ask) -> None:
@@ -250,21 +238,6 @@ def test_images_are_searched_with_one_commit_and_a_search_goes_on(repo: Path, as
     assert f"8 images after slime@sha256:{'0' * 12} (good)" in out
     assert f"the culprit: {IMAGES[CULPRIT]}\n" in out
     assert f"--image {IMAGES[CULPRIT - 1]}   (the image before it)" in out
-
-
-def test_a_row_without_a_container_has_no_image_to_search(ask: Ask) -> None:
-    with pytest.raises(UsageError, match="runs in no container"):
-        ask(Runs(truth), axis="image", images="a,b", good=None, bad=None)
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "images"), [(None, None, ("a", "b", "c")), ("b", None, ("b", "c")), (None, "b", ("a", "b"))]
-)
-def test_images_come_from_a_list_and_the_ends_are_two_of_them(
-    good: str | None, bad: str | None, images: tuple[str, ...]
-) -> None:
-    lines = "# nightly\na\n\nb  # the last green one\nc\n"
-    assert images_of("a, b,c", good, bad) == images_of(lines, good, bad) == images
 
 
 @pytest.mark.parametrize(
