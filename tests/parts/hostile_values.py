@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Callable
-from io import BytesIO
 from random import Random
 from typing import Any
 
@@ -140,16 +138,3 @@ def broken_json(rng: Random, honest: Any) -> bytes:
         return rng.choice(BROKEN_JSON)
     text = json.dumps(spoilt(rng, honest, rng.choice([1, 2, 5]))).encode()
     return spoilt_bytes(rng, text) if rng.random() < 0.3 else text
-
-
-def old_archive(rng: Random) -> bytes:
-    """A tar file with what one can hold: links, devices, holes, long and odd names, giants."""
-    out = BytesIO()
-    form = rng.choice([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
-    with tarfile.open(fileobj=out, mode="w", format=form) as archive:
-        for _ in range(rng.randrange(1, 4)):
-            entry = tarfile.TarInfo(rng.choice(["artifacts/x", "../x", "/etc/x", "artifacts/" + "a/" * 40 + "x"]))
-            entry.type = rng.choice([b"0", tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
-            entry.linkname = "/etc/passwd"
-            archive.addfile(entry)
-    return out.getvalue()
