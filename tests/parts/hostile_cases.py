@@ -335,9 +335,6 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
         for _ in range((bundle.MAX_BYTES >> 18) + 8):
             yield frames.part(message.id, b"\1" * (1 << 18))
 
-    def beats(message: ClientMessage) -> Frames:
-        yield from repeated(frames.frame(frames.HEARTBEAT) * 1000, 1 << 21)
-
     def updates(message: ClientMessage) -> Frames:
         yield from server.done(message)
         yield from repeated(next(server.update(1, server.honest_statuses()[0])), 1 << 18)
@@ -348,12 +345,8 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
         yield from repeated(frames.part(12345, b"x" * 100_000), 1 << 23)
         yield from repeated(frames.frame(frames.DATA, b"x" * 100_000), 1 << 23)
 
-    def one_frame(message: ClientMessage) -> Frames:
-        yield b"J" + (frames.MAX_BYTES[b"J"]).to_bytes(4, "big")
-        yield from iter([b" " * (1 << 18)] * 63)
-
     server.end = rng.choice(["eof", "dead", "silent"])
-    which = rng.choice(["greeting", "log", "parts", "updates", "beats", "strangers", "one frame"])
+    which = rng.choice(["greeting", "log", "parts", "updates", "strangers"])
     if which == "greeting":
         server.hello = greeting()
     elif which == "log":
@@ -363,8 +356,7 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
     elif which == "updates":
         server.answers["Watch"] = updates
     else:
-        late: dict[str, Callable[[ClientMessage], Frames]] = {"beats": beats, "strangers": strangers}
-        server.answers[rng.choice(["Watch", "ListRuns"])] = late.get(which, one_frame)
+        server.answers[rng.choice(["Watch", "ListRuns"])] = strangers
     server.end_after = 3 if "Watch" in server.answers else 1 if "ListRuns" in server.answers else 99
     return Case(server)
 

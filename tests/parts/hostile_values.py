@@ -41,15 +41,6 @@ def one_of(rng: Random, *makers: Callable[[], Any]) -> Any:
     return rng.choice(makers)()
 
 
-def deep(rng: Random) -> Any:
-    """JSON that is nested, or wide."""
-    depth = rng.choice([10, 100, 900])
-    value: Any = 1
-    for _ in range(depth):
-        value = [value] if rng.random() < 0.5 else {"a": value}
-    return value
-
-
 def anything(rng: Random) -> Any:
     return one_of(
         rng,
@@ -59,7 +50,6 @@ def anything(rng: Random) -> Any:
         lambda: rng.random() < 0.5,
         list,
         dict,
-        lambda: deep(rng),
         lambda: [rng.choice(TEXTS) for _ in range(rng.randrange(20))],
         lambda: [rng.choice(NUMBERS) for _ in range(rng.randrange(20))],
         lambda: {rng.choice(TEXTS): rng.choice(TEXTS) for _ in range(rng.randrange(20))},

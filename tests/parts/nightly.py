@@ -5,14 +5,25 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import yaml
 
 SEED = os.environ.get("CI_TASKS_TEST_SEED", "0")  # `.ci/run` sets it to the commit
 SAMPLES: dict[str, int] = yaml.safe_load(Path(__file__).with_name("samples.yaml").read_text(encoding="utf-8"))
+
+
+T = TypeVar("T")
+
+
+def drawn(cases: Sequence[T], number: int) -> list[T]:
+    """So many of a test's cases, in `nox -s nightly` all."""
+    if os.environ.get("CI_TASKS_TEST_PROFILE") == "nightly":
+        return list(cases)
+    return random.Random(SEED).sample(cases, min(number, len(cases)))
 
 
 def mark_nightly(root: os.PathLike[str], items: Iterable[pytest.Item]) -> None:
@@ -23,7 +34,7 @@ def mark_nightly(root: os.PathLike[str], items: Iterable[pytest.Item]) -> None:
         if name in files and not item.get_closest_marker("smoke"):
             files[name].append(item)
     for name, tests in files.items():
-        drawn = random.Random(f"{SEED} {name}").sample(tests, min(SAMPLES[name], len(tests)))
+        kept = random.Random(f"{SEED} {name}").sample(tests, min(SAMPLES[name], len(tests)))
         for item in tests:
-            if item not in drawn:
+            if item not in kept:
                 item.add_marker(pytest.mark.nightly)
