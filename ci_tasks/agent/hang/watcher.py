@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Callable, Optional
 
-from .. import process_tree
+from .. import processes
 from ..files import content_of
 from ..run_directory import RunDir
 from .facts import Reason
@@ -87,7 +87,7 @@ class HangWatcher:
 
     def _end(self, why: str) -> None:
         assert self._process is not None
-        process_tree.kill_and_reap(self._process)
+        processes.kill_and_reap(self._process)
         self._log("a look at the processes was ended: %s" % why)
         self._forget(self._process)
 
