@@ -33,6 +33,12 @@ from .runtimes import command, container_environment
 
 _LOCK_SECONDS, _INSPECT_SECONDS = 60.0, 30.0
 PROBE = "/ci-tasks-probe"  # where the probe is in a container
+_NO_DIRECTORY = "working directory %s does not exist on this host, whose runtime is none"
+_NO_PROGRAM = "no %s on PATH; install it, or give the host another runtime in hosts.yaml (runtime: none)"
+_NO_SOURCE = (
+    "mount source %r does not exist on this host; docker would create it, empty and owned by root. Create it, or give its "
+    "directory in hosts.yaml, as in `mounts: {CI's: this host's}`"
+)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # The names by which slime finds the nodes of its job; set where a row has several.
 _NODES = ("SLURM_JOB_HOSTNAMES", "SLURM_JOB_NUM_NODES", "SLURM_NODEID", "MASTER_ADDR")
@@ -147,6 +153,8 @@ class _Adapter:
                     os.makedirs(os.path.join(scratch, name), exist_ok=True)
                     os.chmod(os.path.join(scratch, name), 0o1777)
             elif directory:
+                if not os.path.isdir(directory):
+                    raise DockerArgvError(_NO_DIRECTORY % directory)
                 os.chdir(directory)
             program = here[0] if self.runtime == NONE else self._real_program(here[0])
             calls.append(self._call(argv, here, deviations))
@@ -188,8 +196,7 @@ class _Adapter:
         own, path = os.path.realpath(self.paths.bin), os.environ.get("PATH", os.defpath).split(os.pathsep)
         program = shutil.which(name, path=os.pathsep.join(each for each in path if os.path.realpath(each) != own))
         if program is None:
-            remedy = "install it, or give the host another runtime in hosts.yaml (runtime: none)"
-            raise DockerArgvError(f"no {name} on PATH; {remedy}")
+            raise DockerArgvError(_NO_PROGRAM % name)
         return program
 
 
@@ -197,8 +204,7 @@ def _check_sources(run: DockerRun) -> None:
     """Docker would create a missing source as an empty directory that root owns, and the test would miss its data."""
     for mount in filter(None, map(mount_of, run.options)):
         if mount.kind == "bind" and not os.path.exists(mount.source):
-            remedy = "Create it, or give its directory in hosts.yaml, as in `mounts: {CI's: this host's}`"
-            raise DockerArgvError(f"mount source {mount.source!r} does not exist on this host. {remedy}")
+            raise DockerArgvError(_NO_SOURCE % mount.source)
 
 
 def slurm_variables(environ: Mapping[str, str], by_daemon: bool) -> Dict[str, str]:

@@ -290,7 +290,7 @@ def test_without_containers_the_inner_command_runs_here_with_its_exit_code(bare:
 NOT_WITHOUT = [
     (["run", "img"], "the default command of img is unknown without docker"),
     (["run", "-d", "img", "ls"], "--detach needs docker"),
-    (["run", "-w", "/no/such dir", "img", "ls"], "No such file or directory (/no/such dir)"),
+    (["run", "-w", "/no/such dir", "img", "ls"], "working directory /no/such dir does not exist"),
     (["exec", "box", "ls"], "docker exec needs docker, and this host's runtime is none"),
     (["image", "rm", "x"], "docker image needs docker"),
 ]
