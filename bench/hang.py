@@ -17,9 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.agent.codec import decode
-from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.hang.inspector import Inspector
+from ci_tasks.agent.hang.collect import look
 from ci_tasks.agent.probe.install import payload
 from ci_tasks.features.failures.hang.analysis import analyse_hang
 from ci_tasks.hosts.py_spy import find_py_spy
@@ -78,8 +76,7 @@ def measure(count: int, probed: bool) -> dict[str, object]:
 def answer(pids: list[int]) -> dict[str, object]:
     began = time.perf_counter()
     program = find_py_spy()
-    found = Inspector(pids, str(program) if program else "").inspect()
-    seen = decode(HangFacts, json.loads(json.dumps(found)), where="look")
+    seen = look([sys.executable], pids, program.read_bytes() if program else b"")
     looked = time.perf_counter() - began
     hang = analyse_hang(seen)
     named = [culprit.rank for culprit in hang.culprits] == [len(pids) - 1]
