@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -76,7 +77,7 @@ def measure(count: int, probed: bool) -> dict[str, object]:
 def answer(pids: list[int]) -> dict[str, object]:
     began = time.perf_counter()
     program = find_py_spy()
-    seen = look([sys.executable], pids, program.read_bytes() if program else b"")
+    seen = replace(look([sys.executable], pids, program.read_bytes() if program else b""), machine=os.uname().machine)
     looked = time.perf_counter() - began
     hang = analyse_hang(seen)
     named = [culprit.rank for culprit in hang.culprits] == [len(pids) - 1]

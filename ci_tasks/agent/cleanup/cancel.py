@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Dict, List, Optional, Tuple
 
-from .. import liveness, process_tree, processes, run_directory
+from .. import liveness, processes, run_directory
 from ..agent_log import log_traceback
 from ..containers import run_containers
 from ..containers.kept import remove_images
@@ -163,5 +163,5 @@ def _cancel_and_wait(paths: run_directory.RunDir, plan: Plan) -> None:
     while processes.alive(status) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
     if status.pid is not None and processes.alive(status):
-        process_tree.kill_tree(status.pid)
+        processes.kill_tree(status.pid)
     processes.kill_all(paths.path, processes.orphaned_group(run_directory.read_status_if_readable(paths), paths.path))

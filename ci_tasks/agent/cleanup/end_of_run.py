@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Tuple, TypeVar
 
-from .. import process_tree
+from .. import processes
 from ..agent_log import log_traceback
 from ..artifacts import collect
 from ..containers.kept import remove_images
@@ -121,7 +121,7 @@ class RunCleanup:
     def _release_workspace(self, image: Optional[str]) -> None:
         """Let another run have the workspace, unless something of the job's still exists that may write into it."""
         slot = slot_of(self.paths.workspace, self.plan.checkout.path)
-        if os.path.isdir(slot) and not process_tree.of_job(os.getpid()):
+        if os.path.isdir(slot) and not processes.of_job(os.getpid()):
             take_ownership(self.paths.workspace, image, *runtime_of(self.plan))
             with suppress(OSError, StoreError):  # then it is removed
                 release(self.paths.workspace, self.plan.checkout.path)

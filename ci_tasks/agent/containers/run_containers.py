@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .. import run_directory
 from ..codec import RecordError
-from ..process_tree import dying_with_parent
+from ..processes import dying_with_parent
 from ..programs import run_program
 from ..quick_dataclass import dataclass
 from ..records import DockerInvocation, DockerInvocations, Plan, QueryAnswer

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from .. import process_tree, processes, run_directory
+from .. import processes, run_directory
 from ..codec import RecordError, from_json, to_json
 from ..containers.run_containers import RunContainers
 from ..exit_gate import masked_record
@@ -111,7 +111,7 @@ def look(
 def _job_processes(paths: run_directory.RunDir) -> List[int]:
     """As a run's end finds them: below its agent, and by their mark."""
     status = run_directory.read_status(paths)
-    pids = process_tree.of_job(status.pid) if status.pid else []
+    pids = processes.of_job(status.pid) if status.pid else []
     return sorted({*pids, *processes.of_run(paths.path, status.group)} - {os.getpid(), os.getppid()})
 
 

@@ -110,7 +110,7 @@ def _stacks(processes: Dict[int, _Json], py_spy: str, until: float, native: bool
     pids = [one["pid"] for one in pythons if one["state"] not in "TtD"] if native else []
     answers = _dump_all(pids, py_spy, "--native", min(until, time.monotonic() + NATIVE_SECONDS))
     could_not = ["native frames of pid %d: %s" % (pid, why) for pid, (text, why) in answers.items() if not text]
-    rest = [one["pid"] for one in pythons if not answers.get(one["pid"], ("", ""))[0]]
+    rest = [one["pid"] for one in pythons if not re.search(r'", line \d', answers.get(one["pid"], ("", ""))[0])]
     answers.update(_dump_all(rest, py_spy, "--nonblocking", until))  # their memory is read while they go on
     found = {pid: ("py-spy", text) for pid, (text, _) in answers.items() if text}
     found.update(_by_signal([one for one in pythons if one["pid"] not in found]))

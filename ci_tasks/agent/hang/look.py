@@ -15,7 +15,7 @@ from typing import Callable, Optional
 from .. import run_directory
 from ..codec import RecordError
 from ..files import content_of, replace_file
-from ..process_tree import kill_and_reap
+from ..processes import kill_and_reap
 from .facts import HangFacts, Reason
 
 MAX_SECONDS = 60.0  # for a look

@@ -79,7 +79,8 @@ def look(runs: dict[str, PlantedRun], directory: Path, py_spy: Path) -> dict[str
     found = collect.look([sys.executable], all_pids, py_spy.read_bytes())
     evidence = read_evidence(str(directory / "evidence"))
     probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
-    found = replace(found, processes=tuple(collect.completed({"": found}, probed, None)))
+    processes = tuple(collect.completed({"": found}, probed, None))
+    found = replace(found, machine=os.uname().machine, processes=processes)
     return {case: _facts_of(case, found, set(own)) for case, own in pids.items()}
 
 
