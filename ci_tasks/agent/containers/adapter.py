@@ -36,8 +36,8 @@ PROBE = "/ci-tasks-probe"  # where the probe is in a container
 _NO_DIRECTORY = "working directory %s does not exist on this host, whose runtime is none"
 _NO_PROGRAM = "no %s on PATH; install it, or give the host another runtime in hosts.yaml (runtime: none)"
 _NO_SOURCE = (
-    "mount source %r does not exist on this host; docker would create it, empty and owned by root. Create it, or give its "
-    "directory in hosts.yaml, as in `mounts: {CI's: this host's}`"
+    "mount source %r does not exist on this host; docker would create it, empty and owned by root. Create it, or give "
+    "its directory in hosts.yaml, as in `mounts: {CI's: this host's}`"
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # The names by which slime finds the nodes of its job; set where a row has several.
