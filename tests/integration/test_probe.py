@@ -9,6 +9,7 @@ import pytest
 
 from ci_tasks.agent.probe.records import parse_lines
 from ci_tasks.agent.records import ProbeOverlay, ProbeRules
+from tests.fixtures import LINKS, PIP
 from tests.integration.container_box import Box
 from tests.parts.dockerd import PYTHON_IMAGE, Daemon, docker, image_tar
 
@@ -23,6 +24,7 @@ raise ValueError("the reason")
 
 
 def test_a_row_that_fails_leaves_what_its_processes_noted(person: Any) -> None:
+    person.edit(".github/workflows/pr-test.yml", LINKS, PIP)
     person.write("tests/test_tiny_ckpt.py", PROGRAM)
     [record] = person.ci_tasks("remote", "--host", "sim", "ckpt", "--only", "async-save", "--json").json["runs"]
     assert record["status"] == "failed"
@@ -93,16 +95,3 @@ def test_the_pythons_of_an_image_have_the_probe(box: Box, python_image: str) -> 
     assert container_deviation(box) == "PYTHONPATH=/ci-tasks-probe/start"
     assert not Path(box.run.evidence).exists()
     box.is_gone()
-
-
-def test_a_venv_that_the_job_makes_in_its_container_is_reached(box: Box, python_image: str) -> None:
-    inside = """version=$(/usr/bin/python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
-mkdir -p /tmp/late/bin /tmp/late/lib/$version/site-packages && ln -s /usr/bin/python3 /tmp/late/bin/python
-echo home = /usr/bin > /tmp/late/pyvenv.cfg  # the image has no venv module
-/tmp/late/bin/python -c pass
-PYTHONPATH=/nowhere /tmp/late/bin/python -c 'raise KeyError(1)'"""
-    box.write(inside, image=python_image, probe=ProbeRules())
-    box.start()
-    assert box.ended().exit_code == 1
-    processes = parse_lines(Path(box.run.evidence_file).read_text()).processes
-    assert [process.prefix for process in processes if process.exceptions] == ["/tmp/late"]

@@ -120,17 +120,6 @@ def test_a_file_of_the_checkout_that_the_job_has_changed_is_an_error_that_names_
     assert "from the checkout" in said.out
 
 
-def test_what_cannot_be_retried_says_why_and_what_to_do(someone: Any, host: str) -> None:
-    assert someone.ci_tasks("remote", "--host", host, "mend").code == 1
-    said = someone.ci_tasks("retry", "last")
-    assert (said.code, f"remote --host {host} mend" in said.err and "--keep" in said.err) == (2, True), said.err
-    fail(someone, host)
-    (workspace,) = workspaces(someone)
-    workspace.rename(workspace.with_name("elsewhere"))
-    said = someone.ci_tasks("retry", "last")
-    assert (said.code, "is gone" in said.out) == (125, True), said.out + said.err
-
-
 def test_an_interrupted_retry_is_cancelled_and_the_workspace_is_still_kept(someone: Any, host: str) -> None:
     fail(someone, host)
     someone.write("tests/job.sh", "echo here; sleep 600\n")
@@ -164,15 +153,3 @@ def test_in_a_jobs_container_the_files_that_earlier_steps_made_there_are_still_t
     assert not engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
     assert "ci-tasks-kept" not in engine.call("images", "--format", "{{.Repository}}")
     assert workspaces(someone) == []
-
-
-def test_a_kept_container_that_is_gone_blocks_the_retry(someone: Any, engine: Engine) -> None:
-    someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("CONTAINER", WHOLE.replace("IMAGE", dockerd.IMAGE)))
-    host = {"kind": "ssh", "address": "box", "pull": "never", "runtime": engine.runtime, "env": dict(engine.environ)}
-    someone.write_hosts(json.dumps({"hosts": {"box": host}}))
-    fail(someone, "box")
-    engine.call("rm", "--force", *engine.call("ps", "-aq", "--filter", "label=ci-tasks.run").split())
-    said = someone.ci_tasks("retry", "last")
-    assert said.code == 125, said.out + said.err
-    (record,) = someone.records()
-    assert "is gone" in record["reason"] and "run the row again" in record["reason"]

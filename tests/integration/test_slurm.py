@@ -207,19 +207,6 @@ def test_install_steps_that_rows_share_are_a_job_and_no_job_asks_for_more_time_t
     assert cluster.left() == []
 
 
-def test_what_slurm_will_never_take_is_blocked_in_its_own_words(far: Any, cluster: Any) -> None:
-    lines(far, "echo never", "a", "b")
-    cluster.hosts("partition: nowhere, gpus: 8")
-    said = far.ci_tasks("remote", "--host", "cluster", "lines")
-    assert said.code == 125, said.out + said.err
-    assert [record["status"] for record in far.records()] == ["blocked"] * 2
-    assert "Slurm (no partition nowhere; partitions: main)" in far.records()[0]["reason"]
-    cluster.hosts("sbatch: [--nodelist=nowhere], gpus: 8")
-    assert far.ci_tasks("remote", "--host", "cluster", "lines", "--only", "a").code == 125
-    assert "Slurm rejects the job: " in "".join(record["reason"] for record in far.records())
-    assert cluster.left() == []
-
-
 def test_ctrl_c_ends_what_runs_in_order_and_what_waits_at_once(far: Any, cluster: Any) -> None:
     script = "trap 'echo swept up; exit 1' TERM; echo begun; sleep 600 & wait"
     lines(far, script, "a", "b", "c", gpus=8)
@@ -231,25 +218,6 @@ def test_ctrl_c_ends_what_runs_in_order_and_what_waits_at_once(far: Any, cluster
     ends(client, 130)
     assert {record["status"] for record in far.records()} == {"cancelled"}
     assert sum("swept up" in log for log in far.logs().values()) == 2, "their own end is in their logs"
-    assert cluster.left() == []
-
-
-def test_ctrl_c_ends_a_row_that_slurm_has_queued_again(far: Any, cluster: Any) -> None:
-    """Its first start has an end, which is not the row's."""
-    lines(far, ENDLESS, "a")
-    client = far.start("remote", "--host", "cluster", "lines")
-    (run,) = until(lambda: [run for run in runs_there(cluster).values() if "begun" in log_there(run)], "it runs")
-    job = job_of(run)
-    cluster.scontrol("requeue", job)
-    until(lambda: cluster.jobs().get(job) == "PENDING", "it is queued again")
-    until(lambda: any("PENDING" in text for text in waiting(far)), "the client knows")
-    client.send_signal(2)
-    ends(client, 130)
-    assert cluster.jobs().get(job, "CANCELLED") == "CANCELLED"
-    (record,) = far.records()
-    (attempt,) = record["attempts"]
-    assert (attempt["status"], attempt["slurm_job_id"], attempt["node"] in ("gpu1", "gpu2")) == ("cancelled", job, True)
-    assert attempt["queue_seconds"] is not None
     assert cluster.left() == []
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,8 @@ from ci_tasks.features.lint.lint_finding import RULES, LintFinding
 from ci_tasks.features.lint.rules import lint
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
-from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read
+from tests.parts.entries import describe
 
 PATH = ".github/workflows/pr-test.yml"
 RUNS = 'if __name__ == "__main__":\n    main()\n'
@@ -52,14 +50,6 @@ jobs:
       - run: python tests/${{ matrix.info.test_file }}
 """
 CLEAN = {"tests/test_a.py": f"NUM_GPUS = 4\n{RUNS}", "tests/utils/test_b.py": f"NUM_GPUS = 0\n{RUNS}"}
-
-
-def describe(entry: Mapping[str, Any]) -> MatrixTest:
-    """Entries that name their test, as slime's do."""
-    info = entry.get("info", entry)
-    if not isinstance(info, Mapping) or "test_file" not in info:
-        return MatrixTest(None, "", None)
-    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
 
 
 def subject(
@@ -143,14 +133,12 @@ LEAVES = {
             {**CLEAN, "tests/utils/test_b.py": "def test_x(): ...\n"},
         ),
     ),
-    "a plain script": ("runs-nothing", having("tests/utils/test_b.py", "NUM_GPUS = 0\nprint('checked')\n")),
     "a script that calls its own tests": ("runs-nothing",
      having("tests/utils/test_b.py", "NUM_GPUS = 0\ndef test_x(): ...\ntest_x()\n")),
     "GPUs that are one row's of several": ("gpus-differ",
      changed("test_a.py, num_gpus: 4, test_args", "test_a.py, num_gpus: 8, test_args")),
     "rows that differ in their arguments": ("duplicate-row", subject()),
     "a word that begins almost like a label": ("unknown-label", subject(docs={"a.md": "run-cd-x, run-code, run-ci"})),
-    "a pattern of labels": ("unknown-label", subject(docs={"a.md": "any run-ci-* or run-ci-<name> label"})),
     "a called workflow, which cannot have a timeout": (
         "no-timeout", changed("  cpu-unittest:\n", "  called: {uses: o/r/a.yml@1}\n  cpu-unittest:\n"),
     ),
@@ -214,13 +202,6 @@ def test_drift_names_the_job_and_what_differs(change: tuple[str, str], line: int
     (finding,) = drifts(RENDERED.replace(*change))
     assert finding.line == line
     assert message in finding.message
-
-
-@pytest.mark.parametrize("template", ["<% for %>", "jobs: [<< 'a' >>"])
-def test_a_template_that_gives_no_workflow_is_reported(template: str) -> None:
-    (finding,) = drifts(RENDERED, template)
-    assert finding.file == f"{PATH}.j2"
-    assert "gives no workflow" in finding.message
 
 
 def test_the_page_lists_every_rule() -> None:
