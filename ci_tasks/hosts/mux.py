@@ -31,8 +31,11 @@ LONGEST = 1 << 17  # bytes of a request or an answer
 _START_S = 30.0  # that a process which was just started gets for its first word
 _ROOT = Path(__file__).resolve().parents[2]
 # What a connection may depend on. No secret of the command that happens to be the first.
-_ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "KRB5CCNAME")
-_ENVIRONMENT += ("SSH_AUTH_SOCK", "CI_TASKS_SSH_CONFIG")
+_ENVIRONMENT = (
+    "SSH_AUTH_SOCK",
+    "CI_TASKS_SSH_CONFIG",
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "KRB5CCNAME"),
+)
 # All that the process runs of ours.
 MODULES = ("*.py", "hosts/*.py", "hosts/ssh/*.py", "agent/*.py", "agent/serving/*.py")
 

@@ -94,8 +94,10 @@ class MuxProcess:
         made: list[tuple[Any, bytes]] = []
         making = threading.Thread(target=lambda: made.append(self._make(command)), daemon=True)
         making.start()
-        while making.join(_TICK_S) or making.is_alive():
+        making.join(_TICK_S)
+        while making.is_alive():
             client.sendall(WAIT)
+            making.join(_TICK_S)
         channel, said = made[0]
         if isinstance(channel, CiTasksError):
             refusal = {"kind": type(channel).__name__, "message": channel.message, "hint": channel.hint}

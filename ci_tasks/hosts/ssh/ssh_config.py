@@ -194,7 +194,7 @@ def _known_keys(file: str, name: str) -> Iterator[HostKey]:
         found, fields = _FOUND.fullmatch(head.strip()), text.split()
         key = fields[2:4] if found and found[2] else fields[1:3]
         if found and len(key) == 2:
-            yield HostKey(*key, f"{file}:{found[1]}", name, found[2] or "")
+            yield HostKey(key[0], key[1], f"{file}:{found[1]}", name, found[2] or "")
 
 
 def check_host_key(known: Sequence[HostKey], names: Sequence[str], key: HostKey) -> tuple[str, HostKey | None]:
