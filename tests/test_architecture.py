@@ -298,9 +298,9 @@ ONE_MODULE = {
         "agent.file_lock",
         "agent.gpus.lock_files",  # CI's own locks of GPUs
     ],
-    r"/stat\"|/children\"|random/boot_id": ["agent.proc", "agent.hang.inspector", "hosts.gpu_locks"],
+    r"/stat\"|/children\"|random/boot_id": ["agent.processes", "agent.hang.inspector", "hosts.gpu_locks"],
     r"os\.fork\(": ["agent.__main__", "agent.serving.serve"],
-    r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.process_tree", "agent.containers.ray_nodes"],
+    r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.processes", "agent.containers.ray_nodes"],
     # `run_program` ends all that a program with a time limit has started; others stream, or share the agent's session.
     r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [
         *("agent.programs", "agent.containers.run_containers", "agent.containers.adapter"),

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Iterable
 
-from . import proc, processes, run_directory
+from . import processes, run_directory
 from .file_lock import KeptLock, is_locked
 from .records import Status
 
@@ -68,7 +68,7 @@ def _read(run: run_directory.RunDir) -> Status:
 
 
 def _lost(status: Status) -> Status:
-    restarted = status.boot_id not in (None, proc.boot_id())
+    restarted = status.boot_id not in (None, processes.boot_id())
     seen = status.heartbeat_at
     last = time.strftime(" (last heartbeat %Y-%m-%d %H:%M:%S UTC)", time.gmtime(seen)) if seen else ""
     return replace(

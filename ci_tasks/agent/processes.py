@@ -1,23 +1,84 @@
-"""Processes of a run: which are alive, and stopping all that a run started.
+"""Processes of this machine, as Linux's /proc describes them, and the end of all that a run started.
 
-A job's processes are found by process group and, since Ray, `setsid` and daemons leave theirs, by the mark that the
-agent puts in their environment.
+The agent is the child subreaper of its job: whatever a process does to its environment, title, group or session, it
+stays below the agent. A job begins in a session of its own, and no process can join a session that exists, so whatever
+is below the agent in another session, and is none of `programs`, is the job's. Where the agent is gone, a job's
+processes are found by their group, and by the mark that the agent puts in their environment.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
-from typing import Callable, Iterable, List, NamedTuple, Optional, Set
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
-from . import proc, run_directory
+from . import programs, run_directory
+from .files import content_of
 from .records import Status
+
+if TYPE_CHECKING:
+    import subprocess
 
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
 _EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
 _PAUSE_SECONDS = 0.005
+_PR_SET_CHILD_SUBREAPER = 36
+# Runs a program that ends with the thread that started it. Not in preexec_fn, since this process has threads.
+_DIES_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Stat(NamedTuple):
+    """`start`: in clock ticks since boot, which tells a process from a later one with its pid."""
+
+    state: str
+    parent: int
+    session: int
+    start: str
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in "ZX"
+
+
+def pids() -> List[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def stat(pid: int) -> Optional[Stat]:
+    # The command's name, in brackets, may itself hold spaces and brackets.
+    fields = content_of("/proc/%d/stat" % pid).decode("utf-8", "replace").rpartition(")")[2].split()
+    return Stat(fields[0], int(fields[1]), int(fields[3]), fields[19]) if len(fields) > 19 else None
+
+
+def environ(pid: int) -> List[bytes]:
+    """Its variables when it started."""
+    return content_of("/proc/%d/environ" % pid).split(b"\0")
+
+
+def children(pid: int) -> List[int]:
+    found: List[int] = []
+    directory = "/proc/%d/task" % pid
+    try:
+        for thread in os.listdir(directory):
+            found += map(int, content_of("%s/%s/children" % (directory, thread)).split())
+    except OSError:
+        pass
+    return found
+
+
+def boot_id() -> Optional[str]:
+    return content_of("/proc/sys/kernel/random/boot_id").decode("ascii").strip() or None
 
 
 class Identity(NamedTuple):
@@ -37,13 +98,13 @@ class KillResult(NamedTuple):
 
 def identity() -> Identity:
     """This process."""
-    return Identity(os.getpid(), start_time(os.getpid()), proc.boot_id())
+    return Identity(os.getpid(), start_time(os.getpid()), boot_id())
 
 
 def start_time(pid: int) -> Optional[str]:
     """When the process started; None if it has ended."""
-    stat = proc.stat(pid)
-    return stat.start if stat is not None and stat.is_alive else None
+    found = stat(pid)
+    return found.start if found is not None and found.is_alive else None
 
 
 def alive(status: Status) -> bool:
@@ -53,22 +114,22 @@ def alive(status: Status) -> bool:
 
 def is_running(process: Identity) -> bool:
     """Whether that very process runs here."""
-    started = start_time(process.pid) if process.boot_id == proc.boot_id() else None
+    started = start_time(process.pid) if process.boot_id == boot_id() else None
     return started is not None and started == process.pid_start
 
 
 def orphaned_group(status: Status, run_dir: str) -> Optional[int]:
     """The process group of a job whose agent is gone, as long as it is still the job's: by now its number may belong
     to another process."""
-    group = status.group if status.boot_id == proc.boot_id() else None
+    group = status.group if status.boot_id == boot_id() else None
     return group if any(_in_group(pid, group) for pid in of_run(run_dir, None)) else None
 
 
 def of_run(run_dir: str, group: Optional[int]) -> List[int]:
     """The living processes of the run, this one excepted: those with its mark, and those of the group."""
     mark = os.fsencode("%s=%s" % (run_directory.ENV_RUN_DIR, run_directory.mark(run_dir)))
-    others = (pid for pid in proc.pids() if pid != os.getpid())
-    return [pid for pid in others if (_in_group(pid, group) or mark in proc.environ(pid)) and start_time(pid)]
+    others = (pid for pid in pids() if pid != os.getpid())
+    return [pid for pid in others if (_in_group(pid, group) or mark in environ(pid)) and start_time(pid)]
 
 
 def terminate(run_dir: str, group: Optional[int]) -> None:
@@ -120,3 +181,86 @@ def _in_group(pid: int, group: Optional[int]) -> bool:
         return bool(group) and os.getpgid(pid) == group
     except OSError:
         return False
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children, not init's."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def dying_with_parent(argv: Sequence[str]) -> List[str]:
+    """The argv of a program that the kernel kills when the calling thread ends, also if that is killed."""
+    return [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *argv]
+
+
+def kill_job() -> KillResult:
+    """Kill every process of the job below this process."""
+    return kill(lambda: _living(os.getpid(), _session_of(os.getpid())))
+
+
+def kill_everything() -> None:
+    """Kill every process below this one, its own programs too. Do not wait for any of them afterwards."""
+    kill(lambda: _living(os.getpid(), None))
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process that hangs, and what is below it."""
+    for process in [*_living(pid, None), pid]:
+        send(process, signal.SIGKILL)
+
+
+def kill_and_reap(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
+    pipes open. One that the kernel holds is not waited for."""
+    kill_tree(process.pid)
+    programs.wait_a_moment(process)
+
+
+def reap_orphans(job: Optional[int]) -> None:
+    """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for. Does
+    nothing while a program of the agent's starts: it may be one of the dead, and its own end is a further occasion."""
+    session = _session_of(os.getpid())
+    with programs.lock:
+        for pid in [] if programs.starting else children(os.getpid()):
+            dead = stat(pid)
+            if dead and dead.state == "Z" and dead.session != session and pid != job and pid not in programs.running:
+                with suppress(OSError):
+                    os.waitpid(pid, os.WNOHANG)
+
+
+def is_below(pid: int, top: int) -> bool:
+    """Whether `top` started the process, or one that did."""
+    seen: Set[int] = set()
+    while pid > 1 and pid not in seen:
+        seen.add(pid)
+        process = stat(pid)
+        pid = process.parent if process is not None else 0
+        if pid == top:
+            return True
+    return False
+
+
+def of_job(agent: int) -> List[int]:
+    """The processes below a run's agent that are not its own programs."""
+    return list(_living(agent, _session_of(agent)))
+
+
+def _living(top: int, except_session: Optional[int]) -> Iterator[int]:
+    """The processes below `top` that have not ended; without those of a session, and the agent's own programs."""
+    pending = children(top)
+    while pending:
+        pid = pending.pop()
+        found = stat(pid)
+        if found is None or not found.is_alive or (except_session is not None and found.session in programs.running):
+            continue
+        if found.session != except_session:
+            yield pid
+        pending += children(pid)
+
+
+def _session_of(pid: int) -> Optional[int]:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return None

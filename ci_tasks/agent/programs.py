@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 from contextlib import suppress
-from typing import Dict, List, Mapping, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Set
 
 from .records import QueryAnswer
+
+if TYPE_CHECKING:
+    import subprocess
 
 MAX_BYTES = 1 << 20  # of an output, its last ones
 running: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
@@ -27,6 +29,8 @@ def run_program(
 ) -> QueryAnswer:
     """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
     says which. `environ` is its environment (default: our own). Never raises OSError."""
+    import subprocess  # a command that only looks needs none
+
     pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
     with lock:
         starting.append(argv[0])
@@ -77,5 +81,12 @@ def end_session(process: "subprocess.Popen[bytes]") -> None:
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
+    wait_a_moment(process)
+
+
+def wait_a_moment(process: "subprocess.Popen[bytes]") -> None:
+    """Reap a program that was killed; not one that the kernel holds."""
+    import subprocess
+
     with suppress(subprocess.TimeoutExpired):
         process.wait(1.0)

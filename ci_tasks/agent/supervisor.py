@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Callable, Dict, List, Optional, Tuple
 
-from . import agent_log, liveness, process_tree, processes
+from . import agent_log, liveness, processes
 from . import run_directory as rd
 from .cleanup.cancel import remove_left_containers
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
@@ -26,8 +26,8 @@ from .exit_gate import masked_record
 from .files import content_of, replace_file
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.sampler import GpuSampler
-from .hang.watcher import MAX_SECONDS as LOOK_SECONDS
-from .hang.watcher import HangWatcher, timeout_allows
+from .hang.look import MAX_SECONDS as LOOK_SECONDS
+from .hang.look import HangWatcher, timeout_allows
 from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 from .log_file import RunLog
 from .records import End, Event, Plan, Status
@@ -90,7 +90,7 @@ class Supervisor:
 
     def run(self, started: Callable[[], None]) -> None:
         agent_log.watch_threads(self.paths.path)
-        process_tree.become_subreaper()
+        processes.become_subreaper()
         self.lock = liveness.agent_lock(self.paths.path)
         self._write_status()  # a run without a status does not start
         started()
@@ -232,7 +232,7 @@ class Supervisor:
             self.cleanup.containers.expect_no_answer()
         self._while_beating(self.cleanup.containers.stop)  # they and their files stay, for their logs
         # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
-        result = process_tree.kill_job()
+        result = processes.kill_job()
         killed, self.left = killed + len(result.killed), result.left
         if killed:
             self._event("killed", killed=killed)
@@ -244,7 +244,7 @@ class Supervisor:
         ready = self.selector.select(max(0.0, due - time.monotonic()))
         if not ready or any(key.fileobj is not job.stdout for key, _ in ready):
             self.signals.clear()
-            process_tree.reap_orphans(self.status.group)
+            processes.reap_orphans(self.status.group)
         for key in (key for key, _ in ready if key.fileobj is job.stdout):
             chunk = os.read(key.fd, PIPE_BYTES)
             if chunk:
@@ -290,7 +290,7 @@ class Supervisor:
         self.signals.stop_requested = False  # it was the job's; another one is ours
         cleaned = self._while_beating(lambda: self.cleanup.finish(succeeded)) or CleanupResult()
         self.daemon.close()
-        process_tree.kill_everything()
+        processes.kill_everything()
         for path, content in self._own_files.items():
             if content_of(path, rd.LARGEST) != content:
                 self._note_changed(path)

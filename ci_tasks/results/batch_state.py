@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from ci_tasks.agent import proc, processes
+from ci_tasks.agent import processes
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_record, write_record
 
@@ -68,7 +68,7 @@ class BatchState:
         """Why a row of it has not begun, when it is not active."""
         if self.phase == "ended":
             return "the command ended before the row began"
-        restarted = self.boot_id not in (None, proc.boot_id())
+        restarted = self.boot_id not in (None, processes.boot_id())
         return f"{'the machine restarted' if restarted else 'the client was killed'} {_DOING[self.phase]}"
 
 

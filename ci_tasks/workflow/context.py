@@ -14,9 +14,8 @@ from typing import Any
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow import secrets
-from ci_tasks.workflow.expressions import interpolate
+from ci_tasks.workflow.expressions import ExpressionError, interpolate
 from ci_tasks.workflow.model import Job, Row, Workflow, WorkflowInput
-from ci_tasks.workflow.syntax import ExpressionError
 from ci_tasks.workflow.values import OpenObject, Unknown, Value, parse_number, to_string
 
 _UNKNOWN_SHA = "0" * 40

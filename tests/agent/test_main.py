@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import proc, processes, run_directory
+from ci_tasks.agent import processes, run_directory
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -111,7 +111,7 @@ def test_cancel_never_signals_a_group_whose_number_belongs_to_somebody_else(run:
     """An agent that died long ago left a number behind; meanwhile it is another program's."""
     stranger = subprocess.Popen(["sleep", "300"], start_new_session=True)
     try:
-        for boot in (proc.boot_id(), "an earlier boot"):
+        for boot in (processes.boot_id(), "an earlier boot"):
             run.write("exit 0")
             status = {"state": "running", "pid": 2**22, "pid_start": "1", "boot_id": boot, "group": stranger.pid}
             run_directory.write_json(run.paths.status, status)

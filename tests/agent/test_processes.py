@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent import proc, processes
+from ci_tasks.agent import processes
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import ENV_RUN_DIR
 
@@ -80,7 +80,7 @@ def test_a_group_without_any_marked_process_is_nobodys_that_we_know(
     tmp_path: Path, spawn: Spawn, until: Callable[..., Any]
 ) -> None:
     ours, stranger = spawn(mark=tmp_path), spawn()
-    boot = proc.boot_id()
+    boot = processes.boot_id()
     until(lambda: processes.of_run(str(tmp_path), None))  # a new process has no environment for a moment
     assert processes.orphaned_group(Status(boot_id=boot, group=ours.pid), str(tmp_path)) == ours.pid
     assert processes.orphaned_group(Status(boot_id=boot, group=stranger.pid), str(tmp_path)) is None

@@ -13,6 +13,7 @@ import pytest
 from ci_tasks.cli.help import description
 from ci_tasks.cli.program import typed_program
 from ci_tasks.registry import Command
+from tests.fixtures import CommandResult, Person
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {
@@ -37,52 +38,49 @@ WRONG = {
 }
 
 
-def run(program: str, arguments: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("CI_TASKS_")}
-    return subprocess.run(
-        [*PROGRAMS[program], *arguments.split()],
-        cwd=ROOT,
-        env={**env, "CI_TASKS_HOME": str(tmp_path), "CI_TASKS_REPO": "examples/tiny-slime"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def run(program: str, arguments: str, tmp_path: Path) -> CommandResult:
+    person = Person(tmp_path, ROOT, {"CI_TASKS_REPO": "examples/tiny-slime"})
+    if program == "ci-tasks":
+        return person.ci_tasks(*arguments.split())
+    words, pipe = [*PROGRAMS[program], *arguments.split()], subprocess.PIPE
+    done = subprocess.run(words, cwd=ROOT, env=person.environment(), stdout=pipe, stderr=pipe, text=True, timeout=60)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize("arguments", WRONG)
 def test_a_usage_error_exits_with_2_and_says_what_is_wrong(arguments: str, tmp_path: Path) -> None:
     done = run("ci-tasks", arguments, tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert WRONG[arguments] in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 2, done.out + done.err
+    assert WRONG[arguments] in done.err
+    assert "Traceback" not in done.err
     assert not (tmp_path / "runs").exists(), "nothing is left of a run that was never begun"
 
 
 @pytest.mark.parametrize("arguments", ["frob", "jobs --frob", "plan"])
 def test_invoke_prints_the_same_errors(arguments: str, tmp_path: Path) -> None:
     done = run("invoke", arguments, tmp_path)
-    assert done.returncode == 2
-    assert WRONG[arguments] in done.stderr
-    assert "`invoke " in done.stderr, "the next step, with the program that was typed"
+    assert done.code == 2
+    assert WRONG[arguments] in done.err
+    assert "`invoke " in done.err, "the next step, with the program that was typed"
 
 
 @pytest.mark.parametrize("options", ["--collection tasks", "--no-dedupe", "--echo -r ."])
 def test_options_of_invoke_itself_may_precede_a_command(options: str, tmp_path: Path) -> None:
     done = run("invoke", f"{options} jobs precision", tmp_path)
-    assert (done.returncode, "tiny_parallel_check" in done.stdout) == (0, True), done.stderr
+    assert (done.code, "tiny_parallel_check" in done.out) == (0, True), done.err
 
 
 def test_several_commands_end_with_the_first_that_fails(tmp_path: Path) -> None:
     done = run("ci-tasks", "hosts runs --status nonsense logs nosuchrun", tmp_path)
-    assert done.returncode == 2
-    assert done.stdout.startswith("HOST ")
-    assert "unknown status 'nonsense'" in done.stderr and "nosuchrun" not in done.stderr
+    assert done.code == 2
+    assert done.out.startswith("HOST ")
+    assert "unknown status 'nonsense'" in done.err and "nosuchrun" not in done.err
 
 
 def test_an_option_before_the_label_keeps_its_value(tmp_path: Path) -> None:
     done = run("invoke", "jobs --repo examples/tiny-slime precision", tmp_path)
-    assert done.returncode == 0
-    assert done.stdout.count("tiny_parallel_check") == 1 and "sglang-config" not in done.stdout
+    assert done.code == 0
+    assert done.out.count("tiny_parallel_check") == 1 and "sglang-config" not in done.out
 
 
 def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
@@ -114,15 +112,15 @@ def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
 
 def test_hosts_are_listed_with_the_files_they_come_from(tmp_path: Path) -> None:
     done = run("ci-tasks", "hosts", tmp_path)
-    sim = next(line for line in done.stdout.splitlines() if line.startswith("sim "))
+    sim = next(line for line in done.out.splitlines() if line.startswith("sim "))
     assert "8 (simulated)" in sim
     assert sim.endswith("built in")
 
 
 def test_help_and_hints_name_the_program_that_was_started(tmp_path: Path) -> None:
-    assert "\n  gh run view 123 --log-failed | invoke triage -\n" in run("invoke", "triage --help", tmp_path).stdout
-    assert "\n  CI_TASKS_HOSTS=mine.yaml ci-tasks hosts\n" in run("ci-tasks", "hosts --help", tmp_path).stdout
-    assert "\n`invoke hosts` lists them\n" in run("invoke", "remote ckpt", tmp_path).stderr
+    assert "\n  gh run view 123 --log-failed | invoke triage -\n" in run("invoke", "triage --help", tmp_path).out
+    assert "\n  CI_TASKS_HOSTS=mine.yaml ci-tasks hosts\n" in run("ci-tasks", "hosts --help", tmp_path).out
+    assert "\n`invoke hosts` lists them\n" in run("invoke", "remote ckpt", tmp_path).err
 
 
 def test_a_program_that_path_does_not_lead_to_is_named_by_its_path(
@@ -144,15 +142,15 @@ def test_a_program_that_path_does_not_lead_to_is_named_by_its_path(
 @pytest.mark.parametrize("label", ["precision", "run-ci-precision", "e2e-test-precision"])
 def test_a_pr_label_or_job_name_is_accepted_as_a_label(label: str, tmp_path: Path) -> None:
     done = run("ci-tasks", f"jobs {label}", tmp_path)
-    words = [line.split()[0] for line in done.stdout.splitlines()[1:] if line]
-    assert words == ["LABEL", "precision", "LABEL", "precision"], done.stderr
+    words = [line.split()[0] for line in done.out.splitlines()[1:] if line]
+    assert words == ["LABEL", "precision", "LABEL", "precision"], done.err
 
 
 def test_the_pr_label_of_several_jobs_selects_the_one_that_needs_the_others(tmp_path: Path) -> None:
     """slime's `run-ci-changed` starts a job that finds the tests, and the job that runs them."""
     done = run("ci-tasks", "jobs run-ci-changed", tmp_path)
     why = "no test file is new or modified since origin/main (--base REV names another)"
-    assert done.stdout.splitlines()[1:] == [f"label changed has no row: {why}"], done.stderr
+    assert done.out.splitlines()[1:] == [f"label changed has no row: {why}"], done.err
 
 
 @pytest.mark.parametrize("arguments", ["--list", "--help", "hosts", "jobs"])

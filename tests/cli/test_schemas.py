@@ -22,9 +22,17 @@ PUBLISHED = {path.stem: json.loads(path.read_text()) for path in (ROOT / "docs/s
 # What they print is a log, a shell's output or a protocol.
 WITHOUT_JSON = {"logs", "shell", "mcp"}
 RUN = ("remote", "--host", "sim", "ckpt", "--only", "async")
+ROW = "print('step 0:', {'x': 1})\n"
 # They need what a test of their own starts: a failed job's log with its commit, two checkouts, a package index, a hub,
 # a kept run. What a command of any test prints for programs is checked by tests/fixtures.py.
 TESTED_ELSEWHERE = {"diff", "numbers", "reproduce", "hang", "compare", "bisect", "verl", "setup", "prefetch", "retry"}
+
+
+@pytest.fixture
+def person(person: Any) -> Any:
+    """Their row does no more than one that passed."""
+    person.write("tests/test_tiny_ckpt.py", ROW)
+    return person
 
 
 def test_the_published_schemas_are_those_of_the_records() -> None:
@@ -150,7 +158,7 @@ def test_a_disk_that_gets_full_is_blocked_and_leaves_nothing_half_written(person
     person.first = ""
     assert (batch / "01/record.json").read_bytes() == record
     assert [run["status"] for run in person.ci_tasks("runs", "--json").json] == ["passed"]
-    assert person.git("status", "--porcelain") == "?? events.jsonl\n"
+    assert person.git("status", "--porcelain") == " M tests/test_tiny_ckpt.py\n?? events.jsonl\n"
 
 
 def test_a_secret_is_masked_in_events(person: Any) -> None:

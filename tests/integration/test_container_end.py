@@ -242,6 +242,3 @@ def test_a_full_disk_keeps_no_run_from_ending_with_its_result(tmp_path: Path, en
             why = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")["files"]}
             assert why[f"/{LOGS.partition('container-1/')[2]}/raylet.out"] == "the disk is full"
             box.is_gone()
-
-
-# -- what the run had around it --------------------------------------------------------------------------------------

@@ -21,10 +21,6 @@ def with_home_in_the_checkout(person: Any) -> None:
     person.env["CI_TASKS_HOME"] = "mine"
 
 
-def as_a_bare_repository(person: Any) -> None:
-    person.git("clone", "--quiet", "--bare", ".", "bare.git")
-
-
 def with_two_other_workflows(person: Any) -> None:
     """One alone would be taken."""
     other = (person.checkout / WORKFLOW).rename(person.checkout / ".github/workflows/other.yml")
@@ -35,12 +31,6 @@ def with_two_other_workflows(person: Any) -> None:
 # How it becomes so, the command, its exit code, and what it says of it.
 SPOILT: list[tuple[Callable[[Any], object], str, int, str]] = [
     (edited("jobs:\n", "jobs: [\n"), "jobs", 2, "invalid YAML"),
-    (
-        edited('"${{ matrix.info.test_file }}"', '"${{ trim(matrix.info.test_file) }}"'),
-        "jobs",
-        2,
-        "job cpu-unittest, step 'Execute': unknown function 'trim'",
-    ),
     (edited("setup-python@v5", "unknown@v1"), "plan cpu-unittest", 2, "no equivalent here"),
     (
         edited("test_tiny_sglang_config_offload.py", "test_tiny_renamed.py"),
@@ -54,14 +44,7 @@ SPOILT: list[tuple[Callable[[Any], object], str, int, str]] = [
         125,
         "simulated GPUs would touch the real locks",
     ),
-    (
-        lambda person: person.write_hosts("overrides:\n  - {job: cpu-unitest, step: Install, skip: true}\n"),
-        "plan cpu-unittest --only rewards",
-        0,
-        "hosts.yaml:2: this override changes nothing: there is no job 'cpu-unitest'; did you mean",
-    ),
     (with_home_in_the_checkout, "plan precision", 2, "inside the checkout"),
-    (as_a_bare_repository, "jobs --repo bare.git", 2, "is a bare repository"),
     (
         with_two_other_workflows,
         "jobs --repo .",

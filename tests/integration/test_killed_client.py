@@ -182,24 +182,7 @@ def test_a_command_without_rows_yet_is_listed_and_cancelled(here: Place) -> None
     assert not list((here.person.home / "runs").iterdir())
 
 
-def test_a_client_that_is_killed_before_it_has_rows_is_listed_until_clean(here: Place) -> None:
-    client = _preparing(here)
-    client.kill()
-    client.communicate()
-    assert here.statuses() == {("lost", "the client was killed before its rows were prepared")}
-    assert here.person.ci_tasks("clean").code == 0
-    assert here.statuses() == set()
-
-
 # -- plans -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_plan_is_listed_apart_from_runs_and_cannot_be_attached_to(here: Place) -> None:
-    assert here.person.ci_tasks("plan", "agent-test").code == 0
-    assert here.statuses() == set()
-    assert here.statuses("--status", "planned") == {("planned", "")}
-    done = here.person.ci_tasks("attach", "last")
-    assert (done.code, "was only planned" in done.err) == (2, True), done
 
 
 # -- while rows run --------------------------------------------------------------------------------------------------

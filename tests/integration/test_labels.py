@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 
 import pytest
 
-MODES = ["gpu-load-optimizer-gpu", "gpu-load-optimizer-cpu", "cpu-load-optimizer-cpu", "cpu-load-optimizer-gpu"]
-CKPT = [*(f"tiny_ckpt[save-optimizer-{mode}]" for mode in MODES), "tiny_ckpt[async-save]"]
+from tests.fixtures import LINKS, PIP
+
+CKPT = [*(f"tiny_ckpt[save-optimizer-gpu-load-optimizer-{place}]" for place in ("gpu", "cpu")), "tiny_ckpt[async-save]"]
 
 
 def fingerprint(directory: Path) -> dict[str, Any]:
@@ -45,12 +45,13 @@ def test_jobs_lists_every_row_with_the_fields_of_the_contract(person: Any) -> No
 
 
 @pytest.mark.smoke
-def test_a_gpu_label_runs_all_its_rows_on_simulated_gpus_several_at_once(person: Any) -> None:
+def test_a_gpu_label_runs_its_rows_on_simulated_gpus_several_at_once(person: Any) -> None:
+    person.edit(".github/workflows/pr-test.yml", LINKS, PIP)
     real_locks = sorted(Path("/dev/shm").glob("custom_gpu_lock_*"))
     before = fingerprint(person.checkout)
-    said = person.ci_tasks("remote", "--host", "sim", "ckpt")
+    said = person.ci_tasks("remote", "--host", "sim", "ckpt", "--only", "gpu-load-optimizer,async")
     assert (said.code, said.err) == (0, "")
-    assert "5 passed" in said.out.splitlines()[-1]
+    assert "3 passed" in said.out.splitlines()[-1]
     records = person.records()
     assert [(record["row"], record["status"]) for record in records] == [(row, "passed") for row in CKPT]
     assert all(record["evidence"]["kind"] == "metrics" and len(record["gpu_ids"]) == 4 for record in records)
@@ -70,38 +71,27 @@ def _most_gpus_at_once(records: list[dict[str, Any]]) -> int:
 
 
 @pytest.mark.smoke
-@pytest.mark.timeout(600)  # three commands with install steps
+@pytest.mark.timeout(600)  # two commands with install steps
 def test_a_cpu_label_runs_in_a_venv_and_names_the_row_that_ran_nothing(person: Any) -> None:
-    said = person.ci_tasks("run", "cpu-unittest", "--jobs", "2")
+    said = person.ci_tasks("run", "cpu-unittest", "--only", "rewards,batching", "--jobs", "2")
     assert said.code == 1
     found = {record["row"]: record for record in person.records()}
-    assert {row: record["status"] for row, record in found.items()} == {
-        "rewards": "passed",
-        "metrics": "passed",
-        "sampling": "passed",
-        "batching": "vacuous",
-        "plugin_contracts": "passed",
-    }
+    assert {row: record["status"] for row, record in found.items()} == {"rewards": "passed", "batching": "vacuous"}
     assert found["rewards"]["evidence"]["kind"] == "junit"
     assert found["rewards"]["evidence"]["tests"] == 7
     assert "defines tests, and none of them ran" in found["batching"]["reason"]
-    assert "4 passed, 1 vacuous" in said.out.splitlines()[-1]
+    assert "1 passed, 1 vacuous" in said.out.splitlines()[-1]
     _shared_by_another_label_then_cleaned(person)
 
 
 def _shared_by_another_label_then_cleaned(person: Any) -> None:
-    """A label with the same install steps takes what the first one has installed, and says so; changed steps do not.
-    `clean --all` leaves nothing of it."""
-    again = person.ci_tasks("run", "agent-test")
+    """A label with the same install steps takes what the first one has installed, and says so. `clean --all` leaves
+    nothing of it."""
+    again = person.ci_tasks("run", "agent-test", "--only", "transcript")
     assert again.code == 0
     assert "uses what earlier runs of these steps installed: " in again.out
     deviations = {item["what"]: item["here"] for item in person.records()[0]["deviations"]}
     assert "packages, resolved 20" in deviations["packages"]
-    person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", "echo no such wheel >&2; exit 3\n")
-    changed = person.ci_tasks("run", "cpu-unittest", "--only", "rewards,metrics")
-    assert changed.code == 125
-    assert [record["status"] for record in person.records()] == ["blocked"] * 2
-    assert "the install steps ended with 3: no such wheel" in changed.out
     assert not list(person.home.glob("runs/*/environments/*/venv")), "no venv outlives its command"
     assert "environment " in person.ci_tasks("clean", "--all").out
     assert not list(person.home.glob("environments/*/prefix"))
@@ -165,23 +155,6 @@ def test_what_plan_writes_runs_by_hand_and_names_what_differs(person: Any, tmp_p
     assert planned["checkout"]["tree"] == person.git("rev-parse", "HEAD^{tree}").strip()
 
 
-def test_changed_runs_new_and_modified_tests_with_their_gpus_committed_or_not(person: Any) -> None:
-    shutil.copy(person.checkout / "tests/test_tiny_ppo.py", person.checkout / "tests/test_tiny_new.py")
-    person.edit("tests/test_tiny_new.py", "NUM_GPUS = 2", "NUM_GPUS = 1")
-    person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")
-    changed = [("tests/test_tiny_dense_grpo.py", 1), ("tests/test_tiny_new.py", 1)]
-    assert [
-        (row["test"], row["gpus"]) for row in person.ci_tasks("jobs", "changed", "--run-needs", "--json").json
-    ] == changed
-    person.git("add", "--all")
-    person.git("-c", "user.name=s", "-c", "user.email=s@example.com", "commit", "--quiet", "--message=change")
-    assert [
-        (row["test"], row["gpus"]) for row in person.ci_tasks("jobs", "changed", "--run-needs", "--json").json
-    ] == changed
-    said = person.ci_tasks("remote", "--host", "sim", "changed", "--only", "new")
-    assert (said.code, person.records()[0]["status"]) == (0, "passed")
-
-
 @pytest.mark.timeout(300)  # with install steps
 def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_names_what_ci_leaves_out(person: Any) -> None:
     person.edit("tests/test_rewards.py", "NUM_GPUS = 0\n", "NUM_GPUS = 0  # edited\n")
@@ -196,20 +169,6 @@ def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_names_what_ci_leav
         record["row"]: (record["label"], record["host"]) for record in (json.loads(file.read_text()) for file in files)
     }
     assert records == {"rewards": ("cpu-unittest", "local"), "tiny_dense_grpo": ("changed", "sim")}
-
-
-def test_changed_without_a_change_says_that_nothing_ran(person: Any) -> None:
-    said = person.ci_tasks("remote", "--host", "sim", "changed")
-    assert said.code == 1
-    assert said.out.splitlines()[-1].startswith("vacuous: no test file is new or modified since origin/main")
-
-
-def test_nox_has_a_session_for_each_label_and_each_mode(person: Any) -> None:
-    listed = person.nox("-l").out
-    names = [line.split()[1] for line in listed.splitlines() if "[ci]" in line]
-    assert names[:6] == ["cpu-unittest", "agent-test", "sglang-config", "megatron", "precision", "ckpt"]
-    assert names[-2:] == ["image", "changed"]
-    assert sum(name.startswith("ckpt(") for name in names) == 5
 
 
 def test_the_sample_is_used_where_there_is_no_checkout_and_says_so(person: Any, tmp_path: Path) -> None:

@@ -174,32 +174,20 @@ def _assert_armed(places: dict[str, Path], traps: Traps) -> None:
 def test_no_command_that_looks_executes_what_a_checkout_names(person: Any, traps: Traps) -> None:
     log = person.home.with_name("job.log")
     log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: bad\n')
+    person.write("tests/test_tiny_ckpt.py", "print('step 0:', {'x': 1})\n")
+    assert person.ci_tasks("remote", "--host", "sim", "ckpt", "--only", "async").code == 0
     for number in range(2):
-        assert person.ci_tasks("remote", "--host", "sim", "ckpt", "--only", "async").code == 0
         person.write("note.txt", f"{number}\n")
-        person.git("add", "note.txt")
+        person.git("add", "--all")
         person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "another")
     places = _arm(person.checkout, traps)
     _assert_armed(places, traps)
     person.env.update(HF_ENDPOINT="http://127.0.0.1:9", GIT_PAGER="cat")
     commands = (
-        *(
-            "jobs",
-            "jobs --json",
-            "jobs --rev main",
-            "plan ckpt",
-            "plan changed --base main~1",
-            "plan ckpt --rev main~1",
-        ),
-        *("lint", "lint --rev main", "coverage --static", "coverage --static --rev main", "diff last", "doctor"),
-        *(
-            "coverage --static --diff main~1",
-            "prefetch ckpt --static --dry-run",
-            f"triage {log}",
-            "runs",
-            "report last",
-        ),
-        *("jobs changed --base main~1", "remote --host sim ckpt --only async"),
+        *("jobs --json", "jobs --rev main", "jobs changed --base main~1"),
+        *("plan ckpt", "plan changed --base main~1", "plan ckpt --rev main~1"),
+        *("lint --rev main", "coverage --static --diff main~1", "prefetch ckpt --static --dry-run", f"triage {log}"),
+        *("remote --host sim ckpt --only async", "diff last", "runs", "report last", "lint", "doctor"),
     )
     for command in commands:
         said = person.ci_tasks(*command.split(" "))

@@ -9,6 +9,7 @@ import pytest
 
 from ci_tasks.agent.probe.records import parse_lines
 from ci_tasks.agent.records import ProbeOverlay, ProbeRules
+from tests.fixtures import LINKS, PIP
 from tests.integration.container_box import Box
 from tests.parts.dockerd import PYTHON_IMAGE, Daemon, docker, image_tar
 
@@ -23,6 +24,7 @@ raise ValueError("the reason")
 
 
 def test_a_row_that_fails_leaves_what_its_processes_noted(person: Any) -> None:
+    person.edit(".github/workflows/pr-test.yml", LINKS, PIP)
     person.write("tests/test_tiny_ckpt.py", PROGRAM)
     [record] = person.ci_tasks("remote", "--host", "sim", "ckpt", "--only", "async-save", "--json").json["runs"]
     assert record["status"] == "failed"

@@ -251,15 +251,6 @@ def test_a_disk_there_that_is_full_or_read_only_blocks_and_leaves_nothing(far: F
         subprocess.run(["umount", "--lazy", str(far.there)], check=True)
 
 
-def test_a_host_that_cannot_be_reached_or_known_is_blocked_and_leaves_no_run(far: Far, sshd: Any) -> None:
-    stranger = sshd.start("stranger", known=False)
-    far.host(SIM.replace("address: far", "address: stranger"))
-    assert f"{stranger.known_as} {stranger.host_key}" in far.run(code=125).err
-    stranger.stop()
-    assert "refuses connections" in far.run(code=125).err
-    assert not list(far.person.home.glob("runs/*"))
-
-
 def test_a_failed_run_is_kept_entered_and_cleaned(far: Far) -> None:
     """The workspace of one that passed before stays for later ones until `clean --all`, and is not the kept one."""
     far.run()

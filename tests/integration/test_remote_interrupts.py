@@ -20,7 +20,7 @@ from ci_tasks import hosts
 from tests import fixtures as support
 
 SIM = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n"
-SAMPLE = 5
+SAMPLE = 3
 WANTED = os.environ.get("CI_TASKS_TEST_LINES", "")
 WORKFLOW = """\
 on: pull_request

@@ -195,25 +195,3 @@ def test_the_page_is_readable_on_a_phone_in_the_dark_by_ear_and_on_paper(
     assert len(page.all("article mark")) == 1, "what two rows share stands once"
     page.find(".causes a").click()
     assert page.script("return document.activeElement.id") == "failure-1"
-
-
-WRONG = [
-    (["report", "nothing"], "unknown run 'nothing'"),
-    (["report", ","], "report: RUN is empty"),
-    (["report", "last", "--html", "."], "is a directory"),
-    (["report", "last", "--html", "not/there/report.html"], "there is no directory"),
-    (["report", "last", "--ci-log", "ci.log"], "--ci-log draws CI's metrics"),
-    (["report", "last", "--html", "r.html", "--ci-log", "ci.log"], "is one row's log, and these runs are of 2 rows"),
-    (["report", f"{BATCH}.01", "--html", "r.html", "--ci-log", "ci.log"], "no such file: 'ci.log'"),
-]
-
-
-def test_what_cannot_be_reported_is_said_and_leaves_no_file(person: Any) -> None:
-    keep(person, 1, "ppo", "passed", b"x\n")
-    keep(person, 2, "other", "passed", b"")
-    before = sorted(person.checkout.iterdir())
-    for words, message in WRONG:
-        said = person.ci_tasks(*words)
-        assert said.code == 2, words
-        assert message in said.err
-    assert sorted(person.checkout.iterdir()) == before

@@ -164,15 +164,3 @@ def test_in_a_jobs_container_the_files_that_earlier_steps_made_there_are_still_t
     assert not engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
     assert "ci-tasks-kept" not in engine.call("images", "--format", "{{.Repository}}")
     assert workspaces(someone) == []
-
-
-def test_a_kept_container_that_is_gone_blocks_the_retry(someone: Any, engine: Engine) -> None:
-    someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("CONTAINER", WHOLE.replace("IMAGE", dockerd.IMAGE)))
-    host = {"kind": "ssh", "address": "box", "pull": "never", "runtime": engine.runtime, "env": dict(engine.environ)}
-    someone.write_hosts(json.dumps({"hosts": {"box": host}}))
-    fail(someone, "box")
-    engine.call("rm", "--force", *engine.call("ps", "-aq", "--filter", "label=ci-tasks.run").split())
-    said = someone.ci_tasks("retry", "last")
-    assert said.code == 125, said.out + said.err
-    (record,) = someone.records()
-    assert "is gone" in record["reason"] and "run the row again" in record["reason"]

@@ -207,19 +207,6 @@ def test_install_steps_that_rows_share_are_a_job_and_no_job_asks_for_more_time_t
     assert cluster.left() == []
 
 
-def test_what_slurm_will_never_take_is_blocked_in_its_own_words(far: Any, cluster: Any) -> None:
-    lines(far, "echo never", "a", "b")
-    cluster.hosts("partition: nowhere, gpus: 8")
-    said = far.ci_tasks("remote", "--host", "cluster", "lines")
-    assert said.code == 125, said.out + said.err
-    assert [record["status"] for record in far.records()] == ["blocked"] * 2
-    assert "Slurm (no partition nowhere; partitions: main)" in far.records()[0]["reason"]
-    cluster.hosts("sbatch: [--nodelist=nowhere], gpus: 8")
-    assert far.ci_tasks("remote", "--host", "cluster", "lines", "--only", "a").code == 125
-    assert "Slurm rejects the job: " in "".join(record["reason"] for record in far.records())
-    assert cluster.left() == []
-
-
 def test_ctrl_c_ends_what_runs_in_order_and_what_waits_at_once(far: Any, cluster: Any) -> None:
     script = "trap 'echo swept up; exit 1' TERM; echo begun; sleep 600 & wait"
     lines(far, script, "a", "b", "c", gpus=8)

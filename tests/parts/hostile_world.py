@@ -29,7 +29,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from ci_tasks.agent import archive, proc, processes
+from ci_tasks.agent import archive, processes
 from ci_tasks.agent.records import CheckoutPart, Plan
 from ci_tasks.agent.run_directory import SMALL_FILES, RunDir
 from ci_tasks.agent.serving import bundle
@@ -116,7 +116,7 @@ class HostileWorld:
         (self.directory / "runs").mkdir()
         self._process = self._stack.enter_context(_process())
         pid = self._process.pid
-        start, boot = processes.start_time(pid), proc.boot_id()
+        start, boot = processes.start_time(pid), processes.boot_id()
         self._claims = {"pid": pid, "group": pid, "pid_start": start, "boot_id": boot}
         patch = mock.patch.object
         for each in (

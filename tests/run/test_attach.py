@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent import proc, processes
+from ci_tasks.agent import processes
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import read
@@ -59,7 +59,7 @@ def test_a_command_that_does_not_end_is_not_called_cancelled(tmp_path: Path, mon
     monkeypatch.setattr(attach, "_COMMAND_SECONDS", 0.0)
     batch = store.new_batch("label")
     with subprocess.Popen(["sleep", "60"], preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)) as process:
-        start, boot = processes.start_time(process.pid), proc.boot_id()
+        start, boot = processes.start_time(process.pid), processes.boot_id()
         state = BatchState("preparing", process.pid, start, boot, platform.node(), 0.0)
         write_record(str(batch.path / "state.json"), state)
         try:

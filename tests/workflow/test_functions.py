@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.workflow.expressions import evaluate, interpolate
-from ci_tasks.workflow.syntax import ExpressionError
+from ci_tasks.workflow.expressions import ExpressionError, evaluate, interpolate
 from ci_tasks.workflow.values import Value
 from tests.parts.cases import cases
 

@@ -7,7 +7,7 @@ import pytest
 from ci_tasks.errors import UnknownName
 from ci_tasks.workflow.model import Row, Workflow
 from ci_tasks.workflow.reader import read
-from ci_tasks.workflow.select import job_of, select
+from ci_tasks.workflow.rows import job_of, select
 
 
 def workflow() -> Workflow:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ci_tasks.workflow.syntax import ExpressionError, Node, parse
+from ci_tasks.workflow.expressions import ExpressionError, Node, parse
 from ci_tasks.workflow.values import Value
 from tests.parts.cases import cases
 

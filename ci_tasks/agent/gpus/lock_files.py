@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from .. import argv_masking, file_lock, proc, run_directory
+from .. import argv_masking, file_lock, processes, run_directory
 from ..files import content_of
 
 LOCKS = "/proc/locks"
@@ -157,7 +157,7 @@ def run_dir_of(pid: int) -> Optional[str]:
     """The run directory that a process belongs to: by its environment, or as the run's own agent, which has that
     directory as its working directory. None if it belongs to no run, or nothing can be read."""
     mark = os.fsencode(run_directory.ENV_RUN_DIR + "=")
-    for entry in proc.environ(pid):
+    for entry in processes.environ(pid):
         if entry.startswith(mark):
             return os.path.realpath(os.fsdecode(entry[len(mark) :]))
     with suppress(OSError, ValueError):
@@ -203,7 +203,7 @@ def _owner(path: str) -> str:
 
 def _age(pid: int) -> str:
     """How long the process has existed; when it took the lock is not recorded anywhere."""
-    status = proc.stat(pid)
+    status = processes.stat(pid)
     if status is None:
         return ""
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)

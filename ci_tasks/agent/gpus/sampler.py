@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, List, Sequence, Tuple
 
-from .. import proc, process_tree, run_directory
+from .. import processes, run_directory
 from ..files import content_of
 from ..programs import ask
 from ..records import GpuProcessSample, GpuSample, Plan, ProcessOwner
@@ -67,7 +67,7 @@ class GpuSampler:
             return
         self._stopped.set()
         for process in list(self._running):
-            process_tree.kill_tree(process.pid)
+            processes.kill_tree(process.pid)
         since = [*xids.QUERIES[xids.JOURNAL], "--since", "@%d" % self._began]
         answers = ask({**xids.QUERIES, xids.JOURNAL: since}, KERNEL_LOG_SECONDS)
         ring, journal = answers[xids.DMESG], answers[xids.JOURNAL]
@@ -81,7 +81,7 @@ class GpuSampler:
         """Read a program that prints lines as long as it lives, and start it again after its end."""
         while not self._stopped.is_set():
             process = subprocess.Popen(
-                process_tree.dying_with_parent(argv),
+                processes.dying_with_parent(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -123,13 +123,13 @@ class GpuSampler:
 
 def process_owner(run_dir: str, plan: Plan, containers: _Names, pid: int) -> ProcessOwner:
     """Whose a process on a GPU is. Only what the kernel shows counts."""
-    process, agent = proc.stat(pid), proc.stat(os.getpid())
+    process, agent = processes.stat(pid), processes.stat(os.getpid())
     if process is None or agent is None:
         return "unknown"  # of another PID namespace, or gone
     mark = os.fsencode("%s=%s" % (run_directory.ENV_RUN_DIR, run_directory.mark(run_dir)))
     cgroups = content_of("/proc/%d/cgroup" % pid).decode("utf-8", "replace")
     is_in_container = any(id in cgroups for id in containers())
-    if process_tree.is_below(pid, os.getpid()) or mark in proc.environ(pid) or is_in_container:
+    if processes.is_below(pid, os.getpid()) or mark in processes.environ(pid) or is_in_container:
         return "run"
     # A container that was kept has processes from before this run.
     is_older = int(process.start) < int(agent.start) and plan.retry is None

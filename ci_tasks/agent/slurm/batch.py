@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from .. import process_tree, processes, run_directory, signals, supervisor
+from .. import processes, run_directory, signals, supervisor
 from ..gpus import nvidia_smi
 from ..gpus.nvidia_smi import Gpu
 from ..job_environment import secret_values
@@ -120,7 +120,7 @@ class _BatchSupervisor(supervisor.Supervisor):
     def _write_status(self) -> None:
         if job_file.read_attempt(self.paths.path) not in (None, self._start_mark):
             # A node that was thought to be down goes on, while the job runs elsewhere: the record is the other's.
-            process_tree.kill_everything()
+            processes.kill_everything()
             os._exit(1)
         super()._write_status()
 

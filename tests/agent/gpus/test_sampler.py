@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import proc, process_tree
+from ci_tasks.agent import processes
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.gpus import sampler
 from ci_tasks.agent.gpus.sampler import process_owner
@@ -112,7 +112,7 @@ def test_a_process_with_the_runs_mark_is_the_runs(tmp_path: Path, until: Until) 
     script = f"setsid env CI_TASKS_RUN_DIR={os.path.realpath(tmp_path)} sleep 30 > /dev/null 2>&1 & echo $!"
     pid = int(subprocess.run(["sh", "-c", script], capture_output=True, check=True, text=True).stdout)
     try:
-        assert not process_tree.is_below(pid, os.getpid())
+        assert not processes.is_below(pid, os.getpid())
         until(lambda: process_owner(str(tmp_path), Plan(), list, pid) == "run")
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -133,7 +133,7 @@ CGROUPS: dict[str, tuple[str, str]] = {
 def test_with_a_daemon_the_cgroup_tells_whose_a_process_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroups: str, owner: str
 ) -> None:
-    monkeypatch.setattr(proc, "stat", lambda pid: proc.Stat("S", 0, 0, "100"))
+    monkeypatch.setattr(processes, "stat", lambda pid: processes.Stat("S", 0, 0, "100"))
     monkeypatch.setattr(sampler, "content_of", lambda path: cgroups.encode())
     plan = Plan(container=ContainerRules(runtime="docker"))
     assert process_owner(str(tmp_path), plan, lambda: [CONTAINER], 1) == owner

@@ -81,29 +81,6 @@ def _last_two(person: Any) -> list[str]:
     return [path.name for path in sorted((person.home / "runs").iterdir())][-2:]
 
 
-def test_what_is_no_run_is_an_error_that_names_runs(person: Any, tmp_path: Path) -> None:
-    (tmp_path / "record.json").write_text(json.dumps({"id": 3}))
-    strange = {
-        "id": "a",
-        "label": "l",
-        "row": "r\n\x1b[2J",
-        "host": "h",
-        "status": "failed",
-        "metrics": {"x": "no number"},
-    }
-    (tmp_path / "strange.json").write_text(json.dumps(strange))
-    shown = person.ci_tasks("diff", *[str(tmp_path / "strange.json")] * 2)
-    assert shown.code == 0 and "\x1b" not in shown.out and "l r \ufffd[2J" in shown.out
-    for arguments, message in (
-        (["diff", "nothing"], "unknown run 'nothing'"),
-        (["diff", "last-passed"], "last-passed is the last run that passed of another run's row"),
-        (["diff", str(tmp_path / "record.json")], "record.json: id"),
-    ):
-        result = person.ci_tasks(*arguments)
-        assert result.code == 2, result.err
-        assert message in result.err
-
-
 def test_runs_are_compared_exactly_and_with_golden_values(person: Any, tmp_path: Path) -> None:
     golden, record = tmp_path / "golden.json", tmp_path / "record.json"
     for _ in range(2):

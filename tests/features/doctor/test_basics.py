@@ -51,9 +51,7 @@ def test_programs_are_there_and_new_enough(read: Any, program: str, answer: Answ
     [
         # Asked at 1000, answered at 1010: between the two nobody can tell.
         (1000.0, OK, "within 10.0 s"),
-        (998.0, OK, "within"),
         (997.0, WARNING, "3 s behind"),
-        (699.0, FAULT, "5 min behind"),
         (1010.0 + 7200, FAULT, "2 h ahead"),
         (None, UNKNOWN, "no answer from python3"),
     ],

@@ -50,20 +50,6 @@ def test_places_of_a_host(read: Any, workspace: Answer, mount: Answer, statuses:
     assert any(text in result.text for result in results)
 
 
-@pytest.mark.parametrize(
-    ("answer", "status"),
-    [
-        (seen(free=32 * GB), "ok"),
-        (seen(free=67_000_000, total=67_108_864), "fault"),
-        (seen(free=4 * GB), "warning"),
-        (NO_ANSWER, "unknown"),
-    ],
-)
-def test_shared_memory(read: Any, answer: Answer, status: str) -> None:
-    [result] = read([HostFact({"shm": disks.SHM_QUERY}, disks.parse_shm)], {"shm": answer})
-    assert (result.topic, result.status) == ("/dev/shm", status)
-
-
 def query_directory(path: str) -> tuple[HostFact, dict[str, Answer], dict[str, Any]]:
     [fact] = disks.facts(HostSpec("here"), path)
     answers = {**LocalQueryRunner().run_queries(fact.queries, 60)}

@@ -15,7 +15,7 @@ import pytest
 from ci_tasks import config
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import Blocked, UnknownName
+from ci_tasks.errors import Blocked
 from ci_tasks.features.doctor.examine import run_doctor
 from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
 
@@ -100,17 +100,6 @@ def test_each_broken_part_costs_only_its_own_lines(
     assert code == 125
 
 
-def test_the_shipped_simulated_host_has_no_fault(program: Program, capsys: Any) -> None:
-    program("nvidia-smi", {})
-    program("docker", {})
-    text = "hosts: {sim: {runtime: none, gpus: 8, simulate: true}, box: {}}"
-    assert run_doctor(config.read(text), "sim", as_json=False, images=(), open_query_runner=local) == 0
-    shown = capsys.readouterr().out
-    assert "8 simulated GPUs" in shown
-    assert shown.startswith("sim (local, none)\n")
-    assert shown.endswith("\n\nno fault\n")
-
-
 class Dying:
     """A host whose link dies after the first round."""
 
@@ -148,8 +137,3 @@ def test_every_host_is_examined_though_some_cannot_be_reached(program: Program, 
     assert by_topic(of["dies"])["Python"] == ["ok"]
     assert by_topic(of["box"])["SSH"] == ["ok"]
     assert (code, closed) == (125, ["dies", "box"])
-
-
-def test_a_host_that_is_not_in_hosts_yaml_is_a_usage_error() -> None:
-    with pytest.raises(UnknownName):
-        run_doctor(config.read("hosts: {box: {}}"), "bxo", as_json=False, images=(), open_query_runner=local)

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ci_tasks import resources
+from tests.fixtures import CommandResult, Person
 
 
-def lint(*arguments: str, repo: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-c",
-        "from ci_tasks.cli.program import main; main()",
-        "lint",
-        "--repo",
-        str(repo),
-        *arguments,
-    ]
-    environ = {**os.environ, "CI_TASKS_HOME": str(home)}
-    return subprocess.run(command, capture_output=True, text=True, env=environ, cwd=home, check=False)
+def lint(*arguments: str, repo: Path, home: Path) -> CommandResult:
+    return Person(home, home).ci_tasks("lint", "--repo", str(repo), *arguments)
 
 
 @pytest.fixture
@@ -41,8 +30,8 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_the_sample_has_one_file_that_runs_nothing_and_images_that_move(tmp_path: Path) -> None:
     result = lint("--json", repo=resources.path("examples/tiny-slime"), home=tmp_path)
-    assert result.returncode == 1, result.stderr
-    findings = json.loads(result.stdout)
+    assert result.code == 1, result.err
+    findings = json.loads(result.out)
     assert {(finding["rule"], finding["file"]) for finding in findings} == {
         ("runs-nothing", "tests/test_batching.py"),
         ("moving-image", ".github/workflows/pr-test.yml.j2"),
@@ -50,13 +39,13 @@ def test_the_sample_has_one_file_that_runs_nothing_and_images_that_move(tmp_path
 
 
 def test_a_finding_of_an_ignored_rule_is_not_reported(checkout: Path, tmp_path: Path) -> None:
-    assert lint(repo=checkout, home=tmp_path).stdout.endswith("\n2 findings: 2 moving-image\n")
+    assert lint(repo=checkout, home=tmp_path).out.endswith("\n2 findings: 2 moving-image\n")
     (checkout / "tests/test_new.py").write_text("")
     result = lint("--ignore", "moving-image,no-timeout", "--ignore", "unreachable", repo=checkout, home=tmp_path)
-    assert (result.returncode, result.stdout.splitlines()[-1]) == (1, "1 finding: 1 unregistered")
+    assert (result.code, result.out.splitlines()[-1]) == (1, "1 finding: 1 unregistered")
     (checkout / "tests/test_new.py").unlink()
     result = lint("--ignore", "moving-image", repo=checkout, home=tmp_path)
-    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "no finding")
+    assert (result.code, result.out.splitlines()[-1]) == (0, "no finding")
 
 
 @pytest.mark.parametrize(
@@ -64,15 +53,13 @@ def test_a_finding_of_an_ignored_rule_is_not_reported(checkout: Path, tmp_path: 
     [
         (["--format", "xml"], "valid: text, json, github"),
         (["--rule", "unreachabel"], "did you mean 'unreachable'?"),
-        (["--severity", "eror"], "valid: error, warning"),
-        (["--ignore", "moving-imag"], "did you mean 'moving-image'?"),
         (["--rule", "unreachable", "--ignore", "unreachable"], "no rule is left to check"),
     ],
 )
 def test_bad_flags_name_the_valid_ones(arguments: list[str], hint: str, checkout: Path, tmp_path: Path) -> None:
     result = lint(*arguments, repo=checkout, home=tmp_path)
-    assert result.returncode == 2
-    assert hint in result.stderr
+    assert result.code == 2
+    assert hint in result.err
 
 
 def test_git_matches_the_pathspecs_of_the_workflow_with_all_files(checkout: Path, tmp_path: Path) -> None:
@@ -81,7 +68,7 @@ def test_git_matches_the_pathspecs_of_the_workflow_with_all_files(checkout: Path
         (checkout / name).parent.mkdir(exist_ok=True)
         (checkout / name).write_text("")
     result = lint("--json", "--rule", "unreachable,no-num-gpus", "--rule", "unregistered", repo=checkout, home=tmp_path)
-    assert {(finding["rule"], finding["file"]) for finding in json.loads(result.stdout)} == {
+    assert {(finding["rule"], finding["file"]) for finding in json.loads(result.out)} == {
         ("no-num-gpus", "tests/test_agent/fakes.py"),
         ("unregistered", "tests/test_agent/test_new.py"),
         ("unreachable", "tests/utils/test_new.py"),

@@ -57,11 +57,6 @@ def test_a_test_that_no_pathspec_selects_is_unreachable() -> None:
     assert "run-ci-changed selects only 'tests/test_*.py'" in only(of, "unreachable").message
 
 
-@pytest.mark.parametrize("path", ["tests/utils/helpers.py", "scripts/test_c.py"])
-def test_what_is_no_test_below_tests_needs_no_trigger(path: str) -> None:
-    assert reported(checkout(FAILS, {path: RUNS})) == []
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -72,13 +67,6 @@ def test_what_is_no_test_below_tests_needs_no_trigger(path: str) -> None:
 )
 def test_a_test_that_another_step_runs_is_reached(command: str) -> None:
     assert reported(checkout(FAILS, {"tests/utils/test_c.py": RUNS}, command)) == []
-
-
-@pytest.mark.parametrize("command", ["pip install pytest", "pytest tests/other", "python tests/utils/test_c.pyx"])
-def test_a_step_that_runs_something_else_does_not_reach_a_test(command: str) -> None:
-    assert reported(checkout(FAILS, {"tests/utils/test_c.py": RUNS}, command)) == [
-        ("unreachable", "tests/utils/test_c.py")
-    ]
 
 
 def test_a_test_that_a_registered_test_starts_is_reached() -> None:
@@ -98,12 +86,10 @@ def test_a_changed_test_that_only_defines_things_runs_nothing() -> None:
     [
         # A registered test, one that is not, and a helper: each of them ends slime's detection.
         ("tests/test_a.py", FAILS, "ends with an error"),
-        ("tests/test_c.py", FAILS, "ends with an error"),
         ("tests/test_folder/helpers.py", FAILS, "ends with an error"),
         # With a default, only what is shown to be wrong: a row with another number, and what is no test.
         ("tests/test_a.py", EIGHT, "runs this file on 8 GPUs when a pull request changes it; its row has 4"),
         ("tests/test_a.py", replace(EIGHT, default_gpus=4), None),
-        ("tests/test_c.py", EIGHT, None),
         ("tests/test_folder/helpers.py", EIGHT, "runs this file as a test on 8 GPUs"),
         # Where nobody knows how the script finds the number, nothing is claimed.
         ("tests/test_a.py", replace(FAILS, gpus_line=None), None),

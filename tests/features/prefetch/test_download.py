@@ -86,12 +86,6 @@ def test_a_download_counts_as_there_and_is_not_requested_again(
     assert hub.contents() == []
 
 
-def test_a_part_is_named_file_by_file(hub: Hub, repo: Repo, tmp_path: Path) -> None:
-    pending = download(repo, str(tmp_path / "m"), include=("*.json", "sub/"))
-    assert run(hub, tmp_path, pending)[0] == 0
-    assert state(pending).state == "there" and not (tmp_path / "m/model.safetensors").exists()
-
-
 def test_one_that_fails_does_not_keep_the_others_from_coming(hub: Hub, repo: Repo, tmp_path: Path) -> None:
     gated = download(hub.add("org/gated", {"a": b"a"}, gated="manual"), str(tmp_path / "g"))
     code, log = run(hub, tmp_path, gated, download(repo, str(tmp_path / "m"), number=1))
@@ -140,13 +134,6 @@ def test_two_at_once_download_each_file_once(hub: Hub, repo: Repo, tmp_path: Pat
     assert first.communicate() and second.communicate() and first.returncode == second.returncode == 0
     assert state(pending).state == "there"
     assert [request.method for request in hub.storage.requests] == ["GET"]  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("name", ["hf", "huggingface-cli"])
-def test_the_hosts_own_program_is_used_under_either_name(hub: Hub, repo: Repo, tmp_path: Path, name: str) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / name).symlink_to(BIN / "hf")
-    assert run(hub, tmp_path, download(repo, str(tmp_path / "m")), path=str(tmp_path / "bin"))[0] == 0
 
 
 def test_rows_of_one_container_share_it_and_no_secret_is_in_its_arguments(repo: Repo) -> None:

@@ -56,7 +56,6 @@ def test_commit_size_and_checksums_of_the_required_files(hub: Hub) -> None:
         ({}, None, None, ""),
         ({"gated": "manual"}, None, "gated", "accept its terms"),
         ({"gated": "auto"}, "hf_other", "gated", "accept its terms"),
-        ({"gated": "auto"}, "hf_good", None, ""),
         ({"private": True}, None, "unauthorised", "hf auth login"),
         ({"private": True}, "hf_other", "missing", "check the name"),
         ({"private": True}, "hf_good", None, ""),
@@ -78,12 +77,6 @@ def test_who_may_read_it(hub: Hub, more: dict[str, Any], token: str | None, code
         assert "hf_" not in refused.message + refused.hint
 
 
-def test_a_revision_that_is_not_there(hub: Hub) -> None:
-    hub.add("org/m", FILES)
-    refused = HubClient(hub.url).refused(repository(revision="v9"))
-    assert refused.code == "missing" and "revision" in refused.message
-
-
 def test_a_hub_that_names_a_time_is_waited_for(hub: Hub) -> None:
     hub.add("org/m", FILES)
     hub.faults.append(Fault("/revision/", status=429, headers={"Retry-After": "9"}))
@@ -91,23 +84,6 @@ def test_a_hub_that_names_a_time_is_waited_for(hub: Hub) -> None:
     client.snapshot(repository())
     assert client.waited == [9.0]
     assert client.messages == ["too many requests (429): the hub says to wait 9 s; asking again in 9 s"]
-
-
-def test_a_hub_that_names_too_long_a_time_is_not(hub: Hub) -> None:
-    hub.add("org/m", FILES)
-    hub.faults.append(Fault("/revision/", status=429, headers={"Retry-After": "3000"}))
-    client = HubClient(hub.url)
-    refused = client.refused(repository())
-    assert (refused.code, client.waited) == ("limited", [])
-    assert "3000 s" in refused.message and "HF_TOKEN" in refused.hint
-
-
-def test_server_errors_of_the_hub_are_retried(hub: Hub) -> None:
-    hub.add("org/m", FILES)
-    hub.faults.append(Fault("/revision/", status=503, times=2))
-    client = HubClient(hub.url)
-    client.snapshot(repository())
-    assert client.waited == [1.0, 2.0]
 
 
 def test_nobody_answers() -> None:
@@ -119,13 +95,6 @@ def test_nobody_answers() -> None:
 def test_a_repository_with_an_unsafe_name_is_refused_whole(hub: Hub, name: str) -> None:
     hub.add("org/m", {**FILES, name: b"x"})
     assert HubClient(hub.url).refused(repository()).code == "hostile"
-
-
-def test_the_endpoint_is_the_hosts_then_ours_then_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asking.endpoint_of({}) == "https://huggingface.co"
-    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
-    assert asking.endpoint_of({}) == "https://mirror.example"
-    assert asking.endpoint_of({"HF_ENDPOINT": "https://box.example"}) == "https://box.example"
 
 
 def test_an_unreachable_hub_has_its_last_known_listing(hub: Hub) -> None:

@@ -177,30 +177,6 @@ jobs:
 """
 
 
-def test_before_a_run_repositories_are_downloaded_and_a_row_that_misses_one_is_blocked(
-    person: Any, tmp_path: Path
-) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    person.write(".github/workflows/pr-test.yml", TWO.replace("DISK", str(disk)))
-    for name in ("open", "gated"):
-        text = TEST.replace("org/m", f"org/{name}").replace("/root/models/m", f"{disk}/{name}")
-        # As careful tests do: what is there is not asked for again.
-        text = text.replace("    subprocess.run(", f"    os.path.isdir({str(disk / name)!r}) or subprocess.run(")
-        person.write(f"tests/test_{name}.py", f"import os\n{text}")
-    with hubs.serving() as hub:
-        person.env.update(HF_ENDPOINT=hub.url, PATH=f"{BIN}:{os.environ['PATH']}")
-        hub.add("org/open", {"config.json": b"{}"})
-        hub.add("org/gated", {"config.json": b"{}"}, gated="manual")
-        result = person.ci_tasks("remote", "--host", "sim", "short", "--prefetch")
-    assert result.code == 125, result.out + result.err
-    rows = {record["row"]: (record["status"], record["reason"]) for record in person.records()}
-    assert rows["open"][0] == "passed", result.out
-    assert rows["gated"][0] == "blocked"
-    assert "org/gated" in rows["gated"][1]
-    assert (disk / "open/config.json").read_bytes() == b"{}"
-
-
 def test_cancel_ends_the_download_and_the_same_command_brings_the_rest(person: Any, tmp_path: Path) -> None:
     disk, gate = tmp_path / "disk", threading.Event()
     person.write(".github/workflows/pr-test.yml", TWO.replace("test_gated", "test_open"))

@@ -154,13 +154,6 @@ def test_a_repository_of_several_rows_stands_once(world: World, capsys: pytest.C
     assert report["expected"][0]["there"] is True
 
 
-def test_a_path_that_nobody_makes_is_missed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    assert world.prefetch("two", dry_run=True) == 125
-    output = capsys.readouterr().out
-    assert f"{world.disk}/models/c ({world.disk}/models/c) is missing" in output
-    assert "tests/test_two.py:6" in output
-
-
 def test_a_gate_that_is_closed_blocks_and_says_what_to_do(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.hub.repos["model", "org/m"].gated = "manual"
     assert world.prefetch() == 125
@@ -168,16 +161,6 @@ def test_a_gate_that_is_closed_blocks_and_says_what_to_do(world: World, capsys: 
     assert "org/m is gated" in output and f"accept its terms at {world.hub.url}/org/m" in output
     assert "tests/test_one.py:4" in output
     assert (world.disk / "datasets/d/train.jsonl").exists(), "what can be had is brought all the same"
-
-
-def test_a_token_opens_the_gate_and_stands_nowhere(
-    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.hub.repos["model", "org/m"].gated = "manual"
-    world.hub.tokens = {"hf_very_secret": {"org/m"}}
-    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
-    assert world.prefetch(json=True) == 0
-    assert "hf_very_secret" not in capsys.readouterr().out + "".join(map(str, [*world.progress_calls, *world.messages]))
 
 
 def test_a_disk_too_small_for_all_of_them_gets_none(
@@ -207,20 +190,6 @@ def test_a_download_that_the_hub_refuses_is_explained(
     assert f"2 repositories: 2 {word}" in printed
     log = printed.split("the log of the downloads is ")[1].split()[0]
     assert "##[ci-tasks] download 0 ended" in Path(log).read_text()
-
-
-def test_a_host_that_is_to_stay_offline(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    offline = World(tmp_path / "again", world.disk, world.hub, ", env: {HF_HUB_OFFLINE: '1'}")
-    assert offline.prefetch() == 125
-    assert "HF_HUB_OFFLINE is set for box" in capsys.readouterr().out
-    assert world.hub.requests == []
-
-
-def test_what_the_source_does_not_say_is_listed_with_its_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.write("tests/test_one.py", TEST_ONE.replace('"hf download --repo-type dataset org/d', 'input() + "'))
-    assert world.prefetch(dry_run=True) == 0
-    output = capsys.readouterr().out
-    assert "tests/test_one.py:5" in output and "EOFError" in output and "1 unresolved" in output
 
 
 def test_before_a_run_everything_is_brought_and_rows_that_lack_something_are_named(

@@ -111,15 +111,6 @@ def test_without_a_terminal_nothing_is_asked_and_nothing_written(users: Path, ca
     assert f"  - {OVERRIDE}\n" in out and f"`--yes` adds these lines to {users}" in out
 
 
-@pytest.mark.parametrize(("answer", "written"), [("", True), ("y", True), ("n", False)])
-def test_at_a_terminal_the_person_decides(
-    users: Path, answer: str, written: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("builtins.input", lambda question: answer)
-    assert _write(WANTED, "for slime", may_ask=True, yes=False) is written
-    assert users.exists() is written
-
-
 def test_a_file_that_is_a_link_stays_one_and_keeps_its_mode(users: Path, tmp_path: Path) -> None:
     real = tmp_path / "dotfiles.yaml"
     real.write_text("# mine\n")

@@ -15,7 +15,6 @@ CASES: list[tuple[str, str | None]] = [
     ("# mine\nhosts:\n  a: {kind: local}  # here\n", f"# mine\nhosts:\n  a: {{kind: local}}  # here\n{ADDED}"),
     ("overrides: []\nhosts: {}\n", f"{ADDED}hosts: {{}}\n"),
     ("overrides: [] # none yet\n", f"overrides: # none yet\n  {NOTE}\n  - {ENTRY}\n"),
-    ("overrides:\n", ADDED),
     # Before the others, with their indentation.
     ("overrides:\n  # of mine\n  - {job: a, step: b, skip: true}\n",
      f"{ADDED}  # of mine\n  - {{job: a, step: b, skip: true}}\n"),
@@ -24,7 +23,6 @@ CASES: list[tuple[str, str | None]] = [
     # What cannot be added to without changing the rest.
     ("overrides: [{job: a, step: b, skip: true}]\n", None),
     ("{hosts: {}}\n", None),
-    ("hosts: {}\n...\n", None),
 ]  # fmt: skip
 
 

@@ -19,13 +19,10 @@ DESCRIBED: list[tuple[dict[str, Any], tuple[str | None, str, int | None]]] = [
     # Arguments: in the file's string in old revisions, on their own since.
     ({"info": {"test_file": "test_a.py --async-save"}}, ("tests/test_a.py", "--async-save", None)),
     ({"info": {"test_file": "test_a.py", "test_args": "--a 1  --b"}}, ("tests/test_a.py", "--a 1  --b", None)),
-    ({"info": {"test_file": " test_a.py\t--a ", "test_args": "--b"}}, ("tests/test_a.py", "--a --b", None)),
     # Without `info`, as in older workflows of others.
     ({"test_file": "test_a.py", "num_gpus": "2"}, ("tests/test_a.py", "", 2)),
     # GPUs that are no number are unknown.
     ({"info": {"test_file": "a.py", "num_gpus": "many"}}, ("tests/a.py", "", None)),
-    ({"info": {"test_file": "a.py", "num_gpus": float("inf")}}, ("tests/a.py", "", None)),
-    ({"info": {"test_file": "a.py", "num_gpus": 8.0}}, ("tests/a.py", "", 8)),
     # Matrices that are not slime's.
     ({}, (None, "", None)),
     ({"python": "3.12", "num_gpus": 2}, (None, "", 2)),

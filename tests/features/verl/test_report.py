@@ -59,20 +59,6 @@ def test_the_text_is_the_guides_format() -> None:
     assert "\n".join(verl.text(SUMMARY)) == TEXT
 
 
-def test_the_text_cannot_move_a_terminals_cursor() -> None:
-    assert "\x1b" not in "\n".join(verl.text(replace(SUMMARY, sentence="a\x1b[2Jb")))
-
-
-def test_markdown_has_the_same_lines_with_logs_as_code() -> None:
-    lines = verl.markdown(SUMMARY).splitlines()
-    assert lines[0] == "**Result:** **Fail** - level 1: resume: it did not resume; level 0 passed  "
-    assert "- Requested variants: **Fail** - save/resume: it did not resume" in lines
-    assert "- Command: `invoke verl --level 1`" in lines
-    assert "  - `image verlai/verl:vllm`" in lines
-    assert "- Key lines: `` line 9: `step:1` - acc/mean@1:1 ``" in lines
-    assert lines[-1] == "- none"
-
-
 @pytest.mark.parametrize(
     ("text", "written"),
     [

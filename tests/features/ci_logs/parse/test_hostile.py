@@ -111,7 +111,7 @@ STARTS = [
 @pytest.mark.parametrize("filling", [b"x", b"1,", b"a-1 ", b"\t", b" "])
 def test_a_line_without_end_takes_time_in_proportion(start: bytes, filling: bytes) -> None:
     before = github.render(job()).split(b"Post job")[0]
-    long = start + filling * (4_000_000 // len(filling))
+    long = start + filling * (1_000_000 // len(filling))
     assert recovered(before + b"\n" + long).job_name == "the job"
     recovered(long)
 

@@ -130,8 +130,6 @@ NAMES: list[tuple[str, list[str]]] = [
     ("name: On ${{ github.event.issue.number }}x", ["On x"]),
     # What `include` adds to a combination is not in the name; a combination of its own is.
     ("strategy: {matrix: {a: [x, y], include: [{a: x, more: 1}, {a: z, more: 2}]}}", ["j (x)", "j (y)", "j (z, 2)"]),
-    ("strategy: {matrix: {include: [{a: x, b: {c: 1, d: [2, 3]}}]}}", ["j (x, 1, 2, 3)"]),
-    ("strategy: {matrix: {a: ['', null]}}", ["j", "j"]),
 ]
 
 
@@ -160,21 +158,6 @@ def test_a_name_is_cut_as_github_cuts_it_and_is_enough_where_no_other_begins_so(
     assert (identity.row, [candidate.args[-1] for candidate in identity.nearest]) == (None, ["a", "b"])
     cut = {"a" * 100: "a" * 100, "a" * 101: "a" * 97 + "...", "a" * 96 + "😀😀😀": "a" * 96 + "..."}
     assert {name: shortened_name(name) for name in cut} == cut, "half of a pair is no character"
-
-
-def test_a_name_that_fits_and_a_script_that_does_not_is_reported() -> None:
-    job = log_of(3)
-    other = dataclasses.replace(job.steps[1], script="something else\nthat no row runs")
-    identity = identify_in(github.render(dataclasses.replace(job, steps=(job.steps[0], other))))
-    assert row(identity) == ("ckpt", "ppo")
-    assert "may be another revision" in identity.why
-
-
-def test_another_revisions_script_still_names_its_test() -> None:
-    tests = {"test_ckpt.py --async-save": ROWS[1], "test_ckpt.py": ROWS[0], "my_test_ckpt.py": None}
-    for test, known in tests.items():
-        step = RecoveredStep("Execute", 1, script=f"python tests/{test}\n# changed since", env={"EVAL": "1"})
-        assert row(identify_row(RecoveredJob(steps=(step,)), EVERY[:4])) == known
 
 
 def test_a_step_that_a_program_made_up_chooses_no_other_row() -> None:
@@ -212,7 +195,6 @@ VARIABLES: list[tuple[str, str, tuple[str, int | None]]] = [
     # Nothing is taken from a value that may be something else.
     ("${{ github.sha }}", "d" * 39, ("", None)),
     ("${{ github.sha || 'x' }}", "d" * 40, ("", None)),
-    ("${{ github.sha }}${{ matrix.x }}", "d" * 40, ("", None)),
     ("${{ github.event.after }}", "d" * 40, ("", None)),
 ]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import pytest
 
 from ci_tasks.features.ci_logs.parse.job_parser import parse_job
@@ -53,16 +50,3 @@ def test_each_thing_that_is_not_there_is_named(words: tuple[bytes, ...], expecte
 
 def test_a_log_of_nothing_misses_everything() -> None:
     assert {"the repository", "the commit", "the steps", "the job's name", "the times"} <= set(missing(b""))
-
-
-OTHERS: list[tuple[dict[str, Any], str]] = [
-    ({"env": {"KEY": "***", "A": "x"}}, "the values of KEY: GitHub shows secrets as ***, so yours are used"),
-    ({"script": "docker run $IMAGE x"}, "the image: the script calls it $IMAGE, which only the shell knew"),
-    ({"script": "docker compose up"}, "the image: the script names docker, and no `docker run` could be read from it"),
-]
-
-
-@pytest.mark.parametrize(("changed", "sentence"), OTHERS)
-def test_what_only_ci_knew_is_named(changed: dict[str, Any], sentence: str) -> None:
-    job = dataclasses.replace(JOB, steps=(dataclasses.replace(STEP, **changed),))
-    assert sentence in parse_job(split_lines(github.render(job).splitlines())).missing

@@ -79,7 +79,7 @@ def read(log: bytes, size: int) -> RecoveredJob:
     return reader.finish()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(logs(), st.integers(20, 600), st.sampled_from([1, 200]))
 @example("\n".join(["text", *(STAMPS[0] + text for text in (*SCRIPT, "out", *LISTING))]).encode(), 30, 1)
 def test_they_tell_of_a_job_and_of_a_logs_jobs_what_all_lines_tell(log: bytes, size: int, head: int) -> None:

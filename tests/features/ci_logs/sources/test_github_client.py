@@ -49,14 +49,6 @@ def test_a_login_in_netrc_is_nobodys_business(
     assert {request.headers.get("authorization") for request in storage.requests} == {None}
 
 
-def test_a_repository_that_was_renamed_is_followed_with_the_token(api: Serving, clock: FakeTime) -> None:
-    api.on(AT, Answer(301, {}, {"Location": "/repositories/5/actions/jobs/9"}))
-    api.on("/repositories/5/actions/jobs/9", job(9))
-    log_at(JOB, clock)
-    [moved] = [request for request in api.requests if request.path.startswith("/repositories")]
-    assert moved.headers["authorization"] == "Bearer ghp_verysecret"
-
-
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/log", "http://[", "http://h:99999/"])
 def test_a_redirect_leads_to_http_alone_and_not_in_a_circle(api: Serving, clock: FakeTime, target: str) -> None:
     api.on(f"{AT}/logs", Answer(302, {}, {"Location": target}))
@@ -102,19 +94,6 @@ def test_trouble_that_stays_has_an_end(
     (storage if path == "/log" else api).on(path, answer)
     assert message in refused(clock, kind).message
     assert clock.sleeps == sleeps
-
-
-@pytest.mark.parametrize("token", ["ghp_verysecret", ""])
-def test_a_limit_that_is_too_long_is_blocked_and_says_until_when(
-    api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch, token: str
-) -> None:
-    monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.setenv("GH_TOKEN", token)
-    api.on(AT, Answer(429, {}, {"Retry-After": "3000"}))
-    error = refused(clock)
-    assert "it resets at 23:03:20" in error.message
-    assert ("5,000 requests an hour instead of 60" in error.hint) == (not token)
-    assert clock.sleeps == []
 
 
 def test_nobody_answers(api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,31 +151,6 @@ def test_the_proxy_of_the_environment_is_used(
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert log_at(JOB, clock) == storage.log
     assert all(path.startswith("http://api.invalid/") for path in api.paths())
-
-
-PROXIES = [
-    ("http://me:verysecret@127.0.0.1:{port}", "Connection refused", "HTTPS_PROXY"),
-    ("socks5://me:verysecret@127.0.0.1:{port}", "proxy of the environment", "requests[socks]"),
-    ("http://", "cannot be used", "HTTPS_PROXY"),
-]
-
-
-@pytest.mark.parametrize(("value", "message", "step"), PROXIES)
-def test_a_proxy_or_a_certificate_that_does_not_work(
-    api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch, value: str, message: str, step: str
-) -> None:
-    monkeypatch.setattr("requests.adapters.SOCKSProxyManager", no_socks)
-    monkeypatch.setenv("http_proxy", value.format(port=unused_port()))
-    error = refused(clock, CiTasksError)
-    assert (message in error.message, step in error.hint) == (True, True), error
-    monkeypatch.setenv("GITHUB_API_URL", f"https://127.0.0.1:{api.port}")
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nonexistent.pem")
-    assert "/nonexistent.pem" in refused(clock, UsageError).message
-
-
-def no_socks(*_args: Any, **_options: Any) -> None:
-    """What requests has in that place where PySocks is not installed."""
-    raise requests.exceptions.InvalidSchema("Missing dependencies for SOCKS support.")
 
 
 def unused_port() -> int:

@@ -33,8 +33,6 @@ def fake_gh(folder: Path, script: str) -> None:
         (GITHUB, {"GH_TOKEN": " ", "GITHUB_TOKEN": "b\n"}, "GITHUB_TOKEN"),
         (TENANT, {"GH_TOKEN": "a", "GH_ENTERPRISE_TOKEN": "c"}, "GH_TOKEN"),
         (ENTERPRISE, {"GH_TOKEN": "a", "GH_ENTERPRISE_TOKEN": "c"}, "GH_ENTERPRISE_TOKEN"),
-        (ENTERPRISE, {"GH_TOKEN": "a", "GITHUB_TOKEN": "b"}, None),  # is not for this host
-        (GITHUB, {"GH_ENTERPRISE_TOKEN": "c"}, None),
         (GITHUB, {}, None),
     ],
 )

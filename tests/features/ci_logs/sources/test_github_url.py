@@ -17,18 +17,15 @@ URLS: list[tuple[str, dict[str, Any]]] = [
     ("actions/runs/123", {"run": 123}),
     (" https://github.com/THUDM/slime/actions/runs/123?pr=45\n", {"run": 123, "pull": 45}),
     ("actions/runs/123/job/9#step:4:56", {"run": 123, "job": 9}),
-    ("actions/runs/123/job/9?pr=45", {"run": 123, "job": 9, "pull": 45}),
     ("actions/runs/123/attempts/2", {"run": 123, "attempt": 2}),
     ("pull/45", {"pull": 45}),
     ("pull/45/checks?check_run_id=9", {"pull": 45, "job": 9}),
     (f"pull/45/commits/{SHA}", {"commit": SHA}),
     (f"commit/{SHA}/checks/9", {"commit": SHA, "job": 9}),
-    ("runs/9?check_suite_focus=true", {"job": 9}),
     ("github.com/THUDM/slime/pull/45", {"pull": 45}),
     ("https://api.github.com/repos/THUDM/slime/actions/jobs/9/logs", {"job": 9}),
     ("https://somebody:ghp_secret@github.com/THUDM/slime/pull/45", {"pull": 45}),
     ("https://git.corp.example:8443/THUDM/slime/pull/45", {"host": "git.corp.example:8443", "pull": 45}),
-    ("https://git.corp/api/v3/repos/THUDM/slime/actions/jobs/9", {"host": "git.corp", "job": 9}),
     ("https://corp.ghe.com/THUDM/slime/pull/45", {"host": "corp.ghe.com", "pull": 45}),
     ("https://api.corp.ghe.com/repos/THUDM/slime/actions/runs/1", {"host": "corp.ghe.com", "run": 1}),
 ]
@@ -37,8 +34,6 @@ NO_URLS = [
     "ftp://github.com/THUDM/slime/pull/45",
     "https://github.com/THUDM/slime",
     "https://github.com/THUDM/../actions/runs/1",
-    "https://github.com/THUDM/slime/actions/runs/" + "1" * 40,
-    "https://github.com/THUDM/sl%0aime/pull/45",
     "failed.log",
 ]
 
@@ -74,10 +69,3 @@ def test_no_login_or_query_of_an_address_is_repeated() -> None:
 )
 def test_where_the_api_of_a_host_is(host: str, override: str, base: str) -> None:
     assert api_base(host, override) == base
-
-
-@pytest.mark.parametrize("override", ["api.github.com", "ssh://host/api", "https://me:ghp_secret@host", "http://["])
-def test_an_override_that_is_no_address_is_named_without_its_login(override: str) -> None:
-    with pytest.raises(UsageError, match="GITHUB_API_URL") as caught:
-        api_base("github.com", override)
-    assert "ghp_secret" not in str(caught.value)

@@ -130,12 +130,6 @@ def test_a_copy_is_for_nobody_else_and_a_full_disk_is_blocked_with_the_way_to_an
         temporary_copy.write(full, b"x")
 
 
-def test_a_stream_without_an_end_is_not_kept_for_ever(piped: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(temporary_copy, "MAX_LOG_BYTES", 1 << 16)
-    piped(TEXT * 1000)
-    assert "no log" in refused("-").message
-
-
 # -- the zip of a run
 
 
@@ -198,20 +192,14 @@ def spoiled() -> bytes:
         (declaring(3 << 30), "so it is no log"),
         (encrypted(), "which GitHub's are not"),
         (zipped({"../../etc/passwd": TEXT}), "named '../../etc/passwd'"),
-        (zipped({"a/../../0_b.txt": TEXT}), "which GitHub would not write"),
-        (zipped({"C:\\0_a.txt": TEXT}), "which GitHub would not write"),
         (zipped({"0_\x1b[2J.txt": TEXT}), "which GitHub would not write"),
-        (zipped({"archive/data.pkl": b"\x80"}), "a zip without a log; it contains archive/data.pkl"),
         (zipped({}), "it contains nothing"),
         (zipped({"0_a.txt": bytes(9999)}), "is binary"),
         (gzip.compress(TEXT * 100)[:-9], "damaged or incomplete"),
         (gzip.compress(TEXT) + b"rubbish", "damaged or incomplete"),
         (gzip.compress(zipped({"0_a.txt": TEXT})), "is binary"),
         (b"", "is empty: nothing to triage"),
-        (b"\x7fELF\x02\x01\x01" + bytes(200), "is binary"),
-        (bytes(range(256)) * 64, "is binary"),
         (b"\xfd7zXZ\x00\x00\x04", "packed with xz"),
-        (b"\x28\xb5\x2f\xfd\x04", "packed with zstd"),
     ],
     ids=named,
 )
@@ -257,22 +245,3 @@ def test_what_is_no_file_or_cannot_be_read(tmp_path: Path, piped: Piped, monkeyp
     assert "0_ckpt.txt" in refused(tmp_path).hint
     monkeypatch.setattr(sys, "stdin", None)
     assert "no standard input" in refused("-").message
-
-
-def test_a_terminal_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = os.openpty()
-    try:
-        assert "terminal" in refused(os.ttyname(theirs)).message
-        with open(theirs, closefd=False) as terminal:
-            monkeypatch.setattr(sys, "stdin", terminal)
-            error = refused("-")
-        assert "nothing is piped in" in error.message
-        assert "gh run view" in error.hint
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
-def test_an_address_belongs_to_another_flag() -> None:
-    error = refused("https://me:secret@github.com/o/r/actions/runs/1?token=secret")
-    assert ("--url" in error.hint, "secret" in str(error)) == (True, False)

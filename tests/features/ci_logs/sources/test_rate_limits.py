@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.features.ci_logs.sources.github_client import MAX_WAIT, rate_limit_delay
+from ci_tasks.features.ci_logs.sources.github_client import rate_limit_delay
 from tests.features.ci_logs.sources.github_server import FakeTime
 
 NOW = 1_700_000_000
@@ -27,8 +27,3 @@ def test_a_limit_is_over_when_github_says_so(
     clock: FakeTime, status: int, headers: dict[str, str], message: str, attempt: int, delay: float | None
 ) -> None:
     assert rate_limit_delay(status, headers, message, attempt) == delay
-
-
-def test_a_limit_without_a_time_is_waited_for_more_than_once() -> None:
-    delays = [rate_limit_delay(429, {}, "", attempt) or 0 for attempt in range(3)]
-    assert sum(delays[:2]) < MAX_WAIT < sum(delays)

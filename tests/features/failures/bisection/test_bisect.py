@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
-from itertools import count, cycle
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,10 @@ def but(**others: Kind) -> Callable[[int, str], Kind]:
     return says
 
 
-@pytest.fixture
-def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Commits c0 to c8, with these names as tags."""
-    path = tmp_path / "checkout"
+    path = tmp_path_factory.mktemp("history")
     (path / ".github/workflows").mkdir(parents=True)
     (path / ".github/workflows/pr-test.yml").write_text(WORKFLOW)
     git(path, "init", "-q", ".")
@@ -87,8 +88,13 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(COUNT + 1):
         git(path, "commit", "-q", "--allow-empty", "-m", f"change {number}\x1b[2J")
         git(path, "tag", f"c{number}")
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
     return path
+
+
+@pytest.fixture
+def repo(history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    return shutil.copytree(history, tmp_path / "checkout")
 
 
 def rewrite(repo: Path, old: str, new: str) -> None:
@@ -122,12 +128,6 @@ def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, ca
     assert "from it on, in 0 of " in end[3]
     assert end[4].startswith("see it: git -C ")
     assert "\x1b" not in out
-
-
-def test_every_host_has_a_commit_of_its_own(ask: Ask) -> None:
-    runs = Runs(truth)
-    assert ask(runs, hosts=("one", "two")) == 0
-    assert abs(sum(1 if host == "one" else -1 for _, host in runs.requests)) <= 2
 
 
 def test_an_interrupted_bisection_resumes(ask: Ask, capsys: Capture) -> None:
@@ -180,12 +180,6 @@ def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Ask)
     for position, _ in runs.requests:
         blocked = 0 if position in (0, COUNT) else blocked + 1
         assert blocked <= 3
-
-
-def test_a_host_that_blocks_now_and_then_stays(ask: Ask, capsys: Capture) -> None:
-    turns = cycle([True, False])
-    ask(Runs(lambda at, host: (BLOCKED, "429") if next(turns) else truth(at, host)))
-    assert "is out" not in capsys.readouterr().out
 
 
 def test_where_no_host_can_go_on_it_is_blocked_and_goes_on_once_one_can(ask: Ask) -> None:
@@ -244,21 +238,6 @@ def test_images_are_searched_with_one_commit_and_a_search_goes_on(repo: Path, as
     assert f"8 images after slime@sha256:{'0' * 12} (good)" in out
     assert f"the culprit: {IMAGES[CULPRIT]}\n" in out
     assert f"--image {IMAGES[CULPRIT - 1]}   (the image before it)" in out
-
-
-def test_a_row_without_a_container_has_no_image_to_search(ask: Ask) -> None:
-    with pytest.raises(UsageError, match="runs in no container"):
-        ask(Runs(truth), axis="image", images="a,b", good=None, bad=None)
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "images"), [(None, None, ("a", "b", "c")), ("b", None, ("b", "c")), (None, "b", ("a", "b"))]
-)
-def test_images_come_from_a_list_and_the_ends_are_two_of_them(
-    good: str | None, bad: str | None, images: tuple[str, ...]
-) -> None:
-    lines = "# nightly\na\n\nb  # the last green one\nc\n"
-    assert images_of("a, b,c", good, bad) == images_of(lines, good, bad) == images
 
 
 @pytest.mark.parametrize(

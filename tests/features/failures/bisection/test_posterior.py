@@ -39,14 +39,6 @@ def test_where_the_row_fails_by_chance_too_a_single_failure_says_less() -> None:
     assert sums[0] > 0.97 > 0.9 > sums[2]
 
 
-def test_earlier_failures_of_the_good_end_speak_against_it_those_before_it_for_chance() -> None:
-    graph = CommitGraph.linear(N)
-    at_good, before = ([Observation(place, FAIL, "x")] * 3 for place in (0, BEFORE_GOOD))
-    older = [posterior_of(graph, count_runs(runs("8- 8- 0+"), "x", earlier)) for earlier in (at_good, [], before)]
-    assert older[0].weights[0] > older[1].weights[0]
-    assert older[2].background > older[1].background
-
-
 def test_only_the_wanted_failure_counts() -> None:
     others = [Observation(3, FAIL, "y"), Observation(4, BLOCKED), Observation(5, MISSING)]
     assert posterior_of(CommitGraph.linear(N), count_runs(runs("8- 2+") + others, "x")) == after("8- 2+")

@@ -13,12 +13,9 @@ from ci_tasks.features.failures.bisection import run_commits as run_commits_modu
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
 from ci_tasks.features.failures.bisection.run_commits import (
     CommitRun,
-    InterruptCount,
-    QuietView,
     RowUnderTest,
     RunCancelled,
     observation_of,
-    run_commit,
     run_commits,
 )
 from ci_tasks.records import RunRecord, Timings, Triage
@@ -74,20 +71,6 @@ def test_a_commit_that_cannot_begin_says_why_unless_it_must(monkeypatch: pytest.
         observation_of(ORDER, record("cancelled"))
 
 
-@pytest.mark.parametrize("pressed", [True, False])
-def test_a_run_that_was_ended_before_it_had_a_record_says_nothing_of_its_commit(
-    monkeypatch: pytest.MonkeyPatch, pressed: bool
-) -> None:
-    monkeypatch.setattr(run_commits_module, "open_source", lambda *_: None)
-    monkeypatch.setattr(run_commits_module, "execute_label", lambda *_, **__: None)
-    interrupts = InterruptCount(by_person=lambda: pressed)
-    if pressed:
-        with pytest.raises(RunCancelled):
-            run_commit(WORK, ORDER, print, interrupts)
-    else:
-        assert run_commit(WORK, ORDER, print, interrupts).kind == MISSING
-
-
 def test_several_run_at_once_and_what_ended_counts_when_another_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(3, timeout=20)
 
@@ -103,14 +86,3 @@ def test_several_run_at_once_and_what_ended_counts_when_another_is_interrupted(m
     with pytest.raises(KeyboardInterrupt):
         run_commits(WORK, asked, print, observations.append)
     assert sorted(observation.host for observation in observations) == ["one", "two"]
-
-
-def test_a_run_hears_of_every_ctrl_c_once() -> None:
-    interrupts = InterruptCount()
-    watch = QuietView("name", print, interrupts)
-    watch.update([])
-    for _ in range(2):
-        interrupts.pressed += 1
-        with pytest.raises(KeyboardInterrupt):
-            watch.print_message("anything")
-        watch.update([])

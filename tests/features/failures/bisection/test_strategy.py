@@ -109,16 +109,6 @@ def test_a_culprit_that_fails_in_three_runs_of_ten_is_found_in_nine_tries_of_ten
     assert mean(sum(run.position == 0 for run in result.observations) for result in tries.values()) >= 4
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.3])
-def test_four_hosts_take_at_most_half_the_rounds(rate: float) -> None:
-    worlds = [(1 + 23 * seed % 64, seed) for seed in range(5)]
-    one, four = (
-        mean(search(World(CommitGraph.linear(64), at, rate, seed=seed), hosts).rounds for at, seed in worlds)
-        for hosts in (1, 4)
-    )
-    assert four <= one / 2
-
-
 @pytest.mark.parametrize(("kind", "most"), [(FAIL, strategy.MAX_SKIPS), (BLOCKED, strategy.MAX_SKIPS), (MISSING, 1)])
 def test_inconclusive_commits_are_skipped(kind: str, most: int) -> None:
     result = search(World(CommitGraph.linear(64), 20, gaps=gaps(range(24, 50), kind, "another")))
@@ -150,17 +140,6 @@ def test_where_only_untestable_commits_are_left_they_are_the_answer(rate: float,
 )
 def test_wrong_good_and_bad_ends_are_refused(world: World, target: str, why: str) -> None:
     assert search(world, target=target).end == InvalidRange(why)
-
-
-def test_a_rare_failure_of_a_good_commit_does_not_mislead() -> None:
-    world = World(CommitGraph.linear(32), 20)
-    observations = [*search(world).observations, Observation(6, FAIL, "x")]
-    rounds = 0
-    while isinstance(decision := next_decision(BisectionGoal(world.graph), observations), RunCommits):
-        observations += [world.run(position) for position in decision.positions]
-        rounds += 1
-    assert rounds > 0, "not certain any more"
-    assert isinstance(decision, CulpritFound) and decision.position == 20
 
 
 def test_a_person_decides_how_often_a_commit_has_to_pass() -> None:

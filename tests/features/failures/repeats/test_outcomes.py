@@ -64,10 +64,7 @@ OVER = [
     ("blocked ones are made up for", "B" + "." * 19, N, ""),
     ("flaky is proven, its rate is not known", ".a", N, ""),
     ("a known rate", MIXED, RepeatLimit(200), "the rate is known to ±10 points"),
-    ("a rate not quite known", MIXED[:-1], RepeatLimit(200), ""),
-    ("unequal failures", "aaaab", N, ""),
     ("in vain for two reasons", "..BL", N, "lost 2 times in a row"),
-    ("blocked twice, not in a row", "B.B.", N, ""),
     ("hunting, blocked", ".BB", HUNT, "blocked 2 times in a row"),
 ]
 

@@ -28,12 +28,10 @@ KL, KL_LOSS = 'assert log_dict["train/ppo_kl"] == 0.0, f"{log_dict=}"', 'log_dic
 
 STATEMENTS = [
     (2, KL),
-    (3, f'assert ( {KL_LOSS} ), f"{{log_dict=}}"'),
     (4, f'assert ( {KL_LOSS} ), f"{{log_dict=}}"'),
     (6, 'if log_dict["x"] > ( 3 ):'),
     (9, 'raise ValueError("x")'),
     (0, ""),
-    (99, ""),
 ]
 
 

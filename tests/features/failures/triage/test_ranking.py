@@ -62,19 +62,14 @@ BLAMED = [
     ("a symptom before a wrapper", ["engine died", traceback("AssertionError: x")], "AssertionErr", "test_assertion"),
     ("a wrapper, if there is nothing else", ["step 1", "engine died"], "engine died", "vllm_engine_crash"),
     ("the cause of what wraps it, where that says more", ["memory error", "capture failed"], "memory error", "graph"),
-    ("and its own where it does not", ["disk failure", "capture failed"], "disk failure", "disk_full"),
     ("and where that is far away", ["memory error", *["step"] * 500, "capture failed"], "memory error", "cuda_oom"),
     ("a warning is less", ["WARNING: disk failure", "memory error"], "memory error", "cuda_oom"),
     ("what was retried is nothing", ["disk failure, retrying", VALUE], "ValueError: y", "unknown"),
-    ("what was tried again is less", ["disk failure", "it failed, retrying", MEMORY], MEMORY_LINE, "cuda_oom"),
     ("a traceback that was only logged is less", [GOING_ON, DISK, "step 3", MEMORY], MEMORY_LINE, "cuda_oom"),
     ("not one of another rank", [f"[rank1]: {GOING_ON}", DISK, MEMORY], "OSError: disk failure", "disk_full"),
-    ("one further down is not it", [GOING_ON, "step 3", DISK, MEMORY], "OSError: disk failure", "disk_full"),
     ("the first link of a chain", [traceback("KeyError: 'x'"), DURING + VALUE], "KeyError", "unknown"),
-    ("not where loops end", [traceback("StopIteration"), DURING + VALUE], "ValueError: y", "unknown"),
     ("ignored", ["Exception ignored in: <x>", DISK, "engine died"], "engine died", "vllm_engine_crash"),
     ("the code that raised it", [traceback("KeyError: 'x'", "/x/reward.py"), "engine died"], "KeyError", "reward_fn"),
-    ("a symptom in somebody's code", [traceback("AssertionError: x", "/x/reward.py")], "Assert", "reward_fn"),
     ("pytest's report", ["E   AssertionError: x", "E   disk failure", "E   memory error"], "E   A", "test_assertion"),
 ]  # fmt: skip
 
@@ -92,14 +87,6 @@ def test_a_bare_exception_has_the_cause_of_its_chain() -> None:
     assert answers["KeyError: 'x'"] == ("disk_full", "blocked")
 
 
-def test_a_scripts_last_word_comes_first_and_what_is_printed_of_the_step_before_it_runs_does_not() -> None:
-    step = ["##[group]Run Install", "echo no room at the inn >&2; exit 3", "##[endgroup]"]
-    got = of("\n".join([*step, "no room at the inn", "job failed"]))
-    lines = [line for line in (got.line, *(candidate.line for candidate in got.candidates)) if line]
-    assert lines[0] == "no room at the inn"
-    assert step[1] not in lines
-
-
 def test_what_is_said_several_times_or_in_several_lines_is_one_candidate() -> None:
     indented = of("".join(f"      {row}\n" for row in traceback("AssertionError: x").splitlines()))
     assert (indented.text, indented.rule) == ("AssertionError: x", "assertion")
@@ -108,12 +95,6 @@ def test_what_is_said_several_times_or_in_several_lines_is_one_candidate() -> No
         ["E   disk failure", "E   memory error"],
     ):
         assert (of(*log).line_no, of(*log).candidates) == (1, ())
-
-
-def test_being_unsure_lowers_the_confidence() -> None:
-    sure, unsure = of(traceback("OSError: disk failure")), of("disk failure", "memory error")
-    nothing = of("what happened in step 1", "what happened in step 2")
-    assert 1 > sure.confidence > unsure.confidence > nothing.confidence > 0
 
 
 def test_a_line_that_is_too_unlikely_is_not_named_but_a_candidate(
@@ -150,13 +131,6 @@ def test_the_exception_that_ended_a_process_comes_before_what_the_log_says() -> 
     evidence = RunEvidence(processes=(first, passed_on))
     assert triage([log.encode()], 1, RULES).line == "OSError: memory error"
     assert triage([log.encode()], 1, RULES, evidence=evidence).line == "KeyError: 'x'"
-
-
-def test_where_pytest_reports_a_failure_the_log_decides() -> None:
-    """A test may start a process that is to fail."""
-    log = (traceback("OSError: memory error") + "E   AssertionError: x\n").encode()
-    evidence = RunEvidence(processes=(uncaught(1, "builtins.OSError", "memory error"),))
-    assert triage([log], 1, RULES, evidence=evidence) == triage([log], 1, RULES)
 
 
 def test_a_line_that_passing_runs_have_too_is_not_the_reason() -> None:

@@ -9,23 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_tasks.features.failures.triage.signature import is_specific, kind_of, package_of, signature_of, stable
+from ci_tasks.features.failures.triage.signature import kind_of, package_of, signature_of, stable
 from ci_tasks.records import FailureEvidence
 
 SAME = [
     ("numbers", "Tried to allocate 1.16 GiB on GPU 3", "Tried to allocate 20.00 GiB on GPU 0"),
-    ("steps", "cannot load global_step_120/iter_0000020", "cannot load global_step_40/iter_0000004"),
-    ("Ray's jobs", "Job 'raysubmit_kS5vTq' failed", "Job 'raysubmit_AbCdEf' failed"),
     ("addresses", "<Engine object at 0x7f2a93c1b6a0>", "<Engine object at 0x1>"),
     ("process ids", "worker died (pid=1203, signal 9)", "worker died (pid=7, signal 9)"),
     ("uuids", "3f2504e0-4f89-11d3-9a0c-0305e82c3301 is gone", "00000000-4f89-11d3-9a0c-0305e82c3399 is gone"),
     ("hashes", "blob 9f2d1c0a7b is missing", "blob 0011aabb22cc is missing"),
     ("hosts and ports", "no answer from 10.0.0.1:6379", "no answer from 192.168.100.23:40122"),
-    ("IPv6", "no answer from [fe80:0:0:0:1:2:3:4]:80", "no answer from [2001:db8:0:0:9:8:7:6]:4020"),
     ("directories", "no file /root/a/x.json", "no file /home/me/work/b/c/x.json"),
     ("times", "not up after 600.02 s at 2025-01-01 10:00:00", "not up after 30 s at 2025-12-31 23:59:59"),
     ("ranks", "rank 3 of 8 is missing", "rank 0 of 16 is missing"),
-    ("ranks of actors", "EngineCore_DP0 died", "EngineCore_DP13 died"),
     ("the order of a set", "unused: {'b', 'a', 'c'}", "unused: {'c', 'b', 'a'}"),
     ("the order of a dict", "got {'a': 'b', 'c': 'd'}", "got {'c': 'd', 'a': 'b'}"),
     ("nan", "kl is nan", "kl is 0.3"),
@@ -34,10 +30,8 @@ SAME = [
 DIFFERENT = [
     ("words", "CUDA out of memory", "CUDA out of patience"),
     ("a file's own name", "no file /root/a/x.json", "no file /root/a/y.json"),
-    ("modules", "No module named 'a.b'", "No module named 'a.c'"),
     ("members of a set", "unused: {'b', 'a'}", "unused: {'b', 'c'}"),
     ("values of a dict", "got {'a': 'b', 'c': 'd'}", "got {'a': 'd', 'c': 'b'}"),
-    ("digits of a name", "cannot read bf16", "cannot read bf18"),
     ("layers' names", "missing key: mlp.gate.weight", "missing key: attn.qkv.weight"),
 ]
 
@@ -77,11 +71,9 @@ LEVELS: list[tuple[str, dict[str, Any], bool, bool]] = [
     ("another statement", {"source_line": LINE.replace("advantages", "rewards")}, True, False),
     ("another metric", {"metric": "kl"}, True, False),
     ("another status code", {"http_status": 429}, True, False),
-    ("another signal", {"signal": "SIGSEGV"}, True, False),
     ("a renamed function around the same statement", {"function": "read"}, True, True),
     ("a line further down, in another checkout", {"line": 99, "source_path": "/home/me/src/y/a.py"}, True, True),
     ("a file of that name in another package", {"source_path": "/x/ray/a.py"}, True, False),
-    ("another errno", {"number": "errno 98"}, True, False),
 ]
 
 
@@ -107,14 +99,3 @@ PACKAGES = {
 
 def test_the_directory_of_a_file_counts_where_it_is_not_the_tree_itself() -> None:
     assert {name: [path for path in paths if package_of(path) == name] for name, paths in PACKAGES.items()} == PACKAGES
-
-
-def test_a_statement_that_stands_anywhere_does_not_say_where_it_is() -> None:
-    assert is_specific(LINE)
-    assert is_specific('assert log_dict["train/ppo_kl"] == 0.0')
-    assert not any(map(is_specific, ("", "raise", "raise e", "assert a == b", "assert result == expected", "assert (")))
-    generic = replace(EVIDENCE, source_line="raise e")
-    assert signature_of(generic) != signature_of(replace(generic, function="read"))
-
-
-# A failure of several ranks, as often as hypothesis likes.

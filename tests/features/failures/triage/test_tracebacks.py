@@ -52,9 +52,7 @@ ENDED = [
     ("plain", PLAIN),
     ("with lines of others in between", PLAIN.replace("    main()", "INFO 01-01 10:00:00 [x.py:1] served\n    main()")),
     ("a header with a time", PLAIN.replace("Trace", "[2025-03-01 09:12:40 TP3] Scheduler hit an exception: Trace")),
-    ("its head was cut off", PLAIN.split("\n", 1)[1]),
     ("without indentation", BARE),
-    ("without indentation, and code like an exception", BARE.replace("main()", "Config: type = make()")),
     ("code like an exception", PLAIN.replace('raise ValueError(f"no {name}")', "ConfigError: type = errors.Config")),
     ("indented", INDENTED),
     *((f"{line} of others", PLAIN.replace(END, f"step 3\n{line}\n{END}")) for line in OTHERS),
@@ -100,10 +98,3 @@ def test_a_stack_dump_has_the_innermost_call_last_and_ends_with_nothing() -> Non
     for row in (dump + '  File "/x/inner.py", line 9 in launch\n  File "/x/outer.py", line 3 in main').split("\n"):
         assert not isinstance(tracebacks.feed("", row), TracebackEnd)
     assert tracebacks.stack_of("") == ["/x/outer.py:main", "/x/inner.py:launch"]
-
-
-def test_an_ignored_exception_is_marked() -> None:
-    tracebacks = Tracebacks()
-    tracebacks.ignore_next()
-    parts = [tracebacks.feed("", row) for row in PLAIN.splitlines()]
-    assert [end.traceback.ignored for end in parts if isinstance(end, TracebackEnd)] == [True]

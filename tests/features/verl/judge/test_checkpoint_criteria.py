@@ -17,7 +17,6 @@ WHOLE = SavedFiles("checkpoint", "/c/global_step_1", 1, 0, {"model.json": 10, "a
 READ_BACK = LoadedCheckpoint("/c/global_step_1/actor", 0, {"model.json": 10})
 UNSEEN, IS_WRITTEN = (WRITTEN, NOT_SEEN, "no process noted one"), (WRITTEN, SHOWN, "2 files, 100 bytes")
 CASES: dict[str, tuple[Training, HookedTraining, list[tuple[str, str, str]]]] = {
-    "none": (SAVE, HookedTraining(), [UNSEEN]),
     "none of a resume": (RESUME, HookedTraining(), [UNSEEN, (READ, NOT_SEEN, "no process noted one")]),
     "whole": (SAVE, HookedTraining(saved=(WHOLE, WHOLE)), [IS_WRITTEN]),
     "read back": (RESUME, HookedTraining(saved=(WHOLE,), loaded=(READ_BACK,)),
@@ -27,7 +26,6 @@ CASES: dict[str, tuple[Training, HookedTraining, list[tuple[str, str, str]]]] = 
      [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_10 is not of global_step_1")]),
     "empty": (SAVE, HookedTraining(saved=(SavedFiles("checkpoint", "/c", files={"model.json": 0}),)),
      [(WRITTEN, NOT_SEEN, "/c/model.json is empty")]),
-    "no file": (SAVE, HookedTraining(saved=(SavedFiles("adapter", "/c"),)), [(WRITTEN, NOT_SEEN, "/c has no file")]),
     "empty read": (RESUME,
      HookedTraining(saved=(WHOLE,), loaded=(LoadedCheckpoint("/c/global_step_1", 0, {"model.json": 0}),)),
      [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_1/model.json is empty")]),

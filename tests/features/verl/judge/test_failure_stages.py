@@ -26,24 +26,20 @@ ENGINE = error("RuntimeError: Engine core initialization failed", "vllm_engine_c
 OOM = error("torch.OutOfMemoryError: CUDA out of memory", "cuda_oom")
 PROVIDER = error("ValueError: tensor size is 2 in the provider", "vllm_engine_crash", "gpt_provider.py:finalize")
 SAVE = error("KeyError: 'visual.weight'", "checkpoint_missing_keys", "worker.py:save_checkpoint")
-LOW = error("(raylet) node running low on memory", "host_oom_killed")
 NCCL = error("Watchdog caught collective operation timeout: WorkNCCL(…)")
 # What failed; whether Bridge-managed construction had begun; the stage; whose it is.
 CASES = [
     (error(DEATH, "host_oom_killed"), True, "the death of a process", UNCLEAR),
     (FULL, False, "a full disk", ENV),
-    (FULL, True, "a full disk", ENV),
     (error("FileNotFoundError: /data/train.parquet", "file_not_found"), False, "the data", ENV),
     (error("ValueError: x", frame="reward_loop.py:f"), True, "the reward model", ENV),
     (no_module("modelopt"), True, "nvidia-modelopt", ENV),
-    (no_module("flash_attn"), True, "package setup", ENV),
     # Bridge's own module that is not there is Bridge's fault; Bridge as a whole, the environment's.
     (no_module("megatron.bridge.models.new"), False, "the Bridge checkout's own imports", OWN),
     (no_module("megatron.bridge"), False, "the import of the local Bridge checkout", ENV),
     # The same engine failure on both sides of the line.
     (ENGINE, False, "the rollout engine", ENV),
     (ENGINE, True, "the rollout engine", UNCLEAR),
-    (OOM, False, "GPU memory", ENV),
     (OOM, True, "GPU memory", UNCLEAR),
     # What is said of a traceback weighs more than a guess at the cause.
     (PROVIDER, True, "Bridge-managed construction", OWN),
@@ -51,10 +47,7 @@ CASES = [
     (SAVE, True, "checkpoint save/load", OWN),
     (error("Could not override 'a.b'.", "config_hydra"), False, "verl's configuration", ENV),
     (error("RuntimeError: who knows"), True, "the training step", OWN),
-    (error("RuntimeError: who knows"), False, "the start of the job", ENV),
-    (LOW, True, "the host's or the container's memory", ENV),
     (NCCL, True, "communication between GPUs", UNCLEAR),
-    (error("ActorDiedError: The actor died unexpectedly"), True, "the death of a process", UNCLEAR),
     (error("huggingface_hub.errors.HfHubHTTPError: 504"), True, "the download of a model or data", ENV),
 ]
 

@@ -47,10 +47,7 @@ OPTIONAL = [
 # Lines after which a training ended with exit code 1, and the part of the one that is its reason, "" for none.
 REASONS = [
     ([f"{WORKER}  Format validation: FAIL"], ""),
-    ([f"{WORKER}<answer> appears 2 times (expected 1)"], ""),
-    ([f"{WORKER}len reward_extra_infos_dict['pred']: 960"], ""),
     ([STEP_1], ""),
-    ([f"{WORKER}[I1 10:00:00.1 ProcessGroupNCCL.cpp:852] ProcessGroupNCCL initialization options: TIMEOUT(ms): 6"], ""),
     ([*HANDLED, STEP_1], ""),
     ([STEP_1, *HANDLED], "TypeError: cannot unpack"),
     ([f"{WORKER}ValueError: x"], "ValueError: x"),

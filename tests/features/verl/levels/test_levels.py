@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.verl.levels.levels import MINIMAL, LevelRequest, limitations, trainings
+from ci_tasks.features.verl.levels.levels import MINIMAL, LevelRequest, trainings
 
 FUSION = "megatron.override_transformer_config.gradient_accumulation_fusion=False"
 FEATURE = {"overrides": ("a.b=c",), "proofs": ("active",)}
@@ -51,18 +51,6 @@ def test_a_persons_own_settings_go_into_every_training_but_never_change_its_step
     assert [training.env["MICRO_BSZ"] for training in planned] == ["1"] * 4
     assert [training.env["TOTAL_TRAIN_STEPS"] for training in planned] == ["1", "1", "2", "2"]
     assert all(training.overrides == ("a=b",) for training in planned)
-
-
-REDUCED = [
-    (LevelRequest(1), "trivial parallelism"),
-    (LevelRequest(2), "save/resume was not requested"),
-    (LevelRequest(5), "no benchmark convergence"),
-]
-
-
-@pytest.mark.parametrize(("level_request", "text"), REDUCED, ids=[text for _, text in REDUCED])
-def test_what_a_run_does_not_show_is_a_limitation(level_request: LevelRequest, text: str) -> None:
-    assert any(text in sentence for sentence in limitations(level_request))
 
 
 REFUSED = [

@@ -57,16 +57,6 @@ def test_a_command_is_the_maintained_wrapper_with_its_environment() -> None:
     ]
 
 
-def test_checkpoints_are_removed_before_a_training_that_does_not_resume() -> None:
-    lines = render(LevelRequest(1), trainings(LevelRequest(1))).splitlines()
-    assert [shlex.split(line)[1:3] for line in lines if line.startswith("train ")] == [
-        ["level 0", "1"],
-        ["level 1: save", "1"],
-        ["level 1: resume", "0"],
-        ["level 1: uninterrupted", "1"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("alive", "line"),
     [("2", "ray: pass: 2 nodes at 10.0.0.1:6379"), ("1", "ray: blocked: 2 nodes were asked for, and Ray has: 1")],
@@ -90,14 +80,12 @@ MASTER_ADDR=10.0.0.1
 
 CHECKS = [  # pytest's or uv's exit code, what it prints → the mark, or the end of the run
     (0, "3 passed in 1s", "pass: 3 passed in 1s: uv run python -m pytest -q TEST extra::test"),
-    (0, "3 skipped in 1s", "skipped: no test ran: 3 skipped in 1s"),
     (1, "FAILED a.py::t - AssertionError\n1 failed", "fail: FAILED a.py::t - AssertionError: uv run"),
     (1, "FAILED a.py::t - ModuleNotFoundError: No module named 'foo'\n1 failed",
      "blocked: exit code 1: FAILED a.py::t"),
     (2, "E   ModuleNotFoundError: No module named 'foo'\nERROR a.py\n1 error", "blocked: exit code 2: E   Module"),
     (2, "E   ModuleNotFoundError: No module named 'megatron.bridge.x'\nERROR a.py\n1 error",
      "fail: E   ModuleNotFound"),
-    (2, "error: Failed to download torch", "blocked: exit code 2: error: Failed to download torch"),
     (4, "ERROR: file or directory not found: x.py", "blocked: exit code 4: ERROR: file or directory not found"),
 ]  # fmt: skip
 
@@ -111,16 +99,6 @@ def test_bridge_checks_that_fail_are_told_from_those_that_cannot_run(
     assert lines[0].startswith(f"ci-tasks-verl: bridge-checks: {outcome.replace('TEST', test)}")
     # Only a test that failed ends the run.
     assert (lines[1:] == []) is outcome.startswith("fail")
-
-
-@pytest.mark.parametrize(
-    ("simulated", "code", "outcome"),
-    [(False, 0, "pass: 3 passed: python3 -m pytest"), (False, 1, "blocked: exit code 1"), (True, 0, "simulated: ")],
-)
-def test_without_uv_only_a_pass_says_something(tmp_path: Path, simulated: bool, code: int, outcome: str) -> None:
-    text = "3 passed" if code == 0 else "FAILED a.py::t - AssertionError"
-    mark, _ = checks_of_bridge(tmp_path, code, text, tests=(), runner="python3", simulated=simulated)
-    assert mark.startswith(f"ci-tasks-verl: bridge-checks: {outcome}")
 
 
 def checks_of_bridge(

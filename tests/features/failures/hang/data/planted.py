@@ -83,14 +83,6 @@ def queue_never_filled():
     queue.Queue().get()
 
 
-def exit_waits_for_thread():
-    def stuck_at_exit():
-        ready()
-        threading.Event().wait()
-
-    threading.Thread(target=stuck_at_exit).start()
-
-
 def import_deadlock():
     with open(os.path.join(DIRECTORY, "imports_itself.py"), "w") as out:
         out.write(IMPORTS_ITSELF)
@@ -146,19 +138,6 @@ def writes_too_much():
     sys.stdout.flush()
 
 
-def child_reads_pipe():
-    if ROLE:
-        sys.exit(reads_from_parent())
-    child = subprocess.Popen(again("reader"), stdin=subprocess.PIPE)
-    ready()
-    child.wait()
-
-
-def reads_from_parent():
-    ready()
-    sys.stdin.buffer.raw.read(1)
-
-
 def socket_peer_silent():
     if ROLE:
         link = socket.create_connection(("127.0.0.1", int(ROLE)))
@@ -172,23 +151,6 @@ def socket_peer_silent():
 
 
 def silent_peer(link):
-    ready()
-    threading.Event().wait()
-
-
-def flock_held():
-    path = os.path.join(DIRECTORY, "held.lock")
-    file = open(path, "w")  # noqa: SIM115
-    if ROLE:
-        ready()
-        fcntl.flock(file, fcntl.LOCK_EX)
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
-    subprocess.Popen(again("waiter"), close_fds=True)
-    holds_the_lock()
-
-
-def holds_the_lock():
     ready()
     threading.Event().wait()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import process_tree
+from ci_tasks.agent import processes
 from ci_tasks.agent.programs import run_program
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_a_program_that_ends_before_it_is_registered_keeps_its_exit_code(monkeyp
     def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
         process = popen(*args, **options)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        process_tree.reap_orphans(None)  # of another thread, at this moment
+        processes.reap_orphans(None)  # of another thread, at this moment
         return process
 
     monkeypatch.setattr(subprocess, "Popen", start)
