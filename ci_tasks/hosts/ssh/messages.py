@@ -17,16 +17,15 @@ class HostKeyRefused(Blocked):
 def host_key(target: SSHTarget, verdict: str, known: HostKey | None, key: HostKey) -> HostKeyRefused:
     """Why `key` is not accepted; `known` is the line of known_hosts that says so."""
     name, place, shown = target.names[0], known.place if known else "", f"\n  shown: {key.shown}"
-    what = f"{target.description}: the host key of {name}"
     if known is not None and verdict == "changed":
         return HostKeyRefused(
-            f"{what} has changed\n  known: {known.shown} ({place}){shown}",
+            f"{target.description}: the host key of {name} has changed\n  known: {known.shown} ({place}){shown}",
             hint="someone may be listening, or the host was reinstalled; ask its admin which key is right\n"
             f"then, if it is the one shown, remove the line {place}, and connect again to see the line to add",
         )
     if verdict == "revoked":
         hint = "its owner cannot be trusted to be the host; ask its admin for the new key"
-        return HostKeyRefused(f"{what} is revoked ({place}){shown}", hint=hint)
+        return HostKeyRefused(f"{target.description}: the host key of {name} is revoked ({place}){shown}", hint=hint)
     also = f"; only a @cert-authority line matches it ({place}), and paramiko supports no host certificates"
     file = next(iter(target.known_hosts), "/dev/null")
     add = f"if this is its key, add this line to {file}:"
@@ -35,7 +34,7 @@ def host_key(target: SSHTarget, verdict: str, known: HostKey | None, key: HostKe
     where = f" (on {target.gateway})" if target.gateway else ""
     port = f"-p {target.port} " if target.port != DEFAULT_PORT else ""
     return HostKeyRefused(
-        f"{what} is not known{also if known else ''}{shown}",
+        f"{target.description}: the host key of {name} is not known{also if known else ''}{shown}",
         hint=f"{add}\n{name} {key.type} {key.blob}\nto compare, on a network that you trust{where}: "
         f"ssh-keyscan {port}{target.host} | ssh-keygen -lf -",
     )
