@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.config import Override, read
-from ci_tasks.planning.install_problems import entry, mending_override, merged, replacement
+from ci_tasks.planning.pip_commands import entry, mending_override, merged, replacement
 from ci_tasks.workflow.model import Job, Step
 
 JOB = Job(

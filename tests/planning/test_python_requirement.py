@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.planning.python_requirement import python_problem, requires_python
+from ci_tasks.planning.capacity import python_problem, requires_python
 
 
 @pytest.mark.parametrize(

@@ -88,13 +88,6 @@ def test_when_a_step_runs(condition: str | None, after_success: bool, after_fail
     assert (step.on_success, step.on_failure) == (after_success, after_failure)
 
 
-@pytest.mark.parametrize(
-    ("text", "goes_on"), [("true", True), ("'false'", False), ("${{ 'true' }}", True), ("", False)]
-)
-def test_continue_on_error_is_no_text_that_happens_to_be_there(text: str, goes_on: bool) -> None:
-    assert plan(f"- run: x\n  continue-on-error: {text}\n").steps[0].continue_on_error is goes_on
-
-
 # Actions
 
 
@@ -137,11 +130,6 @@ def test_checkout_and_setup_python_have_equivalents() -> None:
 def test_what_checkout_would_do_otherwise_is_a_deviation(inputs: str, deviations: list[tuple[str, str, str]]) -> None:
     planned = plan(f"- uses: actions/checkout@v4\n  with: {inputs}\n- run: x\n")
     assert [(deviation.what, deviation.ci, deviation.here) for deviation in planned.deviations] == deviations
-
-
-def test_an_input_of_setup_python_that_would_matter_is_a_deviation() -> None:
-    step = "- uses: actions/setup-python@v5\n  with: {python-version: '3.11', architecture: x86}\n- run: x\n"
-    assert [deviation.ci for deviation in plan(step).deviations] == ["architecture: x86"]
 
 
 def test_a_cache_is_left_out_by_name_and_its_key_is_not_evaluated() -> None:
