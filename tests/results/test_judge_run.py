@@ -13,7 +13,7 @@ import pytest
 from ci_tasks import known_secrets
 from ci_tasks.agent import processes
 from ci_tasks.agent.exit_gate import ARCHIVE
-from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, StackText, ThreadFacts
+from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record
 from ci_tasks.records import Attempt
 from ci_tasks.results import judge_run as judging
@@ -72,18 +72,12 @@ def test_what_other_rows_changed_of_the_shared_install_steps_is_a_deviation(run:
 HANGS = ProcessFacts(
     pid=7,
     ppid=1,
-    name="python",
     argv=("python", "t.py"),
     python=True,
     threads=(ThreadFacts(7, state="S", syscall="202 0x1", still=True),),
-    stacks=(
-        StackText(
-            "probe",
-            "Current thread 0x1 (most recent call first):\n"
-            '  File "/usr/lib/python3.11/queue.py", line 171 in get\n  File "/job/t.py", line 5 in load\n',
-            True,
-        ),
-    ),
+    stacks="Current thread 0x1 (most recent call first):\n"
+    '  File "/usr/lib/python3.11/queue.py", line 171 in get\n  File "/job/t.py", line 5 in load\n',
+    same_stacks=True,
 )
 
 
