@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.workflow.outputs import parse_outputs
+from ci_tasks.workflow.shell import parse_outputs
 
 
 @pytest.mark.parametrize(
