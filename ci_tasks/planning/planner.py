@@ -241,8 +241,7 @@ class _Planning:
     def _install(self) -> InstallSteps:
         """The leading steps, whose packages runs can share, as they are for any workspace."""
         location, steps = self.location, self.steps.split()[0] or self.steps.steps[:-1]
-        runs_agent = [int(part) for part in location.python[1].split(".")[:2]] >= [3, 8]
-        if self.job.container or not location.store or not steps or not runs_agent:
+        if self.job.container or not location.store or not steps:
             return InstallSteps()
 
         def portable(text: str) -> str:

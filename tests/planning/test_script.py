@@ -236,13 +236,6 @@ def test_what_github_refuses_in_github_env_fails_the_step(plain: ScriptRunner, w
     assert "##[error]GITHUB_ENV: " in ran.log and "\nafter" not in ran.log
 
 
-def test_paths_that_a_step_leaves_come_first_last_one_foremost(script_runner: ScriptRunner) -> None:
-    ran = script_runner.run(
-        step('echo /one >> "$GITHUB_PATH"; printf \'/t w o\' >> "$GITHUB_PATH"\n'), step("echo $PATH\n")
-    )
-    assert ran.log.splitlines()[-1].startswith(f"{script_runner.directory}/bin:/t w o:/one:")
-
-
 KINDS: dict[str, dict[str, Any]] = {
     "a job": {},
     "a job in a container": {"container": ["image:tag"]},

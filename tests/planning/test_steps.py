@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.agent.records import Deviation
 from ci_tasks.config import Override
 from ci_tasks.errors import WorkflowError
-from ci_tasks.planning.steps import PlannedSteps, override_warnings, plan_steps, version_matches
+from ci_tasks.planning.steps import PlannedSteps, override_warnings, plan_steps
 from ci_tasks.workflow.model import Job
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.resolve import Resolver
@@ -333,18 +333,3 @@ def test_an_override_that_changes_nothing_is_a_warning(override: Override, warni
 def test_leading_steps_that_are_the_same_for_every_row_are_shared(steps: str, job: str, shared: int) -> None:
     first, rest = plan(steps, job).split()
     assert len(first) == shared and rest
-
-
-@pytest.mark.parametrize(
-    ("requested", "version", "matches"),
-    [
-        ("3.10", "3.10.13", True),
-        ("3.1", "3.10.13", False),
-        ("3.10.12", "3.10.13", False),
-        ("3.x", "3.12.1", True),
-        ("3.12.x", "3.11.1", False),
-        ("3", "3.12.1", True),
-    ],
-)
-def test_versions(requested: str, version: str, matches: bool) -> None:
-    assert version_matches(requested, version) is matches
