@@ -250,20 +250,19 @@ def _over(below: Map, above: Map) -> Map:
 
 
 def _host(name: str, body: Map, line: str) -> HostSpec:
-    where = f"host {name}: "
     _check_name("host", name, line)
-    host = HostSpec(name, **_fields(HostSpec, body, where))
+    host = HostSpec(name, **_fields(HostSpec, body, f"host {name}: "))
     for key, each in keys_of(HostSpec).items():
         if key in body and host.kind not in (kinds := each.metadata["kinds"]):
             hint = "use kind: ssh or kind: slurm for another machine" if host.kind == "local" else ""
-            raise _error(f"{where}{key} is only valid with kind {' or '.join(kinds)}", body.lines[key], hint=hint)
+            raise _error(f"host {name}: {key} is only valid with kind {' or '.join(kinds)}", body.lines[key], hint=hint)
     if host.kind != "local" and not host.address:
-        raise _error(f"{where}kind {host.kind} requires an address", line)
+        raise _error(f"host {name}: kind {host.kind} requires an address", line)
     if host.runtime == "pyxis" and host.kind != "slurm":
-        raise _error(f"{where}runtime pyxis is only valid with kind slurm", body.lines["runtime"])
+        raise _error(f"host {name}: runtime pyxis is only valid with kind slurm", body.lines["runtime"])
     if host.runtime in ("apptainer", "pyxis") and host.network:
         hint = f"containers of {host.runtime} use the host's network"
-        raise _error(f"{where}network is not valid with runtime {host.runtime}", body.lines["network"], hint=hint)
+        raise _error(f"host {name}: network is not valid with runtime {host.runtime}", body.lines["network"], hint=hint)
     return host
 
 
