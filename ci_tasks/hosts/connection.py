@@ -355,7 +355,8 @@ class ReconnectingConnection:
             what = debug_log.bug(f"connection to {name}", problem)
             problem = InternalError(f"the connection to {name} failed: {what}")
         elif isinstance(problem, LinkDied) and not will_pass:
-            will_pass, problem = tries < _FIRST_TRIES, Blocked(f"{name}: {problem}")
+            will_pass = tries < _FIRST_TRIES
+            problem = problem if will_pass else Blocked(f"{name}: {problem.message}", hint=problem.hint)
         if not will_pass or isinstance(problem, (HostKeyRefused, HostDataError)):
             self._set(None, problem)
         elif not self._closing.is_set() and not self._down_since:
