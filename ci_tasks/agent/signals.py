@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import time
 from contextlib import suppress
 
 # Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
@@ -42,13 +41,6 @@ class SignalPipe:
         """Wait so long, or until any signal."""
         select.select([self.fd], [], [], max(0.0, seconds))
         self.clear()
-
-    def wait_for_stop(self, seconds: float) -> bool:
-        """Wait so long, or until a stop is requested, and return whether one is. No other signal ends it."""
-        until = time.monotonic() + seconds
-        while not self.stop_requested and time.monotonic() < until:
-            self.wait(until - time.monotonic())
-        return self.stop_requested
 
     def _handle(self, number: int, _frame: object) -> None:
         self.stop_requested = self.stop_requested or number in (signal.SIGTERM, signal.SIGINT)

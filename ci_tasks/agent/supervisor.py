@@ -303,7 +303,8 @@ class Supervisor:
         """The run has ended, and its daemon did not answer: remove its containers when it does, within some time."""
         deadline = time.monotonic() + RETRY_MINUTES * 60
         while self.cleanup.left_containers and time.monotonic() < deadline:
-            if self.signals.wait_for_stop(RETRY_SECONDS):
+            self.signals.wait(RETRY_SECONDS)
+            if self.signals.stop_requested:
                 return
             left = self._left(self.cleanup.retry())
             if left != self.status.left:

@@ -13,7 +13,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 from ci_tasks import debug_log, known_secrets
 from ci_tasks.agent.exit_gate import mask_run, masked_record
@@ -21,7 +21,7 @@ from ci_tasks.agent.file_lock import try_lock
 from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation, Status
+from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
@@ -60,11 +60,11 @@ class RemoteRun:
     is_here: bool = False
     keep_remote: bool = False  # its directory there is not cleared away at the end
     keep_shared_files: bool = False  # rows that use them may follow; the command clears them away at its end
-    lock: MirroredFiles | None = None
+    lock: BinaryIO | None = None
     phase: str = SENDING
     aborted: tuple[str, str] | None = None  # status and reason of a run that has no end of its own here
     warning: str = ""  # what a person should know although the run has its end
-    mirror: RunHere | None = None
+    mirror: RunMirror | None = None
     # What the manager knows: the number that the host calls it by, its story on one link, and what it waits for.
     key: int = 0
     channel: Channel | None = None
@@ -103,7 +103,7 @@ class RemoteRun:
         if self.mirror is not None:
             self.mirror.close()
         if self.lock is not None:
-            self.lock.release()
+            self.lock.close()
             self.lock = None
 
 
@@ -122,36 +122,47 @@ def update_location(run: RunDir, **changes: Any) -> None:
         write_record(run.remote, replace(record, **changes))
 
 
-class MirroredFiles:
-    """The right to write the files of a run of another host, until it is released."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def release(self) -> None:
-        os.close(self._handle)
-
-
-def lock_mirror(run: RunDir) -> MirroredFiles | None:
-    """None if another process has it."""
+def lock_mirror(run: RunDir) -> BinaryIO | None:
+    """The right to write the files of a run of another host, until the file is closed; None if another process has
+    it."""
     handle = os.open(os.path.join(run.path, "mirror.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = os.fdopen(handle, "rb+")
     if try_lock(handle) is not False:
-        return MirroredFiles(handle)
-    os.close(handle)
+        return file
+    file.close()
     return None
 
 
-class RunHere:
-    """A run of this machine, whose files are here already. `error` is why nothing more can be kept here, `refusal` why
-    its host does not follow it, `has_status` whether the host has said anything of the run yet."""
+class RunMirror:
+    """The files of a run as they come over the link; with `is_here` they are here already. `error` is why nothing more
+    can be kept here, `refusal` why its host does not follow it, `has_status` whether the host has said anything of the
+    run yet."""
 
-    offset = 1 << 62  # of its log, of which nothing is to be sent
-
-    def __init__(self, run: RunDir) -> None:
-        self.run, self.error, self.status = run, "", read_status(run)
+    def __init__(self, run: RunDir, *, is_here: bool = False) -> None:
+        self.run, self.error, self.status, self._is_here = run, "", read_status(run), is_here
         self.refusal: RequestRefused | None = None
-        self.has_status = False
+        self.has_status, self.offset = False, 1 << 62  # none of its log is to be sent
         self.ended = threading.Event()
+        self._log: int | None = None
+        self._writing = threading.RLock()  # the log may be started again in another thread
+        if not is_here:
+            known_secrets.add_variables(read_plan(run).secrets)
+            self._secrets = known_secrets.values()
+            self._open()
+
+    def _open(self) -> None:
+        self.offset, self._digest = 0, hashlib.sha256()
+        # A mask is as long as what it hides, so that an offset here is one of the log there.
+        self._masker = Masker(self._secrets, keep_length=True)
+        # Appended to: if it is cut here, it gets too short, which is noticed, and no hole, which is not.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._log = os.open(self.run.log, flags, 0o600)
+            while chunk := os.read(self._log, 1 << 20):
+                self._digest.update(chunk)
+                self.offset += len(chunk)
+        except OSError as error:
+            self.fail(f"cannot write {self.run.log}: {error.strerror}")
 
     def take(self, take: Callable[[], object]) -> None:
         """Take what comes of it. What cannot be taken ends this run only."""
@@ -163,6 +174,11 @@ class RunHere:
             debug_log.LOGGER.error("what came of %s", self.run.path, exc_info=error)
             self.fail(f"cannot take what came: {error!r}")
 
+    def fail(self, why: str) -> None:
+        """Nothing more can be kept here."""
+        self.error = self.error or why
+        self.ended.set()
+
     def update_status(self, update: RunUpdate) -> None:
         """A status of the run, or its end. An agent that is gone without an end is noted in the status here."""
         if update.code:
@@ -171,61 +187,15 @@ class RunHere:
         elif update.problem:
             self.fail(f"cannot take what came: {update.problem}")
         elif update.status is not None and not self.error:
-            self._keep(replace(update.status, gone=update.gone))
-            self.has_status = True
+            self.status, self.has_status = replace(update.status, gone=update.gone), True
+            if not self._is_here:
+                self.status = masked_record(self.status, self._secrets)
+                write_record(self.run.status, self.status)
             if update.over:
                 self.ended.set()
 
-    def _keep(self, status: Status) -> None:
-        self.status = status
-
     def write_log(self, offset: int, chunk: bytes) -> None:
         """Bytes of the log from `offset`; what is here already is not written twice."""
-
-    def forget_refusal(self) -> None:
-        """Its host is asked again."""
-        if self.refusal is not None:
-            self.refusal = None
-            self.ended.clear()
-
-    def fail(self, why: str) -> None:
-        """Nothing more can be kept here."""
-        self.error = self.error or why
-        self.ended.set()
-
-    def finish(self) -> None:
-        """All of it is here."""
-
-    def close(self) -> None:
-        pass
-
-
-class RunMirror(RunHere):
-    """A run of another host: takes what comes over the link."""
-
-    def __init__(self, run: RunDir) -> None:
-        super().__init__(run)
-        known_secrets.add_variables(read_plan(run).secrets)
-        self._secrets = known_secrets.values()
-        self._writing = threading.RLock()  # the run's own thread may start the log again
-        self._open()
-
-    def _open(self) -> None:
-        self.offset, self._digest = 0, hashlib.sha256()
-        # A mask is as long as what it hides, so that an offset here is one of the log there.
-        self._masker = Masker(self._secrets, keep_length=True)
-        self._log: int | None = None
-        # Appended to: if it is cut here, it gets too short, which is noticed, and no hole, which is not.
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            self._log = os.open(self.run.log, flags, 0o600)
-            while chunk := os.read(self._log, 1 << 20):
-                self._digest.update(chunk)
-                self.offset += len(chunk)
-        except OSError as error:
-            self.fail(f"cannot write {self.run.log}: {error.strerror}")
-
-    def write_log(self, offset: int, chunk: bytes) -> None:
         with self._writing:
             if offset > self.offset or self.error or self._log is None:
                 return  # a gap, which only a fault of ours makes: the end does not match and asks for everything again
@@ -240,10 +210,6 @@ class RunMirror(RunHere):
         while data and self._log is not None:
             data = data[os.write(self._log, data) :]
 
-    def _keep(self, status: Status) -> None:
-        self.status = masked_record(status, self._secrets)
-        write_record(self.run.status, self.status)
-
     def is_complete(self) -> bool:
         """Whether the log here is the log there, after its end. An agent that is gone cannot say, nor one whose
         disk was full."""
@@ -253,13 +219,16 @@ class RunMirror(RunHere):
             return False  # it was cut or lengthened here
         return self.status.gone or self.status.log_sha256 in (None, self._digest.hexdigest())
 
-    def restart_log(self) -> None:
-        """Forget the log: it comes from its beginning once more."""
+    def follow_again(self, *, log: bool = False) -> None:
+        """Its host is asked again; with `log` for the log from its beginning, too."""
         with self._writing:
-            self.ended.clear()
-            self.close()
-            os.unlink(self.run.log)
-            self._open()
+            if log:
+                self.close()
+                os.unlink(self.run.log)
+                self._open()
+            if log or self.refusal is not None:
+                self.refusal = None
+                self.ended.clear()
 
     def unpack_artifacts(self, spool: Any) -> None:
         """Store the small files and artifacts of a bundle. Raises BundleError, OSError."""
@@ -271,9 +240,10 @@ class RunMirror(RunHere):
     def finish(self) -> None:
         """All of it is here. A record from before, when it could not be fetched, is not its end."""
         self.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.run.record)
-        update_location(self.run, complete=True)
+        if not self._is_here:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.run.record)
+            update_location(self.run, complete=True)
 
     def close(self) -> None:
         with self._writing:

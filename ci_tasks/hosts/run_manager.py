@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ci_tasks import debug_log
@@ -75,7 +76,7 @@ class RemoteRunManager:
             remote_run.lock = remote_run.lock or runs.lock_mirror(remote_run.run)
             if self._py_spy.ident is None:
                 self._py_spy.start()
-        remote_run.mirror = (runs.RunHere if remote_run.is_here else RunMirror)(remote_run.run)
+        remote_run.mirror = RunMirror(remote_run.run, is_here=remote_run.is_here)
         self._runs.append(remote_run)
         if self._teller.ident is None:
             self._teller.start()
@@ -240,15 +241,14 @@ class RemoteRunManager:
         for remote_run in followed:
             assert remote_run.mirror is not None
             self._followed.pop(remote_run.key, None)
-            remote_run.mirror.forget_refusal()
-            remote_run.key = next(self._keys)
+            remote_run.mirror.follow_again()
+            remote_run.key, remote_run.followed_on = next(self._keys), channel
             self._followed[remote_run.key] = remote_run
             wanted.append(ask.FollowedRun(remote_run.key, remote_run.directory, remote_run.mirror.offset))
-            remote_run.followed_on = channel
         if wanted:
             channel.post(ask.Follow(tuple(wanted)))
 
-    def _watch(self, remote_run: RemoteRun, channel: Channel, mirror: runs.RunHere) -> Story:
+    def _watch(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> Story:
         if remote_run.followed_on is not channel:
             self._follow(channel, [remote_run])
         runs.update_location(remote_run.run, clock_ahead=self.connection.clock_ahead)
@@ -265,42 +265,32 @@ class RemoteRunManager:
             raise mirror.refusal
         remote_run.phase = FETCHING
 
-    def _fetch(self, remote_run: RemoteRun, channel: Channel, mirror: runs.RunHere) -> Story:
+    def _fetch(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> Story:
         name = self.connection.spec.name
-        if isinstance(mirror, RunMirror) and not mirror.error:
-            if mirror.is_complete():
-                yield from self._collect(remote_run, channel, mirror)
-            elif remote_run.refetched:
-                mirror.fail(f"the log here is not the one on {name}, though it was fetched twice")
-            else:
+        if not remote_run.is_here and not mirror.error and not mirror.is_complete():
+            if not remote_run.refetched:
                 remote_run.refetched, remote_run.phase, remote_run.followed_on = True, WATCHING, None
-                mirror.restart_log()
+                mirror.follow_again(log=True)
                 return  # the story begins again
-        elif mirror.status.gone:
+            mirror.fail(f"the log here is not the one on {name}, though it was fetched twice")
+        if remote_run.is_here and mirror.status.gone:
             yield from self._ask(channel, ask.Cancel(remote_run.directory))  # ends what its agent has left
+        elif not remote_run.is_here and not mirror.error:
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=remote_run.run.path) as spool:
+                collect, keep = ask.Collect(remote_run.directory, remote_run.secrets), partial(_keep, mirror, spool)
+                yield from self._ask(channel, collect, on_chunk=keep)
+                spool.seek(0)
+                try:
+                    if not mirror.error:
+                        mirror.unpack_artifacts(spool)
+                except BundleError as problem:
+                    mirror.fail(f"{name} sent artifacts that no host of ci-tasks sends: {problem}")
         if mirror.error:
             self._abort(remote_run, BLOCKED, f"{mirror.error}; the run is kept on {name}")
             return
         mirror.finish()
         remote_run.phase = CLEARING
         _wake(self._wakeups)
-
-    def _collect(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> Story:
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=remote_run.run.path) as spool:
-
-            def keep(chunk: bytes) -> None:
-                if spool.tell() + len(chunk) > MAX_SIZE:
-                    mirror.fail(f"artifacts of more than {MAX_SIZE >> 30} GiB")
-                elif not mirror.error:
-                    mirror.take(lambda: spool.write(chunk))
-
-            yield from self._ask(channel, ask.Collect(remote_run.directory, remote_run.secrets), on_chunk=keep)
-            spool.seek(0)
-            try:
-                if not mirror.error:
-                    mirror.unpack_artifacts(spool)
-            except BundleError as problem:
-                mirror.fail(f"{self.connection.spec.name} sent artifacts that no host of ci-tasks sends: {problem}")
 
     def _clear(self, remote_run: RemoteRun, channel: Channel) -> Story:
         return self._ask(channel, ask.Clear(remote_run.directory, shared=not remote_run.keep_shared_files))
@@ -353,7 +343,7 @@ class RemoteRunManager:
     def _abort(self, remote_run: RemoteRun, status: str, reason: str, *, is_over: bool = False) -> None:
         """`is_over`: nothing of it is to be fetched later."""
         if is_over:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 runs.update_location(remote_run.run, complete=True)
         remote_run.aborted = remote_run.aborted or (status, reason)
         _wake(self._wakeups)
@@ -370,6 +360,14 @@ class RemoteRunManager:
         if (remote_run := self._followed.get(key)) and (mirror := remote_run.mirror):
             mirror.take(lambda: mirror.write_log(offset, chunk))
             _wake(self._wakeups)
+
+
+def _keep(mirror: RunMirror, spool: Any, chunk: bytes) -> None:
+    """Take bytes of a bundle."""
+    if spool.tell() + len(chunk) > MAX_SIZE:
+        mirror.fail(f"artifacts of more than {MAX_SIZE >> 30} GiB")
+    elif not mirror.error:
+        mirror.take(lambda: spool.write(chunk))
 
 
 def _settled(pending: Sequence[PendingRequest]) -> Story:

@@ -229,7 +229,7 @@ def attached_runs(
         if held is None:
             return
         if _is_complete(attached_run.run):  # by now
-            held.release()
+            held.close()
             return
         remote, host = _location(attached_run.run), _host_of(attached_run.run)
         if host not in managers:

@@ -63,7 +63,7 @@ def test_a_log_that_was_masked_here_and_then_resumed_is_fetched_again(run: RunDi
     second.write_log(25, LOG[25:])
     end(second)
     assert not second.is_complete()
-    second.restart_log()
+    second.follow_again(log=True)
     second.write_log(0, LOG)
     end(second)
     assert second.is_complete()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
-from typing import Iterable, Iterator, List
+from typing import Iterator, List
 
 from .. import liveness, run_directory
 from ..names import UnsafeName
@@ -14,18 +14,11 @@ from .messages import RunSummary
 
 
 def runs(home: str) -> List[RunSummary]:
-    """Every run below `home`."""
-    return _with_slurm_state(list(_summaries(sorted(_run_dirs(os.path.join(home, "runs"))))))
-
-
-def _summaries(paths: Iterable[str]) -> Iterator[RunSummary]:
-    for path in paths:
+    """Every run below `home`, with `alive` of Slurm jobs as squeue has it; while that fails, they count as alive."""
+    runs = []
+    for path in sorted(_run_dirs(os.path.join(home, "runs"))):
         with suppress(UnsafeName):  # a directory that a job has made: no run is called so
-            yield _summary(path)
-
-
-def _with_slurm_state(runs: List[RunSummary]) -> List[RunSummary]:
-    """With `alive` of Slurm jobs as squeue has it; while squeue fails, they count as alive."""
+            runs.append(_summary(path))
     running = [run.dir for run in runs if run.state == run_directory.STATE_RUNNING]
     jobs = {path: job.id for path in running for job in [slurm_job.read(path)] if job is not None and job.id}
     if not jobs:
