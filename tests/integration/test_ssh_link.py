@@ -96,7 +96,7 @@ def test_a_key_may_be_in_an_agent_only(sshd: Sshd, connect: Connect, tmp_path: P
         hidden = tmp_path / "hidden"
         sshd.key.rename(hidden)  # its public half stays, which is how IdentitiesOnly finds the one in the agent
         assert "no agent is running" in refused(connect)
-        sshd.configure("box", IdentityAgent=str(sock))
+        sshd.configure("box", IdentityAgent=f'"{sock}"')
         assert said(connect("box"), "echo hi") == "hi"
 
 
