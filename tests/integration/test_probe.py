@@ -42,7 +42,7 @@ def test_a_row_that_fails_leaves_what_its_processes_noted(person: Any) -> None:
     assert test.parent in [process.key for process in evidence.processes], "the lock script"
     failures = [(failure.where, failure.chain[0].type) for failure in test.exceptions]
     assert failures == [("thread", "builtins.KeyError"), ("main", "builtins.ValueError")]
-    origins = {module.name: module.origin for module in test.modules}
+    origins = {module.name: module.origin for module in test.imports}
     assert origins["tiny_slime"].endswith("/workspace/tiny_slime/__init__.py")
 
 
@@ -107,4 +107,4 @@ PYTHONPATH=/nowhere /tmp/late/bin/python -c 'raise KeyError(1)'"""
     box.start()
     assert box.ended().exit_code == 1
     processes = parse_lines(Path(box.run.evidence_file).read_text()).processes
-    assert [process.prefix for process in processes if process.exceptions] == ["/tmp/late"]
+    assert [process.executable for process in processes if process.exceptions] == ["/tmp/late/bin/python"]
