@@ -57,7 +57,7 @@ def take(run: Run, tmp_path: Path) -> Take:
             return subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
 
         client = SimpleNamespace(runtime=runtime, stream=copy)
-        container = RunContainer(cast(Any, client), "id", "ci-7", 1, "img", "sha256:1", False, "", "/")
+        container = RunContainer(cast(Any, client), "id", "ci-7", 1, "img", "sha256:1", False, "")
         Path(run.paths.artifacts).mkdir(exist_ok=True)
         rules = Plan(container=ContainerRules(cast(Any, runtime)), **plan)
         containers = [container] if runtime in ("docker", "podman") else []

@@ -1,4 +1,4 @@
-"""Samples the GPUs of a run once a second while its job runs, into gpu.jsonl.
+"""Samples the GPUs of a run once a second while its job runs, into gpu.csv.
 
 Two nvidia-smi processes, which live as long as the job, are read by a thread each. One that hangs is left alone:
 another one would hang too. They end with the agent in every case: it kills them, and if the agent is killed, the kernel
@@ -30,7 +30,7 @@ _Names = Callable[[], Sequence[str]]
 _MAX_XIDS = 500  # a GPU that breaks down writes them without end
 _MAX_LINE = 4096
 _SESSION = re.compile(r"\.slice/\S*\.(?:scope|service)\b")  # a cgroup that systemd makes for a login or a service
-_CONTAINER = re.compile(r"docker|libpod|podman|containerd|crio|kubepods|lxc|machine\.slice|[0-9a-f]{64}")
+_CONTAINER = re.compile(r"[0-9a-f]{64}|lxc|kubepods")
 
 
 class GpuSampler:
@@ -132,8 +132,9 @@ def process_owner(run_dir: str, plan: Plan, containers: _Names, pid: int) -> Pro
     if processes.is_below(pid, os.getpid()) or mark in processes.environ(pid) or is_in_container:
         return "run"
     # A container that was kept has processes from before this run.
-    is_older = int(process.start) < int(agent.start) and plan.retry is None
+    if plan.retry is not None:
+        return "unknown"
     # Without a daemon that starts containers, all processes of the job are below its agent.
     is_session = _SESSION.search(cgroups) is not None and not _CONTAINER.search(cgroups)
     is_outside = is_session if plan.has_container_daemon else "SLURM_JOB_ID" not in os.environ
-    return "other" if is_older or (is_outside and plan.retry is None) else "unknown"
+    return "other" if is_outside or int(process.start) < int(agent.start) else "unknown"

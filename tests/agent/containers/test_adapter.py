@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.containers import adapter, runtimes
+from ci_tasks.agent.containers import adapter
+from ci_tasks.agent.containers.rewrite import podman_init
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.probe.install import write_files
 from ci_tasks.agent.records import DockerInvocation, DockerInvocations, Plan, ProbeOverlay, ProbeRules
@@ -63,6 +64,7 @@ class Host:
         self._program(self.run_dir / "bin" / "docker", ADAPTER.format(**quoted))
         for name in ("docker", "podman"):
             self._program(self.real / name, REAL)
+        (self.fake / "image").write_text("PATH=/bin\n")
         self.environ = {
             "PATH": os.pathsep.join([str(self.run_dir / "bin"), str(self.real), "/usr/bin", "/bin"]),
             "FAKE": str(self.fake),
@@ -137,9 +139,9 @@ def test_the_real_docker_gets_the_rewritten_words_and_its_exit_code_is_ours(host
 
 def test_podman_runs_where_the_host_says_so(host: Host) -> None:
     host.rules(runtime="podman")
-    init = runtimes.init_options()
+    init = podman_init()
     options = ["--device", "nvidia.com/gpu=all", *[word for item in init for word in item.argv], "--http-proxy=false"]
-    host.expect("container", "run", *options, "--pids-limit", "-1", "docker.io/library/img")
+    host.expect("container", "run", *options, "--pids-limit", "-1", "img")
     done = host.docker("container", "run", "--gpus", "all", "img")
     assert (done.returncode, done.stdout) == (REAL_EXIT, "real podman ran\n")
     assert host.journal()[0].runtime == "podman"
@@ -178,7 +180,7 @@ def test_what_cannot_be_put_on_record_does_not_start(host: Host) -> None:
     disk."""
     host.rules()
     (host.run_dir / "docker.json").mkdir()
-    _blocked(host.docker("run", "img"), "cannot be written: Is a directory")
+    _blocked(host.docker("run", "img"), ": Is a directory")
     assert not (host.fake / "env").exists()
 
 
@@ -203,7 +205,7 @@ def test_a_missing_mount_source_blocks_and_names_what_to_add(host: Host, spellin
 def test_a_command_that_could_start_a_container_unseen_is_blocked(host: Host) -> None:
     host.rules()
     (host.fake / "expected.any").touch()
-    _blocked(host.docker("create", "img"), "docker create: ci-tasks does not know this command")
+    _blocked(host.docker("create", "img"), "docker create: ci-tasks could not find the containers")
     assert host.docker("ps").returncode == REAL_EXIT
     assert [entry.ci for entry in host.journal()] == [("ps",)]
 
@@ -242,13 +244,14 @@ def test_the_probe_is_mounted_and_comes_first(host: Host, image: str, given: lis
 def test_an_image_that_the_run_would_pull_is_pulled_first_for_the_probe_must_know_it(host: Host) -> None:
     _with_probe(host)
     (host.fake / "expected.any").touch()
+    (host.fake / "image").unlink()
     done = host.docker("run", "img")
     assert "Pulling from x" in done.stderr, "docker run prints it there too"
     assert list(host.journal()[0].here[:5]) == ["run", "--pull", "never", "--init", "-e"]
     assert f"PYTHONPATH={START}:/pulled" in host.journal()[0].here
     (host.fake / "image").unlink()
     host.docker("run", "--pull=never", "img")
-    assert host.journal()[1].deviations[-1].here == "none in the container: the image could not be inspected"
+    assert "probe" not in [deviation.what for deviation in host.journal()[1].deviations], "docker will refuse it"
     assert host.events()[:2] == [("pull", "img"), ("container", None)]
 
 
@@ -288,7 +291,6 @@ NOT_WITHOUT = [
     (["run", "img"], "the default command of img is unknown without docker"),
     (["run", "-d", "img", "ls"], "--detach needs docker"),
     (["run", "-w", "/no/such dir", "img", "ls"], "working directory /no/such dir does not exist"),
-    (["run", "-w", "relative", "img", "ls"], "working directory relative does not exist"),
     (["exec", "box", "ls"], "docker exec needs docker, and this host's runtime is none"),
     (["image", "rm", "x"], "docker image needs docker"),
 ]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any
 
 import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run, render
-from ci_tasks.agent.containers.rewrite import client_environment, rewrite, rewrite_other
+from ci_tasks.agent.containers.rewrite import client_environment, qualified_image, rewrite, rewrite_other
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.records import Deviation, DockerInvocation
 
@@ -42,20 +40,12 @@ SOURCES = [
 @pytest.mark.parametrize(("source", "here"), SOURCES, ids=[repr(source) for source, _ in SOURCES])
 @pytest.mark.parametrize("spelling", ["-v", "--mount"])
 def test_a_mount_source_moves_by_the_longest_rule_that_holds_it(spelling: str, source: str, here: str | None) -> None:
-    def mount_argv(path: str) -> list[str]:
-        mount = _csv("type=bind", f"src={path}", "dst=/dst", "readonly")
-        return [spelling, f"{path}:/dst:ro" if spelling == "-v" else mount]
-
-    got, deviations = _rewritten(["--init", *mount_argv(source), "img"], mounts=MOUNTS)
-    assert got == ["--init", *mount_argv(here or source), "img"]
+    mount = f'type=bind,"src={source}",dst=/dst,readonly'.replace('"q"', '""q""')
+    given = ["-v", f"{source}:/dst:ro"] if spelling == "-v" else ["--mount", mount]
+    got, deviations = _rewritten(["--init", *given, "img"], mounts=MOUNTS)
+    assert got == ["--init", *(["-v", f"{here}:/dst:ro"] if here else given), "img"]
     named = Deviation(f"mount {source}", source, here or "", "hosts.yaml mounts")
     assert deviations == ([named] if here else [])
-
-
-def _csv(*fields: str) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow(fields)
-    return out.getvalue()[:-2]
 
 
 PULLS = [
@@ -167,9 +157,50 @@ def test_a_command_finds_the_container_under_its_name_here(ci: str, here: str) -
     assert rewrite_other(ci.split(), BOX)[0] == here.split()
 
 
-@pytest.mark.parametrize(
-    "ci", ["create image", "container create image", "compose up", "stack deploy x", "runn img", ""]
-)
-def test_a_command_that_is_unknown_or_starts_what_could_not_be_found_never_reaches_docker(ci: str) -> None:
-    with pytest.raises(DockerArgvError, match="does not know this command"):
+@pytest.mark.parametrize("ci", ["create image", "container create image", "compose up", "stack deploy x"])
+def test_a_command_that_starts_what_could_not_be_found_never_reaches_docker(ci: str) -> None:
+    with pytest.raises(DockerArgvError, match="could not find the containers that it starts"):
         rewrite_other(ci.split(), BOX)
+
+
+# -- podman ----------------------------------------------------------------------------------------------------------
+
+PODMAN: list[tuple[list[str], list[str], list[str]]] = [
+    (["--ipc=host", "--shm-size=32g"], ["--ipc=host"], ["shm-size"]),
+    (["--shm-size", "32g"], ["--shm-size", "32g"], []),
+    (["--memory-swap=0"], [], ["memory-swap"]),
+    (["--memory-swap", "-1"], ["--memory-swap", "-1"], []),
+    (["--gpus=all"], ["--device", "nvidia.com/gpu=all"], ["gpus"]),
+    (["--gpus", "2"], ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1"], ["gpus"]),
+    (['--gpus="device=3,5"'], ["--device", "nvidia.com/gpu=3", "--device", "nvidia.com/gpu=5"], ["gpus"]),
+]
+
+
+@pytest.mark.parametrize(("argv", "expected", "lost"), PODMAN, ids=[" ".join(argv) for argv, _, _ in PODMAN])
+def test_what_podman_refuses_is_put_in_its_words_and_it_gets_dockers_defaults(
+    argv: list[str], expected: list[str], lost: list[str]
+) -> None:
+    run, deviations = rewrite(parse_run(["run", "--privileged", *argv, "img"]), ContainerRules("podman"))
+    defaults = ["--init", "--http-proxy=false", "--pids-limit", "-1"]
+    assert render(run) == ["run", "--privileged", *expected, *defaults, "img"]
+    assert _whats(deviations) == ["runtime", *lost]
+
+
+def test_podman_keeps_a_limit_of_cis_and_says_where_the_host_has_no_init() -> None:
+    run, deviations = rewrite(parse_run(["run", "--pids-limit=9", "--init", "img"]), ContainerRules("podman"), init=())
+    assert render(run) == ["run", "--pids-limit=9", "--http-proxy=false", "img"]
+    assert _whats(deviations) == ["runtime", "init", "capabilities"]
+
+
+IMAGES = [
+    ("slimerl/slime@sha256:0", "docker.io/slimerl/slime@sha256:0"),
+    ("debian:12", "docker.io/library/debian:12"),
+    ("docker.io/slimerl/slime", "docker.io/slimerl/slime"),
+    ("registry:5000/slime", "registry:5000/slime"),
+    ("localhost/slime", "localhost/slime"),
+]
+
+
+@pytest.mark.parametrize(("image", "full"), IMAGES, ids=[image for image, _ in IMAGES])
+def test_a_name_without_registry_is_docker_hubs(image: str, full: str) -> None:
+    assert qualified_image(image) == full

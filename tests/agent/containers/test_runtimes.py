@@ -1,4 +1,4 @@
-"""CI's `docker run` in podman's words, and as one srun, apptainer or inner command: what is mapped, what is lost, and
+"""CI's `docker run` as one srun, apptainer or inner command: what is mapped, what is lost, and
 that no secret shows."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.containers import runtimes
-from ci_tasks.agent.containers.docker_argv import DockerArgvError, option, parse_run, render
+from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.records import Deviation
 
@@ -22,50 +22,6 @@ CI += ["bash", "-c", "python t.py; exit $?"]
 def whats(deviations: list[Deviation]) -> list[str]:
     assert all(all(vars(deviation).values()) for deviation in deviations)
     return [deviation.what for deviation in deviations]
-
-
-# -- podman ----------------------------------------------------------------------------------------------------------
-
-PODMAN: list[tuple[list[str], list[str], list[str]]] = [
-    (["--ipc=host", "--shm-size=32g"], ["--ipc=host"], ["shm-size"]),
-    (["--shm-size", "32g"], ["--shm-size", "32g"], []),
-    (["--memory-swap=0"], [], ["memory-swap"]),
-    (["--memory-swap", "-1"], ["--memory-swap", "-1"], []),
-    (["--gpus=all,capabilities=utility"], ["--device", "nvidia.com/gpu=all"], ["gpus"]),
-    (["--gpus", "2"], ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1"], ["gpus"]),
-    (['--gpus="device=3,5"'], ["--device", "nvidia.com/gpu=3", "--device", "nvidia.com/gpu=5"], ["gpus"]),
-    (["--runtime=nvidia", "--domainname", "a", "-it", "--link=x"], ["-i", "-t"], ["runtime", "domainname", "link"]),
-]
-
-
-@pytest.mark.parametrize(("argv", "expected", "lost"), PODMAN, ids=[" ".join(argv) for argv, _, _ in PODMAN])
-def test_what_podman_refuses_is_put_in_its_words_and_it_gets_dockers_defaults(
-    argv: list[str], expected: list[str], lost: list[str]
-) -> None:
-    run, deviations = runtimes.for_podman(parse_run(["run", "--privileged", *argv, "img"]), [], [option("init")])
-    defaults = ["--init", "--http-proxy=false", "--pids-limit", "-1"]
-    assert render(run) == ["run", "--privileged", *expected, *defaults, "img"]
-    assert whats(deviations) == ["runtime", *lost]
-
-
-def test_podman_keeps_a_limit_of_cis_and_says_where_the_host_has_no_init() -> None:
-    run, deviations = runtimes.for_podman(parse_run(["run", "--pids-limit=9", "--init", "img"]), [], [])
-    assert render(run) == ["run", "--pids-limit=9", "--http-proxy=false", "img"]
-    assert whats(deviations) == ["runtime", "init", "capabilities"]
-
-
-IMAGES = [
-    ("slimerl/slime@sha256:0", "docker.io/slimerl/slime@sha256:0"),
-    ("debian:12", "docker.io/library/debian:12"),
-    ("docker.io/slimerl/slime", "docker.io/slimerl/slime"),
-    ("registry:5000/slime", "registry:5000/slime"),
-    ("localhost/slime", "localhost/slime"),
-]
-
-
-@pytest.mark.parametrize(("image", "full"), IMAGES, ids=[image for image, _ in IMAGES])
-def test_a_name_without_registry_is_docker_hubs(image: str, full: str) -> None:
-    assert runtimes.qualified_image(image) == full
 
 
 # -- pyxis and apptainer ---------------------------------------------------------------------------------------------
