@@ -14,24 +14,12 @@ from collections.abc import Callable, Sequence
 from ..argv_masking import MASK, is_secret_name
 from ..mask import mask_text
 from ..records import Deviation, DockerInvocation
-from .docker_argv import (
-    DockerArgvError,
-    DockerOption,
-    DockerRun,
-    bind_mount,
-    csv_fields,
-    is_run,
-    map_path,
-    names,
-    option,
-    parse_run,
-    with_source,
-)
+from .docker_argv import DockerArgvError, DockerOption, DockerRun, bind_mount, gpu_ids, is_run, moved, option, parse_run
 from .rules import DOCKER, ENGINES, PODMAN, ContainerRules
 
 _REMOVED = "removed by ci-tasks once its logs are copied"
 # Could start a container that ci-tasks would not find again.
-_REFUSED = names("create run compose stack service swarm")
+_REFUSED = ("create", "run", "compose", "stack", "service", "swarm")
 # Where podman itself looks for its init; it does not come with podman.
 OWN_INIT = "/usr/libexec/podman/catatonit"
 INIT_PROGRAMS = ("catatonit", "tini", "tini-static", "docker-init", "dumb-init")
@@ -75,8 +63,11 @@ def rewrite(
         options = [item for item in options if item.name != "rm"]
     taken = {posixpath.normpath(bind_mount(item)[1]) for item in options}  # docker rejects duplicates
     volumes = [f"{path}:{path}" for path in rules.volumes if posixpath.normpath(path) not in taken]
-    labels = [f"{key}={value}" for key, value in rules.labels.items()]
-    add("labels", [option("label", label) for label in labels], "so that leftovers of a run are recognised")
+    add(
+        "labels",
+        [option("label", "%s=%s" % label) for label in rules.labels.items()],
+        "so that leftovers of a run are recognised",
+    )
     if rules.runtime == DOCKER and not run.has("init"):
         add("init", init, "so that SIGTERM stops the container")
     add("env", [option("env", variable) for variable in rules.env], "what ci-tasks hands to the run")
@@ -119,11 +110,10 @@ def _here(item: DockerOption, rules: ContainerRules, note: Callable[..., None]) 
         name = _variable(item)[0]
         note(f"env {name}", f"-e {name}={MASK}", f"-e {name}", "a secret never appears in an argv")
         return option("env", name)
-    source, _ = bind_mount(item)
-    here = map_path(source, rules.mounts)
-    if here is not None and here != source:
-        note(f"mount {source}", source, here, "hosts.yaml mounts")
-        return with_source(item, here)
+    here = moved(item, rules.mounts)
+    if here is not item:
+        note(f"mount {bind_mount(item)[0]}", bind_mount(item)[0], bind_mount(here)[0], "hosts.yaml mounts")
+        return here
     if rules.network is not None and item.name == "network" and item.value in ("host", "name=host"):
         note("network", "--network host", f"--network {rules.network}", f"hosts.yaml network: {rules.network}")
         return option("network", rules.network)
@@ -161,7 +151,7 @@ def _for_podman(
     here: list[DockerOption] = []
     for item in options:
         if item.name == "gpus":
-            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in _gpu_ids(item.value or "")]
+            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in gpu_ids(item.value or "")]
             words = " ".join(f"--device {device.value}" for device in devices)
             note("gpus", f"--gpus {item.value}", words, "podman takes GPUs by CDI")
             here += devices
@@ -176,16 +166,6 @@ def _for_podman(
         why = "docker's default has some more (AUDIT_WRITE, MKNOD, NET_RAW)"
         note("capabilities", "docker's default", "podman's default", why)
     return [*here, *init, _NO_PROXY, *([] if run.has("pids-limit") else [_NO_LIMIT])]
-
-
-def _gpu_ids(text: str) -> list[str]:
-    """The GPUs of `--gpus`: all, a number, or `device=0,1`."""
-    first = csv_fields(text)[0] if text else ""
-    if first.startswith("device="):
-        return first[len("device=") :].split(",")
-    if first not in ("all", "-1") and not first.isdigit():
-        raise DockerArgvError(f"--gpus {text!r}: give podman `all`, a number, or `device=0,1`")
-    return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
 
 
 # -- names of images -------------------------------------------------------------------------------------------------
