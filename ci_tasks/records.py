@@ -199,7 +199,7 @@ class LogDigest:
 class RunEnvironment(Environment):
     """What a run had around it, and the image that its plan names. Where the probe saw the test, `interpreter` is the
     Python that it ran in, and `python` and `packages` are that one's. `imported` is what any process imported of the
-    packages that are watched."""
+    packages that are watched, or from outside of its interpreter."""
 
     runtime: str | None = None
     image: str | None = None

@@ -78,7 +78,7 @@ env -i PYTHONPATH=/nowhere /usr/bin/python3 -c 'import colorsys; print(colorsys.
     box.start()
     assert box.ended().exit_code == 0 and "overlay" in box.log()
     *_, process = parse_lines(Path(box.run.evidence_file).read_text()).processes
-    assert [module.origin for module in process.imports] == [str(tmp_path / "tree/colorsys/__init__.py")]
+    assert {module.origin for module in process.imports} == {str(tmp_path / "tree/colorsys/__init__.py")}
 
 
 def test_the_pythons_of_an_image_have_the_probe(box: Box, python_image: str) -> None:

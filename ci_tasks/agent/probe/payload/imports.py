@@ -83,9 +83,16 @@ def _commit(directory: str) -> str:
 
 
 def loaded_modules(watched: "tuple[str, ...]", overlays: "Overlays | None") -> "list[dict[str, Any]]":
-    """Watched modules, and parts of an overlay's packages from elsewhere."""
-    names = sorted(name for name in list(sys.modules) if isinstance(name, str))
-    elsewhere = [name for name in names if overlays is not None and overlays.is_foreign(name)]
+    """Watched modules; those from outside of the interpreter, of a work tree or a directory on PYTHONPATH; and parts of
+    an overlay's packages from elsewhere."""
+    inside = os.path.join(os.path.dirname(os.__file__), "")
+    elsewhere = []
+    for name in sorted(name for name in list(sys.modules) if isinstance(name, str) and not name.endswith("customize")):
+        origin = str(getattr(_attributes(name).get("__spec__"), "origin", None))  # a namespace package has no file
+        is_installed = origin.startswith(inside) or any(part in origin for part in _INSTALLED)
+        is_outside = os.path.isabs(origin) and not is_installed and name not in (*watched, "ci_tasks_probe")
+        if ("." not in name and is_outside) or (overlays is not None and overlays.is_foreign(name)):
+            elsewhere.append(name)
     return [module_facts(name) for name in [*filter(sys.modules.get, watched), *elsewhere[:_MAX_MODULES]]]
 
 
