@@ -21,6 +21,7 @@ from .. import processes, run_directory
 from ..files import content_of
 from ..programs import ask
 from ..records import GpuProcessSample, GpuSample, Plan, ProcessOwner
+from ..run_directory import RunDir
 from . import nvidia_smi, xids
 from .sample_file import LISTED_SECONDS, SampleFile
 
@@ -37,14 +38,7 @@ class GpuSampler:
     """`own_gpus` are the UUIDs of the run's GPUs, none as long as they are not known; `containers` the ids of its
     containers. Samples are written into `own`, see run_directory.opened."""
 
-    def __init__(
-        self,
-        paths: run_directory.RunDir,
-        own: run_directory.RunDir,
-        plan: Plan,
-        own_gpus: _Names,
-        containers: _Names,
-    ) -> None:
+    def __init__(self, paths: RunDir, own: RunDir, plan: Plan, own_gpus: _Names, containers: _Names) -> None:
         self._plan, self._own_gpus = plan, own_gpus
         self._owner = functools.partial(process_owner, paths.path, plan, containers)
         self._file = SampleFile(own.gpu_samples)
@@ -80,12 +74,8 @@ class GpuSampler:
     def _read(self, argv: Sequence[str], on_line: Callable[[str], None]) -> None:
         """Read a program that prints lines as long as it lives, and start it again after its end."""
         while not self._stopped.is_set():
-            process = subprocess.Popen(
-                processes.dying_with_parent(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
+            null, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+            process = subprocess.Popen(processes.dying_with_parent(argv), stdin=null, stdout=pipe, stderr=same)
             self._running.append(process)
             last = ""
             with process:
@@ -101,16 +91,13 @@ class GpuSampler:
             self._stopped.wait(RESTART_SECONDS)
 
     def _add(self, line: str) -> None:
-        parsed, own = nvidia_smi.parse_sample(line, time.time()), self._own_gpus()
-        if parsed is None:
-            return
-        sample, bus = parsed
-        self._buses[bus] = sample.gpu or 0, sample.uuid
-        if not own or sample.uuid in own:
-            oldest = time.monotonic() - LISTED_SECONDS
-            listed = [(gpu, at, process) for (gpu, _), (at, process) in list(self._processes.items())]
-            on_gpu = tuple(process for gpu, at, process in listed if gpu == sample.uuid and at >= oldest)
-            self._file.add(replace(sample, processes=on_gpu))
+        for sample, bus in nvidia_smi.parse_samples(line, time.time()):
+            self._buses[bus] = sample.gpu or 0, sample.uuid
+            own, oldest = self._own_gpus(), time.monotonic() - LISTED_SECONDS
+            listed = list(self._processes.items())
+            on_gpu = tuple(process for (uuid, _), (at, process) in listed if uuid == sample.uuid and at >= oldest)
+            if not own or sample.uuid in own:
+                self._file.add(replace(sample, processes=on_gpu))
 
     def _note_processes(self, line: str) -> None:
         for app in nvidia_smi.parse_apps(line):

@@ -43,8 +43,13 @@ _Texts = Dict[int, Tuple[str, str]]  # {pid: (who wrote its stacks, stacks)}
 
 def main(source: BinaryIO) -> None:
     """Inspect the pids in the first line of `source` (null: all processes here), with the py-spy that follows."""
-    pids, content = json.loads(source.readline()), source.read()
-    found = inspect(processes_here() if pids is None else pids, _program_in_memory(content) if content else "")
+    pids, content, py_spy, could_not = json.loads(source.readline()), source.read(), "", []
+    try:
+        py_spy = _program_in_memory(content) if content else ""
+    except (OSError, AttributeError) as error:  # Python 3.7 has no memfd_create
+        could_not.append("py-spy was not started: %s" % error)
+    found = inspect(processes_here() if pids is None else pids, py_spy)
+    found["could_not"] += could_not
     try:
         found["ras"] = {"": ask_ras()}
     except OSError as error:
