@@ -355,15 +355,3 @@ def read_until(fd: int, mark: bytes) -> bytes:
     while mark not in out:
         out += os.read(fd, 1 << 16)
     return out
-
-
-def test_without_a_terminal_the_three_streams_stay_apart(sshd: Sshd) -> None:
-    sshd.start("box")
-    done = subprocess.run(
-        [sys.executable, "-c", SHELL, "cat; echo oh >&2; exit 5"],
-        input=b"hi\0there",
-        env={**os.environ, **sshd.env},
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (5, b"hi\0there", b"oh\n")
