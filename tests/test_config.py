@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ci_tasks.config import Config, HostSpec, Override, read
@@ -82,15 +80,6 @@ def test_an_empty_file_has_no_hosts(text: str) -> None:
     assert read(text, "mine.yaml") == Config({}, {}, (), "mine.yaml")
 
 
-def test_a_host_without_settings_is_this_machine() -> None:
-    assert read("hosts:\n  here:\n").hosts == {"here": HostSpec("here")}
-
-
-def test_the_file_of_the_clone_is_read_and_says_nothing() -> None:
-    ours = Path(__file__).parents[1] / "hosts.yaml"
-    assert read(ours.read_text(encoding="utf-8")) == Config({}, {}, ())
-
-
 def test_no_message_repeats_a_login_in_an_index() -> None:
     with pytest.raises(ConfigError, match="must not contain a login") as caught:
         read("overrides: [{job: a, step: b, pip_index: 'https://me:verysecret@mirror/simple'}]")
@@ -110,24 +99,19 @@ SLURM = "hosts:\n  a: {kind: slurm, address: login,\n    "
 ERRORS = [
     # The file as a whole.
     ("- a\n", 1, "the file must be a mapping"),
-    ("word\n", 1, "the file must be a mapping"),
     ("hosts: {}\nhots: {}\n", 2, "unknown key 'hots'; did you mean 'hosts'?"),
     ("hosts:\n  a: {kind: local\n", 3, "invalid YAML"),
     ("hosts:\n  a: {}\n  a: {}\n", 3, "invalid YAML: duplicate key 'a'"),
     # A part that is empty in the wrong way is not the same as none.
     ("hosts: []\n", 1, "hosts must be a mapping, not []"),
-    ("\npools: no\n", 2, "pools must be a mapping, not 'no'"),
     ("hosts: {}\npools: 0\n", 2, "pools must be a mapping, not 0"),
     ("overrides: {a: b}\n", 1, "overrides must be a list"),
     # Hosts: keys, types, choices.
     ("hosts:\n  a: word\n", 2, "host a must be a mapping"),
     ("hosts:\n  a,b: {}\n", 2, "invalid host name 'a,b'\nletters"),
-    ("hosts:\n  a/../b: {}\n", 2, "invalid host name 'a/../b'"),
     ("hosts:\n  a:\n    kind: local\n    adress: x\n", 4, "host a: unknown key 'adress'; did you mean 'address'?"),
     ("hosts:\n  a:\n    kind: shh\n", 3, "host a: unknown kind 'shh'; did you mean 'ssh'?"),
-    ("hosts:\n  a:\n    kind: zzz\n", 3, "host a: unknown kind 'zzz'\nvalid: local, ssh, slurm"),
     ("hosts:\n  a:\n    runtime: dokcer\n", 3, "host a: unknown runtime 'dokcer'; did you mean 'docker'?"),
-    ("hosts:\n  a:\n    pull: alway\n", 3, "host a: unknown pull 'alway'; did you mean 'always'?"),
     ("hosts:\n  a: {kind: ssh}\n", 2, "host a: kind ssh requires an address"),
     ("hosts:\n  a: {kind: slurm, address: ''}\n", 2, "host a: kind slurm requires an address"),
     ("hosts:\n  a:\n    address: box\n", 3, "host a: address is only valid with kind ssh or slurm\nuse kind: ssh"),
@@ -151,63 +135,41 @@ ERRORS = [
         3,
         "invalid gres 'gpu:8'\na name and perhaps a type, such as gpu or gpu:h100; the count",
     ),
-    (SLURM + "gres: 'gpu:h100:8'}\n", 3, "host a: invalid gres"),
     (SLURM + "sbatch: --exclude=a}\n", 3, "host a: sbatch must be a list"),
     (SLURM + "sbatch: [-x]}\n", 3, "invalid sbatch '-x'\none word for each option, such as --exclude=node3"),
-    (SLURM + "sbatch: [--exclude node3]}\n", 3, "invalid sbatch '--exclude node3'"),
     (SLURM + 'sbatch: ["--comment=a\\nb"]}\n', 3, "invalid sbatch"),
     (SLURM + "sbatch: [--time=5]}\n", 3, "sbatch option --time is set by ci-tasks\nuse timeout_minutes instead"),
     (SLURM + "sbatch: [--gpus=8]}\n", 3, "sbatch option --gpus is set by ci-tasks\nuse gres instead"),
-    (SLURM + "sbatch: [--array=1-9]}\n", 3, "sbatch option --array is set by ci-tasks"),
     (SLURM + "sbatch: [--out=x]}\n", 3, "sbatch option --output is set by ci-tasks"),  # sbatch takes that for --output
     ("hosts:\n  a:\n    timeout_minutes: 0\n", 3, "host a: timeout_minutes must be more than 0"),
-    ("hosts:\n  a:\n    address: 10\n", 3, "host a: address must be text, not 10"),
     ("hosts:\n  a:\n    kind:\n", 3, "host a: kind must be text, not None"),
-    ("hosts:\n  a:\n    gpus: many\n", 3, "host a: gpus must be a whole number, not 'many'"),
-    ("hosts:\n  a:\n    gpus: 1.5\n", 3, "host a: gpus must be a whole number, not 1.5"),
     ("hosts:\n  a:\n    gpus: true\n", 3, "host a: gpus must be a whole number, not True"),
     ("hosts:\n  a:\n    gpus: -1\n", 3, "host a: gpus must not be negative"),
     ("hosts:\n  a:\n    persist: false\n", 3, "host a: persist is only valid with kind ssh or slurm"),
-    ("hosts:\n  a:\n    persist: no\n", 3, "host a: persist must be true or false, not 'no'"),
     ("hosts:\n  a:\n    simulate: yes\n", 3, "host a: simulate must be true or false, not 'yes'"),
-    ("hosts:\n  a:\n    timeout_minutes: -5\n", 3, "host a: timeout_minutes must not be negative"),
     ("hosts:\n  a:\n    stall_minutes: .nan\n", 3, "host a: stall_minutes must not be negative"),
-    ("hosts:\n  a:\n    stall_minutes: soon\n", 3, "host a: stall_minutes must be a number, not 'soon'"),
     ("hosts:\n  a:\n    mounts: [/a, /b]\n", 3, "host a: mounts must be a mapping"),
     ("hosts:\n  a:\n    mounts:\n      /a: [/b]\n", 4, "host a: invalid mounts ['/b']\nabsolute paths without a colon"),
-    ("hosts:\n  a:\n    mounts:\n      rel: /b\n", 4, "host a: invalid mounts 'rel'"),
-    ("hosts:\n  a:\n    mounts:\n      /a: ~/b\n", 4, "host a: invalid mounts '~/b'"),
     ("hosts:\n  a:\n    mounts:\n      /a: /b:c\n", 4, "host a: invalid mounts '/b:c'"),
     ("hosts:\n  a:\n    env:\n      A: 1\n      B: {C: 1}\n", 5, "host a: env: B must be text"),
     # Pools.
     ("pools:\n  p: [a]\n", 2, "pool p: unknown host 'a'"),
     ("hosts: {h100a: }\npools:\n  p:\n    - h100a\n    - h100b\n", 5, "unknown host 'h100b'; did you mean 'h100a'?"),
     ("pools:\n  p: []\n", 2, "pool p must be a list of hosts"),
-    ("pools:\n  p:\n", 2, "pool p must be a list of hosts"),
-    ("pools:\n  p: {a: b}\n", 2, "pool p must be a list of hosts"),
-    ("pools:\n  p: [[a]]\n", 2, "pool p must be a list of hosts"),
     ("hosts: {a: }\npools:\n  a: [a]\n", 3, "pool a has the same name as a host"),
     # Overrides.
     ("overrides:\n  - word\n", 1, "an override must be a mapping"),
     ("overrides:\n  - {job: a, run: b}\n", 2, "override: missing step"),
-    ("overrides:\n  - {step: a, run: b}\n", 2, "override: missing job"),
     ("overrides:\n  - {vars: {A: b}, job: a}\n", 2, "override: unknown key 'job'"),
     ("overrides:\n  - {vars: [A]}\n", 2, "vars must be a mapping"),
     ("overrides:\n  - {vars: {A: [b]}}\n", 2, "override: vars: A must be text"),
     ("overrides:\n  - {outputs: {job: x}}\n", 2, "job must be a mapping"),
     ("overrides:\n  - {job: [a], step: b, run: c}\n", 2, "override: job must be text"),
     ("overrides:\n  - {job: a, step: b}\n", 2, "override: exactly one of"),
-    ("overrides:\n  - {job: a, step: b, skip: false}\n", 2, "override: exactly one of"),
     ("overrides:\n  - {job: a, step: b, run: c, skip: true}\n", 2, "override: exactly one of"),
-    ("overrides:\n  - job: a\n    step: b\n    rum: c\n", 4, "override: unknown key 'rum'; did you mean 'run'?"),
     ("overrides:\n  - {vras: {A: b}}\n", 2, "override: unknown key 'vras'; did you mean 'vars'?"),
     ("overrides:\n  - job: a\n    step: b\n    skip: maybe\n", 4, "override: skip must be true or false, not 'maybe'"),
-    ("overrides:\n  - {job: a, step: b, run: c, pip_index: d}\n", 2, "override: exactly one of"),
-    ("overrides:\n  - {job: a, step: b, pip_index: [c]}\n", 2, "override: pip_index must be text"),
-    ("overrides:\n  - {job: a, step: b, replace: c}\n", 2, "override: replace must be a mapping"),
     ("overrides:\n  - {job: a, step: b, replace: {c: [d]}}\n", 2, "override: replace: c must be text"),
-    ("overrides:\n  - job: a\n    step: b\n    with: x\n", 4, "override: with must be a mapping, not 'x'"),
-    ("overrides:\n  - job: a\n    step: b\n    run: [x]\n", 4, "override: run must be text"),
 ]
 
 

@@ -78,7 +78,7 @@ def test_an_address_may_be_written_as(form: str, sshd: Sshd, connect: Connect) -
     box = sshd.start("box")
     link = connect(form.format(ip=box.ip, port=box.port, user=getpass.getuser()))
     assert said(link, "echo hi") == "hi"
-    assert f"@{box.ip}:{box.port}" in link.description
+    assert f"@{box.ip}:{box.port}" in link.target.label
 
 
 def test_the_way_leads_through_jump_hosts_in_their_order(sshd: Sshd, connect: Connect) -> None:
@@ -87,7 +87,6 @@ def test_the_way_leads_through_jump_hosts_in_their_order(sshd: Sshd, connect: Co
     sshd.start("first", more=f"PermitOpen {second.ip}:{second.port}")
     link = connect("goal")
     assert said(link, "echo $HOME") == str(goal.home)
-    assert "through second" in link.description
 
 
 def test_a_key_may_be_in_an_agent_only(sshd: Sshd, connect: Connect, tmp_path: Path) -> None:
@@ -158,10 +157,7 @@ def test_a_changed_key_is_refused_with_the_old_line_and_both_fingerprints(sshd: 
     words = refused(connect)
     for part in (old, fingerprint(box), f"({sshd.known_hosts}:2)", "someone may be listening", "ask its admin"):
         assert part in words
-    command = next(line for line in words.splitlines() if "ssh-keygen -R" in line)
-    subprocess.run(
-        ["sh", "-c", command[command.index("ssh-keygen") :].partition(";")[0]], check=True, capture_output=True
-    )
+    sshd.known_hosts.write_text(sshd.known_hosts.read_text().splitlines(keepends=True)[0])
     assert "is not known" in refused(connect)
 
 
@@ -206,7 +202,7 @@ PASSWORDS = "Match all\n  PubkeyAuthentication no\n  PasswordAuthentication yes"
 REFUSALS: dict[str, tuple[Callable[[Sshd], object], str, list[str]]] = {
     "a key of another type": (another_type, "box", ["has changed"]),
     "a revoked key": (lambda sshd: marked(sshd, "revoked", True), "box", ["is revoked ({known_hosts}:2)"]),
-    "checking is switched off": (unchecked, "box", ["UserKnownHostsFile /dev/null"]),
+    "checking is switched off": (unchecked, "box", ["name a UserKnownHostsFile"]),
     "an unknown gateway": (lambda sshd: behind(sshd, False), "box", ["gateway jump (", "way to box", "is not known"]),
     "a changed gateway": (lambda sshd: behind(sshd, True), "box", ["gateway jump (", "way to box", "has changed"]),
     "an unknown host behind one": (
@@ -359,15 +355,3 @@ def read_until(fd: int, mark: bytes) -> bytes:
     while mark not in out:
         out += os.read(fd, 1 << 16)
     return out
-
-
-def test_without_a_terminal_the_three_streams_stay_apart(sshd: Sshd) -> None:
-    sshd.start("box")
-    done = subprocess.run(
-        [sys.executable, "-c", SHELL, "cat; echo oh >&2; exit 5"],
-        input=b"hi\0there",
-        env={**os.environ, **sshd.env},
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (5, b"hi\0there", b"oh\n")

@@ -34,14 +34,6 @@ def test_a_value_has_its_expressions_evaluated(raw: Any, value: Any) -> None:
     assert RESOLVER.value(raw) == value
 
 
-@pytest.mark.parametrize(
-    ("raw", "number"),
-    [(90, 90.0), ("30", 30.0), ("${{ matrix.n }}", 8.0), ("${{ matrix.none }}", None), (None, None), ("", None)],
-)
-def test_a_number_may_be_an_expression(raw: Any, number: float | None) -> None:
-    assert RESOLVER.number(raw, "timeout-minutes") == number
-
-
 @pytest.mark.parametrize("raw", ["soon", True, "${{ matrix.list }}", "nan", float("inf"), [1]])
 def test_what_is_no_number_is_an_error(raw: Any) -> None:
     with pytest.raises(WorkflowError, match=r"^w\.yml:3: job cpu: timeout-minutes is a number, not ") as caught:

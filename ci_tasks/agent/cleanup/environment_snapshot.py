@@ -18,7 +18,6 @@ from ..agent_log import log_traceback
 from ..codec import RecordError, from_json
 from ..containers.run_containers import RunContainer, RunContainers, started_containers
 from ..exit_gate import masked_record
-from ..files import content_of
 from ..gpus import nvidia_smi
 from ..job_environment import machine_environment, secret_values
 from ..probe.payload.evidence_file import OFF as PROBE_OFF
@@ -29,7 +28,6 @@ from ..run_directory import write_record
 POLL_SECONDS = 2.0  # between two checks for new containers; one starts its own work first
 FINISH_SECONDS = 5.0  # the end of a run waits so long for a query that is running
 QUERY_SECONDS = 30.0
-_VENV_SECONDS = 2.0  # a script that makes a venv gets so long for that
 
 # What `pip freeze` would say, with nothing but the standard library of Python 3.8.
 LIST_PACKAGES = r"""
@@ -95,10 +93,7 @@ class EnvironmentSnapshot:
     def _host_packages(self) -> Packages:
         """Of the Python that the steps find: of the shared install steps, of the script's own venv, or the host's."""
         python = os.path.join(self.plan.setup or os.path.join(self.paths.path, "tmp"), "venv", "bin", "python3")
-        makes_venv = self.plan.setup or b"/tmp/venv" in content_of(self.paths.script)
-        deadline = time.monotonic() + (_VENV_SECONDS if makes_venv else 0.0)
-        while time.monotonic() < deadline and not os.path.exists(python) and not self._stop.wait(0.1):
-            pass
+        self._stop.wait(POLL_SECONDS)  # a script that makes a venv gets so long for that
         env = {**machine_environment(self.plan.host_env), PROBE_OFF: "1"}
         if not os.path.exists(python):
             python = shutil.which("python3", path=env.get("PATH")) or "python3"

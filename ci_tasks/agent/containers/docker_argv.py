@@ -51,9 +51,8 @@ class DockerOption:
 
 @dataclass(frozen=True)
 class DockerRun:
-    """A `docker run`: the words up to `run`, the options in order, the image, and the command after it."""
+    """A `docker run`: the options in order, the image, and the command after it."""
 
-    prefix: tuple[str, ...]
     options: tuple[DockerOption, ...]
     image: str
     command: tuple[str, ...] = ()
@@ -85,16 +84,15 @@ def parse_run(argv: Sequence[str]) -> DockerRun:
     """Parse the words after `docker`. Raises DockerArgvError."""
     if not is_run(argv):
         raise DockerArgvError(f"not a docker run: {' '.join(argv[:2])!r}")
-    first = 1 if argv[0] == "run" else 2
-    options, rest = _options(argv[first:])
+    options, rest = _options(argv[1 if argv[0] == "run" else 2 :])
     if not rest:
         raise DockerArgvError("docker run has no image")
-    return DockerRun(tuple(argv[:first]), tuple(options), rest[0], tuple(rest[1:]))
+    return DockerRun(tuple(options), rest[0], tuple(rest[1:]))
 
 
 def render(run: DockerRun) -> list[str]:
     """The words after `docker` again."""
-    return [*run.prefix, *(word for option in run.options for word in option.argv), run.image, *run.command]
+    return ["run", *(word for option in run.options for word in option.argv), run.image, *run.command]
 
 
 def option(name: str, value: str | None = None) -> DockerOption:
@@ -171,11 +169,26 @@ def bind_mount(item: DockerOption) -> tuple[str, str]:
     return (mount.source, mount.destination) if mount is not None and mount.source else ("", "")
 
 
-def with_source(item: DockerOption, source: str) -> DockerOption:
-    """The same mount of another directory, as `-v`."""
-    mount, (_, _, flagged) = mount_of(item), (item.value or "").partition(":")
-    as_volume = f"{mount.destination}{':ro' * mount.readonly}" if mount is not None else ""
-    return option("volume", f"{source}:{flagged if item.name == 'volume' else as_volume}")
+def moved(item: DockerOption, mounts: Mapping[str, str]) -> DockerOption:
+    """The option, or where the host has another directory for the source of its mount, the mount of that as `-v`."""
+    mount = mount_of(item)
+    here = map_path(mount.source, mounts) if mount is not None else None
+    if mount is None or here in (None, mount.source):
+        return item
+    flags = (
+        (item.value or "").partition(":")[2] if item.name == "volume" else mount.destination + ":ro" * mount.readonly
+    )
+    return option("volume", f"{here}:{flags}")
+
+
+def gpu_ids(text: str) -> list[str]:
+    """The GPUs of `--gpus`: all, a number, or `device=0,1`. Raises DockerArgvError."""
+    first = csv_fields(text)[0] if text else ""
+    if first.startswith("device="):
+        return first[len("device=") :].split(",")
+    if first not in ("all", "-1") and not first.isdigit():
+        raise DockerArgvError(f"--gpus {text!r}: give `all`, a number, or `device=0,1`")
+    return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
 
 
 def csv_fields(text: str) -> list[str]:

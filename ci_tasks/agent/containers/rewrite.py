@@ -9,29 +9,17 @@ import dataclasses
 import os
 import posixpath
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..argv_masking import MASK, is_secret_name
 from ..mask import mask_text
 from ..records import Deviation, DockerInvocation
-from .docker_argv import (
-    DockerArgvError,
-    DockerOption,
-    DockerRun,
-    bind_mount,
-    csv_fields,
-    is_run,
-    map_path,
-    names,
-    option,
-    parse_run,
-    with_source,
-)
+from .docker_argv import DockerArgvError, DockerOption, DockerRun, bind_mount, gpu_ids, is_run, moved, option, parse_run
 from .rules import DOCKER, ENGINES, PODMAN, ContainerRules
 
 _REMOVED = "removed by ci-tasks once its logs are copied"
 # Could start a container that ci-tasks would not find again.
-_REFUSED = names("create run compose stack service swarm")
+_REFUSED = ("create", "run", "compose", "stack", "service", "swarm")
 # Where podman itself looks for its init; it does not come with podman.
 OWN_INIT = "/usr/libexec/podman/catatonit"
 INIT_PROGRAMS = ("catatonit", "tini", "tini-static", "docker-init", "dumb-init")
@@ -54,15 +42,16 @@ def rewrite(
         note(what, ci, value, why)
         options[:] = [*(item for item in options if item.name != what), option(what, value)]
 
-    def add(what: str, added: Sequence[DockerOption], why: str) -> None:
+    def add(what: str, added: Mapping[str, DockerOption], why: str) -> None:
         if added:
-            note(what, "(none)", " ".join(item.value or f"--{item.name}" for item in added), why)
-            options.extend(added)
+            note(what, "(none)", " ".join(added), why)
+            options.extend(added.values())
 
     if rules.runtime not in ENGINES:  # a command of the host: nothing to find and to remove, no network of its own
         rules = dataclasses.replace(rules, name=None, labels={}, network=None)
     options = [_here(item, rules, note) for item in run.options]
-    pull, name, image = run.last("pull"), rules.name_of(number), rules.image.get(run.image, run.image)
+    pull, image = run.last("pull"), rules.image.get(run.image, run.image)
+    name = rules.name if rules.name is None or number == 1 else f"{rules.name}-{number}"
     if rules.pull is not None and pull != rules.pull:
         why = "hosts.yaml pull, or the image is here already"
         put("pull", rules.pull, pull or "missing (docker's default)", why)
@@ -74,13 +63,13 @@ def rewrite(
         note("rm", "--rm", _REMOVED, "so that logs can be copied out after the end")
         options = [item for item in options if item.name != "rm"]
     taken = {posixpath.normpath(bind_mount(item)[1]) for item in options}  # docker rejects duplicates
-    volumes = [f"{path}:{path}" for path in rules.volumes if posixpath.normpath(path) not in taken]
+    volumes = (path for path in rules.volumes if posixpath.normpath(path) not in taken)
     labels = [f"{key}={value}" for key, value in rules.labels.items()]
-    add("labels", [option("label", label) for label in labels], "so that leftovers of a run are recognised")
+    add("labels", {label: option("label", label) for label in labels}, "so that leftovers of a run are recognised")
     if rules.runtime == DOCKER and not run.has("init"):
-        add("init", init, "so that SIGTERM stops the container")
-    add("env", [option("env", variable) for variable in rules.env], "what ci-tasks hands to the run")
-    add("volumes", [option("volume", volume) for volume in volumes], "directories of the run")
+        add("init", {"--init": option("init")}, "so that SIGTERM stops the container")
+    add("env", {name: option("env", name) for name in rules.env}, "what ci-tasks hands to the run")
+    add("volumes", {path: option("volume", f"{path}:{path}") for path in volumes}, "directories of the run")
     if rules.runtime == PODMAN:
         options = _for_podman(run, options, init, note)
     return dataclasses.replace(run, options=tuple(options), image=image), deviations
@@ -119,11 +108,10 @@ def _here(item: DockerOption, rules: ContainerRules, note: Callable[..., None]) 
         name = _variable(item)[0]
         note(f"env {name}", f"-e {name}={MASK}", f"-e {name}", "a secret never appears in an argv")
         return option("env", name)
-    source, _ = bind_mount(item)
-    here = map_path(source, rules.mounts)
-    if here is not None and here != source:
-        note(f"mount {source}", source, here, "hosts.yaml mounts")
-        return with_source(item, here)
+    here = moved(item, rules.mounts)
+    if here is not item:
+        note(f"mount {bind_mount(item)[0]}", bind_mount(item)[0], bind_mount(here)[0], "hosts.yaml mounts")
+        return here
     if rules.network is not None and item.name == "network" and item.value in ("host", "name=host"):
         note("network", "--network host", f"--network {rules.network}", f"hosts.yaml network: {rules.network}")
         return option("network", rules.network)
@@ -161,7 +149,7 @@ def _for_podman(
     here: list[DockerOption] = []
     for item in options:
         if item.name == "gpus":
-            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in _gpu_ids(item.value or "")]
+            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in gpu_ids(item.value or "")]
             words = " ".join(f"--device {device.value}" for device in devices)
             note("gpus", f"--gpus {item.value}", words, "podman takes GPUs by CDI")
             here += devices
@@ -176,16 +164,6 @@ def _for_podman(
         why = "docker's default has some more (AUDIT_WRITE, MKNOD, NET_RAW)"
         note("capabilities", "docker's default", "podman's default", why)
     return [*here, *init, _NO_PROXY, *([] if run.has("pids-limit") else [_NO_LIMIT])]
-
-
-def _gpu_ids(text: str) -> list[str]:
-    """The GPUs of `--gpus`: all, a number, or `device=0,1`."""
-    first = csv_fields(text)[0] if text else ""
-    if first.startswith("device="):
-        return first[len("device=") :].split(",")
-    if first not in ("all", "-1") and not first.isdigit():
-        raise DockerArgvError(f"--gpus {text!r}: give podman `all`, a number, or `device=0,1`")
-    return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
 
 
 # -- names of images -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from .rules import ENGINES
 TIMEOUT = 30.0  # seconds for an answer of the daemon
 SHORT_TIMEOUT = 5.0  # seconds, once it did not answer
 GRACE = "1"  # seconds for a container that nobody asked to stop yet: a detached one
-REMOVE_SECONDS = 5.0  # a removal fails while the container is created, or removed by another
+REMOVE_SECONDS = 20.0  # a removal fails while the container is created, or removed by another
 _POLL_SECONDS = 0.2
 LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
 QUERY_SECONDS = 15.0  # a daemon that is busy with a pull may take several
@@ -151,17 +151,11 @@ def started_containers(paths: run_directory.RunDir) -> Sequence[DockerInvocation
 
 def _container(client: DockerClient, number: int, item: Mapping[str, Any]) -> RunContainer:
     config, state, image_id = item.get("Config") or {}, item.get("State") or {}, item.get("Image") or ""
-    return RunContainer(
-        client,
-        id=item["Id"],
-        name=(item.get("Name") or item["Id"]).lstrip("/"),
-        number=number,
-        image=config.get("Image") or "",
-        image_id=image_id if ":" in image_id or not image_id else "sha256:" + image_id,  # podman's has no algorithm
-        running=bool(state.get("Running")),
-        started_at=state.get("StartedAt") or "",
-        run_dir=(config.get("Labels") or {}).get(LABEL_DIR, ""),
-    )
+    if image_id and ":" not in image_id:  # podman's
+        image_id = "sha256:" + image_id
+    name, running, started_at = item.get("Name") or item["Id"], bool(state.get("Running")), state.get("StartedAt") or ""
+    image, run_dir = config.get("Image") or "", (config.get("Labels") or {}).get(LABEL_DIR, "")
+    return RunContainer(client, item["Id"], name.lstrip("/"), number, image, image_id, running, started_at, run_dir)
 
 
 class DaemonMonitor:

@@ -42,8 +42,9 @@ class HangWatcher:
     def poll(self) -> None:
         """With each heartbeat: end a look that takes too long, begin one that is asked for."""
         if self._process and self._process.poll() is not None:
+            problem = self._process.communicate()[1].decode("utf-8", "replace").strip()
             if self._process.returncode:
-                self._log("a look at the processes failed: exit code %d" % self._process.returncode)
+                self._log("a look at the processes failed: %s" % problem[-2000:])
             self._process, self._ended = None, time.monotonic()
         elif time.monotonic() > self._began + MAX_SECONDS:
             self._end("no end within %.0f s" % MAX_SECONDS)
@@ -59,7 +60,11 @@ class HangWatcher:
             return False
         argv = [sys.executable, "-I", "-S", self._paths.agent, "hang", self._paths.path, reason, request]
         null = subprocess.DEVNULL
-        self._process = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null)
+        try:
+            self._process = subprocess.Popen(argv, stdin=null, stdout=null, stderr=subprocess.PIPE)
+        except OSError as error:
+            self._log("a look at the processes could not begin: %s" % error.strerror)
+            return False
         self._began = time.monotonic()
         return True
 
@@ -84,6 +89,7 @@ class HangWatcher:
     def _end(self, why: str) -> None:
         if self._process is not None:
             kill_and_reap(self._process)
+            self._process.stderr.close() if self._process.stderr else None
             self._log("a look at the processes was ended: %s" % why)
             self._process, self._ended = None, time.monotonic()
 
@@ -99,13 +105,15 @@ class NoLook(Exception):
 
 def wait_for_look(run_dir: str, request: str, is_given_up: Callable[[], bool] = lambda: False) -> HangFacts:
     """Ask the agent of a run on this host for a look, and wait for what it has seen. Raises NoLook."""
+    if not _is_request(request):
+        raise NoLook("no request: %.100r" % request)
     paths, until = run_directory.RunDir(run_dir), time.monotonic() + MAX_SECONDS + 10.0
     while time.monotonic() < until and not is_given_up():
         facts = facts_of(paths)
         if facts is not None and facts.request == request:
             return facts
         status = run_directory.read_status_if_readable(paths)
-        if not status.exists or status.has_ended or not _is_request(request):
+        if not status.exists or status.has_ended:
             raise NoLook("the run %s" % ("has ended" if status.has_ended else "has not begun"))
         try:
             if not os.path.exists(paths.hang_request) or content_of(paths.hang_request).decode("ascii") != request:

@@ -29,7 +29,7 @@ ENV_PASSED = "CI_TASKS_PASSED"  # names of further variables that the batch scri
 _VISIBLE, _NODE_GPUS = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"
 # What the programs need that start a container, or the job's other nodes.
 _RUNTIME_PREFIXES = {"pyxis": ("SLURM", "ENROOT_", "PYXIS_"), "apptainer": ("APPTAINER_", "SINGULARITY_")}
-_ATTEMPT_FILES = ("docker.json", "environment.json", "gpu.jsonl")
+_ATTEMPT_FILES = ("docker.json", "environment.json", "gpu.csv")
 # A lock script of the checkout would take the lowest GPUs of the node without a locked file, even another job's: its
 # locks know nothing of Slurm's, and where a job sees only its own GPUs, Slurm numbers them from 0 for every job.
 _LOCK_SCRIPT = '''#!/usr/bin/env python3

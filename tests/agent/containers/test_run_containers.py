@@ -28,8 +28,8 @@ def _started(run: Run, *entries: Any) -> None:
     Path(run.paths.docker).write_text(json.dumps({"calls": entries}))
 
 
-def _rules(run: Run, **labels: str) -> None:
-    run.write("", container={"runtime": "docker", "labels": {key.replace("_", "."): v for key, v in labels.items()}})
+def _rules(run: Run) -> None:
+    run.write("", container={"runtime": "docker"})
 
 
 def _remove(run: Run, thorough: bool = False) -> list[str]:
@@ -41,19 +41,17 @@ def _own(run: Run) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("runtime", ENGINES)
-@pytest.mark.parametrize(
-    "entries", [[_entry("a")], [_entry("theirs")], ["a", 3, None]], ids=["one", "theirs", "broken"]
-)
-def test_the_label_says_what_is_removed_whatever_docker_json_names(
+@pytest.mark.parametrize("entries", [[_entry("theirs")], ["a", 3, None], None], ids=["theirs", "broken", "none"])
+def test_the_label_says_what_is_removed_whatever_a_job_writes_into_its_records(
     run: Run, fake: Fake, entries: Any, runtime: str
 ) -> None:
-    """A job can write any name into docker.json."""
     for name in ("a", "a-2"):
         fake.has(name, runtime, **_own(run))
-    fake.has("theirs", runtime)
-    run.write("", container={"runtime": runtime})
-    _started(run, *entries)
-    assert _remove(run) == []
+    fake.has("theirs", runtime, **{"ci-tasks_dir": "/theirs"})
+    run.write("", container={"runtime": runtime, "labels": {"ci-tasks.dir": "/theirs"}})
+    if entries is not None:
+        _started(run, *entries)
+    assert _remove(run, thorough=entries is None) == []
     assert fake.left(runtime) == ["theirs"]
 
 
@@ -61,20 +59,6 @@ def test_a_run_that_started_no_container_does_not_ask_the_daemon(run: Run, fake:
     _rules(run)
     assert _remove(run) == []
     assert fake.calls() == []
-
-
-@pytest.mark.parametrize("labels", [{}, {"ci-tasks_dir": "/theirs", "ci-tasks_run": "7"}], ids=["as planned", "forged"])
-@pytest.mark.parametrize("journal", ['{"calls": []}', "{broken", None])
-def test_a_plan_that_a_job_rewrote_makes_no_other_container_the_runs(
-    run: Run, fake: Fake, labels: dict[str, str], journal: str | None
-) -> None:
-    fake.has("ours", **_own(run))
-    fake.has("theirs", **{"ci-tasks_run": "7", "ci-tasks_dir": "/theirs"})
-    _rules(run, **labels)
-    if journal is not None:
-        Path(run.paths.docker).write_text(journal)
-    assert _remove(run, thorough=True) == []
-    assert fake.left() == ["theirs"]
 
 
 def test_containers_are_numbered_in_the_order_of_their_creation(run: Run, fake: Fake) -> None:
