@@ -15,7 +15,7 @@ from types import MappingProxyType
 from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion, Retry
 from ci_tasks.agent.trees.git import DiskFull, StoreError
-from ci_tasks.agent.trees.idle import check_out
+from ci_tasks.agent.trees.workspace import check_out
 from ci_tasks.agent.trees.workspace import Lend, update_workspace
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.overlays import in_directory

@@ -76,7 +76,7 @@ def _cancel_slurm_job(run_dir: str, kill: bool) -> bool:
     job = slurm_job.read(run_dir)
     if job is None:
         return False
-    from ..slurm import cancel as slurm
+    from ..slurm import session as slurm
 
     try:
         if kill:
