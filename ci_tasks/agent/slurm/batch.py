@@ -92,9 +92,7 @@ class _BatchSupervisor(supervisor.Supervisor):
         self._start_mark, self._passed, self._problem = start, passed, problem
         allocation = SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts)
         # How long the job waited, by the clock of the file system alone: that of the login node may differ.
-        submitted, began = (
-            os.path.getmtime(path(self.paths.path)) for path in (job_file.path, job_file.attempt_path)
-        )
+        submitted, began = (os.path.getmtime(path(self.paths.path)) for path in (job_file.path, job_file.attempt_path))
         self.status = replace(self.status, slurm=allocation, queue_seconds=max(0.0, began - submitted))
         self.status = replace(self.status, gpu_ids=tuple(gpu_ids(passed)) or None)
 

@@ -114,7 +114,9 @@ def _ended(status: Status, outcome: Outcome, log: AppendedLog) -> Status:
     log.close()
     # The clock is that of the node that began the run, not this machine's.
     now, log_error = status.heartbeat_at or time.time(), status.log_error or log.error
-    status = replace(status, state=run_directory.STATE_ENDED, phase="ended", end=end, exit_code=code, error=why, ended_at=now)
+    status = replace(
+        status, state=run_directory.STATE_ENDED, phase="ended", end=end, exit_code=code, error=why, ended_at=now
+    )
     return replace(status, log_bytes=log.bytes, log_error=log_error, log_sha256=log.sha256, waiting=())
 
 

@@ -281,7 +281,8 @@ def cancel(run_dir: str, job: SlurmJob, timeout: float) -> None:
     before = status_of(run_dir)
     state = None if is_final(before) or not job.id else query([job.id])[0].get(job.id)
     if state is None or not state.is_on_node:  # it is over, or about to be, or waits
-        return kill(run_dir, job)
+        kill(run_dir, job)
+        return
     _scancel("--batch", "--signal=TERM", job.id)
     until = time.monotonic() + timeout + _ORDERLY_END
     while time.monotonic() < until:

@@ -24,10 +24,7 @@ FLAGS = (
     *("core.splitIndex=false", "checkout.workers=0", "advice.addEmbeddedRepo=false"),
     *("gc.auto=0", "maintenance.auto=false"),
 )
-# Commits are deterministic: one tree on one parent is one commit, however often it is recorded.
-_IDENTITY = (("NAME", "ci-tasks"), ("EMAIL", "ci-tasks@localhost"), ("DATE", "@0 +0000"))
 _ENVIRONMENT = {
-    **{"GIT_%s_%s" % (role, key): value for role in ("AUTHOR", "COMMITTER") for key, value in _IDENTITY},
     **dict.fromkeys(("GIT_CONFIG_NOSYSTEM", "GIT_ATTR_NOSYSTEM", "GIT_NO_LAZY_FETCH", "GIT_NO_REPLACE_OBJECTS"), "1"),
     **dict.fromkeys(("GIT_OPTIONAL_LOCKS", "GIT_TERMINAL_PROMPT"), "0"),
     **dict.fromkeys(("GIT_CONFIG_GLOBAL", "HOME", "XDG_CONFIG_HOME"), os.devnull),

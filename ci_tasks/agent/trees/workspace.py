@@ -217,10 +217,11 @@ def check_out(store: str, parts: Sequence[CheckoutPart], workspace: str, lend: L
         remove(workspace)
         remove(own)
         if isinstance(error, DiskFull) and slot and prune(os.path.dirname(slot), time.time()):
-            return check_out(store, parts, workspace, lend, checkout)
-        if isinstance(error, StoreError) and not isinstance(error, DiskFull):
+            check_out(store, parts, workspace, lend, checkout)
+        elif isinstance(error, StoreError) and not isinstance(error, DiskFull):
             raise MissingBase(str(error)) from None
-        raise
+        else:
+            raise
     if not slot:
         remove(own)
 
@@ -267,7 +268,7 @@ def prune(directory: str, unused_since: float) -> bool:
     """Remove those in HOME/workspaces that were unused since then, of any checkout. Returns whether there were any."""
     since = {True: unused_since, False: unused_since - _IN_USE_S}  # idle or in use
     old = [slot for slot in _slots(directory) if os.lstat(slot).st_mtime < since["-" in os.path.basename(slot)]]
-    return any([_discard(slot) for slot in old])
+    return sum(map(_discard, old)) > 0
 
 
 def _discard(slot: str) -> bool:

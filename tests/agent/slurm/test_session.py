@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -234,9 +235,8 @@ def test_a_job_that_slurm_does_not_know_is_asked_for_less_and_less_often_to_an_e
         asked += [second] * bool(slurm.commands)
     assert session.state("10")[0] == SlurmJobState(UNKNOWN)
     assert 60 <= asked[-1] < 75 and len(asked) < 12
-    assert [later - before for before, later in zip(asked, asked[1:])] == sorted(
-        later - before for before, later in zip(asked, asked[1:])
-    )
+    pauses = [later - before for before, later in pairwise(asked)]
+    assert pauses == sorted(pauses)
 
 
 def test_a_job_that_slurm_did_not_know_yet_is_known_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,12 +282,12 @@ REFUSED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("left", REFUSED)
 def test_what_is_no_workspace_any_more_is_no_idle_one(host: Host, left: str) -> None:
-    workspace = host.start(host.send())
-    REFUSED[left](workspace)
+    made = host.start(host.send())
+    REFUSED[left](made)
     with pytest.raises((StoreError, OSError)):
-        host.end(workspace)
+        host.end(made)
     assert host.idle == []
-    workspace.forget(str(workspace))
+    workspace.forget(str(made))
     assert os.listdir(host.pool) == []
 
 
