@@ -13,13 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.agent.codec import decode
-from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.hang.inspector import Inspector
+from ci_tasks.agent.hang.collect import look
 from ci_tasks.agent.probe.install import payload
 from ci_tasks.features.failures.hang.analysis import analyse_hang
 from ci_tasks.hosts.py_spy import find_py_spy
@@ -78,8 +77,7 @@ def measure(count: int, probed: bool) -> dict[str, object]:
 def answer(pids: list[int]) -> dict[str, object]:
     began = time.perf_counter()
     program = find_py_spy()
-    found = Inspector(pids, str(program) if program else "").inspect()
-    seen = decode(HangFacts, json.loads(json.dumps(found)), where="look")
+    seen = replace(look([sys.executable], pids, program.read_bytes() if program else b""), machine=os.uname().machine)
     looked = time.perf_counter() - began
     hang = analyse_hang(seen)
     named = [culprit.rank for culprit in hang.culprits] == [len(pids) - 1]

@@ -2,8 +2,8 @@
 
 In this process, a server speaks our protocol over a link in memory and lies in one place: frames, greetings, messages,
 statuses, directories, descriptions, logs, archives, the contents of files, answers, streams that never end, the output
-of programs. The client attaches to its run, starts one there, cleans up or examines it; then it looks at what is here,
-and cleans up. `tests/parts/hostile_world.py` says what is right and what is wrong.
+of programs. The client attaches to its run, starts one there, cleans up or asks for its facts; then it looks at what is
+here, and cleans up. `tests/parts/hostile_world.py` says what is right and what is wrong.
 
     python bench/hostile_host.py [--cases 10000] [--seed N] [--only KIND] [--jobs 2]
 
@@ -26,7 +26,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.features.doctor.examine import run_doctor
 from tests.parts.hostile_cases import KINDS
 from tests.parts.hostile_world import HARMLESS, REFUSED, WRONG, HostileWorld, Outcome
 
@@ -68,7 +67,7 @@ def perform(shard: tuple[str, range]) -> list[Outcome]:
     """In a home of their own; in memory, where there is a file system for that."""
     kind, seeds = shard
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=place) as directory, HostileWorld(Path(directory), run_doctor) as world:
+    with tempfile.TemporaryDirectory(dir=place) as directory, HostileWorld(Path(directory)) as world:
         return [world.perform(kind, seed) for seed in seeds]
 
 

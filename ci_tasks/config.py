@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 from ci_tasks import yaml_lines
@@ -163,35 +163,37 @@ def suite_overrides(name: str, text: str) -> tuple[Override, ...]:
 def read_layers(layers: Sequence[ConfigLayer]) -> Config:
     """The records of several, the later ones over the earlier. Raises ConfigError, which names file and line."""
     hosts, pools = Map(), Map()
-    overrides: list[tuple[Any, int]] = []
+    overrides: list[Any] = []
     notices: list[str] = []
     for layer in layers:
         top = _top(layer)
-        line, entries = top.lines.get("overrides", top.line), top.get("overrides")
-        if entries is not None and not isinstance(entries, list):
-            raise _error("overrides must be a list", line)
+        entries = top.get("overrides") or []
+        if not isinstance(entries, list):
+            raise _error("overrides must be a list", top.lines["overrides"])
         # The later ones first: of two overrides of one step, the first counts.
-        overrides = [(entry, line) for entry in entries or ()] + overrides
+        overrides = [_mapping(entry, "an override", top.lines["overrides"]) for entry in entries] + overrides
         if layer.overrides_only:
             if ignored := " and ".join(key for key in ("hosts", "pools") if top.get(key)):
                 notices.append(f"{layer.file}: its {ignored} do not count, since a checkout gives overrides alone")
             continue
-        _merge_hosts(hosts, _section(top, "hosts"))
-        _update(pools, _section(top, "pools"))
+        for name, line in (above := _section(top, "hosts")).lines.items():
+            body = Map() if above[name] is None else _mapping(above[name], f"host {name}", line)
+            hosts[name], hosts.lines[name] = _over(hosts.get(name, Map()), body), line
+        pools = _over(pools, _section(top, "pools"))
     specs = {name: _host(name, hosts[name], hosts.lines[name]) for name in hosts}
-    values = [_given(entry) for entry, _ in reversed(overrides) if _gives_values(entry)]
+    values = [_given(entry) for entry in reversed(overrides) if _gives_values(entry)]
     return Config(
         hosts=specs,
         pools={name: _pool(name, pools[name], specs, pools.lines[name]) for name in pools},
-        overrides=tuple(_override(entry, line) for entry, line in overrides if not _gives_values(entry)),
+        overrides=tuple(_override(entry) for entry in overrides if not _gives_values(entry)),
         file=" and ".join(layer.file for layer in layers if layer.file != BUILT_IN) or BUILT_IN,
         given=reduce(GivenValues.under, values, NOTHING_GIVEN),
-        sources={name: {key: _place(line) for key, line in hosts[name].lines.items()} for name in hosts},
+        sources={name: hosts[name].lines for name in hosts},
         notices=tuple(notices),
     )
 
 
-# -- reading the keys --------------------------------------------------------------------------------------------------
+# -- reading the keys: lines are texts here, which name the file too ---------------------------------------------------
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
 _LOGIN = re.compile(r"://[^/\s]*@")
@@ -205,11 +207,13 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "Mapping": ("a mapping", (Map,)),
 }
 _GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
+_OURS = (
+    "array chdir container dependency error export export-file input job-name no-requeue ntasks ntasks-per-node "
+    "open-mode output parsable requeue signal test-only wait wrap"
+)
 # Options of sbatch that ci-tasks sets itself → the key of hosts.yaml or the option to use instead, "" for none.
 _RESERVED_OPTIONS = {
-    **dict.fromkeys(("array", "chdir", "container", "dependency", "error", "export", "export-file", "input"), ""),
-    **dict.fromkeys(("job-name", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable"), ""),
-    **dict.fromkeys(("requeue", "signal", "test-only", "wait", "wrap"), ""),
+    **dict.fromkeys(_OURS.split(), ""),
     **{name: name for name in ("partition", "account", "qos", "gres")},
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), "gres"),
     "time": "timeout_minutes",
@@ -217,58 +221,37 @@ _RESERVED_OPTIONS = {
 }
 
 
-class _Line(int):
-    """A line of `file`: one of several files that are read as one."""
-
-    file: str
-
-    @classmethod
-    def of(cls, file: str, number: int) -> _Line:
-        line = cls(number)
-        line.file = file
-        return line
-
-
-def _place(line: int) -> str:
-    assert isinstance(line, _Line)
-    return line.file if line.file == BUILT_IN else f"{line.file}:{int(line)}"
-
-
-def _error(message: str, line: int, *, hint: str = "") -> ConfigError:
-    assert isinstance(line, _Line)
-    return ConfigError(message, file=line.file, line=int(line), hint=hint)
+def _error(message: str, place: str, *, hint: str = "") -> ConfigError:
+    return ConfigError(message, file=place, hint=hint)
 
 
 def _top(layer: ConfigLayer) -> Map:
     """The whole file."""
-    line_of = partial(_Line.of, layer.file)
+
+    def place(line: int) -> str:
+        return layer.file if layer.file == BUILT_IN else f"{layer.file}:{line}"
+
     try:
-        tree = yaml_lines.load(layer.text, line_of)
+        tree = yaml_lines.load(layer.text, place)
     except yaml_lines.YamlError as error:
-        raise _error(f"invalid YAML: {error.message}", line_of(error.line), hint=error.text) from None
-    top = Map(line_of(1)) if tree is None else _mapping(tree, "the file", line_of(1))
+        raise _error(f"invalid YAML: {error.message}", place(error.line), hint=error.text) from None
+    top = Map(place(1)) if tree is None else _mapping(tree, "the file", place(1))
     _check_keys(top, ("hosts", "pools", "overrides"), "")
     return top
 
 
-def _merge_hosts(below: Map, above: Map) -> None:
-    """Add the keys of each host of `above` to those `below`, or change them."""
-    for name, line in above.lines.items():
-        merged = Map(line)
-        _update(merged, below.get(name, Map()))
-        _update(merged, Map() if above[name] is None else _mapping(above[name], f"host {name}", line))
-        below[name], below.lines[name] = merged, line
+def _over(below: Map, above: Map) -> Map:
+    """The keys of both; of two the one `above`."""
+    both = Map(above.line)
+    for each in (below, above):
+        both.update(each)
+        both.lines.update(each.lines)
+    return both
 
 
-def _update(below: Map, above: Map) -> None:
-    below.update(above)
-    below.lines.update(above.lines)
-
-
-def _host(name: str, body: Map, line: int) -> HostSpec:
-    where = f"host {name}: "
+def _host(name: str, body: Map, line: str) -> HostSpec:
     _check_name("host", name, line)
-    host = HostSpec(name, **_fields(HostSpec, body, where))
+    host = HostSpec(name, **_fields(HostSpec, body, f"host {name}: "))
     for key, each in keys_of(HostSpec).items():
         if key in body and host.kind not in (kinds := each.metadata["kinds"]):
             hint = "use kind: ssh or kind: slurm for another machine" if host.kind == "local" else ""
@@ -276,10 +259,10 @@ def _host(name: str, body: Map, line: int) -> HostSpec:
     if host.kind != "local" and not host.address:
         raise _error(f"host {name}: kind {host.kind} requires an address", line)
     if host.runtime == "pyxis" and host.kind != "slurm":
-        raise _error(f"{where}runtime pyxis is only valid with kind slurm", body.lines["runtime"])
+        raise _error(f"host {name}: runtime pyxis is only valid with kind slurm", body.lines["runtime"])
     if host.runtime in ("apptainer", "pyxis") and host.network:
         hint = f"containers of {host.runtime} use the host's network"
-        raise _error(f"{where}network is not valid with runtime {host.runtime}", body.lines["network"], hint=hint)
+        raise _error(f"host {name}: network is not valid with runtime {host.runtime}", body.lines["network"], hint=hint)
     return host
 
 
@@ -289,8 +272,8 @@ def _fields(record: type[Any], body: Map, where: str) -> dict[str, Any]:
     _check_keys(body, (*keys, *(_GIVEN_KEYS if record is Override else ())), where)
     # `secrets` first: no message about another key may repeat what is under it, as an alias.
     for key in sorted(body, key=lambda key: key != "secrets"):
-        value, line, annotation = body[key], body.lines[key], str(keys[key].type).removesuffix(" | None")
-        _check(where, key, value, line, annotation, keys[key].metadata)
+        value, annotation = body[key], str(keys[key].type).removesuffix(" | None")
+        _check(where, key, value, body.lines[key], annotation, keys[key].metadata)
         if annotation == "Mapping[str, str]":
             value = _texts(f"{where}{key}", value)
         elif isinstance(value, list):
@@ -299,8 +282,11 @@ def _fields(record: type[Any], body: Map, where: str) -> dict[str, Any]:
     return found
 
 
-def _check(where: str, key: str, value: Any, line: int, annotation: str, rule: Mapping[str, Any]) -> None:
-    if key == "secrets" and not (isinstance(value, list) and all(_matches(rule, each) for each in value)):
+def _check(where: str, key: str, value: Any, line: str, annotation: str, rule: Mapping[str, Any]) -> None:
+    def matches(item: Any) -> bool:
+        return isinstance(item, str) and re.fullmatch(rule["pattern"], item) is not None
+
+    if key == "secrets" and not (isinstance(value, list) and all(map(matches, value))):
         raise _error(f"{where}secrets must be a list of names of environment variables", line, hint=rule["hint"])
     in_words, types = _TYPES[annotation.partition("[")[0]]
     if type(value) not in types:
@@ -316,21 +302,17 @@ def _check(where: str, key: str, value: Any, line: int, annotation: str, rule: M
     if isinstance(value, Map):
         items = [(item, value.lines[name]) for name in value for item in (name, value[name])]
     for item, item_line in items if rule["hint"] else ():
-        if not _matches(rule, item):
+        if not matches(item):
             raise _error(f"{where}invalid {key} {item!r}", item_line, hint=rule["hint"])
     for option in value if key == "sbatch" else ():
         # sbatch accepts any unambiguous beginning of an option's name
         name = option[2:].partition("=")[0]
-        if reserved := next((each for each in _RESERVED_OPTIONS if each == name or each.startswith(name)), None):
+        if reserved := next((each for each in _RESERVED_OPTIONS if each.startswith(name)), None):
             hint = f"use {_RESERVED_OPTIONS[reserved]} instead" if _RESERVED_OPTIONS[reserved] else ""
             raise _error(f"{where}sbatch option --{reserved} is set by ci-tasks", option.line, hint=hint)
 
 
-def _matches(rule: Mapping[str, Any], item: Any) -> bool:
-    return isinstance(item, str) and re.fullmatch(rule["pattern"], item) is not None
-
-
-def _pool(name: str, value: Any, hosts: Mapping[str, HostSpec], line: int) -> tuple[str, ...]:
+def _pool(name: str, value: Any, hosts: Mapping[str, HostSpec], line: str) -> tuple[str, ...]:
     _check_name("pool", name, line)
     if name in hosts:
         raise _error(f"pool {name} has the same name as a host", line)
@@ -341,16 +323,15 @@ def _pool(name: str, value: Any, hosts: Mapping[str, HostSpec], line: int) -> tu
     for member in members:
         if member not in hosts:
             message = f"pool {name}: unknown host {str(member)!r}{did_you_mean(member, hosts)}"
-            raise _error(message, getattr(member, "line", line), hint=valid)
-    return tuple(str(member) for member in members)
+            raise _error(message, member.line, hint=valid)
+    return tuple(map(str, members))
 
 
-def _override(value: Any, line: int) -> Override:
-    body = _mapping(value, "an override", line)
+def _override(body: Map) -> Override:
     found = _fields(Override, body, "override: ")
     if missing := [key for key in ("job", "step") if not found.get(key)]:
         raise _error(f"override: missing {missing[0]}", body.line)
-    override = Override(**found, source=_place(body.line))
+    override = Override(**found, source=body.line)
     changes = bool(override.pip_index or override.replace)
     if sum(map(bool, (override.run, override.skip, override.with_, changes))) != 1:
         ways = "`run`, `with`, `skip: true`, and `pip_index` or `replace`"
@@ -361,9 +342,9 @@ def _override(value: Any, line: int) -> Override:
     return override
 
 
-def _gives_values(entry: Any) -> bool:
+def _gives_values(entry: Map) -> bool:
     """Whether an override gives what only GitHub knows, instead of changing a step."""
-    return isinstance(entry, Map) and any(key in entry for key in _GIVEN_KEYS)
+    return any(key in entry for key in _GIVEN_KEYS)
 
 
 def _given(body: Map) -> GivenValues:
@@ -372,14 +353,9 @@ def _given(body: Map) -> GivenValues:
     outputs = {job: _texts(f"override: {job}", _section(of_jobs, job)) for job in of_jobs}
     names = [f"vars.{name}" for name in variables] + [f"inputs.{name}" for name in inputs]
     names += [f"needs.{job}.outputs.{name}" for job, values in outputs.items() for name in values]
-    names += ["github.event"] if event else []
-    return GivenValues(
-        _texts("override: vars", variables),
-        _texts("override: inputs", inputs),
-        outputs,
-        merged({}, event),
-        dict.fromkeys(names, f"override in {_place(body.line)}"),
-    )
+    sources = dict.fromkeys([*names, *(["github.event"] if event else [])], f"override in {body.line}")
+    texts = (_texts("override: vars", variables), _texts("override: inputs", inputs))
+    return GivenValues(*texts, outputs, merged({}, event), sources)
 
 
 def _texts(where: str, values: Map) -> dict[str, str]:
@@ -390,7 +366,7 @@ def _texts(where: str, values: Map) -> dict[str, str]:
     return {name: text.lower() if isinstance(values[name], bool) else text for name, text in texts.items()}
 
 
-def _check_name(kind: str, name: str, line: int) -> None:
+def _check_name(kind: str, name: str, line: str) -> None:
     if not _NAME.fullmatch(name):
         raise _error(f"invalid {kind} name {name!r}", line, hint="letters, digits, `.`, `_` and `-`")
 
@@ -400,7 +376,7 @@ def _section(top: Map, key: str) -> Map:
     return Map(top.line) if value is None else _mapping(value, key, top.lines[key])
 
 
-def _mapping(value: Any, name: str, line: int) -> Map:
+def _mapping(value: Any, name: str, line: str) -> Map:
     if not isinstance(value, Map):
         raise _error(f"{name} must be a mapping, not {value!r}", line)
     return value

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ _LIBRARIES = ("paramiko", "urllib3", "huggingface_hub")
 _DEBUG, _ERROR = 10, 40  # levels of `logging`, which is loaded with the first message: most commands have none
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(threadName)s %(name)s: %(message)s"
 _is_started = _is_debug = False
-_problem = ""  # why the last message could not be written, such as a full disk
 _bugs: list[str] = []  # not reported yet
 _lock = threading.RLock()
 
@@ -93,10 +92,8 @@ def drain_bugs() -> list[str]:
 
 
 def location() -> str:
-    """The path of the log, and why it could not be written."""
-    if not _is_started:
-        return "there is no log"
-    return f"log: {_path()}{f', which could not be written: {_problem}' if _problem else ''}"
+    """The path of the log. There is none where it could not be written."""
+    return f"log: {_path()}" if _is_started and _path().exists() else "there is no log"
 
 
 @cache
@@ -118,7 +115,7 @@ def _log() -> logging.Logger:
             return known_secrets.masked_with_forms(super().format(record))
 
         def handleError(self, record: logging.LogRecord) -> None:
-            _note(sys.exc_info()[1])
+            """Nothing: a full disk must not end a command that can go on."""
 
     make_home()
     _path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -140,16 +137,8 @@ def _log() -> logging.Logger:
 
 
 def _write(level: int, message: str, *args: object, exc_info: Any) -> None:
-    with _lock:
-        try:
-            _log().log(level, message, *args, exc_info=exc_info)
-        except OSError as error:
-            _note(error)
-
-
-def _note(error: BaseException | None) -> None:
-    global _problem
-    _problem = getattr(error, "strerror", "") or str(error)
+    with _lock, suppress(OSError):
+        _log().log(level, message, *args, exc_info=exc_info)
 
 
 def _log_thread_exception(args: threading.ExceptHookArgs) -> None:

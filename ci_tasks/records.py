@@ -234,7 +234,7 @@ class GpuPeaks:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What gpu.jsonl shows. `oddities` are sentences, each about something that was seen; `strangers` those of them
+    """What gpu.csv shows. `oddities` are sentences, each about something that was seen; `strangers` those of them
     about memory that others held. `not_seen` says when there was no sample, and what could not be read. `fullest` is
     who held what when a GPU was fullest before the end, of a row that ran out of its memory."""
 

@@ -55,12 +55,12 @@ class YamlError(Exception):
 
 
 class Map(dict[str, Any]):
-    """A mapping with the line where it begins and the line of each key (1-based)."""
+    """A mapping with the line where it begins and the line of each key (1-based), or what stands for a line."""
 
-    def __init__(self, line: int = 0) -> None:
+    def __init__(self, line: Any = 0) -> None:
         super().__init__()
         self.line = line
-        self.lines: dict[str, int] = {}
+        self.lines: dict[str, Any] = {}
 
 
 class Text(str):
@@ -69,11 +69,11 @@ class Text(str):
     `source` has the file's own lines from there on where there are several: a folded scalar's value has lost them.
     """
 
-    line: int = 0
+    line: Any = 0
     source: tuple[str, ...] = ()
 
 
-def load(text: str, line_of: Callable[[int], int] = int) -> Any:
+def load(text: str, line_of: Callable[[int], Any] = int) -> Any:
     """The value of a YAML document: Map, list, Text, int, float, bool or None. `line_of` makes what stands for a line
     number. Raises YamlError."""
     try:
@@ -107,7 +107,7 @@ def _check_depth(text: str) -> None:
 class _Document:
     """Turns nodes into values. An alias is the node of its anchor once more."""
 
-    def __init__(self, text: str, line_of: Callable[[int], int]) -> None:
+    def __init__(self, text: str, line_of: Callable[[int], Any]) -> None:
         self.text = text
         self.line_of = line_of
         self.lines = text.splitlines()

@@ -26,6 +26,7 @@ from tests.parts.processes import files_named, with_variable
 from tests.parts.slurm import Cluster, Slurm, login_node
 from tests.parts.sshd import Sshd
 from tests.parts.warm import Warm, end_session
+from tests.parts.wheels import write_index
 from tests.published import check_command
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -237,6 +238,12 @@ class Person:
         assert before in text, f"{name} has no {before!r}"
         path.write_text(text.replace(before, after))
 
+    def use_index(self, index: Mapping[str, str]) -> None:
+        """The sample's CPU rows are those of the tests' own Python, and install from the index."""
+        self.env.update(index)
+        version = f"python-version: '3.{sys.version_info.minor}'"
+        self.edit(".github/workflows/pr-test.yml", "python-version: '3.10'", version)
+
     def records(self) -> list[dict[str, Any]]:
         """The records of the newest batch, in the rows' order."""
         batches = sorted((self.home / "runs").iterdir())
@@ -295,6 +302,15 @@ def _cooled() -> Iterator[None]:
     warm.close()
 
 
+@pytest.fixture(scope="session")
+def index(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables with which pip has pytest for the Python of these tests, and needs no network."""
+    directory = tmp_path_factory.mktemp("index")
+    write_index(directory, "pytest")
+    path = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
+    return {"PATH": path, "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": directory.as_uri()}
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
@@ -314,12 +330,14 @@ def person(tmp_path: Path, home: Path, sample_repository: Path) -> Iterator[Pers
 
 @pytest.fixture(scope="session")
 def sample_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample as a git repository, to be copied. Its GPU rows are installed without pip."""
+    """The sample as a git repository, to be copied. Its GPU rows are installed without pip, and its steps take a
+    workspace whose path has a space."""
     path = tmp_path_factory.mktemp("sample") / "checkout"
     shutil.copytree(SAMPLE, path, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pr-test.yml", "pr-test.yml.j2"):
         workflow = path / ".github/workflows" / name
-        workflow.write_text(workflow.read_text().replace(PIP, LINKS))
+        text = workflow.read_text().replace(PIP, LINKS)
+        workflow.write_text(text.replace("cd $GITHUB_WORKSPACE ", 'cd "$GITHUB_WORKSPACE" '))
     identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
     for argv in (
         ["init", "--quiet", "--initial-branch=main"],

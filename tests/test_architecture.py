@@ -4,9 +4,7 @@ feature, a feature only what it declares, what is pure stays pure, and the agent
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import fields
@@ -343,21 +341,19 @@ BUDGETS = {
     "ci_tasks/workflow": 1_934,
     "tests": 40_808,
 }
-_LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
 def lines_with_code(path: Path) -> int:
-    """The lines that a token of code is on; a docstring is none."""
-    text = path.read_text(encoding="utf-8")
+    """The lines that are neither blank nor a comment, and all of a text of several lines; a docstring is none."""
+    numbered = enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
+    lines = {number for number, line in numbered if line.strip() and not line.lstrip().startswith("#")}
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+    for node in ast.walk(syntax_tree(path)):
+        if isinstance(node, (ast.Constant, ast.JoinedStr)):
+            lines |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+        elif isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
             docstrings |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in (tokenize.COMMENT, *_LAYOUT):
-            lines |= set(range(token.start[0], token.end[0] + 1))
     return len(lines - docstrings)
 
 

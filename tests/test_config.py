@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ci_tasks.config import Config, HostSpec, Override, read
@@ -80,15 +78,6 @@ def test_every_key_is_read() -> None:
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "hosts:\npools:\noverrides:\n", "hosts: {}\noverrides: []\n"])
 def test_an_empty_file_has_no_hosts(text: str) -> None:
     assert read(text, "mine.yaml") == Config({}, {}, (), "mine.yaml")
-
-
-def test_a_host_without_settings_is_this_machine() -> None:
-    assert read("hosts:\n  here:\n").hosts == {"here": HostSpec("here")}
-
-
-def test_the_file_of_the_clone_is_read_and_says_nothing() -> None:
-    ours = Path(__file__).parents[1] / "hosts.yaml"
-    assert read(ours.read_text(encoding="utf-8")) == Config({}, {}, ())
 
 
 def test_no_message_repeats_a_login_in_an_index() -> None:

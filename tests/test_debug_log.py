@@ -69,21 +69,6 @@ def test_a_bug_prints_one_line_that_names_the_log_with_its_traceback(case: str, 
     assert arguments in text
 
 
-def test_a_bug_outside_a_command_is_logged_too(tmp_path: Path) -> None:
-    code = "from ci_tasks.cli import parser, program\nparser.parse = lambda *_: 1 // 0\nprogram.main()"
-    done = python(code, tmp_path, "--list")
-    assert done.returncode == 70, done.stderr
-    assert "ZeroDivisionError" in logs(tmp_path)[0].read_text()
-
-
-def test_a_bug_is_printed_if_the_log_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "logs").write_text("")
-    done = python(f"{START}sys.exit(exit_handler.run(lambda: 1 // 0))", tmp_path)
-    assert done.returncode == 70
-    assert "a bug of ci-tasks" in done.stderr
-    assert "could not be written" in done.stderr
-
-
 def test_without_a_bug_no_log_is_created(tmp_path: Path) -> None:
     assert python(COMMAND, tmp_path, "jobs", "--repo", "/no/such/place").returncode == 2
     assert not logs(tmp_path)
@@ -98,15 +83,6 @@ def test_debug_is_accepted_anywhere_and_prints_the_path_of_the_log(arguments: li
     assert done.stderr == f"ci-tasks: log: {log}\n"
     assert "exit code 0" in log.read_text()
     assert log.stat().st_mode & 0o077 == 0, "for its owner only"
-
-
-def test_debug_logs_the_traceback_of_a_usage_error(tmp_path: Path) -> None:
-    python(COMMAND, tmp_path, "jobs", "--debug", "--repo", "/no/such/place")
-    assert "raise CheckoutError" in logs(tmp_path)[0].read_text()
-
-
-def test_debug_after_two_dashes_is_left_alone() -> None:
-    assert debug_log.take_flag(["ci-tasks", "verl", "--", "--debug"]) == ["ci-tasks", "verl", "--", "--debug"]
 
 
 def test_sigusr1_logs_the_stack_of_each_thread(tmp_path: Path) -> None:

@@ -5,32 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.errors import (
-    Blocked,
-    CheckoutError,
     CiTasksError,
     ConfigError,
     UnknownName,
-    UsageError,
     WorkflowError,
     shortened,
 )
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (CiTasksError("x"), 1),
-        (UsageError("x"), 2),
-        (UnknownName("label", "x", []), 2),
-        (ConfigError("x"), 2),
-        (WorkflowError("x"), 2),
-        (CheckoutError("x"), 2),
-        # git bisect run skips a revision that ends with 125.
-        (Blocked("x"), 125),
-    ],
-)
-def test_every_error_has_the_exit_code_of_its_kind(error: CiTasksError, code: int) -> None:
-    assert error.exit_code == code
 
 
 @pytest.mark.parametrize(

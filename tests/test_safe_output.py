@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import sys
-from typing import TextIO, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_tasks.safe_output import LogFilter, SafeStream, escape, json_document, safe_streams, terminal_of
+from ci_tasks.safe_output import LogFilter, escape, json_document, safe_streams
 
 PASSES = [
     ("text, tab and newline", "a\tb\n"),
@@ -89,9 +87,3 @@ def test_prints_are_escaped_while_a_command_runs(capsys: pytest.CaptureFixture[s
         sys.stdout.writelines(["\x05\n"])
     print("\x07", end="")
     assert tuple(capsys.readouterr()) == ("a\\x1b[2Jb\n\\x05\n\x07", "c\\x07\n")
-
-
-def test_our_own_control_sequences_go_to_the_stream_below() -> None:
-    below = io.StringIO()
-    assert terminal_of(cast(TextIO, SafeStream(below))) is below and terminal_of(below) is below
-    assert SafeStream(below).isatty() is False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
@@ -144,9 +143,3 @@ def test_invalid_yaml_is_an_error_with_its_line(text: str, line: int, message: s
     assert message in caught.value.message
     assert caught.value.line == line
     assert caught.value.text == ([*text.splitlines(), ""])[line - 1]
-
-
-def test_a_matrix_of_five_thousand_rows_is_read() -> None:
-    text = "include:\n" + "".join(f"  - {{test_file: test_{n}.py, num_gpus: 8}}\n" for n in range(5000))
-    loaded: Any = load(text)
-    assert len(loaded["include"]) == 5000

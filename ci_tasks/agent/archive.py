@@ -15,19 +15,29 @@ from typing import Any, List, Optional, Tuple
 
 Sources = List[Tuple[str, bytes]]  # names in the zip file, and what they hold
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
 _MAIN = b"import sys\nfrom agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal sources give equal bytes
 _UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: named by the source's hash, which is not compared
 
 
-def build(sources: Optional[Sources] = None) -> bytes:
-    """The bytes of agent.pyz: sources alone, as they are, so that equal sources give equal bytes."""
-    return _zipped(sources or read_sources())
+def build(entries: Optional[Sources] = None) -> bytes:
+    """The bytes of agent.pyz: by default of sources alone, as they are, so that equal sources give equal bytes."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in entries or read_sources():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
+    return out.getvalue()
 
 
 def packed(archive: bytes) -> bytes:
     """As it travels to a host."""
     return zlib.compress(archive, 6)
+
+
+def digest(archive: bytes) -> str:
+    """What it is called on a host: equal sources have equal names."""
+    return hashlib.sha256(archive).hexdigest()
 
 
 @functools.lru_cache(maxsize=1)
@@ -45,12 +55,12 @@ def with_bytecode(archive: bytes) -> bytes:
             source = sources.read(name)
             header = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source)
             entries += [(name, source), (name + "c", header + marshal.dumps(_compiled(name, source)))]
-    return _zipped(entries)
+    return build(entries)
 
 
 def _compiled(name: str, source: bytes) -> Any:
     """From the byte code that Python keeps beside our own files, if that is of this source."""
-    path = _path(name[len("agent/") :])
+    path = os.path.join(_HERE, name[len("agent/") :])
     loader = importlib.machinery.SourceFileLoader(name, path)
     try:
         kept = loader.get_code(name) if loader.get_data(path) == source else None
@@ -59,29 +69,11 @@ def _compiled(name: str, source: bytes) -> Any:
     return kept or compile(source, name, "exec", dont_inherit=True)
 
 
-def _zipped(entries: Sources) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, content in entries:
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
-    return out.getvalue()
-
-
 def read_sources() -> Sources:
     """What this process was loaded from."""
     sources: Sources = [("__main__.py", _MAIN)]
-    for directory, _, files in sorted(os.walk(_path(""))):
-        for name in sorted(name for name in files if name.endswith(".py")):
-            path = os.path.join(directory, name)
+    for directory, _, files in sorted(os.walk(_HERE)):
+        for path in sorted(os.path.join(directory, name) for name in files if name.endswith(".py")):
             with open(path, "rb") as source:
-                sources.append(("agent/" + os.path.relpath(path, _path("")), source.read()))
+                sources.append(("agent/" + os.path.relpath(path, _HERE), source.read()))
     return sources
-
-
-def _path(name: str) -> str:
-    return os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
-
-
-def digest(archive: bytes) -> str:
-    """What it is called on a host: equal sources have equal names."""
-    return hashlib.sha256(archive).hexdigest()

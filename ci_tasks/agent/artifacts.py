@@ -16,16 +16,14 @@ import stat
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List, Optional, Tuple, cast
+from contextlib import suppress
+from typing import Any, BinaryIO, Iterator, List, Tuple, cast
 
 from .containers.run_containers import RunContainer
 from .exit_gate import add_left_out
 from .files import open_file, unused_path
 from .records import CoreFile, CoreFiles, LeftOutFile, Plan
 from .run_directory import RunDir, write_record
-
-if TYPE_CHECKING:
-    import tarfile
 
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # session_latest is a link to the newest session
 LIMIT = 200 << 20  # bytes of one run
@@ -34,7 +32,6 @@ RESERVED_BYTES = 32 << 20  # bytes that stay free: the end of a run must still f
 MAX_SECONDS = 60.0  # for everything that is copied
 CORE_SECONDS = 5.0  # for looking through the workspace
 CLOCK_SLACK = 2.0  # seconds by which a file system's clock may lag behind ours
-_CHUNK = 1 << 20
 _MAX_CORES = 100
 _CORE_NAME = re.compile(r"core(\.[^/]*)?\.\d+\Z|core\Z")  # not core.py
 
@@ -45,7 +42,7 @@ def collect(run: RunDir, plan: Plan, containers: List[RunContainer], began: floa
         return []
     try:
         _write_cores(run, plan)
-        _ArtifactCopy(run, plan).copy(containers, began)
+        _Copy(run).collect(plan, containers, began)
     except OSError as error:
         return ["artifacts are not complete: %s" % error]
     return []
@@ -60,24 +57,24 @@ def artifact_paths(plan: Plan) -> List[str]:
     return chosen
 
 
-class _ArtifactCopy:
-    def __init__(self, run: RunDir, plan: Plan) -> None:
-        self._run, self._plan = run, plan
-        self._deadline = time.monotonic() + MAX_SECONDS
+class _Copy:
+    """Copies files into a directory beside `artifacts`, and moves it there."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run, self._deadline = run, time.monotonic() + MAX_SECONDS
         self._left_out: List[LeftOutFile] = []
         self._bytes_left, self._files_left = LIMIT, MAX_FILES
-        self._top = ""
 
-    def copy(self, containers: List[RunContainer], began: float) -> None:
-        """Copy everything into a directory beside `artifacts`, and move it there. Raises OSError."""
+    def collect(self, plan: Plan, containers: List[RunContainer], began: float) -> None:
+        """Raises OSError."""
         self._top = tempfile.mkdtemp(prefix=".collected-", dir=self._run.path)
         try:
-            for path in artifact_paths(self._plan):
+            for path in artifact_paths(plan):
                 for container in containers:
                     self._add_from_container(container, path)
-                if self._plan.container_runtime == "none":
+                if plan.container_runtime == "none":
                     self._add_from_host("host", os.path.realpath(path), path, began - CLOCK_SLACK)
-            if self._plan.container_runtime in ("pyxis", "apptainer"):
+            if plan.container_runtime in ("pyxis", "apptainer"):
                 for place, session in _rootless_sessions(os.path.join(self._run.path, "tmp")):
                     self._add_from_host(place, os.path.join(session, "logs"), RAY_LOGS, 0.0)
             for name in sorted(os.listdir(self._top)):  # beside what the job itself may have put there
@@ -90,81 +87,80 @@ class _ArtifactCopy:
     def _add_from_container(self, container: RunContainer, path: str) -> None:
         import tarfile  # it loads many modules
 
-        place = "container-%d" % container.number
+        place, is_podman = "container-%d" % container.number, container.client.runtime == "podman"
+        # The path itself may be a link; those further up are followed anyway. podman has no -L, and needs none.
         try:
-            for inner, entry, archive in _container_files(container, path, self._deadline):
-                content = archive.extractfile(entry) if entry.isreg() else None
-                if content is not None:
-                    self._add(place, inner, entry.size, cast(BinaryIO, content))
-                elif not entry.isdir():
-                    self._leave_out(place, inner, "neither a plain file nor a directory")
+            process = container.client.stream("cp", *([] if is_podman else ["-L"]), f"{container.id}:{path}", "-")
+        except OSError:
+            return
+        timer = threading.Timer(max(0.0, self._deadline - time.monotonic()), process.kill)
+        timer.start()
+        out = cast(Any, process.stdout)
+        try:
+            if out.peek(1):  # else the path does not exist there
+                with tarfile.open(fileobj=out, mode="r|", errors="surrogateescape") as archive:
+                    for entry in iter(archive.next, None):
+                        archive.members = []  # type: ignore[attr-defined]  # else it keeps every entry of a huge tree
+                        # The archive begins with the last part of the path that was asked for.
+                        inner = path + entry.name[len(entry.name.split("/")[0]) :]
+                        content = archive.extractfile(entry) if entry.isreg() else None
+                        if content is not None:
+                            self._add(place, inner, entry.size, cast(BinaryIO, content))
+                        elif not entry.isdir():
+                            self._leave_out(place, inner, "neither a plain file nor a directory")
+            if time.monotonic() >= self._deadline:
+                raise tarfile.ReadError("killed")
         except tarfile.TarError:
-            is_late = time.monotonic() >= self._deadline
-            self._leave_out(place, path, _too_slow() if is_late else "the copy broke off")
+            self._leave_out(place, path, self._too_slow() or "the copy broke off")
+        finally:
+            timer.cancel()
+            process.kill()
+            out.close()
+            process.wait()
 
     def _add_from_host(self, place: str, top: str, path: str, since: float) -> None:
         """The plain files in `top` that changed since, under the names that they have below `path`."""
         own = os.path.realpath(self._run.path)  # it holds the artifacts themselves
         for file in _files_below(top, own if place == "host" else ""):
-            if time.monotonic() > self._deadline:
-                self._leave_out(place, path, _too_slow())
-                return
-            try:
-                source = open_file(file, follow_link=False)
-            except OSError:
-                continue  # a link, a socket, another user's
-            with source:
+            if self._too_slow():
+                self._leave_out(place, path, self._too_slow())
+                break
+            with suppress(OSError), open_file(file, follow_link=False) as source:  # not a link, a socket, another's
                 info = os.fstat(source.fileno())
                 is_foreign = path == RAY_LOGS and info.st_uid != os.geteuid()  # the latest session may be another's
                 if info.st_mtime >= since and not is_foreign:
                     self._add(place, path + file[len(top) :], info.st_size, source)
 
     def _add(self, place: str, path: str, size: int, source: BinaryIO) -> None:
-        """Copy `size` bytes of a file; a log that still grows has more."""
-        reason = self._limit_reason(path, size)
-        if reason is None:
-            target = os.path.join(self._top, place, *(part for part in path.split("/") if part not in ("", ".")))
+        """Copy a file. Raises what reading it raises, if that is no OSError."""
+        target = os.path.join(self._top, place, os.path.normpath(path).lstrip("/"))
+        reason = ""
+        if ".." in path.split("/") or "\0" in path:
+            reason = "its path leads elsewhere"
+        elif size > self._bytes_left or not self._files_left:
+            reason = "over the limit of %d MB or %d files" % (LIMIT >> 20, MAX_FILES)
+        elif size > shutil.disk_usage(self._run.path).free - RESERVED_BYTES:
+            reason = "the disk is full"
+        else:
             try:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
-                _write_new(target, source, size)
+                with open(target, "xb") as out:
+                    try:
+                        shutil.copyfileobj(source, out)
+                    except BaseException:
+                        os.unlink(target)
+                        raise
+                self._bytes_left, self._files_left = self._bytes_left - size, self._files_left - 1
             except OSError as error:
                 reason = error.strerror or str(error)
-        if reason is not None:
-            self._leave_out(place, path, reason, size)
-            return
-        self._bytes_left -= size
-        self._files_left -= 1
+        if reason:
+            self._left_out.append(LeftOutFile(place, path, size, reason))
 
-    def _limit_reason(self, path: str, size: int) -> Optional[str]:
-        if ".." in path.split("/") or "\0" in path:
-            return "its path leads elsewhere"
-        if size > self._bytes_left:
-            return "over the limit of %d MB" % (LIMIT >> 20)
-        if self._files_left <= 0:
-            return "over the limit of %d files" % MAX_FILES
-        is_full = size > shutil.disk_usage(self._run.path).free - RESERVED_BYTES
-        return "the disk is full" if is_full else None
+    def _leave_out(self, place: str, path: str, reason: str) -> None:
+        self._left_out.append(LeftOutFile(place, path, None, reason))
 
-    def _leave_out(self, place: str, path: str, reason: str, size: Optional[int] = None) -> None:
-        self._left_out.append(LeftOutFile(place, path, size, reason))
-
-
-def _too_slow() -> str:
-    return "not copied within %.0f s" % MAX_SECONDS
-
-
-def _write_new(path: str, source: BinaryIO, size: int) -> None:
-    with open(path, "xb") as out:
-        try:
-            while size > 0:
-                chunk = source.read(min(_CHUNK, size))
-                if not chunk:
-                    break
-                out.write(chunk)
-                size -= len(chunk)
-        except BaseException:
-            os.unlink(path)
-            raise
+    def _too_slow(self) -> str:
+        return "not copied within %.0f s" % MAX_SECONDS if time.monotonic() >= self._deadline else ""
 
 
 def _files_below(top: str, excluded: str) -> Iterator[str]:
@@ -180,45 +176,11 @@ def _rootless_sessions(scratch: str) -> Iterator[Tuple[str, str]]:
     """Containers without a daemon have their /tmp in the run directory: each with Ray's newest session. There
     session_latest is a link to a path inside of the container."""
     for place in sorted(os.listdir(scratch) if os.path.isdir(scratch) else []):
-        for below in ("ray", os.path.join("tmp", "ray")):
-            ray = os.path.join(scratch, place, below)
+        for ray in (os.path.join(scratch, place, "ray"), os.path.join(scratch, place, "tmp", "ray")):
             entries = list(os.scandir(ray)) if os.path.isdir(ray) else []
             sessions = [one for one in entries if one.name[:8] == "session_" and one.is_dir(follow_symlinks=False)]
             if sessions and place.startswith("container-"):
                 yield place, max(sessions, key=lambda entry: entry.stat().st_mtime).path
-
-
-def _container_files(
-    container: RunContainer, path: str, deadline: float
-) -> "Iterator[Tuple[str, tarfile.TarInfo, tarfile.TarFile]]":
-    """The entries of `path`, each with its path in the container; none if `path` does not exist. This, and reading
-    an entry, raises tarfile.TarError if the copy breaks off, or is not over at `deadline`."""
-    import tarfile
-
-    # The path itself may be a link; those further up are followed anyway. podman has no -L, and needs none.
-    follow = ["-L"] if container.client.runtime != "podman" else []
-    try:
-        process = container.client.stream("cp", *follow, "%s:%s" % (container.id, path), "-")
-    except OSError:
-        return
-    timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
-    timer.daemon = True
-    timer.start()
-    out = cast(Any, process.stdout)
-    try:
-        if out.peek(1):
-            with tarfile.open(fileobj=out, mode="r|", errors="surrogateescape") as archive:
-                for entry in iter(archive.next, None):
-                    archive.members = []  # type: ignore[attr-defined]  # else it keeps every entry of a huge tree
-                    # The archive begins with the last part of the path that was asked for.
-                    yield path + entry.name[len(entry.name.split("/")[0]) :], entry, archive
-        if time.monotonic() >= deadline:
-            raise tarfile.ReadError("it took too long")
-    finally:
-        timer.cancel()
-        process.kill()
-        out.close()
-        process.wait()
 
 
 def _write_cores(run: RunDir, plan: Plan) -> None:

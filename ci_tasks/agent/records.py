@@ -12,7 +12,7 @@ evidence/         -                the job's Python processes, where they have t
 evidence.jsonl    EvidenceLine     the agent at the end of the run: what it took from there
 events.jsonl      Event            the agent, the container adapter and run.sh: one line each
 docker.json       ContainerCalls   the container adapter: what run.sh asked of docker, and what was run
-gpu.jsonl         GpuSample        the agent: one line a second for each GPU of the run
+gpu.csv           GpuSample        the agent: one row a second for each GPU of the run
 environment.json  Environment      the agent, while the job runs: driver, GPUs, images, packages
 agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
@@ -482,7 +482,7 @@ class Environment(Packages):
     containers: Tuple[ContainerState, ...] = ()
 
 
-# -- gpu.jsonl -------------------------------------------------------------------------------------------------------
+# -- gpu.csv ---------------------------------------------------------------------------------------------------------
 
 ProcessOwner = Literal["run", "other", "unknown"]
 
@@ -500,11 +500,11 @@ class GpuProcessSample:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """A line of gpu.jsonl: a GPU at `t` (seconds since the epoch), or in the `seconds` from there on. Of several
+    """A row of gpu.csv: a GPU at `t` (seconds since the epoch), or in the `seconds` from there on. Of several
     seconds it has the highest values, of the utilization the mean, and of the clock the lowest.
 
     `used` and `total` are MiB. `slowed`: for how many seconds of these its clock was held down, by reason. ECC errors
-    count from when the driver was loaded. What nvidia-smi did not say is None. Lines of another kind have an `xid` of
+    count from when the driver was loaded. What nvidia-smi did not say is None. Rows of another kind have an `xid` of
     the kernel's log; a `problem` of the sampling; or `ended`, with `kernel_log`: whether that log could be read.
     """
 
@@ -534,13 +534,6 @@ class GpuSample:
     def is_measurement(self) -> bool:
         """Whether it is about a GPU at a moment, not an event."""
         return self.gpu is not None and self.xid is None
-
-    def line(self) -> str:
-        return _line(self)
-
-
-def read_gpu_samples(text: str) -> List[GpuSample]:
-    return _records_in(text, GpuSample)
 
 
 # -- artifacts -------------------------------------------------------------------------------------------------------

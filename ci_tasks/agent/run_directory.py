@@ -31,7 +31,7 @@ HANG_FILES = ("hang/facts.json", "hang/stacks.txt")
 SLURM_OUTPUT = "slurm.out"  # what a batch script wrote that is not the agent's
 # What is fetched beside log, status and artifacts.
 SMALL_FILES = (
-    *("docker.json", "environment.json", "events.jsonl", "gpu.jsonl", "agent.log", "evidence.jsonl"),
+    *("docker.json", "environment.json", "events.jsonl", "gpu.csv", "agent.log", "evidence.jsonl"),
     *HANG_FILES,
     SLURM_OUTPUT,
 )
@@ -53,7 +53,7 @@ class RunDir:
         self.probe, self.client = at("bin", "probe"), at("client.lock")
         self.workspace = at("workspace")
         self.status, self.log, self.agent_log = at("status.json"), at("log"), at("agent.log")
-        self.events, self.gpu_samples = at("events.jsonl"), at("gpu.jsonl")
+        self.events, self.gpu_samples = at("events.jsonl"), at("gpu.csv")
         self.docker, self.environment = at("docker.json"), at("environment.json")
         self.evidence, self.evidence_file = at("evidence"), at("evidence.jsonl")
         self.artifacts, self.junit = at("artifacts"), at("artifacts", "junit.xml")

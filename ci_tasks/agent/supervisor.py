@@ -26,8 +26,8 @@ from .exit_gate import masked_record
 from .files import content_of, replace_file
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.sampler import GpuSampler
-from .hang.watcher import MAX_SECONDS as LOOK_SECONDS
-from .hang.watcher import HangWatcher, timeout_allows
+from .hang.look import MAX_SECONDS as LOOK_SECONDS
+from .hang.look import HangWatcher, timeout_allows
 from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 from .log_file import RunLog
 from .records import End, Event, Plan, Status

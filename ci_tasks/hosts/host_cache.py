@@ -5,6 +5,7 @@ All of it can be wrong by now: the host says so, and then it is asked again. It 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import field
 from pathlib import Path
@@ -40,16 +41,12 @@ def key(spec: HostSpec) -> str:
 
 
 def load(path: Path) -> HostCache:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return read_record(HostCache, str(path)) or HostCache()
-    except (OSError, ValueError):
-        return HostCache()
+    return HostCache()
 
 
 def save(path: Path, memory: HostCache) -> None:
-    """A memory that cannot be written is no reason to stop."""
-    try:
+    with contextlib.suppress(OSError):  # a memory that cannot be written is no reason to stop
         path.parent.mkdir(parents=True, exist_ok=True)
         write_record(str(path), memory)
-    except OSError:
-        pass

@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ci_tasks.agent.serving import frames
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.hosts.mux import HELD, LONGEST, PATIENCE_S, READY, REFUSED, WAIT, socket_path
 from ci_tasks.hosts.ssh.connection import SSHConnection
@@ -28,7 +27,6 @@ from ci_tasks.hosts.transport import relay
 IDLE_S = 600.0
 _TICK_S = 1.0
 _CREDENTIALS = struct.Struct("3i")
-_CHUNK = 1 << 18
 _TRUST_S = 10.0  # a connection that was idle for longer is tried before it is used
 
 
@@ -43,12 +41,11 @@ class MuxProcess:
         self._inode = self._path.stat().st_ino
         self._lock = threading.Lock()
         self._commands, self._last_used = 0, time.monotonic()
-        self._is_over = False
-        self._held: dict[str, _Server] = {}  # by the command that started it
+        self._held: dict[str, tuple[Any, float]] = {}  # command → the server that runs it, and since when it is free
 
     def serve(self) -> None:
-        """Until no command has needed it for a while, or one ends it. The socket's file goes with it."""
-        while not self._is_over and (self._commands or (self._is_wanted() and self._seconds_left() > 0)):
+        """Until no command has needed it for a while, or its socket is gone."""
+        while self._commands or (self._is_wanted() and self._seconds_left() > 0):
             if select.select([self._listener], [], [], _TICK_S)[0]:
                 client, _ = self._listener.accept()
                 threading.Thread(target=self._answer, args=(client,), daemon=True).start()
@@ -77,96 +74,60 @@ class MuxProcess:
                 finally:
                     self._count(-1)
                 return
-            if "end" in request:
-                self._is_over = True
-                self._path.unlink(missing_ok=True)  # from now on no command finds it
-            status = {"address": self._address, "pid": os.getpid(), "is_up": self._connection.is_up}
             left = 0.0 if self._commands else self._seconds_left()
+            status = {"address": self._address, "pid": os.getpid(), "is_up": self._connection.is_up}
             client.sendall(READY + json.dumps({**status, "commands": self._commands, "seconds_left": left}).encode())
+            if "end" in request:
+                self._end()
 
     def _count(self, step: int) -> None:
         with self._lock:
             self._commands += step
             self._last_used = time.monotonic()
 
+    def _end(self) -> None:
+        """No command finds it from now on, and those that use it connect again."""
+        self._path.unlink(missing_ok=True)
+        self._connection.close()
+
     def _open(self, client: socket.socket, command: str) -> None:
-        made: list[Any] = []
-        making = threading.Thread(target=self._make, args=(command, made), daemon=True)
+        made: list[tuple[Any, bytes]] = []
+        making = threading.Thread(target=lambda: made.append(self._make(command)), daemon=True)
         making.start()
         making.join(_TICK_S)
         while making.is_alive():
             client.sendall(WAIT)
             making.join(_TICK_S)
-        server = made[0]
-        if isinstance(server, CiTasksError):
-            said = {"kind": type(server).__name__, "message": server.message, "hint": server.hint}
-            client.sendall(REFUSED + json.dumps(said).encode())
-            self._is_over = self._is_over or not self._connection.is_up  # nothing to keep
+        channel, said = made[0]
+        if isinstance(channel, CiTasksError):
+            refusal = {"kind": type(channel).__name__, "message": channel.message, "hint": channel.hint}
+            client.sendall(said + json.dumps(refusal).encode())
+            if not self._connection.is_up:  # nothing to keep
+                self._end()
             return
-        client.sendall(HELD if server.left_at else READY)
+        client.sendall(said)
         client.settimeout(None)
-        server.left_at, server.is_leaving = 0.0, False
-        relay(client, server)
-        server.settle()
-        with self._lock:
-            if not server.left_at or self._held.setdefault(command, server) is not server:
-                server.end()
+        if relay(client, channel):
+            with self._lock:
+                other = self._held.pop(command, None)
+                self._held[command] = channel, _clock()
+            if other is not None:
+                other[0].close()
 
-    def _make(self, command: str, made: list[Any]) -> None:
-        """Append the server, or the error."""
+    def _make(self, command: str) -> tuple[Any, bytes]:
+        """A channel with the command, or the error, and what to say of it."""
         try:
             with self._lock:
-                held = self._held.pop(command, None)
-            if held is not None and _clock() - held.left_at > _TRUST_S:
+                channel, since = self._held.pop(command, (None, 0.0))
+            if channel is not None and _clock() - since > _TRUST_S:
                 self._connection.prove()
-            is_usable = held is not None and not held.has_ended()
-            made.append(held if is_usable else _Server(self._connection.channel(command)))
+            if channel is not None and not (channel.closed or channel.eof_received):
+                return channel, HELD
+            return self._connection.channel(command), READY
         except CiTasksError as error:
-            made.append(error)
+            return error, REFUSED
         except Exception as error:  # the command that waits hears of it; there is no other place to say it
-            made.append(Blocked(f"{type(error).__name__}: {error}"))
-
-
-class _Server:
-    """A channel to a server that may serve another client: it repeats the goodbye of a client when nothing more comes
-    for that one. `left_at`: when its client left it for the next one. Its `close` ends it if its client went away
-    without a goodbye."""
-
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-        self._tail = self._said = b""  # the last bytes to the server, and from it
-        self.is_leaving, self.left_at = False, 0.0
-
-    def has_ended(self) -> bool:
-        return bool(self._channel.closed or self._channel.eof_received)
-
-    def sendall(self, data: bytes) -> None:
-        self._tail = (self._tail + data)[-frames.GOODBYE_BYTES :]
-        self.is_leaving = self._tail.startswith(frames.GOODBYE_HEAD)
-        self._channel.sendall(data)
-
-    def recv(self, count: int) -> bytes:
-        chunk = bytes(self._channel.recv(count))
-        self._said = (self._said + chunk)[-frames.GOODBYE_BYTES :]
-        return b"" if self.is_leaving else chunk
-
-    def close(self) -> None:
-        if not self.is_leaving:
-            self.end()
-
-    def settle(self) -> None:
-        """After the client has gone: wait until nothing more comes for it."""
-        if self.is_leaving:
-            self._channel.settimeout(PATIENCE_S)
-            with contextlib.suppress(OSError):
-                while self._said != self._tail and not self.has_ended():
-                    self.recv(_CHUNK)
-            self._channel.settimeout(None)
-            self.left_at = _clock() if self._said == self._tail else 0.0
-
-    def end(self) -> None:
-        with contextlib.suppress(Exception):
-            self._channel.close()
+            return Blocked(f"{type(error).__name__}: {error}"), REFUSED
 
 
 def is_ours(sock: socket.socket) -> bool:

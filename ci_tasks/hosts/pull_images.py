@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from ci_tasks.agent.containers.rewrite import qualified_image
 from ci_tasks.agent.containers.run_containers import DAEMON_QUERY, QUERY_SECONDS
-from ci_tasks.agent.containers.runtimes import qualified_image
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.background import Background
 from ci_tasks.config import HostSpec

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 
 from ci_tasks.agent.hang.programs import PY_SPY, TOOLS
-from ci_tasks.agent.serving.messages import RunPrograms, StoreProgram
+from ci_tasks.agent.serving.messages import StoreProgram
 from ci_tasks.hosts.connection import ReconnectingConnection
 
 _CHUNK = 1 << 18
@@ -30,8 +30,8 @@ def find_py_spy() -> Path | None:
 def keep_here(home: Path) -> None:
     """Let the agents of this machine's runs find it."""
     program = find_py_spy()
-    target = home / TOOLS / _name(program) if program else None
-    if program is not None and target is not None and not target.exists():
+    target = home / TOOLS / f"{PY_SPY}{_digest(program)}" if program else home
+    if program is not None and not target.exists():
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.copy2(program, beside)
@@ -41,26 +41,21 @@ def keep_here(home: Path) -> None:
 def send(connection: ReconnectingConnection) -> None:
     """Let the agents of a host find it, if that has our machine type. Raises what the connection raises."""
     program = find_py_spy()
-    if program is None:
+    if program is None or was_sent(connection):
         return
-    name, commands = (
-        _name(program),
-        {"machine": ("uname", "-sm"), "tools": ("ls", f"{connection.hello().home}/{TOOLS}")},
-    )
-    outputs = connection.request(RunPrograms(commands, _SECONDS)).outputs
-    is_like_ours = outputs["machine"].out.split() == [os.uname().sysname, os.uname().machine]
-    if is_like_ours and name not in outputs["tools"].out.split():
+    machine = connection.run_queries({"machine": ("uname", "-sm")}, _SECONDS)["machine"].out.split()
+    if machine == [os.uname().sysname, os.uname().machine]:
         packed = zlib.compress(program.read_bytes())
         chunks = (packed[at : at + _CHUNK] for at in range(0, len(packed), _CHUNK))
-        connection.channel().post(StoreProgram("py-spy-", name[len(PY_SPY) :]), pack=chunks).wait()
-    connection.cache.py_spy = name
+        connection.channel().post(StoreProgram("py-spy-", _digest(program)), pack=chunks).wait()
+    connection.cache.py_spy = _digest(program)
 
 
 def was_sent(connection: ReconnectingConnection) -> bool:
     """Whether an earlier command has made sure that the host has it."""
     program = find_py_spy()
-    return program is None or connection.cache.py_spy == _name(program)
+    return program is None or connection.cache.py_spy == _digest(program)
 
 
-def _name(program: Path) -> str:
-    return f"{PY_SPY}{hashlib.sha256(program.read_bytes()).hexdigest()}"
+def _digest(program: Path) -> str:
+    return hashlib.sha256(program.read_bytes()).hexdigest()

@@ -10,12 +10,15 @@ from ci_tasks.planning.steps import version_matches
 
 _TIMEOUT_S = 20.0
 OWN = sys.executable, sys.version.split()[0]
-# Where version managers keep interpreters that are not on PATH; `{version}` is as 3.10.
-_VERSION_MANAGERS = (
-    "${{PYENV_ROOT:-$HOME/.pyenv}}/versions/{version}.*/bin/python",
-    "$HOME/.local/share/uv/python/cpython-{version}.*/bin/python{version}",
-    "/opt/hostedtoolcache/Python/{version}.*/x64/bin/python",
-)
+# By name, and where version managers keep interpreters that are not on PATH. -I: `import platform` must not load the
+# platform.py of a checkout in which we are.
+_SCRIPT = """for name in python3 python$1 "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python \
+    "$HOME/.local/share/uv/python/cpython-$1".*/bin/python$1 /opt/hostedtoolcache/Python/$1.*/x64/bin/python; do
+  path=$(command -v "$name") || continue
+  found=$("$path" -I -c 'import platform, sys; print(platform.python_version(), sys.executable)' 2> /dev/null) &&
+    echo "$found"
+done
+exit 0"""
 
 
 def find_python(version_spec: str, host: QueryRunner, own: tuple[str, str] = OWN) -> tuple[str, str]:
@@ -32,16 +35,6 @@ def find_python(version_spec: str, host: QueryRunner, own: tuple[str, str] = OWN
 
 
 def find_python_command(version_spec: str) -> list[str]:
-    """Prints `version path` of every interpreter that may be `version_spec`. -I: `import platform` must not load the
-    platform.py of a checkout in which we are."""
+    """Prints `version path` of every interpreter that may be `version_spec`."""
     minor = re.match(r"\d+\.\d+", version_spec)
-    names = ["python3"]
-    if minor:
-        names = [f"python{minor[0]}", "python3", *(path.format(version=minor[0]) for path in _VERSION_MANAGERS)]
-    script = f"""for name in {" ".join(names)}; do
-  path=$(command -v "$name") || continue
-  found=$("$path" -I -c 'import platform, sys; print(platform.python_version(), sys.executable)' 2> /dev/null) &&
-    echo "$found"
-done
-exit 0"""
-    return ["/bin/sh", "-c", script]
+    return ["/bin/sh", "-c", _SCRIPT, "sh", minor[0] if minor else ""]

@@ -10,10 +10,11 @@ import sys
 import threading
 from typing import Any, Protocol
 
+from ci_tasks.agent.serving import frames
 from ci_tasks.errors import Blocked
 
 _CHUNK = 1 << 18
-_END_S = 5.0  # for commands of this machine to end with their sockets
+_END_S = 5.0  # for commands of this machine to end with their sockets, and for a server to repeat a goodbye
 
 
 class LinkDied(Blocked):
@@ -38,26 +39,38 @@ class Transport(Protocol):
         ...
 
 
-def relay(sock: socket.socket, channel: Any) -> None:
-    """Copy both ways between a socket and a channel (`recv`, `sendall`, `close`) until either has ended."""
+def relay(client: socket.socket, channel: Any) -> bool:
+    """Copy both ways between a socket and a channel (`recv`, `sendall`, `close`) until either has ended. Whether the
+    server at the other end can serve another client: this one left with a goodbye, which the server has repeated. Else
+    the channel is closed."""
+    sent = said = b""  # the last bytes to the server, and from it
+    has_left = threading.Event()
 
     def up() -> None:
+        nonlocal sent
         with contextlib.suppress(Exception):
-            while chunk := sock.recv(_CHUNK):
+            while chunk := client.recv(_CHUNK):
+                sent = (sent + chunk)[-frames.GOODBYE_BYTES :]
                 channel.sendall(chunk)
         with contextlib.suppress(Exception):
-            channel.close()
+            if not (sent.startswith(frames.GOODBYE_HEAD) and has_left.wait(_END_S)):
+                channel.close()
 
     threading.Thread(target=up, daemon=True, name="ci-tasks relay").start()
     with contextlib.suppress(OSError, EOFError):  # the connection has gone
-        while chunk := channel.recv(_CHUNK):
+        while not has_left.is_set() and (chunk := channel.recv(_CHUNK)):
+            said = (said + chunk)[-frames.GOODBYE_BYTES :]
+            if said == sent and said.startswith(frames.GOODBYE_HEAD):
+                has_left.set()
             with contextlib.suppress(OSError):  # the client has gone; what it sent before is still on its way up
-                sock.sendall(chunk)
+                client.sendall(chunk)
     with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
-    with contextlib.suppress(Exception):
-        channel.close()
-    sock.close()
+        client.shutdown(socket.SHUT_RDWR)
+    if not has_left.is_set():
+        with contextlib.suppress(Exception):
+            channel.close()
+    client.close()
+    return has_left.is_set()
 
 
 class LocalTransport:
@@ -66,21 +79,16 @@ class LocalTransport:
     is_server_running, python = False, shlex.quote(sys.executable)
 
     def __init__(self) -> None:
-        self._waiting: list[threading.Thread] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def open(self, command: str) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
-            try:
-                end, shell = theirs.fileno(), ["/bin/sh", "-c", command]
-                process = subprocess.Popen(shell, stdin=end, stdout=end, stderr=end, start_new_session=True)
-            except OSError as error:
-                ours.close()
-                raise Blocked(f"the agent cannot be started: {error.strerror}") from None
-        self._waiting.append(threading.Thread(target=process.wait, daemon=True, name="ci-tasks agent"))
-        self._waiting[-1].start()
+            end, shell = theirs.fileno(), ["/bin/sh", "-c", command]
+            self._processes.append(subprocess.Popen(shell, stdin=end, stdout=end, stderr=end, start_new_session=True))
         return ours
 
     def close(self) -> None:
-        for thread in self._waiting:
-            thread.join(_END_S)
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)

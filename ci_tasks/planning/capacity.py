@@ -1,12 +1,18 @@
-"""Whether a host can run a row, and if not, which resources are missing. Pure."""
+"""Whether a host can run a row, and if not, which resources are missing, the Python that the checkout needs among them.
+Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.workflow.model import Row
+
+# `requires-python` of pyproject.toml, `python_requires` of setup.cfg and setup.py
+_FILES = ("pyproject.toml", "setup.cfg", "setup.py")
+_REQUIREMENT = re.compile(r"""^\s*(?:requires-python|python_requires)\s*=\s*["']?([^"'#\n]+)""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -55,3 +61,22 @@ def _resources_of(host: HostSpec) -> str:
     if host.gpus is None:
         return f"{host.kind} {host.address}, GPUs unknown"
     return f"{host.kind} {host.address}, {host.gpus} GPUs{' a node' if host.kind == 'slurm' else ''}"
+
+
+def requires_python(read_file: Callable[[str], str | None]) -> str:
+    """The checkout's own version specifier, such as `>=3.10`; empty where it names none."""
+    texts = (read_file(name) or "" for name in _FILES)
+    return next((found[1].strip() for text in texts if (found := _REQUIREMENT.search(text))), "")
+
+
+def python_problem(requirement: str, version: str) -> str:
+    """What is wrong with a Python of `version`; empty where nothing is, or where nobody can tell."""
+    if not requirement or not version:
+        return ""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        fits = SpecifierSet(requirement).contains(version, prereleases=True)
+    except (InvalidSpecifier, ValueError):
+        return ""
+    return "" if fits else f"Python {requirement}, as the checkout requires (found {version})"

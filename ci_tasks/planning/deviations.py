@@ -68,15 +68,12 @@ def deviations(
         *_python(row, planned, host, python, shared=shared),
         *runner_deviations(job, row, host, resolve),
         *_machine(row, host),
-        *_unused(workflow, job, event),
-        *_strategy(row, resolve),
-        *_of_job(job, resolve),
+        *_of_job(workflow, job, row, event, resolve),
         *_event(event, resolve, read),
         *_secrets(workflow, resolve, read),
         *_of_host(host),
         *container,
-        *_of_agent(locks, probe),
-        *_overlays(checkout),
+        *_of_agent(locks, probe, checkout),
     )
 
 
@@ -132,8 +129,9 @@ def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
         yield Deviation("container", row.image, here, f"runtime of host {host.name}")
 
 
-def _unused(workflow: Workflow, job: Job, event: EventContext) -> Iterator[Deviation]:
-    """Keys of the workflow and the job that have no effect here."""
+def _of_job(workflow: Workflow, job: Job, row: Row, event: EventContext, resolve: Resolver) -> Iterator[Deviation]:
+    """Keys of the workflow and the job that have no effect here; that rows run beside each other, that the job runs at
+    all, and without the jobs before it, whose outputs are unknown unless they were run."""
     if not workflow.is_for_pull_requests:
         yield Deviation("event", ", ".join(workflow.events), "pull_request", "no pull request starts this workflow")
     for key in (*workflow.unused, *job.unused):
@@ -142,22 +140,13 @@ def _unused(workflow: Workflow, job: Job, event: EventContext) -> Iterator[Devia
         if not of_other_event and not is_met and not key.name.startswith("strategy."):
             yield Deviation(key.name, "as the workflow says", "not used", key.why)
 
-
-def _strategy(row: Row, resolve: Resolver) -> Iterator[Deviation]:
-    strategy = resolve.contexts["strategy"]
-    if row.total < 2:
-        return
-    if strategy["fail-fast"] is not False:
+    fail_fast, limit = (resolve.contexts["strategy"][key] for key in ("fail-fast", "max-parallel"))
+    if row.total > 1 and fail_fast is not False:
         ci = "a failed row cancels the others"
         yield Deviation("strategy.fail-fast", ci, "only with --fail-fast", "each row is of interest")
-    limit = strategy["max-parallel"]
-    if isinstance(limit, Unknown) or limit != row.total:
+    if row.total > 1 and (isinstance(limit, Unknown) or limit != row.total):
         ci = f"{shown(limit)} rows at once"
         yield Deviation("strategy.max-parallel", ci, "as many as fit", "--jobs and the GPUs decide")
-
-
-def _of_job(job: Job, resolve: Resolver) -> Iterator[Deviation]:
-    """That the job runs at all, and without the jobs before it, whose outputs are unknown unless they were run."""
     holds = resolve.decide(job.condition)
     if holds is not True:
         ci = "only GitHub knows whether it runs" if isinstance(holds, Unknown) else "does not run"
@@ -215,16 +204,13 @@ def _of_host(host: HostSpec) -> Iterator[Deviation]:
         yield Deviation("host env", "the runner's", " ".join(host.env), why)
 
 
-def _of_agent(locks: GpuRequest | None, probe: ProbeRules | None) -> Iterator[Deviation]:
-    """A row without a lock script has CI's GPUs for itself in another way, or in none."""
+def _of_agent(locks: GpuRequest | None, probe: ProbeRules | None, checkout: Checkout) -> Iterator[Deviation]:
+    """A row without a lock script has CI's GPUs for itself in another way, or in none; and what is added to the row."""
     if locks is not None and locks.by == AGENT:
         yield Deviation(LOCKS, "none in the row's steps", "taken by ci-tasks", "so that no other run gets its GPUs")
     if probe is not None:
         here = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
         yield Deviation("probe", "none", here, "evidence from inside the job; --no-probe leaves it out")
-
-
-def _overlays(checkout: Checkout) -> Iterator[Deviation]:
     for overlay in checkout.overlays:
         here = f"{overlay.title}, tree {overlay.tree[:12]}"
         yield Deviation(f"{OVERLAY} {overlay.name}", "the installed one", here, f"--with {overlay.name}={overlay.path}")

@@ -1,4 +1,4 @@
-"""Which waiting rows start now, and where: list scheduling with backfill.
+"""Which waiting rows start now, and where, and how long rows are expected to take: list scheduling with backfill.
 
 Rows are taken longest first, after those that have waited much longer. Each starts where there is room and where it is
 expected to end soonest; of equally good hosts, on the one with the fewest GPUs left over. A row without room reserves
@@ -10,11 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from math import inf
+from math import inf, isfinite
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
-from ci_tasks.planning.load import HostLoad, WaitingRow, prior
+
+# What is left of a row that ran past its estimate, as a part of the time it has run.
+OVERRUN = 0.25
+_SHORTEST, _LONGEST = 0.01, 30 * 86400.0
+
+
+def prior(gpus: int) -> float:
+    """Expected seconds of a row of which nothing is known. slime's CPU rows took 0.1 to 217 s; its GPU rows take
+    minutes to tens of minutes, those on many GPUs longer."""
+    return 300.0 + 75.0 * gpus if gpus > 0 else 30.0
+
 
 # Seconds that count against a host without the row's image or the code. To pull tens of gigabytes takes minutes, but
 # once for all rows of the host, and mostly ahead.
@@ -23,6 +33,98 @@ IMAGE_COST, CODE_COST = 60.0, 5.0
 HELD_SECONDS = 2 * prior(8)
 # A row that has waited this much longer than another comes before it; one that has waited twice that is never passed.
 OVERTAKE_SECONDS = prior(8)
+
+
+@dataclass(frozen=True)
+class WaitingRow:
+    """`seconds` is how long the row is expected to take on a host of speed 1. Two rows with one name in `exclusive`
+    never share a host. `hosts`: where it may run (None: anywhere). `waited`: seconds since it could first have begun.
+    """
+
+    name: str
+    gpus: int
+    seconds: float
+    exclusive: frozenset[str] = frozenset()
+    hosts: frozenset[str] | None = None
+    image: str | None = None
+    waited: float = 0.0
+
+    @property
+    def length(self) -> float:
+        """The expected seconds, whatever history says."""
+        seconds = self.seconds if isfinite(self.seconds) and self.seconds >= 0 else prior(self.gpus)
+        return min(max(seconds, _SHORTEST), _LONGEST)
+
+
+@dataclass(frozen=True)
+class StartedRow:
+    """A row that was started `since` seconds ago; it may still wait there."""
+
+    row: WaitingRow
+    since: float
+
+
+@dataclass(frozen=True)
+class HostLoad:
+    """A host at this moment. `slots` bounds its rows, `held` counts the GPUs that others hold. A host that is not `up`
+    gets no new row. `speed` 2: rows take half as long as elsewhere. `queues`: it has a scheduler, such as Slurm."""
+
+    name: str
+    gpus: int
+    slots: int
+    held: int = 0
+    up: bool = True
+    images: frozenset[str] = frozenset()
+    has_code: bool = True
+    started: tuple[StartedRow, ...] = ()
+    speed: float = 1.0
+    queues: bool = False
+
+    def seconds(self, row: WaitingRow) -> float:
+        """How long the row is expected to take here."""
+        return row.length / self.speed
+
+    def remaining(self, started: StartedRow) -> float:
+        """Seconds until a row that runs here is expected to end; always more than 0."""
+        left = self.seconds(started.row) - started.since
+        return left if left > 0 else max(OVERRUN * started.since, _SHORTEST)
+
+    def can_hold(self, row: WaitingRow) -> bool:
+        allowed = row.hosts is None or self.name in row.hosts
+        return allowed and self.up and self.slots > 0 and self.gpus >= row.gpus
+
+
+@dataclass(frozen=True)
+class ExpectedTime:
+    """How many seconds a row is expected to take. A guess places rows; only what is `from_history` is shown."""
+
+    seconds: float
+    from_history: bool = False
+
+
+def expected(row: str, durations: Mapping[str, float], gpus: int) -> ExpectedTime:
+    """How long `row` is expected to take, by those of rows that ran. A mode of a test that never ran (`test[mode]`) is
+    taken to last as long as the other modes did."""
+    if row in durations:
+        return ExpectedTime(durations[row], from_history=True)
+    test = row.partition("[")[0]
+    siblings = [seconds for name, seconds in durations.items() if name.partition("[")[0] == test]
+    return ExpectedTime(_median(siblings) if siblings else prior(gpus))
+
+
+def speed(everywhere: Mapping[str, float], here: Mapping[str, float]) -> float:
+    """The speed of a host by its rows' seconds. A row that never ran there has the seconds of all hosts in `here`."""
+    ratios = [everywhere[row] / here[row] for row in here if here[row] > 0 and everywhere.get(row, 0.0) > 0]
+    return _median([ratio for ratio in ratios if ratio != 1] or [1.0])
+
+
+def _median(values: Sequence[float]) -> float:
+    """As `statistics` has it, whose import takes longer than planning a label."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+# -- placing -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -166,11 +268,8 @@ def _impossible(row: WaitingRow, loads: Sequence[HostLoad]) -> str:
     largest = max(allowed, key=lambda load: load.gpus)
     if largest.gpus < row.gpus:
         return f"it needs {counted(row.gpus, 'GPU')}; the largest host it may use, {largest.name}, has {largest.gpus}"
-    able = [load for load in allowed if load.gpus >= row.gpus]
-    down = [load.name for load in able if not load.up]
-    if down:
-        return f"{', '.join(down)} {'is' if len(down) == 1 else 'are'} down, and no other host can take it"
-    return f"{able[0].name} may run no rows at all"
+    down = ", ".join(load.name for load in allowed if load.gpus >= row.gpus)
+    return f"down, or without a place for rows: {down}; no other host can take it"
 
 
 def _why_here(row: WaitingRow, host: _Host) -> str:
@@ -182,8 +281,6 @@ def _why_here(row: WaitingRow, host: _Host) -> str:
         why = f"{name} has a free slot, and it needs no GPU"
     if missing:
         why += f"; the {' and the '.join(missing)} must be copied there first"
-    if host.load.speed != 1:
-        why += f"; rows take about {1 / host.load.speed:.2g} times as long there as elsewhere"
     return why
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from typing import Any
 
 from ci_tasks.agent.containers.rules import DOCKER, PODMAN
 from ci_tasks.agent.containers.runtimes import container_deviations
@@ -104,34 +105,32 @@ def make_plan(
     check_row(workflow, job, row)
     planning = _Planning(workflow, job, row, host, event, overrides, location)
     if directory := planning.shared_directory():
-        location = replace(location, workspace=f"{directory}/workspace")
-        event = replace(event, workspace=location.workspace)
-        planning = _Planning(workflow, job, row, host, event, overrides, location)
+        planning.move(f"{directory}/workspace")
     return planning.plan(directory)
 
 
+@dataclass
 class _Planning:
     """One row on one host, evaluated under `event`: a row that was listed knew neither the commit nor the workspace."""
 
-    def __init__(
-        self,
-        workflow: Workflow,
-        job: Job,
-        row: Row,
-        host: HostSpec,
-        event: EventContext,
-        overrides: Sequence[Override],
-        location: RunLocation,
-    ) -> None:
-        self.workflow, self.job, self.host, self.event, self.location = workflow, job, host, event, location
-        self.row = replace(row, env=rows.environment(workflow, job, row, event))
+    workflow: Workflow
+    job: Job
+    row: Row
+    host: HostSpec
+    event: EventContext
+    overrides: Sequence[Override]
+    location: RunLocation
+
+    def __post_init__(self) -> None:
+        workflow, job, event = self.workflow, self.job, self.event
+        self.row = replace(self.row, env=rows.environment(workflow, job, self.row, event))
         self.resolve = rows.row_resolver(workflow, job, self.row, event)
         self.resolve.number(job.timeout_minutes, "timeout-minutes")
         for name, value in self.row.env.items():
             if "\0" in name + value:
                 message, text = "a variable cannot hold a NUL byte", f"{name}: {value!r}"
                 raise WorkflowError(message, file=workflow.path, job=job.id, line=job.line, text=text)
-        self.steps = plan_steps(job, self.resolve, overrides)
+        self.steps = plan_steps(job, self.resolve, self.overrides)
 
     def plan(self, directory: str | None) -> RowPlan:
         """`directory` has the venv that the row shares with others."""
@@ -192,6 +191,24 @@ class _Planning:
             plan = replace(plan, deviations=(*plan.deviations, *of_nodes))
         return RowPlan(on_slurm(plan) if host.kind == "slurm" else plan, setup)
 
+    def move(self, workspace: str) -> None:
+        """Everything that was evaluated, for another workspace: which one rows share is known only afterwards."""
+        before, steps, contexts = self.location.workspace, self.steps, self.resolve.contexts
+
+        def moved(values: Mapping[str, Any]) -> dict[str, Any]:
+            pairs = values.items()
+            return {key: text.replace(before, workspace) if isinstance(text, str) else text for key, text in pairs}
+
+        def step(each: PlannedStep) -> PlannedStep:
+            texts = {"name": each.name, "text": each.text, "directory": each.directory}
+            return replace(each, env=moved(each.env), **moved(texts))
+
+        differences = tuple(replace(each, **moved({"ci": each.ci, "here": each.here})) for each in steps.deviations)
+        self.steps = replace(steps, steps=tuple(map(step, steps.steps)), deviations=differences)
+        self.row = replace(self.row, env=moved(self.row.env))
+        self.location = replace(self.location, workspace=workspace)
+        contexts["github"]["workspace"], contexts["env"] = workspace, moved(contexts["env"])
+
     def shared_directory(self) -> str | None:
         """Where the rows share a venv: where CI uses setup-python, the matrix has several rows, and its leading steps
         are the same for each. Rows whose steps would see another environment get another venv."""
@@ -224,8 +241,7 @@ class _Planning:
     def _install(self) -> InstallSteps:
         """The leading steps, whose packages runs can share, as they are for any workspace."""
         location, steps = self.location, self.steps.split()[0] or self.steps.steps[:-1]
-        runs_agent = [int(part) for part in location.python[1].split(".")[:2]] >= [3, 8]
-        if self.job.container or not location.store or not steps or not runs_agent:
+        if self.job.container or not location.store or not steps:
             return InstallSteps()
 
         def portable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""gpu.jsonl → what a run's GPUs did: peaks, oddities, who held the memory. Only what was sampled is claimed, and where
+"""gpu.csv → what a run's GPUs did: peaks, oddities, who held the memory. Only what was sampled is claimed, and where
 there was no sample is said. Pure.
 """
 

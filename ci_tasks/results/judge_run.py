@@ -12,6 +12,7 @@ from ci_tasks import known_secrets
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.exit_gate import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.files import content_of, open_file, pieces_of, read_file
+from ci_tasks.agent.gpus.sample_file import read_gpu_samples
 from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.liveness import conclude
 from ci_tasks.agent.probe.evidence import collect_left_evidence
@@ -24,7 +25,6 @@ from ci_tasks.agent.records import (
     GpuSample,
     RemoteLocation,
     RunDescription,
-    read_gpu_samples,
 )
 from ci_tasks.agent.run_directory import (
     END_TIMEOUT,
@@ -195,7 +195,7 @@ def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:
 
 
 def _read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None, events: Sequence[Event]) -> GpuUse | None:
-    """What gpu.jsonl shows of the run's GPUs from the moment at which it had their locks; None where it has nothing of
+    """What gpu.csv shows of the run's GPUs from the moment at which it had their locks; None where it has nothing of
     them."""
     uuids = {uuid for attempt in record.attempts[-1:] for uuid in attempt.gpu_uuids}
     samples = since(gpu_samples(run), max((event.t for event in events if event.event == "gpus"), default=0.0))
@@ -204,7 +204,7 @@ def _read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None, events
 
 
 def gpu_samples(run: RunDir) -> list[GpuSample]:
-    """The lines of gpu.jsonl, by our clock; none where there is no such file."""
+    """The rows of gpu.csv, by our clock; none where there is no such file."""
     text = content_of(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace")
     return by_clock(read_gpu_samples(text), clock_ahead(run))
 

@@ -28,7 +28,7 @@ from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.changed_tests import is_test
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.select import select
+from ci_tasks.workflow.rows import select
 
 _LOCAL = "local"
 

@@ -27,9 +27,9 @@ from ci_tasks.workflow.changed_tests import changed_jobs, is_test
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 from ci_tasks.workflow.naming import label_of, matches_job
-from ci_tasks.workflow.outputs import parse_outputs
 from ci_tasks.workflow.resolve import UnknownValueError
-from ci_tasks.workflow.select import job_of
+from ci_tasks.workflow.rows import job_of
+from ci_tasks.workflow.shell import parse_outputs
 from ci_tasks.workflow.suite import ChangedRule, ChangedTests
 
 _HERE = HostSpec(name="local", runtime="none", timeout_minutes=5)

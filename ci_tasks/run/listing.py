@@ -10,7 +10,7 @@ from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.naming import label_of, matches_job
-from ci_tasks.workflow.select import job_of
+from ci_tasks.workflow.rows import job_of
 
 
 def list_jobs(

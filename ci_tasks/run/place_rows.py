@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow
-from ci_tasks.planning.placement import place
+from ci_tasks.planning.placement import HostLoad, StartedRow, WaitingRow, place
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.row_execution import RowExecution

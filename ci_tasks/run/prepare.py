@@ -30,7 +30,7 @@ from ci_tasks.run.large_files import announce_large_files
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_plans import RowPlanner, host_requirements, sorted_setups
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.select import select
+from ci_tasks.workflow.rows import select
 
 
 @dataclass(frozen=True)

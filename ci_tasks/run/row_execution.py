@@ -8,7 +8,7 @@ from dataclasses import field
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import END_CANCELLED, RunDir, read_remote, read_status
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState
-from ci_tasks.planning.load import ExpectedTime
+from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
 from ci_tasks.results.record import with_attempts
 from ci_tasks.run.events import EventStream

@@ -93,7 +93,7 @@ class RowPlanner:
 
     def install_problem(self, problem: str) -> str:
         """Why install steps failed, with the override that would mend it, where one is known."""
-        from ci_tasks.planning.install_problems import entry, mending_override
+        from ci_tasks.planning.pip_commands import entry, mending_override
 
         override = mending_override(problem, self.job_rows.job, self.overrides)
         return f"{problem}; this override in hosts.yaml would mend it: {entry(override)}" if override else problem

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import reduce
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow import secrets
-from ci_tasks.workflow.expressions import interpolate
+from ci_tasks.workflow.expressions import ExpressionError, interpolate
 from ci_tasks.workflow.model import Job, Row, Workflow, WorkflowInput
-from ci_tasks.workflow.syntax import ExpressionError
-from ci_tasks.workflow.values import OpenObject, Unknown, Value, parse_number, to_string
+from ci_tasks.workflow.values import OpenObject, Unknown, Value, index, parse_number, to_string
 
 _UNKNOWN_SHA = "0" * 40
 _EVENT = "github.event"
@@ -27,10 +27,6 @@ ASSUMED = (
     *("github.event.pull_request.head.repo.fork", "github.base_ref", "github.event.pull_request.base.ref"),
     *("github.actor", "github.triggering_actor", "github.run_id", "github.run_number", "github.run_attempt"),
 )
-
-
-def _no_value(_name: str) -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class EventContext:
     base: str = "main"
     secrets: tuple[str, ...] = ()
     empty_secrets: tuple[str, ...] = ()
-    read_secret: Callable[[str], str | None] = field(default=_no_value, repr=False, compare=False)
+    read_secret: Callable[[str], str | None] = field(default=lambda name: None, repr=False, compare=False)
     outputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     given: GivenValues = NOTHING_GIVEN
 
@@ -108,17 +104,17 @@ def _outputs(event: EventContext, workflow: Workflow, job: str) -> dict[str, Val
 
 def _github(event: EventContext, workflow: Workflow, row: Row, inputs: Mapping[str, Value]) -> dict[str, Value]:
     payload = _payload(event, workflow, row.trigger, inputs)
-    number, head, base, actor = (_at(payload, *path.split(".")) for path in _OF_THE_PAYLOAD)
+    whole: Value = payload
+    number, head, base, actor = (reduce(index, path.split("."), whole) for path in _OF_THE_PAYLOAD)
     ref = f"{0 if isinstance(number, Unknown) else to_string(number)}/merge"
     token = secrets.marks(event.secrets).get("GITHUB_TOKEN")
     by = "ci-tasks" if isinstance(actor, Unknown) else actor
     known: dict[str, Value] = {
-        "event_name": "pull_request",
+        **_FIXED,
         "event": payload,
         "sha": event.sha,
         "ref": f"refs/pull/{ref}",
         "ref_name": ref,
-        "ref_type": "branch",
         "head_ref": Unknown.named_value("github.head_ref", absent=True) if isinstance(head, Unknown) else head,
         "base_ref": base,
         "repository": event.repository,
@@ -126,19 +122,22 @@ def _github(event: EventContext, workflow: Workflow, row: Row, inputs: Mapping[s
         "workspace": event.workspace,
         "workflow": workflow.name,
         "job": row.job,
-        "run_id": "0",
-        "run_number": "0",
-        "run_attempt": "1",
-        "actor": by,
-        "triggering_actor": by,
-        "server_url": "https://github.com",
-        "api_url": "https://api.github.com",
-        "graphql_url": "https://api.github.com/graphql",
+        **dict.fromkeys(("actor", "triggering_actor"), by),
         "token": token or Unknown.named_value("secrets.GITHUB_TOKEN", absent=True),
     }
     return OpenObject("github", known)
 
 
+_FIXED = {
+    "event_name": "pull_request",
+    "ref_type": "branch",
+    "run_id": "0",
+    "run_number": "0",
+    "run_attempt": "1",
+    "server_url": "https://github.com",
+    "api_url": "https://api.github.com",
+    "graphql_url": "https://api.github.com/graphql",
+}
 _OF_THE_PAYLOAD = ("number", "pull_request.head.ref", "pull_request.base.ref", "sender.login")
 
 
@@ -198,11 +197,3 @@ def _merge(payload: dict[str, Value], given: Mapping[str, Any]) -> None:
             payload[key] = _open(f"{payload.name}.{key}", value)
         else:
             payload[key] = value
-
-
-def _at(value: Value, *path: str) -> Value:
-    for key in path:
-        if not isinstance(value, dict):
-            return None
-        value = value[key] if key in value or not isinstance(value, OpenObject) else value.member(key)
-    return value

@@ -1,12 +1,13 @@
-"""What `${{ … }}` and `if:` come to, given GitHub's contexts: values, conditions, and the names that they read.
+"""GitHub's expressions: what `${{ … }}` and `if:` come to, given GitHub's contexts, and the names that they read.
 
 What depends on a value that only GitHub knows is Unknown, and names it. What does not, such as the other side of `false
 && …`, has its value. A secret is a mark for its value, which a comparison needs: it asks the `secrets` context. Only
 its result leaves.
 
-The functions are those of the documentation page "Evaluate expressions in workflows and actions"; their coercions and
-edge cases are from actions/runner's C# source (`Sdk/Functions/*`). That text around `${{ }}` makes the whole a format()
-call, and how `if:` gets its implicit success(), are from there too (`TemplateReader.ParseScalar`,
+Operators and functions are those of the documentation page "Evaluate expressions in workflows and actions". Coercions,
+edge cases, which token may follow which, and that unknown names are errors before anything is evaluated, are from
+actions/runner's C# source (`Sdk/Functions/*`, `LexicalAnalyzer`, `ExpressionParser`). That text around `${{ }}` makes
+the whole a format() call, and how `if:` gets its implicit success(), are from there too (`TemplateReader.ParseScalar`,
 `ConvertToIfCondition`).
 """
 
@@ -14,13 +15,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import lru_cache
+from itertools import takewhile
+from math import inf, isnan, nan
+from typing import NamedTuple, NoReturn
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import truncated
+from ci_tasks.errors import did_you_mean, truncated
 from ci_tasks.workflow import values
-from ci_tasks.workflow.syntax import STATUS_FUNCTIONS, ExpressionError, Node, parse
 from ci_tasks.workflow.values import OpenObject, Unknown, Value, combined, is_primitive, to_string, truth, unknowns
 
 SUCCESS, FAILURE = "success", "failure"  # how the job stands
@@ -48,7 +52,7 @@ def interpolate(template: str, contexts: Mapping[str, Value], status: str = SUCC
         return combined(parts, text="".join(map(values.shown, parts)))
     try:
         return _joined(list(map(to_string, parts)))
-    except _FunctionError as error:
+    except ValueError as error:
         raise ExpressionError(str(error), template, 0) from None
 
 
@@ -59,20 +63,12 @@ def condition(text: str, contexts: Mapping[str, Value], status: str = SUCCESS) -
     whole a non-empty string and hence true, as on GitHub. Raises ExpressionError as `interpolate` does.
     """
     tree = _condition(text)
-    if tree is None or not (status == SUCCESS or _calls_status(tree)):
+    calls = (node.value for node in tree.walk() if node.kind == "call") if tree else iter(())
+    if tree is None or not (status == SUCCESS or any(name in STATUS_FUNCTIONS for name in calls)):
         return status == SUCCESS
     value = _Evaluation(text, contexts, status).value(tree)
     holds = truth(value)
     return combined([value]) if holds is None else holds
-
-
-def uses_status(text: str) -> bool:
-    """Whether an `if:` calls success(), failure(), always() or cancelled(), and so does without the implicit success().
-
-    Raises ExpressionError where the text does not parse.
-    """
-    tree = _condition(text)
-    return tree is not None and _calls_status(tree)
 
 
 def references(template: str) -> list[str]:
@@ -84,9 +80,9 @@ def references(template: str) -> list[str]:
     pending = [parse(part.text) for part in split(template) if part.is_expression][::-1]
     while pending:
         node = pending.pop()
-        path = _static_path(node)
-        names.extend([".".join(path)] if path else [])
-        pending.extend(() if path else reversed(node.parts))
+        path = _path(node)
+        names += [".".join(takewhile(lambda name: name != "*", path))] if path else []
+        pending += () if path else reversed(node.parts)
     return list(dict.fromkeys(names))
 
 
@@ -100,9 +96,10 @@ def label_tests(text: str) -> list[str]:
     pending = [(_condition(text) or Node("literal"), True)]
     while pending:
         node, is_affirmed = pending.pop()
-        labels.extend(_tested_label(node) if is_affirmed else [])
-        below = is_affirmed != (node.kind == "!")
-        pending.extend((part, below) for part in reversed(node.parts))
+        if is_affirmed and (node.kind, node.value) == ("call", "contains") and node.parts[1].kind == "literal":
+            is_label = ".".join(_path(node.parts[0])).lower() == "github.event.pull_request.labels.*.name"
+            labels += [str(node.parts[1].value)] if is_label else []
+        pending += [(part, is_affirmed != (node.kind == "!")) for part in reversed(node.parts)]
     return list(dict.fromkeys(labels))
 
 
@@ -111,25 +108,17 @@ class Part(NamedTuple):
     is_expression: bool
 
 
+# To the first }} outside a string. A doubled quote inside a string closes and opens it again.
+_EXPRESSION = re.compile(r"(\$\{\{(?:[^'}]|'[^']*'|\}(?!\}))*\}\})")
+
+
 def split(template: str) -> list[Part]:
     """The literal text and the expressions of a template; one empty text for an empty template."""
-    parts = []
-    end = 0
-    while (start := template.find("${{", end)) >= 0:
-        if start > end:
-            parts.append(Part(template[end:start], False))
-        closing = _TO_CLOSING.match(template, start)
-        if closing is None:
-            raise ExpressionError("'${{' is not closed by '}}'", template, start)
-        end = closing.end()
-        parts.append(Part(template[start + 3 : end - 2].strip(), True))
-    if end < len(template) or not parts:
-        parts.append(Part(template[end:], False))
-    return parts
-
-
-# To the first }} outside a string. A doubled quote inside a string closes and opens it again.
-_TO_CLOSING = re.compile(r"\$\{\{(?:[^'}]|'[^']*'|\}(?!\}))*\}\}")
+    unclosed = _EXPRESSION.sub(lambda found: " " * len(found[0]), template).find("${{")
+    if unclosed >= 0:
+        raise ExpressionError("'${{' is not closed by '}}'", template, unclosed)
+    pieces = [piece for piece in _EXPRESSION.split(template) if piece] or [""]
+    return [Part(text[3:-2].strip(), True) if text.startswith("${{") else Part(text, False) for text in pieces]
 
 
 def _condition(text: str) -> Node | None:
@@ -148,32 +137,18 @@ def _condition(text: str) -> Node | None:
     return tree
 
 
-def _calls_status(tree: Node) -> bool:
-    return any(node.kind == "call" and node.value in STATUS_FUNCTIONS for node in tree.walk())
-
-
-def _static_path(node: Node) -> list[str]:
-    """`github.event['action']` as its names; empty for what is no such chain."""
+def _path(node: Node) -> list[str]:
+    """`github.event['action'].*` as its names, a wildcard as `*`; empty for what is no such chain."""
     path: list[str] = []
     while node.kind != "context":
-        if node.kind == "property":
-            path.append(str(node.value))
+        if node.kind in ("property", "wildcard"):
+            path.append("*" if node.kind == "wildcard" else str(node.value))
         elif node.kind == "index" and node.parts[1].kind == "literal":
             path.append(to_string(node.parts[1].value))
         else:
             return []
         node = node.parts[0]
     return [str(node.value), *reversed(path)]
-
-
-def _tested_label(node: Node) -> list[str]:
-    match node:
-        case Node(
-            "call", "contains", (Node("property", str(name), (Node("wildcard", _, (of,)),)), Node("literal", label))
-        ):
-            path = ".".join([*_static_path(of), str(name)]).lower()
-            return [str(label)] if path == "github.event.pull_request.labels.name" else []
-    return []
 
 
 @dataclass(frozen=True)
@@ -257,8 +232,8 @@ class _Evaluation:
                 if _contains(known, arguments[1]):
                     return True
             is_unknown = any(True for argument in arguments for _ in unknowns(argument))
-            return combined(arguments) if is_unknown else _FUNCTIONS[name](*arguments)
-        except _FunctionError as error:
+            return combined(arguments) if is_unknown else _CALLED[name](*arguments)
+        except ValueError as error:
             raise ExpressionError(str(error), self.text, call.position) from None
 
     def _case(self, *parts: Node) -> Value:
@@ -267,7 +242,7 @@ class _Evaluation:
             if isinstance(holds, Unknown):
                 return combined([holds])
             if not isinstance(holds, bool):
-                raise _FunctionError(f"case: a condition must be a boolean, not {values.kind(holds).lower()}")
+                raise ValueError(f"case: a condition must be a boolean, not {values.kind(holds).lower()}")
             if holds:
                 return self.value(result)
         return self.value(parts[-1])
@@ -276,14 +251,10 @@ class _Evaluation:
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
-class _FunctionError(Exception):
-    """Why a function refuses its arguments."""
-
-
 def _joined(pieces: Sequence[str], separator: str = "") -> str:
     """Refuses a text of more than 1 MB before it is made: calls in calls soon make more than any memory holds."""
     if sum(map(len, pieces)) + len(separator) * len(pieces) > MAX_TEXT:
-        raise _FunctionError(f"the text has more than {MAX_TEXT:,} characters")
+        raise ValueError(f"the text has more than {MAX_TEXT:,} characters")
     return separator.join(pieces)
 
 
@@ -306,10 +277,10 @@ def _format(template: Value, *arguments: Value) -> str:
     text, end, pieces = to_string(template), 0, list[str]()
     for item in _FORMAT_ITEM.finditer(text):
         if item[1] is None and item[0] not in ("{{", "}}"):
-            raise _FunctionError(f"format: {text!r} has a brace that is neither {{0}} nor doubled as {{{{ or }}}}")
+            raise ValueError(f"format: {text!r} has a brace that is neither {{0}} nor doubled as {{{{ or }}}}")
         # Compared by length first: Python refuses to read integers of thousands of digits.
         if item[1] and (len(item[1]) > 3 or int(item[1]) >= len(arguments)):
-            raise _FunctionError(f"format: {text!r} asks for {item[0]}, but there are {len(arguments)} arguments")
+            raise ValueError(f"format: {text!r} asks for {item[0]}, but there are {len(arguments)} arguments")
         pieces += [text[end : item.start()], to_string(arguments[int(item[1])]) if item[1] else item[0][0]]
         end = item.end()
     return _joined([*pieces, text[end:]])
@@ -335,7 +306,7 @@ def _to_json(value: Value) -> str:
     try:
         return json.dumps(plain(value), indent=2, ensure_ascii=False)
     except RecursionError:
-        raise _FunctionError("toJSON: the value is nested too deeply") from None
+        raise ValueError("toJSON: the value is nested too deeply") from None
 
 
 def _from_json(text: Value) -> Value:
@@ -350,24 +321,245 @@ def _from_json(text: Value) -> Value:
         value: Value = json.loads(source, parse_int=number, parse_float=number, strict=False)
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "nested too deeply"
-        raise _FunctionError(f"fromJSON: not JSON ({why}): {truncated(source, 200)!r}") from None
+        raise ValueError(f"fromJSON: not JSON ({why}): {truncated(source, 200)!r}") from None
     return value
 
 
 def _hash_files(*_: Value) -> Value:
-    raise _FunctionError("hashFiles needs the files of the checkout and is not supported")
+    raise ValueError("hashFiles needs the files of the checkout and is not supported")
 
 
-_TESTS: dict[str, Callable[..., Value]] = {  # give a boolean and no text of their arguments
+_TESTS = ("contains", "endsWith", "startsWith")  # give a boolean and no text of their arguments
+_CALLED: dict[str, Callable[..., Value]] = {
     "contains": _contains,
     "endsWith": _compare_text(str.endswith),
     "startsWith": _compare_text(str.startswith),
-}
-_FUNCTIONS: dict[str, Callable[..., Value]] = {
-    **_TESTS,
     "format": _format,
     "fromJSON": _from_json,
     "hashFiles": _hash_files,
     "join": _join,
     "toJSON": _to_json,
 }
+
+
+# -- the grammar -------------------------------------------------------------------------------------------------------
+
+
+class ExpressionError(Exception):
+    """An expression that GitHub would refuse, or that cannot be evaluated here.
+
+    `message` says why, `text` is the expression, `position` the offset in it, from 0.
+    """
+
+    def __init__(self, message: str, text: str, position: int) -> None:
+        super().__init__(message)
+        self.message, self.text, self.position = message, text, position
+
+
+@dataclass(frozen=True)
+class Node:
+    """`kind` is literal, context, property, index, wildcard, call, or an operator (`!`, `||`, `==`, …), whose chains of
+    && or || lean to the left. `value` is a literal's value, or the name of a context, a property or a function, in
+    GitHub's spelling; `parts` are the nodes right below, in the order of the text; `position` is a call's offset."""
+
+    kind: str
+    value: Value = None
+    parts: tuple[Node, ...] = ()
+    position: int = field(default=0, compare=False)
+
+    def walk(self) -> Iterator[Node]:
+        """Every node of the tree, depth first, each before those below it and in the order of the text."""
+        pending = [self]
+        while pending:
+            current = pending.pop()
+            yield current
+            pending.extend(reversed(current.parts))
+
+
+STATUS_FUNCTIONS = ("success", "failure", "always", "cancelled")
+# The fewest and the most arguments. 255 is GitHub's own upper bound. success() and failure() take job names in a job's
+# `if` on GitHub's side, which its documentation does not offer; here they take none.
+_ARITIES = {
+    "case": (3, 255),
+    "contains": (2, 2),
+    "endsWith": (2, 2),
+    "format": (1, 255),
+    "fromJSON": (1, 1),
+    "hashFiles": (1, 255),
+    "join": (1, 2),
+    "startsWith": (2, 2),
+    "toJSON": (1, 1),
+    **dict.fromkeys(STATUS_FUNCTIONS, (0, 0)),
+}
+_CONTEXTS = (
+    *("github", "env", "matrix", "inputs", "secrets", "needs"),
+    *("steps", "runner", "vars", "job", "jobs", "strategy"),
+)
+_MAX_DEPTH = 50  # ExpressionConstants.MaxDepth in the runner
+_FUNCTIONS = {name.lower(): name for name in _ARITIES}
+_PRECEDENCE = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4}
+_CONSTANTS: dict[str, Value] = {"null": None, "true": True, "false": False, "NaN": nan, "Infinity": inf}
+_KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<string> '(?:[^']|'')*'(?!') )
+    | (?P<number> (?:[-+0-9]|(?<![\w\])*])\.[0-9])[^][(),!<>=&|\s]* )
+    | (?P<symbol> [!<>=]= | && | \|\| | [][().,*!<>] )
+    | (?P<word>   [^][(),.!<>=&|\s'][^][(),.!<>=&|\s]* )
+    | (?P<end>    \Z )
+    | (?P<bad>    . )
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_HINTS = {"'": "the string is not closed", "=": "'=' is not an operator; use '=='", "&": "use '&&'", "|": "use '||'"}
+
+
+@lru_cache(maxsize=1024)  # a job's expressions are the same in each of its rows
+def parse(text: str) -> Node:
+    """The tree of an expression without its `${{ }}`.
+
+    Raises ExpressionError where the text is empty or no expression, names an unknown context or function, has a call
+    with a wrong number of arguments, or is nested more than 50 deep.
+    """
+    too_deep = ExpressionError(f"nested more than {_MAX_DEPTH} deep", text, 0)
+    try:
+        root = _Parser(text).whole()
+    except RecursionError:
+        raise too_deep from None
+    # As GitHub counts: an unbroken chain of && or of || is one level, however long.
+    pending = [(root, 1)]
+    while pending:
+        node, depth = pending.pop()
+        if depth > _MAX_DEPTH:
+            raise too_deep
+        chained = node.kind if node.kind in ("&&", "||") else None
+        pending += [(part, depth if part.kind == chained else depth + 1) for part in node.parts]
+    return root
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    position: int
+    value: Value = None
+
+
+class _Parser:
+    """Recursive descent. A method consumes what it returns."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.token = self._read(0)
+
+    def whole(self) -> Node:
+        if self.token.kind == "end":
+            self._refuse("an expression was expected", 0)
+        node = self._binary(0)
+        if self.token.kind != "end":
+            self._refuse_token(self.token)
+        return node
+
+    def _binary(self, lowest: int) -> Node:
+        left = self._unary()
+        while (precedence := _PRECEDENCE.get(self.token.text if self.token.kind == "symbol" else "", -1)) >= lowest:
+            operator = self._advance().text
+            left = Node(operator, None, (left, self._binary(precedence + 1)))
+        return left
+
+    def _unary(self) -> Node:
+        return Node("!", None, (self._unary(),)) if self._accept("!") else self._operand()
+
+    def _operand(self) -> Node:
+        token = self._advance()
+        if token.kind in ("number", "string"):
+            return Node("literal", token.value)
+        if token.kind == "word" and token.text in _CONSTANTS:
+            return Node("literal", _CONSTANTS[token.text])
+        if token.kind == "word":
+            if self._accept("("):
+                return self._dereferenced(self._call(token))
+            if token.text.lower() not in _CONTEXTS:
+                self._refuse_name("context", token, _CONTEXTS)
+            return self._dereferenced(Node("context", token.text.lower()))
+        if token[:2] != ("symbol", "("):
+            self._refuse_token(token)
+        node = self._binary(0)
+        self._expect(")")
+        return self._dereferenced(node)
+
+    def _dereferenced(self, node: Node) -> Node:
+        """Only what is not a literal can be followed by `.name`, `.*`, `[key]` or `[*]`."""
+        while True:
+            if self._accept("."):
+                token = self._advance()
+                if token.text != "*" and token.kind != "word":
+                    self._refuse_token(token)
+                is_name = token.kind == "word"
+                node = Node("property" if is_name else "wildcard", token.text if is_name else None, (node,))
+            elif self._accept("["):
+                is_all = self._accept("*")
+                node = Node("wildcard", None, (node,)) if is_all else Node("index", None, (node, self._binary(0)))
+                self._expect("]")
+            else:
+                return node
+
+    def _call(self, token: _Token) -> Node:
+        if token.text.lower() not in _FUNCTIONS:
+            self._refuse_name("function", token, tuple(_ARITIES))
+        name = _FUNCTIONS[token.text.lower()]
+        arguments: list[Node] = []
+        while not self._accept(")"):
+            if arguments:
+                self._expect(",")
+            arguments.append(self._binary(0))
+        (fewest, most), count = _ARITIES[name], len(arguments)
+        if not fewest <= count <= most:
+            arity, noun = " to ".join(map(str, sorted({fewest, most}))), "argument" if most == 1 else "arguments"
+            self._refuse(f"{name} takes {arity} {noun}, not {count}", token.position)
+        if name == "case" and count % 2 == 0:
+            why = f"case takes pairs of a condition and a value, then a default: {count} is even"
+            self._refuse(why, token.position)
+        return Node("call", name, tuple(arguments), token.position)
+
+    def _advance(self) -> _Token:
+        token = self.token
+        if token.kind != "end":
+            self.token = self._read(token.position + len(token.text))
+        return token
+
+    def _accept(self, symbol: str) -> bool:
+        accepted = self.token[:2] == ("symbol", symbol)
+        if accepted:
+            self._advance()
+        return accepted
+
+    def _expect(self, symbol: str) -> None:
+        if not self._accept(symbol):
+            self._refuse_token(self.token)
+
+    def _read(self, start: int) -> _Token:
+        match = _TOKEN.match(self.text, start)
+        assert match is not None, "the last alternative takes any character"
+        kind = str(match.lastgroup)
+        text, position = match[kind], match.start(kind)
+        if kind == "string":
+            return _Token(kind, text, position, text[1:-1].replace("''", "'"))
+        if kind == "number":
+            if isnan(number := values.parse_number(text)):
+                self._refuse(f"{text!r} is not a number", position)
+            return _Token(kind, text, position, values.as_number(number))
+        if kind == "word" and '"' in text:
+            self._refuse("strings are written in single quotes, not double", position + text.find('"'))
+        if kind == "bad" or (kind == "word" and not _KEYWORD.fullmatch(text)):
+            self._refuse(_HINTS.get(text, f"unexpected {text!r}"), position)
+        return _Token(kind, text, position)
+
+    def _refuse_name(self, what: str, token: _Token, valid: tuple[str, ...]) -> NoReturn:
+        names = ", ".join(sorted(valid, key=str.lower))
+        self._refuse(f"unknown {what} {token.text!r}{did_you_mean(token.text, valid)} (valid: {names})", token.position)
+
+    def _refuse_token(self, token: _Token) -> NoReturn:
+        self._refuse("unexpected end" if token.kind == "end" else f"unexpected {token.text!r}", token.position)
+
+    def _refuse(self, message: str, position: int) -> NoReturn:
+        raise ExpressionError(message, self.text, position)

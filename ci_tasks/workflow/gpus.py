@@ -33,8 +33,7 @@ _OTHERS = {
     ),
 }
 _SCRIPT = re.compile(rf"{LOCK_SCRIPT}(?:(?!\s--\s)[^\n;|&])*?\s--count[\s=]+[\"']?([0-9]{{1,3}})(?![\w.])")
-_DEVICES = re.compile(r"device=([A-Za-z0-9-]+(?:,[A-Za-z0-9-]+)*)")
-_COUNT = re.compile(r"(?:count=)?([0-9]+)")
+_FLAG = re.compile(r"device=([A-Za-z0-9-]+(?:,[A-Za-z0-9-]+)*)|(?:count=)?([0-9]+)")
 
 
 def in_label(label: str) -> int | None:
@@ -81,8 +80,5 @@ def in_script(script: str) -> int | None:
 
 def in_docker_flag(value: str) -> int | None:
     """The number in the value of `docker run --gpus`; None for `all`."""
-    value = value.strip("\"' ")
-    if devices := _DEVICES.fullmatch(value):
-        return devices[1].count(",") + 1
-    count = _COUNT.fullmatch(value)
-    return int(count[1]) if count else None
+    found = _FLAG.fullmatch(value.strip("\"' "))
+    return None if found is None else int(found[2]) if found[2] else found[1].count(",") + 1

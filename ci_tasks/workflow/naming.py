@@ -36,18 +36,14 @@ def matches_job(name: str, job: str) -> bool:
 def name_of(label: str, combination: Mapping[str, Any], matrix_test: MatrixTest) -> str:
     """A row's name: its test file and arguments, else the matrix values behind the label, as GitHub shows them. One
     line that a terminal may have."""
-    return printable(_name_of(label, combination, matrix_test).replace("\n", " ").replace("\t", " "))
-
-
-def _name_of(label: str, combination: Mapping[str, Any], matrix_test: MatrixTest) -> str:
     if matrix_test.test:
-        stem = matrix_test.test.rsplit("/", 1)[-1].removesuffix(".py").removeprefix("test_")
-        slug = _slug(matrix_test.args)
-        return f"{stem}[{slug}]" if slug else stem
-    from ci_tasks.workflow.values import to_string
+        label = matrix_test.test.rsplit("/", 1)[-1].removesuffix(".py").removeprefix("test_")
+        inside = _slug(matrix_test.args)
+    else:
+        from ci_tasks.workflow.values import to_string
 
-    values = [text for text in map(to_string, leaves(combination)) if text]
-    return f"{label}[{'-'.join(values)}]" if values else label
+        inside = "-".join(text for text in map(to_string, leaves(combination)) if text)
+    return printable((f"{label}[{inside}]" if inside else label).replace("\n", " ").replace("\t", " "))
 
 
 def make_unique(names: list[str]) -> list[str]:

@@ -2,24 +2,26 @@
 the checkout that a workflow uses (`uses: ./DIR`), whose steps are read as those of a job are.
 
 A key that GitHub does not have is an error with its line and the nearest valid key: a workflow that we read only in
-part would be reproduced only in part.
+part would be reproduced only in part. What becomes of each key that GitHub has is in `keys.txt`.
 """
 
 from __future__ import annotations
 
+import pkgutil
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from itertools import product
+from typing import Any, NamedTuple
 
 from ci_tasks import yaml_lines
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError, did_you_mean
-from ci_tasks.workflow import schema
 from ci_tasks.workflow.model import Container, Job, LocalAction, Step, UnsupportedKey, Workflow, WorkflowInput
-from ci_tasks.workflow.schema import REFUSED, WITHOUT_EFFECT, FoundKey
 from ci_tasks.yaml_lines import Map, Text
 
+SUPPORTED, REFUSED, WITHOUT_EFFECT = "supported", "refused", "without-effect"  # and `text`, which is for people
 _JOB = "jobs.<id>"
 _STEP = f"{_JOB}.steps.[]"
 _JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -34,17 +36,18 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
     if not isinstance(tree, Map):
         raise WorkflowError("a workflow is a mapping with the keys `on` and `jobs`", file=place, line=1)
     at = _At(place, text.splitlines(), "the workflow")
-    keys = at.keys(tree, "")
+    unused = at.check_keys(tree, "")[WITHOUT_EFFECT]
     bodies = at.map(tree, "jobs")
     if not bodies:
         raise at.error("a workflow has `jobs`", tree.lines.get("jobs", tree.line))
-    defaults = at.defaults(tree)
+    defaults = at.defaults(tree, (None, None))
     jobs = {
         name: _job(replace(at, where=f"job {name}", job=name), name, body, bodies.lines[name], defaults)
         for name, body in bodies.items()
     }
     _check_needs(at, jobs, bodies)
     on = tree.get("on")
+    branches = _below(on, "pull_request").get("branches") or []
     return Workflow(
         path=file,
         name=str(tree.get("name") or file),
@@ -54,8 +57,8 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
         rendered=rendered,
         inputs={**_inputs(_below(on, "workflow_call")), **_inputs(_below(on, "workflow_dispatch"))},
         events=_events(at, tree),
-        branches=_branches(_below(on, "pull_request").get("branches")),
-        unused=_unsupported(keys, WITHOUT_EFFECT),
+        branches=tuple(map(str, branches if isinstance(branches, list) else [branches])),
+        unused=unused,
     )
 
 
@@ -63,21 +66,19 @@ def with_local_actions(workflow: Workflow, read_file: Callable[[str], str | None
     """The workflow with the steps of the composite actions that it uses from its checkout; `read_file` gives the text
     of a file there, None where there is none. An action that is not there, or is no composite one, stays as it is: the
     plan refuses its step by name. Raises WorkflowError for one that cannot be read."""
-    known: dict[str, LocalAction | None] = {}
 
+    @cache
     def action_in(directory: str) -> LocalAction | None:
         files = (f"{directory.removeprefix('./').rstrip('/')}/{name}" for name in ("action.yml", "action.yaml"))
         return next((_action(text, file) for file in files if (text := read_file(file)) is not None), None)
 
     def with_action(step: Step, inside: tuple[str, ...] = ()) -> Step:
         uses = step.uses or ""
-        if not uses.startswith("./") or uses in inside:
+        action = action_in(uses) if uses.startswith("./") and uses not in inside else None
+        if action is None:
             return step
-        if uses not in known:
-            action = action_in(uses)
-            steps = tuple(with_action(each, (*inside, uses)) for each in action.steps) if action else ()
-            known[uses] = replace(action, steps=steps) if action else None
-        return replace(step, action=known[uses])
+        steps = tuple(with_action(each, (*inside, uses)) for each in action.steps)
+        return replace(step, action=replace(action, steps=steps))
 
     jobs = {id: replace(job, steps=tuple(map(with_action, job.steps))) for id, job in workflow.jobs.items()}
     return replace(workflow, jobs=jobs)
@@ -85,10 +86,9 @@ def with_local_actions(workflow: Workflow, read_file: Callable[[str], str | None
 
 def _action(text: str, file: str) -> LocalAction | None:
     tree = _tree(text, file)
-    runs = _below(tree, "runs")
+    runs, declared = _below(tree, "runs"), _below(tree, "inputs")
     if not isinstance(runs, Map) or runs.get("using") != "composite":
         return None
-    declared = _below(tree, "inputs")
     inputs = {name: _below(declared, name).get("default", "") for name in declared}
     return LocalAction(file, inputs, _steps(_At(file, text.splitlines(), ""), runs))
 
@@ -126,24 +126,29 @@ class _At:
             raise self.error(f"`{key}` is a list", body.lines[key])
         return value or []
 
-    def defaults(self, body: Map) -> tuple[str | None, str | None]:
+    def defaults(self, body: Map, above: tuple[str | None, str | None]) -> tuple[str | None, str | None]:
+        """Shell and directory of `run:` steps, by `above` where `body` does not say."""
         run = replace(self, where="defaults").map(self.map(body, "defaults"), "run")
-        return _text(run.get("shell")), _text(run.get("working-directory"))
+        return _text(run.get("shell")) or above[0], _text(run.get("working-directory")) or above[1]
 
-    def keys(self, body: Map, path: str) -> Sequence[FoundKey]:
-        """The keys below a mapping at `path` of the schema. Those of each job and each step are read with theirs."""
-        own = {"": f"{_JOB}.", _JOB: f"{_STEP}."}.get(path, " ")
-        keys = [key for key in schema.walk(body, path) if not key.path.startswith(own)]
-        for key in keys:
-            if key.spec is None:
+    def check_keys(self, body: Map, path: str) -> Mapping[str, tuple[UnsupportedKey, ...]]:
+        """What of the keys at `path` of keys.txt is refused and what has no effect, by treatment. A job's and a step's
+        are checked with theirs. Raises WorkflowError for a key that GitHub does not have."""
+        found: dict[str, tuple[UnsupportedKey, ...]] = {REFUSED: (), WITHOUT_EFFECT: ()}
+        for key in _walk(body, path):
+            if key.name not in key.valid and "<id>" not in key.valid:
                 place = key.path.removeprefix(path).strip(".").rpartition(".")[0] or self.where
                 message = f"{place} has no key {key.name!r}{did_you_mean(key.name, key.valid)}"
                 raise self.error(message, key.line, f"valid: {', '.join(key.valid)}")
-        return keys
+            treatment, why = keys().get(key.path, (SUPPORTED, ""))
+            if treatment in found:
+                name = key.path.removeprefix(f"{_STEP}.").removeprefix(f"{_JOB}.")
+                found[treatment] = (*found[treatment], UnsupportedKey(name, why, key.line))
+        return found
 
 
 def _events(at: _At, tree: Map) -> tuple[str, ...]:
-    on, valid = tree.get("on"), schema.children("on")
+    on, valid = tree.get("on"), _children()["on"]
     events = tuple(map(str, [on] if isinstance(on, str) else on)) if isinstance(on, (str, list, Map)) else ()
     for event in events:
         if event not in valid:
@@ -156,15 +161,15 @@ def _job(at: _At, id: str, body: Any, line: int, defaults: tuple[str | None, str
         raise at.error("a job's id is letters, digits, `-` and `_`, and begins with no digit", line)
     if not isinstance(body, Map):
         raise at.error("a job is a mapping", line)
-    keys = at.keys(body, _JOB)
-    own_shell, own_directory = at.defaults(body)
+    unsupported = at.check_keys(body, _JOB)
+    shell, directory = at.defaults(body, defaults)
     steps = _steps(at, body)
     if bool(steps) == bool(body.get("uses")):
         raise at.error("a job has either `steps`, or `uses` another workflow", line)
     if steps and body.get("runs-on") is None:
         raise at.error("a job with steps has `runs-on`", line)
-    needs = body.get("needs")
-    names = needs if isinstance(needs, list) else [] if needs is None else [needs]
+    needs = body.get("needs") or []
+    names = needs if isinstance(needs, list) else [needs]
     if not all(isinstance(name, str) for name in names):
         raise at.error("`needs` is a job or a list of jobs", body.lines["needs"])
     strategy = Map(body.line) if isinstance(body.get("strategy"), str) else at.map(body, "strategy")
@@ -182,13 +187,13 @@ def _job(at: _At, id: str, body: Any, line: int, defaults: tuple[str | None, str
         continue_on_error=body.get("continue-on-error", False),
         container=_container(at, body),
         steps=steps,
-        shell=own_shell or defaults[0],
-        working_directory=own_directory or defaults[1],
+        shell=shell,
+        working_directory=directory,
         timeout_minutes=body.get("timeout-minutes"),
         outputs=at.map(body, "outputs"),
         uses=_text(body.get("uses")),
-        refused=_unsupported(keys, REFUSED),
-        unused=_unsupported(keys, WITHOUT_EFFECT),
+        refused=unsupported[REFUSED],
+        unused=unsupported[WITHOUT_EFFECT],
     )
 
 
@@ -219,8 +224,7 @@ def _matrix(at: _At, raw: Any, strategy: Map) -> Any:
 
 
 def _steps(at: _At, body: Map) -> tuple[Step, ...]:
-    steps = at.list(body, "steps")
-    return tuple(_step(at, number, step, body.lines["steps"]) for number, step in enumerate(steps, 1))
+    return tuple(_step(at, number, step, body.lines["steps"]) for number, step in enumerate(at.list(body, "steps"), 1))
 
 
 def _step(at: _At, number: int, body: Any, steps_line: int) -> Step:
@@ -228,23 +232,20 @@ def _step(at: _At, number: int, body: Any, steps_line: int) -> Step:
         raise replace(at, step=f"#{number}").error("a step is a mapping", getattr(body, "line", steps_line))
     name = _text(body.get("name") or body.get("uses") or body.get("id")) or f"step {number}"
     at = replace(at, where=f"step {name!r}", step=name)
-    refused = _unsupported(at.keys(body, _STEP), REFUSED)
+    refused = at.check_keys(body, _STEP)[REFUSED]
     if ("run" in body) == ("uses" in body) and ("run" in body or not refused):
         raise at.error("a step has either `run` or `uses`", body.line)
+    texts = {key: _text(body.get(key.replace("_", "-"))) for key in ("id", "uses", "run", "shell", "working_directory")}
     return Step(
         name=name,
         line=body.line,
-        id=_text(body.get("id")),
-        uses=_text(body.get("uses")),
-        run=_text(body.get("run")),
-        shell=_text(body.get("shell")),
-        working_directory=_text(body.get("working-directory")),
         with_=at.map(body, "with"),
         env=at.map(body, "env"),
         condition=_text(body.get("if")),
         continue_on_error=body.get("continue-on-error", False),
         timeout_minutes=body.get("timeout-minutes"),
         refused=refused,
+        **texts,  # type: ignore[arg-type]
     )
 
 
@@ -260,19 +261,6 @@ def _container(at: _At, body: Map) -> Container | None:
     options, volumes = (_text(container.get("options")) or "").strip(), at.list(container, "volumes")
     env = replace(at, where="container").map(container, "env")
     return Container(container["image"], options, env, tuple(map(str, volumes)), line)
-
-
-def _unsupported(keys: Sequence[FoundKey], treatment: str) -> tuple[UnsupportedKey, ...]:
-    return tuple(
-        UnsupportedKey(key.path.removeprefix(f"{_STEP}.").removeprefix(f"{_JOB}."), key.spec.why, key.line)
-        for key in keys
-        if key.spec and key.spec.treatment == treatment
-    )
-
-
-def _branches(branches: Any) -> tuple[str, ...]:
-    """The base branches for whose pull requests the workflow starts, as far as it names them."""
-    return tuple(map(str, branches if isinstance(branches, list) else [branches])) if branches else ()
 
 
 def _inputs(event: Mapping[str, Any]) -> dict[str, WorkflowInput]:
@@ -292,3 +280,51 @@ def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -- keys.txt ----------------------------------------------------------------------------------------------------------
+
+
+class _FoundKey(NamedTuple):
+    """A key of a file: its path in keys.txt, its name and line, and the keys that may stand in its place."""
+
+    path: str
+    name: str
+    line: int
+    valid: tuple[str, ...]
+
+
+@cache
+def keys() -> dict[str, tuple[str, str]]:
+    """What becomes of each key of GitHub's syntax here and why, by its path."""
+    table: dict[str, tuple[str, str]] = {}
+    for line in (pkgutil.get_data(__name__, "keys.txt") or b"").decode().splitlines():
+        words, _, why = line.partition(" | ")
+        treatment, *paths = words.split()
+        for path in paths if not line.startswith("#") else ():
+            choices = [part.split(",") for part in re.split(r"[{}]", path)]
+            table.update(("".join(parts), (treatment, why)) for parts in product(*choices))
+    return table
+
+
+@cache
+def _children() -> dict[str, tuple[str, ...]]:
+    """The keys right below each path; none where the table has no more to say."""
+    below: dict[str, dict[str, None]] = {}
+    for path in keys():
+        parts = path.split(".")
+        for length, part in enumerate(parts):
+            below.setdefault(".".join(parts[:length]), {})[part] = None
+    return {path: tuple(names) for path, names in below.items()}
+
+
+def _walk(body: Map, path: str) -> Iterator[_FoundKey]:
+    """The keys below a mapping at `path`, each before those below it, without those of the jobs and steps in it."""
+    valid = _children().get(path, ())
+    for name in body if valid else ():
+        at, value = f"{path}.{'<id>' if '<id>' in valid else name}".lstrip("."), body[name]
+        yield _FoundKey(at, name, body.lines[name], valid)
+        items = [(f"{at}.[]", item) for item in value] if isinstance(value, list) else [(at, value)]
+        for inside, item in items:
+            if isinstance(item, Map) and inside not in (_JOB, _STEP):
+                yield from _walk(item, inside)

@@ -12,9 +12,8 @@ from typing import Any
 
 from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow import expressions
-from ci_tasks.workflow.expressions import SUCCESS
+from ci_tasks.workflow.expressions import SUCCESS, ExpressionError
 from ci_tasks.workflow.model import Step
-from ci_tasks.workflow.syntax import ExpressionError
 from ci_tasks.workflow.values import Unknown, shown, to_string, unknowns
 
 _OF_THE_EVENT = ("github.event.", "github.head_ref", "github.actor", "github.triggering_actor")
@@ -110,38 +109,32 @@ class Resolver:
         except ExpressionError as error:
             raise self.error(error, raw or "", step) from None
 
-    def check(self, raw: Any, *, step: Step | None = None) -> None:
-        """Whether every expression in a value can be read, without evaluating it."""
-        if isinstance(raw, str):
-            try:
-                expressions.references(raw)
-            except ExpressionError as error:
-                raise self.error(error, raw, step) from None
+    def check(self, raw: Any, condition: str | None = None, *, step: Step | None = None) -> None:
+        """Whether every expression in a value and in an `if:` can be read, without evaluating it."""
         for item in raw.values() if isinstance(raw, Mapping) else raw if isinstance(raw, list) else ():
             self.check(item, step=step)
-
-    def check_condition(self, raw: str | None, *, step: Step | None = None) -> None:
-        """As `check`, for an `if:`."""
+        text = raw if isinstance(raw, str) else ""
         try:
-            expressions.uses_status(raw or "")
+            expressions.references(text)
+            text = condition or ""
+            expressions.label_tests(text)
         except ExpressionError as error:
-            raise self.error(error, raw or "", step) from None
+            raise self.error(error, text, step) from None
 
     def error(self, error: ExpressionError, raw: str, step: Step | None) -> WorkflowError:
-        return WorkflowError(error.message, **self._place(raw, error, step))
+        """Names the line of the file that has the refused part of an expression. What is not found there, such as an
+        escaped text, stands where the scalar begins."""
+        return WorkflowError(error.message, **self._place(raw, error.text, error.position, step))
 
     def _unknown(self, unknown: Unknown, raw: Any, step: Step | None) -> UnknownValueError:
         # Its name is what the file says, but for the spelling of an index.
-        at = ExpressionError("", unknown.names[0].removesuffix(".*"), 0)
-        place = self._place(raw if isinstance(raw, str) else "", at, step)
+        place = self._place(raw if isinstance(raw, str) else "", unknown.names[0].removesuffix(".*"), 0, step)
         return UnknownValueError(_why_unknown(unknown), **place, hint=how_to_give(unknown.names))
 
-    def _place(self, raw: str, error: ExpressionError, step: Step | None) -> dict[str, Any]:
-        """Where the refused part of an expression stands, for WorkflowError: the line of the file that has it. What is
-        not found there, such as an escaped text, stands where the scalar begins."""
+    def _place(self, raw: str, text: str, position: int, step: Step | None) -> dict[str, Any]:
         begin = getattr(raw, "line", 0) or (step.line if step else self.line)
         lines = list(getattr(raw, "source", ())) or [raw.rstrip("\n")]
-        words = [f"${{{{ {error.text}", error.text, *error.text[error.position :].split()[:1]]
+        words = [f"${{{{ {text}", text, *text[position:].split()[:1]]
         offset = next((at for word in words if word for at, line in enumerate(lines) if word in line), 0)
         names = {"file": self.file, "job": self.job, "step": step.name if step else ""}
         return {**names, "line": begin + offset, "text": lines[offset]}

@@ -1,26 +1,59 @@
-"""A job → the rows that CI would run: matrix expanded, environment, image and runner evaluated."""
+"""A job → the rows that CI would run: matrix expanded, environment, image and runner evaluated; and which of them a
+person means.
+
+A matrix expands by the rules of GitHub's "Running variations of jobs in a workflow": the product of the lists, first
+key slowest; `exclude` takes away combinations that agree with every value it names; each `include` entry is added to
+every combination whose original values it does not contradict, and becomes a combination of its own where there is
+none. Values agree as `==` does in expressions, mappings and lists by the values inside that are named (`MatrixFilter`
+in actions/runner's C# source).
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ci_tasks.errors import WorkflowError
-from ci_tasks.workflow import expressions, gpus, matrix, runner, secrets
+from ci_tasks.errors import UnknownName, WorkflowError
+from ci_tasks.workflow import expressions, gpus, runner, secrets
 from ci_tasks.workflow.context import EventContext, contexts
+from ci_tasks.workflow.expressions import ExpressionError
 from ci_tasks.workflow.model import Job, Row, Step, Workflow
-from ci_tasks.workflow.naming import Describe, MatrixTest, label_of, leaves, make_unique, name_of
+from ci_tasks.workflow.naming import Describe, MatrixTest, label_of, leaves, make_unique, matches_job, name_of
 from ci_tasks.workflow.resolve import Resolver, is_unset
-from ci_tasks.workflow.syntax import ExpressionError
-from ci_tasks.workflow.values import shown, unknowns
+from ci_tasks.workflow.values import OpenObject, lookup, loose_equal, shown, unknowns
 
 if TYPE_CHECKING:
     from ci_tasks.agent.containers.docker_argv import DockerRun
 
+_MAX_COMBINATIONS = 10_000  # before `exclude`; GitHub itself runs 256
 _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
+
+
+# -- what a person means -----------------------------------------------------------------------------------------------
+
+
+def job_of(workflow: Workflow, label: str) -> Job:
+    """The job of a label, or of a job's full name. Raises UnknownName."""
+    for job in workflow.jobs.values():
+        if matches_job(label, job.id):
+            return job
+    triggers = [trigger for job in workflow.jobs.values() if (trigger := trigger_of(workflow, job))]
+    labels = map(label_of, workflow.jobs)
+    raise UnknownName("label", label, labels, where=workflow.path, aliases=[*workflow.jobs, *triggers])
+
+
+def select(rows: list[Row], only: str | None, label: str) -> list[Row]:
+    """The rows whose name has one of `only`'s parts in it, which commas divide. UnknownName for a part of none."""
+    parts = [part.strip() for part in (only or "").split(",") if part.strip()]
+    for part in parts:
+        if not any(part in row.row for row in rows):
+            raise UnknownName("row", part, [row.row for row in rows], where=f"label {label}")
+    return [row for row in rows if not parts or any(part in row.row for part in parts)]
 
 
 def trigger_of(workflow: Workflow, job: Job) -> str | None:
@@ -30,34 +63,25 @@ def trigger_of(workflow: Workflow, job: Job) -> str | None:
     except ExpressionError as error:
         raise _resolver(workflow, job, {}).error(error, job.condition or "", None) from None
     needed = (workflow.jobs[name] for name in job.needs if name in workflow.jobs)
-    of_needed = (trigger for trigger in (trigger_of(workflow, other) for other in needed) if trigger)
-    return labels[0] if labels else next(of_needed, None)
+    return next(itertools.chain(labels, filter(None, (trigger_of(workflow, other) for other in needed))), None)
 
 
-def missing_outputs(job: Job, event: EventContext) -> list[str]:
-    """The jobs whose outputs the matrix needs, which have not been run for them, and for which nobody gave them."""
-    references = (name.split(".") for name in _reads(job.matrix))
-    needed = [(parts[1], parts[3:4]) for parts in references if parts[0] == "needs" and len(parts) > 1]
-    given = event.given.outputs
-    jobs = [name for name, output in needed if not (output and output[0] in given.get(name, {}))]
-    return [name for name in dict.fromkeys(jobs) if name not in event.outputs]
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 
 def rows(workflow: Workflow, job: Job, event: EventContext, describe: Describe) -> list[Row]:
     """The job's rows in CI's order, with unique names. A matrix that waits for another job's output, or for what only
     GitHub knows, is one row with `dynamic` set. Raises WorkflowError."""
     _check(workflow, job)
-    blank = _blank(job, trigger_of(workflow, job))
+    blank = replace(_blank(job), trigger=trigger_of(workflow, job))
     combinations = _combinations(workflow, job, event)
     if combinations is None:
         resolve = row_resolver(workflow, job, blank, event)
-        texts = [text for text in _scalars(job.matrix) if list(unknowns(resolve.value(text)))]
+        texts = [leaf for leaf in leaves(job.matrix) if isinstance(leaf, str) and list(unknowns(resolve.value(leaf)))]
         refused = runner.refusal(runner.labels_with_fallbacks(job, resolve))
         return [replace(blank, runner=_runner(job, resolve), dynamic=texts[0].strip(), refused=refused)]
-    entries = [
-        replace(blank, matrix=combination, index=index, total=len(combinations))
-        for index, combination in enumerate(combinations)
-    ]
+    total = len(combinations)
+    entries = [replace(blank, matrix=each, index=index, total=total) for index, each in enumerate(combinations)]
     listed = [_row(workflow, job, entry, event, describe(entry.matrix)) for entry in entries]
     return [replace(row, row=name) for row, name in zip(listed, make_unique([row.row for row in listed]), strict=True)]
 
@@ -68,50 +92,56 @@ def names(workflow: Workflow, job: Job, event: EventContext, describe: Describe)
     return make_unique([name_of(label_of(job.id), combination, describe(combination)) for combination in combinations])
 
 
+def missing_outputs(job: Job, event: EventContext) -> list[str]:
+    """The jobs whose outputs the matrix needs, which have not been run for them, and for which nobody gave them."""
+    missing: dict[str, None] = {}
+    for text in (leaf for leaf in leaves(job.matrix) if isinstance(leaf, str) and "${{" in leaf):
+        for context, name, _, output, *_ in (f"{each}....".split(".") for each in expressions.references(text)):
+            is_given = output in event.given.outputs.get(name, {})
+            if context == "needs" and name and name not in event.outputs and not is_given:
+                missing[name] = None
+    return list(missing)
+
+
 def row_resolver(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:
     """Evaluates the job's values as CI would for `row`, with the row's environment as the env context."""
-    resolve = _without_env(workflow, job, row, event)
-    return resolve.with_env({**row.env, **resolve.values(workflow.env), **resolve.values(job.env)})
+    resolve = _resolver(workflow, job, contexts(event, workflow, job, row))
+    return resolve.with_env({**resolve.values(workflow.env), **resolve.values(job.env)})
 
 
 def environment(workflow: Workflow, job: Job, row: Row, event: EventContext) -> dict[str, str]:
     """The row's environment under `event`: the workflow's `env`, then the job's. Raises UnknownValueError."""
-    resolve = _without_env(workflow, job, row, event)
+    resolve = _resolver(workflow, job, contexts(event, workflow, job, row))
     return {**resolve.strings(workflow.env), **resolve.strings(job.env)}
-
-
-def _without_env(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:
-    return _resolver(workflow, job, contexts(event, workflow, job, row))
 
 
 def _resolver(workflow: Workflow, job: Job, values: Mapping[str, Any]) -> Resolver:
     return Resolver(workflow.place, job.id, job.line, values)
 
 
-def _blank(job: Job, trigger: str | None) -> Row:
+def _blank(job: Job) -> Row:
     label = label_of(job.id)
-    return Row(label, job.id, trigger, label, None, "", None, None, {}, "", None)
+    return Row(label, job.id, None, label, None, "", None, None, {}, "", None)
 
 
 def _row(workflow: Workflow, job: Job, entry: Row, event: EventContext, matrix_test: MatrixTest) -> Row:
-    resolve = _without_env(workflow, job, entry, event)
-    env = {**resolve.values(workflow.env), **resolve.values(job.env)}
-    with_env = resolve.with_env(env)
-    docker_run = _docker_run(job, with_env)
+    resolve = row_resolver(workflow, job, entry, event).with_contexts(steps=OpenObject("steps"))
+    docker_run = _docker_run(job, resolve)
     labels = runner.labels_with_fallbacks(job, resolve)
     refused = runner.refusal(labels)
-    told = None if refused else _gpus(job, with_env, matrix_test.gpus, docker_run, labels)
+    told = None if refused else _gpus(job, resolve, matrix_test.gpus, docker_run, labels)
     given = event.given.gpus if told is None and not refused else None
+    limit = resolve.value(job.timeout_minutes)
     return replace(
         entry,
         row=name_of(entry.label, entry.matrix, matrix_test),
         test=matrix_test.test,
         args=matrix_test.args,
         gpus=told if given is None else given,
-        image=_image(job, with_env, docker_run),
-        env={name: "" if is_unset(value) else shown(value) for name, value in env.items()},
+        image=_image(job, resolve, docker_run),
+        env={name: "" if is_unset(value) else shown(value) for name, value in resolve.contexts["env"].items()},
         runner=_runner(job, resolve),
-        timeout_minutes=_timeout(job, resolve),
+        timeout_minutes=None if list(unknowns(limit)) else resolve.number(job.timeout_minutes, "timeout-minutes"),
         refused=refused,
         gpus_given=given is not None,
     )
@@ -124,9 +154,8 @@ def _check(workflow: Workflow, job: Job) -> None:
     own = [job.name, job.runs_on, job.matrix, job.env, job.timeout_minutes, job.outputs]
     resolve.check([workflow.env, *own, *container])
     for step in job.steps:
-        resolve.check_condition(step.condition, step=step)
         texts = [step.name, step.env, step.with_, step.run, step.shell, step.working_directory]
-        resolve.check([*texts, step.continue_on_error, step.timeout_minutes], step=step)
+        resolve.check([*texts, step.continue_on_error, step.timeout_minutes], step.condition, step=step)
 
 
 def _gpus(
@@ -157,68 +186,93 @@ def _image(job: Job, resolve: Resolver, docker_run: DockerRun | None) -> str | N
 def _docker_run(job: Job, resolve: Resolver) -> DockerRun | None:
     """The first `docker run` of the job's steps, or that which its container's options would be part of."""
     if job.container:
-        return _container_run(job.container.options, resolve)
+        from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run
+
+        try:
+            return parse_run(["run", *shlex.split(resolve.shown(job.container.options)), "image"])
+        except (ValueError, DockerArgvError):
+            return None
     for step in job.steps:
-        if step.run and "docker" in step.run and not _reads(step.run, "steps") and _may_run(step, resolve):
+        if step.run and "docker" in step.run and _may_run(step, resolve):
             from ci_tasks.workflow import shell
 
             env = {**resolve.contexts["env"], **resolve.values(step.env, step=step)}
-            texts = {name: shown(value) for name, value in env.items()}
-            run = shell.docker_run(resolve.with_env(env).shown(step.run, step=step), texts)
-            if run:
+            script = resolve.with_env(env).value(step.run, step=step)
+            if any(name.startswith("steps.") for unknown in unknowns(script) for name in unknown.names):
+                continue
+            if run := shell.docker_run(shown(script), {name: shown(value) for name, value in env.items()}):
                 return run
     return None
 
 
-def _container_run(options: str, resolve: Resolver) -> DockerRun | None:
-    from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run
-
-    try:
-        return parse_run(["run", *shlex.split(resolve.shown(options)), "image"])
-    except (ValueError, DockerArgvError):
-        return None
-
-
 def _may_run(step: Step, resolve: Resolver) -> bool:
-    """Whether a step's `if` holds; one that reads what only a run knows may hold."""
-    text = step.condition or ""
-    whole = text if "${{" in text else f"${{{{ {text} }}}}"
-    return not text.strip() or bool(_reads(whole, "steps")) or bool(resolve.decide(step.condition, step=step))
+    """Whether a step's `if` holds, or may hold."""
+    return resolve.decide(step.condition, step=step) is not False
 
 
 def _runner(job: Job, resolve: Resolver) -> str:
     return "github-hosted" if runner.is_hosted(runner.labels(job, resolve)) else "self-hosted"
 
 
-def _timeout(job: Job, resolve: Resolver) -> float | None:
-    is_known = not list(unknowns(resolve.value(job.timeout_minutes)))
-    return resolve.number(job.timeout_minutes, "timeout-minutes") if is_known else None
+# -- the matrix --------------------------------------------------------------------------------------------------------
 
 
 def _combinations(workflow: Workflow, job: Job, event: EventContext) -> list[dict[str, Any]] | None:
     """The matrix expanded, or None where it waits for what is known elsewhere."""
-    value = _without_env(workflow, job, _blank(job, None), event).value(job.matrix)
+    value = _resolver(workflow, job, contexts(event, workflow, job, _blank(job))).value(job.matrix)
     if list(unknowns(value)):
         return None
     try:
-        return matrix.expand(value)
-    except matrix.MatrixError as error:
+        return expand(value)
+    except ValueError as error:
         line, text = getattr(job.matrix, "line", 0) or job.line, f"matrix: {job.matrix}"[:200]
         raise WorkflowError(str(error), file=workflow.place, job=job.id, line=line, text=text) from None
 
 
-def _reads(value: Any, *contexts: str) -> list[str]:
-    """What the expressions in a YAML value read, of all contexts or of those named. Unreadable ones read nothing."""
-    names = [name for text in _scalars(value) if "${{" in text for name in _references(text)]
-    return [name for name in names if not contexts or name.split(".")[0] in contexts]
+def expand(matrix: Any) -> list[dict[str, Any]]:
+    """The combinations of an evaluated matrix. Raises ValueError for one that GitHub would refuse."""
+    if matrix is None:
+        return [{}]
+    if not isinstance(matrix, Mapping):
+        raise ValueError(f"a matrix is a mapping, not {_kind(matrix)}")
+    axes = {key: values for key, values in matrix.items() if key not in ("include", "exclude")}
+    for key, values in axes.items():
+        if not isinstance(values, list):
+            raise ValueError(f"matrix.{key} is a list, not {_kind(values)}")
+    if math.prod(map(len, axes.values())) > _MAX_COMBINATIONS:  # counted before they are made
+        raise ValueError(f"the matrix has more than {_MAX_COMBINATIONS} combinations; GitHub runs at most 256")
+    products = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
+    excluded = _entries(matrix, "exclude")
+    for key in (key for entry in excluded for key in entry):
+        if key not in axes:
+            raise ValueError(f"matrix.exclude names {key!r}, which is no key of the matrix")
+    original = [combination for combination in products if not any(_agrees(entry, combination) for entry in excluded)]
+    combinations = [dict(combination) for combination in original]
+    for entry in _entries(matrix, "include"):
+        named = {key: value for key, value in entry.items() if key in axes}
+        met = [at for at, before in enumerate(original) if _agrees(named, before)]
+        for at in met:
+            combinations[at].update({key: value for key, value in entry.items() if key not in axes})
+        combinations += [] if met else [{**named, **entry}]
+    return combinations
 
 
-def _scalars(value: Any) -> list[str]:
-    return [leaf for leaf in leaves(value) if isinstance(leaf, str)]
+def _agrees(expected: Any, value: Any) -> bool:
+    if isinstance(expected, Mapping):
+        inside = value if isinstance(value, Mapping) else {}
+        return all(_agrees(item, next(iter(lookup(inside, key)), None)) for key, item in expected.items())
+    if isinstance(expected, list):
+        items = value if isinstance(value, list) else []
+        return all(_agrees(item, items[at] if at < len(items) else None) for at, item in enumerate(expected))
+    return loose_equal(expected, value)
 
 
-def _references(text: str) -> list[str]:
-    try:
-        return expressions.references(text)
-    except ExpressionError:
-        return []
+def _entries(matrix: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    entries = [] if matrix.get(key) is None else matrix[key]
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) and entry for entry in entries):
+        raise ValueError(f"matrix.{key} is a list of mappings, none of them empty")
+    return [dict(entry) for entry in entries]
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else f"{type(value).__name__} {value!r}"

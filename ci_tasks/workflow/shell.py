@@ -1,4 +1,5 @@
-"""Finding the `docker run` in a step's script, to learn which image CI uses. Never used to run anything.
+"""A step's script as text, never run: its commands, the `docker run` among them that says which image CI uses; and
+the file that a step writes its outputs into.
 
 As much of bash's grammar as that takes: words, quotes, comments, here-documents, command substitutions, assignments.
 """
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ci_tasks.agent.containers.docker_argv import DockerArgvError, DockerRun, is_run, parse_run
+from ci_tasks.errors import WorkflowError
 
 # Words before a command that still run it: bash's own, and programs whose arguments are options, numbers and settings.
 _BEFORE = frozenset(
@@ -20,6 +22,7 @@ _VALUED = frozenset({"-u", "-g", "-h", "-p", "-C", "-T", "-n", "-s", "-k"})  # o
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _DURATION = re.compile(r"[0-9.]+[smhd]?")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^{}]*))?\})")
+_HEREDOC = re.compile(r"([^=]+?)<<(.+)")  # of GITHUB_OUTPUT
 _IN_QUOTES = r"""
     (?P<escape>\\(?P<escaped>.?)) | (?P<arithmetic>\$\(\(.*?(?:\)\)|\Z)) | (?P<open>\$\() | (?P<quote>") | """
 _QUOTED = re.compile(rf"{_IN_QUOTES} (?P<text>[^\"\\$]+|\$)", re.DOTALL | re.VERBOSE)
@@ -129,3 +132,33 @@ def _expanded(text: str, values: Mapping[str, str]) -> str:
         return values.get(match[1] or match[2]) or (match[0] if match[3] is None else match[3])
 
     return _VARIABLE.sub(value, text)
+
+
+# -- $GITHUB_OUTPUT ----------------------------------------------------------------------------------------------------
+
+
+def parse_outputs(text: str) -> dict[str, str]:
+    """`name=value` lines and `name<<END … END` blocks, as GitHub's "Workflow commands" describe them.
+
+    Raises WorkflowError for what makes GitHub fail the step: another line, or a block without its end.
+    """
+    outputs: dict[str, str] = {}
+    lines = iter(re.split(r"\r\n|\n", text))
+    for line in lines:
+        if block := _HEREDOC.fullmatch(line):
+            outputs[block[1]] = _block(lines, block[2], line)
+        elif line.find("=") > 0:
+            name, _, value = line.partition("=")
+            outputs[name] = value
+        elif line:
+            raise WorkflowError("GITHUB_OUTPUT has a line that is neither `name=value` nor `name<<END`", text=line)
+    return outputs
+
+
+def _block(lines: Iterator[str], end: str, opening: str) -> str:
+    body: list[str] = []
+    for line in lines:
+        if line == end:
+            return "\n".join(body)
+        body.append(line)
+    raise WorkflowError(f"GITHUB_OUTPUT has no line {end!r}, which ends a block", text=opening)

@@ -57,7 +57,7 @@ def take(run: Run, tmp_path: Path) -> Take:
             return subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
 
         client = SimpleNamespace(runtime=runtime, stream=copy)
-        container = RunContainer(cast(Any, client), "id", "ci-7", 1, "img", "sha256:1", False, "", "/")
+        container = RunContainer(cast(Any, client), "id", "ci-7", 1, "img", "sha256:1", False, "")
         Path(run.paths.artifacts).mkdir(exist_ok=True)
         rules = Plan(container=ContainerRules(cast(Any, runtime)), **plan)
         containers = [container] if runtime in ("docker", "podman") else []
@@ -79,22 +79,24 @@ def test_plain_files_are_taken_to_where_they_lay(take: Take, runtime: str) -> No
     names = ["logs/a", "logs/sub/b c", "logs/sub/two\nlines", "logs/übung", "logs/-rf"]
     content = stream(entry("logs", kind=tarfile.DIRTYPE), *(entry(name, name.encode()) for name in names))
     assert take(content, runtime) == {f"{AT}{name[4:]}": name.encode() for name in names}
+    assert f"container-1.2{LOGS}/a" in take(content, runtime), "what is there already keeps its name"
 
 
-@pytest.mark.parametrize("name", ["logs/../../x", "logs/a/../../../x", "../../x", "logs/.."])
-def test_a_name_that_leads_elsewhere_is_not_followed(run: Run, take: Take, name: str) -> None:
+def test_a_name_that_leads_elsewhere_is_not_followed(run: Run, take: Take) -> None:
     before = sorted(os.listdir(run.path.parent))
-    files = take(stream(entry("logs/ok"), entry(name)))
+    names = ["logs/../../x", "logs/a/../../../x", "../../x", "logs/.."]
+    files = take(stream(entry("logs/ok"), *map(entry, names)))
     assert set(files) - {"left-out.json"} <= {f"{AT}/ok", f"{AT}/x"}
     assert sorted({*os.listdir(run.path.parent)} - {"stream"}) == before
-    assert set(left_out(files).values()) <= {"its path leads elsewhere"}
+    assert set(left_out(files).values()) == {"its path leads elsewhere"}
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE])
-def test_links_and_devices_are_named_and_not_made(take: Take, kind: bytes) -> None:
-    files = take(stream(entry("logs/odd", kind=kind), entry("logs/odd/passwd"), entry("logs/z")))
-    assert set(files) == {f"{AT}/odd/passwd", f"{AT}/z", "left-out.json"}
-    assert left_out(files) == {f"{LOGS}/odd": "neither a plain file nor a directory"}
+def test_links_and_devices_are_named_and_not_made(take: Take) -> None:
+    kinds = [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE]
+    odd = [entry(f"logs/odd{at}", kind=kind) for at, kind in enumerate(kinds)]
+    files = take(stream(*odd, entry("logs/odd0/passwd"), entry("logs/z")))
+    assert set(files) == {f"{AT}/odd0/passwd", f"{AT}/z", "left-out.json"}
+    assert left_out(files) == {f"{LOGS}/odd{at}": "neither a plain file nor a directory" for at in range(5)}
 
 
 def test_whole_files_are_taken_up_to_the_limits_and_the_others_named(
@@ -121,11 +123,6 @@ def test_a_stream_that_breaks_off_leaves_no_half_of_a_file(
 def test_a_path_inside_another_is_taken_once() -> None:
     plan = Plan(artifacts=("/out/deep", "/out", "/outer", "/tmp/ray/session_latest/logs/x", "relative", "/out/"))
     assert artifacts.artifact_paths(plan) == ["/out", "/outer", LOGS]
-
-
-def test_what_already_lies_in_artifacts_keeps_its_name(run: Run, take: Take) -> None:
-    Path(run.paths.artifacts, "container-1").mkdir(parents=True)
-    assert take(stream(entry("logs/a"))) == {f"container-1.2{LOGS}/a": b"x"}
 
 
 def test_only_what_changed_since_the_run_began_is_taken_from_the_host(run: Run, take: Take, tmp_path: Path) -> None:
@@ -162,7 +159,6 @@ def test_a_core_file_is_named_and_not_copied(run: Run, take: Take, tmp_path: Pat
     (workspace / "deep").mkdir(parents=True)
     for name in ("core", "core.123", "core.python3.77", "core.py", "score", "core.so"):
         (workspace / "deep" / name).write_bytes(b"\x7fELF")
-    (workspace / "core.9").symlink_to(workspace / "deep" / "core")
     files = take(workspace=str(workspace))
     named = {os.path.basename(core["path"]): core["bytes"] for core in json.loads(files["cores.json"])["cores"]}
     assert (set(files), named) == ({"cores.json"}, {"core": 4, "core.123": 4, "core.python3.77": 4})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -83,15 +82,10 @@ class World:
 
     def open(self, command: str = "serve") -> tuple[socket.socket, bytes]:
         sock = mux._dial(self.path)
-        assert sock is not None
-        return sock, mux._request(sock, {"open": command})
+        return sock, mux._request(sock, "open", command)
 
     def status(self) -> dict[str, Any]:
-        sock = mux._dial(self.path)
-        assert sock is not None
-        with sock:
-            assert mux._request(sock, {"status": True}) == mux.READY
-            return mux._answer(sock)
+        return mux._ask(self.path, "status")
 
     def until_unused(self) -> None:
         while self.status()["commands"]:
@@ -166,10 +160,8 @@ def test_it_ends_when_it_is_not_used_for_a_while_or_its_socket_is_removed(world:
 
 def test_another_user_gets_no_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mux_process, "is_ours", lambda sock: False)
-    sock = mux._dial(world.path)
-    assert sock is not None
-    with sock, contextlib.suppress(OSError):
-        mux._request(sock, {"open": "serve"})
+    with mux._dial(world.path) as sock, contextlib.suppress(OSError):
+        mux._request(sock, "open", "serve")
     assert world.connection.servers == []
 
 
@@ -200,7 +192,8 @@ def test_its_name_depends_on_every_module_that_it_runs() -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {Path(file).relative_to(ROOT / "ci_tasks").with_suffix("").as_posix() for file in run.stdout.split()}
-    assert loaded == set(mux.MODULES)
+    stamped = {path for names in mux.MODULES for path in (ROOT / "ci_tasks").glob(names)}
+    assert loaded <= {path.relative_to(ROOT / "ci_tasks").with_suffix("").as_posix() for path in stamped}
 
 
 # Where the sockets are
@@ -219,30 +212,16 @@ def test_it_is_below_a_private_runtime_directory(short: Path, monkeypatch: pytes
     assert (short / "ci-tasks").stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("what", ["open to others", "missing", "a link", "a long path", "its own is open to others"])
+@pytest.mark.parametrize("what", ["open to others", "missing", "a link", "its own is open to others"])
 def test_without_one_there_is_none(what: str, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = short / "run"
     if what == "a link":
         (short / "there").mkdir(mode=0o700)
         runtime.symlink_to(short / "there")
-    elif what == "a long path":
-        runtime = short / ("x" * 100)
-        runtime.mkdir(mode=0o700)
     elif what != "missing":
         runtime.mkdir(mode=0o755 if what == "open to others" else 0o700)
     if what == "its own is open to others":
         (runtime / "ci-tasks").mkdir()
         (runtime / "ci-tasks").chmod(0o755)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    assert mux.directory() is None
-
-
-def test_without_a_runtime_directory_it_is_ours_beside_temporary_files(
-    short: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setenv("TMPDIR", str(short))
-    assert mux.directory() == short / f"ci-tasks-{os.geteuid()}"
-    monkeypatch.setattr("os.geteuid", lambda: 12345)
-    (short / "ci-tasks-12345").mkdir(mode=0o700)  # another user was quicker
     assert mux.directory() is None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from tests.parts.nightly import SEED
+from tests.parts.nightly import drawn
 
 HOSTS = """\
 hosts:
@@ -29,13 +27,10 @@ GALLERY = {
 }
 
 
-NAMES = sorted(GALLERY)
-
-
 def test_failures_of_the_gallery_are_read_as_what_they_are(person: Any, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(HOSTS)
     person.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
-    names = NAMES if os.environ.get("CI_TASKS_TEST_PROFILE") == "nightly" else Random(SEED).sample(NAMES, 4)
+    names = drawn(sorted(GALLERY), 4)
     rows = ",".join(f"failure-{name}" for name in names)
     said = person.ci_tasks("remote", "--host", "sim", "gallery", "--only", rows)
     assert said.code == 1, said.err

@@ -65,19 +65,6 @@ def is_silent(box: Box) -> bool:
     return box.status().daemon_silent_seconds > 0
 
 
-def test_a_daemon_that_stops_to_answer_is_on_record_until_it_answers(box: Box, daemon: Daemon) -> None:
-    box.write(f"echo ready; {box.until_go}; exit 3")
-    start_and_run(box)
-    with daemon.hanging():
-        support.until(lambda: is_silent(box), "the status says so")
-        assert box.events("daemon silent")
-    support.until(lambda: not is_silent(box), "the status says that it answers")
-    assert box.events("daemon answers")
-    box.go.touch()
-    assert (box.ended().exit_code, box.status().left) == (3, ())
-    box.is_gone()
-
-
 def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_answers(
     box: Box, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

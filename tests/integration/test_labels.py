@@ -72,7 +72,8 @@ def _most_gpus_at_once(records: list[dict[str, Any]]) -> int:
 
 @pytest.mark.smoke
 @pytest.mark.timeout(600)  # two commands with install steps
-def test_a_cpu_label_runs_in_a_venv_and_names_the_row_that_ran_nothing(person: Any) -> None:
+def test_a_cpu_label_runs_in_a_venv_and_names_the_row_that_ran_nothing(person: Any, index: dict[str, str]) -> None:
+    person.use_index(index)
     said = person.ci_tasks("run", "cpu-unittest", "--only", "rewards,batching", "--jobs", "2")
     assert said.code == 1
     found = {record["row"]: record for record in person.records()}
@@ -156,7 +157,10 @@ def test_what_plan_writes_runs_by_hand_and_names_what_differs(person: Any, tmp_p
 
 
 @pytest.mark.timeout(300)  # with install steps
-def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_names_what_ci_leaves_out(person: Any) -> None:
+def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_names_what_ci_leaves_out(
+    person: Any, index: dict[str, str]
+) -> None:
+    person.use_index(index)
     person.edit("tests/test_rewards.py", "NUM_GPUS = 0\n", "NUM_GPUS = 0  # edited\n")
     person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")
     person.write("tests/utils/test_deep.py", "")

@@ -120,17 +120,6 @@ def test_a_file_of_the_checkout_that_the_job_has_changed_is_an_error_that_names_
     assert "from the checkout" in said.out
 
 
-def test_what_cannot_be_retried_says_why_and_what_to_do(someone: Any, host: str) -> None:
-    assert someone.ci_tasks("remote", "--host", host, "mend").code == 1
-    said = someone.ci_tasks("retry", "last")
-    assert (said.code, f"remote --host {host} mend" in said.err and "--keep" in said.err) == (2, True), said.err
-    fail(someone, host)
-    (workspace,) = workspaces(someone)
-    workspace.rename(workspace.with_name("elsewhere"))
-    said = someone.ci_tasks("retry", "last")
-    assert (said.code, "is gone" in said.out) == (125, True), said.out + said.err
-
-
 def test_an_interrupted_retry_is_cancelled_and_the_workspace_is_still_kept(someone: Any, host: str) -> None:
     fail(someone, host)
     someone.write("tests/job.sh", "echo here; sleep 600\n")

@@ -78,7 +78,7 @@ def test_an_address_may_be_written_as(form: str, sshd: Sshd, connect: Connect) -
     box = sshd.start("box")
     link = connect(form.format(ip=box.ip, port=box.port, user=getpass.getuser()))
     assert said(link, "echo hi") == "hi"
-    assert f"@{box.ip}:{box.port}" in link.description
+    assert f"@{box.ip}:{box.port}" in link.target.label
 
 
 def test_the_way_leads_through_jump_hosts_in_their_order(sshd: Sshd, connect: Connect) -> None:
@@ -87,7 +87,6 @@ def test_the_way_leads_through_jump_hosts_in_their_order(sshd: Sshd, connect: Co
     sshd.start("first", more=f"PermitOpen {second.ip}:{second.port}")
     link = connect("goal")
     assert said(link, "echo $HOME") == str(goal.home)
-    assert "through second" in link.description
 
 
 def test_a_key_may_be_in_an_agent_only(sshd: Sshd, connect: Connect, tmp_path: Path) -> None:
@@ -158,30 +157,8 @@ def test_a_changed_key_is_refused_with_the_old_line_and_both_fingerprints(sshd: 
     words = refused(connect)
     for part in (old, fingerprint(box), f"({sshd.known_hosts}:2)", "someone may be listening", "ask its admin"):
         assert part in words
-    command = next(line for line in words.splitlines() if "ssh-keygen -R" in line)
-    subprocess.run(
-        ["sh", "-c", command[command.index("ssh-keygen") :].partition(";")[0]], check=True, capture_output=True
-    )
+    sshd.known_hosts.write_text(sshd.known_hosts.read_text().splitlines(keepends=True)[0])
     assert "is not known" in refused(connect)
-
-
-def test_a_host_of_several_keys_shows_the_one_that_is_known(sshd: Sshd, connect: Connect) -> None:
-    box = sshd.start("box", known=False)
-    rsa = servers.new_key(box.directory / "rsa", "rsa")
-    box.more = f"HostKey {rsa}"
-    box.restart()
-    sshd.know(box, " ".join(Path(f"{rsa}.pub").read_text().split()[:2]))
-    assert said(connect("box"), "echo hi") == "hi"
-
-
-def test_a_host_that_wants_more_than_a_key_says_what(sshd: Sshd, connect: Connect) -> None:
-    sshd.start("box", more="AuthenticationMethods publickey,publickey")
-    assert "a key was accepted, but the host also wants publickey" in refused(connect)
-    second = servers.new_key(sshd.directory / "second")
-    with (sshd.servers[0].directory / "authorized_keys").open("a") as out:
-        out.write(Path(f"{second}.pub").read_text())
-    sshd.configure("box", IdentityFile=str(second))
-    assert said(connect("box"), "echo hi") == "hi"
 
 
 def another_type(sshd: Sshd) -> None:
@@ -225,7 +202,7 @@ PASSWORDS = "Match all\n  PubkeyAuthentication no\n  PasswordAuthentication yes"
 REFUSALS: dict[str, tuple[Callable[[Sshd], object], str, list[str]]] = {
     "a key of another type": (another_type, "box", ["has changed"]),
     "a revoked key": (lambda sshd: marked(sshd, "revoked", True), "box", ["is revoked ({known_hosts}:2)"]),
-    "checking is switched off": (unchecked, "box", ["UserKnownHostsFile /dev/null"]),
+    "checking is switched off": (unchecked, "box", ["name a UserKnownHostsFile"]),
     "an unknown gateway": (lambda sshd: behind(sshd, False), "box", ["gateway jump (", "way to box", "is not known"]),
     "a changed gateway": (lambda sshd: behind(sshd, True), "box", ["gateway jump (", "way to box", "has changed"]),
     "an unknown host behind one": (
@@ -263,21 +240,6 @@ def test_what_keeps_us_out_is_named(what: str, sshd: Sshd, connect: Connect) -> 
     parts = [part.format(known_hosts=sshd.known_hosts, key=sshd.key) for part in parts]
     assert [part for part in parts if part not in words] == []
     assert not parts[0].endswith("(") or words.startswith(parts[0])
-
-
-def test_a_host_that_does_not_answer_is_waited_for_as_ssh_config_says(sshd: Sshd, connect: Connect) -> None:
-    # A full queue of connections that nobody accepts: the kernel answers no more of them.
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen(0)
-        with contextlib.ExitStack() as held:
-            for _ in range(3):
-                waiting = held.enter_context(socket.socket())
-                waiting.setblocking(False)
-                waiting.connect_ex(deaf.getsockname())
-            sshd.hosts["deaf"] = {"HostName": "127.0.0.1", "Port": str(deaf.getsockname()[1]), "ConnectTimeout": "1"}
-            sshd.configure("deaf")
-            assert "within 1 s" in refused(connect, "deaf")
 
 
 def test_a_host_that_takes_the_connection_and_says_nothing(sshd: Sshd, connect: Connect) -> None:

@@ -56,7 +56,7 @@ class HostileServer:
     statuses: list[Any] | None = None
     log_frames: Callable[[int], Frames] | None = None
     bundle: Callable[[], Iterator[bytes]] | None = None
-    programs: Callable[[tuple[str, ...]], QueryAnswer] = lambda argv: QueryAnswer(0)
+    program: Callable[[], QueryAnswer] = lambda: QueryAnswer(0)
     answers: dict[str, Callable[[ClientMessage], Frames]] = field(default_factory=dict)
     change: Callable[[int, bytes], Iterator[bytes]] = lambda number, frame: iter([frame])
     end: str = ""  # `eof`, `dead` or `silent`, when it has said all that it says
@@ -141,9 +141,7 @@ class HostileServer:
 
     def _runprograms(self, message: ClientMessage) -> Frames:
         assert isinstance(message.request, messages.RunPrograms)
-        outputs = {
-            name: encode(self.programs(argv), versioned=False) for name, argv in message.request.commands.items()
-        }
+        outputs = {name: encode(self.program(), versioned=False) for name in message.request.commands}
         yield from self.result(message, {"outputs": outputs})
 
 

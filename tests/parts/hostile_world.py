@@ -47,7 +47,7 @@ from ci_tasks.hosts import (
 from ci_tasks.hosts.remote_run import CodePack, RemoteRun, write_remote_location
 from ci_tasks.results.read_record import load_record
 from ci_tasks.run import attach, clean, host_of_run, list_runs, report_runs
-from tests.parts.hostile_cases import CLEAN, DOCTOR, KINDS, START, Case, Surroundings
+from tests.parts.hostile_cases import CLEAN, FACTS, KINDS, START, Case, Surroundings
 from tests.parts.hostile_server import HostileTransport
 
 REFUSED, HARMLESS, WRONG = "refused", "harmless", "WRONG"
@@ -95,10 +95,8 @@ class _Errors(logging.Handler):
 
 
 class HostileWorld:
-    """`run_doctor` is the feature's, for a program that has it."""
-
-    def __init__(self, directory: Path, run_doctor: Callable[..., object] | None = None) -> None:
-        self.directory, self.run_doctor = directory.resolve(), run_doctor
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
         self.home = self.directory / "home"
         self.guard = self.directory / "guard"
         self.host = HostSpec(
@@ -180,7 +178,7 @@ class HostileWorld:
 
     def _run(self, case: Case, near: Surroundings, rng: Random, outcome: Outcome) -> None:
         out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")  # as commands have it
-        flow = {START: self._start, CLEAN: self._clean, DOCTOR: self._doctor}.get(case.flow, self._attach)
+        flow = {START: self._start, CLEAN: self._clean, FACTS: self._facts}.get(case.flow, self._attach)
         times = 1 if case.flow in (START, CLEAN) else 2
         with (
             mock.patch.object(remote_host, "_transport", lambda spec: HostileTransport(case.server, times, spec.name)),
@@ -242,7 +240,8 @@ class HostileWorld:
         clean.clean(self.config, HOST, days=1.0, everything=rng.random() < 0.5)
         return ""
 
-    def _doctor(self, case: Case, near: Surroundings, rng: Random) -> str:
+    def _facts(self, case: Case, near: Surroundings, rng: Random) -> str:
+        """What a plan asks a host for."""
         queries = {
             **requirements.fact_queries(self.host, gpus=True, container=True),
             "python": python.find_python_command("3.10"),
@@ -253,14 +252,6 @@ class HostileWorld:
             requirements.locked_gpus_and_images(runner, self.host, ["img"])
             python.find_python("3.10", runner, ("/usr/bin/python3", "3.11"))
         requirements.parse_facts(self.host, answers, simulates=False)
-        if self.run_doctor:
-            self.run_doctor(
-                self.config,
-                HOST,
-                as_json=rng.random() < 0.5,
-                images=["img"],
-                open_query_runner=remote_host.open_query_runner,
-            )
         return ""
 
     def _reasons(self) -> str:

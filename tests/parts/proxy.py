@@ -10,7 +10,6 @@ with TcpProxy(("127.0.0.2", 2222), delay=0.05) as link:   # 50 ms each way: roun
 from __future__ import annotations
 
 import contextlib
-import math
 import queue
 import socket
 import struct
@@ -20,15 +19,13 @@ from types import TracebackType
 
 _CHUNK = 1 << 16
 _HELD = 4096  # chunks on their way, in each direction of a connection
-_HELD_OF_SLOW = 16  # the same of a slow one, as in a router
 
 
 class TcpProxy:
-    """Forwards every connection on `port` of 127.0.0.1 to `target`; `delay` is seconds, one way, and `rate` the bytes
-    a second of a connection, each way."""
+    """Forwards every connection on `port` of 127.0.0.1 to `target`; `delay` is seconds, one way."""
 
-    def __init__(self, target: tuple[str, int], delay: float = 0.0, rate: float = math.inf) -> None:
-        self._target, self._rate = target, rate
+    def __init__(self, target: tuple[str, int], delay: float = 0.0) -> None:
+        self._target = target
         self.delay = delay
         self._open = threading.Event()
         self._open.set()
@@ -95,9 +92,7 @@ class TcpProxy:
     def _carry(self, near: socket.socket, far: socket.socket) -> None:
         for direction, (source, sink) in enumerate(((near, far), (far, near))):
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            on_its_way: queue.Queue[tuple[float, bytes]] = queue.Queue(
-                _HELD if self._rate == math.inf else _HELD_OF_SLOW
-            )
+            on_its_way: queue.Queue[tuple[float, bytes]] = queue.Queue(_HELD)
             self._start(self._take, source, on_its_way)
             self._start(self._give, sink, on_its_way, direction)
 
@@ -114,7 +109,7 @@ class TcpProxy:
     def _give(self, sink: socket.socket, on_its_way: queue.Queue[tuple[float, bytes]], direction: int) -> None:
         while True:
             due, chunk = on_its_way.get()
-            time.sleep(max(0.0, due - time.monotonic()) + len(chunk) / self._rate)
+            time.sleep(max(0.0, due - time.monotonic()))
             self._open.wait()
             try:
                 if not chunk:

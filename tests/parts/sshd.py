@@ -31,9 +31,9 @@ START_TIMEOUT_S = 10
 CONFIG = """\
 ListenAddress {address}
 Port {port}
-HostKey {directory}/hostkey
-PidFile {directory}/sshd.pid
-AuthorizedKeysFile {directory}/authorized_keys
+HostKey "{directory}/hostkey"
+PidFile "{directory}/sshd.pid"
+AuthorizedKeysFile "{directory}/authorized_keys"
 StrictModes no
 UsePAM no
 UseDNS no
@@ -118,9 +118,9 @@ class Sshd:
             for name, options in self.hosts.items()
         ]
         everywhere = {
-            "IdentityFile": self.key,
+            "IdentityFile": f'"{self.key}"',
             "IdentitiesOnly": "yes",
-            "UserKnownHostsFile": self.known_hosts,
+            "UserKnownHostsFile": f'"{self.known_hosts}"',
             "GlobalKnownHostsFile": "/dev/null",
             "ConnectTimeout": "10",
         }
@@ -181,7 +181,7 @@ class SSHServer:
             os.makedirs("/run/sshd", exist_ok=True)  # where root's sshd goes without rights
         settings = self.directory / "sshd_config"
         # Its home: what a run leaves in ~ lies in the test's directory. No configuration of git's but the box's own.
-        environment = f"HOME={self.home} GIT_CONFIG_NOSYSTEM=1 PATH={os.environ['PATH']}"
+        environment = f'"HOME={self.home}" GIT_CONFIG_NOSYSTEM=1 "PATH={os.environ["PATH"]}"'
         settings.write_text(
             CONFIG.format(
                 address=self.ip, port=self.port, directory=self.directory, environment=environment, more=self.more

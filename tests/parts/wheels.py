@@ -7,7 +7,10 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 
 def write_wheel(
@@ -51,6 +54,24 @@ def unpack_wheel(wheel: Path, packages: str, *, url: str = "") -> None:
         for name, text in more.items():
             (info / name).write_text(text)
             record.write(f"{info.name}/{name},sha256={_hash(text)},{len(text)}\n")
+
+
+def write_index(directory: Path, name: str) -> None:
+    """An index, whose URL is the directory's, of a package that these tests have and of all that it requires. They are
+    Python alone."""
+    found = metadata.distribution(name)
+    files = [file for file in found.files or () if not file.parts[0].endswith((".dist-info", ".."))]
+    texts = {str(file): file.read_text() for file in files if file.suffix != ".pyc"}
+    scripts = {entry.name: entry.value for entry in found.entry_points.select(group="console_scripts")}
+    required = [Requirement(text) for text in found.requires or ()]
+    needed = [each.name for each in required if each.marker is None or each.marker.evaluate({"extra": ""})]
+    wheel = write_wheel(
+        directory / name, name.replace("-", "_"), found.version, texts, requires=needed, scripts=scripts
+    )
+    (directory / name / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+    for each in needed:
+        if not (directory / each).exists():
+            write_index(directory, each)
 
 
 def _hash(text: str) -> str:

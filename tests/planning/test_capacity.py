@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.capacity import HostFacts, missing_resources, other_hosts
+from ci_tasks.planning.capacity import HostFacts, missing_resources, other_hosts, python_problem, requires_python
 from ci_tasks.workflow.model import Row
 
 ROW = Row("l", "j", None, "r", None, "", 4, "image", {}, "self-hosted", None)
@@ -63,3 +63,38 @@ _SIM, _CLUSTER = "sim (8 simulated GPUs)", "cluster (slurm login.example.com, 2 
 )
 def test_other_hosts_that_could_run_it(gpus: int, here: str, simulates: bool, others: list[str]) -> None:
     assert other_hosts(replace(ROW, gpus=gpus), HOSTS, here, simulates) == others
+
+
+# The Python that the checkout requires
+
+
+@pytest.mark.parametrize(
+    ("files", "requirement"),
+    [
+        ({"pyproject.toml": '[project]\nname = "x"\nrequires-python = ">=3.10,<4"  # as CI\n'}, ">=3.10,<4"),
+        ({"setup.cfg": "[options]\npython_requires = >=3.9\n"}, ">=3.9"),
+        ({"setup.py": "setup(\n    name='x',\n    python_requires='>=3.8',\n)\n"}, ">=3.8"),
+        ({"pyproject.toml": "[build-system]\n", "setup.py": "setup(python_requires=MINIMUM)"}, ""),
+        ({"pyproject.toml": "# requires-python = '>=2'\n"}, ""),
+        ({}, ""),
+    ],
+)
+def test_where_a_checkout_says_which_python_it_needs(files: dict[str, str], requirement: str) -> None:
+    assert requires_python(files.get) == requirement
+
+
+@pytest.mark.parametrize(
+    ("requirement", "version", "fits"),
+    [
+        (">=3.10", "3.9.2", False),
+        (">=3.10", "3.10.0", True),
+        (">=3.8,!=3.9.*", "3.9.7", False),
+        (">=3.13", "3.14.0rc1", True),
+        ("MINIMUM", "3.9.2", True),  # nobody can tell, so it is no reason to leave the host
+        (">=3.10", "", True),
+    ],
+)
+def test_a_python_that_the_checkout_excludes_is_named(requirement: str, version: str, fits: bool) -> None:
+    problem = python_problem(requirement, version)
+    assert (problem == "") == fits
+    assert fits or problem == f"Python {requirement}, as the checkout requires (found {version})"

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.planning.pip_commands import PipInstall, pip_installs, with_index
+from ci_tasks.config import Override, read
+from ci_tasks.planning.pip_commands import (
+    PipInstall,
+    entry,
+    mending_override,
+    merged,
+    pip_installs,
+    replacement,
+    with_index,
+)
+from ci_tasks.workflow.model import Job, Step
 from tests.parts.cases import cases
 
 CASES = cases("planning/data/pip-commands.yaml")
@@ -40,3 +50,80 @@ def test_the_default_index_is_pips_own_configuration() -> None:
     script, changes = with_index("pip install a --index-url https://a\npip install b -i https://b c\n", "default")
     assert script == "pip install a\npip install b  c\n"
     assert changes == [("--index-url https://a", "pip's own index"), ("-i https://b", "pip's own index")]
+
+
+# What pip says of a failed install step → the override that helps
+
+JOB = Job(
+    "cpu",
+    1,
+    steps=(
+        Step("Torch", 1, run="pip install torch==2.9.1+cu128 --index-url https://download.example/whl"),
+        Step("Old", 3, run="pip install numpy==0.1 --index-url https://download.example/whl"),
+        Step("Others", 2, run="pip install pytest ray==2.40.0\n"),
+    ),
+)
+NONE = "Could not find a version that satisfies the requirement {} (from versions: none) (log /x/log)"
+SOME = "ERROR: Could not find a version that satisfies the requirement {} (from versions: 2.8.0, 2.9.0, 2.9.1, 3.0rc1)"
+
+PROBLEMS: list[tuple[str, Override | None]] = [
+    # CI's own index is not reached from here.
+    (NONE.format("torch==2.9.1+cu128"), Override("cpu", "Torch", pip_index="default")),
+    ("No matching distribution found for torch==2.9.1+cu128", Override("cpu", "Torch", pip_index="default")),
+    # It is reached, but has no such version.
+    (SOME.format("torch==2.9.1+cu128"), Override("cpu", "Torch", replace={"torch==2.9.1+cu128": "torch==2.9.1"})),
+    (SOME.format("ray==2.40.0"), None),  # no version of that series
+    (SOME.format("numpy==0.1"), None),  # and another index is not known to help
+    # Nothing that is known to help.
+    (NONE.format("pytest"), None),
+    (NONE.format("of-a-package-that-no-step-names"), None),
+    ("error: command 'gcc' failed", None),
+]
+
+
+@pytest.mark.parametrize(("text", "override"), PROBLEMS)
+def test_the_override_that_would_mend_it(text: str, override: Override | None) -> None:
+    assert mending_override(text, JOB, ()) == override
+
+
+def test_a_step_with_an_override_of_the_person_is_left_to_them() -> None:
+    own = (Override("cpu", "Torch", run="pip install torch"),)
+    assert mending_override(NONE.format("torch"), JOB, own) is None
+
+
+@pytest.mark.parametrize(
+    ("requirement", "versions", "other"),
+    [
+        ("torch==2.9.1+cu128", ["2.9.0", "2.9.1"], "torch==2.9.1"),
+        ("torch==2.9.1", ["2.9.1+cpu", "2.8.0"], "torch==2.9.1+cpu"),
+        ("torch==2.9.1", ["2.9.0", "2.9.3", "2.9.4rc1", "2.10.0"], "torch==2.9.3"),
+        ("torch[x]==2.9.1", ["2.9.2"], "torch[x]==2.9.2"),
+        ("torch==2.9.1", ["2.9.1"], None),
+        ("torch==2.9.1", ["1.0", "not a version"], None),
+        ("torch>=2.9.1", ["2.9.0"], None),
+        ("torch", ["2.9.0"], None),
+        ("torch==2.*", ["2.9.0"], None),
+    ],
+)
+def test_a_version_that_is_gone_is_replaced_by_the_nearest(
+    requirement: str, versions: list[str], other: str | None
+) -> None:
+    assert replacement(requirement, versions) == other
+
+
+def test_the_changes_of_one_step_are_one_entry() -> None:
+    changes = [
+        Override("a", "b", pip_index="default"),
+        Override("a", "c", replace={"x": "y"}),
+        Override("a", "b", replace={"z": "w"}),
+    ]
+    assert merged(changes) == [Override("a", "b", pip_index="default", replace={"z": "w"}), changes[1]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["on", "null", "🚀 Install", "a: b #c", "{a}, [b]", "'\"\\", "a\nb", "\x1b[2J", "\x7f", "\u2028", "é", "~", "1e3"],
+)
+def test_an_entry_says_what_the_override_is_whatever_a_step_is_called(name: str) -> None:
+    override = Override("job", name, pip_index="https://mirror/simple", replace={name: "x"})
+    assert read(f"overrides:\n  - {entry(override)}\n").overrides == (override,)

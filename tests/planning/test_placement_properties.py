@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow
-from ci_tasks.planning.placement import OVERTAKE_SECONDS, Decision, place
+from ci_tasks.planning.placement import OVERTAKE_SECONDS, Decision, HostLoad, StartedRow, WaitingRow, place
 
 SECONDS = st.floats(0.1, 5000.0)
 TASK = st.builds(

@@ -208,18 +208,6 @@ def test_another_workspace_takes_the_place_of_the_planned_one(plain: ScriptRunne
         assert ran.log.splitlines()[-2:] == [str(other / "below"), str(other)]
 
 
-def test_cdpath_misleads_nobody(plain: ScriptRunner) -> None:
-    (plain.workspace / plain.directory.name).mkdir()
-    (plain.directory / "run.sh").write_text(render(Script("t", "c", str(plain.workspace), {}, [step("true\n")])))
-    done = subprocess.run(
-        ["bash", "run/run.sh"],
-        cwd=plain.directory.parent,
-        env={"PATH": os.environ["PATH"], "CDPATH": str(plain.workspace)},
-        capture_output=True,
-    )
-    assert done.returncode == 0 and (plain.directory / "tmp").is_dir()
-
-
 def test_a_missing_workspace_is_blocked_and_runs_nothing(script_runner: ScriptRunner) -> None:
     ran = script_runner.run(step("echo never run\n"), environ={"GITHUB_WORKSPACE": "/no/where"})
     assert ran.code == 125
@@ -246,13 +234,6 @@ def test_what_github_refuses_in_github_env_fails_the_step(plain: ScriptRunner, w
     ran = plain.run(step(f"echo '{written}' >> $GITHUB_ENV\n"), step("echo after\n"))
     assert ran.code == 1
     assert "##[error]GITHUB_ENV: " in ran.log and "\nafter" not in ran.log
-
-
-def test_paths_that_a_step_leaves_come_first_last_one_foremost(script_runner: ScriptRunner) -> None:
-    ran = script_runner.run(
-        step('echo /one >> "$GITHUB_PATH"; printf \'/t w o\' >> "$GITHUB_PATH"\n'), step("echo $PATH\n")
-    )
-    assert ran.log.splitlines()[-1].startswith(f"{script_runner.directory}/bin:/t w o:/one:")
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -549,13 +530,3 @@ def test_a_build_for_a_row_that_starts_containers_runs_in_its_image(plain: Scrip
 
 
 # The text itself
-
-
-def test_the_script_is_right_for_bash_and_says_what_it_is(plain: ScriptRunner) -> None:
-    text = render(Script("cpu / row\nrm -rf /", "c0ffee", str(plain.workspace), {"A": "b"}, [step("true\n")]))
-    lines = text.splitlines()
-    assert lines[0] == "#!/usr/bin/env bash"
-    assert lines[1] == "# cpu / row?rm -rf /, planned by ci-tasks."
-    assert "GITHUB_WORKSPACE=DIR bash run.sh, with a checkout of c0ffee in DIR" in lines[2]
-    assert "export A=b" in lines
-    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0

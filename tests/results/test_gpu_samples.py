@@ -1,4 +1,4 @@
-"""What the lines of gpu.jsonl show of a run's GPUs, and what they do not."""
+"""What the rows of gpu.csv show of a run's GPUs, and what they do not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.records import GpuProcessSample, GpuSample, read_gpu_samples
+from ci_tasks.agent.gpus.sample_file import read_gpu_samples
+from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
 from ci_tasks.results.gpu_samples import by_clock, gpu_use, own_samples, since
 
@@ -140,7 +141,7 @@ def test_out_of_memory_is_explained_by_who_held_what(samples: list[GpuSample], s
 
 # Recorded on an H100: the process that had the GPU before ends when the row gets the lock. Its memory is free within a
 # second, and nvidia-smi's list has it for three more.
-HANDED_OVER = read_gpu_samples((Path(__file__).parent / "data/gpu-lock-handed-over.jsonl").read_text())
+HANDED_OVER = read_gpu_samples((Path(__file__).parent / "data/gpu-lock-handed-over.csv").read_text())
 LOCKED = 1795657284.89
 
 

@@ -13,7 +13,9 @@ import pytest
 from ci_tasks import known_secrets
 from ci_tasks.agent import processes
 from ci_tasks.agent.exit_gate import ARCHIVE
-from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, StackText, ThreadFacts
+from ci_tasks.agent.gpus.sample_file import rows_of
+from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
+from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record
 from ci_tasks.records import Attempt
 from ci_tasks.results import judge_run as judging
@@ -72,18 +74,12 @@ def test_what_other_rows_changed_of_the_shared_install_steps_is_a_deviation(run:
 HANGS = ProcessFacts(
     pid=7,
     ppid=1,
-    name="python",
     argv=("python", "t.py"),
     python=True,
     threads=(ThreadFacts(7, state="S", syscall="202 0x1", still=True),),
-    stacks=(
-        StackText(
-            "probe",
-            "Current thread 0x1 (most recent call first):\n"
-            '  File "/usr/lib/python3.11/queue.py", line 171 in get\n  File "/job/t.py", line 5 in load\n',
-            True,
-        ),
-    ),
+    stacks="Current thread 0x1 (most recent call first):\n"
+    '  File "/usr/lib/python3.11/queue.py", line 171 in get\n  File "/job/t.py", line 5 in load\n',
+    same_stacks=True,
 )
 
 
@@ -128,9 +124,9 @@ def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> No
 def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
     write_json(run.status, {**STATUS, "exit_code": 1, "gpu_uuids": ["GPU-1"]})
     Path(run.log).write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
-    held = [{"pid": 7, "memory": 71680, "owner": "other", "name": "vllm"}]
-    line = {"t": 101.0, "gpu": 1, "uuid": "GPU-1", "used": 71680, "total": 143360, "processes": held}
-    Path(run.gpu_samples).write_text(json.dumps(line) + "\nno line of ours\n")
+    held = (GpuProcessSample(7, 71680, "other", "vllm"),)
+    sample = GpuSample(101.0, 1, "GPU-1", used=71680, total=143360, processes=held)
+    Path(run.gpu_samples).write_bytes(rows_of([sample], header=True) + b"no row of ours\n")
     judged = judging.judge_run(run)
     assert judged.reason.endswith("; GPU 1 was fullest at 00:01:41 UTC: others 70 GiB, of 140 GiB")
     assert judged.gpu_use is not None

@@ -1,4 +1,5 @@
-"""^C at every line between the plans of a command and its running rows. Nothing may be lost, and nothing may stay."""
+"""^C at any line between the plans of a command and its running rows; every push tries others. Nothing may be lost, and
+nothing may stay."""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ from ci_tasks.results.read_record import load_record
 from ci_tasks.results.store import Batch
 from ci_tasks.run import detach, execute
 from ci_tasks.run.interrupts import Interrupts, noticed
+from tests.parts.nightly import drawn
 from tests.run import simulated
 from tests.run.simulated import ENDLESS, Act, Played, TreeCode, World
 
@@ -133,7 +135,7 @@ def test_ctrl_c_at_any_line_of_a_start_ends_every_row_as_cancelled(
     for hosts in ("a", "a,b"):
         lines = _told_apart(Start(played, home, hosts).lines())
         assert len(lines) > 50
-        for line in [line for line in lines if line not in seen]:
+        for line in drawn([line for line in lines if line not in seen], 60):
             shutil.rmtree(home / "runs")
             start = Start(played, home, hosts)
             expected: list[str] = [] if start.interrupt(line) else ["cancelled"] * 2

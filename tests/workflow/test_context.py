@@ -123,3 +123,34 @@ def test_the_strategy_is_the_jobs_own(fail_fast: object, max_parallel: object, s
     job = replace(JOB, fail_fast=fail_fast, max_parallel=max_parallel)
     values = contexts(EVENT, WORKFLOW, job, row(None, {}, 1, 3))
     assert [evaluate(f"strategy.{name}", values) for name in ("fail-fast", "max-parallel")] == seen
+
+
+# Marks of secrets
+
+MARK_A, MARK_B = secrets.mark("HF_TOKEN"), secrets.mark("WANDB_API_KEY")
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "shown", "split"),
+    [
+        ("", [], "", [("", None)]),
+        ("plain", [], "plain", [("plain", None)]),
+        (MARK_A, ["HF_TOKEN"], "<secret HF_TOKEN>", [("", "HF_TOKEN"), ("", None)]),
+        # Each name once, in order of appearance.
+        (
+            f"x{MARK_B}y{MARK_A}z{MARK_B}",
+            ["WANDB_API_KEY", "HF_TOKEN"],
+            "x<secret WANDB_API_KEY>y<secret HF_TOKEN>z<secret WANDB_API_KEY>",
+            [("x", "WANDB_API_KEY"), ("y", "HF_TOKEN"), ("z", "WANDB_API_KEY"), ("", None)],
+        ),
+        # What looks like a shown secret is ordinary text.
+        ("<secret HF_TOKEN>", [], "<secret HF_TOKEN>", [("<secret HF_TOKEN>", None)]),
+        (f"{MARK_A}{MARK_A}", ["HF_TOKEN"], "<secret HF_TOKEN>" * 2, [("", "HF_TOKEN"), ("", "HF_TOKEN"), ("", None)]),
+    ],
+)
+def test_text_with_marks_can_be_listed_shown_and_split(
+    text: str, names: list[str], shown: str, split: list[tuple[str, str | None]]
+) -> None:
+    assert secrets.names(text) == names
+    assert secrets.shown(text) == shown
+    assert secrets.split(text) == split

@@ -8,8 +8,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ci_tasks.workflow.expressions import condition, evaluate, interpolate, references
-from ci_tasks.workflow.syntax import ExpressionError, parse
+from ci_tasks.workflow.expressions import ExpressionError, condition, evaluate, interpolate, parse, references
 from ci_tasks.workflow.values import Value
 
 # Text near the grammar finds more than text at large.

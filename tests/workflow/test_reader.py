@@ -161,20 +161,6 @@ def test_a_step_is_called_by_its_name_action_id_or_number(step: str, name: str) 
     assert job_of(minimal(steps=step)).steps[0].name == name
 
 
-def test_defaults_of_the_job_outweigh_those_of_the_workflow() -> None:
-    job = job_of(
-        minimal("    defaults: {run: {shell: sh}}\n", "defaults: {run: {shell: bash, working-directory: d}}\n")
-    )
-    assert (job.shell, job.working_directory) == ("sh", "d")
-
-
-@pytest.mark.parametrize(
-    ("value", "condition"), [("true", "true"), ("false", "false"), ("1", "1"), ("always()", "always()"), ("", None)]
-)
-def test_a_condition_is_text_whatever_yaml_makes_of_it(value: str, condition: str | None) -> None:
-    assert job_of(minimal(f"    if: {value}\n")).condition == condition
-
-
 CALL = "workflow_call: {inputs: {image: {default: 'x:1'}, gpus: {type: number, default: 8}, name: {type: string}}}"
 
 
@@ -216,12 +202,6 @@ def test_what_came_from_a_template_says_so_in_its_place() -> None:
     assert read(minimal(), "w.yml.j2", rendered=True).place == "w.yml.j2 (rendered)"
     with pytest.raises(WorkflowError, match=r"^w\.yml\.j2 \(rendered\):1: "):
         read("- x", "w.yml.j2", rendered=True)
-
-
-def test_anchors_and_unicode_are_read() -> None:
-    job = job_of(minimal("    env: &e {NAME: übung}\n", steps="- {name: 测试, run: x, env: *e}"))
-    assert job.steps[0].name == "测试"
-    assert job.steps[0].env == job.env == {"NAME": "übung"}
 
 
 @pytest.mark.parametrize(("text", "message"), CASES["errors"])

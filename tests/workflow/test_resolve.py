@@ -34,14 +34,6 @@ def test_a_value_has_its_expressions_evaluated(raw: Any, value: Any) -> None:
     assert RESOLVER.value(raw) == value
 
 
-@pytest.mark.parametrize(
-    ("raw", "number"),
-    [(90, 90.0), ("30", 30.0), ("${{ matrix.n }}", 8.0), ("${{ matrix.none }}", None), (None, None), ("", None)],
-)
-def test_a_number_may_be_an_expression(raw: Any, number: float | None) -> None:
-    assert RESOLVER.number(raw, "timeout-minutes") == number
-
-
 @pytest.mark.parametrize("raw", ["soon", True, "${{ matrix.list }}", "nan", float("inf"), [1]])
 def test_what_is_no_number_is_an_error(raw: Any) -> None:
     with pytest.raises(WorkflowError, match=r"^w\.yml:3: job cpu: timeout-minutes is a number, not ") as caught:
@@ -110,10 +102,8 @@ CONDITIONS = [
 @pytest.mark.parametrize(("text", "line", "shown"), CONDITIONS)
 def test_an_error_in_a_condition_stands_on_its_line(text: str, line: int, shown: str) -> None:
     raw = yaml_lines.load(text)["k"]
-    for check in (RESOLVER.condition, RESOLVER.check_condition):
-        with pytest.raises(
-            WorkflowError, match=f"^w.yml:{line}: job cpu, step 'Run': unknown function 'bogus'"
-        ) as caught:
+    for check in (RESOLVER.condition, lambda raw, step: RESOLVER.check(None, raw, step=step)):
+        with pytest.raises(WorkflowError, match=f"^w.yml:{line}: job cpu, step 'Run': unknown function") as caught:
             check(raw, step=STEP)
         assert caught.value.text == shown
 
@@ -127,7 +117,6 @@ def test_text_without_a_line_of_its_own_stands_at_its_step_or_job() -> None:
 
 def test_checking_reads_every_expression_and_evaluates_none() -> None:
     RESOLVER.check({"a": ["${{ fromJson('{') }}", 5, None]})
-    RESOLVER.check_condition(None)
     with pytest.raises(WorkflowError, match="unknown function 'bogus'"):
         RESOLVER.check({"a": [{"b": "${{ bogus() }}"}]})
 

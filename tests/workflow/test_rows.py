@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import yaml
 
-from ci_tasks.errors import WorkflowError
+from ci_tasks.errors import UnknownName, WorkflowError
 from ci_tasks.given_values import GivenValues
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import JobRow, Row, Workflow
 from ci_tasks.workflow.reader import read
+from ci_tasks.workflow.rows import expand, job_of, select
 from tests.parts.cases import cases
 from tests.parts.entries import describe
 
@@ -176,22 +179,6 @@ def test_a_strategy_may_be_an_expression() -> None:
     assert [row.matrix for row in listed(parsed)] == [{"n": 1}, {"n": 2}]
 
 
-@pytest.mark.parametrize(
-    ("entry", "value"),
-    [("true", "true"), ("3.10", "3.1"), ("1.0", "1"), ("'3.10'", "3.10"), ("null", ""), ("0x10", "16")],
-)
-def test_values_of_a_matrix_reach_the_environment_as_github_writes_them(entry: str, value: str) -> None:
-    parsed = workflow(f"    strategy: {{matrix: {{v: [{entry}]}}}}\n    env: {{V: '${{{{ matrix.v }}}}'}}\n")
-    assert only(parsed).env == {"V": value}
-
-
-def test_a_rows_resolver_sees_its_environment_and_matrix() -> None:
-    parsed = workflow("    env: {A: '1'}\n" + info("{n: 2}"))
-    row = only(parsed)
-    resolve = rows.row_resolver(parsed, parsed.jobs["a"], row, EventContext())
-    assert resolve.text("${{ env.A }}-${{ matrix.info.n }}-${{ strategy.job-total }}") == "1-2-1"
-
-
 def test_a_rows_environment_can_be_evaluated_again_in_another_situation() -> None:
     parsed = workflow("    env: {W: '${{ github.workspace }}'}\n", top="env: {S: '${{ github.sha }}'}\n")
     row = only(parsed)
@@ -212,7 +199,71 @@ def test_an_error_names_file_line_job_and_step(parts: Mapping[str, Any], message
     assert caught.value.text.strip()
 
 
-def test_an_error_in_a_rendered_template_says_that_the_line_is_of_the_result() -> None:
-    text = "on: push\njobs:\n  a:\n    runs-on: x\n    env: {A: '${{ bogus() }}'}\n    steps: [{run: x}]\n"
-    with pytest.raises(WorkflowError, match=r"^w\.yml\.j2 \(rendered\):5: job a: "):
-        listed(read(text, "w.yml.j2", rendered=True))
+# The matrix: as YAML, and its combinations
+
+MATRICES = cases("workflow/data/matrix.yaml")
+
+# As YAML: a matrix, and its combinations.
+
+
+@pytest.mark.parametrize(("matrix", "combinations"), MATRICES["a matrix has githubs combinations"])
+def test_a_matrix_has_githubs_combinations(matrix: str, combinations: str) -> None:
+    assert expand(yaml.safe_load(matrix)) == yaml.safe_load(combinations)
+
+
+@pytest.mark.parametrize(("matrix", "message"), MATRICES["what github refuses is an error"])
+def test_what_github_refuses_is_an_error(matrix: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        expand(matrix)
+
+
+# Jobs by their labels, and rows by parts of their names
+
+
+def two_jobs() -> Workflow:
+    text = """\
+on: pull_request
+jobs:
+  cpu-unittest: {runs-on: ubuntu-latest, steps: [{run: x}], strategy: {matrix: {info: [{test_file: test_a.py}]}}}
+  e2e-test-ckpt: {runs-on: gpu, steps: [{run: x}], strategy: {matrix: {info: [{test_file: b.py}, {test_file: c.py}]}}}
+"""
+    return read(text, "w.yml")
+
+
+@pytest.mark.parametrize(
+    ("label", "job"), [("ckpt", "e2e-test-ckpt"), ("e2e-test-ckpt", "e2e-test-ckpt"), ("cpu-unittest", "cpu-unittest")]
+)
+def test_a_job_is_found_by_its_label_and_by_its_name(label: str, job: str) -> None:
+    assert job_of(two_jobs(), label).id == job
+
+
+def test_an_unknown_label_names_the_nearest_and_all_others() -> None:
+    with pytest.raises(UnknownName) as caught:
+        job_of(two_jobs(), "ckp")
+    assert str(caught.value) == "unknown label 'ckp' in w.yml; did you mean 'ckpt'?\nvalid: ckpt, cpu-unittest"
+
+
+def named(*names: str) -> list[Row]:
+    return [Row("l", "l", None, name, None, "", None, None, {}, "self-hosted", None) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("only", "chosen"),
+    [
+        (None, ["ppo", "ppo_long", "ckpt[a]"]),
+        ("", ["ppo", "ppo_long", "ckpt[a]"]),
+        ("ppo", ["ppo", "ppo_long"]),
+        ("long", ["ppo_long"]),
+        # Several parts, in the order of the rows.
+        ("ckpt, long", ["ppo_long", "ckpt[a]"]),
+        (" , ckpt[a] ,", ["ckpt[a]"]),
+    ],
+)
+def test_only_chooses_rows_by_parts_of_their_names(only: str | None, chosen: list[str]) -> None:
+    assert [row.row for row in select(named("ppo", "ppo_long", "ckpt[a]"), only, "l")] == chosen
+
+
+def test_a_part_that_no_row_has_is_an_error_even_beside_one_that_fits() -> None:
+    with pytest.raises(UnknownName) as caught:
+        select(named("ppo", "ckpt"), "ppo,ckpr", "megatron")
+    assert str(caught.value) == "unknown row 'ckpr' in label megatron; did you mean 'ckpt'?\nvalid: ckpt, ppo"

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.workflow import schema
 from ci_tasks.workflow.model import Workflow
-from ci_tasks.workflow.reader import read
-from ci_tasks.workflow.schema import REFUSED, WITHOUT_EFFECT
+from ci_tasks.workflow.reader import REFUSED, WITHOUT_EFFECT, keys, read
 
 LISTED = Path(__file__).parent / "data/github-workflow-keys.txt"
-KEYS = schema.keys()
+KEYS = keys()
 GITHUB = [line for line in LISTED.read_text().splitlines() if not line.startswith("#")]
 
 
@@ -30,7 +28,7 @@ def test_the_table_has_no_key_that_github_does_not_have() -> None:
 
 
 def of_treatment(treatment: str) -> list[str]:
-    return [path for path, spec in KEYS.items() if spec.treatment == treatment]
+    return [path for path, spec in KEYS.items() if spec[0] == treatment]
 
 
 def workflow_with(path: str) -> Workflow:
@@ -57,7 +55,7 @@ def test_a_refused_key_is_kept_for_whoever_runs_the_job(path: str) -> None:
     job = workflow_with(path).jobs["a"]
     refused = [*job.refused, *(key for step in job.steps for key in step.refused)]
     assert [(key.name, key.why) for key in refused] == [
-        (path.rpartition("jobs.<id>.")[2].removeprefix("steps.[]."), KEYS[path].why)
+        (path.rpartition("jobs.<id>.")[2].removeprefix("steps.[]."), KEYS[path][1])
     ]
 
 
@@ -65,7 +63,7 @@ def test_a_refused_key_is_kept_for_whoever_runs_the_job(path: str) -> None:
 def test_a_key_without_effect_is_kept_with_its_reason(path: str) -> None:
     parsed = workflow_with(path)
     unused = [*parsed.unused, *parsed.jobs["a"].unused]
-    assert [(key.name, key.why) for key in unused] == [(path.removeprefix("jobs.<id>."), KEYS[path].why)]
+    assert [(key.name, key.why) for key in unused] == [(path.removeprefix("jobs.<id>."), KEYS[path][1])]
 
 
 @pytest.mark.parametrize(

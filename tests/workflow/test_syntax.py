@@ -6,42 +6,50 @@ import math
 
 import pytest
 
-from ci_tasks.workflow.syntax import ExpressionError, Node, parse
-from ci_tasks.workflow.values import Value
+from ci_tasks.workflow.expressions import ExpressionError, Node, parse
 from tests.parts.cases import cases
 
 CASES = cases("workflow/data/syntax.yaml")
 
 
-def Literal(value: Value) -> Node:
-    return Node("literal", value)
+def shape(node: Node) -> str:
+    """The tree as text: `(kind value part …)`."""
+    return f"({' '.join([node.kind, *([str(node.value)] if node.value is not None else []), *map(shape, node.parts)])})"
 
 
-def Property(of: Node, name: str) -> Node:
-    return Node("property", name, (of,))
+A, B, C = "(context github)", "(context env)", "(context job)"
+TREES = [
+    # || binds weakest, then &&, then equality, then order, then !.
+    ("github || env && job", f"(|| {A} (&& {B} {C}))"),
+    ("github == env && job", f"(&& (== {A} {B}) {C})"),
+    ("github == env < job", f"(== {A} (< {B} {C}))"),
+    ("!github == env", f"(== (! {A}) {B})"),
+    ("!github.x", f"(! (property x {A}))"),
+    # Operators of one strength group from the left.
+    ("github == env != job", f"(!= (== {A} {B}) {C})"),
+    ("github < env >= job", f"(>= (< {A} {B}) {C})"),
+    # Parentheses group, and what they hold can be dereferenced.
+    ("(github || env) && job", f"(&& (|| {A} {B}) {C})"),
+    ("(github || env).x", f"(property x (|| {A} {B}))"),
+    # Dereference: words are property names here, null and true included.
+    ("github.event.true", f"(property true (property event {A}))"),
+    ("env.a-b_1", f"(property a-b_1 {B})"),
+    ("github [ 'x' ] . y", f"(property y (index {A} (literal x)))"),
+    ("github[.5]", f"(index {A} (literal 0.5))"),
+    # A wildcard is one node, however it is written; a quoted star is a key.
+    ("github[*].x", f"(property x (wildcard {A}))"),
+    ("github['*']", f"(index {A} (literal *))"),
+    # Names come out in GitHub's spelling.
+    ("GitHub.Sha", f"(property Sha {A})"),
+    ("FROMJSON(env)[0]", f"(index (call fromJSON {B}) (literal 0))"),
+    ("contains (github, 'x')", f"(call contains {A} (literal x))"),
+    ("format('{0}', github || env)", f"(call format (literal {{0}}) (|| {A} {B}))"),
+]
 
 
-def Index(of: Node, key: Node) -> Node:
-    return Node("index", None, (of, key))
-
-
-def Wildcard(of: Node) -> Node:
-    return Node("wildcard", None, (of,))
-
-
-def Call(name: str, arguments: tuple[Node, ...]) -> Node:
-    return Node("call", name, arguments)
-
-
-def Unary(op: str, operand: Node) -> Node:
-    return Node(op, None, (operand,))
-
-
-def Binary(op: str, left: Node, right: Node) -> Node:
-    return Node(op, None, (left, right))
-
-
-A, B, C = (Node("context", name) for name in ("github", "env", "job"))
+@pytest.mark.parametrize(("text", "tree"), TREES)
+def test_a_tree_follows_precedence(text: str, tree: str) -> None:
+    assert shape(parse(text)) == tree
 
 
 @pytest.mark.parametrize(
@@ -72,40 +80,6 @@ def test_a_literal_has_its_value(text: str, value: object) -> None:
     assert node.kind == "literal"
     assert node.value == value
     assert type(node.value) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "tree"),
-    [
-        # || binds weakest, then &&, then equality, then order, then !.
-        ("github || env && job", Binary("||", A, Binary("&&", B, C))),
-        ("github == env && job", Binary("&&", Binary("==", A, B), C)),
-        ("github == env < job", Binary("==", A, Binary("<", B, C))),
-        ("!github == env", Binary("==", Unary("!", A), B)),
-        ("!github.x", Unary("!", Property(A, "x"))),
-        # Operators of one strength group from the left.
-        ("github == env != job", Binary("!=", Binary("==", A, B), C)),
-        ("github < env >= job", Binary(">=", Binary("<", A, B), C)),
-        # Parentheses group, and what they hold can be dereferenced.
-        ("(github || env) && job", Binary("&&", Binary("||", A, B), C)),
-        ("(github || env).x", Property(Binary("||", A, B), "x")),
-        # Dereference: words are property names here, null and true included.
-        ("github.event.true", Property(Property(A, "event"), "true")),
-        ("env.a-b_1", Property(B, "a-b_1")),
-        ("github [ 'x' ] . y", Property(Index(A, Literal("x")), "y")),
-        ("github[.5]", Index(A, Literal(0.5))),
-        # A wildcard is one node, however it is written; a quoted star is a key.
-        ("github[*].x", Property(Wildcard(A), "x")),
-        ("github['*']", Index(A, Literal("*"))),
-        # Names come out in GitHub's spelling.
-        ("GitHub.Sha", Property(A, "Sha")),
-        ("FROMJSON(env)[0]", Index(Call("fromJSON", (B,)), Literal(0))),
-        ("contains (github, 'x')", Call("contains", (A, Literal("x")))),
-        ("format('{0}', github || env)", Call("format", (Literal("{0}"), Binary("||", A, B)))),
-    ],
-)
-def test_a_tree_follows_precedence(text: str, tree: Node) -> None:
-    assert parse(text) == tree
 
 
 @pytest.mark.parametrize(("text", "position", "message"), CASES["a refusal names the place"])

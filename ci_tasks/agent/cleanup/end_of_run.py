@@ -9,13 +9,13 @@ import os
 import threading
 import time
 from contextlib import suppress
-from typing import Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import Callable, List, Mapping, Optional, Tuple, TypeVar
 
 from .. import processes
 from ..agent_log import log_traceback
 from ..artifacts import collect
 from ..containers.kept import remove_images
-from ..containers.run_containers import RunContainer, RunContainers, environment
+from ..containers.run_containers import RunContainer, RunContainers
 from ..exit_gate import mask_run
 from ..job_environment import secret_values
 from ..probe.evidence import collect_evidence
@@ -57,7 +57,12 @@ class RunCleanup:
     def finish(self, succeeded: bool) -> CleanupResult:
         """Collect artifacts, then remove or keep the rest."""
         try:
-            return self._finish(succeeded)
+            containers = self.containers.find()
+            masked = not self._leads_elsewhere() and self._collect(containers)
+            if self.plan.keep and not succeeded:
+                kept = Kept(tuple(container.name for container in containers), self.plan.workspace)
+                return CleanupResult(kept, tuple(self._problems), masked)
+            return CleanupResult(left=self._remove(containers), masked=masked)
         except Exception as error:  # whatever it is, the run has ended
             log_traceback(self.paths.path, "cleanup", error)
             return CleanupResult(left=("not everything was removed: %r" % error,))
@@ -66,39 +71,28 @@ class RunCleanup:
         """Remove what `finish` could not. Returns a line for each thing that is still left, or was not collected."""
         return self._remove(self.containers.find())
 
-    def _finish(self, succeeded: bool) -> CleanupResult:
-        containers = self.containers.find()
-        if self._leads_elsewhere():
-            return CleanupResult(left=self._remove(containers))
+    def _collect(self, containers: List[RunContainer]) -> bool:
+        """Collect what leaves the host. Returns whether secrets are masked in it."""
         if self.containers.problems:
             self._problems = ["the artifacts in containers are not collected"]
         self.environment.finish(containers)
-        image, daemon = image_of(containers, self.plan), runtime_of(self.plan)
+        root, secrets = root_container(containers, self.plan), secret_values(self.plan)
         self._problems += collect(self.paths, self.plan, containers, self.began)
-        make_readable(self.paths.artifacts, image, *daemon)
-        secrets = secret_values(self.plan)
-        if self.plan.probe is not None:
-            self._try("the evidence of its processes is not complete", lambda: collect_evidence(self.paths, secrets))
-        masked, unmasked = self._try(
-            "secrets are not masked yet", lambda: mask_run(self.paths, secrets, self._stop_requested)
-        )
-        if unmasked:
-            self._problems += remove_tree(unmasked, image, *daemon)
-        if self.plan.keep and not succeeded:
-            names = tuple(container.name for container in containers)
-            return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems), masked)
-        return CleanupResult(left=self._remove(containers), masked=masked)
-
-    def _try(self, problem: str, work: Callable[[], T]) -> Tuple[bool, Optional[T]]:
-        """Whether it worked, and its result; else the problem is on record."""
+        make_readable(self.paths.artifacts, *root)
+        problem = "the evidence of its processes is not complete"
         try:
-            return True, work()
+            if self.plan.probe is not None:
+                collect_evidence(self.paths, secrets)
+            problem = "secrets are not masked yet"
+            unmasked = mask_run(self.paths, secrets, self._stop_requested)
         except (OSError, ValueError) as error:
             self._problems.append("%s: %s" % (problem, error))
-            return False, None
+            return False
+        self._problems += remove_tree(unmasked, *root) if unmasked else []
+        return True
 
     def _remove(self, containers: List[RunContainer]) -> Tuple[str, ...]:
-        image = image_of(containers, self.plan)
+        root = root_container(containers, self.plan)
         left = self.containers.remove()
         if self.plan.retry is not None and not left:
             left = remove_images(containers)
@@ -107,36 +101,36 @@ class RunCleanup:
             left.append("%s leads elsewhere now: nothing below it is removed" % self.paths.path)
             return (*self._problems, *left)
         if not left and not self.plan.keeps_workspace:
-            self._release_workspace(image)
+            self._release_workspace(root)
         # A run's own workspace is in its directory, whatever a plan names: a job can write what it likes into that.
         workspace = [] if self.plan.keeps_workspace else [self.paths.workspace]
         for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, *workspace):
-            left += remove_tree(path, image, *runtime_of(self.plan))
+            left += remove_tree(path, *root)
         return (*self._problems, *left)
 
     def _leads_elsewhere(self) -> bool:
         """Whether a job put something else in the place of its run directory."""
         return os.path.realpath(self.paths.path) != self._directory
 
-    def _release_workspace(self, image: Optional[str]) -> None:
+    def _release_workspace(self, root: "RootContainer") -> None:
         """Let another run have the workspace, unless something of the job's still exists that may write into it."""
         slot = slot_of(self.paths.workspace)
         if os.path.isdir(slot) and not processes.of_job(os.getpid()):
-            take_ownership(self.paths.workspace, image, *runtime_of(self.plan))
+            take_ownership(self.paths.workspace, *root)
             with suppress(OSError, StoreError):  # then it is removed
                 release(self.paths.workspace, self.plan.checkout.path)
 
 
-def image_of(containers: List[RunContainer], plan: Plan) -> Optional[str]:
-    """An image that the host has, or else the plan's."""
+RootContainer = Tuple[Optional[str], str, Mapping[str, str]]
+
+
+def root_container(containers: List[RunContainer], plan: Plan) -> RootContainer:
+    """What a container that is root in the run's files needs: an image that the host has, or else the plan's, the
+    runtime, and the environment of its client."""
     pinned = plan.container.image if plan.container is not None else {}
     planned = pinned.get(plan.image, plan.image) if plan.image is not None else None
-    return next((container.image_id for container in containers if container.image_id), planned)
-
-
-def runtime_of(plan: Plan) -> Tuple[str, Dict[str, str]]:
-    """The container runtime, and the environment of its client."""
-    return plan.container_runtime or "none", environment(plan)
+    image = next((container.image_id for container in containers if container.image_id), planned)
+    return image, plan.container_runtime or "none", {**os.environ, **plan.host_env}
 
 
 def call_with_heartbeat(work: Callable[[], T], heartbeat: Callable[[], object], every: float) -> Optional[T]:

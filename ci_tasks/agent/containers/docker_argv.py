@@ -8,7 +8,6 @@ option keeps the words that CI wrote; those of a cluster are written one by one.
 from __future__ import annotations
 
 import csv
-import io
 import posixpath
 from collections.abc import Mapping, Sequence
 
@@ -19,32 +18,18 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+# Every other option takes a value. The last are podman's, which a shell in a kept container reads again.
 BOOLEANS = names(
     "detach disable-content-trust help init interactive no-healthcheck oom-kill-disable privileged publish-all quiet "
-    "read-only rm sig-proxy tty use-api-socket"
+    "read-only rm sig-proxy tty use-api-socket http-proxy"
 )
-VALUED = names(
-    "add-host annotation attach blkio-weight blkio-weight-device cap-add cap-drop cgroup-parent cgroupns cidfile "
-    "cpu-count cpu-percent cpu-period cpu-quota cpu-rt-period cpu-rt-runtime cpu-shares cpus cpuset-cpus cpuset-mems "
-    "detach-keys device device-cgroup-rule device-read-bps device-read-iops device-write-bps device-write-iops dns "
-    "dns-option dns-search domainname entrypoint env env-file expose gpus group-add health-cmd health-interval "
-    "health-retries health-start-interval health-start-period health-timeout hostname io-maxbandwidth io-maxiops ip "
-    "ip6 ipc isolation kernel-memory label label-file link link-local-ip log-driver log-opt mac-address memory "
-    "memory-reservation memory-swap memory-swappiness mount name network network-alias oom-score-adj pid pids-limit "
-    "platform publish pull restart runtime security-opt shm-size stop-signal stop-timeout storage-opt sysctl tmpfs "
-    "ulimit user userns uts volume volume-driver volumes-from workdir"
-)
-_LETTERS = names(
+_LETTERS = (
     "a=attach c=cpu-shares d=detach e=env h=hostname i=interactive l=label m=memory p=publish P=publish-all q=quiet "
     "t=tty u=user v=volume w=workdir"
 )
-SHORT = {pair[0]: pair[2:] for pair in sorted(_LETTERS)}
+SHORT = {pair[0]: pair[2:] for pair in _LETTERS.split()}
 # Older spellings, which `docker run --help` no longer shows and the CLI still accepts.
 HIDDEN = {"dns-opt": "dns-option", "net": "network", "net-alias": "network-alias"}
-# What we give to podman, and a shell in a kept container reads again.
-_BOOLEANS, _VALUED = BOOLEANS | {"http-proxy"}, VALUED | {"init-path"}
-
-_TRUE = (None, "1", "t", "T", "true", "TRUE", "True")
 
 
 class DockerArgvError(ValueError):
@@ -61,14 +46,13 @@ class DockerOption:
 
     def is_on(self) -> bool:
         """The value of a boolean; true where it has none."""
-        return self.value in _TRUE
+        return self.value in (None, "1", "t", "T", "true", "TRUE", "True")
 
 
 @dataclass(frozen=True)
 class DockerRun:
-    """A `docker run`: the words up to `run`, the options in order, the image, and the command after it."""
+    """A `docker run`: the options in order, the image, and the command after it."""
 
-    prefix: tuple[str, ...]
     options: tuple[DockerOption, ...]
     image: str
     command: tuple[str, ...] = ()
@@ -100,16 +84,15 @@ def parse_run(argv: Sequence[str]) -> DockerRun:
     """Parse the words after `docker`. Raises DockerArgvError."""
     if not is_run(argv):
         raise DockerArgvError(f"not a docker run: {' '.join(argv[:2])!r}")
-    first = 1 if argv[0] == "run" else 2
-    options, rest = _options(argv[first:])
+    options, rest = _options(argv[1 if argv[0] == "run" else 2 :])
     if not rest:
         raise DockerArgvError("docker run has no image")
-    return DockerRun(tuple(argv[:first]), tuple(options), rest[0], tuple(rest[1:]))
+    return DockerRun(tuple(options), rest[0], tuple(rest[1:]))
 
 
 def render(run: DockerRun) -> list[str]:
     """The words after `docker` again."""
-    return [*run.prefix, *(word for option in run.options for word in option.argv), run.image, *run.command]
+    return ["run", *(word for option in run.options for word in option.argv), run.image, *run.command]
 
 
 def option(name: str, value: str | None = None) -> DockerOption:
@@ -118,53 +101,35 @@ def option(name: str, value: str | None = None) -> DockerOption:
     return DockerOption(name, value, (flag,) if value is None else (flag, value))
 
 
-def _options(args: Sequence[str]) -> tuple[list[DockerOption], Sequence[str]]:
+def _options(args: Sequence[str]) -> tuple[list[DockerOption], list[str]]:
     """The options, and the words after them."""
     options: list[DockerOption] = []
-    at = 0
-    while at < len(args) and args[at].startswith("-") and args[at] != "-":
-        if args[at] == "--":
-            return options, args[at + 1 :]
-        new = _long(*args[at : at + 2]) if args[at].startswith("--") else _cluster(*args[at : at + 2])
-        options += new
-        at += len(new[-1].argv)
-    return options, args[at:]
-
-
-def _long(word: str, following: str | None = None) -> list[DockerOption]:
-    flag, equals, value = word[2:].partition("=")
-    name = HIDDEN.get(flag, flag)
-    if name in _BOOLEANS:
-        return [DockerOption(name, value if equals else None, (word,))]
-    if name not in _VALUED:
-        raise DockerArgvError(f"docker run has no option --{flag}")
-    return [DockerOption(name, value, (word,)) if equals else _with_next_word(name, word, following)]
-
-
-def _cluster(word: str, following: str | None = None) -> list[DockerOption]:
-    options: list[DockerOption] = []
-    letters = word[1:]
-    while letters:
-        flag, rest = "-" + letters[0], letters[1:]
-        name = SHORT.get(letters[0], "")
-        # `-e=X` means X, while the lone `=` of `-e=` is the value: that is pflag's rule.
-        value = rest[1:] if rest[:1] == "=" and len(rest) > 1 else rest
-        if not name:
-            raise DockerArgvError(f"docker run has no option {flag} (in {word!r})")
-        if name in VALUED:
-            last = DockerOption(name, value, (flag + rest,)) if rest else _with_next_word(name, flag, following)
-            return [*options, last]
-        if value != rest:
-            return [*options, DockerOption(name, value, (flag + rest,))]
-        options.append(DockerOption(name, None, (flag,)))
-        letters = rest
-    return options
-
-
-def _with_next_word(name: str, flag: str, following: str | None) -> DockerOption:
-    if following is None:
-        raise DockerArgvError(f"docker run {flag} needs a value")
-    return DockerOption(name, following, (flag, following))
+    rest = list(args)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            name = HIDDEN.get(flag[2:], flag[2:])
+        else:
+            flag, value = word[:2], word[2:]
+            name = SHORT.get(flag[1:], "")
+            if name in BOOLEANS and value and (value == "=" or value[0] != "="):  # a cluster: its letters are options
+                rest.insert(0, "-" + value)
+                word, value = flag, ""
+            # `-e=X` means X, while the lone `=` of `-e=` is the value: that is pflag's rule.
+            equals, value = value, value[1:] if value[:1] == "=" and len(value) > 1 else value
+        if not name.strip("-"):
+            raise DockerArgvError(f"docker run has no option {flag}")
+        if name not in BOOLEANS and not equals:
+            if not rest:
+                raise DockerArgvError(f"docker run {flag} needs a value")
+            value = rest.pop(0)
+            options.append(DockerOption(name, value, (word, value)))
+        else:
+            options.append(DockerOption(name, value if equals else None, (word,)))
+    return options, rest
 
 
 # -- mounts ----------------------------------------------------------------------------------------------------------
@@ -204,21 +169,32 @@ def bind_mount(item: DockerOption) -> tuple[str, str]:
     return (mount.source, mount.destination) if mount is not None and mount.source else ("", "")
 
 
-def with_source(item: DockerOption, source: str) -> DockerOption:
-    """The same mount of another directory."""
-    if item.name == "volume":
-        return option("volume", source + ":" + (item.value or "").partition(":")[2])
-    out = io.StringIO()
-    keys = [(field.partition("=")[0], field) for field in csv_fields(item.value or "")]
-    fields = [f"{key}={source}" if key.lower() in ("source", "src") else field for key, field in keys]
-    csv.writer(out, lineterminator="\r\n").writerow(fields)  # quotes what holds any character of the terminator
-    return option("mount", out.getvalue()[:-2])
+def moved(item: DockerOption, mounts: Mapping[str, str]) -> DockerOption:
+    """The option, or where the host has another directory for the source of its mount, the mount of that as `-v`."""
+    mount = mount_of(item)
+    here = map_path(mount.source, mounts) if mount is not None else None
+    if mount is None or here in (None, mount.source):
+        return item
+    flags = (
+        (item.value or "").partition(":")[2] if item.name == "volume" else mount.destination + ":ro" * mount.readonly
+    )
+    return option("volume", f"{here}:{flags}")
+
+
+def gpu_ids(text: str) -> list[str]:
+    """The GPUs of `--gpus`: all, a number, or `device=0,1`. Raises DockerArgvError."""
+    first = csv_fields(text)[0] if text else ""
+    if first.startswith("device="):
+        return first[len("device=") :].split(",")
+    if first not in ("all", "-1") and not first.isdigit():
+        raise DockerArgvError(f"--gpus {text!r}: give `all`, a number, or `device=0,1`")
+    return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
 
 
 def csv_fields(text: str) -> list[str]:
-    """`--mount` and `--gpus` are one record of CSV, so that a path may contain a comma."""
+    """The fields of `--mount` and `--gpus`, one record of CSV: a path may contain a comma."""
     try:
-        return next(csv.reader(io.StringIO(text, newline=""), strict=True), [])
+        return next(csv.reader([text], strict=True), [])
     except csv.Error as error:
         raise DockerArgvError(f"{text!r} is not the comma-separated text that docker needs: {error}") from None
 

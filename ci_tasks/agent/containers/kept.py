@@ -16,10 +16,9 @@ from typing import List, Optional, Sequence
 
 from ..argv_masking import MASK
 from ..job_environment import job_environment
-from ..records import Plan
 from ..run_directory import RunDir
-from .docker_argv import DockerArgvError, DockerOption, DockerRun, is_run, option, parse_run, render
-from .run_containers import RunContainer, RunContainers, read_invocations, read_plan
+from .docker_argv import DockerArgvError, DockerRun, option, parse_run, render
+from .run_containers import RunContainer, RunContainers, started_containers
 
 COMMIT_SECONDS = 600.0  # the container's own files are copied
 _REPOSITORY = "ci-tasks-kept"
@@ -34,22 +33,17 @@ def image_to_go_on(ci: Sequence[str], directories: Sequence[str], program: str) 
     # `docker` is the adapter itself on the job's PATH.
     environ = {**os.environ, "PATH": os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)}
     for directory in reversed(directories):
-        calls = read_invocations(RunDir(directory)) or ()
-        runs = [call for call in reversed(calls) if call.name and is_run(call.ci)]
+        calls = started_containers(RunDir(directory))[::-1]
         # The last one of these words, or else of this image: a word may name the commit.
-        same = [call for call in runs if list(call.ci) == list(ci)]
-        same += [call for call in runs if parse_run(call.ci).image == parse_run(ci).image]
-        if not same:
-            continue
-        containers = RunContainers(directory, thorough=True, environ=environ)
-        container = next((each for each in containers.find() if each.name == same[0].name), None)
-        if container is None:
+        same = [call.name for call in calls if list(call.ci) == list(ci)]
+        same += [call.name for call in calls if parse_run(call.ci).image == parse_run(ci).image]
+        if same:
+            containers = RunContainers(directory, thorough=True, environ=environ)
+            found = [container for container in containers.find() if container.name == same[0]]
+            if found:
+                return _image_made_of(found[0])
             why = "; ".join(containers.problems) or "it was removed"
-            raise DockerArgvError(f"the kept container {same[0].name} is gone ({why}); run the row again")
-        problem = _commit(container)
-        if problem:
-            raise DockerArgvError(f"the kept container {container.name}: {problem}")
-        return _image_of(container)
+            raise DockerArgvError(f"the kept container {same[0]} is gone ({why}); run the row again")
     return None
 
 
@@ -60,23 +54,24 @@ def remove_images(containers: Sequence[RunContainer]) -> List[str]:
         own = {container.image} if container.image.partition(":")[0].endswith(_REPOSITORY) else set()
         for image in sorted({_image_of(container), *own}):
             answer = container.client.run("rmi", "--", image)
-            if answer.code != 0 and not _NO_IMAGE.search(answer.problem):
-                remedy = "`%s rmi %s` removes it when nothing uses it" % (container.client.runtime, image)
-                left.append("image %s: %s; %s" % (image, answer.problem, remedy))
+            if answer.code != 0 and not _NO_IMAGE.search(answer.err):
+                remedy = f"`{container.client.runtime} rmi {image}` removes it when nothing uses it"
+                left.append(f"image {image}: {answer.last_line}; {remedy}")
     return left
 
 
 def _image_of(container: RunContainer) -> str:
-    return "%s:%s" % (_REPOSITORY, container.id[:12])
+    return f"{_REPOSITORY}:{container.id[:12]}"
 
 
-def _commit(container: RunContainer) -> str:
-    """Make the image, unless it is there: an ended container does not change. Returns why not, or ""."""
+def _image_made_of(container: RunContainer) -> str:
+    """The image of the container's files. Raises DockerArgvError."""
     client, image = container.client, _image_of(container)
-    if client.run("image", "inspect", "--format", "{{.Id}}", image).code == 0:
-        return ""
-    answer = client.run("commit", "--", container.id, image, timeout=COMMIT_SECONDS)
-    return "" if answer.code == 0 else answer.problem
+    if client.run("image", "inspect", "--format", "{{.Id}}", image).code != 0:  # an ended container does not change
+        answer = client.run("commit", "--", container.id, image, timeout=COMMIT_SECONDS)
+        if answer.code != 0:
+            raise DockerArgvError(f"the kept container {container.name}: {answer.last_line}")
+    return image
 
 
 # -- shell -----------------------------------------------------------------------------------------------------------
@@ -85,31 +80,31 @@ def _commit(container: RunContainer) -> str:
 def shell(run_dir: str) -> int:
     """Open bash in the run's container, in a new container with its files, or in its workspace. Returns its exit code,
     or EXIT_NOTHING where nothing is left of the run."""
-    paths = RunDir(run_dir)
-    plan = read_plan(paths)
-    last = next(reversed(RunContainers(paths.path, thorough=True).find()), None)
+    containers = RunContainers(run_dir, thorough=True)
+    last = next(reversed(containers.find()), None)
     if last is not None and last.running:
-        _say("in the running container %s" % last.name)
-        terminal = [item.argv[0] for item in _terminal()]
-        return subprocess.call([last.client.runtime, "exec", *terminal, last.id, "bash"], env=last.client.env)
+        _say(f"in the running container {last.name}")
+        return subprocess.call([last.client.runtime, "exec", *_terminal(), last.id, "bash"], env=last.client.env)
     if last is not None:
-        return _shell_in_image(last, paths)
-    if os.path.isdir(plan.workspace):
-        return _shell_in_workspace(paths, plan)
+        return _shell_in_image(last, containers.paths)
+    if os.path.isdir(containers.plan.workspace):
+        return _shell_in_workspace(containers)
     _say("nothing is left of the run to open a shell in; `--keep` keeps the container and workspace of a failed one")
     return EXIT_NOTHING
 
 
 def _shell_in_image(container: RunContainer, paths: RunDir) -> int:
-    client, image, problem = container.client, _image_of(container), _commit(container)
-    if problem:
-        _say("container %s: %s" % (container.name, problem))
-        return EXIT_NOTHING
+    client = container.client
     try:
-        _say("in a container with the files of %s, whose command has ended" % container.name)
-        calls = [call.here for call in read_invocations(paths) or () if call.name == container.name]
-        run = next((parse_run(argv) for argv in calls if is_run(argv)), parse_run(["run", image]))
-        return subprocess.call([client.runtime, *render(shell_run(run, image))], env=client.env)
+        image = _image_made_of(container)
+    except DockerArgvError as error:
+        _say(str(error))
+        return EXIT_NOTHING
+    _say(f"in a container with the files of {container.name}, whose command has ended")
+    calls = [call.here for call in started_containers(paths) if call.name == container.name]
+    run = shell_run(parse_run(calls[0] if calls else ["run", image]), image)
+    try:
+        return subprocess.call([client.runtime, *render(run)], env=client.env)
     finally:
         client.run("rmi", "--", image)
 
@@ -117,24 +112,24 @@ def _shell_in_image(container: RunContainer, paths: RunDir) -> int:
 def shell_run(run: DockerRun, image: str) -> DockerRun:
     """CI's `docker run` with bash for its command and `image` for its image."""
     options = [item for item in run.options if item.name not in _NOT_IN_SHELL]
-    options += [option("rm"), option("entrypoint", "bash"), *_terminal()]
+    options += [option("rm"), option("entrypoint", "bash"), *map(option, (word[2:] for word in _terminal()))]
     return dataclasses.replace(run, options=tuple(options), image=image, command=())
 
 
-def _shell_in_workspace(paths: RunDir, plan: Plan) -> int:
+def _shell_in_workspace(containers: RunContainers) -> int:
     """With the variables of the job's steps, and its venv."""
-    _say("in %s" % plan.workspace)
-    own = plan.retry.directories[0] if plan.retry is not None else paths.path
+    plan, run_dir = containers.plan, containers.paths.path
+    _say(f"in {plan.workspace}")
+    own = plan.retry.directories[0] if plan.retry is not None else run_dir
     files = [os.path.join(plan.setup or "", "ready"), os.path.join(own, "tmp", "venv", "bin", "activate")]
-    script = "".join(". %s; " % shlex.quote(path) for path in files if os.path.exists(path)) + "exec bash"
-    env = {**job_environment(plan, paths.path), "TERM": os.environ.get("TERM", "dumb"), **plan.env}
+    script = "".join(f". {shlex.quote(path)}; " for path in files if os.path.exists(path)) + "exec bash"
+    env = {**job_environment(plan, run_dir), "TERM": os.environ.get("TERM", "dumb"), **plan.env}
     env = {name: value for name, value in env.items() if MASK not in value}
     return subprocess.call(["bash", "-c", script], cwd=plan.workspace, env={**env, "GITHUB_WORKSPACE": plan.workspace})
 
 
-def _terminal() -> List[DockerOption]:
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    return [option("interactive"), *([option("tty")] if is_terminal else [])]
+def _terminal() -> List[str]:
+    return ["--interactive", "--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else ["--interactive"]
 
 
 def _say(text: str) -> None:

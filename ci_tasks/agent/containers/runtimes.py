@@ -1,5 +1,4 @@
-"""CI's `docker run` on a host with another runtime: in podman's words, and where there is no daemon, the one command
-that runs instead.
+"""CI's `docker run` on a host without a daemon: the one command that runs instead.
 
 pyxis (0.15, over enroot) makes a step of the row's Slurm job, apptainer (1.1) a container; `none` runs the inner
 command on the host. Values of variables are in the command's environment, never in its argv. Each option of CI's that
@@ -8,119 +7,17 @@ is lost is a named deviation.
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import shutil
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..argv_masking import is_secret_name
 from ..records import Deviation
-from .docker_argv import DockerArgvError, DockerOption, DockerRun, Mount, csv_fields, map_path, mount_of, names, option
-from .rewrite import rewrite
-from .rules import APPTAINER, DOCKER, ENGINES, NONE, PODMAN, PYXIS, ContainerRules
+from .docker_argv import DockerArgvError, DockerRun, Mount, map_path, mount_of, names
+from .rewrite import image_parts, is_file, rewrite
+from .rules import APPTAINER, DOCKER, ENGINES, NONE, PYXIS, ContainerRules
 
 Env = Mapping[str, str]
 Built = Tuple[List[str], Env]  # an argv and its whole environment
 Command = Tuple[List[str], Env, List[Deviation]]  # the same with the deviations from CI
-
-
-def container_deviations(run: Optional[DockerRun], rules: ContainerRules) -> Sequence[Deviation]:
-    """How a row's container will differ from CI's, as far as its command tells without the host. None for a row without
-    a container, and for a command that is blocked."""
-    if run is None:
-        return ()
-    try:
-        if rules.runtime not in ENGINES:
-            found = command(run, rules, {}, {}, None)[2]
-            # The plan has `container` already, and which directories the host has is known there.
-            is_bare = rules.runtime == NONE
-            return [deviation for deviation in found if not is_bare or deviation.what == "container flags"]
-        here, deviations = rewrite(run, rules)
-        return deviations if rules.runtime == DOCKER else for_podman(here, deviations, [option("init")])[1]
-    except DockerArgvError:  # the run is blocked, and says why
-        return ()
-
-
-# -- podman ----------------------------------------------------------------------------------------------------------
-
-# Where podman itself looks for its init; it does not come with podman.
-OWN_INIT = "/usr/libexec/podman/catatonit"
-INIT_PROGRAMS = ("catatonit", "tini", "tini-static", "docker-init", "dumb-init")
-# Docker has the host's proxies in no container, podman in each. Docker's default is no limit to the number of
-# processes; podman's is 2048, fewer than the threads of a training.
-_NO_PROXY, _NO_LIMIT = DockerOption("http-proxy", "false", ("--http-proxy=false",)), option("pids-limit", "-1")
-# Docker's own, which podman does not know, or (runtime, storage-opt) knows with another meaning.
-UNKNOWN = names(
-    "cpu-count cpu-percent domainname health-start-interval io-maxbandwidth io-maxiops isolation kernel-memory link "
-    "link-local-ip runtime storage-opt use-api-socket volume-driver"
-)
-
-
-def init_options() -> List[DockerOption]:
-    """`--init`, with the path of a program where podman would not find one itself; nothing where this host has none."""
-    program = next(filter(None, map(shutil.which, INIT_PROGRAMS)), None)
-    if os.path.exists(OWN_INIT):
-        return [option("init")]
-    return [option("init"), option("init-path", program)] if program else []
-
-
-def qualified_image(image: str) -> str:
-    """The image that docker means: a name without a registry is Docker Hub's. podman would ask, or refuse."""
-    registry, name, _, _ = _image_parts(image)
-    return image if registry else f"docker.io/{image}" if "/" in name else f"docker.io/library/{image}"
-
-
-def for_podman(
-    run: DockerRun, deviations: Sequence[Deviation], init: Sequence[DockerOption]
-) -> Tuple[DockerRun, List[Deviation]]:
-    """A rewritten run in podman's words, and how it differs from CI's by now. `init` are init_options()."""
-    deviations = [item for item in deviations if item.what != "init"]
-    deviations.append(Deviation("runtime", DOCKER, PODMAN, "hosts.yaml runtime: podman"))
-    options: List[DockerOption] = []
-    for item in run.options:
-        why = _why_left_out(item, run)
-        if why:
-            deviations.append(Deviation(item.name, " ".join(item.argv), "(none)", why))
-        elif item.name == "gpus":
-            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in _gpu_ids(item.value or "")]
-            here = " ".join(f"--device {device.value}" for device in devices)
-            deviations.append(Deviation("gpus", f"--gpus {item.value}", here, "podman takes GPUs by CDI"))
-            options += devices
-        elif item.name != "init":
-            options.append(item)
-    if not init:
-        why = "the host has none for podman (catatonit, tini); a container that ignores SIGTERM is killed"
-        deviations.append(Deviation("init", "an init process", "(none)", why))
-    options += [*init, _NO_PROXY] if run.has("pids-limit") else [*init, _NO_PROXY, _NO_LIMIT]
-    if not run.is_on("privileged"):
-        why = "docker's default has some more (AUDIT_WRITE, MKNOD, NET_RAW)"
-        deviations.append(Deviation("capabilities", "docker's default", "podman's default", why))
-    return dataclasses.replace(run, options=tuple(options)), deviations
-
-
-def _why_left_out(item: DockerOption, run: DockerRun) -> str:
-    """Why podman does not get an option; empty where it does."""
-    if item.name == "shm-size" and run.last("ipc") == "host":
-        return "podman rejects it with --ipc=host, where it has no effect"
-    if item.name == "memory-swap" and item.value == "0":
-        return "podman rejects it; to docker it means unset"
-    return "podman has no such option" if item.name in UNKNOWN else ""
-
-
-def _gpu_ids(text: str) -> List[str]:
-    ids: List[str] = []
-    for key, equals, value in (field.partition("=") for field in csv_fields(text)):
-        count = value if key == "count" else "" if equals else key
-        if key == "device":
-            ids += value.split(",")
-        elif count.isdigit():
-            ids += map(str, range(int(count)))
-        elif count not in ("", "all", "-1"):
-            raise DockerArgvError(f"--gpus {text!r}: {count!r} is neither a number nor all")
-    return ids or ["all"]
-
-
-# -- without a daemon ------------------------------------------------------------------------------------------------
 
 # What of the job's environment srun and enroot need, and, without a container, the inner command.
 _NEEDED = {
@@ -129,19 +26,34 @@ _NEEDED = {
 }
 _PREFIXES = {PYXIS: ("SLURM", "ENROOT_", "XDG_", "SSL_CERT_"), NONE: ("LC_", "CI_TASKS_", "PIP_", "SSL_CERT_")}
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ftp_proxy")
-# Options that each of the three can express, and those that say nothing about what the test sees.
-_EXPRESSED = names("env entrypoint workdir volume mount interactive")
-_EXPRESSED_IN_CONTAINER = names("tmpfs read-only user gpus hostname ipc network pid")
-_NO_EFFECT_ON_TESTS = names(
-    "annotation attach cidfile detach-keys disable-content-trust expose init label label-file log-driver log-opt name "
-    "no-healthcheck pull quiet restart rm sig-proxy stop-signal stop-timeout tty"
+# Options that each of the three can express, or that say nothing about what the test sees.
+_EXPRESSED = names(
+    "env entrypoint workdir volume mount interactive annotation attach cidfile detach-keys disable-content-trust "
+    "expose init label label-file log-driver log-opt name no-healthcheck pull quiet restart rm sig-proxy stop-signal "
+    "stop-timeout tty"
 )
+_EXPRESSED_IN_CONTAINER = names("tmpfs read-only user gpus hostname ipc network pid")
 # One task on this node, beside the script that waits for it, with all that the job has. A step would take its export
 # rule from an sbatch --export=NONE, bind its one task to one core where the cluster binds tasks, and load MPI's plugin.
-_STEP = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--export=ALL", "--cpu-bind=none", "--mpi=none")
+STEP = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--export=ALL", "--cpu-bind=none", "--mpi=none")
 # As docker: none of the host's environment, /tmp, /dev and home, docker's umask, arguments taken literally (apptainer
 # would expand a `$`). The image's /root stays.
 _ISOLATED = ("--contain", "--cleanenv", "--no-home", "--no-umask", "--no-eval")
+
+
+def container_deviations(run: Optional[DockerRun], rules: ContainerRules) -> Sequence[Deviation]:
+    """How a row's container will differ from CI's, as far as its command tells without the host. None for a row without
+    a container, and for a command that is blocked."""
+    if run is None:
+        return ()
+    try:
+        if rules.runtime in ENGINES:
+            return rewrite(run, rules)[1]
+        found = command(run, rules, {}, {}, None)[2]
+    except DockerArgvError:  # the run is blocked, and says why
+        return ()
+    # Without a container the plan has `container` already, and which directories the host has is known there.
+    return [deviation for deviation in found if rules.runtime != NONE or deviation.what == "container flags"]
 
 
 def command(run: DockerRun, rules: ContainerRules, variables: Env, environ: Env, scratch: Optional[str]) -> Command:
@@ -150,16 +62,15 @@ def command(run: DockerRun, rules: ContainerRules, variables: Env, environ: Env,
     for name in ("detach", "volumes-from", "link", "env-file"):
         if run.is_on(name) if name == "detach" else run.has(name):
             raise DockerArgvError(f"docker run --{name} needs docker, and this host's runtime is {rules.runtime}")
-    # Neither a name nor a label, an init or a network of its own.
-    here, deviations = rewrite(run, dataclasses.replace(rules, name=None, labels={}, network=None))
     if rules.runtime == NONE:
         return _inner(run, NONE), {**_needed(environ, NONE), **variables}, _bare_deviations(run, rules)
+    here, deviations = rewrite(run, rules)
     mounts = [mount for mount in map(mount_of, here.options) if mount is not None and mount.kind != "volume"]
     if any(letter in mount.source + mount.destination for mount in mounts for letter in ",:"):
         raise DockerArgvError("a mount has a comma or a colon, which this runtime does not support")
     build = _pyxis if rules.runtime == PYXIS else _apptainer
     argv, environment = build(here, mounts, variables, environ, scratch)
-    return argv, environment, [*(item for item in deviations if item.what != "init"), *_lost(here, rules.runtime)]
+    return argv, environment, [*deviations, *_lost(here, rules.runtime)]
 
 
 def container_environment(run: DockerRun, rules: ContainerRules, environ: Env) -> Dict[str, str]:
@@ -189,17 +100,16 @@ def _pyxis(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env
     # needs a value of its own, `env` sets the container's.
     needed = _needed(environ, PYXIS)
     variables = {"NVIDIA_VISIBLE_DEVICES": "all" if run.has("gpus") else "void", **variables}
-    own = {name: needed[name] for name in needed if name.lower() not in _PROXIES and not is_secret_name(name)}
-    inside = [f"{name}={value}" for name, value in variables.items() if own.get(name, value) != value]
-    outside = {name: value for name, value in variables.items() if own.get(name, value) == value}
-    registry, name, tag, digest = _image_parts(run.image)
+    inside = [name for name in variables if name in _NEEDED[PYXIS] and needed.get(name) != variables[name]]
+    outside = {name: value for name, value in variables.items() if name not in inside}
+    registry, name, tag, digest = image_parts(run.image)
     # enroot reads `NAME@sha256:…` as a user's name; what stands in the tag's place goes to the registry as it is.
     image = (f"{registry}#" if registry else "") + name + (f":{digest or tag}" if digest or tag else "")
     binds = [f"{mount.source or 'tmpfs'}:{mount.destination}" + ":ro" * mount.readonly for mount in mounts]
     binds += [f"{scratch}/ray:/tmp/ray"] if scratch else []
     node = needed.get("SLURMD_NODENAME")  # srun would take the first node of the job
     argv = [
-        *(*_STEP, *([f"--nodelist={node}"] if node else [])),
+        *(*STEP, *([f"--nodelist={node}"] if node else [])),
         *(f"--container-image={image}", "--no-container-mount-home"),
         "--container-remap-root" if _is_root(run) else "--no-container-remap-root",
         "--container-readonly" if run.is_on("read-only") else "--container-writable",
@@ -207,14 +117,14 @@ def _pyxis(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env
         *([f"--container-workdir={run.last('workdir')}"] if run.has("workdir") else []),
         *(["--container-mounts=" + ",".join(binds)] if binds else []),
         *(["--container-env=" + ",".join(outside)] if outside else []),
-        *(["env", *inside] if inside else []),
+        *(["env", *(f"{name}={variables[name]}" for name in inside)] if inside else []),
         *_inner(run, PYXIS),
     ]
     return argv, {**needed, **outside}
 
 
 def _apptainer(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env, scratch: Optional[str]) -> Built:
-    registry, name, tag, digest = _image_parts(run.image)
+    registry, name, tag, digest = image_parts(run.image)
     # It refuses a tag beside a digest; the digest says more.
     image = (f"{registry}/" if registry else "") + name + (f"@{digest}" if digest else f":{tag}" if tag else "")
     # `run` knows the image's entrypoint and command, as docker does; `exec` needs the command.
@@ -234,25 +144,9 @@ def _apptainer(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ:
     for mount in mounts:
         bind = f"{mount.source}:{mount.destination}" + ":ro" * mount.readonly
         argv += ["--bind", bind] if mount.source else ["--scratch", mount.destination]
-    argv += ["--pwd", run.last("workdir") or "/", image if _is_file(image) else f"docker://{image}", *inner]
+    argv += ["--pwd", run.last("workdir") or "/", image if is_file(image) else f"docker://{image}", *inner]
     client = {name: environ[name] for name in environ if not name.startswith(("APPTAINERENV_", "SINGULARITYENV_"))}
     return argv, {**client, **{"APPTAINERENV_" + name: variables[name] for name in variables if name != "HOME"}}
-
-
-def _image_parts(image: str) -> Tuple[str, str, str, str]:
-    """Registry ("" for Docker Hub), name, tag and digest of an image, as docker reads its name. A file is a name."""
-    if _is_file(image):
-        return "", image, "", ""
-    rest, _, digest = image.partition("@")
-    first, slash, behind = rest.partition("/")
-    registry = first if slash and (first == "localhost" or "." in first or ":" in first) else ""
-    name, _, tag = (behind if registry else rest).partition(":")
-    return registry, name, tag, digest
-
-
-def _is_file(image: str) -> bool:
-    """Whether the image is a file of the host (a squashfs, a SIF) and not a name in a registry."""
-    return image.startswith(("/", "./", "../"))
 
 
 def _is_root(run: DockerRun) -> bool:
@@ -269,11 +163,9 @@ def _lost(run: DockerRun, runtime: str) -> List[Deviation]:
     """What of the run is otherwise than with docker. A row says whether it applies; the rest is its deviation."""
     pyxis, apptainer, root = runtime == PYXIS, runtime == APPTAINER, _is_root(run)
     own_ipc, own_pid, own_network = (not _shares(run, namespace) for namespace in ("ipc", "pid", "network"))
-    flags = _flags(run, _EXPRESSED | _EXPRESSED_IN_CONTAINER | _NO_EFFECT_ON_TESTS)
-    gpus, user, gone = f"--gpus {run.last('gpus')}", f"--user {run.last('user')}", "the image's own directory"
-    writes, shown = not run.is_on("read-only"), "apptainer shows all; CUDA_VISIBLE_DEVICES says which are the row's"
-    memory = "beside mounts and /tmp `sessiondir max size` of apptainer.conf, 64 MB unless raised"
-    around = "pyxis runs it around a shell first; one that does not end in exec cannot start there"
+    runs_entrypoint, writes = not run.has("entrypoint"), not run.is_on("read-only")
+    flags = _flags(run, _EXPRESSED | _EXPRESSED_IN_CONTAINER)
+    gpus, user = f"--gpus {run.last('gpus')}", f"--user {run.last('user')}"
     yours = f"{runtime} runs as you, with the privileges, limits and devices that the host, or Slurm's job, gives you"
     rows = [
         (True, "runtime", DOCKER, runtime, f"hosts.yaml runtime: {runtime}"),
@@ -284,28 +176,28 @@ def _lost(run: DockerRun, runtime: str) -> List[Deviation]:
         (apptainer and root, "user", "root", "you, looking like root", "--fakeroot: on the host it is you"),
         (bool(flags), "container flags", flags, "no effect", yours),
         (pyxis and run.has("gpus"), "gpus", gpus, "those of the job", "Slurm has chosen them"),
-        (apptainer and run.has("gpus"), "gpus", gpus, "--nv", shown),
+        (apptainer and run.has("gpus"), "gpus", gpus, "--nv", "all are visible; CUDA_VISIBLE_DEVICES names the row's"),
         (pyxis, "environment", "the image's and -e", "and Slurm's, proxies, XDG_*", "srun and enroot need them"),
-        (pyxis and not run.has("entrypoint"), "entrypoint", "around the command", "before the command", around),
+        (pyxis and runs_entrypoint, "entrypoint", "around the command", "before it", "it has to end in `exec`"),
         (True, "/tmp", "in the container", "a directory of the run", "so that logs outlive the container"),
-        (apptainer and writes, "room to write", "the host's disk", "in memory, and little", memory),
+        (apptainer and writes, "room to write", "the host's disk", "in memory", "limited by `sessiondir max size`"),
         (apptainer and not run.has("workdir"), "workdir", "the image's", "/", "apptainer does not read it there"),
     ]
     volumes = [mount for mount in map(mount_of, run.options) if mount is not None and mount.kind == "volume"]
-    rows += [(True, f"mount {each.destination}", "docker's volume", gone, "volumes are docker's") for each in volumes]
+    gone = ("docker's volume", "the image's own directory", "volumes are docker's")
+    rows += [(True, f"mount {mount.destination}", *gone) for mount in volumes]
     return [Deviation(what, ci, here, why) for applies, what, ci, here, why in rows if applies]
 
 
 def _bare_deviations(run: DockerRun, rules: ContainerRules) -> List[Deviation]:
     """The same without a container."""
-    why = "hosts.yaml runtime: none; files, user and packages are this machine's own"
+    why, lost = "hosts.yaml runtime: none; files, user and packages are this machine's own", _flags(run, _EXPRESSED)
     deviations = [Deviation("container", run.image, NONE, why)]
     for mount in filter(None, map(mount_of, run.options)):
         if mount.source and not os.path.exists(mount.destination):
             why = f"{map_path(mount.source, rules.mounts) or mount.source} is not mounted"
             mounted = f"{mount.source} at {mount.destination}"
             deviations.append(Deviation(f"mount {mount.destination}", mounted, "absent", why))
-    lost = _flags(run, _EXPRESSED | _NO_EFFECT_ON_TESTS)
     return deviations + ([Deviation("container flags", lost, "no effect", "there is no container")] if lost else [])
 
 

@@ -13,7 +13,7 @@ import shlex
 import stat
 import time
 from contextlib import suppress
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from .. import argv_masking, file_lock, processes, run_directory
 from ..files import content_of
@@ -46,7 +46,7 @@ def try_lock(path: str, shared: bool = False, own: bool = False) -> Optional[int
         create_missing([path], own)
         descriptor = os.open(path, _FLAGS)
     except OSError as error:
-        remedy = "; " + _open_to_all([path]) if isinstance(error, PermissionError) else ""
+        remedy = "; run once as root: chmod 666 %s" % shlex.quote(path) if isinstance(error, PermissionError) else ""
         raise LockError("lock file %s: %s%s" % (path, error.strerror, remedy)) from None
     is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
     if is_file and file_lock.try_lock(descriptor, exclusive=not shared):
@@ -104,18 +104,6 @@ def blocks_other_users(directory: os.stat_result, user: int, protected: str) -> 
     """
     shared = bool(directory.st_mode & stat.S_ISVTX) and bool(directory.st_mode & stat.S_IWOTH)
     return shared and user != directory.st_uid and protected != "0"
-
-
-def check_writable(paths: Iterable[str]) -> None:
-    """Raises LockError for files that the lock script of this user's job could not open, since it opens them to
-    write."""
-    closed = [path for path in paths if os.path.exists(path) and not os.access(path, os.W_OK)]
-    if closed:
-        raise LockError("only its owner may write the lock file %s; %s" % (closed[0], _open_to_all(closed)))
-
-
-def _open_to_all(paths: Sequence[str]) -> str:
-    return "run once as root: chmod 666 %s" % " ".join(map(shlex.quote, paths))
 
 
 # -- who holds them ----------------------------------------------------------------------------------------------------

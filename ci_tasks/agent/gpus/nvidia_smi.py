@@ -138,15 +138,15 @@ def parse_apps(text: str) -> List[GpuProcess]:
     return [GpuProcess(row[0], int(row[1]), _number(row[2]), row[3]) for row in rows if row[3:] and row[1].isdigit()]
 
 
-def parse_sample(line: str, at: float) -> Optional[Tuple[GpuSample, str]]:
-    """A line of STREAM_SAMPLES, and the GPU's PCI address; None for a line that describes no GPU."""
+def parse_samples(line: str, at: float) -> List[Tuple[GpuSample, str]]:
+    """A line of STREAM_SAMPLES, and the GPU's PCI address; none for a line that describes no GPU."""
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(_SAMPLED) or not cells[0].isdigit():
-        return None
+        return []
     values = dict(zip(_SAMPLED, cells))  # noqa: B905  # Python 3.8
     uuid, bus, slowed = values.pop("uuid"), values.pop("bus"), slowdowns(values.pop("slowed"))
     numbers = {name: _number(text) for name, text in values.items()}
-    return GpuSample(round(at, 2), uuid=uuid, slowed=dict.fromkeys(slowed, 1.0), **numbers), bus_id(bus)
+    return [(GpuSample(round(at, 2), uuid=uuid, slowed=dict.fromkeys(slowed, 1.0), **numbers), bus_id(bus))]
 
 
 def slowdowns(text: str) -> List[str]:

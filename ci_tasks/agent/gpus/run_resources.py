@@ -14,9 +14,9 @@ Reservations: CI's script takes all GPUs that it needs or none, and sleeps at ra
 ever free at one moment while others come and go with four, so a run that needs eight may starve. Therefore a run that
 has waited for a while takes the host's one *reservation lock* (beside the GPUs' locks) and keeps every GPU lock that
 comes free, until it has enough. Meanwhile no other agent takes a GPU, however few it needs. Then the agent has its
-GPUs, or releases them at once, just when its job's script tries. If it cannot arrange that, each of n waiting scripts
-is first with a chance of about 1/n, so the reservation continues until the job has its locks. GPUs idle while they are
-reserved; that is the price.
+GPUs, or releases them for as long as its job's script sleeps at most. Of n waiting scripts each is first with a chance
+of about 1/n, so the reservation continues until the job has its locks. GPUs idle while they are reserved; that is the
+price.
 
 Why no GPU is given twice, and why there is no deadlock:
 - Whatever uses a GPU holds an exclusive flock on its file; it ends with its holder, however that ends.
@@ -27,9 +27,6 @@ Why no GPU is given twice, and why there is no deadlock:
 - GPUs are blocked with *shared* locks. The agents of several runs do not wait for each other, and when one of them ends
   there is no gap in which a script could take a GPU that does not exist: while any of them is left, the script's
   exclusive lock is refused.
-- CI's script also has `--devices`, which no row of CI uses: it takes given GPUs one by one and keeps those while it
-  waits for others. It and a reservation could wait for each other. So a reservation that gained nothing for an hour
-  releases everything, for longer than the script sleeps, before it starts again.
 """
 
 from __future__ import annotations
@@ -37,12 +34,10 @@ from __future__ import annotations
 import math
 import os
 import re
-import signal
 import time
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
 
-from .. import processes, run_directory
-from ..files import content_of
+from .. import run_directory
 from ..records import Phase, Plan
 from . import lock_files, nvidia_smi
 from .request import AGENT, GpuRequest
@@ -54,7 +49,6 @@ ENV_GPU_IDS = "CI_TASKS_GPU_IDS"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # The messages of the checkout's lock script. Any other than "Acquired" means that it waits.
 _MESSAGE = re.compile(rb"^\[gpu_lock_exec\] (?:Acquired GPUs: (\d+(?:,\d+)*)\s*$)?", re.M)
-_SCRIPT = b"gpu_lock_exec"  # in its command line
 _MAX_LINE = 4096  # bytes of an unfinished line that are kept
 
 
@@ -64,14 +58,12 @@ class ResourcesUnavailable(Exception):
 
 class LockTimings(NamedTuple):
     """Seconds: `poll` between two looks at the locks, `refresh` at the GPUs; `reserve_after` of waiting before a
-    reservation; `sleep` in which the lock script has tried again for certain (it sleeps up to 5); `stalled` without any
-    gain until a reservation is given up for a while."""
+    reservation; `sleep` in which the lock script has tried again for certain (it sleeps up to 5)."""
 
     poll: float = 0.05
     refresh: float = 2.0
     reserve_after: float = 60.0
     sleep: float = 6.0
-    stalled: float = 3600.0
 
 
 class RunResources:
@@ -95,10 +87,8 @@ class RunResources:
         self._host_locks: List[int] = []
         self._reservation: Optional[int] = None  # the descriptor of the host's one lock
         self._reservation_path = os.path.join(self._request.directory, "ci-tasks-reservation.lock")
-        self._gained_at = self._pause_until = self._describe_at = -math.inf
+        self._pause_until = self._describe_at = -math.inf
         self._waits_since: Optional[float] = None
-        self._stopped: Optional[List[int]] = None  # the job's lock script, while its GPUs are reserved
-        self._stopped_at = 0.0
         self._line = b""
         self._steps = self._acquire()
 
@@ -159,8 +149,7 @@ class RunResources:
         """The job has its GPUs, or is about to be stopped: keep none from others."""
         if self.next_poll_at < math.inf:
             self._release(list(self.held))
-            self._end_turn()
-            self._continue_script()
+            self._end_reservation()
             self._block(set())
             self._stop_polling()
 
@@ -178,9 +167,8 @@ class RunResources:
     def _acquire(self) -> Iterator[bool]:
         """Yields False as long as something is missing."""
         request, monitor = self._request, self._monitor
-        is_simulated = request.simulated is not None
         for name in sorted(set(self._plan.exclusive)):
-            yield from self._lock_host(name, request.directory if is_simulated else "")
+            yield from self._lock_host(name)
         if not request.count:
             return
         if request.reserve_after is not None:
@@ -194,20 +182,24 @@ class RunResources:
         if monitor.latest.problem == nvidia_smi.NO_PROGRAM and request.declared is not None:
             monitor.close()
             monitor.latest, monitor.problem = nvidia_smi.simulated_gpus(request.declared), ""
-        _check(request, monitor.latest)
+        if monitor.latest.problem:
+            raise ResourcesUnavailable("nvidia-smi shows no GPUs: %s" % monitor.latest.problem)
+        here = [gpu for gpu in monitor.latest.ids if gpu < request.total]
+        if len(here) < request.count:
+            words = (len(here), "s"[: len(here) != 1], request.count)
+            raise ResourcesUnavailable("this host has %d GPU%s, the job needs %d" % words)
         if request.by == AGENT:
-            lock_files.create_missing([request.paths[gpu] for gpu in monitor.latest.ids if gpu < request.total])
+            lock_files.create_missing([request.paths[gpu] for gpu in here])
             self._waits_since = time.monotonic()
-        elif not self._plan.has_container_daemon:  # a container's lock script is root
-            lock_files.check_writable(request.paths.values())
         self._poll_gpus()  # what must not be used is blocked before the job starts
         while request.by == AGENT and self.gpu_ids is None:
             yield False
             self._poll_gpus()
 
-    def _lock_host(self, name: str, directory: str) -> Iterator[bool]:
+    def _lock_host(self, name: str) -> Iterator[bool]:
         """A file `ci-tasks-NAME.lock`, which any user may lock."""
-        directory = directory or os.environ.get(ENV_DIRECTORY) or DIRECTORY
+        simulated = self._request.directory if self._request.simulated is not None else ""
+        directory = simulated or os.environ.get(ENV_DIRECTORY) or DIRECTORY
         path = os.path.join(directory, "ci-tasks-%s.lock" % re.sub(r"[^A-Za-z0-9_.-]", "_", name))
         descriptor = lock_files.try_lock(path, own=True)
         while descriptor is None:
@@ -234,22 +226,22 @@ class RunResources:
         if request.by != AGENT:
             self._block(set(request.paths) - usable)
         has_waited = self._waits_since is not None and now >= self._waits_since + self._timings.reserve_after
-        if (has_waited or request.by == AGENT) and self._has_turn():
-            is_complete = self._reserve(usable)
+        if (has_waited or request.by == AGENT) and now >= self._pause_until and self._has_reservation():
+            self._reserve(usable)
+            is_complete = len(self.held) == request.count
             if is_complete and request.by == AGENT:
                 self.gpu_ids, self.waiting = sorted(self.held), []
-                self._end_turn()
+                self._end_reservation()
                 return
-            if is_complete:
-                self._hand_over(now)
-            else:
-                self._continue_script()
-            if not has_waited:
+            if is_complete or not has_waited:
                 self._release(list(self.held))
-                self._end_turn()
+            if is_complete:
+                self._pause_until = now + self._timings.sleep  # now the script tries
+            elif not has_waited:
+                self._end_reservation()
         if self._waits_since is not None and now >= self._describe_at:
             self._describe_at = now + self._timings.refresh
-            self.waiting = self._reasons(snapshot, in_use)
+            self.waiting = self._reasons(snapshot.ids, in_use)
 
     def _locked_by_job(self) -> List[int]:
         holders = lock_files.holders(self._request.paths)
@@ -264,69 +256,40 @@ class RunResources:
             if descriptor is not None:
                 self.blocked[gpu] = descriptor
 
-    def _has_turn(self) -> bool:
-        """Whether this run has the reservation lock, which is taken if it is free, and does not pause."""
-        if self._reservation is None and time.monotonic() >= self._pause_until:
+    def _has_reservation(self) -> bool:
+        """Whether this run has the reservation lock, which is taken if it is free."""
+        if self._reservation is None:
             self._reservation = lock_files.try_lock(self._reservation_path, own=True)
-            self._gained_at = time.monotonic()
-        return self._reservation is not None and time.monotonic() >= self._pause_until
+        return self._reservation is not None
 
-    def _end_turn(self) -> None:
+    def _end_reservation(self) -> None:
         if self._reservation is not None:
             lock_files.release(self._reservation)
             self._reservation = None
 
-    def _reserve(self, usable: Iterable[int]) -> bool:
-        """Lock the `usable` GPUs that are free, the lowest first. Returns whether there are enough now."""
+    def _reserve(self, usable: Iterable[int]) -> None:
+        """Lock the `usable` GPUs that are free, the lowest first, until there are enough."""
         for gpu in sorted(set(usable) - set(self.held)):
             if len(self.held) < self._request.count:
                 descriptor = lock_files.try_lock(self._request.paths[gpu])
                 if descriptor is not None:
-                    self.held[gpu], self._gained_at = descriptor, time.monotonic()
-        is_complete = len(self.held) == self._request.count
-        if self.held and not is_complete and time.monotonic() >= self._gained_at + self._timings.stalled:
-            self._release(list(self.held))
-            self._end_turn()
-            self._pause_until = time.monotonic() + self._timings.sleep
-        return is_complete
-
-    def _hand_over(self, now: float) -> None:
-        """Release the reserved GPUs when the job's script tries next, as far as that can be arranged.
-
-        The script sleeps at random between two attempts, and so do the others. A process that is stopped for longer
-        than it sleeps tries at once when it continues, while the others still sleep.
-        """
-        if self._stopped is None:
-            own = [
-                pid for pid in processes.of_run(self._run_dir, None) if _SCRIPT in content_of("/proc/%d/cmdline" % pid)
-            ]
-            self._stopped, self._stopped_at = [pid for pid in own if _signal(pid, signal.SIGSTOP)], now
-        if not self._stopped or now >= self._stopped_at + self._timings.sleep:
-            self._release(list(self.held))
-            self._pause_until = now + self._timings.sleep
-            self._continue_script()
-
-    def _continue_script(self) -> None:
-        for pid in self._stopped or ():
-            _signal(pid, signal.SIGCONT)
-        self._stopped = None
+                    self.held[gpu] = descriptor
 
     def _release(self, gpus: Iterable[int]) -> None:
         for gpu in gpus:
             lock_files.release(self.held.pop(gpu))
 
-    def _reasons(self, snapshot: nvidia_smi.GpuSnapshot, in_use: Mapping[int, str]) -> List[str]:
+    def _reasons(self, ids: Iterable[int], in_use: Dict[int, str]) -> List[str]:
         """What keeps the request from being met now, a sentence for all GPUs with the same reason."""
-        missing = set(self._request.paths) - set(snapshot.ids)
-        paths = {gpu: path for gpu, path in self._request.paths.items() if gpu not in missing}
-        holders = lock_files.holders(paths)
+        missing = set(self._request.paths) - set(ids)
+        holders = lock_files.holders(self._request.paths)
         reasons: Dict[str, List[int]] = {}
-        for gpu, path in paths.items():
+        for gpu in sorted(set(self._request.paths) - missing - set(self.held)):
             if gpu in holders:
                 reasons.setdefault(" held by " + lock_files.describe_process(holders[gpu]), []).append(gpu)
             elif gpu in in_use:
                 reasons.setdefault(": %s without a lock" % in_use[gpu], []).append(gpu)
-            elif gpu not in self.held and os.path.exists(path) and not lock_files.is_free(path):
+            elif os.path.exists(self._request.paths[gpu]) and not lock_files.is_free(self._request.paths[gpu]):
                 reasons.setdefault(" held by " + lock_files.UNKNOWN, []).append(gpu)
         if missing:
             reasons[" do%s not exist here" % ("es" if len(missing) == 1 else "")] = sorted(missing)
@@ -341,22 +304,3 @@ class RunResources:
 def visible_gpus() -> Dict[str, str]:
     """The variables for the container of a job whose GPUs the agent chose, read in the job's own environment."""
     return {_VISIBLE: os.environ[ENV_GPU_IDS]} if ENV_GPU_IDS in os.environ else {}
-
-
-def _signal(pid: int, number: int) -> bool:
-    """Whether this user may; a script in another user's container cannot be stopped."""
-    try:
-        os.kill(pid, number)
-    except OSError:
-        return False
-    return True
-
-
-def _check(request: GpuRequest, snapshot: nvidia_smi.GpuSnapshot) -> None:
-    """Raises ResourcesUnavailable if the request can never be met here."""
-    if snapshot.problem:
-        raise ResourcesUnavailable("nvidia-smi shows no GPUs: %s" % snapshot.problem)
-    count = sum(gpu < request.total for gpu in snapshot.ids)
-    if count < request.count:
-        words = (count, "s"[: count != 1], request.count)
-        raise ResourcesUnavailable("this host has %d GPU%s, the job needs %d" % words)

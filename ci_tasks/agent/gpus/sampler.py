@@ -1,4 +1,4 @@
-"""Samples the GPUs of a run once a second while its job runs, into gpu.jsonl.
+"""Samples the GPUs of a run once a second while its job runs, into gpu.csv.
 
 Two nvidia-smi processes, which live as long as the job, are read by a thread each. One that hangs is left alone:
 another one would hang too. They end with the agent in every case: it kills them, and if the agent is killed, the kernel
@@ -21,6 +21,7 @@ from .. import processes, run_directory
 from ..files import content_of
 from ..programs import ask
 from ..records import GpuProcessSample, GpuSample, Plan, ProcessOwner
+from ..run_directory import RunDir
 from . import nvidia_smi, xids
 from .sample_file import LISTED_SECONDS, SampleFile
 
@@ -30,21 +31,14 @@ _Names = Callable[[], Sequence[str]]
 _MAX_XIDS = 500  # a GPU that breaks down writes them without end
 _MAX_LINE = 4096
 _SESSION = re.compile(r"\.slice/\S*\.(?:scope|service)\b")  # a cgroup that systemd makes for a login or a service
-_CONTAINER = re.compile(r"docker|libpod|podman|containerd|crio|kubepods|lxc|machine\.slice|[0-9a-f]{64}")
+_CONTAINER = re.compile(r"[0-9a-f]{64}|lxc|kubepods")
 
 
 class GpuSampler:
     """`own_gpus` are the UUIDs of the run's GPUs, none as long as they are not known; `containers` the ids of its
     containers. Samples are written into `own`, see run_directory.opened."""
 
-    def __init__(
-        self,
-        paths: run_directory.RunDir,
-        own: run_directory.RunDir,
-        plan: Plan,
-        own_gpus: _Names,
-        containers: _Names,
-    ) -> None:
+    def __init__(self, paths: RunDir, own: RunDir, plan: Plan, own_gpus: _Names, containers: _Names) -> None:
         self._plan, self._own_gpus = plan, own_gpus
         self._owner = functools.partial(process_owner, paths.path, plan, containers)
         self._file = SampleFile(own.gpu_samples)
@@ -80,12 +74,8 @@ class GpuSampler:
     def _read(self, argv: Sequence[str], on_line: Callable[[str], None]) -> None:
         """Read a program that prints lines as long as it lives, and start it again after its end."""
         while not self._stopped.is_set():
-            process = subprocess.Popen(
-                processes.dying_with_parent(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
+            null, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+            process = subprocess.Popen(processes.dying_with_parent(argv), stdin=null, stdout=pipe, stderr=same)
             self._running.append(process)
             last = ""
             with process:
@@ -101,16 +91,13 @@ class GpuSampler:
             self._stopped.wait(RESTART_SECONDS)
 
     def _add(self, line: str) -> None:
-        parsed, own = nvidia_smi.parse_sample(line, time.time()), self._own_gpus()
-        if parsed is None:
-            return
-        sample, bus = parsed
-        self._buses[bus] = sample.gpu or 0, sample.uuid
-        if not own or sample.uuid in own:
-            oldest = time.monotonic() - LISTED_SECONDS
-            listed = [(gpu, at, process) for (gpu, _), (at, process) in list(self._processes.items())]
-            on_gpu = tuple(process for gpu, at, process in listed if gpu == sample.uuid and at >= oldest)
-            self._file.add(replace(sample, processes=on_gpu))
+        for sample, bus in nvidia_smi.parse_samples(line, time.time()):
+            self._buses[bus] = sample.gpu or 0, sample.uuid
+            own, oldest = self._own_gpus(), time.monotonic() - LISTED_SECONDS
+            listed = list(self._processes.items())
+            on_gpu = tuple(process for (uuid, _), (at, process) in listed if uuid == sample.uuid and at >= oldest)
+            if not own or sample.uuid in own:
+                self._file.add(replace(sample, processes=on_gpu))
 
     def _note_processes(self, line: str) -> None:
         for app in nvidia_smi.parse_apps(line):
@@ -132,8 +119,9 @@ def process_owner(run_dir: str, plan: Plan, containers: _Names, pid: int) -> Pro
     if processes.is_below(pid, os.getpid()) or mark in processes.environ(pid) or is_in_container:
         return "run"
     # A container that was kept has processes from before this run.
-    is_older = int(process.start) < int(agent.start) and plan.retry is None
+    if plan.retry is not None:
+        return "unknown"
     # Without a daemon that starts containers, all processes of the job are below its agent.
     is_session = _SESSION.search(cgroups) is not None and not _CONTAINER.search(cgroups)
     is_outside = is_session if plan.has_container_daemon else "SLURM_JOB_ID" not in os.environ
-    return "other" if is_older or (is_outside and plan.retry is None) else "unknown"
+    return "other" if is_outside or int(process.start) < int(agent.start) else "unknown"

@@ -1,7 +1,7 @@
 """Looks at all processes of a run that may hang, and writes hang/facts.json and hang/stacks.txt into its directory.
 
 A process of its own, which the run's agent starts and ends after a while: whatever hangs here, the run does not notice.
-Each part has a limit of its own, and a part that failed is a line that says why.
+A part that failed is a line that says why.
 """
 
 from __future__ import annotations
@@ -10,77 +10,80 @@ import json
 import os
 import pkgutil
 import subprocess
+import sys
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .. import processes, run_directory
-from ..codec import RecordError, decode, from_json, to_json
-from ..containers.run_containers import RunContainer, RunContainers
+from ..codec import RecordError, from_json, to_json
+from ..containers.run_containers import RunContainers
 from ..exit_gate import masked_record
 from ..files import replace_file
 from ..job_environment import secret_values
 from ..probe.evidence import read_evidence
-from . import flight_recorder, inspector
-from .facts import DeadProcess, HangFacts, Reason, RecordedCollective
-from .programs import PySpy, find_py_spy
+from ..probe.records import ProcessEvidence
+from . import flight_recorder
+from .facts import DeadProcess, HangFacts, ProcessFacts, Reason
+from .look import facts_of
+from .programs import find_py_spy
 
-SECONDS = 55.0  # for everything
+SECONDS = 47.0  # for the processes
 DUMP_SECONDS = 8.0  # for torch to write its flight recorder
-MAX_OUTPUT = 12 << 20  # bytes from one container
-MAX_DEAD = 64
-# Reads a header, the inspector's text and a program from standard input: nothing is written into the container.
+MAX_OUTPUT = 12 << 20  # bytes of one inspector
+_Key = Tuple[int, int]  # pid and start
+# Reads the inspector's text from standard input, which goes on with pids and py-spy: it needs no file in a container.
 _BOOT = """
-import json, sys
-size, why_no_py_spy = json.loads(sys.stdin.buffer.readline())
+import sys
 names = {"__name__": "inspector"}
-exec(compile(sys.stdin.buffer.read(size), "inspector.py", "exec"), names)
-names["main"](why_no_py_spy, sys.stdin.buffer.read())
+exec(compile(sys.stdin.buffer.read(%d), "inspector.py", "exec"), names)
+names["main"](sys.stdin.buffer)
 """
+
+
+def main(argv: Sequence[str]) -> int:
+    """`… hang RUN_DIR REASON REQUEST`."""
+    reasons: Dict[str, Reason] = {"stall": "stall", "timeout": "timeout"}
+    collect(argv[0], reasons.get(argv[1], "request"), argv[2])
+    return 0
 
 
 def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     """Look, and write what is seen. Raises OSError if it cannot be written."""
-    began = time.monotonic()
-    paths = run_directory.RunDir(run_dir)
-    before = _facts_before(paths, reason, request)
-    py_spy = find_py_spy(run_dir)  # checked once for all
-    pids = _job_processes(paths)  # before there are any of ours
-    own = RunContainers(run_dir)
-    looks: Dict[str, Callable[[], HangFacts]] = {"": partial(_look_at_host, pids, py_spy)}
-    looks.update({each.name: partial(_look_into, each, py_spy) for each in own.find() if each.running})
-    seen = _at_once(looks, SECONDS - DUMP_SECONDS)
-    inside = {(item.pid, item.start) for place, one in seen.items() if place for item in one.processes}
+    began, paths = time.monotonic(), run_directory.RunDir(run_dir)
+    last = facts_of(paths)
+    before = last if last and reason == "stall" == last.reason and last.request == request else None
+    evidence = read_evidence(paths.evidence)
+    probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
+    own, py_spy = RunContainers(run_dir), find_py_spy(run_dir)
+    looks: Dict[str, Callable[[], HangFacts]] = {"": partial(look, [sys.executable], _job_processes(paths), py_spy)}
+    for each in (each for each in own.find() if each.running):
+        argv = [each.client.runtime, "exec", "-i", each.id, "python3"]
+        looks[each.name] = partial(look, argv, None, py_spy, each.client.env)
+    with ThreadPoolExecutor(len(looks)) as pool:
+        seen = dict(zip(looks, pool.map(lambda run: run(), looks.values())))  # noqa: B905  # Python 3.8
+    could_not = ["%s: %s" % (place, why) if place else why for place, one in seen.items() for why in one.could_not]
+    if not py_spy:
+        could_not.append("py-spy is not here: a client sends it a minute after a run's start, or with `ci-tasks hang`")
+    found = tuple(completed(seen, probed, before))
+    # torch writes a line into the log of a job that may well go on: it is not asked when the silence has just begun.
+    envs = [process.env for process in found] if reason != "stall" or before else []
+    collectives, problems = flight_recorder.collectives(envs, DUMP_SECONDS)
     facts = HangFacts(
         taken_at=round(time.time(), 3),
         reason=reason,
         request=request,
+        seconds=round(time.monotonic() - began, 3),
         seconds_between=max(one.seconds_between for one in seen.values()),
-        seconds_since=max(0.0, round(time.time() - before.taken_at, 3)) if before.processes else 0.0,
         machine=os.uname().machine,
-        # Processes of podman's containers are below the agent, so the host shows them too.
-        processes=tuple(
-            replace(item, place=place, cpu_since=_cpu_since(before, place, item.pid, item.start, item.cpu_seconds))
-            for place, one in seen.items()
-            for item in one.processes
-            if place or (item.namespace_pid, item.start) not in inside
-        ),
+        processes=found,
+        dead=tuple(_dead(probed, found)),
         sockets=tuple(socket for one in seen.values() for socket in one.sockets),
         locks=tuple(replace(lock, place=place) for place, one in seen.items() for lock in one.locks),
         sources={path: text for one in seen.values() for path, text in one.sources.items()},
-        ras={place: one.ras[""] for place, one in seen.items() if one.ras.get("")},
-    )
-    # torch writes a line into the log of a job that may well go on: it is not asked when the silence has just begun.
-    is_asked = reason != "stall" or bool(before.processes)
-    collectives, problems = _collectives(facts) if is_asked else ((), [])
-    could_not = ["%s: %s" % (place, why) if place else why for place, one in seen.items() for why in one.could_not]
-    facts = replace(
-        facts,
-        seconds=round(time.monotonic() - began, 3),
-        dead=_dead(paths, facts),
+        ras={place: one.ras[""] for place, one in seen.items() if one.ras},
         collectives=collectives,
         could_not=(*could_not, *own.problems, *problems),
     )
@@ -88,15 +91,21 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     return facts
 
 
-# -- the looks ---------------------------------------------------------------------------------------------------------
-
-
-def _at_once(looks: Dict[str, Callable[[], HangFacts]], seconds: float) -> Dict[str, HangFacts]:
-    pool = ThreadPoolExecutor(len(looks))
-    futures = {place: pool.submit(look) for place, look in looks.items()}
-    wait(futures.values(), seconds)
-    late = HangFacts(could_not=("no answer in time",))
-    return {place: future.result() if future.done() else late for place, future in futures.items()}
+def look(
+    python: List[str], pids: Optional[List[int]], py_spy: bytes = b"", env: Optional[Mapping[str, str]] = None
+) -> HangFacts:
+    """What the inspector sees where `python` runs. It stays in our session: another would be the job's."""
+    text = pkgutil.get_data(__name__, "inspector.py") or b""
+    given = text + json.dumps(pids).encode() + b"\n" + py_spy
+    argv = [*python, "-I", "-S", "-c", _BOOT % len(text)]
+    try:
+        done = subprocess.run(argv, input=given, capture_output=True, timeout=SECONDS, env=env)
+        if done.returncode == 0 and len(done.stdout) <= MAX_OUTPUT:
+            return from_json(HangFacts, done.stdout.decode("utf-8", "replace"), where="inspector")
+    except (OSError, subprocess.TimeoutExpired, RecordError) as error:
+        return HangFacts(could_not=(str(error)[-200:],))
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % done.returncode]
+    return HangFacts(could_not=(lines[-1][:300],))
 
 
 def _job_processes(paths: run_directory.RunDir) -> List[int]:
@@ -106,69 +115,30 @@ def _job_processes(paths: run_directory.RunDir) -> List[int]:
     return sorted({*pids, *processes.of_run(paths.path, status.group)} - {os.getpid(), os.getppid()})
 
 
-def _look_at_host(pids: List[int], py_spy: PySpy) -> HangFacts:
-    found = inspector.with_ras(inspector.Inspector(pids, py_spy.path, py_spy.why_not).inspect())
-    return decode(HangFacts, found, where="the host")
+def completed(
+    seen: Mapping[str, HangFacts], probed: Mapping[_Key, ProcessEvidence], before: Optional[HangFacts]
+) -> Iterator[ProcessFacts]:
+    """Each process once, with what the probe knows and how much it has computed since the look before."""
+    inside = {(item.pid, item.start) for place, one in seen.items() if place for item in one.processes}
+    seconds = {(item.place, item.pid, item.start): item.cpu_seconds for item in (before.processes if before else ())}
+    passed = max(1.0, time.time() - before.taken_at) if before else 1.0
+    for place, item in ((place, item) for place, one in seen.items() for item in one.processes):
+        # Processes of podman's containers are below the agent, so the host shows them too.
+        if place or (item.namespace_pid, item.start) not in inside:
+            probe = probed.get((item.namespace_pid, item.start), ProcessEvidence())
+            earlier = seconds.get((place, item.pid, item.start))
+            busy = None if earlier is None else round((item.cpu_seconds - earlier) / passed, 3)
+            # A process that sets its title has no variables in /proc.
+            yield replace(item, place=place, env={**item.env, **probe.env}, forked=probe.forked, busy_since=busy)
 
 
-def _look_into(container: RunContainer, py_spy: PySpy) -> HangFacts:
-    """What the inspector sees in a container, run by the Python that is there."""
-    source = pkgutil.get_data(__name__, "inspector.py") or b""
-    header = json.dumps([len(source), py_spy.why_not]).encode() + b"\n"
-    argv = [container.client.runtime, "exec", "-i", container.id, "python3", "-I", "-S", "-c", _BOOT]
-    given = header + source + py_spy.content
-    try:
-        done = subprocess.run(argv, input=given, capture_output=True, timeout=SECONDS, env=container.client.env)
-        if done.returncode == 0 and len(done.stdout) <= MAX_OUTPUT:
-            return from_json(HangFacts, done.stdout.decode("utf-8", "replace"), where="inspector")
-    except (OSError, subprocess.TimeoutExpired, RecordError) as error:
-        return HangFacts(could_not=(str(error)[:300],))
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % done.returncode]
-    return HangFacts(could_not=(lines[-1][:300],))
-
-
-def _facts_before(paths: run_directory.RunDir, reason: Reason, request: str) -> HangFacts:
-    """What was seen earlier in the same silence of the log."""
-    with suppress(OSError, RecordError):
-        facts = run_directory.read_record(HangFacts, paths.hang)
-        if facts is not None and reason == "stall" and (facts.reason, facts.request) == (reason, request):
-            return facts
-    return HangFacts()
-
-
-def _cpu_since(before: HangFacts, place: str, pid: int, start: int, now: float) -> "float | None":
-    """The seconds of the processor that a process has used since that look."""
-    same = (item for item in before.processes if (item.place, item.pid, item.start) == (place, pid, start))
-    return next((round(now - item.cpu_seconds, 2) for item in same), None)
-
-
-def _collectives(facts: HangFacts) -> Tuple[Tuple[RecordedCollective, ...], List[str]]:
-    """(the last collective of each rank, why not) by torch's flight recorder."""
-    envs = [process.env for process in facts.processes if not process.ended]
-    dumped, could_not = flight_recorder.dumps(envs, DUMP_SECONDS)
-    found = []
-    for rank, content in dumped:
-        try:
-            found.append(flight_recorder.newest_collective(content, rank))
-        except flight_recorder.UnsafePickle as error:
-            could_not.append("rank %d: its flight recorder is not read: %s" % (rank, error))
-    return tuple(collective for collective in found if collective), could_not
-
-
-def _dead(paths: run_directory.RunDir, facts: HangFacts) -> Tuple[DeadProcess, ...]:
+def _dead(probed: Mapping[_Key, ProcessEvidence], found: Sequence[ProcessFacts]) -> Iterator[DeadProcess]:
     """Ranks that are no more, as the probe saw them."""
-    alive = {(process.pid, process.start) for process in facts.processes if not process.ended}
-    evidence = read_evidence(paths.evidence)
-    dead = []
-    for item in evidence.processes if evidence is not None else ():
-        if item.rank is not None and (item.pid, item.start) not in alive:
-            last = item.exceptions[-1].chain[0] if item.exceptions and item.exceptions[-1].chain else None
-            error = "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else ""
-            dead.append(DeadProcess(pid=item.pid, env=item.env, argv=item.argv[:20], how=item.end, error=error))
-    return tuple(dead[-MAX_DEAD:])
-
-
-# -- the files ---------------------------------------------------------------------------------------------------------
+    alive = {(process.namespace_pid, process.start) for process in found}
+    for item in (item for key, item in probed.items() if item.rank is not None and key not in alive):
+        last = item.exceptions[-1].chain[0] if item.exceptions and item.exceptions[-1].chain else None
+        error = "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else ""
+        yield DeadProcess(pid=item.pid, env=item.env, how=item.end, error=error)
 
 
 def _write(paths: run_directory.RunDir, facts: HangFacts) -> None:
@@ -176,40 +146,12 @@ def _write(paths: run_directory.RunDir, facts: HangFacts) -> None:
     if os.path.islink(directory):
         os.unlink(directory)
     os.makedirs(directory, exist_ok=True)
-    replace_file(paths.hang_stacks, "\n".join(_readable(facts)).encode("utf-8", "backslashreplace"))
+    parts = ["=== NCCL %s\n%s\n" % item for item in facts.ras.items()]
+    for process in facts.processes:
+        who = "%s %s" % (process.env.get("RANK", ""), process.place)
+        words = (who, process.pid, process.state, " ".join(process.argv), process.stacks)
+        parts.append("=== rank, container: %s, pid %d, state %s: %s\n%s\n" % words)
+    parts += ["could not: %s\n" % line for line in facts.could_not]
+    replace_file(paths.hang_stacks, "\n".join(parts).encode("utf-8", "backslashreplace"))
     # The last: it is complete.
     replace_file(paths.hang, to_json(facts, compact=True).encode("utf-8", "backslashreplace"))
-
-
-def _readable(facts: HangFacts) -> Iterator[str]:
-    for process in facts.processes:
-        rank = "rank %s, " % process.env["RANK"] if "RANK" in process.env else ""
-        place = " in %s" % process.place if process.place else ""
-        title = " ".join(process.argv) or process.name
-        yield "=== %spid %d%s, state %s: %s" % (rank, process.pid, place, process.state, title)
-        for thread in process.threads:
-            yield "thread %d %s: state %s %s" % (thread.tid, thread.name, thread.state, thread.wchan)
-        for stack in process.stacks:
-            yield "--- stacks by %s" % stack.by
-            yield from _lines(stack.text)
-        yield ""
-    for place, text in facts.ras.items():
-        yield "=== NCCL %s\n%s" % (place, text)
-    yield from ("could not: %s" % line for line in facts.could_not)
-    yield ""
-
-
-def _lines(text: str) -> Iterator[str]:
-    try:
-        for thread in json.loads(text):
-            yield "Thread %s %s" % (thread.get("os_thread_id"), thread.get("thread_name"))
-            yield from ("  %(name)s (%(filename)s:%(line)s)" % frame for frame in thread["frames"])
-    except (ValueError, TypeError, KeyError, AttributeError):
-        yield text.strip()
-
-
-def main(argv: Sequence[str]) -> int:
-    """`… hang RUN_DIR REASON REQUEST`."""
-    reasons: Dict[str, Reason] = {"request": "request", "stall": "stall", "timeout": "timeout"}
-    collect(argv[0], reasons.get(argv[1], "request"), argv[2] if len(argv) > 2 else "")
-    os._exit(0)  # a thread may hang in a container daemon

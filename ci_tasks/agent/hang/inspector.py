@@ -1,10 +1,12 @@
 """Reads what the processes of one machine, or of one container, do: stacks, states, system calls, pipes and sockets.
 
-Two looks some seconds apart, each part with a limit of its own; nothing of a process is changed. It imports nothing of
-ours, since its text is piped into a container's Python. Prints one JSON object with fields of `facts.HangFacts`.
+Two looks some seconds apart, each part with a time limit; nothing of a process is changed. The text of this module is
+piped into a Python there (`collect`), so it imports nothing of ours. It prints one JSON object with fields of
+`facts.HangFacts`.
 
-A signal goes only to a process that has the probe's file open under its own pid and start, and whose SigCgt shows the
-handler: any other would be killed by it. py-spy reads the memory of the rest.
+py-spy reads the stacks from the memory of a process. If it cannot, a signal makes the probe write them, only in a
+process that has the probe's file open under its own pid and start, and whose SigCgt shows the handler: the signal would
+kill any other.
 """
 
 from __future__ import annotations
@@ -18,300 +20,229 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, List, Optional, Tuple
 
 SECONDS = 40.0  # for everything
 BETWEEN = 3.0  # seconds from the first look to the second
-SIGNAL_SECONDS = 2.0  # for the stacks to be in the probe's file
+SIGNAL_SECONDS = 1.0  # for the probe to write its stacks
 PY_SPY_SECONDS = 8.0  # for one process
 NATIVE_SECONDS = 12.0  # for the native frames of all
-MAX_PROCESSES, MAX_THREADS, MAX_FILES = 2000, 400, 2000
-MAX_STACK, MAX_STACKS = 1 << 17, 6 << 20  # bytes of a process, and of all
-MAX_SOURCE, MAX_SOURCES = 1 << 18, 1 << 21  # bytes of a file, and of all
-MAX_EVIDENCE = 1 << 19  # bytes of the probe's file
-RAS_PORT = 28028
-RAS_SECONDS = 6.0
-_AGENTS = "CI_TASKS_NO_PROBE"  # probe.payload.evidence_file.OFF
-_EVIDENCE_FILE = re.compile(r"/(\d+)-(\d+)-[0-9a-f]{8}\.jsonl$")
-# System calls that a signal ends, whatever its handler asks for: of poll, sleep and the like Python makes another one,
-# a library in C may not; pause and sigsuspend are there to be ended. On x86-64 and on ARM.
-_ENDED_BY_SIGNAL = {
-    "x86_64": (7, 23, 35, 34, 65, 128, 130, 208, 220, 230, 232, 270, 271, 281, 441),
-    "aarch64": (4, 22, 72, 73, 101, 115, 133, 137, 192, 193, 441),
-}
-_ENDED_FOR_GOOD = {"x86_64": (34, 130), "aarch64": (133,)}
-_VARIABLES = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "CUDA_VISIBLE_DEVICES"),
-    *("SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE"),
-    *("PYTEST_XDIST_WORKER", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"),
-    *("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"),
-)
+MAX_PROCESSES, MAX_THREADS, MAX_FILES, MAX_FRAMES = 2000, 400, 2000, 120
+MAX_STACKS, MAX_ALL_STACKS = 1 << 17, 6 << 20  # characters of a process, and of all
+MAX_SOURCE, MAX_SOURCES = 1 << 18, 1 << 21  # characters of a file, and of all
+_AGENTS = "\0CI_TASKS_NO_PROBE="  # probe.payload.evidence_file.OFF
+_EVIDENCE_FILE = r"/%d-(?:%d|0)-[0-9a-f]{8}\.jsonl$"  # pid and start
+_SIGNAL = re.compile(r'\{"event": "start", .*"signal": (\d\d), "descriptor": (\d+)\}')
+# pause and sigsuspend, which any signal ends for good, on x86-64 and on ARM. Python repeats other calls.
+_ENDED_BY_SIGNAL = {"x86_64": ("34", "130"), "aarch64": ("133",)}
+_VARIABLES = re.compile(r"\0(\w*RANK|\w*WORLD_SIZE|PMI_SIZE|TORCH_\w+_FILE)=([^\0]{0,500})")
 _TICK = float(os.sysconf("SC_CLK_TCK"))
 _Json = Dict[str, Any]
-_Texts = Dict[int, Tuple[str, str]]  # {pid: (who wrote the stacks, stacks)}
+_Texts = Dict[int, Tuple[str, str]]  # {pid: (who wrote its stacks, stacks)}
 
 
-class Inspector:
-    """`pids` are the processes; None for all here but this one. `py_spy` is a program, or empty for the reason
-    `why_not`."""
+def main(source: BinaryIO) -> None:
+    """Inspect the pids in the first line of `source` (null: all processes here), with the py-spy that follows."""
+    pids, content, py_spy, could_not = json.loads(source.readline()), source.read(), "", []
+    try:
+        py_spy = _program_in_memory(content) if content else ""
+    except (OSError, AttributeError) as error:  # Python 3.7 has no memfd_create
+        could_not.append("py-spy was not started: %s" % error)
+    found = inspect(processes_here() if pids is None else pids, py_spy)
+    found["could_not"] += could_not
+    try:
+        found["ras"] = {"": ask_ras()}
+    except OSError as error:
+        found["could_not"].append("no answer of NCCL: %s" % error)
+    json.dump(found, sys.stdout)
 
-    def __init__(self, pids: Optional[List[int]], py_spy: str, why_not: str = "", between: float = BETWEEN) -> None:
-        self.pids = (others() if pids is None else pids)[:MAX_PROCESSES]
-        self.py_spy, self.why_no_py_spy, self.between = py_spy, why_not or "py-spy is missing", between
-        self.until = time.monotonic() + SECONDS
-        self.could_not: Dict[str, None] = {}  # in order, each once
-        self.stack_bytes = MAX_STACKS
 
-    def inspect(self) -> _Json:
-        began = time.monotonic()
-        looks = {pid: process for pid, process in ((pid, read_process(pid)) for pid in self.pids) if process}
-        first = self._stacks(looks)
-        time.sleep(max(0.0, began + self.between - time.monotonic()))
-        passed = time.monotonic() - began
-        again = ((pid, read_process(pid)) for pid in looks)
-        alive = {pid: now for pid, now in again if now and now["start"] == looks[pid]["start"]}
-        second = self._stacks(alive)
-        native = self._native([process for process in alive.values() if process["python"]])
-        processes = [self._both(looks[pid], alive.get(pid)) for pid in looks]
-        for process in processes:
-            pid = process["pid"]
-            process["stacks"] = [self._bounded(stack) for stack in _stacks_of(first.get(pid), second.get(pid))]
-            process["stacks"] += [self._bounded({"by": "native", "text": native[pid]})] if pid in native else []
-        return {
-            "seconds_between": round(passed, 3),
-            "machine": os.uname().machine,
-            "processes": processes,
-            "sockets": connections(processes),
-            "locks": lock_waits(set(looks)),
-            "sources": _sources(stack for process in processes for stack in process["stacks"]),
-            "could_not": list(self.could_not),
-        }
-
-    def _stacks(self, processes: Dict[int, _Json]) -> _Texts:
-        """By the probe, and of the processes that did not answer by py-spy."""
-        found = self._by_signal(processes)
-        rest = [process for pid, process in processes.items() if pid not in found and process["python"]]
-        if rest and not self.py_spy:
-            self.could_not["stacks of %d processes without the probe: %s" % (len(rest), self.why_no_py_spy)] = None
-            return found
-        texts = self._by_py_spy(rest, "--nonblocking", self.until)  # their memory is read while they go on
-        return {**found, **{pid: ("py-spy", text) for pid, text in texts.items()}}
-
-    def _by_signal(self, processes: Dict[int, _Json]) -> _Texts:
-        waiting: Dict[int, Tuple[str, int]] = {}
-        for pid, process in processes.items():
-            evidence = process["evidence"]
-            may_signal = evidence and process["state"] not in "TtZXD" and not self._would_disturb(process)
-            if may_signal and send_signal(pid, process["start"], evidence["signal"]):
-                waiting[pid] = evidence["path"], evidence["size"]
-        found: _Texts = {}
-        sizes: Dict[int, int] = {}
-        until = time.monotonic() + SIGNAL_SECONDS
-        while waiting:
-            for pid, (path, offset) in list(waiting.items()):
-                text = read_text(path, MAX_STACK, offset)
-                if (text and sizes.get(pid) == len(text)) or time.monotonic() > until:
-                    del waiting[pid]
-                    if "most recent call first" in text:
-                        found[pid] = "probe", text
-                    else:
-                        processes[pid]["could_not"].append("it did not answer the probe's signal")
-                sizes[pid] = len(text)
-            time.sleep(0.02)
-        return found
-
-    def _would_disturb(self, process: _Json) -> bool:
-        """Whether the signal would end the system call that the main thread is in, and py-spy can do without."""
-        calls = (_ENDED_BY_SIGNAL if self.py_spy else _ENDED_FOR_GOOD).get(os.uname().machine, ())
-        mains = (thread["syscall"] for thread in process["threads"] if thread["tid"] == process["pid"])
-        return next(mains, "").partition(" ")[0] in map(str, calls)
-
-    def _native(self, processes: List[_Json]) -> Dict[int, str]:
-        """Stacks with native frames, for which py-spy stops each process for some milliseconds."""
-        if processes and not self.py_spy and not any(self.why_no_py_spy in line for line in self.could_not):
-            self.could_not["native frames: " + self.why_no_py_spy] = None
-        if not self.py_spy:
-            return {}
-        # The one that computes least waits most. To stop a process that is stopped would never end.
-        processes = sorted((one for one in processes if one["state"] not in "TtD"), key=lambda one: one["ticks"])
-        found = self._by_py_spy(processes, "--native", min(self.until, time.monotonic() + NATIVE_SECONDS))
-        if len(found) < len(processes):
-            self.could_not["native frames: %d of %d processes" % (len(found), len(processes))] = None
-        return found
-
-    def _by_py_spy(self, processes: List[_Json], mode: str, until: float) -> Dict[int, str]:
-        found = {}
-        with ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2))) as pool:
-            answers = pool.map(lambda process: dump(self.py_spy, mode, process["pid"], until), processes)
-            for process, (text, why) in zip(processes, answers):  # noqa: B905  # Python 3.8 has no `strict`
-                if text:
-                    found[process["pid"]] = text
-                elif mode != "--native":
-                    process["could_not"].append("py-spy: " + why)
-        return found
-
-    def _both(self, before: _Json, now: Optional[_Json]) -> _Json:
-        """The facts of the second look, with what has changed; those of the first for a process that has ended."""
-        earlier = {thread["tid"]: thread for thread in before["threads"]}
-        process = {**(now or before), "ended": now is None}
-        process["could_not"] = list(dict.fromkeys(before["could_not"] + (now or before)["could_not"]))
+def inspect(pids: List[int], py_spy: str = "", between: float = BETWEEN) -> _Json:
+    """The facts of processes that are there in both looks. `py_spy` is the path of the program, or empty."""
+    began = time.monotonic()
+    first = _read_all(pids[:MAX_PROCESSES])
+    before, _ = _stacks(first, py_spy, began + SECONDS)
+    time.sleep(max(0.0, began + between - time.monotonic()))
+    passed = time.monotonic() - began
+    processes = {pid: now for pid, now in _read_all(first).items() if now["start"] == first[pid]["start"]}
+    # Native frames only now: py-spy stops each process for some milliseconds to read them.
+    after, could_not = _stacks(processes, py_spy, began + SECONDS, native=True)
+    left = MAX_ALL_STACKS
+    for pid, process in processes.items():
+        earlier = {thread["tid"]: thread for thread in first[pid]["threads"]}
         for thread in process["threads"]:
             old = earlier.get(thread["tid"], {"ticks": thread["ticks"]})
-            is_same = all(thread[key] == old.get(key) for key in ("state", "wchan", "syscall"))
-            thread.update(still=now is not None and is_same, cpu=round((thread["ticks"] - old["ticks"]) / _TICK, 3))
-        return process
-
-    def _bounded(self, stack: _Json) -> _Json:
-        for name in ("text", "before"):
-            stack[name] = stack.get(name, "")[: min(MAX_STACK, self.stack_bytes)]
-            self.stack_bytes -= len(stack[name])
-        return stack
-
-
-def _stacks_of(first: Optional[Tuple[str, str]], second: Optional[Tuple[str, str]]) -> List[_Json]:
-    if first and second and first[0] == second[0]:
-        same = _frames(*first) == _frames(*second)
-        return [{"by": first[0], "text": second[1], "same": same, "before": "" if same else first[1]}]
-    return [{"by": look[0], "text": look[1]} for look in [first or second] if look]
-
-
-def _frames(by: str, text: str) -> str:
-    """What is compared: without addresses, and whichever thread is the current one."""
-    if by == "probe":
-        lines = (line for line in text.split("\n") if line.startswith(("  File", "Thread", "Current")))
-        return "\n".join(line.replace("Current thread", "Thread") for line in lines)
-    return json.dumps([[thread["thread_id"], thread["frames"]] for thread in json.loads(text)])
+            still = all(thread[key] == old.get(key) for key in ("state", "wchan", "syscall"))
+            thread.update(still=still, cpu=round((thread["ticks"] - old["ticks"]) / _TICK, 3))
+        (by, text), (by_before, text_before) = after.get(pid, ("", "")), before.get(pid, ("", ""))
+        same = None if not text or by != by_before else _frames(text) == _frames(text_before)
+        process.update(stacks=text[:left], same_stacks=same, stacks_before="" if same is not False else text_before)
+        left = max(0, left - len(text) - len(process["stacks_before"]))
+    every = list(processes.values())
+    return {
+        "seconds_between": round(passed, 3),
+        "processes": every,
+        "sockets": _connections(every),
+        "locks": _lock_waits(processes),
+        "sources": _sources("\n".join(process["stacks"] for process in every)),
+        "could_not": could_not,
+    }
 
 
-def _sources(stacks: Iterable[_Json]) -> Dict[str, str]:
+def _frames(text: str) -> List[str]:
+    """What is compared of stacks: Python's frames, whichever thread is the current one."""
+    return re.findall(r'^Thread|^  File ".*", line \d.*', text.replace("Current thread", "Thread"), re.M)
+
+
+def _sources(stacks: str) -> Dict[str, str]:
     """The files of frames outside of the standard library, as far as they can be read here."""
     left, found = MAX_SOURCES, {}
-    texts = [(stack["by"] == "probe", stack["text"]) for stack in stacks]
-    patterns = {True: r'^  File "([^"\n]+)", line', False: r'"filename":"((?:[^"\\\n]|\\.)+)"'}
-    paths = [path for is_probes, text in texts for path in re.findall(patterns[is_probes], text, re.M)]
-    for path in dict.fromkeys(paths):
-        if os.path.isabs(path) and path.endswith(".py") and "/lib/python" not in path:
-            text = read_text(path, MAX_SOURCE + 1)
-            if 0 < len(text) <= min(MAX_SOURCE, left):
-                found[path] = text
-                left -= len(text)
+    for path in dict.fromkeys(re.findall(r'^  File "(/[^"\n]+\.py)"', stacks, re.M)):
+        text = read_text(path, MAX_SOURCE + 1) if "/lib/python" not in path else ""
+        if 0 < len(text) <= min(MAX_SOURCE, left):
+            found[path] = text
+            left -= len(text)
     return found
 
 
-# -- py-spy, and NCCL --------------------------------------------------------------------------------------------------
+# -- stacks ------------------------------------------------------------------------------------------------------------
 
 
-def dump(py_spy: str, mode: str, pid: int, until: float) -> Tuple[str, str]:
-    """(stacks as JSON, why there are none)."""
-    seconds = min(PY_SPY_SECONDS, until - time.monotonic())
+def _stacks(processes: Dict[int, _Json], py_spy: str, until: float, native: bool = False) -> Tuple[_Texts, List[str]]:
+    """(stacks of the Python processes, what is missing)."""
+    # The process that computes least waits most. To stop one that is stopped would never end.
+    pythons = sorted((one for one in processes.values() if one["python"]), key=lambda one: one["cpu_seconds"])
+    pids = [one["pid"] for one in pythons if one["state"] not in "TtD"] if native else []
+    answers = _dump_all(pids, py_spy, "--native", min(until, time.monotonic() + NATIVE_SECONDS))
+    could_not = ["native frames of pid %d: %s" % (pid, why) for pid, (text, why) in answers.items() if not text]
+    rest = [one["pid"] for one in pythons if not re.search(r'", line \d', answers.get(one["pid"], ("", ""))[0])]
+    answers.update(_dump_all(rest, py_spy, "--nonblocking", until))  # their memory is read while they go on
+    found = {pid: ("py-spy", text) for pid, (text, _) in answers.items() if text}
+    found.update(_by_signal([one for one in pythons if one["pid"] not in found]))
+    for pid in [one["pid"] for one in pythons if one["pid"] not in found]:
+        could_not.append("stacks of pid %d: %s" % (pid, answers.get(pid, ("", "no answer of the probe"))[1]))
+    return found, could_not
+
+
+def _dump_all(pids: List[int], py_spy: str, mode: str, until: float) -> Dict[int, Tuple[str, str]]:
+    """{pid: (stacks, why there are none)}"""
+    if not py_spy:
+        return {}
+    with ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2))) as pool:
+        return dict(zip(pids, pool.map(lambda pid: _dump(py_spy, mode, pid, until), pids)))  # noqa: B905
+
+
+def _dump(py_spy: str, mode: str, pid: int, until: float) -> Tuple[str, str]:
     argv = [py_spy, "dump", "--json", mode, "--pid", str(pid)]
+    seconds = max(0.0, min(PY_SPY_SECONDS, until - time.monotonic()))
     try:  # a program in memory is a descriptor of ours
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, close_fds=False)
         if done.returncode == 0:
-            threads = [_compact(thread) for thread in json.loads(done.stdout)]
-            return json.dumps(threads, separators=(",", ":")), ""
-    except subprocess.TimeoutExpired:
-        return "", "no answer within %.0f s" % max(0.0, seconds)
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        return "", str(error)[:200]
-    error_text = done.stderr.decode("utf-8", "replace")
-    if re.search(r"permission denied|operation not permitted", error_text, re.I):
-        return "", "it may not read the process (no CAP_SYS_PTRACE, another user, or kernel.yama.ptrace_scope)"
-    lines = [line.strip() for line in error_text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith(("Error:", "Reason:"))] or lines[-1:]
-    return "", "; ".join(errors)[:200] or "exit code %d" % done.returncode
+            return _as_faulthandler(json.loads(done.stdout), pid)[:MAX_STACKS], ""
+        return "", "py-spy: " + done.stderr.decode("utf-8", "replace").strip()[:200]
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, subprocess.TimeoutExpired) as error:
+        return "", "py-spy: " + str(error)[-100:]
 
 
-def _compact(thread: _Json) -> _Json:
-    frames = thread.get("frames") or []
-    frames = frames[:100] + frames[-20:] if len(frames) > 120 else frames
-    short = [{key: frame.get(key) for key in ("name", "filename", "line")} for frame in frames]
-    return {**{key: thread.get(key) for key in ("thread_id", "thread_name", "os_thread_id")}, "frames": short}
+def _as_faulthandler(threads: List[_Json], pid: int) -> str:
+    """py-spy's JSON as faulthandler writes stacks, the main thread last."""
+    lines = []
+    for thread in sorted(threads, key=lambda one: (one["os_thread_id"] == pid, one["thread_name"] == "MainThread")):
+        name = (thread["thread_name"] or "").replace("]", " ")
+        lines.append("Thread 0x%x [%s] (most recent call first):" % (thread["os_thread_id"] or 0, name))
+        for frame in thread["frames"][:MAX_FRAMES]:
+            line = frame["line"] if frame["filename"].endswith((".py", ">")) and frame["line"] else "???"
+            lines.append('  File "%s", line %s in %s' % (frame["filename"], line, frame["name"]))
+    return "\n".join(lines)
 
 
-def ask_ras(seconds: float = RAS_SECONDS, port: int = RAS_PORT) -> Tuple[str, str]:
-    """(NCCL's own account of its communicators, why there is none)."""
-    data, until = b"", time.monotonic() + seconds
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as link:
-            link.settimeout(0.5)
-            link.sendall(b"client protocol 2\ntimeout 5\nverbose status\n")
-            while time.monotonic() < until and len(data) < 1 << 18:
+def _by_signal(processes: List[_Json]) -> _Texts:
+    waiting = {process["pid"]: _send_signal(process) for process in processes}
+    time.sleep(SIGNAL_SECONDS if any(waiting.values()) else 0)
+    texts = {pid: read_text(begun[0], MAX_STACKS, begun[1]) for pid, begun in waiting.items() if begun}
+    return {pid: ("probe", text) for pid, text in texts.items() if "most recent call first" in text}
+
+
+def _send_signal(process: _Json) -> Optional[Tuple[str, int]]:
+    """Let the probe of that very process write its stacks. Returns into which file, and from which byte on."""
+    pid, calls = process["pid"], _ENDED_BY_SIGNAL.get(os.uname().machine, ())
+    main = next((thread["syscall"] for thread in process["threads"] if thread["tid"] == pid), "")
+    if process["state"] in "TtZXD" or main.partition(" ")[0] in calls:
+        return None
+    for fd in _numbers("/proc/%d/fd" % pid):
+        path = "/proc/%d/fd/%d" % (pid, fd)
+        if re.search(_EVIDENCE_FILE % (pid, process["start"]), _link(path)):
+            head = _SIGNAL.match(read_text(path, 1 << 17))
+            number = int(head[1]) if head and int(head[2]) == fd else 0  # faulthandler knows the number of the file
+            if 34 <= number <= 64 and has_handler(read_text("/proc/%d/status" % pid), number):
                 try:
-                    chunk = link.recv(1 << 16)
-                except socket.timeout:
-                    chunk = b""
-                    if b"Communicators" not in data and b"ERROR" not in data:
-                        continue  # it keeps the connection open at the end
-                if not chunk:
-                    break
-                data += chunk
-    except OSError as error:
-        if not data:
-            return "", "nothing listens on 127.0.0.1:%d (%s)" % (port, error.strerror or error)
-    return data.decode("utf-8", "replace"), "" if data else "no answer"
+                    size = os.stat(path).st_size
+                    os.kill(pid, number)
+                    return path, size
+                except OSError:
+                    return None
+    return None
 
 
-# -- the kernel --------------------------------------------------------------------------------------------------------
+def has_handler(status: str, number: int) -> bool:
+    """Whether the text of /proc/PID/status says that the signal is caught, and not blocked."""
+    masks = dict(re.findall(r"^(SigCgt|SigBlk|SigIgn):\s*([0-9a-f]+)$", status, re.M))
+    bits = {name: int(mask, 16) >> (number - 1) & 1 for name, mask in masks.items()}
+    return bits == {"SigCgt": 1, "SigBlk": 0, "SigIgn": 0}
 
 
-def others() -> List[int]:
-    """All processes of this container but this one, those below and above it, and what the agent runs there to ask for
-    packages. If it shares its host's pids, its mounts tell them apart."""
-    own, pid = set(), os.getpid()
-    while pid > 1:
-        own.add(pid)
-        pid = _parent(pid)
-    pids, mounts = _numbers("/proc"), read_link("/proc/self/ns/mnt")
-    if read_link("/proc/1/ns/mnt") != mounts:
-        pids = [pid for pid in pids if read_link("/proc/%d/ns/mnt" % pid) == mounts]
-    pids = [pid for pid in pids if pid not in own and _parent(pid) != os.getpid()]
-    return [pid for pid in pids if "\0%s=" % _AGENTS not in "\0" + read_text("/proc/%d/environ" % pid, 1 << 17)]
+def _program_in_memory(content: bytes) -> str:
+    """The path of a program that is in no file, so that no mount with `noexec` matters."""
+    handle = os.memfd_create("py-spy", 0)
+    os.set_inheritable(handle, True)
+    with open(handle, "wb", closefd=False) as out:
+        out.write(content)
+    return "/proc/self/fd/%d" % handle
 
 
-def read_process(pid: int) -> Optional[_Json]:
-    """None if it is gone."""
+# -- the kernel, and NCCL ----------------------------------------------------------------------------------------------
+
+
+def processes_here() -> List[int]:
+    """All processes of this container but this one, and what the agent runs here to ask for packages. If the container
+    shares its host's pids, its mounts tell them apart."""
+    mounts = _link("/proc/self/ns/mnt")
+    pids = [pid for pid in _numbers("/proc") if pid != os.getpid() and _link("/proc/%d/ns/mnt" % pid) == mounts]
+    return [pid for pid in pids if _AGENTS not in "\0" + read_text("/proc/%d/environ" % pid, 1 << 17)]
+
+
+def _read_all(pids: Iterable[int]) -> Dict[int, _Json]:
+    """Those that are gone are left out."""
+    return {pid: process for pid, process in ((pid, _read_process(pid)) for pid in pids) if process}
+
+
+def _read_process(pid: int) -> Optional[_Json]:
     top = "/proc/%d/" % pid
-    fields = _stat(top + "stat")
+    fields, status = _stat(top), read_text(top + "status")
     if not fields:
         return None
-    status = read_text(top + "status")
-    environ = (text.partition("=") for text in read_text(top + "environ", 1 << 17).split("\0"))
-    env, forked, evidence = _evidence(pid, fields[19], status)
-    is_python = evidence or os.path.basename(read_link(top + "exe")).startswith(("python", "pypy"))
-    ticks = int(fields[11]) + int(fields[12])
+    words = read_text(top + "cmdline").split("\0")[:-1] or [read_text(top + "comm").strip()]
+    is_python = os.path.basename(_link(top + "exe")).startswith(("python", "pypy"))
     return {
         "pid": pid,
         "ppid": int(fields[1]),
         "start": int(fields[19]),
         "namespace_pid": int((re.findall(r"^NSpid:.*?(\d+)$", status, re.M) or [pid])[0]),
-        "name": read_text(top + "comm", 64).strip(),
-        "argv": [word[:500] for word in read_text(top + "cmdline").split("\0")[:-1][:40]],
+        "argv": [word[:500] for word in words[:40]],
         "state": fields[0],
-        "env": {**{name: value[:500] for name, _, value in environ if name in _VARIABLES}, **env},
-        "forked": forked,
-        "python": fields[0] not in "ZX" and bool(is_python or "/libpython3" in read_text(top + "maps", 1 << 20)),
-        "threads": [_thread(top, tid) for tid in _numbers(top + "task")[:MAX_THREADS]],
-        "ticks": ticks,
-        "cpu_seconds": round(ticks / _TICK, 2),
+        "env": dict(_VARIABLES.findall("\0" + read_text(top + "environ", 1 << 17))),
+        "python": fields[0] not in "ZX" and (is_python or "/libpython3" in read_text(top + "maps", 1 << 20)),
+        "threads": [_read_thread("%stask/%d/" % (top, tid), tid) for tid in _numbers(top + "task")[:MAX_THREADS]],
+        "cpu_seconds": round((int(fields[11]) + int(fields[12])) / _TICK, 2),
         "files": _files(top + "fd/"),
-        "evidence": evidence,
-        "could_not": [],
     }
 
 
-def _thread(top: str, tid: int) -> _Json:
-    here = "%stask/%d/" % (top, tid)
-    fields = _stat(here + "stat") or ["X"] + ["0"] * 20
-    wchan = read_text(here + "wchan", 100).strip()
-    return {
-        "tid": tid,
-        "name": read_text(here + "comm", 64).strip(),
-        "state": fields[0],
-        "wchan": "" if wchan == "0" else wchan,
-        "syscall": read_text(here + "syscall", 300).strip(),
-        "ticks": int(fields[11]) + int(fields[12]),
-    }
+def _read_thread(top: str, tid: int) -> _Json:
+    fields = _stat(top) or ["X"] + ["0"] * 20
+    wchan, syscall = read_text(top + "wchan").strip(), read_text(top + "syscall").strip()
+    ticks = int(fields[11]) + int(fields[12])
+    return {"tid": tid, "state": fields[0], "wchan": "" if wchan == "0" else wchan, "syscall": syscall, "ticks": ticks}
 
 
 def _files(top: str) -> List[_Json]:
@@ -328,85 +259,47 @@ def _files(top: str) -> List[_Json]:
     return found
 
 
-def _evidence(pid: int, start: str, status: str) -> Tuple[Dict[str, str], bool, Optional[_Json]]:
-    """(variables, whether it was forked, file and signal) by what the probe of this very process wrote."""
-    env: Dict[str, str] = {}
-    forked, ready = False, None
-    for fd in _numbers("/proc/%d/fd" % pid):
-        path = "/proc/%d/fd/%d" % (pid, fd)
-        match = _EVIDENCE_FILE.search(read_link(path))
-        if not match or match.groups() not in ((str(pid), start), (str(pid), "0")):
-            continue
-        for line in read_text(path, MAX_EVIDENCE).split("\n"):
-            if line.startswith(('{"event": "start"', '{"event": "environ"')):
-                try:
-                    event = json.loads(line)
-                    env.update({key: str(event["env"][key])[:500] for key in _VARIABLES if key in event["env"]})
-                except (ValueError, KeyError, TypeError):
-                    continue
-                if event["event"] == "start":
-                    forked = event.get("forked") is True
-                    number = event.get("signal") if event.get("descriptor") == fd else None  # as faulthandler knows it
-                    is_ready = type(number) is int and 34 <= number <= 64 and has_handler(status, number)
-                    ready = {"path": path, "signal": number, "size": os.stat(path).st_size} if is_ready else None
-        break
-    return env, forked, ready
-
-
-def send_signal(pid: int, start: int, number: int) -> bool:
-    """Send it to that very process, if it has a handler for it now."""
-    fields = _stat("/proc/%d/stat" % pid)
-    if not fields or int(fields[19]) != start or not has_handler(read_text("/proc/%d/status" % pid), number):
-        return False
-    try:
-        os.kill(pid, number)
-    except OSError:
-        return False
-    return True
-
-
-def has_handler(status: str, number: int) -> bool:
-    """Whether the text of /proc/PID/status says that the signal is caught, and not held back."""
-    masks = dict(re.findall(r"^(SigCgt|SigBlk|SigIgn):\s*([0-9a-f]+)$", status, re.M))
-    bits = {name: int(mask, 16) >> (number - 1) & 1 for name, mask in masks.items()}
-    return bits == {"SigCgt": 1, "SigBlk": 0, "SigIgn": 0}
-
-
-def lock_waits(pids: Any) -> List[_Json]:
+def _lock_waits(pids: Iterable[int]) -> List[_Json]:
     """Which process waits for whose lock on a file."""
-    found = []
-    holders: Dict[str, Tuple[int, str]] = {}
-    line = re.compile(r"(\d+): (-> )?(\w+) +\w+ +\w+ +(-?\d+) ")
-    for number, waits, kind, pid in line.findall(read_text("/proc/locks", 1 << 20)):
-        if not waits:
-            holders[number] = int(pid), kind
-        elif number in holders and int(pid) in pids:
-            found.append({"waiter": int(pid), "holder": holders[number][0], "kind": holders[number][1]})
-    return found
+    lines = re.findall(r"(\d+): (-> )?\w+ +\w+ +\w+ +(-?\d+) ", read_text("/proc/locks", 1 << 20))
+    holders = {number: int(pid) for number, waits, pid in lines if not waits}
+    waiting = [(int(pid), holders[number]) for number, waits, pid in lines if waits and number in holders]
+    return [{"waiter": waiter, "holder": holder} for waiter, holder in waiting if waiter in pids]
 
 
-def connections(processes: List[_Json]) -> List[_Json]:
+def _connections(processes: List[_Json]) -> List[_Json]:
     """The connected TCP sockets of the processes; each network namespace is read once."""
-    inodes = {
-        str(file["inode"]) for process in processes for file in process["files"] if file["target"][:6] == "socket"
-    }
-    namespaces = {read_link("/proc/%d/ns/net" % process["pid"]): process["pid"] for process in processes if inodes}
+    inodes = {str(file["inode"]) for process in processes for file in process["files"] if file["target"][0] == "s"}
     found = []
-    for net, pid in namespaces.items():
+    for net, pid in {_link("/proc/%d/ns/net" % each["pid"]): each["pid"] for each in processes if inodes}.items():
         text = "".join(read_text("/proc/%d/net/%s" % (pid, name), 1 << 23) for name in ("tcp", "tcp6"))
-        for fields in map(str.split, text.splitlines()):
-            if len(fields) > 9 and fields[3] == "01" and fields[9] in inodes:
-                found.append({"inode": int(fields[9]), "local": fields[1], "remote": fields[2], "net": net})
+        rows = [fields for fields in map(str.split, text.splitlines()) if fields[3:4] == ["01"] and fields[9] in inodes]
+        found += [{"inode": int(row[9]), "local": row[1], "remote": row[2], "net": net} for row in rows]
     return found
 
 
-def _parent(pid: int) -> int:
-    return int((_stat("/proc/%d/stat" % pid) or ["", "0"])[1])
+def ask_ras(seconds: float = 6.0, port: int = 28028) -> str:
+    """NCCL's own account of its communicators. Raises OSError if nothing answers."""
+    data = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as link:
+        link.sendall(b"client protocol 2\ntimeout 5\nverbose status\n")
+        while len(data) < 1 << 18:
+            try:
+                chunk = link.recv(1 << 16)
+            except socket.timeout:
+                if not data:
+                    raise
+                chunk = b""
+            if not chunk:
+                break
+            data += chunk
+            link.settimeout(1.0)  # it keeps the connection open at its end
+    return data.decode("utf-8", "replace")
 
 
-def _stat(path: str) -> List[str]:
+def _stat(top: str) -> List[str]:
     """From the state on; the name before it may hold spaces and brackets."""
-    fields = read_text(path).rpartition(")")[2].split()
+    fields = read_text(top + "stat").rpartition(")")[2].split()
     return fields if len(fields) > 19 else []
 
 
@@ -417,7 +310,7 @@ def _numbers(directory: str) -> List[int]:
         return []
 
 
-def read_link(path: str) -> str:
+def _link(path: str) -> str:
     try:
         return os.readlink(path)
     except OSError:
@@ -432,32 +325,3 @@ def read_text(path: str, most: int = 1 << 14, offset: int = 0) -> str:
             return (source.read(most) or b"").decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-# -- in a container ----------------------------------------------------------------------------------------------------
-
-
-def program_in_memory(content: bytes) -> str:
-    """The path of a program that is in no file. Raises OSError, and AttributeError if Python is too old."""
-    handle = os.memfd_create("py-spy", 0)
-    os.set_inheritable(handle, True)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(handle, view) :]
-    os.fchmod(handle, 0o700)
-    return "/proc/self/fd/%d" % handle
-
-
-def main(why_no_py_spy: str, py_spy: bytes) -> None:
-    path = ""
-    try:
-        path = program_in_memory(py_spy) if py_spy else ""
-    except (OSError, AttributeError) as error:
-        why_no_py_spy = "py-spy could not be put there: memfd_create: %s" % error
-    json.dump(with_ras(Inspector(None, path, why_no_py_spy).inspect()), sys.stdout)
-
-
-def with_ras(found: _Json) -> _Json:
-    text, why = ask_ras()
-    found["could_not"] += ["NCCL: " + why] if why else []
-    return {**found, "ras": {"": text} if text else {}}

@@ -16,12 +16,6 @@ if TYPE_CHECKING:  # what only copies frames loads no messages
     from .messages import ClientMessage, HostMessage
 
 MAGIC = b"\0ci-tasks 1\n"
-# What the bootstrap sends in place of frames.
-ASKS_FOR_AGENT = b"?"  # the agent that the client expected is not on the host
-PYTHON_TOO_OLD = b"!"
-HOME_REFUSED = b"#"  # the directory for everything of ours is another user's, or cannot be written
-INPUT_TAKEN = b"<"  # something on the host read what was for the bootstrap
-
 JSON = b"J"  # a ClientMessage or a HostMessage
 DATA = b"D"  # bytes of a pack, to the host; empty at the end of the pack
 PART = b"P"  # bytes of a response, to the client: the request's number and the bytes

@@ -123,7 +123,7 @@ def _start_over(paths: run_directory.RunDir, job: Optional[SlurmJob], plan: Plan
     the checkout. Raises StoreError, OSError."""
     for path in (paths.artifacts, os.path.join(paths.path, "tmp")):
         shutil.rmtree(path, ignore_errors=True)
-    for name in ("docker.json", "environment.json", "gpu.jsonl"):
+    for name in ("docker.json", "environment.json", "gpu.csv"):
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(paths.path, name))
     os.makedirs(paths.artifacts, exist_ok=True)

@@ -52,8 +52,8 @@ from ci_tasks.run.job_outputs import JobRows, find_rows
 from ci_tasks.run.prepare import print_override_warnings
 from ci_tasks.run.row_plans import RowPlanner
 from ci_tasks.safe_output import terminal_width
-from ci_tasks.workflow import select
 from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
     from ci_tasks.features.prefetch.options import PrefetchOptions
@@ -93,7 +93,7 @@ def prefetch_label(
     try:
         event = event_context(source)
         job_rows = find_rows(source, options.label, event, options.base, run_needs=not options.static)
-        rows = select.select(job_rows.rows, options.only, options.label)
+        rows = select(job_rows.rows, options.only, options.label)
         batch = store.new_batch(f"prefetch-{options.label}")
         failed = True
         try:

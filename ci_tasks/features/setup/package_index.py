@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import PIP_DEFAULT, Override
-from ci_tasks.planning.install_problems import install_commands, merged, replacement
-from ci_tasks.planning.pip_commands import PipInstall, name_of, specifier_of
+from ci_tasks.planning.pip_commands import PipInstall, install_commands, merged, name_of, replacement, specifier_of
 from ci_tasks.workflow.model import Job
 
 PIP_TIMEOUT = 60.0  # seconds; each connection gets ten

@@ -21,8 +21,7 @@ from typing import Any
 from ci_tasks import debug_log
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.ssh import messages
-from ci_tasks.hosts.ssh.messages import Hop
-from ci_tasks.hosts.ssh.ssh_config import HostKey, SSHTarget, check_host_key, known_host_entries, resolve, ssh_words
+from ci_tasks.hosts.ssh.ssh_config import HostKey, SSHTarget, check_host_key, known_keys, resolve, ssh_words
 from ci_tasks.hosts.transport import LinkDied, relay
 
 CHANNEL_TIMEOUT = 15.0
@@ -31,7 +30,6 @@ _AGENT_TIMEOUT = 10.0  # an agent behind a dead forwarding would keep us for eve
 # A window that a fast and distant host can fill: 100 ms at 1 Gbit/s is 12 MB.
 _WINDOW, _PACKET = 1 << 24, 1 << 18
 _KEEPALIVE_S = 15  # what was sent is acknowledged within, or the kernel gives up
-_END_S = 0.5  # for a ProxyCommand
 
 
 class SSHConnection:
@@ -44,16 +42,20 @@ class SSHConnection:
         # paramiko logs what it raises as well; without a handler, Python would show that on the terminal.
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
         self._address, self.target = address, resolve(address)
-        self.description = messages.describe_route(self.target)
+        self._name = self.target.label
         self._lock = threading.Lock()
         self._base: socket.socket | None = None
         self._proxy: subprocess.Popen[bytes] | None = None
-        self._transports: list[Any] = []
-        self._clients: list[Any] = []
+        self._clients: list[Any] = []  # paramiko's, of the gateways and of the host
+
+    @property
+    def _transport(self) -> Any:
+        """paramiko's, of the server that was reached last; None before there is one."""
+        return self._clients[-1].get_transport() if self._clients else None
 
     @property
     def is_up(self) -> bool:
-        return bool(self._transports) and self._transports[-1].is_active()
+        return self._transport is not None and bool(self._transport.is_active())
 
     def open(self, command: str) -> socket.socket:
         """See ci_tasks.hosts.transport.Transport."""
@@ -79,7 +81,7 @@ class SSHConnection:
             channel.get_transport()._send_user_message(message)
         except (paramiko.SSHException, OSError, EOFError) as error:
             channel.close()
-            raise LinkDied(f"{self.description}: the connection was lost") from error
+            raise LinkDied(f"{self._name}: the connection was lost") from error
         return channel
 
     def prove(self) -> None:
@@ -102,11 +104,10 @@ class SSHConnection:
             with debug_log.ignored("closing a connection"):
                 client.close()
         if self._proxy is not None:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                    os.killpg(self._proxy.pid, number)
-                    self._proxy.wait(_END_S)
-        self._base, self._proxy, self._clients, self._transports = None, None, [], []
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._proxy.pid, signal.SIGKILL)
+            self._proxy.wait()
+        self._base, self._proxy, self._clients = None, None, []
 
     def _session(self) -> Any:
         """A channel without a command yet, over a new connection if the old one has died."""
@@ -117,35 +118,34 @@ class SSHConnection:
                 if timeout == CHANNEL_TIMEOUT:
                     self._connect()
                 try:
-                    return self._transports[-1].open_session(_WINDOW, _PACKET, timeout=timeout)
+                    return self._transport.open_session(_WINDOW, _PACKET, timeout=timeout)
                 except paramiko.ChannelException as error:
-                    raise Blocked(f"{self.description}: the host opens no session ({error.text})") from error
+                    raise Blocked(f"{self._name}: the host opens no session ({error.text})") from error
                 except (paramiko.SSHException, OSError, EOFError) as error:
-                    debug_log.LOGGER.debug("%s: no channel", self.description, exc_info=error)
+                    debug_log.LOGGER.debug("%s: no channel", self._name, exc_info=error)
             self.close()
-            raise LinkDied(f"{self.description}: the connection was lost")
+            raise LinkDied(f"{self._name}: the connection was lost")
 
     def _connect(self) -> None:
         self.close()
         try:
-            for hop in messages.hops(self.target):
-                self._connect_hop(hop)
+            for server in (*self.target.jumps, self.target):
+                self._connect_server(server)
         except BaseException:
             self.close()
             raise
-        self._transports[-1].set_keepalive(_KEEPALIVE_S)
+        self._transport.set_keepalive(_KEEPALIVE_S)
 
-    def _connect_hop(self, hop: Hop) -> None:
+    def _connect_server(self, target: SSHTarget) -> None:
         """Connect to the next server on the way. Raises Blocked."""
         import fabric  # type: ignore[import-untyped]  # it has no stubs
         import paramiko
 
-        target, keys, entries = hop.target, SSHKeys(hop.target), known_host_entries(hop.target)
+        keys, known = SSHKeys(target), known_keys(target)
 
         def transport(sock: Any, **options: Any) -> paramiko.Transport:
             made = paramiko.Transport(sock, default_window_size=_WINDOW, default_max_packet_size=_PACKET, **options)
-            self._transports.append(made)
-            _prefer(made, [entry.key.type for entry in entries if not entry.marker])
+            _prefer(made, [key.type for key in known if not key.marker])
             return made
 
         class KnownHosts(paramiko.MissingHostKeyPolicy):
@@ -153,9 +153,9 @@ class SSHConnection:
 
             def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
                 shown = HostKey(key.get_name(), key.get_base64())
-                verdict, entry = check_host_key(entries, target.names, shown)
+                verdict, line = check_host_key(known, target.names, shown)
                 if verdict != "known":
-                    raise messages.host_key(hop, verdict, entry, shown)
+                    raise messages.host_key(target, verdict, line, shown)
 
         connection = fabric.Connection(
             target.host,
@@ -165,7 +165,7 @@ class SSHConnection:
             forward_agent=False,
             connect_timeout=max(1, round(target.connect_timeout)),
             connect_kwargs={
-                "sock": self._way_to(hop),
+                "sock": self._way_to(target),
                 "transport_factory": transport,
                 "banner_timeout": 2 * target.connect_timeout,  # the timeout above is for the greeting as well
                 "channel_timeout": CHANNEL_TIMEOUT,
@@ -183,36 +183,36 @@ class SSHConnection:
         except Blocked:
             raise
         except paramiko.AuthenticationException as error:
-            raise messages.refused_login(hop, keys) from error
+            raise messages.refused_login(target, keys) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise messages.no_handshake(hop, error) from error
+            raise messages.no_handshake(target, error) from error
 
-    def _way_to(self, hop: Hop) -> Any:
+    def _way_to(self, target: SSHTarget) -> Any:
         """What behaves like a socket to the server."""
         import paramiko
 
-        target = hop.target
-        if self._transports:
+        if self._clients:
             try:
                 way = (target.host, target.port), ("", 0), _WINDOW, _PACKET, target.connect_timeout
-                return _GatewayChannel(self._transports[-1].open_channel("direct-tcpip", *way))
+                return _GatewayChannel(self._transport.open_channel("direct-tcpip", *way))
             except (paramiko.SSHException, OSError, EOFError) as error:
-                reason = getattr(error, "text", "") or str(error) or "the connection was lost"
-                raise messages.gateway_refused(hop, reason) from error
+                raise messages.gateway_refused(target, getattr(error, "text", "") or str(error)) from error
+        if target.proxy_command:  # of paramiko's own the end is never noticed
+            self._base, theirs = socket.socketpair()
+            with theirs:
+                end, shell = theirs.fileno(), ["/bin/sh", "-c", f"exec 2> /dev/null {target.proxy_command}"]
+                # In a session of its own: a ^C is for us; we end it.
+                self._proxy = subprocess.Popen(shell, stdin=end, stdout=end, start_new_session=True)
+            return self._base
         try:
-            self._base = self._start_proxy(target.proxy_command) if target.proxy_command else _dial(target)
+            self._base = socket.create_connection((target.host, target.port), target.connect_timeout)
+        except UnicodeError:  # a part of it is empty or too long for a name
+            raise messages.unreachable(target, socket.gaierror(socket.EAI_NONAME, "not a possible name")) from None
         except OSError as error:
-            raise messages.unreachable(hop, error) from error
+            raise messages.unreachable(target, error) from error
+        self._base.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._base.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _KEEPALIVE_S)
         return self._base
-
-    def _start_proxy(self, command: str) -> socket.socket:
-        """A command whose standard input and output lead to the server. paramiko's own never notices its end."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            end, shell, null = theirs.fileno(), ["/bin/sh", "-c", f"exec {command}"], subprocess.DEVNULL
-            # In a session of its own: a ^C is for us; we end it.
-            self._proxy = subprocess.Popen(shell, stdin=end, stdout=end, stderr=null, start_new_session=True)
-        return ours
 
 
 class _GatewayChannel:
@@ -227,29 +227,6 @@ class _GatewayChannel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
-
-
-def _dial(target: SSHTarget) -> socket.socket:
-    family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(target.family, socket.AF_UNSPEC)
-    last = OSError(f"{target.host} has no address")
-    try:
-        places = socket.getaddrinfo(target.host, target.port, family, socket.SOCK_STREAM)
-    except UnicodeError as error:  # a part of it is empty or too long for a name
-        raise socket.gaierror(socket.EAI_NONAME, "not a possible name") from error
-    for address in places:
-        with contextlib.ExitStack() as closing:
-            made = closing.enter_context(socket.socket(*address[:3]))
-            made.settimeout(target.connect_timeout)
-            try:
-                made.connect(address[4])
-            except OSError as error:
-                last = error
-                continue
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _KEEPALIVE_S)
-            closing.pop_all()
-            return made
-    raise last
 
 
 def _prefer(transport: Any, types: list[str]) -> None:
@@ -295,14 +272,13 @@ class SSHKeys:
         """As OpenSSH orders them: the agent's that are also named, the agent's others, files."""
         import paramiko
 
-        named = [_public_blob(path) for path in self._target.identities]
-        found = sorted(self._agent_keys(agent), key=lambda key: key.asbytes() not in named)
-        offered = [key for key in found if key.asbytes() in named or not self._target.identities_only]
+        named = {path: _public_blob(path) for path in self._target.identities}
+        found = sorted(self._agent_keys(agent), key=lambda key: key.asbytes() not in named.values())
+        offered = [key for key in found if key.asbytes() in named.values() or not self._target.identities_only]
         for key in offered:
             yield f"{getattr(key, 'comment', '') or key.get_name()} (agent)", key
-        blobs = [key.asbytes() for key in offered]
-        for path, blob in zip(self._target.identities, named, strict=True):
-            if not path.endswith(".pub") and os.path.isfile(path) and (blob is None or blob not in blobs):
+        for path, blob in named.items():
+            if not path.endswith(".pub") and os.path.isfile(path) and blob not in [key.asbytes() for key in offered]:
                 try:
                     key = paramiko.PKey.from_path(path)
                 except Exception:  # paramiko, cryptography and bcrypt each raise their own for what they cannot read

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -21,23 +21,26 @@ USER_FILE = "~/.ssh/config"
 DEFAULT_PORT = 22
 DEFAULT_TIMEOUT = 15.0
 _MAX_JUMP_DEPTH = 8  # jump hosts with jump hosts of their own
-_ADDRESS = re.compile(r"(?:(?P<user>.+)@)?(?:\[(?P<ip>[^\[\]]+)\](?::(?P<port>.*))?|(?P<host>[^@]*))", re.DOTALL)
-# What OpenSSH refuses too: it would reach a shell by way of ProxyCommand or Match exec.
-_DANGEROUS = re.compile(r"[\s\x00-\x1f\x7f'\"`$\\;&<>|(){}\[\]]|^-")
+# Without what OpenSSH refuses too: it would reach a shell by way of ProxyCommand or Match exec.
+_HARMLESS = r"[^\s\x00-\x1f\x7f'\"`$\\;&<>|(){}\[\]"
+_ADDRESS = re.compile(
+    rf"(?:(?P<user>(?!-){_HARMLESS}]+)@)?"
+    rf"(?P<host>(?!-){_HARMLESS}:@]+|(?!-){_HARMLESS}@]*:{_HARMLESS}@]*:{_HARMLESS}@]*|\[{_HARMLESS}@]+\])"
+    r"(?::(?P<port>[0-9]{1,5}))?"
+)
 _FOUND = re.compile(r"# Host .* found: line (\d+) ?(CA|REVOKED)?")
 
 
 @dataclass(frozen=True)
 class SSHTarget:
-    """One server to connect to. `jumps` are its jump hosts, flat, in the order of connection."""
+    """One server to connect to. `jumps` are its jump hosts, flat, in the order of connection; of each of these `goal`
+    is the label of the server behind them. `gateway` connects to it."""
 
     alias: str
     host: str
     port: int
     user: str
-    config_file: str
     connect_timeout: float = DEFAULT_TIMEOUT
-    family: str = "any"
     identities: tuple[str, ...] = ()
     identities_only: bool = False
     agent: str = ""
@@ -45,12 +48,18 @@ class SSHTarget:
     host_key_alias: str = ""
     proxy_command: str = ""
     jumps: tuple[SSHTarget, ...] = field(default=(), repr=False)
+    gateway: str = ""
+    goal: str = ""
 
     @property
     def label(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         full = f"{self.user}@{host}:{self.port}"
         return full if self.alias == self.host else f"{self.alias} ({full})"
+
+    @property
+    def description(self) -> str:
+        return f"gateway {self.label}, on the way to {self.goal}" if self.goal else self.label
 
     @property
     def names(self) -> list[str]:
@@ -62,20 +71,17 @@ class SSHTarget:
         return [host] if self.port == DEFAULT_PORT else [f"[{host}]:{self.port}", host]
 
 
+def config_file() -> str:
+    return os.environ.get(FILE_VARIABLE) or USER_FILE
+
+
 def parse_address(text: str) -> tuple[str, str, int]:
     """(host, user, port) of `user@host:port`; "" and 0 for what was not given. Raises UsageError."""
     found = _ADDRESS.fullmatch(text)
-    host, port = (found["ip"], found["port"]) if found and found["ip"] else ((found and found["host"]) or "", None)
-    if host.count(":") == 1:  # a bare IPv6 address has no room for a port
-        host, port = host.split(":")
-    user = (found and found["user"]) or ""
-    if not host or _DANGEROUS.search(host) or _DANGEROUS.search(user) or text.startswith("@"):
-        raise UsageError(
-            f"{text!r} is not an address", hint="an alias of ~/.ssh/config, host, user@host, host:port or [IPv6]:port"
-        )
-    if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise UsageError(f"{text!r}: {port!r} is not a port", hint="a number from 1 to 65535")
-    return host, user, int(port or 0)
+    if found is None or not 0 < int(found["port"] or DEFAULT_PORT) < 1 << 16:
+        hint = "an alias of ~/.ssh/config, host, user@host, host:port or [IPv6]:port; ports are 1 to 65535"
+        raise UsageError(f"{text!r} is not an address", hint=hint)
+    return found["host"].strip("[]"), found["user"] or "", int(found["port"] or 0)
 
 
 def ssh_words(address: str, *options: str) -> list[str]:
@@ -88,42 +94,58 @@ def ssh_words(address: str, *options: str) -> list[str]:
     return ["ssh", *options, *(word for pair in given if pair[1] for word in pair), host]
 
 
-def resolve(address: str) -> SSHTarget:
-    """The server that `address` means to ssh. Raises UsageError, ConfigError, Blocked."""
-    return _resolve(address.strip())
-
-
-def _resolve(address: str, *, with_proxy: bool = True, depth: int = 0) -> SSHTarget:
-    file = os.environ.get(FILE_VARIABLE) or USER_FILE
+def resolve(address: str, depth: int = 0, *, is_first: bool = True) -> SSHTarget:
+    """The server that `address` means to ssh. Of several jump hosts only the first may have jump hosts of its own, as
+    with OpenSSH. Raises UsageError, ConfigError, Blocked."""
+    target, settings = _settings(address.strip())
     if depth > _MAX_JUMP_DEPTH:
-        raise ConfigError("ProxyJump forms a loop", file=file)
+        raise ConfigError("ProxyJump forms a loop", file=config_file())
+    command, names = settings.get("proxycommand", "none"), settings.get("proxyjump", "none")
+    hops: list[SSHTarget] = []
+    for number, name in enumerate(names.split(",") if is_first and names.lower() != "none" else ()):
+        jump = name.strip().removeprefix("ssh://").rstrip("/")
+        is_itself = parse_address(jump)[0] == target.alias
+        hop = target if is_itself else resolve(jump, depth + 1, is_first=number == 0)
+        if (hop.host, hop.port, hop.user) == (target.host, target.port, target.user):
+            return target  # `Host *` with a ProxyJump matches the jump host too, which is not reached through itself
+        hops += [*hop.jumps, replace(hop, jumps=())]
+    gateways = ["", *(hop.label for hop in hops)]
+    jumps = [replace(hop, gateway=before, goal=target.label) for hop, before in zip(hops, gateways, strict=False)]
+    uses_command = is_first and not hops and command.lower() != "none"
+    command = _expand(command, target) if uses_command else ""
+    return replace(target, jumps=tuple(jumps), gateway=gateways[-1], proxy_command=command)
+
+
+def _settings(address: str) -> tuple[SSHTarget, dict[str, str]]:
+    """The server without the way to it, and what `ssh -G` prints, the last line of each setting."""
     done = _run(ssh_words(address, "-T", "-G"))
     if "jumphost loop" in done.stderr:
         done = _run(ssh_words(address, "-T", "-G", "-o", "ProxyJump=none"))
     if done.returncode:
-        raise ConfigError(f"ssh -G {address}: {done.stderr.strip()}", file=file)
-    settings: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
-        key, _, value = line.partition(" ")
-        settings.setdefault(key, []).append(value)
-    target = _target(parse_address(address)[0], settings, file)
-    command, jumps = _last(settings, "proxycommand"), _last(settings, "proxyjump")
-    if with_proxy and jumps.lower() not in ("", "none"):
-        return replace(target, jumps=_jump_hosts(target, jumps, depth))
-    return replace(target, proxy_command=_expand(command, target) if with_proxy and command.lower() != "none" else "")
+        raise ConfigError(f"ssh -G {address}: {done.stderr.strip()}", file=config_file())
+    lines = [line.partition(" ")[::2] for line in done.stdout.splitlines()]
+    settings, alias = dict(lines), parse_address(address)[0]
+    timeout, agent = settings.get("connecttimeout", ""), settings.get("identityagent", "SSH_AUTH_SOCK")
+    target = SSHTarget(
+        alias=alias,
+        host=settings.get("hostname", alias),
+        port=int(settings.get("port", DEFAULT_PORT)),
+        user=settings.get("user") or getpass.getuser(),
+        connect_timeout=float(timeout) if timeout.isdigit() and timeout != "0" else DEFAULT_TIMEOUT,
+        identities_only=settings.get("identitiesonly") == "yes",
+        host_key_alias=settings.get("hostkeyalias", ""),
+    )
 
+    def expanded(paths: Iterable[str]) -> tuple[str, ...]:
+        return tuple(_expand(path, target) for path in paths if path != "none")
 
-def _jump_hosts(target: SSHTarget, names: str, depth: int) -> tuple[SSHTarget, ...]:
-    """In the order of connection. Only the first may have jump hosts of its own, as with OpenSSH."""
-    hops: list[SSHTarget] = []
-    for number, name in enumerate(names.split(",")):
-        address = name.strip().removeprefix("ssh://").rstrip("/")
-        is_itself = parse_address(address)[0] == target.alias
-        hop = target if is_itself else _resolve(address, with_proxy=number == 0, depth=depth + 1)
-        if (hop.host, hop.port, hop.user) == (target.host, target.port, target.user):
-            return ()  # `Host *` with a ProxyJump matches the jump host too, which is not reached through itself
-        hops += [*hop.jumps, replace(hop, jumps=())]
-    return tuple(hops)
+    known_hosts = [settings.get(f"{who}knownhostsfile", "") for who in ("user", "global")]
+    return replace(
+        target,
+        identities=expanded(value for key, value in lines if key == "identityfile"),
+        known_hosts=expanded(" ".join(known_hosts).split()),
+        agent="".join(expanded(["${SSH_AUTH_SOCK}" if agent == "SSH_AUTH_SOCK" else agent])),
+    ), settings
 
 
 def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
@@ -133,43 +155,10 @@ def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
         raise Blocked(f"{words[0]} cannot be run: {error.strerror}", hint="install OpenSSH's client") from None
 
 
-def _target(alias: str, settings: dict[str, list[str]], file: str) -> SSHTarget:
-    timeout, agent = _last(settings, "connecttimeout"), _last(settings, "identityagent") or "SSH_AUTH_SOCK"
-    target = SSHTarget(
-        alias=alias,
-        host=_last(settings, "hostname") or alias,
-        port=int(_last(settings, "port") or DEFAULT_PORT),
-        user=_last(settings, "user") or getpass.getuser(),
-        config_file=file,
-        connect_timeout=float(timeout) if timeout.isdigit() and timeout != "0" else DEFAULT_TIMEOUT,
-        family=_last(settings, "addressfamily").lower(),
-        identities_only=_last(settings, "identitiesonly").lower() == "yes",
-        host_key_alias=_last(settings, "hostkeyalias"),
-    )
-    known_hosts = [_last(settings, f"{who}knownhostsfile") for who in ("user", "global")]
-    return replace(
-        target,
-        identities=tuple(_expand(path, target) for path in settings.get("identityfile", ()) if path.lower() != "none"),
-        agent=_expand("${SSH_AUTH_SOCK}" if agent == "SSH_AUTH_SOCK" else agent if agent != "none" else "", target),
-        known_hosts=tuple(path for paths in known_hosts for path in _files(paths, target)),
-    )
-
-
-def _last(settings: dict[str, list[str]], key: str) -> str:
-    return settings.get(key, [""])[-1]
-
-
-def _files(paths: str, target: SSHTarget) -> list[str]:
-    if os.path.exists(_expand(paths, target)):
-        return [_expand(paths, target)]  # one file whose name has spaces: ssh -G prints no quotes
-    return [_expand(name, target) for name in paths.split() if name.lower() != "none"]
-
-
 def _expand(text: str, target: SSHTarget) -> str:
-    """Tokens, environment variables and ~ of a setting that `ssh -G` prints as it was written."""
-    home, user = os.path.expanduser("~"), getpass.getuser()
-    tokens = {"%d": home, "%h": target.host, "%n": target.alias, "%p": str(target.port), "%r": target.user}
-    tokens |= {"%u": user, "%i": str(os.getuid()), "%k": target.host_key_alias or target.alias, "%%": "%"}
+    """Tokens, an environment variable and ~ of a setting that `ssh -G` prints as it was written."""
+    tokens = {"%d": "~", "%h": target.host, "%n": target.alias, "%p": str(target.port), "%r": target.user}
+    tokens |= {"%u": getpass.getuser(), "%i": str(os.getuid()), "%k": target.host_key_alias or target.alias, "%%": "%"}
     expanded = re.sub("%.", lambda match: tokens.get(match[0], match[0]), text)
     variable = re.fullmatch(r"\$\{?(\w+)\}?", expanded)
     return os.environ.get(variable[1], "") if variable else os.path.expanduser(expanded)
@@ -180,8 +169,14 @@ def _expand(text: str, target: SSHTarget) -> str:
 
 @dataclass(frozen=True)
 class HostKey:
+    """A key that a host shows, or that a line of a known_hosts file, `place`, gives to `name`; `marker` is "", CA or
+    REVOKED."""
+
     type: str
     blob: str  # in base64
+    place: str = ""
+    name: str = ""
+    marker: str = ""
 
     @property
     def shown(self) -> str:
@@ -189,50 +184,31 @@ class HostKey:
         return f"{self.type} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-@dataclass(frozen=True)
-class KnownHostEntry:
-    """A line of a known_hosts file for the host, which it calls `name`; `marker` is "", CA or REVOKED."""
-
-    file: str
-    line: int
-    name: str
-    marker: str
-    pattern: str
-    key: HostKey
+def known_keys(target: SSHTarget) -> list[HostKey]:
+    return [key for file in target.known_hosts for name in target.names for key in _known_keys(file, name)]
 
 
-def known_host_entries(target: SSHTarget) -> list[KnownHostEntry]:
-    """Raises Blocked for a file that cannot be read."""
-    return [entry for file in target.known_hosts for name in target.names for entry in _entries(file, name)]
-
-
-def _entries(file: str, name: str) -> Iterator[KnownHostEntry]:
-    if not os.path.exists(file):
-        return
-    if not os.access(file, os.R_OK):
-        raise Blocked(f"{file} cannot be read (Permission denied)")
-    lines = _run(["ssh-keygen", "-F", name, "-f", file]).stdout.splitlines()
+def _known_keys(file: str, name: str) -> Iterator[HostKey]:
+    lines = _run(["ssh-keygen", "-F", name, "-f", file]).stdout.splitlines() if os.path.exists(file) else []
     for head, text in itertools.pairwise(lines):
         found, fields = _FOUND.fullmatch(head.strip()), text.split()
-        fields = fields[1 if found and found[2] else 0 :]
-        if found and len(fields) > 2:
-            yield KnownHostEntry(file, int(found[1]), name, found[2] or "", fields[0], HostKey(*fields[1:3]))
+        key = fields[2:4] if found and found[2] else fields[1:3]
+        if found and len(key) == 2:
+            yield HostKey(key[0], key[1], f"{file}:{found[1]}", name, found[2] or "")
 
 
-def check_host_key(
-    entries: Sequence[KnownHostEntry], names: Sequence[str], key: HostKey
-) -> tuple[str, KnownHostEntry | None]:
+def check_host_key(known: Sequence[HostKey], names: Sequence[str], key: HostKey) -> tuple[str, HostKey | None]:
     """What known_hosts says about `key`: known, unknown, changed, revoked or authority, and the line that says so."""
-    for entry in entries:  # a revoked key is refused before anything that would allow it
-        if entry.marker == "REVOKED" and entry.key.blob == key.blob:
-            return "revoked", entry
-    keys = [entry for entry in entries if not entry.marker]
-    for entry in keys:
-        if entry.key.blob == key.blob and (entry.name == names[0] or not any(each.name == names[0] for each in keys)):
-            return "known", entry
+    for each in known:  # a revoked key is refused before anything that would allow it
+        if each.marker == "REVOKED" and each.blob == key.blob:
+            return "revoked", each
+    keys = [each for each in known if not each.marker]
     # The host was asked for keys of the known types first. One that shows another does not have the known key.
-    named = sorted((entry for entry in keys if entry.name == names[0]), key=lambda entry: entry.key.type != key.type)
+    named = sorted((each for each in keys if each.name == names[0]), key=lambda each: each.type != key.type)
+    for each in named or keys:
+        if each.blob == key.blob:
+            return "known", each
     if named:
         return "changed", named[0]
-    authorities = [entry for entry in entries if entry.marker == "CA" and entry.name == names[0]]
+    authorities = [each for each in known if each.marker == "CA" and each.name == names[0]]
     return ("authority", authorities[0]) if authorities else ("unknown", None)

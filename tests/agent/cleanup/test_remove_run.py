@@ -18,6 +18,7 @@ from ci_tasks.agent.run_directory import RunDir, read_status
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
+    from tests.agent.fake_docker import Fake
 
 
 @pytest.fixture
@@ -35,22 +36,16 @@ def _remove(path: Path) -> list[str]:
     return trees.remove_tree(str(path), None, "none", {})
 
 
-def test_a_tree_goes_whatever_its_modes_and_names(tree: Path, tmp_path: Path) -> None:
+def test_a_tree_goes_whatever_its_modes_and_names_and_no_link_is_followed(tree: Path, tmp_path: Path) -> None:
     (tree / "locked" / "in\nner").mkdir(parents=True)
     (tree / "locked" / "in\nner" / "-rf").touch(mode=0)
     (tree / "link").symlink_to(tmp_path / "outside")
     os.mkfifo(tree / "pipe")
     for path in (tree / "locked" / "in\nner", tree / "locked", tree):
         path.chmod(0)
-    assert _remove(tree) == []
-    assert not tree.exists()
-
-
-def test_a_link_is_removed_and_not_what_it_leads_to(tree: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "outside")
-    assert _remove(link) == []
-    assert not os.path.lexists(link)
+    assert _remove(tree) == [] and not tree.exists()
+    tree.symlink_to(tmp_path / "outside")
+    assert _remove(tree) == [] and not os.path.lexists(tree)
 
 
 def test_what_cannot_be_removed_is_named_with_the_reason(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,21 +71,13 @@ def test_what_another_user_owns_is_removed_by_a_container_that_sees_nothing_else
     assert words.startswith("run|--rm|--pull=never|--network|none|")
 
 
-MOUNTS = [
-    (r"24 1 0:22 / /w/tree\040a/in rw - tmpfs x rw", "/w/tree a", ["/w/tree a/in"]),
-    (r"24 1 0:22 / /w/two\012lines rw - tmpfs x rw", "/w/two\nlines", ["/w/two\nlines"]),
-    (r"24 1 0:22 / /w/tree2 rw - tmpfs x rw", "/w/tree", []),
-    (r"24 1 0:22 / /w rw - tmpfs x rw", "/w/tree", []),
-]
-
-
-@pytest.mark.parametrize(("line", "path", "mounts"), MOUNTS, ids=[path for _, path, _ in MOUNTS])
-def test_a_mount_inside_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, path: str, mounts: list[str]
-) -> None:
-    (tmp_path / "mountinfo").write_text(line + "\n")
+def test_a_mount_inside_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = (r"/w/tree\040a/in", r"/w/two\012lines", "/w/tree2", "/w")
+    (tmp_path / "mountinfo").write_text("".join(f"24 1 0:22 / {path} rw - tmpfs x rw\n" for path in paths))
     monkeypatch.setattr(directories, "_MOUNTS", str(tmp_path / "mountinfo"))
-    assert directories.mounted_below(path) == mounts
+    assert directories.mounted_below("/w/tree a") == ["/w/tree a/in"]
+    assert directories.mounted_below("/w/two\nlines") == ["/w/two\nlines"]
+    assert directories.mounted_below("/w/tree") == []
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -146,22 +133,13 @@ def test_removing_a_run_that_goes_on_ends_it_and_takes_all_that_is_its_own(run: 
 
 def test_a_run_that_never_began_or_is_gone_is_removed_too(run: Run) -> None:
     run.write("exit 0")
-    assert remove.remove_run(str(run.path)) == []
-    assert remove.remove_run(str(run.path)) == []
-    assert not run.path.exists()
+    for _ in range(2):
+        assert remove.remove_run(str(run.path)) == [] and not run.path.exists()
 
 
-def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "bin" / "docker"
-    program.parent.mkdir()
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    run.plan["container"] = {"runtime": "docker"}
-    run.write("exit 0")
-    (run.path / "docker.json").write_text('{"calls": [{"name": "one", "runtime": "docker", "ci": [], "here": []}]}')
-    for script, left in (("echo 'Cannot connect to the Docker daemon' >&2; exit 1", True), ("echo '[]'", False)):
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        assert bool(remove.remove_run(str(run.path))) == left
-        assert run.path.exists() == left
+def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays(run: Run, fake: Fake) -> None:
+    run.write("exit 0", container={"runtime": "docker"})
+    Path(run.paths.docker).touch()
+    for is_dead in (True, False):
+        fake.be("dead", is_dead)
+        assert bool(remove.remove_run(str(run.path))) == run.path.exists() == is_dead

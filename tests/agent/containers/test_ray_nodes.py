@@ -78,31 +78,16 @@ def test_the_others_are_there_while_the_head_runs_and_no_longer(tmp_path: Path, 
     raise AssertionError("the step of the other nodes is still there")
 
 
-# what stands on a node's PATH as ray, the head's port → what the node says first
-JOINS = {
-    "there is no ray": (None, "closed", "this node cannot join Ray at 127.0.0.1:6379: no program ray on PATH"),
-    "no way to the head": ("exit 0", "nowhere", "this node cannot join Ray at no.such.invalid:6379: "),
-}
-
-
-@pytest.mark.parametrize(("ray", "head", "said"), JOINS.values(), ids=JOINS)
-def test_a_node_that_cannot_join_says_so_at_once(tmp_path: Path, ray: str | None, head: str, said: str) -> None:
-    if ray is not None:
-        (tmp_path / "ray").write_text(f"#!/bin/sh\n{ray}\n")
+@pytest.mark.parametrize(("head", "said"), [("127.0.0.1", "no program ray on PATH"), ("no.such.invalid", "")])
+def test_a_node_that_cannot_join_says_so_at_once(tmp_path: Path, head: str, said: str) -> None:
+    if not said:
+        (tmp_path / "ray").write_text("#!/bin/sh\n")
         (tmp_path / "ray").chmod(0o755)
-    command = joining_run(parse_run(["run", "img", "x"])).command
-    address = "no.such.invalid" if head == "nowhere" else "127.0.0.1"
-    joining = subprocess.Popen(
-        ["bash", *command],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "MASTER_ADDR": address},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    assert joining.stdout is not None
+    argv = ["bash", *joining_run(parse_run(["run", "img", "x"])).command]
+    env, out = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MASTER_ADDR": head}, subprocess.PIPE
+    joining = subprocess.Popen(argv, env=env, stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:
-        assert said in joining.stdout.readline()
+        assert f"this node cannot join Ray at {head}:6379: {said}" in (joining.stdout or sys.stdin).readline()
     finally:
         os.killpg(joining.pid, signal.SIGKILL)
         joining.communicate()

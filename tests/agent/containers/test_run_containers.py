@@ -28,8 +28,12 @@ def _started(run: Run, *entries: Any) -> None:
     Path(run.paths.docker).write_text(json.dumps({"calls": entries}))
 
 
-def _rules(run: Run, **labels: str) -> None:
-    run.write("", container={"runtime": "docker", "labels": {key.replace("_", "."): v for key, v in labels.items()}})
+def _rules(run: Run) -> None:
+    run.write("", container={"runtime": "docker"})
+
+
+def _remove(run: Run, thorough: bool = False) -> list[str]:
+    return run_containers.RunContainers(str(run.path), thorough).remove()
 
 
 def _own(run: Run) -> dict[str, str]:
@@ -37,66 +41,53 @@ def _own(run: Run) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("runtime", ENGINES)
-@pytest.mark.parametrize(
-    "entries", [[_entry("a")], [_entry("theirs")], ["a", 3, None]], ids=["one", "theirs", "broken"]
-)
-def test_the_label_says_what_is_removed_whatever_docker_json_names(
+@pytest.mark.parametrize("entries", [[_entry("theirs")], ["a", 3, None], None], ids=["theirs", "broken", "none"])
+def test_the_label_says_what_is_removed_whatever_a_job_writes_into_its_records(
     run: Run, fake: Fake, entries: Any, runtime: str
 ) -> None:
-    """A job can write any name into docker.json."""
     for name in ("a", "a-2"):
         fake.has(name, runtime, **_own(run))
-    fake.has("theirs", runtime)
-    run.write("", container={"runtime": runtime})
-    _started(run, *entries)
-    assert run_containers.remove(str(run.path)) == []
+    fake.has("theirs", runtime, **{"ci-tasks_dir": "/theirs"})
+    run.write("", container={"runtime": runtime, "labels": {"ci-tasks.dir": "/theirs"}})
+    if entries is not None:
+        _started(run, *entries)
+    assert _remove(run, thorough=entries is None) == []
     assert fake.left(runtime) == ["theirs"]
 
 
 def test_a_run_that_started_no_container_does_not_ask_the_daemon(run: Run, fake: Fake) -> None:
     _rules(run)
-    _started(run)
-    assert run_containers.remove(str(run.path)) == []
+    assert _remove(run) == []
     assert fake.calls() == []
 
 
-@pytest.mark.parametrize("labels", [{}, {"ci-tasks_dir": "/theirs", "ci-tasks_run": "7"}], ids=["as planned", "forged"])
-@pytest.mark.parametrize("journal", ['{"calls": []}', "{broken", None])
-def test_a_plan_that_a_job_rewrote_makes_no_other_container_the_runs(
-    run: Run, fake: Fake, labels: dict[str, str], journal: str | None
-) -> None:
-    fake.has("ours", **_own(run))
-    fake.has("theirs", **{"ci-tasks_run": "7", "ci-tasks_dir": "/theirs"})
-    _rules(run, **labels)
-    if journal is not None:
-        Path(run.paths.docker).write_text(journal)
-    assert run_containers.RunContainers(str(run.path), thorough=True).remove() == []
-    assert fake.left() == ["theirs"]
-
-
-def test_containers_are_numbered_as_the_run_started_them(run: Run, fake: Fake) -> None:
-    for name in ("late", "a-2", "a"):
+def test_containers_are_numbered_in_the_order_of_their_creation(run: Run, fake: Fake) -> None:
+    for at, name in enumerate(("z", "a-2", "a")):
         fake.has(name, **_own(run))
+        os.utime(fake.home / "docker" / name, (at, at))
     _rules(run)
-    _started(run, _entry("a"), _entry(None), _entry("a-2"))
+    _started(run, _entry("z"))
     containers = run_containers.RunContainers(str(run.path)).find()
-    assert {container.name: container.number for container in containers} == {"a": 1, "a-2": 2, "late": 3}
+    assert [(container.name, container.number) for container in containers] == [("z", 1), ("a-2", 2), ("a", 3)]
 
 
 def test_the_daemon_is_the_one_that_the_job_used(run: Run, fake: Fake) -> None:
     fake.has("a", **_own(run))
     run.write("", container={"runtime": "docker"}, host_env={"DOCKER_HOST": "unix:///other"})
     _started(run, _entry("a"))
-    run_containers.remove(str(run.path))
+    _remove(run)
     assert fake.calls("inspect") == ["docker inspect --type container -- id-a [unix:///other]"]
 
 
-def test_what_could_not_be_removed_is_said_with_its_reason(run: Run, fake: Fake) -> None:
+def test_what_could_not_be_removed_is_said_with_its_reason(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_containers, "REMOVE_SECONDS", 0.0)
     fake.has("a", **_own(run))
     fake.be("sticky")
     _rules(run)
     _started(run, _entry("a"))
-    assert run_containers.remove(str(run.path)) == ["container a: Error response from daemon: device or resource busy"]
+    assert _remove(run) == ["container a: Error response from daemon: device or resource busy"]
 
 
 def test_a_removal_that_is_in_progress_already_is_waited_for(run: Run, fake: Fake) -> None:
@@ -104,7 +95,7 @@ def test_a_removal_that_is_in_progress_already_is_waited_for(run: Run, fake: Fak
     fake.be("removing")
     _rules(run)
     _started(run, _entry("a"))
-    assert run_containers.remove(str(run.path)) == []
+    assert _remove(run) == []
     assert fake.left() == []
 
 

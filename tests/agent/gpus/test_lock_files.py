@@ -99,23 +99,19 @@ def test_missing_files_that_only_root_may_make_are_named_with_the_next_step(
     assert lock_files.try_lock(paths[1], own=True) is not None  # one that is never opened with O_CREAT neither
 
 
-MODES = [(0o666, True, True), (0o644, True, False), (0o600, False, False)]
+MODES = [(0o666, True), (0o644, True), (0o600, False)]
 
 
 @needs_root
-@pytest.mark.parametrize(("mode", "opens", "writes"), MODES)
-def test_files_that_only_root_may_write_are_named_with_the_next_step(mode: int, opens: bool, writes: bool) -> None:
+@pytest.mark.parametrize(("mode", "opens"), MODES)
+def test_a_file_that_only_root_may_read_is_named_with_the_next_step(mode: int, opens: bool) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as shared:
         os.chmod(shared, 0o755)
         path = os.path.join(shared, "gpu 0.lock")
         Path(path).touch()
         os.chmod(path, mode)
-        remedy = f"run once as root: chmod 666 '{path}'"
-        said = [_as_nobody(lambda: lock_files.try_lock(path)), _as_nobody(lambda: lock_files.check_writable([path]))]
-    assert said == [
-        "" if opens else f"lock file {path}: Permission denied; {remedy}",
-        "" if writes else f"only its owner may write the lock file {path}; {remedy}",
-    ]
+        said = _as_nobody(lambda: lock_files.try_lock(path))
+    assert said == ("" if opens else f"lock file {path}: Permission denied; run once as root: chmod 666 '{path}'")
 
 
 def _as_nobody(call: Callable[[], object]) -> str:
@@ -219,12 +215,3 @@ NUMBERS = [([5], "GPU 5"), ([0, 1, 2, 3], "GPUs 0-3"), ([7, 0, 2, 5, 6], "GPUs 0
 @pytest.mark.parametrize(("gpus", "expected"), NUMBERS, ids=[expected for _, expected in NUMBERS])
 def test_gpus_are_named_shortly(gpus: list[int], expected: str) -> None:
     assert lock_files.numbered("GPU", gpus) == expected
-
-
-@needs_root
-def test_another_persons_process_is_named_although_its_environment_cannot_be_read(gpu_host: GpuHost) -> None:
-    pid = gpu_host.start(["sleep", "300"], CI_TASKS_RUN_DIR="/a/run/01").pid
-    lock_files.describe_process(os.getpid())  # imports what it needs
-    assert (
-        _as_nobody(lambda: lock_files.describe_process(pid)) == f"pid {pid} of root (sleep 300) for less than a minute"
-    )

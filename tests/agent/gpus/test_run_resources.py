@@ -149,17 +149,6 @@ def test_a_reserved_gpu_that_a_process_uses_is_released(
     assert sorted(script.blocked) == [3, 4, 5, 6, 7]
 
 
-def test_a_reservation_without_gain_is_given_up_for_a_while(
-    gpu_host: GpuHost, new: Callable[..., RunResources]
-) -> None:
-    """A process may hold what we lack while it waits for what we hold."""
-    gpu_host.hold(1)
-    mine = new(8, timings=LockTimings(0, 0, 0, sleep=1e9, stalled=0))
-    mine.poll()
-    assert gpu_host.free() == [0, 2, 3, 4, 5, 6, 7]
-    assert lock_files.is_free(str(gpu_host.path / "ci-tasks-reservation.lock"))
-
-
 # -- the job's own script ----------------------------------------------------------------------------------------------
 
 
@@ -282,33 +271,6 @@ def test_a_script_that_waits_gets_what_was_reserved_for_it(
     gpu_host.end(high)
     until(lambda: _polled(mine).gpu_ids)
     assert (mine.gpu_ids, mine.waiting) == ([0, 1, 2, 3, 4, 5, 6, 7], [])
-
-
-def _is_stopped(script: subprocess.Popen[bytes]) -> bool:
-    return Path(f"/proc/{script.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def test_the_script_is_stopped_until_its_sleep_is_over_and_continues_whatever_happens(
-    gpu_host: GpuHost, monitor: Monitor, new: Callable[..., RunResources], script: Any, until: Until
-) -> None:
-    """It is the first to try then: the others still sleep."""
-    holder = gpu_host.hold(0)
-    mine, job, other = new(8, JOB, LockTimings(0, 0, 0, sleep=60)), script(8), script(8, marked=False)
-    mine.read_output(job.stdout.readline())
-    mine.poll()
-    assert not _is_stopped(job)
-    gpu_host.end(holder)
-    mine.poll()
-    until(lambda: _is_stopped(job))
-    assert (gpu_host.free(), _is_stopped(other)) == ([], False)
-    monitor.see(8, GpuProcess("GPU-5", 4242, 62464, "python"))  # a reserved GPU is lost
-    mine.poll()
-    until(lambda: not _is_stopped(job))
-    monitor.see(8)
-    mine.poll()
-    until(lambda: _is_stopped(job))
-    mine.stop_waiting()
-    until(lambda: not _is_stopped(job))
 
 
 def test_if_another_was_quicker_it_reserves_again(gpu_host: GpuHost, new: Callable[..., RunResources]) -> None:

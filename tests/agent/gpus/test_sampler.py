@@ -14,8 +14,9 @@ import pytest
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.gpus import sampler
+from ci_tasks.agent.gpus.sample_file import read_gpu_samples
 from ci_tasks.agent.gpus.sampler import process_owner
-from ci_tasks.agent.records import GpuSample, Plan, read_gpu_samples
+from ci_tasks.agent.records import GpuSample, Plan
 
 if TYPE_CHECKING:
     from tests.agent.conftest import GpuHost, Run
@@ -124,7 +125,6 @@ CGROUPS: dict[str, tuple[str, str]] = {
     "of an older docker": (f"12:memory:/docker/{CONTAINER}\n0::/", "run"),
     "another container": (f"0::/system.slice/docker-{OTHER}.scope", "unknown"),
     "a user's service": ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service", "other"),
-    "the daemon itself": ("0::/system.slice/containerd.service", "unknown"),
     "not to be read": ("", "unknown"),
 }
 

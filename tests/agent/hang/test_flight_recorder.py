@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.hang.facts import RecordedCollective
-from ci_tasks.agent.hang.flight_recorder import MAX_BYTES, UnsafePickle, dumps, newest_collective, read_pickle
+from ci_tasks.agent.hang.flight_recorder import MAX_BYTES, UnsafePickle, collectives, newest_collective
 
 
 def entry(number: int, state: str) -> dict[str, object]:
@@ -39,14 +39,14 @@ def test_the_last_collective_that_was_begun() -> None:
         ),
         (
             {"profiling_name": "nccl:recv 1<-0", "is_p2p": True, "p2p_seq_id": 9},
-            RecordedCollective(3, "recv", 9, "scheduled", "0 default_pg", "", (2, 3), peer=2),
+            RecordedCollective(3, "recv 1<-0", 9, "scheduled", "0 default_pg", "", (2, 3)),
         ),
         (
-            {"input_sizes": [["x"]], "input_dtypes": ["Float"], "process_group": ("7", "tp")},
+            {"process_group": ("7", "tp")},
             RecordedCollective(3, "all_reduce", 6, "scheduled", "7 tp"),
         ),
     ],
-    ids=["sizes", "a message", "what is no data of torch's"],
+    ids=["sizes", "a message", "a group that is not described"],
 )
 def test_sizes_members_and_the_other_side_of_a_message(fields: dict[str, object], expected: RecordedCollective) -> None:
     groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[2, 3]"}}
@@ -70,12 +70,14 @@ class Runs:
         b"\x80\x04r" + struct.pack("<I", 0xFFFFFFFF) + b".",  # the reader in C would reserve 64 GiB
         b"\x80\x04" + b"]" * 10,
         b"",
+        pickle.dumps({"entries": [{**entry(6, "scheduled"), "input_sizes": [["x"]], "input_dtypes": ["Float"]}]}),
+        pickle.dumps({"entries": [{**entry(6, "scheduled"), "state": [1]}]}),
         b"." * (MAX_BYTES + 1),
     ],
 )
 def test_what_is_more_than_data_is_refused(content: bytes) -> None:
     with pytest.raises(UnsafePickle):
-        read_pickle(content)
+        newest_collective(content, 0)
 
 
 def test_a_dump_is_asked_for_through_torchs_pipe(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_a_dump_is_asked_for_through_torchs_pipe(tmp_path: Path) -> None:
     env = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump"}
     holder = os.open(tmp_path / "pipe0.pipe", os.O_RDWR)  # so that torch's end opens
     assert opened.wait(10)
-    found, could_not = dumps([{**env, "RANK": "0"}, {**env, "RANK": "1"}], seconds=5)
+    found, could_not = collectives([{**env, "RANK": "0"}, {**env, "RANK": "1"}], seconds=5)
     os.close(holder)
-    assert found == [(0, content)]
+    assert found == (RecordedCollective(0, "all_reduce", 1, "scheduled", "0 default_pg"),)
     assert could_not == [f"rank 1: no process reads {tmp_path}/pipe1.pipe (No such file or directory)"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,8 @@ from ci_tasks.features.lint.lint_finding import RULES, LintFinding
 from ci_tasks.features.lint.rules import lint
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
-from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read
+from tests.parts.entries import describe
 
 PATH = ".github/workflows/pr-test.yml"
 RUNS = 'if __name__ == "__main__":\n    main()\n'
@@ -52,14 +50,6 @@ jobs:
       - run: python tests/${{ matrix.info.test_file }}
 """
 CLEAN = {"tests/test_a.py": f"NUM_GPUS = 4\n{RUNS}", "tests/utils/test_b.py": f"NUM_GPUS = 0\n{RUNS}"}
-
-
-def describe(entry: Mapping[str, Any]) -> MatrixTest:
-    """Entries that name their test, as slime's do."""
-    info = entry.get("info", entry)
-    if not isinstance(info, Mapping) or "test_file" not in info:
-        return MatrixTest(None, "", None)
-    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
 
 
 def subject(

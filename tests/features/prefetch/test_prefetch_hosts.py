@@ -134,7 +134,7 @@ def test_it_downloads_in_the_rows_image_into_the_rows_mounts(tmp_path: Path, doc
     library = str(Path(huggingface_hub.__file__).parents[1])
     libraries = ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"]
     mounted = dict.fromkeys([sys.base_prefix, sys.prefix, library, *filter(os.path.isdir, libraries)])
-    more = " ".join([*(f"-v {path}:{path}:ro" for path in mounted), f"-v {tmp_path}/bin:/usr/local/bin"])
+    more = " ".join([*(f"-v '{path}:{path}:ro'" for path in mounted), f"-v '{tmp_path}/bin:/usr/local/bin'"])
     path = checkout(tmp_path / "repo", CONTAINER.replace("MORE", more).replace("IMAGE", dockerd.IMAGE))
     with hubs.serving() as hub:
         hub.add("org/m", {"config.json": b"{}"}, gated="manual")

@@ -188,7 +188,7 @@ def test_a_download_that_the_hub_refuses_is_explained(
     assert world.prefetch() == 125
     printed = capsys.readouterr().out
     assert f"2 repositories: 2 {word}" in printed
-    log = printed.split("the log of the downloads is ")[1].split()[0]
+    log = printed.split("the log of the downloads is ")[1].splitlines()[0]
     assert "##[ci-tasks] download 0 ended" in Path(log).read_text()
 
 

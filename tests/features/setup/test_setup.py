@@ -18,7 +18,8 @@ OVERRIDE = '{job: cpu-unittest, step: "Install dependencies", pip_index: default
 
 
 @pytest.fixture
-def newcomer(person: Any, tmp_path: Path) -> Any:
+def newcomer(person: Any, tmp_path: Path, index: dict[str, str]) -> Any:
+    person.use_index(index)
     person.edit(".github/workflows/pr-test.yml", "pip install pytest", UNREACHED)
     person.env.update(XDG_CONFIG_HOME=str(tmp_path / "config"), PIP_RETRIES="0")
     person.file = tmp_path / "config/ci-tasks/hosts.yaml"

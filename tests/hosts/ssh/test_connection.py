@@ -15,11 +15,10 @@ import pytest
 
 from ci_tasks.hosts.ssh import messages
 from ci_tasks.hosts.ssh.connection import SSHKeys
-from ci_tasks.hosts.ssh.messages import Hop
-from ci_tasks.hosts.ssh.ssh_config import HostKey, KnownHostEntry, SSHTarget
+from ci_tasks.hosts.ssh.ssh_config import HostKey, SSHTarget
 
-BOX = SSHTarget("box", "box.example.com", 2222, "alice", "~/.ssh/config", known_hosts=("/known",))
-JUMP = SSHTarget("jump", "10.0.0.1", 22, "bob", "~/.ssh/config", known_hosts=("/known",))
+BOX = SSHTarget("box", "box.example.com", 2222, "alice", known_hosts=("/known",))
+JUMP = SSHTarget("jump", "10.0.0.1", 22, "bob", known_hosts=("/known",))
 KEY, NAME = HostKey("ssh-ed25519", "a2V5"), "[box.example.com]:2222"
 
 
@@ -28,18 +27,6 @@ def test_importing_it_loads_neither_fabric_nor_paramiko() -> None:
     code = f"import sys, ci_tasks.hosts.ssh.connection; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"
-
-
-def test_the_way_names_every_hop() -> None:
-    target = replace(BOX, jumps=(replace(JUMP, alias="first"), JUMP))
-    assert messages.describe_route(target) == (
-        "box (alice@box.example.com:2222) through jump (bob@10.0.0.1:22) through first (bob@10.0.0.1:22)"
-    )
-    assert [hop.description for hop in messages.hops(target)] == [
-        "gateway first (bob@10.0.0.1:22), on the way to box (alice@box.example.com:2222)",
-        "gateway jump (bob@10.0.0.1:22), on the way to box (alice@box.example.com:2222)",
-        "box (alice@box.example.com:2222)",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -52,40 +39,37 @@ def test_the_way_names_every_hop() -> None:
     ],
 )
 def test_the_network_s_words_become_ours(error: OSError, phrases: list[str]) -> None:
-    message = str(messages.unreachable(Hop(BOX), error))
+    message = str(messages.unreachable(BOX, error))
     assert [word for word in phrases if word not in message] == []
 
 
-def entry(pattern: str, marker: str = "") -> KnownHostEntry:
-    return KnownHostEntry("/known", 7, NAME, marker, pattern, HostKey("ssh-rsa", "b2xk"))
+def line(marker: str = "") -> HostKey:
+    return HostKey("ssh-rsa", "b2xk", "/known:7", NAME, marker)
 
 
 @pytest.mark.parametrize(
     ("verdict", "found", "phrases"),
     [
         ("unknown", None, ["is not known", "add this line to /known", f"{NAME} ssh-ed25519 a2V5", KEY.shown]),
-        ("changed", entry(NAME), ["has changed", "/known:7", KEY.shown, f"ssh-keygen -R '{NAME}'", "be listening"]),
-        ("changed", entry("*"), ["take line 7 out of /known"]),
-        ("revoked", entry("*", "REVOKED"), ["is revoked (/known:7)"]),
-        ("authority", entry("*", "CA"), ["only a @cert-authority", "/known:7"]),
+        ("changed", line(), ["has changed", "/known:7", KEY.shown, "remove the line /known:7", "be listening"]),
+        ("revoked", line("REVOKED"), ["is revoked (/known:7)"]),
+        ("authority", line("CA"), ["only a @cert-authority", "/known:7"]),
     ],
 )
-def test_a_refused_host_key_comes_with_the_next_step(
-    verdict: str, found: KnownHostEntry | None, phrases: list[str]
-) -> None:
-    message = str(messages.host_key(Hop(BOX), verdict, found, KEY))
+def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKey | None, phrases: list[str]) -> None:
+    message = str(messages.host_key(BOX, verdict, found, KEY))
     assert [word for word in phrases if word not in message] == []
 
 
 def test_a_host_whose_keys_are_kept_nowhere_is_told_so() -> None:
-    message = str(messages.host_key(Hop(replace(BOX, known_hosts=("/dev/null",))), "unknown", None, KEY))
+    message = str(messages.host_key(replace(BOX, known_hosts=("/dev/null",)), "unknown", None, KEY))
     assert "add this line to" not in message
-    assert "UserKnownHostsFile /dev/null" in message
+    assert "name a UserKnownHostsFile for it in ~/.ssh/config" in message
 
 
 def test_keyscan_is_to_be_run_where_the_host_can_be_seen() -> None:
-    at_home = str(messages.host_key(Hop(JUMP), "unknown", None, KEY))
-    beyond = str(messages.host_key(Hop(BOX, gateway="jump"), "unknown", None, KEY))
+    at_home = str(messages.host_key(JUMP, "unknown", None, KEY))
+    beyond = str(messages.host_key(replace(BOX, gateway="jump"), "unknown", None, KEY))
     assert ": ssh-keyscan 10.0.0.1 | ssh-keygen -lf -" in at_home
     assert "(on jump): ssh-keyscan -p 2222 box.example.com" in beyond
 
@@ -97,8 +81,7 @@ def test_keyscan_is_to_be_run_where_the_host_can_be_seen() -> None:
             {"tried": ["/id"]},
             ["Permission denied for alice", "tried: /id; no agent is running", "authorized_keys"],
         ),
-        ({"unusable": ["/my id"]}, ["or are no keys: /my id", "eval \"$(ssh-agent)\" && ssh-add '/my id'"]),
-        ({"unusable": ["/id"], "agent_status": "the agent has 0 keys"}, ["the agent has 0 keys", "\nssh-add /id"]),
+        ({"unusable": ["/my id"]}, ["or are no keys: /my id", "ssh-add '/my id'"]),
         ({"is_partial": True, "wanted": ["keyboard-interactive"]}, ["also wants keyboard-interactive", "never asks"]),
         ({"wanted": ["password"]}, ["takes password only", "never asks for passwords"]),
     ],
@@ -106,17 +89,17 @@ def test_keyscan_is_to_be_run_where_the_host_can_be_seen() -> None:
 def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phrases: list[str]) -> None:
     keys = SSHKeys(BOX)
     vars(keys).update(attributes)
-    message = str(messages.refused_login(Hop(BOX), keys))
+    message = str(messages.refused_login(BOX, keys))
     assert [word for word in phrases if word not in message] == []
 
 
 def test_a_proxy_command_is_not_shown_since_it_may_hold_a_password() -> None:
-    hop = Hop(replace(BOX, proxy_command="corkscrew --auth alice:hunter2 %h"))
-    assert "hunter2" not in str(messages.no_handshake(hop, EOFError()))
+    box = replace(BOX, proxy_command="corkscrew --auth alice:hunter2 %h")
+    assert "hunter2" not in str(messages.no_handshake(box, EOFError()))
 
 
 def test_what_a_server_says_cannot_move_the_terminal_s_cursor() -> None:
-    assert "\x1b" not in str(messages.gateway_refused(Hop(BOX, gateway="jump"), "\x1b[2J"))
+    assert "\x1b" not in str(messages.gateway_refused(replace(BOX, gateway="jump"), "\x1b[2J"))
 
 
 # The keys that are offered
@@ -148,7 +131,7 @@ def key(path: Path, passphrase: str = "") -> str:
 
 
 def keys_of(*identities: Path) -> SSHKeys:
-    return SSHKeys(SSHTarget("box", "box", 22, "ada", "", identities=tuple(map(str, identities))))
+    return SSHKeys(SSHTarget("box", "box", 22, "ada", identities=tuple(map(str, identities))))
 
 
 def test_key_files_are_offered_in_their_order_until_one_is_accepted(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.errors import Blocked, ConfigError, UsageError
 from ci_tasks.hosts.ssh import ssh_config
-from ci_tasks.hosts.ssh.ssh_config import HostKey, SSHTarget, check_host_key, known_host_entries, parse_address
+from ci_tasks.hosts.ssh.ssh_config import HostKey, SSHTarget, check_host_key, known_keys, parse_address
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,8 @@ def test_jump_hosts_are_visited_in_their_order_each_with_its_own_settings(config
         ("three", "three", 22),
     ]
     assert target.jumps[2].user == "bob"
+    assert target.jumps[1].description == f"gateway one ({getpass.getuser()}@10.0.0.1:22), on the way to {target.label}"
+    assert target.jumps[1].gateway == target.jumps[0].label and target.gateway == target.jumps[3].label
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def host_key(kind: str, content: bytes) -> HostKey:
 
 ED, OTHER_ED = host_key("ssh-ed25519", b"an ed25519 key"), host_key("ssh-ed25519", b"another ed25519 key")
 RSA = host_key("ssh-rsa", b"an rsa key")
-BOX, NAME = SSHTarget("box", "box.example.com", 2222, "ada", ""), "[box.example.com]:2222"
+BOX, NAME = SSHTarget("box", "box.example.com", 2222, "ada"), "[box.example.com]:2222"
 
 
 def line(names: str, key: HostKey = ED) -> str:
@@ -165,9 +167,9 @@ def test_known_hosts_say_of_a_key(tmp_path: Path, text: str, expected: str, is_h
     file.write_text(f"{text}\n")
     if is_hashed and not re.search("[*,#]", text):  # patterns cannot be hashed
         subprocess.run(["ssh-keygen", "-H", "-f", str(file)], capture_output=True)
-    target = SSHTarget("box", "box.example.com", 2222, "ada", "", known_hosts=(str(tmp_path / "none"), str(file)))
-    verdict, entry = check_host_key(known_host_entries(target), target.names, ED)
-    assert (f"{verdict}:{entry.line}" if entry else verdict) == expected
+    target = SSHTarget("box", "box.example.com", 2222, "ada", known_hosts=(str(tmp_path / "none"), str(file)))
+    verdict, found = check_host_key(known_keys(target), target.names, ED)
+    assert (verdict + found.place.removeprefix(str(file)) if found else verdict) == expected
 
 
 def test_a_fingerprint_is_the_one_that_ssh_shows(tmp_path: Path) -> None:

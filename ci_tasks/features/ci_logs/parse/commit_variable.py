@@ -12,9 +12,8 @@ from typing import Any
 
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.workflow import expressions
-from ci_tasks.workflow.expressions import split
+from ci_tasks.workflow.expressions import ExpressionError, split
 from ci_tasks.workflow.model import Job, Workflow
-from ci_tasks.workflow.syntax import ExpressionError
 
 _SHA = "github.sha"
 _NUMBER = "github.event.pull_request.number"

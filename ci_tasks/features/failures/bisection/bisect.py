@@ -32,7 +32,7 @@ from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_sou
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.select import select
+from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
     from ci_tasks.features.failures.options import BisectOptions

@@ -53,7 +53,7 @@ from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.select import select
+from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
     from ci_tasks.features.failures.options import CompareOptions

@@ -49,14 +49,13 @@ def analyse_hang(facts: HangFacts) -> Hang:
     if found is None:
         seen = "; ".join(f"{group.who}: {group.where}" for group in groups[:3]) or "no process was seen"
         found = Finding("", f"not determined; {seen}", (), NOT_DETERMINED)
-    could_not = [*facts.could_not, *(f"{p.name}: {line}" for p in run.by_id.values() for line in p.facts.could_not)]
     return Hang(
         outcome=found.outcome,
         kind=found.kind,
         reason=found.reason,
         culprits=tuple(_culprit(*culprit) for culprit in found.culprits),
         groups=groups[:_MAX_GROUPS],
-        could_not=tuple(could_not[:100]),
+        could_not=facts.could_not[:100],
         taken_at=_iso(facts.taken_at),
         seconds=facts.seconds,
         trigger=facts.reason,
@@ -182,7 +181,7 @@ def _goes_on(run: RunProcesses) -> Finding | None:
     processor, so what counts is who uses it and does not wait."""
     if run.facts.reason != "stall":
         return None
-    busy = [process for process in run.by_id.values() if _computes(process) or _has_computed(run, process)]
+    busy = [process for process in run.by_id.values() if _computes(process) or _has_computed(process)]
     moving = [process for process in busy if not process.stays or not _computes(process)]
     if moving:
         why = f"the log is silent, but {names(moving)} {'goes' if len(moving) == 1 else 'go'} on: {where(moving[0])}"
@@ -198,11 +197,10 @@ def _computes(process: Process) -> bool:
     return any(thread.wait.kind == waits.COMPUTES for thread in process.threads)
 
 
-def _has_computed(run: RunProcesses, process: Process) -> bool:
+def _has_computed(process: Process) -> bool:
     """Since the look before in the same silence, and is not in a collective, where it would do so too."""
-    cpu = process.facts.cpu_since
-    is_busy = cpu is not None and cpu >= BUSY * max(run.facts.seconds_since, 1.0)
-    return is_busy and process.main.wait.kind not in WAITS_FOR_RANKS
+    busy = process.facts.busy_since
+    return busy is not None and busy >= BUSY and process.main.wait.kind not in WAITS_FOR_RANKS
 
 
 def _chain(run: RunProcesses) -> Finding | None:

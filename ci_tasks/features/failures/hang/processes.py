@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from ci_tasks.agent.hang.facts import NATIVE, PROBE, HangFacts, OpenFile, ProcessFacts, ThreadFacts
+from ci_tasks.agent.hang.facts import HangFacts, OpenFile, ProcessFacts, ThreadFacts
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.hang.lock_order import NO_LOCKS, LockUse, lock_use
-from ci_tasks.features.failures.hang.stacks import Stack, read_faulthandler, read_py_spy
+from ci_tasks.features.failures.hang.stacks import Stack, read_stacks
 from ci_tasks.features.failures.hang.waits import UNKNOWN, Wait, is_library, wait_of
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -57,7 +57,7 @@ class Process:
             for before, word in zip(("", *words), words, strict=False):
                 if before == "-m" or word.endswith(".py"):
                     return word.rpartition("/")[2]
-        return (words[0].rpartition("/")[2] if words else "") or self.facts.name
+        return words[0].rpartition("/")[2] if words else ""
 
     @property
     def stays(self) -> bool:
@@ -67,24 +67,16 @@ class Process:
     @cached_property
     def _functions(self) -> list[tuple[str, ...]] | None:
         """The functions of the main thread, outermost first, in each look; None where there is one look."""
-        looks = [text for text in self.facts.stacks if text.by != NATIVE]
-        if not looks or not looks[0].before:
+        if not self.facts.stacks_before:
             return None
-        mains = []
-        for text in (looks[0].before, looks[0].text):
-            stacks = read_faulthandler(text) if looks[0].by == PROBE else read_py_spy(text, self.facts.pid)
-            mains += [stack for stack in stacks if stack.main][:1]
+        looks = (read_stacks(self.facts.stacks_before), read_stacks(self.facts.stacks))
+        mains = [stacks[-1] for stacks in looks if stacks]
         return [tuple(f.function for f in reversed(stack.python) if not is_library(f)) for stack in mains]
 
     @cached_property
     def stacks(self) -> list[Stack]:
-        """By the writer that knows most: py-spy with native frames names threads, faulthandler reaches more."""
-        best: list[Stack] = []
-        for text in sorted(self.facts.stacks, key=lambda text: text.by != NATIVE):
-            read = read_faulthandler(text.text) if text.by == PROBE else read_py_spy(text.text, self.facts.pid)
-            if not best and any(stack.frames for stack in read):
-                best = read
-        return best
+        stacks = read_stacks(self.facts.stacks)
+        return stacks if any(stack.frames for stack in stacks) else []
 
     @cached_property
     def threads(self) -> list[ThreadState]:
@@ -106,7 +98,7 @@ class Process:
     def _thread(self, stack: Stack, kernel: Mapping[int, ThreadFacts]) -> ThreadState:
         own = kernel.get(self.facts.pid if stack.main else stack.tid or -1)
         computes = self._cpu_of(own) >= BUSY
-        still = bool(self.facts.stacks) and all(text.same is not False for text in self.facts.stacks)
+        still = bool(self.facts.stacks) and self.facts.same_stacks is not False
         wait = wait_of(stack, own, self.machine, self.sources, computes=computes, still=still)
         return ThreadState(stack, own, wait, lock_use(stack, self.sources))
 
@@ -150,7 +142,7 @@ class RunProcesses:
 
 def processes_of(facts: HangFacts) -> RunProcesses:
     seconds = facts.seconds_between
-    made = [Process(item, facts.machine, seconds, facts.sources) for item in facts.processes if not item.ended]
+    made = [Process(item, facts.machine, seconds, facts.sources) for item in facts.processes]
     by_id = {process.id: process for process in made}
     for process in made:
         process.rank = _rank(process, by_id)

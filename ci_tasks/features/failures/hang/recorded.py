@@ -3,6 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from ci_tasks.agent.hang.facts import RecordedCollective
@@ -10,6 +11,7 @@ from ci_tasks.features.failures.hang.finding import Finding, odd_of_two
 from ci_tasks.features.failures.hang.processes import Process, RunProcesses
 from ci_tasks.features.failures.hang.wording import names, wait_or_waits, where
 
+_MESSAGE = re.compile(r"(send|recv) \d{1,7}(?:->|<-)(\d{1,7})$")
 # All ranks give as much to them; to others, as to all_to_all, each may give its own.
 _EQUAL_SIZES = ("all_reduce", "all_gather", "_all_gather_base", "reduce_scatter", "_reduce_scatter_base", "broadcast")
 
@@ -22,7 +24,8 @@ def recorded_mismatch(run: RunProcesses) -> Finding | None:
 
 def _messages(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
     """Ranks that all wait to receive, each from the next."""
-    receives = {item.rank: item.peer for item in last if item.operation == "recv"}
+    peers = {item.rank: _peer(item) for item in last if item.operation.startswith("recv ")}
+    receives = {rank: peer for rank, peer in peers.items() if peer is not None}
     for first in receives:
         way = [first]
         while receives.get(way[-1]) in receives and receives[way[-1]] not in way:
@@ -38,6 +41,13 @@ def _messages(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding 
     return None
 
 
+def _peer(item: RecordedCollective) -> int | None:
+    """The rank on the other side: `recv 0<-1` has places in the group."""
+    message = _MESSAGE.match(item.operation)
+    place = int(message[2]) if message else -1
+    return item.members[place] if 0 <= place < len(item.members) else None
+
+
 def _groups(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
     """Ranks that are in collectives of two process groups, and all belong to both."""
     of_group = _by(run, last, lambda item: item.group)
@@ -51,7 +61,7 @@ def _groups(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | 
 
 def _operations(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
     """The same number is another operation, or has another size, on some ranks."""
-    if len({(item.group, item.number) for item in last}) != 1 or any(item.peer >= 0 for item in last):
+    if len({(item.group, item.number) for item in last}) != 1 or any(_MESSAGE.match(item.operation) for item in last):
         return None
     number = last[0].number
     of_operation = _by(run, last, lambda item: item.operation)

@@ -1,11 +1,8 @@
-"""Stacks of threads, as faulthandler and py-spy write them. Pure."""
+"""Stacks of threads, as faulthandler writes them. Pure."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
-from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 
@@ -19,7 +16,7 @@ _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P
 
 @dataclass(frozen=True)
 class StackFrame:
-    """`function` without its class. A native one is of a library; its `file` is that of the library."""
+    """`function` without its class. A native one is of a library, its `file`, and has no line."""
 
     function: str
     file: str
@@ -37,8 +34,8 @@ class StackFrame:
 
 @dataclass(frozen=True)
 class Stack:
-    """A thread's frames, the innermost first. `tid` is the kernel's number, None where the writer does not know it;
-    `main`: it is the main thread."""
+    """A thread's frames, the innermost first. `tid` is the kernel's number, or faulthandler's own, which is
+    none of the kernel's; `main`: it is the main thread."""
 
     frames: tuple[StackFrame, ...]
     name: str = ""
@@ -54,52 +51,22 @@ class Stack:
         return frozenset(frame.function for frame in self.frames if frame.native)
 
 
-def read_faulthandler(text: str) -> list[Stack]:
-    """The threads of the last dump in `text`. faulthandler begins with the newest thread: the last is the main one."""
-    stacks: list[tuple[str, str, list[StackFrame]]] = []
+def read_stacks(text: str) -> list[Stack]:
+    """The threads of the last dump in `text`, as faulthandler writes them. The last one is the main thread."""
+    stacks: list[tuple[re.Match[str], list[StackFrame]]] = []
     seen: set[str] = set()
     for line in text[-MAX_TEXT:].split("\n"):
         if head := _THREAD.match(line):
             if head["id"] in seen or len(stacks) >= _THREADS:  # the next dump begins
                 stacks, seen = [], set()
-            seen.add(head["id"])
-            stacks.append((head["id"], head["name"] or "", []))
-        elif stacks and len(stacks[-1][2]) < _FRAMES and (found := _FRAME.match(line)):
-            number = int(found["line"]) if found["line"].isdigit() and len(found["line"]) < 9 else None
-            stacks[-1][2].append(StackFrame(_last(found["function"]), found["file"], number))
-    last = len(stacks) - 1
-    return [Stack(tuple(frames), name, main=at == last) for at, (_, name, frames) in enumerate(stacks)]
-
-
-def read_py_spy(text: str, pid: int) -> list[Stack]:
-    """The threads in the output of `py-spy dump --json`, with --native or without; none where it is something else."""
-    try:
-        threads = json.loads(text) if len(text) <= MAX_TEXT else []
-    except (ValueError, RecursionError):
-        return []
-    return list(_threads(threads[:_THREADS], pid)) if isinstance(threads, list) else []
-
-
-def _threads(threads: list[Any], pid: int) -> Iterable[Stack]:
-    for thread in threads:
-        frames = thread.get("frames") if isinstance(thread, dict) else None
-        if not isinstance(frames, list):
-            continue
-        read = tuple(frame for frame in map(_frame, frames[:_FRAMES]) if frame is not None)
-        name, tid = str(thread.get("thread_name") or "")[:100], thread.get("os_thread_id")
-        tid = tid if type(tid) is int else None
-        main = name == "MainThread" if tid is None else tid == pid
-        yield Stack(read, name, tid, main)
-
-
-def _frame(value: Any) -> StackFrame | None:
-    if not isinstance(value, dict):
-        return None
-    file, line = str(value.get("filename") or "")[:1000], value.get("line")
-    number = line if type(line) is int and 0 < line < 1 << 30 else None
-    native = not file.endswith((".py", ">")) or number is None
-    function = str(value.get("name") or "")[:300]
-    return StackFrame(function if native else _last(function), file, number, native)
+            seen |= {head["id"]} - {"0"}  # py-spy does not know it
+            stacks.append((head, []))
+        elif stacks and len(stacks[-1][1]) < _FRAMES and (found := _FRAME.match(line)):
+            native, function = found["line"] == "???", found["function"]
+            number = int(found["line"]) if not native and len(found["line"]) < 9 else None
+            stacks[-1][1].append(StackFrame(function if native else _last(function), found["file"], number, native))
+    main = stacks[-1][0] if stacks else None
+    return [Stack(tuple(frames), head["name"] or "", int(head["id"], 16), head is main) for head, frames in stacks]
 
 
 def _last(function: str) -> str:

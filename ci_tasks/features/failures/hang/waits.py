@@ -58,7 +58,7 @@ _CHANNELS = (
     (re.compile(r"pipe_write|sock_alloc_send|sk_stream_wait"), WRITE),
     (re.compile(r"ep_poll|do_epoll|poll_schedule|do_select|do_sys_poll|do_poll"), POLL),
     (re.compile(r"nanosleep"), SLEEP),
-    (re.compile(r"do_wait|kernel_wait"), CHILD),
+    (re.compile(r"(?<!futex_)do_wait|kernel_wait"), CHILD),
     (re.compile(r"flock|locks_lock|posix_lock"), FILE_LOCK),
     (re.compile(r"futex"), LOCK),
 )

@@ -75,7 +75,10 @@ def _wrong_processes(facts: RunFacts, root: str, evidence: RunEvidence | None) -
 
 
 def _elsewhere(path: str, root: str) -> bool:
-    return bool(_INSTALLED.search(path)) or bool(root and not path.startswith(f"{root.rstrip('/')}/src/"))
+    """A path that is read from a text begins after its last space."""
+    root = root.rstrip("/")
+    sources = (f"{root}/src/", f"/{root.rpartition(' ')[2].partition('/')[2]}/src/")
+    return bool(_INSTALLED.search(path)) or bool(root and not path.startswith(sources))
 
 
 def _source(root: str) -> str:

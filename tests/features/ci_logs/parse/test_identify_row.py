@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,9 +16,9 @@ from ci_tasks.features.ci_logs.parse.split_lines import split_lines
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Workflow
-from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read as read_workflow
 from tests.features.ci_logs.parse import github_format as github
+from tests.parts.entries import describe
 
 STEPS = """
     env:
@@ -59,14 +58,6 @@ jobs:
 """
 FLOW = read_workflow(TEXT, "w.yml")
 HERE = EventContext(secrets=("KEY",))
-
-
-def describe(entry: Mapping[str, Any]) -> MatrixTest:
-    """Entries that name their test, as slime's do."""
-    info = entry.get("info", entry)
-    if not isinstance(info, Mapping) or "test_file" not in info:
-        return MatrixTest(None, "", None)
-    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
 
 
 def of(workflow: Workflow, situation: EventContext = HERE, job: str = "") -> list[RowCandidate]:

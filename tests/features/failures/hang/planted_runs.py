@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ci_tasks.agent.codec import decode
-from ci_tasks.agent.hang import inspector
+from ci_tasks.agent.hang import collect
 from ci_tasks.agent.hang.facts import HangFacts
+from ci_tasks.agent.probe.evidence import read_evidence
 from ci_tasks.agent.probe.install import payload
 
 PLANTED = Path(__file__).parent / "data" / "planted.py"
@@ -72,12 +72,15 @@ def planted(cases: dict[str, int], directory: Path) -> Iterator[dict[str, Plante
                 root.wait()
 
 
-def look(runs: dict[str, PlantedRun], py_spy: str) -> dict[str, HangFacts]:
+def look(runs: dict[str, PlantedRun], directory: Path, py_spy: Path) -> dict[str, HangFacts]:
     """What the inspector sees of each case: one inspection of all."""
     pids = {run.case: run.pids for run in runs.values()}
-    inspector.NATIVE_SECONDS = 2.0
     all_pids = [pid for own in pids.values() for pid in own]
-    found = decode(HangFacts, inspector.Inspector(all_pids, py_spy, between=1.0).inspect(), where="look")
+    found = collect.look([sys.executable], all_pids, py_spy.read_bytes())
+    evidence = read_evidence(str(directory / "evidence"))
+    probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
+    processes = tuple(collect.completed({"": found}, probed, None))
+    found = replace(found, machine=os.uname().machine, processes=processes)
     return {case: _facts_of(case, found, set(own)) for case, own in pids.items()}
 
 

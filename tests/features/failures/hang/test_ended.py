@@ -16,7 +16,7 @@ from ci_tasks.records import Hang, HangCulprit, HangGroup
 from ci_tasks.report import brief
 from ci_tasks.run.look import LookOfEnded, look_of_ended
 
-STOPPED = HangFacts(taken_at=1.0, reason="timeout", processes=(ProcessFacts(7, 1, name="a", state="T"),))
+STOPPED = HangFacts(taken_at=1.0, reason="timeout", processes=(ProcessFacts(7, 1, argv=("a",), state="T"),))
 HANG = Hang(
     "shown", "rank waits elsewhere", "rank 2 waits in queue.get at loader.py:88",
     (HangCulprit("rank 2", "waits in queue.get", 7, 2, "load", "/job/loader.py", 88),),

@@ -107,7 +107,8 @@ def test_in_a_container_its_own_processes_are_seen(box: Box, flags: tuple[str, .
     """With no more rights than the job has."""
     inside = f'export JOB={shlex.quote(IN_CONTAINER)}; python3 -c "$JOB"'
     box.write(inside, *flags, image=PYTHON_IMAGE, probe=probe)
-    py_spy.keep_here(box.home)
+    if probe is None:
+        py_spy.keep_here(box.home)
     box.start()
     support.until(lambda: "stuck" in box.log(), "it is stuck")
     facts = wait_for_look(box.run.path, "abc")
@@ -115,7 +116,8 @@ def test_in_a_container_its_own_processes_are_seen(box: Box, flags: tuple[str, .
     (culprit,) = hang.culprits
     assert (hang.kind, culprit.rank, culprit.function) == ("child", 0, "load_next_batch"), hang
     there = [process for process in facts.processes if process.place == box.name]
-    assert {process.name for process in there} <= {"docker-init", "podman-init", "bash", "python3"}, "and nobody else's"
+    programs = {process.argv[0].rpartition("/")[2] for process in there}
+    assert programs <= {"docker-init", "podman-init", "bash", "python3"}, "and nobody else's"
     pythons = [process for process in there if process.python]
     assert [process.env.get("RANK") for process in pythons] == [None, "0"]
-    assert {process.stacks[0].by for process in pythons} == {"probe" if probe else "py-spy"}, facts.could_not
+    assert all(process.stacks for process in pythons), facts.could_not

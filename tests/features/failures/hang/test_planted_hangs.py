@@ -49,7 +49,7 @@ def named(hang: Hang) -> set[str]:
 
 def test_each_culprit_is_named_and_none_wrongly(tmp_path: Path) -> None:
     with planted({name: case.ranks for name, case in CASES.items()}, tmp_path) as runs:
-        hangs = {name: analyse_hang(facts) for name, facts in look(runs, str(PY_SPY)).items()}
+        hangs = {name: analyse_hang(facts) for name, facts in look(runs, tmp_path, PY_SPY).items()}
     seen = {name: Case(CASES[name].ranks, hang.kind, named(hang), hang.outcome) for name, hang in hangs.items()}
     assert seen == CASES, {name: hang.reason for name, hang in hangs.items() if seen[name] != CASES[name]}
     groups = {group.who: group.where for group in hangs["missing_collective"].groups}
