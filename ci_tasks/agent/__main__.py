@@ -1,11 +1,12 @@
 """`python agent.pyz start RUN_DIR`, `… cancel …`, `… shell …`, `… batch …` as a batch job,
 `… docker RUN_DIR -- WORDS` of `bin/docker`, and what run.sh asks for around install steps: `… venv RUN_DIR DIR`,
-`… store-packages RUN_DIR DIR`, `… row-venv DIR BELOW`."""
+`… store-packages RUN_DIR DIR`, `… row-venv DIR BELOW`. Run directories are made and started here for others, too."""
 
 from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import sys
 from contextlib import suppress
@@ -14,50 +15,71 @@ from typing import List, Mapping
 # What a command alone needs is imported there: the container adapter runs once for each docker of the job.
 from . import run_directory, signals
 from .agent_log import log_traceback
+from .records import Plan
+from .run_directory import RunDir
 
 _START_SECONDS = 30.0  # until the run has a status; a file system that hangs must not hang the caller
+_ADAPTER = """#!/bin/sh
+# The container adapter: gets the words that CI gives to docker, and does on this host what they mean.
+here=$(dirname -- "$0")
+exec {python} -I -S "$here/agent.pyz" docker "$(dirname -- "$here")" -- "$@"
+"""
 
 
 def main(argv: List[str]) -> int:
-    if len(argv) >= 2:
-        command, run_dir = argv[0], argv[1]
-        if command == "start":
-            return _report(begin(run_dir, {}))
-        if command == "cancel":
-            return cancel(run_dir)
-        if command == "batch":
-            from .slurm.batch import batch
+    command, run_dir = (*argv, "", "")[:2]
+    if command == "start" and run_dir:
+        return _report(begin(run_dir, {}))
+    if command == "cancel" and run_dir:
+        return cancel(run_dir)
+    if command == "batch" and run_dir:
+        from .slurm.batch import batch
 
-            return batch(run_dir)
-        if command == "shell":
-            from .containers import kept
+        return batch(run_dir)
+    if command == "shell" and run_dir:
+        from .containers import kept
 
-            return kept.shell(run_dir)
-        if command == "docker":
-            from .containers import adapter
+        return kept.shell(run_dir)
+    if command == "docker" and run_dir:
+        from .containers import adapter
 
-            return adapter.main(argv[3:], run_dir)
-        if command == "hang":
-            from .hang import collect
+        return adapter.main(argv[3:], run_dir)
+    if command == "hang" and run_dir:
+        from .hang import collect
 
-            return collect.main(argv[1:])
-        if command in ("venv", "store-packages", "row-venv") and len(argv) == 3:
-            from .environments import command as environments
+        return collect.main(argv[1:])
+    if command in ("venv", "store-packages", "row-venv") and len(argv) == 3:
+        from .environments import command as environments
 
-            by_name = {
-                "venv": environments.make_venv,
-                "store-packages": environments.store_packages,
-                "row-venv": environments.make_row_venv,
-            }
-            return by_name[command](argv[1], argv[2])
+        verbs = {"venv": environments.make_venv, "store-packages": environments.store_packages}
+        return verbs.get(command, environments.make_row_venv)(argv[1], argv[2])
     _report("usage: {start,cancel,shell,batch} RUN_DIR | docker RUN_DIR -- ARGUMENTS; got %r" % (argv,))
     return 2
+
+
+def create(run: RunDir, plan: Plan, agent: bytes) -> None:
+    """Write plan.json, run.sh, the agent and the container adapter: all that a run needs, in one place that can also be
+    copied elsewhere. The plan comes last: with it the directory is whole."""
+    from .probe import install
+
+    os.makedirs(run.artifacts, exist_ok=True)
+    os.makedirs(run.bin, exist_ok=True)
+    adapter = _ADAPTER.format(python=shlex.quote(sys.executable)).encode()
+    files = {run.script: plan.script.encode("utf-8", "surrogateescape"), run.adapter: adapter, run.agent: agent}
+    for path, content in files.items() if plan.client_seconds is None else {**files, run.client: b""}.items():
+        with open(path, "wb") as out:
+            out.write(content)
+    os.chmod(run.script, 0o755)
+    os.chmod(run.adapter, 0o755)
+    if plan.probe is not None:
+        install.write_files(run, plan.probe, plan.workspace)
+    run_directory.write_record(run.plan, plan)
 
 
 def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
     """Start the run in a daemon process, with `secrets` on top of our environment. Returns, as soon as it has a status,
     why it did not start, or ""."""
-    paths = run_directory.RunDir(run_dir)
+    paths = RunDir(run_dir)
     if os.path.lexists(paths.status):
         return "%s has run before (it has a status.json); plan a new run" % paths.path
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may ignore it, and then no child can be waited for
@@ -70,14 +92,10 @@ def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
     os.close(write)
     os.waitpid(child, 0)
     with os.fdopen(read, "rb", 0) as report:
-        message = b""
-        while select.select([report], [], [], _START_SECONDS)[0]:
-            chunk = report.read(4096)
-            if not chunk:
-                is_running = message or os.path.exists(paths.status)
-                return os.fsdecode(message) if is_running else "the agent died"
-            message += chunk
-    return "not started within %g s; is a file system hanging?" % _START_SECONDS
+        if not select.select([report], [], [], _START_SECONDS)[0]:
+            return "not started within %g s; is a file system hanging?" % _START_SECONDS
+        message = os.fsdecode(report.read(4096))
+    return message if message or os.path.exists(paths.status) else "the agent died"
 
 
 def cancel(run_dir: str) -> int:

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from typing import Any, BinaryIO, Iterator, List, Tuple, cast
+from typing import Any, BinaryIO, Iterator, List, Optional, Tuple, cast
 
 from .containers.run_containers import RunContainer
 from .exit_gate import add_left_out
@@ -154,10 +154,10 @@ class _Copy:
             except OSError as error:
                 reason = error.strerror or str(error)
         if reason:
-            self._left_out.append(LeftOutFile(place, path, size, reason))
+            self._leave_out(place, path, reason, size)
 
-    def _leave_out(self, place: str, path: str, reason: str) -> None:
-        self._left_out.append(LeftOutFile(place, path, None, reason))
+    def _leave_out(self, place: str, path: str, reason: str, size: Optional[int] = None) -> None:
+        self._left_out.append(LeftOutFile(place, path, size, reason))
 
     def _too_slow(self) -> str:
         return "not copied within %.0f s" % MAX_SECONDS if time.monotonic() >= self._deadline else ""

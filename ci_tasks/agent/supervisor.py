@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-import selectors
+import select
 import subprocess
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import agent_log, liveness, processes
 from . import run_directory as rd
 from .cleanup.cancel import remove_left_containers
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
-from .client_watch import ClientDeadline
 from .codec import RecordError
 from .containers.run_containers import DaemonMonitor
 from .exit_gate import masked_record
@@ -29,6 +28,7 @@ from .gpus.sampler import GpuSampler
 from .hang.look import MAX_SECONDS as LOOK_SECONDS
 from .hang.look import HangWatcher, timeout_allows
 from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
+from .liveness import ClientDeadline
 from .log_file import RunLog
 from .records import End, Event, Plan, Status
 from .signals import SignalPipe
@@ -62,23 +62,15 @@ class Supervisor:
     def __init__(self, paths: rd.RunDir, plan: Plan, log: RunLog, signals: SignalPipe) -> None:
         self.paths, self.plan, self.log, self.signals = paths, plan, log, signals
         self.own = rd.opened(paths.path)  # for what is written while the job runs
-        self.timeout = plan.timeout_minutes * 60
-        self.stall = plan.stall_minutes * 60
-        self._secrets = secret_values(plan)
-        self.started_at = time.time()
-        self.status = Status(
-            rd.STATE_RUNNING,
-            started_at=self.started_at,
-            secrets=given_secrets(plan),
-            shell=shell_variables(),
-            **processes.identity()._asdict(),
-        )
+        self.timeout, self.stall = plan.timeout_minutes * 60, plan.stall_minutes * 60
+        self._secrets, self.started_at = secret_values(plan), time.time()
+        began = {"started_at": self.started_at, "secrets": given_secrets(plan), "shell": shell_variables()}
+        self.status = Status(rd.STATE_RUNNING, **began, **processes.identity()._asdict())  # type: ignore[arg-type]
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan, lambda: signals.stop_requested)
-        self.gpus = GpuSampler(
-            paths, self.own, plan, lambda: self.status.gpu_uuids, lambda: self.cleanup.environment.container_ids
-        )
+        containers = self.cleanup.environment
+        self.gpus = GpuSampler(paths, self.own, plan, lambda: self.status.gpu_uuids, lambda: containers.container_ids)
         # What a job of the same account could change, and must not: it is noticed.
         inputs = (paths.plan, paths.script, paths.agent, paths.adapter)
         self._own_files: Dict[str, bytes] = {path: content_of(path, rd.LARGEST) for path in inputs}
@@ -86,7 +78,7 @@ class Supervisor:
         self.hang = HangWatcher(paths, lambda text: agent_log.log_traceback(paths.path, "hang", RuntimeError(text)))
         self.left: List[int] = []  # processes that could not be killed
         self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
-        self.selector = selectors.DefaultSelector()
+        self.output: Optional[int] = None  # the job's, until it has ended
 
     def run(self, started: Callable[[], None]) -> None:
         agent_log.watch_threads(self.paths.path)
@@ -98,17 +90,16 @@ class Supervisor:
         self._event("started")
         for name in unmasked_secrets(self.plan):
             self.log.write(b"ci-tasks: %s is too short or too common a word to be masked\n" % name.encode())
-        end: End = rd.END_ERROR
-        code: Optional[int] = None
+        end: EndAndCode = rd.END_ERROR, None
         try:
-            end, code = self._execute()
+            end = self._execute()
         except ResourcesUnavailable as reason:
-            end, code = self._blocked(str(reason))
+            end = self._blocked(str(reason))
         except Exception as error:  # whatever it is, the run must end, with a status and without processes
-            self.status = replace(self.status, error=str(error) if isinstance(error, OSError) else repr(error))
+            self._set(error=str(error) if isinstance(error, OSError) else repr(error))
             agent_log.log_traceback(self.paths.path, "the job's supervisor", error)
             self._kill()
-        self._finish(end, code)
+        self._finish(*end)
 
     def _execute(self) -> EndAndCode:
         """Wait until the job may start, run it, and end all of its processes."""
@@ -116,8 +107,7 @@ class Supervisor:
         self._poll_resources()
         while not self.resources.are_ready:
             if self.signals.stop_requested:
-                self._event(rd.END_CANCELLED)
-                return rd.END_CANCELLED, None
+                return self._ended(rd.END_CANCELLED), None
             if time.monotonic() >= deadline:
                 raise ResourcesUnavailable(self._timeout_reason())
             self.signals.wait(min(self.resources.next_poll_at, deadline) - time.monotonic())
@@ -127,14 +117,18 @@ class Supervisor:
         end = self._watch(job, deadline)
         why_blocked = self._why_blocked() if end == rd.END_TIMEOUT else None
         if end == rd.END_EXIT:
-            self._drain(job)
+            self._drain()
         else:
             self._terminate(job)
         self._kill()
-        self._drain(job)
+        self._drain()
         assert job.stdout is not None
         job.stdout.close()
-        code = _reap(job)
+        code: Optional[int] = None  # of a process that cannot be killed
+        with suppress(subprocess.TimeoutExpired):
+            code = job.wait(REAP_SECONDS)
+        if code is not None and code < 0:  # as a shell says it
+            code = 128 - code
         return self._blocked(why_blocked) if why_blocked else (end, code)
 
     def _why_blocked(self) -> Optional[str]:
@@ -159,10 +153,10 @@ class Supervisor:
         before, now = self.status, time.monotonic()
         queued = before.queue_seconds + (now - self.last_poll if before.waiting else 0.0)
         self.last_poll, waiting = now, tuple(self.resources.waiting)
-        self.status = replace(before, waiting=waiting, phase=self.resources.phase, queue_seconds=queued)
+        self._set(waiting=waiting, phase=self.resources.phase, queue_seconds=queued)
         if self.resources.gpu_ids is not None and before.gpu_ids is None:
             ids = tuple(self.resources.gpu_ids)
-            self.status = replace(self.status, gpu_ids=ids, gpu_uuids=tuple(self.resources.gpu_uuids))
+            self._set(gpu_ids=ids, gpu_uuids=tuple(self.resources.gpu_uuids))
             self._event("gpus", ids=ids)
         if self.status.phase != before.phase and waiting:
             self._event("waiting", reasons=waiting)
@@ -182,11 +176,10 @@ class Supervisor:
             pass_fds=self.resources.descriptors,
         )
         assert job.stdout is not None
+        self.output = job.stdout.fileno()
         with suppress(OSError):  # this user has no room for more
-            fcntl.fcntl(job.stdout, F_SETPIPE_SZ, PIPE_BYTES)
-        self.selector.register(job.stdout, selectors.EVENT_READ)
-        self.selector.register(self.signals.fd, selectors.EVENT_READ)
-        self.status = replace(self.status, group=job.pid)
+            fcntl.fcntl(self.output, F_SETPIPE_SZ, PIPE_BYTES)
+        self._set(group=job.pid)
         self._heartbeat()
         self.cleanup.environment.begin()
         self.gpus.start()
@@ -197,19 +190,21 @@ class Supervisor:
         # It is not reaped: as long as it is a zombie, its process group's number can be no other's.
         while os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if self.signals.stop_requested:
-                self._event(rd.END_CANCELLED)
-                return rd.END_CANCELLED
+                return self._ended(rd.END_CANCELLED)
             if time.monotonic() >= deadline:
-                self._event(rd.END_TIMEOUT)
                 until = time.monotonic() + LOOK_SECONDS  # a look at the processes ends before they are ended
                 while self.hang.is_looking and time.monotonic() < until and not self.signals.stop_requested:
-                    self._pump(job, time.monotonic() + POLL_SECONDS)
+                    self._pump(time.monotonic() + POLL_SECONDS)
                     self.hang.poll()
-                return rd.END_TIMEOUT
+                return self._ended(rd.END_TIMEOUT)
             if timeout_allows(self.timeout):
                 self.hang.look_before(deadline)
-            self._pump(job, deadline)
+            self._pump(deadline)
         return rd.END_EXIT
+
+    def _ended(self, end: End) -> End:
+        self._event(end)
+        return end
 
     def _terminate(self, job: "subprocess.Popen[bytes]") -> None:
         """SIGTERM, then the grace period. What the job prints meanwhile is logged: a full pipe would block it."""
@@ -217,13 +212,13 @@ class Supervisor:
         processes.terminate(self.paths.path, job.pid)
         deadline = time.monotonic() + self.plan.grace_seconds
         while time.monotonic() < deadline and processes.of_run(self.paths.path, job.pid):
-            self._pump(job, time.monotonic() + POLL_SECONDS)
+            self._pump(time.monotonic() + POLL_SECONDS)
 
-    def _drain(self, job: "subprocess.Popen[bytes]") -> None:
+    def _drain(self) -> None:
         """Log what is still in the pipe; processes that outlive the script get a moment."""
         deadline = time.monotonic() + DRAIN_SECONDS
-        while time.monotonic() < deadline and len(self.selector.get_map()) == 2:  # the pipe is open
-            self._pump(job, deadline)
+        while time.monotonic() < deadline and self.output is not None:
+            self._pump(deadline)
 
     def _kill(self) -> None:
         # The clients of docker first: one of them could start a container after the others were stopped.
@@ -237,22 +232,23 @@ class Supervisor:
         if killed:
             self._event("killed", killed=killed)
 
-    def _pump(self, job: "subprocess.Popen[bytes]", until: float) -> None:
+    def _pump(self, until: float) -> None:
         """Wait for output or a signal until something else is due; move the output into the log."""
         stall = until if self.status.stalled else self.last_output + self.stall
         due = min(until, self.last_heartbeat + HEARTBEAT_SECONDS, stall, self.resources.next_poll_at)
-        ready = self.selector.select(max(0.0, due - time.monotonic()))
-        if not ready or any(key.fileobj is not job.stdout for key, _ in ready):
+        waits = [self.signals.fd] if self.output is None else [self.output, self.signals.fd]
+        ready = select.select(waits, [], [], max(0.0, due - time.monotonic()))[0]
+        if ready != [self.output]:
             self.signals.clear()
             processes.reap_orphans(self.status.group)
-        for key in (key for key, _ in ready if key.fileobj is job.stdout):
-            chunk = os.read(key.fd, PIPE_BYTES)
+        if self.output in ready:
+            chunk = os.read(self.output, PIPE_BYTES)
             if chunk:
                 self.log.write(chunk)
                 self.resources.read_output(chunk)
                 self._note_output()
             else:
-                self.selector.unregister(key.fileobj)
+                self.output = None
         self._poll_resources()
         self._check_stall()
 
@@ -261,7 +257,7 @@ class Supervisor:
             return  # torch says that it writes its flight recorder, for which it was asked
         self.last_output = time.monotonic()
         if self.status.stalled:
-            self.status = replace(self.status, stalled=False)
+            self._set(stalled=False)
             self._event("resumed")
 
     def _check_stall(self) -> None:
@@ -269,10 +265,10 @@ class Supervisor:
             self.last_output = time.monotonic()  # a job that waits for GPUs is silent with good reason
         silent = time.monotonic() - self.last_output
         if silent > self.status.longest_silence:
-            self.status = replace(self.status, longest_silence=round(silent, 1))
+            self._set(longest_silence=round(silent, 1))
         self.hang.look_at_silence(self.last_output, silent, self.plan.hang_minutes * 60)
         if not self.status.stalled and silent >= self.stall:
-            self.status = replace(self.status, stalled=True)
+            self._set(stalled=True)
             self._event("stalled", minutes=self.stall / 60)
 
     def _finish(self, end: End, code: Optional[int]) -> None:
@@ -285,28 +281,17 @@ class Supervisor:
         if self._while_beating(self.log.is_intact) is False:
             self._note_changed(self.paths.log)
         self._event("ended", end=end, exit_code=code)
-        self.status = replace(self.status, phase="collecting")
-        succeeded = end == rd.END_EXIT and code == 0
+        self._set(phase="collecting")
         self.signals.stop_requested = False  # it was the job's; another one is ours
+        succeeded = end == rd.END_EXIT and code == 0
         cleaned = self._while_beating(lambda: self.cleanup.finish(succeeded)) or CleanupResult()
         self.daemon.close()
         processes.kill_everything()
         for path, content in self._own_files.items():
             if content_of(path, rd.LARGEST) != content:
                 self._note_changed(path)
-        self.status = replace(
-            self.status,
-            state=rd.STATE_ENDED,
-            phase="ended",
-            end=end,
-            exit_code=code,
-            ended_at=ended_at,
-            log_sha256=self.log.sha256,
-            waiting=(),
-            kept=cleaned.kept,
-            masked=cleaned.masked,
-            left=(*cleaned.left, *self._processes_left()),
-        )
+        self._set(state=rd.STATE_ENDED, phase="ended", end=end, exit_code=code, ended_at=ended_at, waiting=())
+        self._set(log_sha256=self.log.sha256, kept=cleaned.kept, masked=cleaned.masked, left=self._left(cleaned.left))
         # The end must be on record even if the disk was full a moment ago.
         for _ in range(60):
             if self._heartbeat():
@@ -320,36 +305,36 @@ class Supervisor:
         while self.cleanup.left_containers and time.monotonic() < deadline:
             if self.signals.wait_for_stop(RETRY_SECONDS):
                 return
-            left = (*self.cleanup.retry(), *self._processes_left())
+            left = self._left(self.cleanup.retry())
             if left != self.status.left:
-                self.status = replace(self.status, left=left)
+                self._set(left=left)
                 self._heartbeat()
 
-    def _processes_left(self) -> List[str]:
-        return ["process %d was killed and has not ended" % pid for pid in self.left]
+    def _left(self, lines: Tuple[str, ...]) -> Tuple[str, ...]:
+        return (*lines, *("process %d was killed and has not ended" % pid for pid in self.left))
 
-    def _note_daemon(self) -> None:
-        """Put on record that the container daemon stopped to answer, or does again."""
-        before, silent = self.status.daemon_silent_seconds, round(self.daemon.silent_seconds, 1)
-        self.status = replace(self.status, daemon_silent_seconds=silent)
-        if silent and not before:
-            self._event("daemon silent", minutes=silent / 60)
-        elif before and not silent:
-            self._event("daemon answers", minutes=before / 60)
+    # -- what is on record ---------------------------------------------------------------------------------------------
+
+    def _set(self, **facts: Any) -> None:
+        self.status = replace(self.status, **facts)
 
     def _note_changed(self, path: str) -> None:
         name = os.path.relpath(path, self.paths.path)
         if name not in self.status.changed:
-            self.status = replace(self.status, changed=(*self.status.changed, name))
+            self._set(changed=(*self.status.changed, name))
 
     def _while_beating(self, work: Callable[[], rd.T]) -> Optional[rd.T]:
         return call_with_heartbeat(work, self._heartbeat, HEARTBEAT_SECONDS)
 
     def _heartbeat(self) -> bool:
+        """Whether the status could be written."""
         self.last_heartbeat = time.monotonic()
         if self.status.group is not None and self.status.phase == "running":
             self.hang.poll()
-        self._note_daemon()
+        before, silent = self.status.daemon_silent_seconds, round(self.daemon.silent_seconds, 1)
+        self._set(daemon_silent_seconds=silent)
+        if bool(silent) != bool(before):
+            self._event("daemon silent" if silent else "daemon answers", minutes=(silent or before) / 60)
         if self.client.poll():
             self.log.write(b"ci-tasks: cancelled, since no client waits for it any more\n")
             self.signals.stop_requested = True
@@ -363,13 +348,8 @@ class Supervisor:
         written = self._own_files.get(self.paths.status)
         if written is not None and content_of(self.paths.status, rd.LARGEST) != written:
             self._note_changed(self.paths.status)
-        self.status = replace(
-            self.status,
-            sequence=self.status.sequence + 1,
-            heartbeat_at=time.time(),
-            log_bytes=self.log.bytes,
-            log_error=self.log.error,
-        )
+        number = self.status.sequence + 1
+        self._set(sequence=number, heartbeat_at=time.time(), log_bytes=self.log.bytes, log_error=self.log.error)
         content = rd.record_bytes(masked_record(self.status, self._secrets))
         replace_file(self.own.status, content)
         self._own_files[self.paths.status] = content
@@ -382,12 +362,3 @@ class Supervisor:
                 out.write(event.line().encode())
         except OSError as error:
             self.log.error = self.log.error or "events could not be written: %s" % error.strerror
-
-
-def _reap(job: "subprocess.Popen[bytes]") -> Optional[int]:
-    """The exit code as a shell gives it; None for a process that cannot be killed."""
-    try:
-        code = job.wait(REAP_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None
-    return code if code >= 0 else 128 - code

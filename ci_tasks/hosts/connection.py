@@ -62,11 +62,12 @@ class AgentMissing(Exception):
 
 
 class PendingRequest:
-    """A response that is on its way; `on_chunk` takes the bytes that come with it."""
+    """A response that is on its way; `on_chunk` takes the bytes that come with it, `settled` is called at its end."""
 
-    def __init__(self, on_chunk: TakeChunk | None) -> None:
-        self.on_chunk = on_chunk
+    def __init__(self, on_chunk: TakeChunk | None, settled: Callable[[], None]) -> None:
+        self.on_chunk, self._settled = on_chunk, settled
         self._there = threading.Event()
+        self.is_settled = self._there.is_set
         self._response: Response | str = ""
 
     def wait(self) -> messages.Result:
@@ -83,6 +84,7 @@ class PendingRequest:
         """`response`, or how the link died."""
         self._response = response
         self._there.set()
+        self._settled()
 
 
 class Channel:
@@ -193,11 +195,15 @@ class Channel:
     # -- what we say -------------------------------------------------------------------------------------------------
 
     def post(
-        self, request: Request, on_chunk: TakeChunk | None = None, pack: Iterable[bytes] | None = None
+        self,
+        request: Request,
+        on_chunk: TakeChunk | None = None,
+        pack: Iterable[bytes] | None = None,
+        settled: Callable[[], None] = lambda: None,
     ) -> PendingRequest:
         """Ask, and go on. The bytes of a `pack` follow the request; nothing else comes in between. Raises LinkDied."""
         number = next(self._numbers)
-        pending = self._pending[number] = PendingRequest(on_chunk)
+        pending = self._pending[number] = PendingRequest(on_chunk, settled)
         debug_log.LOGGER.debug("request %d: %s", number, type(request).__name__)  # its fields may be secret
         with self._writing:
             self._send(frames.message(messages.ClientMessage(number, request)))
@@ -349,7 +355,8 @@ class ReconnectingConnection:
             what = debug_log.bug(f"connection to {name}", problem)
             problem = InternalError(f"the connection to {name} failed: {what}")
         elif isinstance(problem, LinkDied) and not will_pass:
-            will_pass, problem = tries < _FIRST_TRIES, Blocked(f"{name}: {problem}")
+            will_pass = tries < _FIRST_TRIES
+            problem = problem if will_pass else Blocked(f"{name}: {problem.message}", hint=problem.hint)
         if not will_pass or isinstance(problem, (HostKeyRefused, HostDataError)):
             self._set(None, problem)
         elif not self._closing.is_set() and not self._down_since:

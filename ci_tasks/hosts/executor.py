@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,7 +147,7 @@ class Executor:
             known_trees=tuple(packs.sent_trees(snapshot.store, key)),
             mark_sent=partial(packs.record_sent_trees, snapshot.store, key, [snapshot.flat]),
         )
-        self._manager.set_code_packs([pack])
+        self._manager.set_code_pack(pack)
         self._batch, self._code, self._taken = batch, RemoteSnapshot(snapshot.checkout, snapshot), None
         return self._code
 
@@ -215,12 +216,10 @@ class Executor:
         """After a ^C with patience, after the next without, and then without its end."""
         for how in (CANCEL, KILL, KILL):
             self._manager.cancel(remote_run, how)
-            try:
+            with suppress(KeyboardInterrupt):
                 while not run_state(remote_run).is_over:
                     time.sleep(_POLL_INTERVAL_S)
                 return
-            except KeyboardInterrupt:
-                continue
 
     def start(self, row: PreparedRow) -> None:
         remote_run = self._remote_run(row.run, row.plan, self.paths(row.run).run)

@@ -43,14 +43,12 @@ LOCKS_QUERY: Sequence[str] = python_query(_SCRIPT, PATTERN)
 def lock_holders(answers: Mapping[str, QueryAnswer]) -> dict[int, list[int]]:
     """GPU id → the pids that hold its lock."""
     response = parse_json_object(answers[LOCKS_QUERY_NAME])
-    held_locks = locks.parse_locks(str(response.get("locks", "")))
-    by_file = {
-        file["gpu"]: sorted(
-            {lock.pid for lock in held_locks if [*lock.device] == file["device"] and lock.inode == file["inode"]}
-        )
-        for file in lock_files(response)
-    }
-    return {gpu: pids for gpu, pids in sorted(by_file.items()) if pids}
+    holders: dict[int, list[int]] = {}
+    for file in lock_files(response):
+        for lock in locks.parse_locks(str(response.get("locks", ""))):
+            if ([*lock.device], lock.inode) == (file["device"], file["inode"]):
+                holders.setdefault(file["gpu"], []).append(lock.pid)
+    return {gpu: sorted(set(holders[gpu])) for gpu in sorted(holders)}
 
 
 def lock_files(response: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ci_tasks.agent.cleanup.cancel import end_and_clean, remove_run
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, Retry
-from ci_tasks.agent.run_directory import RunDir, read_status
+from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.workspace import NotKept
 from ci_tasks.checkout.clone import continue_workspace, materialize
@@ -155,7 +155,7 @@ class LocalExecutor(Executor):
         shutil.rmtree(os.path.join(first, "tmp"), ignore_errors=True)
         batch = Path(first).parent
         others = [RunDir(str(path)) for path in batch.iterdir() if path.name.isdigit() and str(path) != first]
-        if not any(local_runs.is_kept(run) for run in others):
+        if not any(read_status_if_readable(run).kept is not None for run in others):
             shutil.rmtree(batch / "source", ignore_errors=True)
             left += remove_setup(row.plan.setup) if row.plan.setup else []
         return left

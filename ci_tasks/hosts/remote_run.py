@@ -11,24 +11,22 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ci_tasks import known_secrets
+from ci_tasks import debug_log, known_secrets
 from ci_tasks.agent.exit_gate import mask_run, masked_record
 from ci_tasks.agent.file_lock import try_lock
 from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation
+from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation, Status
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
 from ci_tasks.config import HostSpec
-
-if TYPE_CHECKING:
-    from ci_tasks.hosts.connection import Channel
+from ci_tasks.hosts.connection import Channel, RequestRefused
 
 SENDING, WATCHING, FETCHING, CLEARING, DONE = "sending", "running", "fetching", "clearing", "done"
 CANCEL, KILL = "cancel", "kill"
@@ -37,8 +35,8 @@ MAX_LOG_BYTES = 1 << 35  # of a log that is kept here
 
 @dataclass(frozen=True)
 class CodePack:
-    """A part of the code: `build(known)` gives its objects less those of the trees that the host has; `mark_sent` is
-    called when it is there."""
+    """The code: `build(known)` gives its objects less those of the trees that the host has; `mark_sent` is called when
+    it is there."""
 
     tree: str
     build: Callable[[Sequence[str]], Iterable[bytes]]
@@ -62,15 +60,20 @@ class RemoteRun:
     is_here: bool = False
     keep_remote: bool = False  # its directory there is not cleared away at the end
     keep_shared_files: bool = False  # rows that use them may follow; the command clears them away at its end
+    lock: MirroredFiles | None = None
     phase: str = SENDING
     aborted: tuple[str, str] | None = None  # status and reason of a run that has no end of its own here
     warning: str = ""  # what a person should know although the run has its end
     mirror: RunHere | None = None
-    lock: MirroredFiles | None = None
+    # What the manager knows: the number that the host calls it by, its story on one link, and what it waits for.
     key: int = 0
-    thread: threading.Thread | None = None
+    channel: Channel | None = None
+    story: Iterator[Callable[[], bool]] | None = None
+    may_go_on: Callable[[], bool] = lambda: True
+    followed_on: Channel | None = None
     sent_on: list[Channel] = field(default_factory=list)
     cancel_requested: str = ""  # CANCEL or KILL
+    cancel_asked: str = ""  # of the host
     code_resent: bool = False
     refetched: bool = False
     detached: bool = False
@@ -81,9 +84,27 @@ class RemoteRun:
         return self.phase in (CLEARING, DONE)
 
     @property
+    def is_told(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return self.phase == DONE or self.aborted is not None
+
+    @property
     def may_have_begun(self) -> bool:
         """Whether the host may have heard of it: a host that refuses our greeting handles no request."""
         return self.phase != SENDING or any(not channel.was_refused for channel in self.sent_on)
+
+    def has_news(self) -> bool:
+        """Whether a run that is followed has ended, or something else is wanted of it."""
+        is_over = self.mirror is not None and self.mirror.ended.is_set()
+        return is_over or self.detached or self.cancel_requested != self.cancel_asked
+
+    def close(self) -> None:
+        """Let another process have its files."""
+        if self.mirror is not None:
+            self.mirror.close()
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
 
 
 def write_remote_location(run: RunDir, spec: HostSpec, directory: str, *, adopted: bool = False) -> None:
@@ -121,38 +142,59 @@ def lock_mirror(run: RunDir) -> MirroredFiles | None:
 
 
 class RunHere:
-    """A run of this machine, whose files are here already. `error` is why nothing more can be kept here, `has_status`
-    whether the host has said anything of the run yet. What comes of it may raise OSError."""
+    """A run of this machine, whose files are here already. `error` is why nothing more can be kept here, `refusal` why
+    its host does not follow it, `has_status` whether the host has said anything of the run yet."""
 
     offset = 1 << 62  # of its log, of which nothing is to be sent
 
     def __init__(self, run: RunDir) -> None:
         self.run, self.error, self.status = run, "", read_status(run)
-        self.gone = self.has_status = False
+        self.refusal: RequestRefused | None = None
+        self.has_status = False
         self.ended = threading.Event()
+
+    def take(self, take: Callable[[], object]) -> None:
+        """Take what comes of it. What cannot be taken ends this run only."""
+        try:
+            take()
+        except OSError as error:  # a full disk
+            self.fail(f"cannot write {self.run.path}: {error.strerror}")
+        except Exception as error:  # what no host of ours sends
+            debug_log.LOGGER.error("what came of %s", self.run.path, exc_info=error)
+            self.fail(f"cannot take what came: {error!r}")
 
     def update_status(self, update: RunUpdate) -> None:
         """A status of the run, or its end. An agent that is gone without an end is noted in the status here."""
-        if update.problem:
+        if update.code:
+            self.refusal = RequestRefused(update.code, update.problem)
+            self.ended.set()
+        elif update.problem:
             self.fail(f"cannot take what came: {update.problem}")
-        if update.status is not None and not self.error:
-            self.gone = update.gone
-            self._take_status(update)
+        elif update.status is not None and not self.error:
+            self._keep(replace(update.status, gone=update.gone))
             self.has_status = True
             if update.over:
                 self.ended.set()
 
-    def _take_status(self, update: RunUpdate) -> None:
-        assert update.status is not None
-        self.status = update.status
+    def _keep(self, status: Status) -> None:
+        self.status = status
 
     def write_log(self, offset: int, chunk: bytes) -> None:
         """Bytes of the log from `offset`; what is here already is not written twice."""
+
+    def forget_refusal(self) -> None:
+        """Its host is asked again."""
+        if self.refusal is not None:
+            self.refusal = None
+            self.ended.clear()
 
     def fail(self, why: str) -> None:
         """Nothing more can be kept here."""
         self.error = self.error or why
         self.ended.set()
+
+    def finish(self) -> None:
+        """All of it is here."""
 
     def close(self) -> None:
         pass
@@ -198,9 +240,8 @@ class RunMirror(RunHere):
         while data and self._log is not None:
             data = data[os.write(self._log, data) :]
 
-    def _take_status(self, update: RunUpdate) -> None:
-        assert update.status is not None
-        self.status = masked_record(replace(update.status, gone=update.gone), self._secrets)
+    def _keep(self, status: Status) -> None:
+        self.status = masked_record(status, self._secrets)
         write_record(self.run.status, self.status)
 
     def is_complete(self) -> bool:
@@ -210,7 +251,7 @@ class RunMirror(RunHere):
             self._append(self._masker.flush())
         if self._log is not None and os.fstat(self._log).st_size != self.offset:
             return False  # it was cut or lengthened here
-        return self.gone or self.status.log_sha256 in (None, self._digest.hexdigest())
+        return self.status.gone or self.status.log_sha256 in (None, self._digest.hexdigest())
 
     def restart_log(self) -> None:
         """Forget the log: it comes from its beginning once more."""

@@ -1,21 +1,25 @@
-"""Runs on a host: each is sent, watched, fetched and cleared away, whatever becomes of the link.
+"""Runs on a host: each is sent, followed, fetched and cleared away, whatever becomes of the link.
 
-Every run has a thread that tells its whole story, `_follow`. The host owns the truth; what is here is its mirror.
+One thread tells the stories of all runs of a host. A story is a generator that yields what it waits for. It belongs to
+one link: when that has died, each run begins its phase again on the next one, since every request may be repeated. The
+host owns the truth; what is here is its mirror.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 from ci_tasks import debug_log
+from ci_tasks.agent.serving import messages as ask
 from ci_tasks.agent.serving.bundle import MAX_SIZE, BundleError
-from ci_tasks.agent.serving.messages import Cancel, Clear, Collect, Create, Receive, RunUpdate, StartRun, Watch
 from ci_tasks.agent.trees.git import form_of
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts import py_spy
@@ -33,43 +37,52 @@ from ci_tasks.hosts.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 
 _POLL_INTERVAL_S = 0.05
-_SEND_PY_SPY_AFTER_S = 60.0  # seconds from a run's start; see ci_tasks.hosts.py_spy
+_SEND_PY_SPY_AFTER_S = 60.0  # seconds from the first start; see ci_tasks.hosts.py_spy
 _CLOSE_TIMEOUT_S = 15.0  # seconds that what is left to be cleared away gets at the end
 _IN_MEMORY = 1 << 22  # bytes of a bundle
+
+OpenConnection = Callable[[TakeUpdate, TakeLog], ReconnectingConnection]
+Story = Iterator[Callable[[], bool]]  # it goes on as soon as what it yielded last is true
 
 
 class RemoteRunManager:
     """The runs of one command on one host. `connection` is made with functions that take its updates and logs."""
 
-    def __init__(self, open_connection: Callable[[TakeUpdate, TakeLog], ReconnectingConnection]) -> None:
-        self._runs: dict[int, RemoteRun] = {}
+    def __init__(self, open_connection: OpenConnection) -> None:
+        self._runs: list[RemoteRun] = []
+        self._followed: dict[int, RemoteRun] = {}
+        self._keys = itertools.count(1)
         self._cancelling = threading.Lock()  # a run is not cancelled while it is posted
-        self._sending = threading.Lock()
-        self.set_code_packs([])
-        self._py_spy: threading.Thread | None = None
-        # No Event: ^C in the middle of its wait can leave its lock held, or have it let go of twice.
-        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.set_code_pack(None)
+        self._is_closed = False
+        # No Events: ^C in the middle of a wait can leave the lock of one held, or have it let go of twice.
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()  # for `wait`
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()  # for the stories
         self.connection = open_connection(self._take_update, self._take_log)
+        self._py_spy = threading.Timer(_SEND_PY_SPY_AFTER_S, self._send_py_spy)
+        self._teller = threading.Thread(target=self._tell_stories, name="ci-tasks runs")
+        self._py_spy.daemon = self._teller.daemon = True
 
-    def set_code_packs(self, packs: list[CodePack]) -> None:
+    def set_code_pack(self, pack: CodePack | None) -> None:
         """The code that runs need from now on. It goes once over each connection."""
-        self._packs, self._unreported = packs, packs
-        self._packs_on: Channel | None = None
+        self._pack, self._is_reported = pack, False
+        self._pack_on: Channel | None = None
         self._sends_everything = False  # the host does not have what we thought it had
 
     def start(self, remote_run: RemoteRun) -> None:
         """Send a run and start it there. Returns at once; `remote_run` says what becomes of it."""
-        remote_run.key = len(self._runs) + 1
-        self._runs[remote_run.key] = remote_run
         if not remote_run.is_here:
             remote_run.lock = remote_run.lock or runs.lock_mirror(remote_run.run)
+            if self._py_spy.ident is None:
+                self._py_spy.start()
         remote_run.mirror = (runs.RunHere if remote_run.is_here else RunMirror)(remote_run.run)
-        name = f"ci-tasks run {remote_run.key}"
-        remote_run.thread = threading.Thread(target=self._follow, args=(remote_run,), daemon=True, name=name)
-        remote_run.thread.start()
+        self._runs.append(remote_run)
+        if self._teller.ident is None:
+            self._teller.start()
+        _wake(self._news)
 
     def attach(self, remote_run: RemoteRun) -> None:
-        """Watch a run that was started earlier."""
+        """Follow a run that was started earlier."""
         remote_run.phase = WATCHING
         self.start(remote_run)
 
@@ -79,10 +92,10 @@ class RemoteRunManager:
         again = how == KILL and remote_run.cancel_requested == KILL
         with self._cancelling:
             remote_run.cancel_requested = how
-            if remote_run.phase == SENDING and not remote_run.sent_on and remote_run.aborted is None:
-                self._abort(remote_run, CANCELLED, "cancelled", is_over=True)
+            self._is_never_sent(remote_run)
         if how == KILL and not remote_run.is_here and (again or not self.connection.is_up):
             self._abandon(remote_run)
+        _wake(self._news)
 
     def wait(self, seconds: float) -> None:
         """Until something is heard of the runs, at most so long."""
@@ -90,13 +103,13 @@ class RemoteRunManager:
             self._wakeups.get(timeout=seconds)
 
     def detach(self) -> None:
-        """Stop watching; the runs go on."""
-        if any(not run.is_here for run in self._runs.values()):
-            self._send_py_spy()
-            until = time.monotonic() + _CLOSE_TIMEOUT_S
-            while self._py_spy and self._py_spy.is_alive() and self.connection.is_up and time.monotonic() < until:
-                self._py_spy.join(_POLL_INTERVAL_S)
-        for remote_run in self._runs.values():
+        """Stop following; the runs go on."""
+        if self._py_spy.ident is not None and self.connection.is_up:
+            self._py_spy.cancel()
+            sending = threading.Thread(target=self._send_py_spy, daemon=True, name="ci-tasks py-spy")
+            sending.start()
+            sending.join(_CLOSE_TIMEOUT_S)
+        for remote_run in self._runs:
             remote_run.detached = True
         self._finish(lambda remote_run: True)
 
@@ -104,160 +117,184 @@ class RemoteRunManager:
         """Let what is being ended or cleared away come to its end, then hang up."""
         self._finish(lambda remote_run: remote_run.phase == CLEARING or bool(remote_run.cancel_requested))
         name = self.connection.spec.name
-        for remote_run in self._runs.values():
+        for remote_run in self._runs:
             if remote_run.phase == CLEARING:
                 left = f"{remote_run.directory} is still on {name}, which did not answer"
                 print(f"ci-tasks: {left}; `ci-tasks clean --host {name}` removes it", file=sys.stderr, flush=True)
+        self._is_closed = True
+        self._py_spy.cancel()
         self.connection.close()
-        for remote_run in self._runs.values():
-            if remote_run.mirror is not None:
-                remote_run.mirror.close()
-            if remote_run.lock is not None:
-                remote_run.lock.release()
-                remote_run.lock = None
+        for remote_run in self._runs:
+            remote_run.close()
 
     def _finish(self, concerned: Callable[[RemoteRun], bool]) -> None:
-        """Wait for threads, for a while. Only what is to be cleared away waits for a new link, too."""
+        """Wait for stories, for a while. Only what is to be cleared away waits for a new link, too."""
         until = time.monotonic() + _CLOSE_TIMEOUT_S
-        for remote_run in self._runs.values():
-            thread = remote_run.thread
-            while thread and thread.is_alive() and remote_run.aborted is None and concerned(remote_run):
+        for remote_run in self._runs:
+            while not remote_run.is_told and concerned(remote_run):
                 waits_for_link = remote_run.phase == CLEARING and remote_run.cancel_requested != KILL
                 if time.monotonic() > until or not (self.connection.is_up or waits_for_link):
                     return
-                thread.join(_POLL_INTERVAL_S)
+                _wake(self._news)
+                self.wait(_POLL_INTERVAL_S)
 
     def _send_py_spy(self) -> None:
-        """Once, and beside all else."""
-
-        def send() -> None:
-            with debug_log.ignored("sending py-spy"):
+        with debug_log.ignored("sending py-spy"):
+            if not py_spy.was_sent(self.connection):
                 py_spy.send(self.connection)
 
-        if self._py_spy is None and not py_spy.was_sent(self.connection):
-            self._py_spy = threading.Thread(target=send, daemon=True, name="ci-tasks py-spy")
-            self._py_spy.start()
+    # -- the stories of the runs, in a thread of their own -------------------------------------------------------------
 
-    # -- the story of one run -----------------------------------------------------------------------------------------
-
-    def _follow(self, remote_run: RemoteRun) -> None:
-        while remote_run.phase != DONE and remote_run.aborted is None:
+    def _tell_stories(self) -> None:
+        link: Channel | None = None
+        while not self._is_closed:
+            told = [remote_run for remote_run in self._runs if not remote_run.is_told]
             try:
                 channel = self.connection.channel()
-                try:
+                if channel is not link:
+                    self._follow(channel, [remote_run for remote_run in told if remote_run.phase == WATCHING])
+                    link = channel
+                for remote_run in told:
                     self._advance(remote_run, channel)
-                except RequestRefused as refusal:
-                    self._refused(remote_run, channel, refusal)
             except LinkDied:
-                if remote_run.cancel_requested == KILL:
-                    self._abandon(remote_run)
+                continue
             except CiTasksError as problem:
-                self._stop(remote_run, problem.message)
-            except OSError as error:
-                self._stop(remote_run, f"cannot write {remote_run.run.path}: {error.strerror}", BLOCKED)
-            except Exception as bug:
-                self._stop(remote_run, f"{remote_run.run.path}: {debug_log.bug('following a run', bug)}")
-        self._wake()
+                for remote_run in told:
+                    self._stop(remote_run, problem.message)
+            with suppress(queue.Empty):
+                self._news.get(timeout=_POLL_INTERVAL_S)
 
     def _advance(self, remote_run: RemoteRun, channel: Channel) -> None:
-        if remote_run.phase == SENDING:
-            self._send(remote_run, channel)
-        elif remote_run.phase == WATCHING:
-            self._post_watch(remote_run, channel).wait()
-        if remote_run.phase == WATCHING and self._has_ended(remote_run, channel):
-            remote_run.phase = FETCHING
+        """Go on with a run's story as far as it goes just now. Raises LinkDied."""
+        try:
+            if remote_run.story is None or remote_run.channel is not channel:
+                remote_run.channel, remote_run.story = channel, self._story(remote_run, channel)
+                remote_run.may_go_on = lambda: True
+            while remote_run.may_go_on():
+                remote_run.may_go_on = next(remote_run.story)
+            return
+        except StopIteration:
+            pass
+        except LinkDied:
+            if remote_run.cancel_requested == KILL:
+                self._abandon(remote_run)
+        except CiTasksError as problem:
+            self._stop(remote_run, problem.message)
+        except OSError as error:
+            self._stop(remote_run, f"cannot write {remote_run.run.path}: {error.strerror}", BLOCKED)
+        except Exception as bug:
+            self._stop(remote_run, f"{remote_run.run.path}: {debug_log.bug('following a run', bug)}")
+        remote_run.story = None
+        _wake(self._wakeups)
+
+    def _story(self, remote_run: RemoteRun, channel: Channel) -> Story:
+        mirror = remote_run.mirror
+        assert mirror is not None
+        try:
+            if remote_run.phase == SENDING:
+                yield from self._send(remote_run, channel)
+            if remote_run.phase == WATCHING:
+                yield from self._watch(remote_run, channel, mirror)
+        except RequestRefused as refusal:
+            yield from self._refused(remote_run, channel, refusal)
+            return
         if remote_run.phase == FETCHING:
-            self._fetch(remote_run, channel)
+            yield from self._fetch(remote_run, channel, mirror)
         if remote_run.phase == CLEARING:
-            if not remote_run.keep_remote and not (remote_run.mirror and remote_run.mirror.status.kept):
-                self._clear(remote_run, channel)
+            if not (remote_run.is_here or remote_run.keep_remote or mirror.status.kept):
+                yield from self._clear(remote_run, channel)
             remote_run.phase = DONE
 
-    def _send(self, remote_run: RemoteRun, channel: Channel) -> None:
-        """Code, run and start all at once, without waiting for a response in between. The host has started the run when
-        this returns, unless it was cancelled. One that may have begun is sent again all the same, to be cancelled."""
+    def _ask(self, channel: Channel, *requests: ask.Request, **more: Any) -> Story:
+        """Ask at once, without waiting for an answer in between."""
+        return _settled([channel.post(request, settled=lambda: _wake(self._news), **more) for request in requests])
+
+    def _send(self, remote_run: RemoteRun, channel: Channel) -> Story:
+        """Code, run and start in one go. One that may have begun is sent again although it is cancelled: only then its
+        host can be asked to end it."""
         directory, parts = remote_run.directory, tuple(remote_run.parts)
-        requests = []
-        with self._sending:
-            if parts and self._packs_on is not channel:
-                for pack in self._packs:
-                    known = () if self._sends_everything else pack.known_trees
-                    requests.append(channel.post(Receive(form_of(pack.tree)), pack=pack.build(known)))
-                self._packs_on = channel
-            with self._cancelling:
-                if remote_run.cancel_requested and not remote_run.sent_on:
-                    self._abort(remote_run, CANCELLED, "cancelled", is_over=True)
-                if remote_run.aborted is not None:
-                    return
-                remote_run.sent_on.append(channel)
-            if not remote_run.is_here:
-                requests.append(channel.post(Create(directory, remote_run.plan, remote_run.script, parts)))
-            requests.append(channel.post(StartRun(directory, remote_run.secrets, remote_run.sbatch_script, parts)))
-            requests.append(self._post_watch(remote_run, channel))
-        for pending in requests:  # the first refusal is the one that is raised
-            pending.wait()
+        received: Story = iter(())
+        if parts and self._pack is not None and self._pack_on is not channel:
+            code = self._pack.build(() if self._sends_everything else self._pack.known_trees)
+            received = self._ask(channel, ask.Receive(form_of(self._pack.tree)), pack=code)
+            self._pack_on = channel
+        with self._cancelling:
+            if self._is_never_sent(remote_run):
+                return
+            remote_run.sent_on.append(channel)
+        start = ask.StartRun(directory, remote_run.secrets, remote_run.sbatch_script, parts)
+        create = ask.Create(directory, remote_run.plan, remote_run.script, parts)
+        started = self._ask(channel, *(() if remote_run.is_here else (create,)), start)
+        self._follow(channel, [remote_run])
+        yield from received
+        yield from started
         remote_run.phase = WATCHING  # from here on it runs, whatever else goes wrong
-        with self._sending:
-            unreported, self._unreported = self._unreported, []
-        for pack in unreported if self._packs_on is channel else ():
-            pack.mark_sent()
+        if self._pack is not None and self._pack_on is channel and not self._is_reported:
+            self._is_reported = True
+            self._pack.mark_sent()
 
-    def _post_watch(self, remote_run: RemoteRun, channel: Channel) -> PendingRequest:
-        assert remote_run.mirror is not None
-        return channel.post(Watch(remote_run.directory, remote_run.key, remote_run.mirror.offset))
+    def _follow(self, channel: Channel, followed: Sequence[RemoteRun]) -> None:
+        """One request for all of them. Each gets a new number, so that late news of an earlier request are not taken
+        for its own."""
+        wanted = []
+        for remote_run in followed:
+            assert remote_run.mirror is not None
+            self._followed.pop(remote_run.key, None)
+            remote_run.mirror.forget_refusal()
+            remote_run.key = next(self._keys)
+            self._followed[remote_run.key] = remote_run
+            wanted.append(ask.FollowedRun(remote_run.key, remote_run.directory, remote_run.mirror.offset))
+            remote_run.followed_on = channel
+        if wanted:
+            channel.post(ask.Follow(tuple(wanted)))
 
-    def _has_ended(self, remote_run: RemoteRun, channel: Channel) -> bool:
-        """Wait until the run is over (true), or is to go on without us. Raises LinkDied."""
-        assert remote_run.mirror is not None
+    def _watch(self, remote_run: RemoteRun, channel: Channel, mirror: runs.RunHere) -> Story:
+        if remote_run.followed_on is not channel:
+            self._follow(channel, [remote_run])
         runs.update_location(remote_run.run, clock_ahead=self.connection.clock_ahead)
-        cancel_sent, send_py_spy_at = "", time.monotonic() + _SEND_PY_SPY_AFTER_S
-        while not remote_run.mirror.ended.wait(_POLL_INTERVAL_S):
-            if channel.died.is_set():
-                raise LinkDied(channel.reason)
-            if remote_run.cancel_requested != cancel_sent:
-                cancel_sent = remote_run.cancel_requested
-                channel.post(Cancel(remote_run.directory, kill=cancel_sent == KILL))
-            if not remote_run.is_here and time.monotonic() > send_py_spy_at:
-                self._send_py_spy()
-                send_py_spy_at = float("inf")
+        remote_run.cancel_asked = ""
+        while not mirror.ended.is_set():
             if remote_run.detached:
                 remote_run.phase = DONE
-            if remote_run.phase == DONE or remote_run.aborted is not None:
-                return False
-        return True
+                return
+            if remote_run.cancel_requested != remote_run.cancel_asked:
+                remote_run.cancel_asked = remote_run.cancel_requested
+                channel.post(ask.Cancel(remote_run.directory, kill=remote_run.cancel_asked == KILL))
+            yield remote_run.has_news
+        if mirror.refusal is not None:
+            raise mirror.refusal
+        remote_run.phase = FETCHING
 
-    def _fetch(self, remote_run: RemoteRun, channel: Channel) -> None:
-        mirror, name = remote_run.mirror, self.connection.spec.name
-        assert mirror is not None
+    def _fetch(self, remote_run: RemoteRun, channel: Channel, mirror: runs.RunHere) -> Story:
+        name = self.connection.spec.name
         if isinstance(mirror, RunMirror) and not mirror.error:
             if mirror.is_complete():
-                self._collect(remote_run, channel, mirror)
+                yield from self._collect(remote_run, channel, mirror)
             elif remote_run.refetched:
                 mirror.fail(f"the log here is not the one on {name}, though it was fetched twice")
             else:
-                remote_run.refetched, remote_run.phase = True, WATCHING
+                remote_run.refetched, remote_run.phase, remote_run.followed_on = True, WATCHING, None
                 mirror.restart_log()
-                return
-        elif mirror.gone:
-            channel.post(Cancel(remote_run.directory)).wait()  # ends what its agent has left
+                return  # the story begins again
+        elif mirror.status.gone:
+            yield from self._ask(channel, ask.Cancel(remote_run.directory))  # ends what its agent has left
         if mirror.error:
             self._abort(remote_run, BLOCKED, f"{mirror.error}; the run is kept on {name}")
             return
-        if isinstance(mirror, RunMirror):
-            mirror.finish()
+        mirror.finish()
         remote_run.phase = CLEARING
-        self._wake()
+        _wake(self._wakeups)
 
-    def _collect(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> None:
+    def _collect(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> Story:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=remote_run.run.path) as spool:
 
             def keep(chunk: bytes) -> None:
                 if spool.tell() + len(chunk) > MAX_SIZE:
                     mirror.fail(f"artifacts of more than {MAX_SIZE >> 30} GiB")
                 elif not mirror.error:
-                    self._tell(remote_run, lambda: spool.write(chunk))
+                    mirror.take(lambda: spool.write(chunk))
 
-            channel.post(Collect(remote_run.directory, remote_run.secrets), keep).wait()
+            yield from self._ask(channel, ask.Collect(remote_run.directory, remote_run.secrets), on_chunk=keep)
             spool.seek(0)
             try:
                 if not mirror.error:
@@ -265,33 +302,29 @@ class RemoteRunManager:
             except BundleError as problem:
                 mirror.fail(f"{self.connection.spec.name} sent artifacts that no host of ci-tasks sends: {problem}")
 
-    def _clear(self, remote_run: RemoteRun, channel: Channel) -> None:
-        if not remote_run.is_here:
-            channel.post(Clear(remote_run.directory, shared=not remote_run.keep_shared_files)).wait()
+    def _clear(self, remote_run: RemoteRun, channel: Channel) -> Story:
+        return self._ask(channel, ask.Clear(remote_run.directory, shared=not remote_run.keep_shared_files))
 
     # -- runs that cannot go on ---------------------------------------------------------------------------------------
 
-    def _refused(self, remote_run: RemoteRun, channel: Channel, refusal: RequestRefused) -> None:
-        was_sending, why = remote_run.phase == SENDING, refusal.message
+    def _refused(self, remote_run: RemoteRun, channel: Channel, refusal: RequestRefused) -> Story:
+        was_sending, never_began, why = remote_run.phase == SENDING, remote_run.phase == SENDING, refusal.message
+        assert remote_run.mirror is not None
         if refusal.code == "missing-base" and was_sending and not remote_run.code_resent:
-            with self._sending:
-                remote_run.code_resent = self._sends_everything  # by another run of ours
-                if not self._sends_everything:
-                    self._sends_everything, self._packs_on = True, None
-        elif refusal.code == "elsewhere":
+            remote_run.code_resent = self._sends_everything  # for another run of ours
+            if not self._sends_everything:
+                self._sends_everything, self._pack_on = True, None
+            return
+        if refusal.code == "elsewhere" or not (was_sending or refusal.code == "missing"):
             self.connection.cache.clear_facts()
             self._stop(remote_run, why, BLOCKED if was_sending else LOST)
-        elif was_sending:
-            self._clear(remote_run, channel)  # half of it may be there
-            self._abort(remote_run, BLOCKED, why, is_over=True)
-        elif remote_run.phase == WATCHING and refusal.code == "missing":
-            if remote_run.mirror is None or not remote_run.mirror.status.exists:
-                why = f"it never began on {self.connection.spec.name}: the command that sent it went away before"
-                if not remote_run.keep_remote:
-                    self._clear(remote_run, channel)
-            self._abort(remote_run, LOST, why, is_over=True)
-        else:
-            self._stop(remote_run, why)
+            return
+        if not was_sending and not remote_run.mirror.status.exists:
+            why = f"it never began on {self.connection.spec.name}: the command that sent it went away before"
+            never_began = not remote_run.keep_remote
+        if never_began and not remote_run.is_here:
+            yield from self._clear(remote_run, channel)  # half of it may be there
+        self._abort(remote_run, BLOCKED if was_sending else LOST, why, is_over=True)
 
     def _stop(self, remote_run: RemoteRun, why: str, status: str = "") -> None:
         """What cannot go on. A run that is fetched stays so, and of one that was never asked for nothing is lost."""
@@ -311,38 +344,42 @@ class RemoteRunManager:
                 why = f"left before all of it was here; `ci-tasks fetch` brings it from {name}"
             self._abort(remote_run, LOST, why)
 
+    def _is_never_sent(self, remote_run: RemoteRun) -> bool:
+        """Whether it was cancelled before its host could hear of it."""
+        if remote_run.phase == SENDING and remote_run.cancel_requested and not remote_run.sent_on:
+            self._abort(remote_run, CANCELLED, "cancelled", is_over=True)
+        return remote_run.aborted is not None
+
     def _abort(self, remote_run: RemoteRun, status: str, reason: str, *, is_over: bool = False) -> None:
         """`is_over`: nothing of it is to be fetched later."""
         if is_over:
             with suppress(OSError):
                 runs.update_location(remote_run.run, complete=True)
-        remote_run.aborted = (status, reason)
-        self._wake()
-
-    def _wake(self) -> None:
-        """`wait` returns; one word is enough, however much is heard meanwhile."""
-        if self._wakeups.empty():
-            self._wakeups.put(None)
+        remote_run.aborted = remote_run.aborted or (status, reason)
+        _wake(self._wakeups)
 
     # -- in the connection's thread: what cannot be taken ends its own run only ---------------------------------------
 
-    def _take_update(self, update: RunUpdate) -> None:
-        remote_run = self._runs.get(update.key)
-        if remote_run is not None and (mirror := remote_run.mirror) is not None:
-            self._tell(remote_run, lambda: mirror.update_status(update))
+    def _take_update(self, update: ask.RunUpdate) -> None:
+        if (remote_run := self._followed.get(update.key)) and (mirror := remote_run.mirror):
+            mirror.take(lambda: mirror.update_status(update))
+            _wake(self._news)
+            _wake(self._wakeups)
 
     def _take_log(self, key: int, offset: int, chunk: bytes) -> None:
-        remote_run = self._runs.get(key)
-        if remote_run is not None and (mirror := remote_run.mirror) is not None:
-            self._tell(remote_run, lambda: mirror.write_log(offset, chunk))
+        if (remote_run := self._followed.get(key)) and (mirror := remote_run.mirror):
+            mirror.take(lambda: mirror.write_log(offset, chunk))
+            _wake(self._wakeups)
 
-    def _tell(self, remote_run: RemoteRun, tell: Callable[[], object]) -> None:
-        assert remote_run.mirror is not None
-        try:
-            tell()
-        except OSError as error:  # a full disk
-            remote_run.mirror.fail(f"cannot write {remote_run.run.path}: {error.strerror}")
-        except Exception as error:  # what no host of ours sends
-            debug_log.LOGGER.error("what came of %s", remote_run.run.path, exc_info=error)
-            remote_run.mirror.fail(f"cannot take what came: {error!r}")
-        self._wake()
+
+def _settled(pending: Sequence[PendingRequest]) -> Story:
+    """Wait for the answers. Raises the first refusal, LinkDied."""
+    for each in pending:
+        yield each.is_settled
+        each.wait()
+
+
+def _wake(waiting: queue.SimpleQueue[None]) -> None:
+    """One word is enough, however much is heard meanwhile."""
+    if waiting.empty():
+        waiting.put(None)

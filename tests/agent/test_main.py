@@ -120,10 +120,3 @@ def test_cancel_never_signals_a_group_whose_number_belongs_to_somebody_else(run:
     finally:
         stranger.kill()
         stranger.wait()
-
-
-@pytest.mark.parametrize("args", [[], ["start"], ["stop", "x"]])
-def test_other_words_are_a_usage_error(run: Run, args: list[str]) -> None:
-    done = run.call(*args)
-    assert done.returncode == 2
-    assert b"usage: {start" in done.stderr

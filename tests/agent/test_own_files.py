@@ -13,7 +13,8 @@ import pytest
 
 from ci_tasks.agent import codec, liveness, processes
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.serving import watch
+from ci_tasks.agent.serving import follow
+from ci_tasks.agent.serving.messages import FollowedRun
 from ci_tasks.hosts import local_runs
 from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.read_record import load_record
@@ -65,15 +66,16 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     (run.path / "go").touch()
     until(lambda: run.has("forged"))
     assert run.status().has_ended
-    watched, sent = watch.WatchedRun(1, str(run.path), 0, watch.LinkSpeed()), list[bytes | memoryview]()
-    watched.poll(sent.append)
+    sent = list[bytes]()
+    watched = follow.RunFollower(FollowedRun(1, str(run.path), 0), sent.append, follow.LinkSpeed())
+    watched.poll()
     assert not sent and not watched.over
     assert not local_runs.has_ended(run.paths)
     assert load_record(run.paths).status == "running"
     os.kill(agent, signal.SIGCONT)
     (run.path / "end").touch()
     until(lambda: local_runs.has_ended(run.paths))
-    watched.poll(sent.append)
+    watched.poll()
     assert watched.over and b'"exit_code": 4' in bytes(sent[-1])
 
 

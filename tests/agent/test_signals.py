@@ -27,4 +27,4 @@ def test_a_signal_wakes_the_wait_and_may_request_a_stop(signals: SignalPipe, num
     os.kill(os.getpid(), number)
     signals.wait(600)
     assert select.select([signals.fd], [], [], 0)[0] == [], "it is not seen twice"
-    assert signals.wait_for_stop(0.01) == (number in (signal.SIGTERM, signal.SIGINT))
+    assert signals.stop_requested == (number in (signal.SIGTERM, signal.SIGINT))

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.records import Plan, QueryAnswer
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
@@ -128,16 +128,6 @@ def test_rows_run_beside_each_other_from_start_to_end_with_their_secrets_masked(
     assert [Path(row.run.log).read_text() for row in rows] == ["***\n"] * 2
 
 
-def test_a_row_that_is_cancelled_ends(local: Local) -> None:
-    row = local.start("01", "trap '' TERM; while :; do sleep 0.1; done", grace_seconds=60)
-    while not read_status(row.run).exists:
-        local.executor.wait(0.01)
-    for kill in (False, True, True):
-        local.executor.cancel([row], kill=kill)
-    local.wait(row)
-    assert read_status(row.run).end == "cancelled"
-
-
 INSTALL = "cat workspace/test.py >> installed; mkdir venv; echo ci-tasks: stored; echo pip"
 
 
@@ -167,12 +157,6 @@ def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
     with pytest.raises(KeyboardInterrupt):
         local.install("sleep 300", wanted=False)
     assert not processes.of_run(f"{local.batch.path}/environments/key", None)
-
-
-def test_interpreters_are_looked_for_once_a_command(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter(["3.6.1 /usr/bin/python3.6\n"])
-    monkeypatch.setattr(local.executor, "run_queries", lambda *_: {"python": QueryAnswer(0, next(answers))})
-    assert [local.executor.find_python("3.6") for _ in range(2)] == [("/usr/bin/python3.6", "3.6.1")] * 2
 
 
 def test_a_snapshot_of_another_host_of_the_command_is_used_again(local: Local) -> None:

@@ -65,12 +65,6 @@ def test_a_run_directory_has_all_that_a_run_needs(run: RunDir) -> None:
     assert written["id"] == "id-1" and "script" not in written
 
 
-def test_writing_it_again_replaces_it(run: RunDir) -> None:
-    for text in ("first, and longer\n", "second\n"):
-        local_runs.write_run_dir(run, plan(text))
-    assert Path(run.script).read_text() == "second\n"
-
-
 def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,15 +75,6 @@ def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(
     wait(run)
     assert read_status(run).exit_code == 3
     assert "got it" in Path(run.log).read_text()
-
-
-def test_a_run_can_be_cancelled(run: RunDir) -> None:
-    local_runs.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
-    local_runs.start(run)
-    assert not local_runs.has_ended(run)
-    local_runs.cancel(run)
-    wait(run)
-    assert read_status(run).end == "cancelled"
 
 
 def test_an_interrupt_while_a_run_is_waited_for_ends_it(run: RunDir) -> None:
@@ -113,25 +98,3 @@ def test_an_agent_that_cannot_start_is_blocked_with_its_last_words(run: RunDir) 
     Path(run.agent).write_text("raise SystemExit(1)\n")
     with pytest.raises(Blocked, match="it said nothing"):
         local_runs.start(run)
-
-
-def test_an_interrupt_during_the_start_leaves_a_run_that_is_on_record(run: RunDir) -> None:
-    """Otherwise nobody would know of a run that began after all, and could cancel it."""
-    local_runs.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
-    real = run.agent + ".real"
-    os.rename(run.agent, real)
-    Path(run.agent).write_text(
-        "import os, signal, sys\n"
-        'if sys.argv[1] == "start": os.kill(os.getppid(), signal.SIGINT)\n'
-        f'os.execv(sys.executable, [sys.executable, "-I", {real!r}, *sys.argv[1:]])\n'
-    )
-    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            local_runs.start(run)
-    finally:
-        signal.signal(signal.SIGINT, ours)
-    assert read_status(run).state == "running"
-    local_runs.cancel(run)
-    wait(run)
-    assert read_status(run).end == "cancelled"

@@ -165,18 +165,6 @@ def test_another_user_gets_no_answer(world: World, monkeypatch: pytest.MonkeyPat
     assert world.connection.servers == []
 
 
-@pytest.mark.parametrize("text", [b"[]\n", b"no line"])
-def test_what_is_no_request_gets_no_channel_and_ends_nothing(world: World, text: bytes) -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(str(world.path))
-        sock.sendall(text)
-        sock.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(ConnectionError):
-            while sock.recv(100):
-                pass
-    assert (world.status()["commands"], world.connection.servers) == (0, [])
-
-
 def test_the_kernel_says_whose_the_other_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = socket.socketpair()
     with one, other:
@@ -204,12 +192,6 @@ def short() -> Iterator[Path]:
     """A private directory whose path leaves room for a socket's; pytest's own may be too long."""
     with tempfile.TemporaryDirectory(dir="/tmp") as path:
         yield Path(path)
-
-
-def test_it_is_below_a_private_runtime_directory(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
-    assert mux.directory() == short / "ci-tasks"
-    assert (short / "ci-tasks").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("what", ["open to others", "missing", "a link", "its own is open to others"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,16 +26,6 @@ def test_a_program_that_hangs_spoils_no_other_answer() -> None:
     assert not answers["hangs"].is_missing
 
 
-def test_a_query_loads_no_module_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m pip` and `python -c "import platform"` in a checkout are Python's own."""
-    (tmp_path / "platform.py").write_text("print('executed')")
-    monkeypatch.chdir(tmp_path)
-    queries = {"c": [sys.executable, "-c", "import platform"], "m": [sys.executable, "-m", "platform"]}
-    answers = LocalQueryRunner().run_queries(queries, 30)
-    assert answers["c"] == QueryAnswer(0)
-    assert "executed" not in answers["m"].out
-
-
 def test_programs_are_asked_in_the_environment_of_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What a person's shell adds is no property of the host; what hosts.yaml adds is, PATH included."""
     monkeypatch.setenv("DOCKER_CONTEXT", "mine")
@@ -59,7 +48,3 @@ def test_programs_are_asked_in_the_environment_of_jobs(monkeypatch: pytest.Monke
 )
 def test_the_last_line_tells_what_is_wrong(answer: QueryAnswer, line: str) -> None:
     assert answer.last_line == line
-
-
-def test_a_program_that_env_does_not_find_is_absent() -> None:
-    assert LocalQueryRunner().run_queries({"it": ["env", "A=b", "no-such-program"]}, 30)["it"].is_missing

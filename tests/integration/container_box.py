@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ci_tasks.agent import archive, create_run_directory, processes, run_directory
+from ci_tasks.agent import archive, processes, run_directory
+from ci_tasks.agent.__main__ import create
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.records import Event, Plan, Status, read_events
 from tests import fixtures as support
@@ -43,7 +44,7 @@ class Box:
         script = 'PATH="$CI_TASKS_RUN_DIR/bin:$PATH"\n'
         script += f"docker run {flags} {image} bash -c {shlex.quote(inside)}\n{after}"
         self.workspace.mkdir(parents=True)
-        create_run_directory.write_run_dir(self.run, replace(self.plan(), script=script, **plan), archive.build())
+        create(self.run, replace(self.plan(), script=script, **plan), archive.build())
         adapter = Path(self.run.adapter)
         adapter.write_text(adapter.read_text().replace(shlex.quote(sys.executable), PYTHON))
 

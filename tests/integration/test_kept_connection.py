@@ -168,17 +168,6 @@ def near(box: SSHServer, place: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     return ask
 
 
-LOST = [".ci-tasks", ".ci-tasks/agents"]
-
-
-@pytest.mark.parametrize("lost", LOST)
-def test_a_command_does_without_an_agent_that_was_removed(
-    box: SSHServer, near: Callable[[str], str], lost: str
-) -> None:
-    os.rename(box.home / lost, box.home / "gone")
-    assert near("echo here") == "here\n"
-
-
 def test_one_server_serves_a_command_after_the_other(box: SSHServer, near: Callable[[str], str]) -> None:
     servers = {near("echo $PPID; cat /proc/$PPID/stat | cut -d' ' -f4").split()[-1] for _ in range(3)}
     assert len(servers) == 1

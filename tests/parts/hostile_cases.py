@@ -309,7 +309,18 @@ def crafted_answers(rng: Random, near: Surroundings) -> Case:
     def neither(message: ClientMessage) -> Frames:
         yield frames.frame(b"J", json.dumps({"response": {"id": message.id}}).encode())
 
-    kinds = ["Receive", "Create", "StartRun", "Watch", "Collect", "Clear", "ListRuns", "DescribeRun", "Prune", "Cancel"]
+    kinds = [
+        "Receive",
+        "Create",
+        "StartRun",
+        "Follow",
+        "Collect",
+        "Clear",
+        "ListRuns",
+        "DescribeRun",
+        "Prune",
+        "Cancel",
+    ]
     for kind in rng.sample(kinds, rng.choice([1, 1, 2, 5])):
         server.answers[kind] = rng.choice([error, error, other, twice, misnumbered, neither])
     server.end, server.end_after = rng.choice(["eof", "dead", "silent"]), rng.choice([3, 6])
@@ -354,10 +365,10 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
     elif which == "parts":
         server.answers["Collect"] = parts
     elif which == "updates":
-        server.answers["Watch"] = updates
+        server.answers["Follow"] = updates
     else:
-        server.answers[rng.choice(["Watch", "ListRuns"])] = strangers
-    server.end_after = 3 if "Watch" in server.answers else 1 if "ListRuns" in server.answers else 99
+        server.answers[rng.choice(["Follow", "ListRuns"])] = strangers
+    server.end_after = 3 if "Follow" in server.answers else 1 if "ListRuns" in server.answers else 99
     return Case(server)
 
 

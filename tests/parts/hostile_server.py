@@ -107,9 +107,9 @@ class HostileServer:
         described = self.description if self.description is not None else honest
         yield from self.result(message, {"description": described})
 
-    def _watch(self, message: ClientMessage) -> Frames:
-        assert isinstance(message.request, messages.Watch)
-        key, offset = message.request.key, message.request.offset
+    def _follow(self, message: ClientMessage) -> Frames:
+        assert isinstance(message.request, messages.Follow)
+        key, offset = message.request.runs[0].key, message.request.runs[0].offset
         yield from self.done(message)
         statuses = self.honest_statuses() if self.statuses is None else self.statuses
         for status in statuses[:-1]:

@@ -129,7 +129,7 @@ class _Adapter:
 
     def _skip(self, argv: List[str], verb: str) -> int:
         """Without a daemon, so that a script that begins with such a command continues."""
-        what, where = "docker " + " ".join(argv[:1]), f"this host's runtime is {self.runtime}"
+        what, where = f"docker {verb}", f"this host's runtime is {self.runtime}"
         if verb not in ("pull", "login", "logout"):
             raise DockerArgvError(f"{what} needs docker, and {where}")
         if "--password-stdin" in argv:
@@ -149,6 +149,7 @@ class _Adapter:
             scratch = os.path.join(self.paths.path, "tmp", f"container-{1 + sum(is_run(call.ci) for call in calls)}")
             here, environment, deviations = command(run, self.rules, variables, os.environ, scratch)
             if self.runtime != NONE:
+                _check_sources(rewrite(run, self.rules)[0])
                 for name in ("ray", "tmp"):  # the container's /tmp, so that it can be collected
                     os.makedirs(os.path.join(scratch, name), exist_ok=True)
                     os.chmod(os.path.join(scratch, name), 0o1777)

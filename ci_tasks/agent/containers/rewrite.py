@@ -9,7 +9,7 @@ import dataclasses
 import os
 import posixpath
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..argv_masking import MASK, is_secret_name
 from ..mask import mask_text
@@ -42,15 +42,16 @@ def rewrite(
         note(what, ci, value, why)
         options[:] = [*(item for item in options if item.name != what), option(what, value)]
 
-    def add(what: str, added: Sequence[DockerOption], why: str) -> None:
+    def add(what: str, added: Mapping[str, DockerOption], why: str) -> None:
         if added:
-            note(what, "(none)", " ".join(item.value or f"--{item.name}" for item in added), why)
-            options.extend(added)
+            note(what, "(none)", " ".join(added), why)
+            options.extend(added.values())
 
     if rules.runtime not in ENGINES:  # a command of the host: nothing to find and to remove, no network of its own
         rules = dataclasses.replace(rules, name=None, labels={}, network=None)
     options = [_here(item, rules, note) for item in run.options]
-    pull, name, image = run.last("pull"), rules.name_of(number), rules.image.get(run.image, run.image)
+    pull, image = run.last("pull"), rules.image.get(run.image, run.image)
+    name = rules.name if rules.name is None or number == 1 else f"{rules.name}-{number}"
     if rules.pull is not None and pull != rules.pull:
         why = "hosts.yaml pull, or the image is here already"
         put("pull", rules.pull, pull or "missing (docker's default)", why)
@@ -62,16 +63,13 @@ def rewrite(
         note("rm", "--rm", _REMOVED, "so that logs can be copied out after the end")
         options = [item for item in options if item.name != "rm"]
     taken = {posixpath.normpath(bind_mount(item)[1]) for item in options}  # docker rejects duplicates
-    volumes = [f"{path}:{path}" for path in rules.volumes if posixpath.normpath(path) not in taken]
-    add(
-        "labels",
-        [option("label", "%s=%s" % label) for label in rules.labels.items()],
-        "so that leftovers of a run are recognised",
-    )
+    volumes = (path for path in rules.volumes if posixpath.normpath(path) not in taken)
+    labels = [f"{key}={value}" for key, value in rules.labels.items()]
+    add("labels", {label: option("label", label) for label in labels}, "so that leftovers of a run are recognised")
     if rules.runtime == DOCKER and not run.has("init"):
-        add("init", init, "so that SIGTERM stops the container")
-    add("env", [option("env", variable) for variable in rules.env], "what ci-tasks hands to the run")
-    add("volumes", [option("volume", volume) for volume in volumes], "directories of the run")
+        add("init", {"--init": option("init")}, "so that SIGTERM stops the container")
+    add("env", {name: option("env", name) for name in rules.env}, "what ci-tasks hands to the run")
+    add("volumes", {path: option("volume", f"{path}:{path}") for path in volumes}, "directories of the run")
     if rules.runtime == PODMAN:
         options = _for_podman(run, options, init, note)
     return dataclasses.replace(run, options=tuple(options), image=image), deviations

@@ -36,7 +36,3 @@ class ContainerRules:
     volumes: Tuple[str, ...] = ()
     network: Optional[str] = None
     secrets: Tuple[str, ...] = dataclasses.field(default=(), repr=False, metadata=NOT_STORED)
-
-    def name_of(self, number: int) -> Optional[str]:
-        """The name of the run's `number` container, counted from 1."""
-        return self.name if self.name is None or number == 1 else f"{self.name}-{number}"

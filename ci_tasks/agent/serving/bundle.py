@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import struct
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Any, BinaryIO, Iterator, List, Optional, Sequence
 
 from ..codec import RecordError, encode, from_json
 from ..files import open_file
@@ -29,8 +29,6 @@ _MAX_NAMED = 1000
 _RESERVED = 1 << 26  # bytes for NOT_SENT
 _CHUNK = 1 << 18
 _LENGTH = struct.Struct(">H")
-# What an operating system says of a path that no run has, or of what stands in its place.
-_OF_PATHS = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO}
 
 
 class BundleError(ValueError):
@@ -50,12 +48,12 @@ class BundledFile:
             raise ValueError("a size of %d bytes" % self.size)
 
 
-def pack(run_dir: str, names: Optional[Sequence[str]] = None) -> Iterator[bytes]:
-    """The bundle of a run, on its host; with `names` of these files alone. A file that is removed meanwhile is left
-    out, one that shrinks is padded."""
-    left_out: List[LeftOutFile] = []
+def pack(run_dir: str, names: Optional[Sequence[str]] = None, why_nothing: str = "") -> Iterator[bytes]:
+    """The bundle of a run, on its host; with `names` of these files alone, or with nothing but the reason for that. A
+    file that is removed meanwhile is left out, one that shrinks is padded."""
+    left_out = [LeftOutFile("host", "artifacts", None, why_nothing)] if why_nothing else []
     files = total = 0
-    for path in names if names is not None else _paths(run_dir):
+    for path in () if why_nothing else names or _paths(run_dir):
         try:
             source = open_file(os.path.join(run_dir, path), follow_link=False)
         except OSError:
@@ -75,11 +73,6 @@ def pack(run_dir: str, names: Optional[Sequence[str]] = None) -> Iterator[bytes]
                 chunk = source.read(min(size, _CHUNK)) or b"\0" * min(size, _CHUNK)
                 size -= len(chunk)
                 yield chunk
-    yield from pack_reason(left_out)
-
-
-def pack_reason(left_out: Sequence[LeftOutFile]) -> Iterator[bytes]:
-    """The end of a bundle: what is not in it, and why."""
     if left_out:
         named = LeftOut(tuple(left_out[:_MAX_NAMED]), len(left_out[_MAX_NAMED:]))
         text = json.dumps(encode(named), indent=1).encode("ascii")
@@ -110,16 +103,17 @@ def unpack(source: Any, run_dir: str) -> List[str]:
             break
         try:
             file = from_json(BundledFile, _exactly(source, length), where="artifact")
-            total += file.size
-            if len(written) >= MAX_FILES or total > MAX_BYTES:
-                raise BundleError("more than %d files or %d GiB" % (MAX_FILES, MAX_BYTES >> 30))
-            _write(source, file, top)
         except (RecordError, UnsafeName) as error:
             raise BundleError(str(error)) from None
-        except OSError as error:
-            if error.errno not in _OF_PATHS:
-                raise
-            raise BundleError("%s cannot be written: %s" % (ascii(file.path), error.strerror)) from None
+        total += file.size
+        if len(written) >= MAX_FILES or total > MAX_BYTES:
+            raise BundleError("more than %d files or %d GiB" % (MAX_FILES, MAX_BYTES >> 30))
+        with _created(top, file.path) as out:
+            size = file.size
+            while size:
+                chunk = _exactly(source, min(size, _CHUNK))
+                out.write(chunk)
+                size -= len(chunk)
         written.append(file.path)
     if source.read(1):
         raise BundleError("bytes after its end")
@@ -133,22 +127,24 @@ def _exactly(source: Any, count: int) -> bytes:
     return data
 
 
-def _write(source: Any, file: BundledFile, top: str) -> None:
+def _created(top: str, path: str) -> BinaryIO:
+    """A file below `top`, through no link."""
     directory = top
-    for name in file.path.split("/")[:-1]:
-        directory = os.path.join(directory, name)
-        if os.path.islink(directory):
-            raise BundleError("%s would be written through a link" % ascii(file.path))
-        if not os.path.isdir(directory):
-            os.mkdir(directory)
-    path = os.path.join(top, file.path)
-    # Opening a pipe would block.
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-    with os.fdopen(handle, "wb") as out:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise BundleError("%s is no plain file here" % ascii(file.path))
-        size = file.size
-        while size:
-            chunk = _exactly(source, min(size, _CHUNK))
-            out.write(chunk)
-            size -= len(chunk)
+    try:
+        for name in path.split("/")[:-1]:
+            directory = os.path.join(directory, name)
+            if os.path.islink(directory):
+                raise BundleError("%s would be written through a link" % ascii(path))
+            if not os.path.isdir(directory):
+                os.mkdir(directory)
+        # Opening a pipe would block.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+        out = os.fdopen(os.open(os.path.join(top, path), flags, 0o644), "wb")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        raise BundleError("%s cannot be written: %s" % (ascii(path), error.strerror)) from None
+    if not stat.S_ISREG(os.fstat(out.fileno()).st_mode):
+        out.close()
+        raise BundleError("%s is no plain file here" % ascii(path))
+    return out

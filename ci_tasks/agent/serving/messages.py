@@ -1,4 +1,4 @@
-"""The messages between client and host: requests, responses and updates of watched runs. Pure."""
+"""The messages between client and host: requests, responses and updates of runs. Pure."""
 
 from __future__ import annotations
 
@@ -83,13 +83,20 @@ class StartRun:
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Send updates of a run under the number `key`, and its log from `offset` on."""
+class FollowedRun:
+    """A run that the host calls `key` from now on, and whose log is wanted from `offset` on."""
 
-    dir: str
     key: int
+    dir: str
     offset: int
-    do: Literal["watch"] = "watch"
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Send updates of these runs, and their logs, beside those of all that are followed already."""
+
+    runs: Tuple[FollowedRun, ...]
+    do: Literal["follow"] = "follow"
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,7 @@ class Prune:
     do: Literal["prune"] = "prune"
 
 
-_OfRuns = Union[Create, StartRun, Watch, Cancel, Collect, Clear, LookAtProcesses, DescribeRun]
+_OfRuns = Union[Create, StartRun, Follow, Cancel, Collect, Clear, LookAtProcesses, DescribeRun]
 Request = Union[_OfRuns, Receive, StoreProgram, RunPrograms, ListRuns, Prune]
 
 
@@ -234,14 +241,16 @@ class Hello:
 
 @dataclass(frozen=True)
 class RunUpdate:
-    """A new status of the run that the client watches as `key`. `over`: it is the last update; `gone`: the agent died
-    before it could write the end. `problem` is set by the client if it cannot decode an update."""
+    """A new status of the run that the client follows as `key`. `over`: it is the last update; `gone`: the agent died
+    before it could write the end. `problem` says why it cannot be followed, with the `code` of a refusal; without one
+    the client could not decode an update."""
 
     key: int
     status: Optional[Status] = None
     over: bool = False
     gone: bool = False
     problem: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The handler of each request. Every request may be repeated."""
+"""What each request does on its host: every one may be repeated."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import traceback
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Iterator, List, Mapping
 
-from .. import create_run_directory, run_directory
-from ..__main__ import begin
+from .. import run_directory
+from ..__main__ import begin, create
 from ..cleanup import cancel as cancel_run
 from ..cleanup.cancel import remove_run
 from ..environments.store import EnvironmentStore
 from ..exit_gate import mask_run
-from ..file_lock import LockTimeout, file_lock
+from ..file_lock import LockTimeout, file_lock, is_locked
 from ..hang import look, programs
 from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
 from ..programs import ask
 from ..quick_dataclass import dataclass
-from ..records import LeftOutFile, SlurmJob, Status
+from ..records import SlurmJob, Status
 from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
 from ..slurm import job_file
 from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
@@ -35,6 +35,8 @@ from .messages import ClientMessage, Response, Result
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
+IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Follow, messages.StoreProgram)
+WITH_PACK = (messages.Receive, messages.StoreProgram)  # bytes follow the request
 
 
 class BadRequest(Exception):
@@ -49,10 +51,23 @@ class BadRequest(Exception):
 _EXPECTED = (BadRequest, StoreError, cancel_run.CancelError, look.NoLook, NotKept, OSError)
 
 
+def respond(session: ServeSession, message: ClientMessage) -> Response:
+    """The response to a request, whatever happens: the client waits for it."""
+    try:
+        handler = getattr(session, message.request.do.replace("-", "_"))
+        return Response(message.id, handler(message.request) or Result())
+    except Exception as error:
+        code = error.code if isinstance(error, BadRequest) else "failed"
+        code = "missing-base" if isinstance(error, MissingBase) else code
+        if isinstance(error, _EXPECTED):
+            return Response(message.id, error=str(error), code=code)
+        return Response(message.id, error=repr(error), code=code, traceback=traceback.format_exc())
+
+
 @dataclass
 class ServeSession:
-    """What a handler knows of its connection. `archive` is agent.pyz, and `digest` its SHA-256. `send` takes bytes of
-    the response's stream, `pack` gives those that follow the request."""
+    """A connection, with a method for each request. `archive` is agent.pyz, and `digest` its SHA-256. `send` takes
+    bytes of the response's stream, `pack` gives those that follow the request."""
 
     home: str
     archive: bytes
@@ -85,215 +100,164 @@ class ServeSession:
             raise BadRequest("link", "%s is, or is below, a symbolic link" % path)
         return path
 
+    def _lock_file(self, run_dir: str) -> str:
+        locks = os.path.join(self.home, "locks")
+        os.makedirs(locks, exist_ok=True)
+        return os.path.join(locks, "%d" % (zlib.crc32(os.fsencode(run_dir)) % _LOCK_FILES))
+
+    def is_starting(self, run_dir: str) -> bool:
+        """Whether a request of any connection creates or starts the run at this moment."""
+        return is_locked(self._lock_file(run_dir), os.O_RDWR | os.O_CREAT) is True
+
     @contextmanager
     def locked_run(self, directory: str) -> Iterator[RunDir]:
         """No other request creates or starts the run meanwhile.
 
         A client that reconnects repeats its requests while those of the dead link may still be read here. None of these
         creates or starts a run once the client has disconnected."""
-        path, locks = self.run_dir(directory), os.path.join(self.home, "locks")
-        os.makedirs(locks, exist_ok=True)
-        lock = os.path.join(locks, "%d" % (zlib.crc32(os.fsencode(path)) % _LOCK_FILES))
+        path = self.run_dir(directory)
         try:
-            with file_lock(lock, exclusive=True, timeout=_LOCK_SECONDS):
+            with file_lock(self._lock_file(path), exclusive=True, timeout=_LOCK_SECONDS):
                 if self.is_disconnected():
                     raise BadRequest("gone", "the client has disconnected")
                 yield RunDir(path)
         except LockTimeout:
             raise BadRequest("busy", "another connection of this client is still starting the run") from None
 
+    # -- making, starting and ending runs ------------------------------------------------------------------------------
 
-def respond(session: ServeSession, message: ClientMessage) -> Response:
-    """The response to a request, whatever happens: the client waits for it."""
-    try:
-        return Response(message.id, HANDLERS[type(message.request)](session, message.request) or Result())
-    except Exception as error:
-        code = error.code if isinstance(error, BadRequest) else "failed"
-        code = "missing-base" if isinstance(error, MissingBase) else code
-        if isinstance(error, _EXPECTED):
-            return Response(message.id, error=str(error), code=code)
-        return Response(message.id, error=repr(error), code=code, traceback=traceback.format_exc())
+    def receive(self, request: messages.Receive) -> None:
+        self.store(request.form).receive(self.pack())
 
+    def create(self, request: messages.Create) -> None:
+        plan, parts = request.plan, request.parts
+        with self.locked_run(request.dir) as run:
+            if os.path.exists(run.plan):
+                return
+            if plan.retry is not None:
+                for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
+                    self.run_dir(directory)
+                try:
+                    self.store(form_of(parts[0].tree)).update(parts, plan.workspace, plan.retry, request.dir)
+                except NotKept as reason:
+                    raise BadRequest("kept", "the run cannot be retried: %s; run its row again" % reason) from None
+            elif parts:
+                shutil.rmtree(plan.workspace, ignore_errors=True)
+                # What other runs use too goes with them; a run's own is another's afterwards.
+                checkout = "" if plan.keeps_workspace else plan.checkout.path
+                self.store(form_of(parts[0].tree)).check_out(parts, plan.workspace, checkout)
+            create(run, replace(plan, script=request.script), self.archive)
 
-# -- making and starting runs ----------------------------------------------------------------------------------------
+    def start(self, request: messages.StartRun) -> None:
+        with self.locked_run(request.dir) as run:
+            # Begun before, or cancelled before it was submitted.
+            if os.path.lexists(run.status) and not request.sbatch_script:
+                return
+            if run_directory.read_status_if_readable(run).has_ended:
+                return
+            if not os.path.exists(run.plan):
+                raise BadRequest("missing", "there is no run %s" % run.path)
+            if request.sbatch_script:
+                store = self.store(form_of(request.parts[0].tree) if request.parts else SHA1).path
+                job = SlurmJob(home=self.home, store=store, parts=request.parts)
+                self.slurm.submit(run.path, job, request.sbatch_script, request.secrets)
+                return
+            problem = begin(run.path, request.secrets)
+            if problem and not os.path.lexists(run.status):
+                raise BadRequest("start", "the agent did not start: %s" % problem)
 
+    def cancel(self, request: messages.Cancel) -> None:
+        with self.locked_run(request.dir) as run:
+            if not os.path.lexists(run.status) and os.path.exists(run.plan):
+                now, log = time.time(), hashlib.sha256().hexdigest()
+                never = Status(STATE_ENDED, "ended", 1, end=END_CANCELLED, started_at=now, log_sha256=log, masked=True)
+                run_directory.write_record(run.status, replace(never, ended_at=now))
+                return
+        (cancel_run.kill if request.kill else cancel_run.cancel)(run.path)
 
-def _receive(session: ServeSession, request: messages.Receive) -> None:
-    session.store(request.form).receive(session.pack())
+    # -- what runs leave -----------------------------------------------------------------------------------------------
 
+    def collect(self, request: messages.Collect) -> None:
+        path, why = self.run_dir(request.dir), ""
+        try:
+            unknown = ", ".join(self._mask(path, request.secrets))
+            why = "the agent died before it could mask %s, which is not set here" % unknown if unknown else ""
+        except (OSError, ValueError) as error:
+            why = "secrets could not be masked: %s" % error
+        for chunk in bundle.pack(path, why_nothing=why):
+            self.send(chunk)
 
-def _create(session: ServeSession, request: messages.Create) -> None:
-    plan, parts = request.plan, request.parts
-    with session.locked_run(request.dir) as run:
-        if os.path.exists(run.plan):
-            return
-        if plan.retry is not None:
-            _continue_workspace(session, request)
-        elif parts:
-            shutil.rmtree(plan.workspace, ignore_errors=True)
-            # What other runs use too goes with them; a run's own is another's afterwards.
-            checkout = "" if plan.keeps_workspace else plan.checkout.path
-            session.store(form_of(parts[0].tree)).check_out(parts, plan.workspace, checkout)
-        create_run_directory.write_run_dir(run, replace(plan, script=request.script), session.archive)
+    def _mask(self, path: str, values: Mapping[str, str]) -> List[str]:
+        """Mask secrets if the run's agent did not. Returns the names of those whose values are not known."""
+        run = RunDir(path)
+        status = run_directory.read_status_if_readable(run)
+        if status.has_ended:
+            collect_left_evidence(run, list(values.values()))
+        if status.masked:
+            return []
+        names = status.secrets if status.exists else run_directory.read_plan(run).secrets
+        unknown = [name for name in names if name not in values]
+        if names and not unknown:
+            with self.locked_run(path):
+                old = mask_run(run, [values[name] for name in names])
+                if old:
+                    shutil.rmtree(old)
+        return unknown
 
+    def clear(self, request: messages.Clear) -> Result:
+        run = self.run_dir(request.dir)
+        left, batch = self._remove(run), os.path.dirname(run)
+        environments = os.path.join(batch, "environments")
+        with suppress(OSError):  # the venvs that rows of a batch share, if none of its rows is left
+            if request.shared and not any(name.isdigit() for name in os.listdir(batch)):
+                for name in os.listdir(environments):
+                    left += self._remove(os.path.join(environments, name))
+        while batch != os.path.join(self.home, "runs"):
+            for path in (os.path.join(batch, "environments"), batch):
+                with suppress(OSError):  # it is not empty
+                    os.rmdir(path)
+            batch = os.path.dirname(batch)
+        return Result(left=tuple(left))
 
-def _continue_workspace(session: ServeSession, request: messages.Create) -> None:
-    plan, parts = request.plan, request.parts
-    assert plan.retry is not None
-    for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
-        session.run_dir(directory)
-    try:
-        session.store(form_of(parts[0].tree)).update(parts, plan.workspace, plan.retry, request.dir)
-    except NotKept as reason:
-        raise BadRequest("kept", "the run cannot be retried: %s; run its row again" % reason) from None
+    def _remove(self, run: str) -> List[str]:
+        if job_file.read(run) is not None:
+            from ..slurm.session import end_before_removal
 
+            end_before_removal(run)
+        left = remove_run(run)
+        if not left:
+            forget(RunDir(run).workspace)
+        return left
 
-def _start(session: ServeSession, request: messages.StartRun) -> None:
-    with session.locked_run(request.dir) as run:
-        if not request.sbatch_script and os.path.lexists(run.status):
-            return
-        if run_directory.read_status_if_readable(run).has_ended:  # cancelled before it was submitted
-            return
-        if not os.path.exists(run.plan):
-            raise BadRequest("missing", "there is no run %s" % run.path)
-        if request.sbatch_script:
-            parts = request.parts
-            store = session.store(form_of(parts[0].tree) if parts else SHA1).path
-            job = SlurmJob(home=session.home, store=store, parts=parts)
-            session.slurm.submit(run.path, job, request.sbatch_script, request.secrets)
-            return
-        problem = begin(run.path, request.secrets)
-        if problem and not os.path.lexists(run.status):
-            raise BadRequest("start", "the agent did not start: %s" % problem)
+    # -- questions, programs of ours, and what is old ------------------------------------------------------------------
 
+    def look(self, request: messages.LookAtProcesses) -> None:
+        path = self.run_dir(request.dir)
+        look.wait_for_look(path, request.request, self.is_disconnected)
+        for chunk in bundle.pack(path, run_directory.HANG_FILES):
+            self.send(chunk)
 
-def _watch(session: ServeSession, request: messages.Watch) -> None:
-    """Whether it can be watched; the server does so."""
-    with session.locked_run(request.dir) as run:  # it may be starting at this moment
-        if not os.path.lexists(run.status):
-            raise BadRequest("missing", "there is no run %s on the host any more" % run.path)
+    def store_program(self, request: messages.StoreProgram) -> None:
+        programs.store_program(self.home, request.prefix, request.sha256, self.pack())
 
+    def describe(self, request: messages.DescribeRun) -> Result:
+        return Result(description=run_directory.read_description(RunDir(self.run_dir(request.dir))))
 
-def _cancel(session: ServeSession, request: messages.Cancel) -> None:
-    with session.locked_run(request.dir) as run:
-        if not os.path.lexists(run.status) and os.path.exists(run.plan):
-            now, log = time.time(), hashlib.sha256().hexdigest()
-            never = Status(STATE_ENDED, "ended", 1, end=END_CANCELLED, started_at=now, log_sha256=log, masked=True)
-            run_directory.write_record(run.status, replace(never, ended_at=now))
-            return
-    (cancel_run.kill if request.kill else cancel_run.cancel)(run.path)
+    def programs(self, request: messages.RunPrograms) -> Result:
+        return Result(outputs=ask(request.commands, request.timeout, machine_environment(request.env)))
 
+    def runs(self, request: messages.ListRuns) -> Result:
+        return Result(runs=tuple(list_runs.runs(self.home)))
 
-# -- what runs leave -------------------------------------------------------------------------------------------------
-
-
-def _collect(session: ServeSession, request: messages.Collect) -> None:
-    path = session.run_dir(request.dir)
-    try:
-        unknown = _mask(session, path, request.secrets)
-        why = "the agent died before it could mask %s, which is not set here" % ", ".join(unknown) if unknown else ""
-    except (OSError, ValueError) as error:
-        why = "secrets could not be masked: %s" % error
-    left_out = [LeftOutFile("host", "artifacts", None, why)]
-    for chunk in bundle.pack_reason(left_out) if why else bundle.pack(path):
-        session.send(chunk)
-
-
-def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[str]:
-    """Mask secrets if the run's agent did not. Returns the names of those whose values are not known."""
-    run = RunDir(path)
-    status = run_directory.read_status_if_readable(run)
-    if status.has_ended:
-        collect_left_evidence(run, list(values.values()))
-    if status.masked:
-        return []
-    names = status.secrets if status.exists else run_directory.read_plan(run).secrets
-    unknown = [name for name in names if name not in values]
-    if names and not unknown:
-        with session.locked_run(path):
-            old = mask_run(run, [values[name] for name in names])
-            if old:
-                shutil.rmtree(old)
-    return unknown
-
-
-def _store_program(session: ServeSession, request: messages.StoreProgram) -> None:
-    programs.store_program(session.home, request.prefix, request.sha256, session.pack())
-
-
-def _look_at_processes(session: ServeSession, request: messages.LookAtProcesses) -> None:
-    path = session.run_dir(request.dir)
-    look.wait_for_look(path, request.request, session.is_disconnected)
-    for chunk in bundle.pack(path, run_directory.HANG_FILES):
-        session.send(chunk)
-
-
-def _clear(session: ServeSession, request: messages.Clear) -> Result:
-    run = session.run_dir(request.dir)
-    left, directory = _remove(session, run), os.path.dirname(run)
-    environments = os.path.join(directory, "environments")
-    with suppress(OSError):  # the venvs that rows of a batch share, if none of its rows is left
-        if request.shared and not any(name.isdigit() for name in os.listdir(directory)):
-            for name in os.listdir(environments):
-                left += _remove(session, os.path.join(environments, name))
-    while directory != os.path.join(session.home, "runs"):
-        for path in (os.path.join(directory, "environments"), directory):
-            with suppress(OSError):  # it is not empty
-                os.rmdir(path)
-        directory = os.path.dirname(directory)
-    return Result(left=tuple(left))
-
-
-def _remove(session: ServeSession, run: str) -> List[str]:
-    if job_file.read(run) is not None:
-        from ..slurm.session import end_before_removal
-
-        end_before_removal(run)
-    left = remove_run(run)
-    if not left:
-        forget(RunDir(run).workspace)
-    return left
-
-
-# -- questions, and what is old --------------------------------------------------------------------------------------
-
-
-def _describe(session: ServeSession, request: messages.DescribeRun) -> Result:
-    return Result(description=run_directory.read_description(RunDir(session.run_dir(request.dir))))
-
-
-def _run_programs(session: ServeSession, request: messages.RunPrograms) -> Result:
-    return Result(outputs=ask(request.commands, request.timeout, machine_environment(request.env)))
-
-
-def _prune(session: ServeSession, request: messages.Prune) -> Result:
-    oldest = time.time() - request.days * 86400
-    for entry in list(os.scandir(os.path.join(session.home, "agents"))):
-        if entry.name != session.digest and entry.stat().st_mtime < oldest:
-            os.unlink(entry.path)
-    programs.remove_old_programs(session.home, oldest)
-    prune(os.path.join(session.home, "workspaces"), time.time() if request.all_environments else oldest)
-    done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
-    environments = EnvironmentStore(os.path.join(session.home, "environments"))
-    lines = environments.clean(request.days, everything=request.all_environments)
-    left = tuple(left for _, found in lines for left in found)
-    return Result(done=done, environments=tuple(line for line, _ in lines), left=left)
-
-
-IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Watch, messages.StoreProgram)
-WITH_PACK = (messages.Receive, messages.StoreProgram)  # bytes follow the request
-HANDLERS: Dict[type, Callable[[ServeSession, Any], Optional[Result]]] = {
-    messages.Receive: _receive,
-    messages.Create: _create,
-    messages.StartRun: _start,
-    messages.Watch: _watch,
-    messages.StoreProgram: _store_program,
-    messages.Cancel: _cancel,
-    messages.Collect: _collect,
-    messages.Clear: _clear,
-    messages.LookAtProcesses: _look_at_processes,
-    messages.RunPrograms: _run_programs,
-    messages.DescribeRun: _describe,
-    messages.ListRuns: lambda session, request: Result(runs=tuple(list_runs.runs(session.home))),
-    messages.Prune: _prune,
-}
+    def prune(self, request: messages.Prune) -> Result:
+        oldest = time.time() - request.days * 86400
+        for entry in list(os.scandir(os.path.join(self.home, "agents"))):
+            if entry.name != self.digest and entry.stat().st_mtime < oldest:
+                os.unlink(entry.path)
+        programs.remove_old_programs(self.home, oldest)
+        prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
+        done = self.store().prune(request.days) and self.store(SHA256).prune(request.days)
+        environments = EnvironmentStore(os.path.join(self.home, "environments"))
+        lines = environments.clean(request.days, everything=request.all_environments)
+        left = tuple(left for _, found in lines for left in found)
+        return Result(done=done, environments=tuple(line for line, _ in lines), left=left)

@@ -13,14 +13,15 @@ import sys
 import time
 from collections import deque
 from dataclasses import replace
-from typing import Any, Deque, Dict, Iterator, List, Optional
+from functools import partial
+from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..codec import RecordError, decode, parse
 from ..slurm import job_file
 from . import frames
-from .messages import ClientMessage, Hello, HostMessage, Response, StartRun, Watch
+from .follow import LinkSpeed, RunFollower
+from .messages import ClientMessage, Follow, FollowedRun, Hello, HostMessage, Response, RunUpdate, StartRun
 from .requests import IN_ORDER, WITH_PACK, BadRequest, ServeSession, respond
-from .watch import LinkSpeed, WatchedRun
 
 SILENCE = 40.0  # seconds without a frame of the client, which sends heartbeats: then the connection is dead
 HEARTBEAT_SECONDS = 2.0
@@ -53,13 +54,13 @@ class Server:
     def _begin(self) -> None:
         """A client begins."""
         self.out: Deque[Any] = deque()  # bytes on their way; logs are only read when they are gone
-        self.watched: Dict[int, WatchedRun] = {}
+        self.followed: Dict[int, RunFollower] = {}
         self.in_order: Deque[ClientMessage] = deque()
-        self.packs: Dict[int, Any] = {}  # files with the bytes that followed a request, by its number
         self.incoming: Optional[ClientMessage] = None  # the request whose pack comes
+        self.packs: Dict[int, Any] = {}  # files with the bytes that followed a request, by its number
         # Forked processes that handle one request each, by the pipe that their answers come through.
-        self.children: Dict[int, frames.FrameReader] = {}
-        self.unanswered: Dict[int, ClientMessage] = {}
+        self.children: Dict[int, Tuple[frames.FrameReader, ClientMessage]] = {}
+        self.unanswered: Set[int] = set()  # numbers of their requests
         self.link = LinkSpeed()
         self.is_idle = False  # between two clients
         self.heard = self.said = self.grew = time.monotonic()
@@ -91,20 +92,23 @@ class Server:
     def _say(self, **message: Any) -> None:
         self.send(frames.message(HostMessage(**message)))
 
+    def _refuse(self, number: int, code: str, error: object) -> None:
+        self._say(response=Response(number, error=str(error), code=code))
+
     def _pause(self) -> float:
-        if not self.watched or self.out:
+        if not self.followed or self.out:
             return _IDLE_SECONDS
         return min(POLL_SECONDS, max(BUSY_POLL_SECONDS, (time.monotonic() - self.grew) / _BUSY_SHARE))
 
     def _say_news(self) -> None:
         now = time.monotonic()
-        for watched in list(self.watched.values()):
+        for follower in list(self.followed.values()):
             try:
-                self.grew = now if watched.poll(self.send) else self.grew
+                self.grew = now if follower.poll() else self.grew
             except (OSError, ValueError):  # a file that cannot be read just now; the next poll may
                 continue
-            if watched.over:
-                del self.watched[watched.key]
+            if follower.over:
+                del self.followed[follower.key]
         if not self.out and now - self.said > HEARTBEAT_SECONDS:
             self.send(frames.frame(frames.HEARTBEAT))
 
@@ -148,8 +152,8 @@ class Server:
 
     def _forget(self, goodbye: bytes) -> None:
         """The client leaves; another one may follow."""
-        for watched in self.watched.values():
-            watched.close()
+        for follower in self.followed.values():
+            follower.close()
         for pipe in self.children:
             os.close(pipe)
         self._begin()
@@ -163,7 +167,7 @@ class Server:
             message = decode(ClientMessage, data, where="request")
         except RecordError as error:
             number = data.get("id") if isinstance(data, dict) else None
-            self._say(response=Response(number if type(number) is int else 0, error=str(error), code="unknown"))
+            self._refuse(number if type(number) is int else 0, "unknown", error)
             return
         if isinstance(message.request, WITH_PACK):
             self.incoming = message
@@ -180,7 +184,7 @@ class Server:
             self.packs[message.id].write(chunk)
         except OSError as error:
             self.incoming = None  # the rest of it is ignored
-            self._say(response=Response(message.id, error=str(error), code="store"))
+            self._refuse(message.id, "store", error)
         else:
             if not chunk:
                 self.incoming = None
@@ -189,35 +193,35 @@ class Server:
     def _handle(self, message: ClientMessage) -> None:
         if isinstance(message.request, IN_ORDER):
             self.in_order.append(message)
+            self._handle_next()
         else:
             self._fork(message)
-        self._handle_next()
 
     def _handle_next(self) -> None:
-        while self.in_order and not any(isinstance(each.request, IN_ORDER) for each in self.unanswered.values()):
+        while self.in_order and not any(isinstance(each.request, IN_ORDER) for _, each in self.children.values()):
             message = self.in_order.popleft()
-            if isinstance(message.request, StartRun) and message.request.sbatch_script:  # its queue is this process's
-                self._say(response=respond(self.session, message))
-            elif not self._watch(message):
+            if isinstance(message.request, Follow):
+                for followed in message.request.runs:
+                    self._follow(followed)
+                self._say(response=Response(message.id))
+            elif isinstance(message.request, StartRun) and message.request.sbatch_script:
+                self._say(response=respond(self.session, message))  # the queue is this process's
+            else:
                 self._fork(message)
 
-    def _watch(self, message: ClientMessage) -> bool:
-        """Handle a Watch, unless its run may be starting at this moment: a child waits for that."""
-        request, response = message.request, Response(message.id)
-        if not isinstance(request, Watch):
-            return False
+    def _follow(self, followed: FollowedRun) -> None:
+        """A run that is followed already, as by a client whose last request got lost, is followed from there."""
+        if followed.key in self.followed:
+            self.followed.pop(followed.key).close()
         try:
-            path = self.session.run_dir(request.dir)
-            if not os.path.lexists(os.path.join(path, "status.json")):
-                return False
+            path = self.session.run_dir(followed.dir)
             job = self.session.slurm.run_state(path) if job_file.read(path) is not None else None
-            if request.key in self.watched:
-                self.watched[request.key].close()
-            self.watched[request.key] = WatchedRun(request.key, path, request.offset, self.link, job)
         except (BadRequest, OSError, ValueError) as error:
-            response = replace(response, error=str(error), code=getattr(error, "code", "failed"))
-        self._say(response=response)
-        return True
+            code = getattr(error, "code", "failed")
+            self._say(update=RunUpdate(followed.key, over=True, code=code, problem=str(error)))
+        else:
+            is_starting = partial(self.session.is_starting, path)
+            self.followed[followed.key] = RunFollower(followed, self.send, self.link, job, is_starting)
 
     # -- children ----------------------------------------------------------------------------------------------------
 
@@ -234,7 +238,8 @@ class Server:
         os.close(theirs)
         os.set_blocking(answers, False)
         self.forked.append(pid)
-        self.children[answers], self.unanswered[answers] = frames.FrameReader(), message
+        self.children[answers] = frames.FrameReader(), message
+        self.unanswered.add(message.id)
 
     def _work(self, message: ClientMessage) -> None:
         """In the child. Its standard input is the pack, and its output leads to the server."""
@@ -246,23 +251,23 @@ class Server:
         os.write(1, frames.message(HostMessage(response=respond(session, message))))
 
     def _take_answer(self, pipe: int) -> None:
-        try:
-            chunk = os.read(pipe, _CHUNK) if pipe in self.children else None
-        except BlockingIOError:  # its number was that of one that is closed
-            chunk = None
-        if chunk is None:  # of a client that has left just now
+        if pipe not in self.children:  # of a client that has left just now
             return
-        for kind, payload in self.children[pipe].feed(chunk):
-            message = self.unanswered.pop(pipe, None) if kind == frames.JSON else None
-            if message is None or not self._watch(message):
-                self.send(frames.frame(kind, payload))
+        try:
+            chunk = os.read(pipe, _CHUNK)
+        except BlockingIOError:  # its number was that of one that is closed
+            return
+        reader, message = self.children[pipe]
+        for kind, payload in reader.feed(chunk):
+            self.send(frames.frame(kind, payload))
+            if kind == frames.JSON:
+                self.unanswered.discard(message.id)
         if not chunk:
             del self.children[pipe]
             os.close(pipe)
-            message = self.unanswered.pop(pipe, None)
-            if message is not None:
-                self._say(response=Response(message.id, error="its process died", code="failed"))
-        self._handle_next()
+            if message.id in self.unanswered:
+                self._refuse(message.id, "failed", "its process died")
+            self._handle_next()
 
 
 def main(home: str, archive: bytes, digest: str) -> None:

@@ -96,8 +96,8 @@ def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optio
     where = " on %s" % state.node if state.node else ""
     if state.state in _ENDED_BY_SLURM:
         end, code, why = _ENDED_BY_SLURM[state.state]
-        who = " by uid " + state.by if state.by else where
-        return end, "Slurm ended the job (%s%s)%s" % (state.state, who, ": " + why if why else ""), code
+        who, place = " by uid " + state.by if state.by else "", "," + where if where and why else ""
+        return end, "Slurm ended the job (%s%s)%s%s" % (state.state, who, ": " + why if why else "", place), code
     claimed = claimed_code(state, status)
     if claimed is not None and state.exit_code:  # the job can write that file, but not its script's exit code
         sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent import archive, create_run_directory
+from ci_tasks.agent import archive
+from ci_tasks.agent.__main__ import create
 from ci_tasks.agent.environments.command import create_venv, site_packages
 from ci_tasks.agent.environments.store import EnvironmentStore
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
@@ -82,7 +83,7 @@ class Machine:
         venv = Venv(sys.executable, f"{run.path}/venv", shares_packages=True, installing=1)
         steps = (PlannedStep("Install", text, BASH, ""),)
         script = render(Script("Install", "c", str(checkout), {}, steps, venv=venv, is_setup=True))
-        create_run_directory.write_run_dir(run, Plan(script=script, install=install), archive.build())
+        create(run, Plan(script=script, install=install), archive.build())
         return self._execute(run)
 
     def run_row(self, checkout: Path, setup: Done, text: str) -> Done:
@@ -90,7 +91,7 @@ class Machine:
         run = RunDir(str(self.path / f"run {self.count}"))
         steps = (PlannedStep("Row", text, BASH, ""),)
         script = render(Script("Row", "c", str(checkout), {}, steps, setup=str(setup.directory)))
-        create_run_directory.write_run_dir(run, Plan(script=script), archive.build())
+        create(run, Plan(script=script), archive.build())
         return self._execute(run)
 
     def _execute(self, run: RunDir) -> Done:

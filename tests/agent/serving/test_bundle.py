@@ -65,10 +65,6 @@ def test_a_link_among_the_artifacts_is_not_followed(there: Path, here: Path, tmp
     assert "artifacts/link" not in bundle.unpack(packed(there), str(here))
 
 
-def test_a_run_that_is_gone_brings_nothing(tmp_path: Path, here: Path) -> None:
-    assert bundle.unpack(packed(tmp_path / "gone"), str(here)) == []
-
-
 ODD = [b"two\nlines", b"\xff\xfe", b"\x1b[2J"]
 
 

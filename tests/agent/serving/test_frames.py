@@ -36,11 +36,6 @@ def test_a_message_carries_names_that_are_no_utf8() -> None:
     assert json.loads(payload) == {"id": 1, "request": {"dir": "a\udcffb", "do": "cancel"}}
 
 
-def test_a_piece_of_a_log_says_whose_it_is_and_where_it_belongs() -> None:
-    ((_, payload),) = FrameReader().feed(frames.log(7, 1 << 40, b"line\n"))
-    assert frames.read_log(frames.LOG, payload) == (7, 1 << 40, b"line\n")
-
-
 def test_a_packed_piece_of_a_log_is_short_and_whole() -> None:
     piece = b"step 3 of 10\n" * 5000
     ((kind, payload),) = FrameReader().feed(frames.packed_log(7, 1 << 40, piece))
@@ -67,10 +62,6 @@ LARGEST = frames.MAX_UNPACKED
 def test_a_packed_piece_that_is_broken_or_a_bomb_is_refused(packed: bytes, message: str) -> None:
     with pytest.raises(frames.FrameError, match=message):
         frames.read_log(frames.PACKED_LOG, HEAD + packed)
-
-
-def test_a_packed_piece_may_be_as_long_as_any() -> None:
-    assert frames.read_log(frames.PACKED_LOG, HEAD + zlib.compress(b"\0" * LARGEST))[2] == b"\0" * LARGEST
 
 
 @pytest.mark.parametrize("noise", [b"Welcome to the cluster!\n", b"J\xff\xff\xff\xff", b"\0" * 20])

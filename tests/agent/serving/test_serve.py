@@ -140,7 +140,7 @@ def test_a_run_that_is_cancelled_before_it_starts_never_does(client: Client) -> 
     assert other.answer(1) == {"id": 1}
     other.close()
     client.ask(2, messages.StartRun(path))
-    client.ask(3, messages.Watch(path, 7, 0))
+    client.ask(3, messages.Follow((messages.FollowedRun(7, path, 0),)))
     assert client.answer(2) == {"id": 2}
     assert client.answer(3) == {"id": 3}
     assert (read_status(run).state, read_status(run).end) == ("ended", "cancelled")
@@ -170,7 +170,7 @@ def test_a_server_whose_client_has_gone_ends_and_the_run_goes_on(client: Client,
     (tmp_path / "go").touch()
     other = Client(client.home)
     other.hello()
-    other.ask(1, messages.Watch(path, 7, 0))
+    other.ask(1, messages.Follow((messages.FollowedRun(7, path, 0),)))
     assert other.answer(1) == {"id": 1}
     while not any((message.get("update") or {}).get("over") for message in other.said):
         other._take(other._receive())

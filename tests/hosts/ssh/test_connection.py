@@ -61,12 +61,6 @@ def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKe
     assert [word for word in phrases if word not in message] == []
 
 
-def test_a_host_whose_keys_are_kept_nowhere_is_told_so() -> None:
-    message = str(messages.host_key(replace(BOX, known_hosts=("/dev/null",)), "unknown", None, KEY))
-    assert "add this line to" not in message
-    assert "name a UserKnownHostsFile for it in ~/.ssh/config" in message
-
-
 def test_keyscan_is_to_be_run_where_the_host_can_be_seen() -> None:
     at_home = str(messages.host_key(JUMP, "unknown", None, KEY))
     beyond = str(messages.host_key(replace(BOX, gateway="jump"), "unknown", None, KEY))
@@ -96,10 +90,6 @@ def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phra
 def test_a_proxy_command_is_not_shown_since_it_may_hold_a_password() -> None:
     box = replace(BOX, proxy_command="corkscrew --auth alice:hunter2 %h")
     assert "hunter2" not in str(messages.no_handshake(box, EOFError()))
-
-
-def test_what_a_server_says_cannot_move_the_terminal_s_cursor() -> None:
-    assert "\x1b" not in str(messages.gateway_refused(replace(BOX, gateway="jump"), "\x1b[2J"))
 
 
 # The keys that are offered
@@ -154,11 +144,3 @@ def test_keys_that_cannot_be_offered_are_named_with_the_reason(tmp_path: Path) -
     assert server.offered == [public]
     assert keys.unusable == [str(secret), str(broken)]
     assert keys.wanted == ["publickey", "password"]
-
-
-def test_a_server_that_wants_more_than_a_key_is_an_error_that_says_what(tmp_path: Path) -> None:
-    keys = keys_of(tmp_path / "id")
-    server = Server(accepts=key(tmp_path / "id"), methods=("keyboard-interactive",))
-    with pytest.raises(paramiko.AuthenticationException):
-        keys.authenticate(server)
-    assert (keys.is_partial, keys.wanted) == (True, ["keyboard-interactive"])

@@ -1,4 +1,4 @@
-"""The updates that a client gets of the runs that it watches."""
+"""The updates that a client gets of the runs that it follows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ci_tasks.agent.codec import decode
 from ci_tasks.agent.records import SlurmJob, Status
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.agent.serving import frames
-from ci_tasks.agent.serving.messages import HostMessage, RunUpdate
-from ci_tasks.agent.serving.watch import LinkSpeed, WatchedRun
+from ci_tasks.agent.serving.follow import LinkSpeed, RunFollower
+from ci_tasks.agent.serving.messages import FollowedRun, HostMessage, RunUpdate
 from ci_tasks.agent.slurm import job_file
 from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession
 from ci_tasks.agent.slurm.states import SlurmJobState
@@ -56,16 +56,16 @@ class Watcher(threading.Thread):
 
     def __init__(self, client: Client) -> None:
         super().__init__(daemon=True)
-        self.client, self.link, self.watched = client, LinkSpeed(), dict[int, WatchedRun]()
+        self.client, self.link, self.watched = client, LinkSpeed(), dict[int, RunFollower]()
 
     def watch(self, key: int, run_dir: str, offset: int, job: SlurmRunState | None = None) -> None:
-        self.watched[key] = WatchedRun(key, run_dir, offset, self.link, job)
+        self.watched[key] = RunFollower(FollowedRun(key, run_dir, offset), self.client, self.link, job)
 
     def run(self) -> None:
         while not self.client.is_disconnected:
             for run in list(self.watched.values()):
                 with contextlib.suppress(OSError, ValueError):
-                    run.poll(self.client)
+                    run.poll()
                 if run.over and self.watched[run.key] is run:
                     del self.watched[run.key]
             time.sleep(0.005)
@@ -103,20 +103,6 @@ def test_a_run_that_is_watched_again_at_its_very_end_sends_its_end_again(
 
     client.on_update = again
     watcher.watch(1, str(tmp_path), 0)
-    until(lambda: client.has_ends(2))
-
-
-def test_a_status_that_cannot_be_read_is_read_again(client: Client, watcher: Watcher, tmp_path: Path) -> None:
-    broken, other = tmp_path / "broken", tmp_path / "other"
-    for run in (broken, other):
-        run.mkdir()
-    (broken / "status.json").mkdir()
-    (other / "status.json").write_text(ENDED)
-    watcher.watch(1, str(broken), 0)
-    watcher.watch(2, str(other), 0)
-    until(lambda: client.has_ends(1))
-    (broken / "status.json").rmdir()
-    (broken / "status.json").write_text(ENDED)
     until(lambda: client.has_ends(2))
 
 
@@ -188,15 +174,3 @@ def test_a_long_log_over_a_slow_link_arrives_packed(client: Client, watcher: Wat
     until(lambda: client.has_ends(1))
     assert client.log == log
     assert client.kinds.count(frames.PACKED_LOG) > 0
-
-
-def test_what_a_job_prints_line_by_line_is_not_packed_on_a_slow_link(
-    client: Client, watcher: Watcher, tmp_path: Path
-) -> None:
-    watcher.link.is_slow = True
-    with (tmp_path / "log").open("ab", 0) as log:
-        watcher.watch(1, str(tmp_path), 0)
-        for count in range(1, 4):
-            log.write(b"line\n" * 100)
-            until(lambda count=count: len(client.log) == 500 * count)  # type: ignore[misc]
-    assert client.kinds.count(frames.PACKED_LOG) == 0
