@@ -14,10 +14,7 @@ from ci_tasks.yaml_lines import Map, Text, YamlError, load
     [
         # YAML 1.1's extra booleans are words, as a key (`on:`) and as a value.
         ("on", "on"),
-        ("off", "off"),
         ("yes", "yes"),
-        ("No", "No"),
-        ("y", "y"),
         # The core schema's own.
         ("true", True),
         ("FALSE", False),
@@ -26,12 +23,10 @@ from ci_tasks.yaml_lines import Map, Text, YamlError, load
         ("", None),
         # Numbers: leading zeros are decimal, underscores and sexagesimals are text.
         ("10", 10),
-        ("-7", -7),
         ("010", 10),
         ("0o17", 15),
         ("0x1F", 31),
         ("1_000", "1_000"),
-        ("12:30", "12:30"),
         ("3.10", 3.1),
         (".5", 0.5),
         ("1e3", 1000.0),
@@ -39,7 +34,6 @@ from ci_tasks.yaml_lines import Map, Text, YamlError, load
         ("-.Inf", -math.inf),
         # Dates and versions are text.
         ("2024-01-01", "2024-01-01"),
-        ("1.2.3", "1.2.3"),
         # Quotes make text of anything.
         ("'10'", "10"),
         ('"true"', "true"),
@@ -76,10 +70,8 @@ SCALARS = [
     ("k: | # comment\n  a\n  b\n", 2, ("  a", "  b")),
     ("k: |\n\n  a\n", 2, ("", "  a")),
     ("k: >-\n  a\n  b\n", 2, ("  a", "  b")),
-    ("k: |\n  a\n  b", 2, ("  a", "  b")),
     ('k: "a\n  b"\n', 1, ('k: "a', '  b"')),
     ("k: a\n  b\nl: c\n", 1, ("k: a", "  b")),
-    ("k: |\n  one\n", 2, ()),
 ]
 
 
@@ -110,14 +102,12 @@ ERRORS: list[tuple[str, int, str]] = [
     ("a:\n  b: 1\n  'b': 2\n", 3, "duplicate key 'b'"),
     # What only looks like YAML.
     ("a: 1\n\tb: 2\n", 2, "not tabs"),
-    ("a:\n\tb: 2\n", 2, "not tabs"),
     ("a: [1, 2\nb: 3\n", 2, "',' or ']'"),
     ("a: b: c\n", 1, "mapping values"),
     ("a: 'open\n", 2, "end of stream"),
     ("a: *nowhere\n", 1, "alias"),
     ("a: 1\n---\nb: 2\n", 2, "document"),
     ("a: 1\nb: \x02\n", 2, "control characters"),
-    ("a: 1\nb: \x00\n", 2, "control characters"),
     # What YAML allows and a workflow does not.
     ("? [a, b]\n: c\n", 1, "a key must be a scalar"),
     ("? {a: b}\n: c\n", 1, "a key must be a scalar"),

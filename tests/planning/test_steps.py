@@ -280,30 +280,26 @@ _PIP = """
 """
 
 
-def test_the_index_of_a_step_is_replaced_and_named() -> None:
-    override = Override("j", "Install", pip_index="https://mirror.example/simple", source="my.yaml:3")
-    planned = plan(_PIP, overrides=(override,))
-    assert planned.steps[0].text == (
-        "pip install torch==2.9.1+cu128 --index-url https://mirror.example/simple\npip install pytest\n"
-    )
-    assert planned.deviations[0] == Deviation(
-        "step 'Install'",
-        "--index-url https://download.example/whl/cu128",
-        "--index-url https://mirror.example/simple",
-        "override in my.yaml:3",
-    )
-    assert planned.deviations[1].ci == "pip's own index", "of the command that names none"
-    assert planned.steps[0].env["PIP_INDEX_URL"] == "https://mirror.example/simple"
+_INDEX = "--index-url https://download.example/whl/cu128"
+_MIRROR = "https://mirror.example/simple"
+_PARTS = [
+    (Override("j", "Install", pip_index=_MIRROR), f"torch==2.9.1+cu128 --index-url {_MIRROR}",
+     [(_INDEX, f"--index-url {_MIRROR}"), ("pip's own index", _MIRROR)]),
+    (Override("j", "Install", pip_index="default", replace={"torch==2.9.1+cu128": "torch==2.9.1"}), "torch==2.9.1",
+     [("torch==2.9.1+cu128", "torch==2.9.1"), (_INDEX, "pip's own index")]),
+]  # fmt: skip
 
 
-def test_a_part_of_a_step_is_replaced_each_named_by_itself() -> None:
-    override = Override("j", "Install", pip_index="default", replace={"torch==2.9.1+cu128": "torch==2.9.1"})
-    planned = plan(_PIP, overrides=(override,))
-    assert planned.steps[0].text == "pip install torch==2.9.1\npip install pytest\n"
-    assert [(deviation.ci, deviation.here) for deviation in planned.deviations] == [
-        ("torch==2.9.1+cu128", "torch==2.9.1"),
-        ("--index-url https://download.example/whl/cu128", "pip's own index"),
+@pytest.mark.parametrize(("override", "text", "named"), _PARTS)
+def test_the_index_and_parts_of_a_step_are_replaced_each_named_by_itself(
+    override: Override, text: str, named: list[tuple[str, str]]
+) -> None:
+    planned = plan(_PIP, overrides=(replace(override, source="my.yaml:3"),))
+    assert planned.steps[0].text == f"pip install {text}\npip install pytest\n"
+    assert [(each.ci, each.here, each.why) for each in planned.deviations] == [
+        (ci, here, "override in my.yaml:3") for ci, here in named
     ]
+    assert planned.steps[0].env.get("PIP_INDEX_URL") == (_MIRROR if _MIRROR in text else None)
 
 
 @pytest.mark.parametrize(
