@@ -100,7 +100,7 @@ def status(run: RunDir) -> None:
 
 def evidence(run: RunDir) -> None:
     """200 MB of what the probe noted."""
-    line = b'{"pid": 7, "argv": ["python", "' + b"x" * 1000 + b'"]}\n'
+    line = b'{"processes": [{"pid": 7, "argv": ["python", "' + b"x" * 1000 + b'"]}]}\n'
     write(os.path.join(run.path, "evidence.jsonl"), (line * 1000 for _ in range(200)))
 
 

@@ -107,10 +107,11 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 
 @pytest.fixture(scope="session")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """One Slurm for each worker."""
+def slurm() -> Iterator[Slurm]:
+    """One Slurm for each worker. Its configuration takes no path with a space."""
     with _or_skip() as stack:
-        yield stack.enter_context(Slurm(tmp_path_factory.mktemp("slurm")))
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ci-tasks-slurm-", dir="/tmp"))
+        yield stack.enter_context(Slurm(Path(directory)))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ client.lock       -                the client, where the run ends with it: whoev
 status.json       Status           the agent, every two seconds; on Slurm also whoever records the job's end
 log               -                the agent: the job's output, secrets masked
 evidence/         -                the job's Python processes, where they have the probe: see ci_tasks.agent.probe
-evidence.jsonl    EvidenceLine     the agent at the end of the run: what it took from there
+evidence.jsonl    RunEvidence      the agent at the end of the run: what it took from there
 events.jsonl      Event            the agent, the container adapter and run.sh: one line each
 docker.json       ContainerCalls   the container adapter: what run.sh asked of docker, and what was run
 gpu.csv           GpuSample        the agent: one row a second for each GPU of the run

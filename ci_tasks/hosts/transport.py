@@ -25,9 +25,7 @@ class Transport(Protocol):
     """`python` starts the agent. `is_server_running`: an earlier client left the command of the last socket running."""
 
     python: str
-
-    @property
-    def is_server_running(self) -> bool: ...
+    is_server_running: bool
 
     def open(self, command: str) -> socket.socket:
         """Start a command in the host's login shell; what it writes, errors too, comes through the socket. Raises

@@ -27,13 +27,12 @@ _WHY_COMPILED = (
 @dataclass(frozen=True)
 class OverlayUse:
     """How many processes imported the overlay's packages; `problem` names the first that had them from elsewhere.
-    `compiled` are the files of the installed packages that the tree lacks, `count` is the number of all."""
+    `compiled` are the modules of the installed packages that they imported since the tree lacks them."""
 
     overlay: Overlay
     processes: int = 0
     problem: str = ""
     compiled: tuple[str, ...] = ()
-    count: int = 0
 
     @property
     def name(self) -> str:
@@ -51,9 +50,7 @@ class OverlayUse:
     @property
     def compiled_parts(self) -> Iterator[Deviation]:
         if self.compiled:
-            files = ", ".join(_text(file) for file in self.compiled[:_MAX_FILES])
-            more = self.count - len(self.compiled[:_MAX_FILES])
-            here = f"the installed {files}" + (f" and {more} more" if more > 0 else "")
+            here = f"the installed {some([_text(file) for file in self.compiled], _MAX_FILES)}"
             yield Deviation(f"{self.name}: compiled parts", "built with its Python code", here, _WHY_COMPILED)
 
 
@@ -61,15 +58,13 @@ def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) 
     """`directory` is where the run had the overlay's packages; not absolute where that is not known."""
     processes = evidence.processes if evidence is not None else ()
     seen = [(process, module) for process in processes for module in _modules(process, overlay)]
-    overlaid = [each for process in processes for each in process.overlaid if each.name in overlay.modules]
-    compiled = tuple(sorted({file for each in overlaid for file in each.compiled}))
-    elsewhere = (pair for pair in seen if not _is_from(directory, pair[1].origin) and not _is_compiled(pair[1]))
+    elsewhere = [pair for pair in seen if not _is_from(directory, pair[1].origin)]
+    compiled = {_file_of(module) for _, module in elsewhere if _is_compiled(module)}
     return OverlayUse(
         overlay,
         processes=len({process.key for process, module in seen if module.name in overlay.modules}),
-        problem=next((_problem(overlay, *pair) for pair in elsewhere), ""),
-        compiled=compiled,
-        count=max([len(compiled), *(each.count for each in overlaid)]),
+        problem=next((_problem(overlay, *pair) for pair in elsewhere if not _is_compiled(pair[1])), ""),
+        compiled=tuple(sorted(compiled)),
     )
 
 
@@ -123,7 +118,7 @@ def _directory(overlay: Overlay, places: Sequence[ProbeOverlay]) -> str:
 def _modules(process: ProcessEvidence, overlay: Overlay) -> Iterator[ImportedModule]:
     """The overlay's packages, and modules in them."""
     below = tuple(f"{name}." for name in overlay.modules)
-    for module in (*process.imports, *process.modules):
+    for module in process.imports:
         if f"{module.name}.".startswith(below):
             yield module
 
@@ -136,6 +131,11 @@ def _is_from(directory: str, origin: str) -> bool:
 
 def _is_compiled(module: ImportedModule) -> bool:
     return "." in module.name and module.origin.endswith(".so")
+
+
+def _file_of(module: ImportedModule) -> str:
+    """From the directory around the overlay's package."""
+    return "/".join([*module.name.split(".")[:-1], module.origin.rpartition("/")[2]])
 
 
 def _problem(overlay: Overlay, process: ProcessEvidence, module: ImportedModule) -> str:

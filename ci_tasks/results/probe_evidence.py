@@ -58,7 +58,7 @@ def probe_summary(
     return ProbeSummary(
         processes=len(found.processes),
         ended=sum(bool(process.end) for process in found.processes),
-        counted=found.summary.counted,
+        counted=found.counted,
         exceptions=tuple(exception_text(*pair) for pair in uncaught_exceptions(found)[:_MAX_SHOWN]),
         task_exceptions=tuple(exception_text(*pair) for pair in task_exceptions(found)[:_MAX_SHOWN]),
         memory=tuple(peak_memory(found)),
@@ -77,13 +77,11 @@ def with_imports(around: RunEnvironment, evidence: RunEvidence | None, test: str
         return around
     around = replace(around, interpreter=process.executable)
     installed = evidence.packages.get(packages_key(process, evidence))
-    if installed is None or not installed.packages:
+    if not installed:
         return around
     known = [around.packages, *(container.packages for container in around.containers)]
     names = {_normalized(name): name for packages in known for name in packages}
-    packages = {
-        names.get(_normalized(name), name.replace("_", "-")): version for name, version in installed.packages.items()
-    }
+    packages = {names.get(_normalized(name), name.replace("_", "-")): version for name, version in installed.items()}
     direct = {name: url for name, url in around.direct.items() if around.packages.get(name) == packages.get(name)}
     return replace(around, python=process.python, packages=packages, direct=direct, taken_at=process.started_at or None)
 
@@ -102,7 +100,7 @@ def test_process(evidence: RunEvidence, test: str | None) -> ProcessEvidence | N
         candidates = runs or with_framework
     else:
         candidates = [process for process in evidence.processes if process.imports]
-    return max(candidates, key=lambda process: (len(_modules(process)), process.started_at), default=None)
+    return max(candidates, key=lambda process: (len(set(process.imports)), process.started_at), default=None)
 
 
 def _any_of_one_interpreter(evidence: RunEvidence) -> ProcessEvidence | None:
@@ -148,16 +146,10 @@ def packages_key(process: ProcessEvidence, evidence: RunEvidence) -> str:
 # -- packages ----------------------------------------------------------------------------------------------------------
 
 
-def _modules(process: ProcessEvidence) -> tuple[ImportedModule, ...]:
-    """As they were at its end, and those of which only the beginning of their import was seen."""
-    ended = {module.name for module in process.modules}
-    return (*process.modules, *(module for module in process.imports if module.name not in ended))
-
-
 def imported_modules(evidence: RunEvidence) -> tuple[ImportedModule, ...]:
     """Each module and origin once, with the most that any process knows of it."""
     best: dict[tuple[str, str], ImportedModule] = {}
-    for module in (module for process in evidence.processes for module in _modules(process)):
+    for module in (module for process in evidence.processes for module in process.imports):
         known = best.get((module.name, module.origin))
         if known is None or (module.package_version and not known.package_version):
             best[module.name, module.origin] = module
@@ -291,12 +283,8 @@ def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -
     if not evidence.processes:
         yield "no Python process was seen"
     yield from _hook_failures(evidence)
-    summary = evidence.summary
-    if summary.counted > summary.files:
-        yield f"{summary.counted - summary.files} processes were counted only"
-    missing = summary.files - len(evidence.processes)
-    if missing > 0:
-        yield f"what {missing} processes noted could not be read, or was too much"
+    if evidence.unread:
+        yield f"what {evidence.unread} processes noted could not be read, or was too much"
 
 
 def _normalized(name: str) -> str:

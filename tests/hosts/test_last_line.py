@@ -28,7 +28,3 @@ def test_it_is_the_last_one_that_says_something(log: str, expected: str, tmp_pat
     run = RunDir(str(tmp_path))
     Path(run.log).write_text(log)
     assert last_line(run) == expected
-
-
-def test_without_a_log_there_is_none(tmp_path: Path) -> None:
-    assert last_line(RunDir(str(tmp_path))) == ""

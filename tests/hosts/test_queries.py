@@ -36,15 +36,3 @@ def test_programs_are_asked_in_the_environment_of_jobs(monkeypatch: pytest.Monke
     host_env = {"DOCKER_HOST": "unix:///theirs", "PATH": f"{tmp_path}:/usr/bin:/bin"}
     answers = LocalQueryRunner(host_env).run_queries({"docker": ["docker"]}, 30)
     assert answers["docker"].out == "unix:///theirs,unset,unset\n"
-
-
-@pytest.mark.parametrize(
-    ("answer", "line"),
-    [
-        (QueryAnswer(1, "some output\n", "first\nlast\n\n"), "last"),
-        (QueryAnswer(1, "only output\n"), "only output"),
-        (QueryAnswer(0), "it said nothing"),
-    ],
-)
-def test_the_last_line_tells_what_is_wrong(answer: QueryAnswer, line: str) -> None:
-    assert answer.last_line == line

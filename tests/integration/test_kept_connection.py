@@ -128,7 +128,7 @@ def test_another_key_user_host_or_known_hosts_has_another_connection(
     sshd: Sshd, box: SSHServer, place: Path, tmp_path: Path
 ) -> None:
     links: list[mux.MuxTransport] = [mux.MuxTransport(place, "box"), mux.MuxTransport(place, "somebody@box")]
-    sshd.configure("box", IdentityFile=str(new_key(tmp_path / "other")))
+    sshd.configure("box", IdentityFile=f'"{new_key(tmp_path / "other")}"')
     links.append(mux.MuxTransport(place, "box"))
     sshd.configure("box", IdentityFile=None)
     links.append(mux.MuxTransport(place, sshd.alias("same", box)))

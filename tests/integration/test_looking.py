@@ -89,16 +89,17 @@ class Traps:
         hooks = self.directory / f"{place}.hooks"
         hooks.mkdir()
         for name in _HOOKS:
-            (hooks / name).write_text(f"#!/bin/sh\ntouch {self.marks}/{place}.hook\n")
+            (hooks / name).write_text(f"#!/bin/sh\ntouch '{self.marks}'/{place}.hook\n")
             (hooks / name).chmod(0o755)
         included = self.directory / f"{place}.included"
-        included.write_text(f'[filter "z"]\n    clean = "touch {self.marks}/{place}.included; cat"\n')
+        clean = f"touch '{self.marks}'/{place}.included; cat"
+        included.write_text(f'[filter "z"]\n    clean = "{clean}"\n')
         attributes = self.directory / "attributes"
         attributes.write_text(_FILTERS)
         paths = {"hooks": hooks, "included": included, "attributes": attributes, **more}
         for name, value in paths.items():
             settings = settings.replace(f"{{{name}}}", str(value))
-        return settings.replace("{mark-", f"touch {self.marks}/{place}.").replace("}", "")
+        return settings.replace("{mark-", f"touch '{self.marks}'/{place}.").replace("}", "")
 
     def left(self) -> list[str]:
         return sorted(mark.name for mark in self.marks.iterdir())

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -229,8 +230,8 @@ def login_node(slurm: Slurm, sshd: Sshd, directory: Path) -> Iterator[Cluster]:
     faults.mkdir()
     programs.mkdir()
     for name in PROGRAMS:
-        wrapper = programs / name
-        wrapper.write_text(WRAPPER.format(conf=slurm.conf, name=name, faults=faults, program=shutil.which(name)))
+        wrapper, quoted = programs / name, shlex.quote(str(faults))
+        wrapper.write_text(WRAPPER.format(conf=slurm.conf, name=name, faults=quoted, program=shutil.which(name)))
         wrapper.chmod(0o755)
     path = os.environ["PATH"]
     os.environ["PATH"] = f"{programs}{os.pathsep}{path}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_tasks.agent.probe.records import ImportedModule, OverlaidPackage, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.records import ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.agent.records import Checkout, Deviation, Overlay, ProbeOverlay
 from ci_tasks.records import Attempt, RunRecord
 from ci_tasks.results.overlay_evidence import with_overlay_uses
@@ -17,10 +17,9 @@ OURS = f"{PLACE}/sglang/__init__.py"
 THEIRS = "/usr/lib/python3/site-packages/sglang/__init__.py"
 
 
-def _process(pid: int, *origins: str, name: str = "sglang", compiled: tuple[str, ...] = ()) -> ProcessEvidence:
+def _process(pid: int, *origins: str, name: str = "sglang") -> ProcessEvidence:
     imports = tuple(ImportedModule(name, origin) for origin in origins)
-    overlaid = (OverlaidPackage("sglang", "/usr/lib/python3/site-packages/sglang", compiled, len(compiled)),)
-    return ProcessEvidence(pid=pid, argv=("python", "train.py"), imports=imports, overlaid=overlaid if compiled else ())
+    return ProcessEvidence(pid=pid, argv=("python", "train.py"), imports=imports)
 
 
 SHOWN = "shown: the one process that was seen to import it had it from there"
@@ -74,8 +73,9 @@ def test_a_run_that_another_client_planned_is_judged_by_the_end_of_the_path() ->
 
 
 def test_compiled_parts_that_stay_the_installed_ones_are_named() -> None:
-    files = tuple(f"sglang/_{number}.so" for number in range(7))
-    evidence = RunEvidence(processes=(_process(1, OURS, compiled=files), _process(2, OURS)))
+    files = [f"sglang/_{number}.so" for number in range(7)]
+    compiled = [_process(2, f"/usr/lib/{file}", name=file[:-3].replace("/", ".")) for file in files]
+    evidence = RunEvidence(processes=(_process(1, OURS), *compiled))
     deviation = with_overlay_uses(_record(), evidence).deviations[-1]
     assert deviation.what == "overlay sglang: compiled parts"
     assert deviation.here == f"the installed {', '.join(files[:5])} and 2 more"

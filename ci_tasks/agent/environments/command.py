@@ -1,7 +1,9 @@
-"""What run.sh asks for around install steps: a venv over the environment that earlier runs have stored for them, and to
-store what they have installed.
+"""What run.sh asks for around install steps: a venv over the environment that earlier runs have stored for them, to
+store what they have installed, and a venv for each row over that one.
 
-A venv over another prefix has that one's packages and scripts, and changes nothing there.
+A venv over another prefix has that one's packages and scripts, and changes nothing there. A row that changes the venv
+or the checkout of the install steps changes what the next rows test, so each row is told what is no longer as the first
+one found it.
 """
 
 from __future__ import annotations
@@ -22,13 +24,26 @@ from importlib.metadata import Distribution, distributions
 from typing import Dict, List, Optional, Sequence, Set
 
 from .. import run_directory
-from ..trees.git import StoreError
+from ..files import content_of, replace_file
+from ..records import Event
+from ..trees.git import Git, StoreError
 from .key import environment_key, steps_key
-from .shared import note_changes
-from .store import EnvironmentRecord, EnvironmentStore, SharedEnvironment
+from .store import (
+    EnvironmentRecord,
+    EnvironmentStore,
+    SharedEnvironment,
+    changed_files,
+    listing_bytes,
+    locked,
+    read_listing,
+    state_of,
+    states,
+)
 
 PACKAGES = "packages"  # beside the log: which packages are used again
 _KEY = os.path.join("tmp", "environment-key")
+_ENVIRONMENT = os.path.join("tmp", "environment")  # the path of the one that the venv is over
+_MOST_NAMED = 3
 # Before the .pth of an editable install, as packages in site-packages come before it.
 _PTH = "00-ci-tasks-environment.pth"
 # With the caller's `known_paths`, pip takes the directory out of an isolated build, as it does with site-packages.
@@ -48,15 +63,14 @@ def make_venv(run_dir: str, directory: str) -> int:
     try:
         environment = None if install.fresh else _usable(store, key, directory)
         create_venv(directory, environment.prefix if environment else None)
+        _write(run_dir, _ENVIRONMENT, environment.path if environment else "")
         if environment is None:
             for before in store.all(steps_key(install))[:1]:
                 _print("these steps installed %s the last time" % before.record.expected)
-            with open(os.path.join(run_dir, _KEY), "w", encoding="ascii") as out:
-                out.write(key)
-        else:
-            with open(os.path.join(run_dir, PACKAGES), "w", encoding="ascii") as out:
-                out.write(environment.record.description)
-            _print("uses what earlier runs of these steps installed: %s" % environment.record.description)
+            _write(run_dir, _KEY, key)
+            return 0
+        _write(run_dir, PACKAGES, environment.record.description)
+        _print("uses what earlier runs of these steps installed: %s" % environment.record.description)
     except (OSError, subprocess.CalledProcessError) as error:
         _print(str(error))
         return 1
@@ -83,6 +97,7 @@ def store_packages(run_dir: str, directory: str) -> int:
             size = move(list(itertools.chain(*packages.values())), directory, environment.prefix)
             environment.add_user(directory)
             environment.seal(EnvironmentRecord(tuple(sorted(packages)), time.time(), size, seconds))
+            _write(run_dir, _ENVIRONMENT, environment.path)
             put_over(directory, environment.prefix)
             _print("stored for other runs of these steps: %s" % environment.record.description)
             for sentence, _ in store.clean():
@@ -109,7 +124,7 @@ def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[Share
     if environment is None:
         return None
     try:
-        damage = environment.damage()
+        damage = ", ".join(environment.changed()[:_MOST_NAMED])
     except OSError as error:
         damage = str(error)
     if not damage:
@@ -118,6 +133,50 @@ def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[Share
     expected = environment.record.expected
     _print("packages of earlier runs are installed again (%s), since they were changed: %s" % (expected, damage))
     return None
+
+
+def note_changes(run_dir: str, setup: str, workspace: str) -> None:
+    """Put into the row's events what changed of the venv and the checkout of the install steps in `setup`; the first
+    row lists what there is. Raises OSError, StoreError."""
+    notes = os.path.join(setup, "tmp")  # it goes with the venv
+    os.makedirs(notes, exist_ok=True)
+    venv, tracked = os.path.join(setup, "venv"), os.path.join(notes, "tracked")
+    listing = os.path.join(notes, "venv")  # written last
+    with locked(os.path.join(notes, "lock")):
+        if not os.path.exists(listing):
+            replace_file(tracked, listing_bytes(_tracked(workspace)))
+            replace_file(listing, listing_bytes(states(venv)))
+            return
+    packages = changed_files(read_listing(listing), venv)
+    environment = content_of(os.path.join(setup, _ENVIRONMENT)).decode("utf-8", "surrogateescape")
+    packages += SharedEnvironment(environment).changed() if environment else []
+    before = sorted(read_listing(tracked).items())
+    checkout = [file for file, state in before if state_of(os.path.join(workspace, file)) != state]
+    with open(run_directory.RunDir(run_dir).events, "a", encoding="ascii") as events:
+        for what, files in (("packages", packages), ("checkout", checkout)):
+            if files:
+                more = ["%d more" % (len(files) - _MOST_NAMED)] if len(files) > _MOST_NAMED else []
+                text = "changed since the install steps: " + ", ".join([*files[:_MOST_NAMED], *more])
+                events.write(Event(time.time(), "changed " + what, name=text).line())
+
+
+def _tracked(workspace: str) -> Dict[str, bytes]:
+    """The files of the checkout, of its submodules and of overlays, without what the steps made beside them."""
+    found: Dict[str, bytes] = {}
+    for directory, names, _ in os.walk(workspace):
+        if ".git" in names:
+            names.remove(".git")
+            listed: List[bytes] = []
+            with suppress(StoreError):  # a .git that leads nowhere tracks nothing
+                listed = Git(os.path.join(directory, ".git"), directory).split("ls-files", "-z")
+            for path in (os.path.join(directory, os.fsdecode(name)) for name in listed):
+                found[os.path.relpath(path, workspace)] = state_of(path)
+    return found
+
+
+def _write(run_dir: str, name: str, text: str) -> None:
+    with open(os.path.join(run_dir, name), "w", encoding="utf-8", errors="surrogateescape") as out:
+        out.write(text)
 
 
 def _print(text: str) -> None:

@@ -90,11 +90,9 @@ def _named(text: str, *directories: str) -> Iterator[str]:
 def _pip_settings(environ: Mapping[str, str]) -> List[str]:
     """Where pip reads its settings, as its documentation lists them for Linux."""
     home = environ.get("HOME") or os.path.expanduser("~")
-    folders = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
     own = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
-    files = [*(os.path.join(folder, "pip", "pip.conf") for folder in folders), "/etc/pip.conf"]
-    files += [os.path.join(home, ".pip", "pip.conf"), os.path.join(own, "pip", "pip.conf")]
-    return [*files, environ.get("PIP_CONFIG_FILE", "")]
+    files = [os.path.join(place, "pip", "pip.conf") for place in ("/etc/xdg", own)]
+    return [*files, "/etc/pip.conf", os.path.join(home, ".pip", "pip.conf"), environ.get("PIP_CONFIG_FILE", "")]
 
 
 def _digest(path: str) -> str:

@@ -50,8 +50,9 @@ class SharedEnvironment:
 
     def __init__(self, path: str) -> None:
         self.path, self.name, self.prefix = path, os.path.basename(path), os.path.join(path, "prefix")
-        self._users, self._record = os.path.join(path, "users"), os.path.join(path, "environment.json")
-        self._files = os.path.join(path, "files")
+        self._users, self._record, self._files = (
+            os.path.join(path, name) for name in ("users", "environment.json", "files")
+        )
         self.record = EnvironmentRecord()
         with suppress(ValueError):
             self.record = read_record(EnvironmentRecord, self._record) or self.record
@@ -60,22 +61,13 @@ class SharedEnvironment:
     @property
     def is_used(self) -> bool:
         """Whether a venv over it exists."""
-        links = glob.glob(os.path.join(glob.escape(self._users), "*"))
-        return any(os.path.islink(link) and os.path.exists(link) for link in links)
+        return any(map(os.path.exists, glob.glob(os.path.join(glob.escape(self._users), "*"))))
 
     def add_user(self, venv: str) -> None:
         """It stays as long as the venv exists."""
         os.makedirs(venv, exist_ok=True)
-        link = self._link(venv)
-        if not os.path.lexists(link):
-            os.symlink(os.path.abspath(venv), link)
+        os.symlink(os.path.abspath(venv), os.path.join(self._users, "%d-%d" % (os.getpid(), time.time_ns())))
         os.utime(self.path)
-
-    def is_below(self, venv: str) -> bool:
-        return os.path.lexists(self._link(venv))
-
-    def _link(self, venv: str) -> str:
-        return os.path.join(self._users, hashlib.sha256(os.fsencode(os.path.realpath(venv))).hexdigest())
 
     def seal(self, record: EnvironmentRecord) -> None:
         """It is complete: what stat says of its files is noted."""
@@ -83,13 +75,8 @@ class SharedEnvironment:
         replace_file(self._files, listing_bytes(states(self.prefix)))
         write_record(self._record, record)
 
-    def damage(self) -> str:
-        """Which of its files are not as they were stored; empty if all are."""
-        changed, count = self.changed(), len(read_listing(self._files))
-        return "%d of %d files differ, %s is the first" % (len(changed), count, changed[0]) if changed else ""
-
     def changed(self) -> List[str]:
-        """Its files that are not as they were stored."""
+        """Its files that are not as they were stored. Raises OSError."""
         return changed_files(read_listing(self._files), self.prefix)
 
     def give_up(self) -> None:
@@ -117,10 +104,6 @@ class EnvironmentStore:
                 newest.add_user(venv)
         return newest
 
-    def below(self, venv: str) -> Optional[SharedEnvironment]:
-        """The one that `venv` is over."""
-        return next((each for each in self._every() if each.is_below(venv)), None)
-
     def new(self, key: str) -> SharedEnvironment:
         """One to be filled and sealed."""
         path = os.path.join(self.directory, "%s-%d" % (key, time.time_ns()))
@@ -135,30 +118,20 @@ class EnvironmentStore:
         for each in sorted(self._every(), key=lambda each: each.unused_days):
             size += each.record.bytes
             is_whole = each.record.lock or each.unused_days < _MAKING_DAYS
-            stays = is_whole and each.unused_days <= days and size <= MAX_BYTES and not everything
-            if not stays and self._give_up_unused(each):
-                size -= each.record.bytes
-                why = "unused for %.0f days" % each.unused_days if is_whole else "not complete"
-                lines.append(
-                    ("environment %s: removed, %s" % (each.name, why), remove_tree(each.path, None, "none", {}))
-                )
+            if is_whole and each.unused_days <= days and size <= MAX_BYTES and not everything:
+                continue
+            with locked(self._lock):  # no command takes it meanwhile
+                if each.is_used:
+                    continue
+                each.give_up()
+            size -= each.record.bytes
+            why = "unused for %.0f days" % each.unused_days if is_whole else "not complete"
+            lines.append(("environment %s: removed, %s" % (each.name, why), remove_tree(each.path, None, "none", {})))
         return lines
 
-    def _give_up_unused(self, each: SharedEnvironment) -> bool:
-        with locked(self._lock):  # no command takes it meanwhile
-            unused = not each.is_used
-            if unused:
-                each.give_up()
-        return unused
-
     def _every(self) -> List[SharedEnvironment]:
-        with suppress(FileNotFoundError):
-            return [
-                SharedEnvironment(each.path)
-                for each in os.scandir(self.directory)
-                if each.is_dir(follow_symlinks=False)
-            ]
-        return []
+        entries = os.scandir(self.directory) if os.path.isdir(self.directory) else ()
+        return [SharedEnvironment(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
 
 
 @contextmanager
@@ -190,8 +163,7 @@ def state_of(path: str) -> bytes:
         return b""
     # uv links files of its cache into a venv, and a further link is such a change.
     changed_at = 0 if info.st_nlink > 1 else info.st_ctime_ns
-    fields = (info.st_mode, info.st_size, info.st_mtime_ns, changed_at, info.st_ino)
-    return b"%d %d %d %d %d" % fields
+    return b"%d %d %d %d %d" % (info.st_mode, info.st_size, info.st_mtime_ns, changed_at, info.st_ino)
 
 
 def listing_bytes(listed: Mapping[str, bytes]) -> bytes:
@@ -208,14 +180,13 @@ def changed_files(listed: Mapping[str, bytes], top: str) -> List[str]:
     """The files below `top` that are not as listed. Byte code that a row has cached is removed, and is not among them:
     Python would run it without a look at the source."""
     now = states(top)
-    changed = sorted(file for file in {*listed, *now} if listed.get(file) != now.get(file))
-    return [file for file in changed if not _is_removed_cache(os.path.join(top, file))]
-
-
-def _is_removed_cache(path: str) -> bool:
-    """Whether it was byte code, which is gone now."""
-    if os.path.basename(os.path.dirname(path)) != "__pycache__":
-        return False
-    with suppress(OSError):
-        os.unlink(path)
-    return not os.path.lexists(path)
+    changed = []
+    for file in sorted(file for file in {*listed, *now} if listed.get(file) != now.get(file)):
+        path = os.path.join(top, file)
+        if os.path.basename(os.path.dirname(path)) == "__pycache__":
+            with suppress(OSError):
+                os.unlink(path)
+            if not os.path.lexists(path):
+                continue
+        changed.append(file)
+    return changed

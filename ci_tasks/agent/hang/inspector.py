@@ -112,11 +112,13 @@ def _stacks(processes: Dict[int, _Json], py_spy: str, until: float, native: bool
     """(stacks of the Python processes, what is missing)."""
     # The process that computes least waits most. To stop one that is stopped would never end.
     pythons = sorted((one for one in processes.values() if one["python"]), key=lambda one: one["cpu_seconds"])
+    # Their memory is read while they go on.
+    answers = _dump_all([one["pid"] for one in pythons], py_spy, "--nonblocking", until)
+    # Last, since the stop may end a system call such as a write that has written a part.
     pids = [one["pid"] for one in pythons if one["state"] not in "TtD"] if native else []
-    answers = _dump_all(pids, py_spy, "--native", min(until, time.monotonic() + NATIVE_SECONDS))
-    could_not = ["native frames of pid %d: %s" % (pid, why) for pid, (text, why) in answers.items() if not text]
-    rest = [one["pid"] for one in pythons if not re.search(r'", line \d', answers.get(one["pid"], ("", ""))[0])]
-    answers.update(_dump_all(rest, py_spy, "--nonblocking", until))  # their memory is read while they go on
+    natives = _dump_all(pids, py_spy, "--native", min(until, time.monotonic() + NATIVE_SECONDS))
+    could_not = ["native frames of pid %d: %s" % (pid, why) for pid, (text, why) in natives.items() if not text]
+    answers.update({pid: answer for pid, answer in natives.items() if re.search(r'", line \d', answer[0])})
     found = {pid: ("py-spy", text) for pid, (text, _) in answers.items() if text}
     found.update(_by_signal([one for one in pythons if one["pid"] not in found]))
     for pid in [one["pid"] for one in pythons if one["pid"] not in found]:

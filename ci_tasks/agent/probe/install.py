@@ -20,7 +20,7 @@ MODULE = "ci_tasks_probe"
 # The interpreter prints the traceback of a `.pth` that fails: a much older Python cannot read the payload.
 _BEGIN = """try:
  import ci_tasks_probe
- ci_tasks_probe.begin({words})
+ ci_tasks_probe.begin(*{words})
 except Exception: pass
 """
 
@@ -66,10 +66,10 @@ def payload() -> str:
 
 def pth(directory: str, rules: ProbeRules = ProbeRules()) -> str:
     """The line that begins the probe in every process; ASCII, whatever the path is."""
-    hooks = ["%s=%s" % (module, _hook_name(hook.name)) for hook in rules.hooks for module in hook.modules]
-    laid = "\0".join("%s=%s" % (name, overlay.directory) for overlay in rules.overlays for name in overlay.modules)
-    words = (directory, ",".join(rules.packages), ",".join(hooks), laid)
-    return "import sys; exec(%s)\n" % ascii(_BEGIN.format(words=", ".join(map(ascii, words))))
+    hooks = {module: _hook_name(hook.name) for hook in rules.hooks for module in hook.modules}
+    overlays = {name: overlay.directory for overlay in rules.overlays for name in overlay.modules}
+    words = ascii((directory, rules.packages, hooks, overlays))
+    return "import sys; exec(%s)\n" % ascii(_BEGIN.format(words=words))
 
 
 def _hook_name(name: str) -> str:

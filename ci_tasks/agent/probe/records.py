@@ -1,11 +1,12 @@
 """What the probe saw, as frozen dataclasses; `codec` converts them to JSON. Pure. All of it is the job's claim.
 
 evidence/ has a file for each process while the job runs; at its end the agent puts them together into evidence.jsonl,
-each line an `EvidenceLine`: an `EvidenceSummary`, then each `InstalledPackages`, then each `ProcessEvidence`.
+whose lines are parts of a `RunEvidence`: the counts, the packages, then a line for each process.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
@@ -20,30 +21,27 @@ UNCAUGHT, TASK = "uncaught", "task"
 
 @dataclass(frozen=True)
 class CodeFrame:
-    """A place in a program; `source` is the line's text where its file could be read."""
+    """A place in a program."""
 
     file: str = ""
     line: int = 0
     function: str = ""
-    source: str = ""
 
 
 @dataclass(frozen=True)
 class LinkedException:
-    """One exception of a chain: the `cause` or `context` of number `of`, or a `member` of that group; -1 for the first.
-    `frames` begin with the outermost."""
+    """One exception of a chain; `frames` begin with the outermost."""
 
     type: str = ""
     message: str = ""
     frames: Tuple[CodeFrame, ...] = ()
-    of: int = -1
-    link: str = ""
 
 
 @dataclass(frozen=True)
 class NotedException:
     """`where`: main, thread, or worker, which is a process of multiprocessing; pool, torch or ray.
-    `kind` is one of those above, `name` that of the thread or task. `chain` begins with the one that was seen."""
+    `kind` is one of those above, `name` that of the thread or task. `chain` begins with the one that was seen; causes,
+    contexts and members of groups follow."""
 
     t: float = 0.0
     kind: str = UNCAUGHT
@@ -81,17 +79,6 @@ class ImportedModule:
 
 
 @dataclass(frozen=True)
-class OverlaidPackage:
-    """The package `name` of an overlay: the directory that it is `installed` in, and its `compiled` files that the
-    overlay's tree lacks, from the directory around it. `count` is that of all."""
-
-    name: str = ""
-    installed: str = ""
-    compiled: Tuple[str, ...] = ()
-    count: int = 0
-
-
-@dataclass(frozen=True)
 class PeakMemory:
     """The most bytes that torch had allocated and reserved on a device, as the process counts them, since the program
     last reset these peaks."""
@@ -108,40 +95,33 @@ class ProcessEvidence:
     together they are nobody else's. `forked`: it runs on in the interpreter of its parent.
 
     `env` are the variables of ranks and devices, by name, as they were last. `signal` makes it write the stacks of all
-    threads behind its other lines, 0 where it has no such handler. Before it is sent: is the handler still there
-    (SigCgt), and is `descriptor` still the process's file? A program may have closed it and opened another.
-    `imports` are the watched packages whose import has begun; `modules` what was loaded at the end, also from outside
-    of the interpreter, and parts of an overlay's packages from elsewhere. `overlaid` are packages that it was the first
-    to import of an overlay. `packages` names its InstalledPackages. `end` is `exit`, `worker`, or `exec` of what it was
-    before it became another program; it is empty where the process was killed, left by `os._exit`, or lives.
+    threads into its file, 0 where it has no such handler. Before it is sent: is the handler still there (SigCgt), and
+    is `descriptor` still the process's file? A program may have closed it and opened another.
+    `imports` are the watched packages as their import began, and again as they were at the end; then also parts of an
+    overlay's packages from elsewhere. `packages` is the key of what is installed for its interpreter. `end` is `exit`,
+    `worker`, or `exec` of what it was before it became another program; it is empty where the process was killed, left
+    by `os._exit`, or lives.
     """
 
-    file: str = ""
     pid: int = 0
     start: int = 0
     ppid: int = 0
     parent_start: int = 0
     namespace: str = ""
     argv: Tuple[str, ...] = ()
-    directory: str = ""
     executable: str = ""
-    prefix: str = ""
     python: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     forked: bool = False
     signal: int = 0
     descriptor: int = -1
     started_at: float = 0.0
-    ended_at: Optional[float] = None
     end: str = ""
     imports: Tuple[ImportedModule, ...] = ()
-    modules: Tuple[ImportedModule, ...] = ()
-    overlaid: Tuple[OverlaidPackage, ...] = ()
     packages: str = ""
     exceptions: Tuple[NotedException, ...] = ()
     hook_events: Tuple[HookEvent, ...] = ()
     memory: Tuple[PeakMemory, ...] = ()
-    stacks: str = ""
 
     @property
     def key(self) -> Tuple[str, int, int]:
@@ -163,58 +143,30 @@ class ProcessEvidence:
 
 
 @dataclass(frozen=True)
-class InstalledPackages:
-    """What is installed for an interpreter: distributions with their versions, named as their metadata directories."""
-
-    key: str = ""
-    python: str = ""
-    packages: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class EvidenceSummary:
-    """`counted` are all processes that loaded the probe, `files` those with a file. `unread` files could not be read,
-    or are over the limits."""
+class RunEvidence:
+    """What the probe saw of a run; what is not in it was not seen. `counted` are all processes that loaded the probe;
+    what `unread` of them noted could not be read, or was too much. `packages` are what is installed for an interpreter,
+    by key: distributions with their versions, named as their metadata directories. The processes are in the order of
+    their start."""
 
     counted: int = 0
-    files: int = 0
     unread: int = 0
-
-
-@dataclass(frozen=True)
-class RunEvidence:
-    """What the probe saw of a run; what is not in it was not seen. The processes are in the order of their start."""
-
-    summary: EvidenceSummary = EvidenceSummary()
-    packages: Mapping[str, InstalledPackages] = field(default_factory=dict)
+    packages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     processes: Tuple[ProcessEvidence, ...] = ()
-
-
-@dataclass(frozen=True)
-class EvidenceLine:
-    """A line of evidence.jsonl: one of the three."""
-
-    summary: Optional[EvidenceSummary] = None
-    packages: Optional[InstalledPackages] = None
-    process: Optional[ProcessEvidence] = None
 
 
 def parse_lines(text: str) -> RunEvidence:
     """The content of evidence.jsonl, without lines that are none."""
-    summary = EvidenceSummary()
-    packages: Dict[str, InstalledPackages] = {}
+    counts = RunEvidence()
+    packages: Dict[str, Mapping[str, str]] = {}
     processes: List[ProcessEvidence] = []
     for line in text.split("\n"):
-        try:
-            entry = codec.from_json(EvidenceLine, line, where="evidence.jsonl")
-        except codec.RecordError:
-            continue
-        summary = entry.summary or summary
-        if entry.packages is not None:
-            packages[entry.packages.key] = entry.packages
-        if entry.process is not None:
-            processes.append(entry.process)
-    return RunEvidence(summary, packages, in_order(processes))
+        with suppress(codec.RecordError):
+            part = codec.from_json(RunEvidence, line, where="evidence.jsonl")
+            counts = part if part.counted else counts
+            packages.update(part.packages)
+            processes += part.processes
+    return RunEvidence(counts.counted, counts.unread, packages, in_order(processes))
 
 
 def in_order(processes: List[ProcessEvidence]) -> Tuple[ProcessEvidence, ...]:

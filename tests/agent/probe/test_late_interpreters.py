@@ -28,7 +28,7 @@ def test_a_new_interpreter_is_seen_and_stays_so_under_a_path_of_the_jobs_own(lat
     assert late("-c", "pass", env=path_of(late)) == (0, "", "")
     assert late("-c", "raise KeyError(1)", env={"PYTHONPATH": "/nowhere"})[0] == 1
     first, second = late.processes()
-    assert (first.prefix, second.prefix) == (str(late.venv), str(late.venv))
+    assert (first.executable, second.executable) == (late.program, late.program)
     assert [failure.chain[0].type for failure in second.exceptions] == ["builtins.KeyError"]
 
 
@@ -52,7 +52,7 @@ def test_an_interpreter_outside_the_run_is_seen_and_nothing_is_written_there(lat
     assert outside("-c", "pass", env=path_of(late))[0] == 0
     assert outside("-c", "pass", env={"PYTHONPATH": "/nowhere"})[0] == 0
     assert sorted(outside.packages.iterdir()) == files
-    assert [process.prefix for process in late.processes()] == [str(outside.venv)]
+    assert [process.executable for process in late.processes()] == [outside.program]
 
 
 def test_a_probe_that_an_earlier_run_left_is_replaced(late: Interpreter) -> None:

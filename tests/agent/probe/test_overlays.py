@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.agent.probe.evidence import read_evidence
 from ci_tasks.agent.probe.install import payload, pth
-from ci_tasks.agent.probe.records import OverlaidPackage, ProcessEvidence
+from ci_tasks.agent.probe.records import ProcessEvidence
 from ci_tasks.agent.records import ProbeOverlay, ProbeRules
 
 EDITABLE = """
@@ -117,7 +117,7 @@ def test_every_module_from_elsewhere_is_noted(trees: Path, code: str, trees_by_m
     (trees / "installed/spam/old/__init__.py").write_text("")
     assert _run(trees, code)[1] == ""
     process = _process(trees)
-    seen = {module.name: Path(module.origin).relative_to(trees).parts[0] for module in process.modules}
+    seen = {module.name: Path(module.origin).relative_to(trees).parts[0] for module in process.imports}
     assert {name: tree for name, tree in seen.items() if name.startswith(("spam", "ns"))} == trees_by_module
 
 
@@ -147,7 +147,6 @@ def test_compiled_modules_that_the_tree_lacks_are_the_installed_ones(trees: Path
     for place in ("installed/spam/sub", "installed/ns/core", "installed/spam", "overlay/spam/sub"):
         (trees / place / name).write_bytes(compiled_module.read_bytes())
     (trees / "overlay/spam/_c.cpython-27m-x86_64-linux-gnu.so").write_text("")
-    (trees / "installed/spam/libspam.so.1").write_text("opened by its path")
     (trees / "installed/spam/deleted.py").write_text("")
     code = """
 import sys; sys.path.insert(0, sys.argv[1] + "/source")
@@ -158,9 +157,5 @@ print(importlib.util.find_spec("spam.deleted"), importlib.util.find_spec("spam.s
 """
     assert _run(trees, code) == ("installed overlay installed\nNone None", "")
     process = _process(trees)
-    assert process.overlaid == (
-        OverlaidPackage("spam", str(trees / "installed/spam"), (f"spam/{name}", "spam/libspam.so.1"), 2),
-        OverlaidPackage("ns.core", str(trees / "installed/ns/core"), (f"ns/core/{name}",), 1),
-    )
-    taken = {module.name for module in process.modules if module.origin.startswith(str(trees / "installed"))}
+    taken = {module.name for module in process.imports if module.origin.startswith(str(trees / "installed"))}
     assert {"spam._c", "ns.core._c"} <= taken and "spam.sub._c" not in taken

@@ -65,21 +65,18 @@ def test_every_python_tells_its_processes_their_failures_and_their_ends(tmp_path
     main = processes[0]
     workers = [process for process in processes if process.end == "worker"]
     assert [process.forked for process in workers] == [True, False]
-    assert main.argv == (python.program, path) and main.end == "exit" and main.ended_at
+    assert main.argv == (python.program, path) and main.end == "exit"
     assert {process.parent for process in workers} == {main.key}
     assert failures(main) == [("thread", "builtins.KeyError"), ("main", "builtins.RuntimeError")]
     assert main.exceptions[0].name == "loader"
     assert [failures(process) for process in workers] == [[("worker", "builtins.RuntimeError")]] * 2
     error, cause = main.exceptions[1].chain
     assert error.message == 'at work: \u00e9 \U0001f600 "\n'
-    assert [(frame.function, frame.source) for frame in error.frames] == [
-        ("<module>", "work()"),
-        ("work", 'raise RuntimeError("at work: \\u00e9 \\U0001f600 \\"\\n") from error'),
-    ]
-    assert (cause.type, cause.of, cause.link) == ("builtins.ZeroDivisionError", 0, "cause")
-    assert [module.name for module in main.imports] == ["unittest"]
+    assert [(frame.function, frame.line) for frame in error.frames] == [("<module>", 20), ("work", 10)]
+    assert cause.type == "builtins.ZeroDivisionError"
+    assert {module.name for module in main.imports} == {"unittest"}
     assert main.packages in python.evidence().packages
-    assert python.evidence().summary.counted == len(processes)
+    assert python.evidence().counted == len(processes)
 
 
 def _without_pids(text: str) -> str:
@@ -164,12 +161,14 @@ threading.Event().wait()
         main, child = python.processes()
         for each in (main, child):
             assert each.signal == signal.SIGRTMIN + 7
-            assert os.readlink(f"/proc/{each.pid}/fd/{each.descriptor}").endswith(each.file)
         os.kill(main.pid, main.signal)
         os.kill(child.pid, child.signal)
-        main, child = wait_until(lambda: all(each.stacks for each in python.processes()) and python.processes())
-        assert "wait_for_work" in main.stacks and "Current thread" in main.stacks
-        assert "wait_for_work" not in child.stacks and "in wait" in child.stacks
+        # The file is still the process's own.
+        stacks = [Path(os.readlink(f"/proc/{each.pid}/fd/{each.descriptor}")) for each in (main, child)]
+        wait_until(lambda: all("<module>" in path.read_text() for path in stacks))
+        main_stacks, child_stacks = (path.read_text().partition("Current thread")[2] for path in stacks)
+        assert "in wait_for_work" in stacks[0].read_text() and "in wait" in main_stacks
+        assert "in wait_for_work" not in stacks[1].read_text() and "in wait" in child_stacks
         assert process.poll() is None
         os.kill(child.pid, signal.SIGKILL)
         process.kill()
@@ -199,27 +198,24 @@ def test_imported_packages_have_their_origin_version_and_commit(python: Interpre
     for name in ("slime", "megatron/core"):
         (tree / name).mkdir(parents=True)
         (tree / name / "__init__.py").write_text("__version__ = '0.9'\n")
-    (tree / ".git" / "refs").mkdir(parents=True)
+    (tree / ".git" / "refs" / "heads").mkdir(parents=True)
     (tree / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    (tree / ".git" / "packed-refs").write_text(f"{'a' * 40} refs/heads/main\n")
+    (tree / ".git" / "refs" / "heads" / "main").write_text("a" * 40 + "\n")
     text = "import torch, slime, importlib.util, megatron.core; importlib.util.find_spec('special'); import special\n"
     assert python("-c", text, env={"PYTHONPATH": f"{tree}"})[0] == 1  # there is no `special`
     process = python.only_process()
-    assert [(module.name, module.package_version) for module in process.imports] == [
-        ("torch", "2.11.0+cu128"),
-        ("slime", ""),
-        ("megatron.core", ""),
-    ]
-    found = {module.name: module for module in process.modules}
+    noted = [(module.name, module.package_version) for module in process.imports]
+    assert noted[:3] == [("torch", "2.11.0+cu128"), ("slime", ""), ("megatron.core", "")]
+    found = {module.name: module for module in process.imports}
     assert (found["torch"].origin, found["torch"].commit) == (str(python.packages / "torch" / "__init__.py"), "")
     assert (found["slime"].package_version, found["slime"].commit) == ("0.9", "a" * 40)
-    assert python.evidence().packages[process.packages].packages["torch"] == "2.11.0+cu128"
+    assert python.evidence().packages[process.packages]["torch"] == "2.11.0+cu128"
 
 
 def test_a_package_that_is_only_searched_for_is_not_noted(python: Interpreter) -> None:
     python.install(torch__cuda="")
     assert python("-c", "import importlib.util; print(importlib.util.find_spec('torch').name)")[1] == "torch\n"
-    assert python.only_process().imports == python.only_process().modules == ()
+    assert python.only_process().imports == ()
 
 
 def test_peaks_of_gpu_memory_are_asked_of_a_torch_that_is_initialized(python: Interpreter) -> None:

@@ -8,7 +8,6 @@ def after_import(module, emit):  # type: ignore[no-untyped-def]
         raise RuntimeError("no such trainer")
     emit("config", lr=module.LR, sizes={"tp": 2}, layers=(1, "two", float("nan")), text=lambda: "x" * 3)
     emit("bad", value=lambda: 1 / 0)
-    emit("huge", value=["x" * 1000] * 100)
     save = module.save
 
     def noting_save(path):  # type: ignore[no-untyped-def]

@@ -61,13 +61,6 @@ def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKe
     assert [word for word in phrases if word not in message] == []
 
 
-def test_keyscan_is_to_be_run_where_the_host_can_be_seen() -> None:
-    at_home = str(messages.host_key(JUMP, "unknown", None, KEY))
-    beyond = str(messages.host_key(replace(BOX, gateway="jump"), "unknown", None, KEY))
-    assert ": ssh-keyscan 10.0.0.1 | ssh-keygen -lf -" in at_home
-    assert "(on jump): ssh-keyscan -p 2222 box.example.com" in beyond
-
-
 @pytest.mark.parametrize(
     ("attributes", "phrases"),
     [

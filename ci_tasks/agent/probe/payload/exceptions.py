@@ -1,10 +1,9 @@
 """Exceptions that nothing caught, and those of tasks, which a worker hands to another process."""
 
-import os
 import sys
 import time
 
-from .evidence_file import MAX_TEXT, RESERVED, EvidenceFile, read_bytes
+from .evidence_file import FOR_FAILURES, MAX_TEXT, RESERVED, EvidenceFile
 from .imports import ImportNotes
 
 TYPE_CHECKING = False
@@ -15,7 +14,6 @@ UNCAUGHT, TASK = "uncaught", "task"
 _MAX_EXCEPTIONS = 20  # of a process, for each place where they are seen
 _MAX_FRAMES = 50  # of an exception, from both ends
 _MAX_LINKED = 16  # exceptions that one is caused by, or made of
-_MAX_SOURCE = 1 << 22  # bytes of a source file that a line is read from
 # Classes that a worker makes of each exception of a task, by their modules: multiprocessing's pools, torch's, Ray's.
 _WRAPPERS = {
     "concurrent.futures.process": ("_ExceptionWithTraceback", "pool"),
@@ -29,8 +27,6 @@ class ExceptionNotes:
     def __init__(self, file: EvidenceFile) -> None:
         self.file = file
         self.counts: "dict[str, int]" = {}
-        # The id of the last exception that ends the process; a reference would keep its frames alive.
-        self.last: "Any" = None
 
     def note(self, value: "Any", where: str, kind: str = UNCAUGHT, name: str = "") -> None:
         """`name` is that of the thread or task."""
@@ -38,46 +34,43 @@ class ExceptionNotes:
             self.counts[where] = self.counts.get(where, 0) + 1
             if value is None or self.counts[where] > _MAX_EXCEPTIONS:
                 return
-            if where == "main":
-                self.last = id(value)
-            self.file.note_environ()
             noted = {"t": round(time.time(), 3), "kind": kind, "where": where, "name": name[:200]}
-            noted["chain"] = _linked(value)
-            self.file.write("exception", {"exceptions": [noted]}, RESERVED if kind == UNCAUGHT else RESERVED * 3)
+            noted["chain"] = [_described(each) for each in _linked(value)]
+            self.file.write("exception", {"exceptions": [noted]}, RESERVED if kind == UNCAUGHT else FOR_FAILURES)
         except BaseException:  # the exception's own methods may do anything
             pass
 
-    def note_last(self) -> None:
-        """One of the main program whose hook did not call ours. pytest puts there what failed in a test."""
-        frame, value = getattr(getattr(sys, "last_traceback", None), "tb_frame", None), getattr(sys, "last_value", None)
-        if frame is not None and frame.f_globals.get("__name__") in ("__main__", "runpy") and self.last != id(value):
-            self.note(value, "main")
 
-
-def _linked(value: "Any") -> "list[dict[str, Any]]":
-    """The exception, those that it was caused by, and the members of groups; `of` is the number of the one that each
-    belongs to."""
-    found: "list[dict[str, Any]]" = []
-    todo: "list[Any]" = [(value, -1, "")]
-    known: "list[Any]" = [None]
+def _linked(value: "Any") -> "list[Any]":
+    """The exception, those that it was caused by, and the members of groups."""
+    found: "list[Any]" = []
+    todo = [value]
     while todo and len(found) < _MAX_LINKED:
-        current, of, link = todo.pop(0)
-        if any(current is each for each in known):
+        current = todo.pop(0)
+        if current is None or any(current is each for each in found):
             continue
-        known.append(current)
-        kind, here = type(current), len(found)
-        values = {"of": of, "link": link, "type": "%s.%s" % (kind.__module__, kind.__qualname__)}
-        found.append(dict(values, message=_message(current), frames=_frames(current.__traceback__)))
-        if current.__cause__ is not None:
-            todo.append((current.__cause__, here, "cause"))
-        elif not current.__suppress_context__:
-            todo.append((current.__context__, here, "context"))
-        if any(base.__name__ == "BaseExceptionGroup" for base in kind.__mro__):
-            todo += [(member, here, "member") for member in current.exceptions]
+        found.append(current)
+        todo.append(current.__context__ if not current.__suppress_context__ else current.__cause__)
+        if any(base.__name__ == "BaseExceptionGroup" for base in type(current).__mro__):
+            todo += current.exceptions
     return found
 
 
-def _message(value: "Any") -> str:
+def _described(value: "Any") -> "dict[str, Any]":
+    """The fields of LinkedException. The outermost frame is the first."""
+    frames: "list[dict[str, Any]]" = []
+    trace = value.__traceback__
+    while trace is not None and len(frames) < 10000:
+        code = trace.tb_frame.f_code
+        place = {"file": code.co_filename[:1000], "line": trace.tb_lineno or 0, "function": code.co_name[:200]}
+        frames.append(place)
+        trace = trace.tb_next
+    frames = frames if len(frames) <= _MAX_FRAMES else frames[:10] + frames[10 - _MAX_FRAMES :]
+    kind = type(value)
+    return {"type": "%s.%s" % (kind.__module__, kind.__qualname__), "message": message_of(value), "frames": frames}
+
+
+def message_of(value: "Any") -> str:
     try:
         text = str(value)
     except BaseException:
@@ -86,35 +79,13 @@ def _message(value: "Any") -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT // 2] + "\n...\n" + text[-MAX_TEXT // 2 :]
 
 
-def _frames(trace: "Any") -> "list[dict[str, Any]]":
-    """The outermost first, with the text of each line, for which its file is read."""
-    found: "list[Any]" = []
-    while trace is not None and len(found) < 10000:
-        found.append((trace.tb_frame.f_code, trace.tb_lineno or 0))
-        trace = trace.tb_next
-    shown = found if len(found) <= _MAX_FRAMES else found[:10] + found[10 - _MAX_FRAMES :]
-    sources = {code.co_filename: _lines(code.co_filename) for code, _ in shown}
-    frames = []
-    for code, line in shown:
-        source = b"".join(sources[code.co_filename][line - 1 : line]).decode("utf-8", "replace").strip()[:300]
-        place = {"file": code.co_filename[:1000], "line": line, "function": code.co_name[:200]}
-        frames.append(dict(place, source=source))
-    return frames
-
-
-def _lines(path: str) -> "list[bytes]":
-    is_small = os.path.isfile(path) and os.path.getsize(path) <= _MAX_SOURCE
-    return read_bytes(path, _MAX_SOURCE).split(b"\n") if is_small else []
-
-
 def hook_exceptions(notes: ExceptionNotes) -> None:
     """Also `sys.__excepthook__`, and the function that `threading` will take as its default: a library that asks
     whether the hook has been changed gets the same answer as without the probe."""
     import _thread
 
     thread: "Any" = _thread
-    threading: "Any" = sys.modules.get("threading")
-    before, before_thread = sys.excepthook, threading.excepthook if threading else thread._excepthook
+    before, before_thread = sys.excepthook, thread._excepthook
 
     def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:
         notes.note(value, "main")
@@ -127,8 +98,6 @@ def hook_exceptions(notes: ExceptionNotes) -> None:
     if sys.excepthook is sys.__excepthook__:
         sys.__excepthook__ = excepthook
     sys.excepthook, thread._excepthook = excepthook, thread_excepthook
-    if threading:
-        threading.excepthook = thread_excepthook
 
 
 def hook_workers(notes: ExceptionNotes, imports: ImportNotes, end: "Callable[[str], None]") -> None:

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Iterator
 
 PACKAGES = "packages-"
-_OVERLAID = "overlaid-"  # a file for each package that some process has noted
 _MAX_MODULES = 50  # from elsewhere, of a process
-_MAX_COMPILED = 200  # files that an overlay's tree lacks
 _INSTALLED = ("site-packages", "dist-packages")
 _METADATA = (".dist-info", ".egg-info")
 
@@ -27,7 +25,7 @@ def module_facts(name: str, spec: "Any" = None) -> "dict[str, Any]":
     origin = top = _origin(spec or _attributes(name).get("__spec__"))
     for _ in range(name.count(".") + 1 + os.path.basename(top).startswith("__init__.")):
         top = os.path.dirname(top)
-    installed = (each for each in _distributions(top) if _normalized(each[1]) == _normalized(name))
+    installed = (each for each in _distributions(top) if each[1].replace("-", "_").lower() == name.replace(".", "_"))
     entry, _, version = next(installed, ("", "", ""))
     shown: "Any" = version or _attributes(name).get("__version__")
     return {
@@ -61,10 +59,6 @@ def _distributions(directory: str) -> "list[tuple[str, str, str]]":
     return [(entry, name, version) for entry, (name, version, *_) in words]
 
 
-def _normalized(name: str) -> str:
-    return name.replace("-", "_").replace(".", "_").lower()
-
-
 def _content(*path: str) -> bytes:
     try:
         return read_bytes(os.path.join(*path))
@@ -85,20 +79,21 @@ def _commit(directory: str) -> str:
     if not kind:
         return name.decode("ascii", "replace")[:64]
     git = os.path.join(git, os.fsdecode(_content(git, "commondir").strip()))
-    packed = (line for line in _content(git, "packed-refs").split(b"\n") if line.endswith(b" " + name))
-    return (_content(git, os.fsdecode(name)) or next(packed, b"")).decode("ascii", "replace").strip()[:64].split(" ")[0]
+    return _content(git, os.fsdecode(name)).decode("ascii", "replace").strip()[:64]
 
 
-def outside_modules(known: "tuple[str, ...]") -> "list[dict[str, Any]]":
-    """Modules of other places than the interpreter's own: of a work tree, or of a directory on PYTHONPATH."""
-    library = os.path.join(os.path.dirname(os.__file__), "")
-    found = []
-    for name in sorted(name for name in list(sys.modules) if isinstance(name, str) and "." not in name):
+def loaded_modules(watched: "tuple[str, ...]", overlays: "Overlays | None") -> "list[dict[str, Any]]":
+    """Watched modules; those from outside of the interpreter, of a work tree or a directory on PYTHONPATH; and parts of
+    an overlay's packages from elsewhere."""
+    inside = os.path.join(os.path.dirname(os.__file__), "")
+    elsewhere = []
+    for name in sorted(name for name in list(sys.modules) if isinstance(name, str) and not name.endswith("customize")):
         origin = str(getattr(_attributes(name).get("__spec__"), "origin", None))  # a namespace package has no file
-        is_inside = origin.startswith(library) or any(part in origin for part in _INSTALLED)
-        if os.path.isabs(origin) and not is_inside and name not in (*known, "sitecustomize", "ci_tasks_probe"):
-            found.append(name)
-    return [module_facts(name) for name in found[:_MAX_MODULES]]
+        is_installed = origin.startswith(inside) or any(part in origin for part in _INSTALLED)
+        is_outside = os.path.isabs(origin) and not is_installed and name not in (*watched, "ci_tasks_probe")
+        if ("." not in name and is_outside) or (overlays is not None and overlays.is_foreign(name)):
+            elsewhere.append(name)
+    return [module_facts(name) for name in [*filter(sys.modules.get, watched), *elsewhere[:_MAX_MODULES]]]
 
 
 # -- imports as they happen --------------------------------------------------------------------------------------------
@@ -108,10 +103,10 @@ class ImportNotes:
     """The first finder of `sys.meta_path`, which finds nothing itself."""
 
     def __init__(self, file: EvidenceFile, watched: "tuple[str, ...]") -> None:
-        self.file, self.watched = file, dict.fromkeys(watched)
+        self.file, self.watched = file, watched
         self.functions: "dict[str, list[Callable[[Any], None]]]" = {}
         self.spec_class = _announcing_spec(self)
-        self.finds, self.has_packages = 0, False
+        self.has_packages = False
 
     def when_imported(self, name: str, function: "Callable[[Any], None]") -> None:
         """Call it with the module, now or later."""
@@ -121,9 +116,6 @@ class ImportNotes:
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         try:
-            self.finds += 1
-            if not self.finds & 63:
-                self.file.note_environ()
             if target is None and (name in self.watched or name in self.functions):
                 spec = next(_specs(name, path, self), None)
                 if type(spec) is type(sys.__spec__):
@@ -135,12 +127,11 @@ class ImportNotes:
 
     def begin(self, spec: "Any") -> None:
         try:
+            if spec.name == "torch":
+                set_flight_recorder(self.file.directory, self.file.path)
             if spec.name in self.watched:
                 self.file.write("import", {"imports": [module_facts(spec.name, spec)]})
                 self.note_packages()
-            if spec.name == "torch":
-                set_flight_recorder(self.file.directory, self.file.path)
-            self.file.note_environ()
         except Exception:
             pass
 
@@ -156,8 +147,7 @@ class ImportNotes:
         if not self.has_packages:
             self.has_packages = True
             found = (each for directory in reversed(sys.path) for each in _distributions(directory))
-            packages = {name: version for _, name, version in found}  # the first on the path counts
-            text = json_text({"python": "%d.%d.%d" % sys.version_info[:3], "packages": packages}).encode("ascii")
+            text = json_text({name: version for _, name, version in found}).encode("ascii")  # the path's first counts
             key = PACKAGES + __import__("_imp").source_hash(0, text).hex()
             if not os.path.exists(os.path.join(self.file.directory, key)):
                 write_whole(os.path.join(self.file.directory, key), text)
@@ -169,7 +159,7 @@ def _announcing_spec(imports: ImportNotes) -> "Any":
     code; a loader of ours would be a frame in the traceback of each exception that comes out of an import."""
     plain: "Any" = type(sys.__spec__)
 
-    class ModuleSpec(plain):  # type: ignore[misc]
+    class ModuleSpec(plain):  # type: ignore[misc, unused-ignore]
         @property
         def _initializing(self) -> bool:
             return bool(self.__dict__["_initializing"])
@@ -209,9 +199,8 @@ def set_flight_recorder(directory: str, path: str) -> None:
     if not sizes:
         environ["TORCH_FR_BUFFER_SIZE"] = "2000"
     # Each with its older name.
-    pipes = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",)
     dumps = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    for names, value in ((pipes, stem), (dumps, stem + "fr-")):
+    for names, value in ((("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",), stem), (dumps, stem + "fr-")):
         if all(environ.get(name, directory + "/").startswith(directory + "/") for name in names):
             environ[names[0]] = value
 
@@ -219,26 +208,37 @@ def set_flight_recorder(directory: str, path: str) -> None:
 # -- overlays ----------------------------------------------------------------------------------------------------------
 
 
-class OverlayFinder:
+class Overlays:
     """A finder before all others, so that neither PYTHONPATH, nor the working directory, nor the finder of an editable
     install comes first. `modules` are the packages by the directory that they lie in. Of a namespace package only the
-    parts that the tree has are its."""
+    parts that the tree has are its; compiled modules that the tree lacks are the installed ones."""
 
-    def __init__(self, modules: "dict[str, str]", file: EvidenceFile) -> None:
-        self.modules, self.file = modules, file
+    def __init__(self, modules: "dict[str, str]") -> None:
+        self.modules = modules
         self.namespaces = {name.partition(".")[0]: directory for name, directory in modules.items() if "." in name}
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        if name in self.modules:
-            self.note(name)
-            return _path_finder().find_spec(name, [os.path.join(self.modules[name], *name.split(".")[:-1])])
-        if name not in self.namespaces:
+        owner = self.owner(name)
+        if not owner and name not in self.namespaces:
             return None
-        # A regular package of this name that is installed makes the namespace, as it does without the overlay.
-        installed = next(_specs(name, None, self), None)
-        if installed is not None and installed.loader is not None and installed.origin is not None:
-            return installed
-        return _path_finder().find_spec(name, [self.namespaces[name], *sys.path])
+        # What importlib.machinery has, without importing it.
+        from _frozen_importlib_external import ExtensionFileLoader, FileFinder, PathFinder
+
+        if owner == name:
+            return PathFinder.find_spec(name, [os.path.join(self.modules[name], *name.split(".")[:-1])])
+        found = next(_specs(name, path, self), None)
+        if not owner:
+            # A regular package of this name that is installed makes the namespace, as it does without the overlay.
+            is_regular = found is not None and found.loader is not None and found.origin is not None
+            return found if is_regular else PathFinder.find_spec(name, [self.namespaces[name], *sys.path])
+        places = [os.path.join(entry or ".", *owner.split(".")) for entry in sys.path if isinstance(entry, str)]
+        for spec in _specs(owner, [], self):  # the finders of editable installs; there is no other in no directory
+            places += spec.submodule_search_locations or ()
+        for place in places if found is None else ():
+            directory = os.path.join(place, *name[len(owner) + 1 :].split(".")[:-1])
+            loader = ExtensionFileLoader, __import__("_imp").extension_suffixes()
+            found = found or FileFinder(directory, loader).find_spec(name)
+        return found
 
     def owner(self, name: str) -> str:
         """The package of an overlay that the module is, or lies in; empty for others."""
@@ -246,86 +246,11 @@ class OverlayFinder:
             name = name.rpartition(".")[0]
         return name
 
-    def installed(self, name: str) -> "list[str]":
-        """The directories of other copies of the package, regular packages first: in a job's working directory there
-        may be one without what was compiled."""
-        places = [os.path.join(entry or ".", *name.split(".")) for entry in sys.path if isinstance(entry, str)]
-        for spec in _specs(name, [], self):  # the finders of editable installs; there is no other in no directory
-            places += spec.submodule_search_locations or ()
-        places = [place for place in dict.fromkeys(places) if os.path.isdir(place) and not self.has(name, place)]
-        return sorted(places, key=lambda place: not os.path.exists(os.path.join(place, "__init__.py")))
-
-    def has(self, name: str, path: str) -> bool:
-        return path.startswith(os.path.join(self.modules[name], ""))
-
-    def foreign_modules(self) -> "list[dict[str, Any]]":
-        """Loaded modules of the overlays' packages that are from another copy of the package. What a program compiles
-        into a cache and loads from there is none."""
-        found = []
-        for name in sorted(name for name in list(sys.modules) if isinstance(name, str) and self.owner(name)):
-            origin = _origin(_attributes(name).get("__spec__"))
-            beside, file = os.path.split(origin)
-            stem = beside if file == "__init__.py" else os.path.join(beside, file.partition(".")[0])
-            if stem.endswith(os.sep + name.replace(".", os.sep)) and not self.has(self.owner(name), origin):
-                found.append(name)
-        return [module_facts(name) for name in found[:_MAX_MODULES]]
-
-    def note(self, name: str) -> None:
-        """By the first process that imports it: the installed package, and its compiled files that the tree lacks."""
-        try:
-            mark = os.path.join(self.file.directory, _OVERLAID + name)
-            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-            found = {place: _compiled_files(name, place) for place in self.installed(name)}
-            place = max(found, key=lambda place: bool(found[place]), default="")
-            files = found.get(place, ())
-            missing = sorted(file for file in files if not os.path.exists(os.path.join(self.modules[name], file)))
-            overlaid = {"name": name, "installed": place, "compiled": missing[:_MAX_COMPILED], "count": len(missing)}
-            self.file.write("overlaid", {"overlaid": [overlaid]})
-        except Exception:
-            pass
-
-
-def _compiled_files(name: str, installed: str) -> "list[str]":
-    """Those of an installed package, from the directory around it."""
-    top = os.path.normpath(os.path.join(installed, *[".."] * len(name.split("."))))
-    paths = [os.path.join(below, file) for below, _, files in os.walk(installed) for file in files]
-    return [os.path.relpath(path, top) for path in paths if path.endswith(".so") or ".so." in os.path.basename(path)]
-
-
-class CompiledFinder:
-    """The last finder: compiled modules that the package has where it is installed, and the overlay's tree lacks."""
-
-    def __init__(self, overlays: OverlayFinder) -> None:
-        self.overlays = overlays
-
-    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        owner = self.overlays.owner(name)
-        if not owner or owner == name:
-            return None
-        from _frozen_importlib_external import ExtensionFileLoader, FileFinder
-
-        for place in self.overlays.installed(owner):
-            directory = os.path.join(place, *name[len(owner) + 1 :].split(".")[:-1])
-            loader = ExtensionFileLoader, __import__("_imp").extension_suffixes()
-            spec = FileFinder(directory, loader).find_spec(name)
-            if spec is not None:
-                return spec
-        return None
-
-
-def add_overlays(text: str, file: EvidenceFile) -> "OverlayFinder | None":
-    """`text` is MODULE=DIRECTORY of each, with NUL between them."""
-    # Those of an earlier run are left in a container that a retry goes on in.
-    sys.meta_path[:] = [each for each in sys.meta_path if type(each).__module__ != __name__]
-    if not text:
-        return None
-    finder = OverlayFinder(dict(pair.split("=", 1) for pair in text.split("\0")), file)
-    sys.meta_path.insert(0, finder)
-    sys.meta_path.append(CompiledFinder(finder))
-    return finder
-
-
-def _path_finder() -> "Any":
-    from _frozen_importlib_external import PathFinder  # what importlib.machinery has, without importing it
-
-    return PathFinder
+    def is_foreign(self, name: str) -> bool:
+        """Whether a module is of another copy of an overlay's package. What a program compiles into a cache and loads
+        from there is none."""
+        owner, origin = self.owner(name), _origin(_attributes(name).get("__spec__"))
+        beside, file = os.path.split(origin)
+        stem = beside if file == "__init__.py" else os.path.join(beside, file.partition(".")[0])
+        is_part = owner and stem.endswith(os.sep + name.replace(".", os.sep))
+        return bool(is_part and not origin.startswith(os.path.join(self.modules[owner], "")))

@@ -6,9 +6,9 @@ import os
 import sys
 import time
 
-from .evidence_file import OFF, RESERVED, EvidenceFile, json_text, read_bytes, write_whole
-from .exceptions import ExceptionNotes, hook_exceptions, hook_workers
-from .imports import ImportNotes, OverlayFinder, add_overlays, module_facts, outside_modules
+from .evidence_file import FOR_FAILURES, OFF, EvidenceFile, json_text, read_bytes, write_whole
+from .exceptions import ExceptionNotes, hook_exceptions, hook_workers, message_of
+from .imports import ImportNotes, Overlays, loaded_modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,27 +19,29 @@ WATCHED = (
     *("flash_attn", "transformers", "numpy", "triton", "deepspeed", "jax", "nemo", "pytest", "unittest"),
 )
 MODULE = "ci_tasks_probe"
-_MAX_FIELDS = 1 << 16  # bytes of what a hook notes at once
 
 _file: "EvidenceFile | None" = None
 
 
-def begin(directory: str, names: str = "", hooks: str = "", overlays: str = "") -> None:
-    """Start to write into `directory`, once in a process. `names` are further packages to watch, with commas; `hooks`
-    are MODULE=HOOK, with commas; `overlays` MODULE=DIRECTORY, with NUL. It never raises."""
+def begin(directory: str, packages: "tuple[str, ...]", hooks: "dict[str, str]", overlays: "dict[str, str]") -> None:
+    """Start to write into `directory`, once in a process. `packages` are watched too; `hooks` are those of a suite by
+    module, `overlays` directories by package. It never raises."""
     global _file
-    if _file is None and OFF not in os.environ:
+    if _file is None and OFF not in os.environ and os.path.isdir(directory):
         try:
+            finder = Overlays(overlays) if overlays else None
+            sys.meta_path[:0] = [finder] if finder is not None else []
             file = EvidenceFile(directory)
-            laid = add_overlays(overlays, file)
-            if file.open():
-                _file = file
-                _add_hooks(file, WATCHED + tuple(filter(None, names.split(","))), hooks, laid)
+            file.open()
+            _file = file
+            _add_hooks(file, WATCHED + packages, hooks, finder)
         except Exception:
             pass
 
 
-def _add_hooks(file: EvidenceFile, watched: "tuple[str, ...]", hooks: str, overlays: "OverlayFinder | None") -> None:
+def _add_hooks(
+    file: EvidenceFile, watched: "tuple[str, ...]", hooks: "dict[str, str]", overlays: "Overlays | None"
+) -> None:
     imports, exceptions = ImportNotes(file, watched), ExceptionNotes(file)
 
     def after_fork() -> None:
@@ -51,15 +53,10 @@ def _add_hooks(file: EvidenceFile, watched: "tuple[str, ...]", hooks: str, overl
 
     def end(how: str) -> None:
         try:
-            exceptions.note_last()
-            file.note_environ()
             imports.note_packages()
-            modules = [module_facts(name) for name in watched if name in sys.modules]
-            modules += outside_modules(watched)
-            modules += overlays.foreign_modules() if overlays is not None else []
-            values = {"ended_at": round(time.time(), 3), "end": how, "memory": gpu_memory(), "modules": modules}
-            file.write("end", values, reserved=0)
-            file.left = {"": 0, "hook": 0}  # once
+            modules = loaded_modules(watched, overlays)
+            file.write("end", {"end": how, "memory": gpu_memory(), "imports": modules}, reserved=0)
+            file.left = 0  # once
         except Exception:
             pass
 
@@ -70,7 +67,7 @@ def _add_hooks(file: EvidenceFile, watched: "tuple[str, ...]", hooks: str, overl
     sys.meta_path.insert(0, imports)
     hook_exceptions(exceptions)
     hook_workers(exceptions, imports, end)
-    for module, _, hook in (pair.partition("=") for pair in hooks.split(",") if pair):
+    for module, hook in hooks.items():
         imports.when_imported(module, SuiteHook(hook, file).after_import)
 
 
@@ -112,22 +109,20 @@ class SuiteHook:
     def emit(self, kind: str, **fields: "Any") -> None:
         try:
             text = json_text({name: value() if callable(value) else value for name, value in fields.items()})
-            if len(text) > _MAX_FIELDS:
-                raise ValueError("%s has %d bytes, more than %d" % (kind, len(text), _MAX_FIELDS))
-            if not self.note(RESERVED, kind=kind, fields=text):
-                raise ValueError("no room for %s" % kind)
+            if not self.note(FOR_FAILURES, kind=kind, fields=text):
+                raise ValueError("no room for %s: %d bytes" % (kind, len(text)))
         except (Exception, SystemExit) as error:
             self.note_failure(error)
 
     def note_failure(self, error: BaseException) -> None:
-        try:
-            self.note(0, failure="hook failed: %s: %s" % (type(error).__name__, str(error)[:500]))
-        except (Exception, SystemExit):
-            pass
+        self.note(0, failure="hook failed: %s: %s" % (type(error).__name__, message_of(error)[:500]))
 
     def note(self, reserved: int, **values: str) -> bool:
-        event = dict(values, t=round(time.time(), 3), hook=self.name)
-        return self.file.write("hook", {"hook_events": [event]}, reserved)
+        try:
+            event = dict(values, t=round(time.time(), 3), hook=self.name)
+            return self.file.write("hook", {"hook_events": [event]}, reserved)
+        except Exception:
+            return False
 
 
 def spread(source: str, roots: "tuple[str, ...]") -> None:

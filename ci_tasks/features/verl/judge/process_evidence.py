@@ -91,7 +91,7 @@ def _by_directory(evidence: RunEvidence, name: str) -> dict[str, list[ProcessEvi
     it."""
     found: dict[str, list[ProcessEvidence]] = {}
     for process in evidence.processes:
-        for module in {*process.imports, *process.modules}:
+        for module in set(process.imports):
             if module.name == name and module.origin:
                 who = found.setdefault(visible(module.origin.encode("utf-8", "replace")), [])
                 who.append(process) if process not in who else None
