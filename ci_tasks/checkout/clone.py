@@ -9,14 +9,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion, Retry
 from ci_tasks.agent.trees.git import DiskFull, StoreError
-from ci_tasks.agent.trees.idle import check_out
-from ci_tasks.agent.trees.workspace import Lend, update_workspace
+from ci_tasks.agent.trees.workspace import check_out, update_workspace
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.overlays import in_directory
 from ci_tasks.checkout.repository import BASE, commit_of, resolve_base
@@ -43,7 +42,7 @@ def materialize(
         store = Path(scratch, "store")
         snapshot = take_snapshot(source, store, rev=rev, base=base, overlays=overlays, not_ours=workspace)
         try:
-            check_out(str(store), checkout_parts(snapshot), str(workspace), _lend(snapshot, copy=True))
+            check_out(str(snapshot.store), checkout_parts(snapshot), str(workspace), partial(_lend, snapshot))
         except DiskFull as error:
             raise Blocked(str(error)) from None
         except StoreError as error:
@@ -63,28 +62,19 @@ def checkout_parts(snapshot: Snapshot) -> list[CheckoutPart]:
 
 def continue_workspace(snapshot: Snapshot, workspace: str, retry: Retry, run_dir: str) -> None:
     """Bring the workspace of an ended run to the snapshot. Raises NotKept, StoreError, OSError."""
-    lend = _lend(snapshot, copy=False)
-    update_workspace(str(snapshot.store), checkout_parts(snapshot), workspace, retry, run_dir, lend)
+    store = str(snapshot.store)
+    update_workspace(store, checkout_parts(snapshot), workspace, retry, run_dir, partial(_lend, snapshot))
 
 
-def _lend(snapshot: Snapshot, *, copy: bool) -> Lend:
-    """Gives a job's repositories the objects: copies of those that we recorded, or else the store's."""
-    store, repositories = ObjectStore(snapshot.store), {part.path: part.repository for part in snapshot.parts}
-
-    def lend(part: CheckoutPart, git_dir: str) -> None:
-        lenders = store.lenders
-        if copy and part.path:
-            lenders[0] = "/".join([".."] * (part.path.count("/") + 3)) + "/.git/objects"
-        elif copy:
-            del lenders[0]
-            shutil.copytree(store.recorded, Path(git_dir, "objects"), dirs_exist_ok=True)
-        alternates = "".join(f"{line}\n" for line in lenders)
-        replace_file(os.path.join(git_dir, "objects/info/alternates"), os.fsencode(alternates))
-        repository = repositories[part.path]
-        if repository and (shallow := repository.common / "shallow").exists():
-            shutil.copyfile(shallow, Path(git_dir, "shallow"))
-
-    return lend
+def _lend(snapshot: Snapshot, part: CheckoutPart, git_dir: str) -> None:
+    """Give a job's repository copies of the objects that we recorded, the others where they are, and the history."""
+    store, repositories = ObjectStore(snapshot.store), {each.path: each.repository for each in snapshot.parts}
+    if not part.path:
+        shutil.copytree(store.recorded, Path(git_dir, "objects"), dirs_exist_ok=True)
+        Path(git_dir, "objects/info/alternates").write_bytes(os.fsencode("\n".join([*store.lenders[1:], ""])))
+    repository = repositories[part.path]
+    if repository and (shallow := repository.common / "shallow").exists():
+        shutil.copyfile(shallow, Path(git_dir, "shallow"))
 
 
 def copy_side_by_side(

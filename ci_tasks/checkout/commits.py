@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -53,12 +54,10 @@ def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = F
     mainline = ["--first-parent"] if first_parent else []
     commits = _log(git, "--topo-order", "--reverse", *mainline, f"{first}..{last}")
     if first_parent and (not commits[0].parents or commits[0].parents[0] != first):
-        raise UsageError(
-            f"--good {good} is not on the line of first parents of --bad {bad}",
-            hint="leave --first-parent away, or name a commit of the main line",
-        )
+        hint = "leave --first-parent away, or name a commit of the main line"
+        raise UsageError(f"--good {good} is not on the line of first parents of --bad {bad}", hint=hint)
     if first_parent:
-        commits = [Commit(c.sha, c.parents[:1], c.author, c.date, c.subject) for c in commits]
+        commits = [replace(commit, parents=commit.parents[:1]) for commit in commits]
     return CommitHistory(_log(git, "--max-count=1", first)[0], tuple(commits))
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shlex
-import signal
 import subprocess
 
 from ci_tasks.agent.trees import git as agent_git
@@ -61,8 +59,6 @@ class Git(agent_git.Git):
 
     def refused(self, command: str, complaint: bytes, code: int) -> Exception:
         """Blocked for a full disk: that is about the machine, not about the checkout."""
-        if code == -signal.SIGXFSZ:
-            return OSError(errno.EFBIG, os.strerror(errno.EFBIG), self.directory)
         error = super().refused(command, complaint, code)
         if isinstance(error, DiskFull):
             reason = f"git {command} in {self.directory}: {complaint.decode(errors='replace').strip()}"
@@ -82,10 +78,8 @@ class Git(agent_git.Git):
             return CheckoutError(f"there is no directory {self.directory}")
         if not isinstance(error, FileNotFoundError):
             return error
-        return CheckoutError(
-            "git is not installed, and a run needs it to take exactly your working tree",
-            hint="install it (Debian: apt-get install git)",
-        )
+        why = "git is not installed, and a run needs it to take exactly your working tree"
+        return CheckoutError(why, hint="install it (Debian: apt-get install git)")
 
 
 def user_setting(*question: str) -> str:

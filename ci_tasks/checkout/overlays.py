@@ -32,18 +32,9 @@ def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: 
     """What is laid over; `tree` is in `git_dir`, and at `path` of the workspace. Raises CheckoutError."""
     names = Git(git_dir).null_separated("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree.tree)
     layout, modules = find_modules(source, [name for name in names if name.endswith(".py")])
-    return Overlay(
-        path=source.path,
-        commit=tree.commit,
-        tree=tree.tree,
-        dirty=tree.dirty,
-        head=tree.head,
-        rev=source.rev,
-        name=source.name,
-        directory=f"{path}/{layout}".rstrip("/"),
-        modules=modules,
-        build=source.build,
-    )
+    where = f"{path}/{layout}".rstrip("/")
+    own = Overlay(source.path, tree.commit, tree.tree, tree.dirty, tree.head, source.rev, source.name)
+    return replace(own, directory=where, modules=modules, build=source.build)
 
 
 def check_distinct(overlays: Sequence[Overlay]) -> None:
@@ -51,12 +42,9 @@ def check_distinct(overlays: Sequence[Overlay]) -> None:
     owners: dict[str, Overlay] = {}
     for overlay in overlays:
         for module in overlay.modules:
-            other = owners.setdefault(module, overlay)
-            if other is not overlay:
-                raise CheckoutError(
-                    f"--with {other.name} and --with {overlay.name} both have the package {module}",
-                    hint=f"leave one out: {other.path} or {overlay.path}",
-                )
+            if (other := owners.setdefault(module, overlay)) is not overlay:
+                message = f"--with {other.name} and --with {overlay.name} both have the package {module}"
+                raise CheckoutError(message, hint=f"leave one out: {other.path} or {overlay.path}")
 
 
 def find_modules(source: OverlaySource, names: list[str]) -> tuple[str, tuple[str, ...]]:
@@ -75,10 +63,8 @@ def find_modules(source: OverlaySource, names: list[str]) -> tuple[str, tuple[st
             return layout, modules
         found |= {path[0] for path in below if path[1:] and path[0].isidentifier()}
     at_rev, found = f" at {source.rev}" if source.rev else "", found - {"src", "python"}
-    raise CheckoutError(
-        f"--with {source.name}: {source.path}{at_rev} has no Python package {wanted!r}",
-        hint=f"it has {', '.join(sorted(found)[:12]) or 'no Python package in its root, src or python'}",
-    )
+    hint = f"it has {', '.join(sorted(found)[:12]) or 'no Python package in its root, src or python'}"
+    raise CheckoutError(f"--with {source.name}: {source.path}{at_rev} has no Python package {wanted!r}", hint=hint)
 
 
 def find_conversions(store: Path, tree: str, head: str, written: Collection[bytes]) -> tuple[Conversion, ...]:
@@ -86,12 +72,11 @@ def find_conversions(store: Path, tree: str, head: str, written: Collection[byte
     git, reasons = Git(store), dict[bytes, str]()
     attributes = _attributes(git, tree)
     for path, found in attributes.items():
-        if path in written and "filter" in found:
-            name = found["filter"]
+        name, others = found.get("filter"), ", ".join(f"{key}={found[key]}" for key in sorted(found) if key != "filter")
+        if path in written and name:
             reasons[path] = LFS if name == "lfs" else f"the filter {name}: CI's checkout does not have it"
-        elif path not in written and (names := found.keys() - {"filter"}):
-            shown = ", ".join(f"{name}={found[name]}" for name in sorted(names))
-            reasons[path] = f"CI's checkout converts them: {shown}"
+        elif path not in written and others:
+            reasons[path] = f"CI's checkout converts them: {others}"
     if written:
         compared = "--numstat", "--no-renames", "--ignore-cr-at-eol", head, tree
         edited = {line.split(b"\t", 2)[2] for line in git.split("diff-tree", "-r", "-z", *compared)}

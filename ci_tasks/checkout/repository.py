@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.trees.git import make_repository, quoted
+from ci_tasks.agent.trees.git import SHA1, SHA256, make_repository, quoted
 from ci_tasks.checkout.git import Git, GitError, user_setting
 from ci_tasks.errors import CheckoutError, nearest, some
 
@@ -36,13 +36,14 @@ class Repository:
     common: Path  # what linked worktrees share
 
     @cached_property
-    def form(self) -> str:
-        """The format of its object ids: sha1 or sha256."""
-        return "sha256" if _SHA256.search(self._config) else "sha1"
-
-    @cached_property
-    def _config(self) -> bytes:
+    def config(self) -> bytes:
+        """Its own, as data."""
         return content_of(str(self.common / "config"))
+
+    @property
+    def form(self) -> str:
+        """The format of its object ids."""
+        return SHA256 if _SHA256.search(self.config) else SHA1
 
     @property
     def objects(self) -> Path:
@@ -83,7 +84,7 @@ class Repository:
     def excludes(self) -> str:
         """The user's own ignore file, which the repository's configuration may name too."""
         question = "--type=path", "--get", "core.excludesFile"
-        named = self.setting(*question) if b"excludesfile" in self._config.lower() else ""
+        named = self.setting(*question) if b"excludesfile" in self.config.lower() else ""
         return named or user_excludes()
 
     def setting(self, *question: str) -> str:
@@ -127,14 +128,10 @@ def find_repository(directory: Path) -> Repository | None:
             if git_dir.is_file():
                 git_dir = top / os.fsdecode(git_dir.read_bytes()).removeprefix("gitdir:").strip("\n").lstrip(" ")
                 if not (git_dir / "HEAD").is_file():
-                    raise CheckoutError(
-                        f"{top / '.git'} names {git_dir}, which is not a git directory",
-                        hint="`git worktree repair` or `git submodule update --init` may repair it",
-                    )
+                    hint = "`git worktree repair` or `git submodule update --init` may repair it"
+                    raise CheckoutError(f"{top / '.git'} names {git_dir}, which is not a git directory", hint=hint)
             common = git_dir / os.fsdecode(content_of(str(git_dir / "commondir")).removesuffix(b"\n"))
-            if not (
-                os.path.lexists(git_dir / "HEAD") and all((common / name).is_dir() for name in ("objects", "refs"))
-            ):
+            if not (os.path.lexists(git_dir / "HEAD") and (common / "objects").is_dir() and (common / "refs").is_dir()):
                 continue
         except OSError as error:
             raise CheckoutError(f"{git_dir} cannot be read: {error.strerror}") from None
@@ -221,7 +218,5 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
             problem = problem or str(error).splitlines()[0]
         if commit_of(git, commit):
             return store
-    raise CheckoutError(
-        f"commit {commit[:12]}, which CI ran, is neither in {source} nor to be had from {url}",
-        hint=f"{problem}\n" * bool(problem) + "--rev REV names another commit, --on-my-tree runs your working tree",
-    )
+    hint = f"{problem}\n" * bool(problem) + "--rev REV names another commit, --on-my-tree runs your working tree"
+    raise CheckoutError(f"commit {commit[:12]}, which CI ran, is neither in {source} nor at {url}", hint=hint)

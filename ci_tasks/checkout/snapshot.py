@@ -12,11 +12,12 @@ import hashlib
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -26,16 +27,10 @@ from ci_tasks.agent.file_lock import LockTimeout, file_lock
 from ci_tasks.agent.files import content_of, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Checkout, Overlay
-from ci_tasks.agent.trees.git import make_repository, quoted
+from ci_tasks.agent.trees.git import SHA1, make_repository, quoted
 from ci_tasks.checkout.git import Git, GitError, MissingObjects
 from ci_tasks.checkout.overlays import check_distinct, describe_overlay, find_conversions, in_directory
-from ci_tasks.checkout.repository import (
-    Repository,
-    find_repository,
-    resolve_base,
-    resolve_rev,
-    user_excludes,
-)
+from ci_tasks.checkout.repository import Repository, find_repository, resolve_base, resolve_rev, user_excludes
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.given_values import OverlaySource
 
@@ -44,6 +39,9 @@ _LOCK_TIMEOUT_S = 60.0
 _LINK = 0o160000
 _CLOCK_NS = 20 * 10**6  # a file's time is that of the last tick of the kernel's clock
 _OTHERS = "ls-files", "--others", "--exclude-standard", "-z"
+# Commits are deterministic: one tree on one parent is one commit, however often it is recorded.
+_BY = "author ci-tasks <ci-tasks@localhost> 0 +0000\ncommitter ci-tasks <ci-tasks@localhost> 0 +0000\n\n"
+_reading = threading.Lock()
 
 Entry = tuple[int, str]  # mode and object of a file or submodule
 Entries = Mapping[bytes, Entry | None]  # by name; None removes it
@@ -55,7 +53,6 @@ class SnapshotPart:
     is its tree with the files of its submodules in their places."""
 
     path: str
-    store: Path
     checkout: Checkout
     flat: str
     repository: Repository | None
@@ -75,22 +72,34 @@ class Snapshot:
 
     checkout: Checkout
     parts: tuple[SnapshotPart, ...]
-
-    @property
-    def store(self) -> Path:
-        return self.parts[0].store
+    store: Path
 
     @property
     def flat(self) -> str:
         return self.parts[0].flat
 
     @cached_property
-    def _reader(self) -> FileReader:
-        return FileReader(Git(self.store))
+    def reader(self) -> subprocess.Popen[bytes]:
+        """One process for all files, which ends with the snapshot."""
+        running = Git(self.store).started("cat-file", "--batch", "--follow-symlinks")
+        weakref.finalize(self, running.__exit__, None, None, None)
+        return running.__enter__()
 
     def read(self, path: str) -> bytes | None:
-        """A file's content; links inside the checkout are followed. None if there is no such file."""
-        return None if ".." in path.split("/") or "\n" in path else self._reader.read(f"{self.flat}:{path}")
+        """A file's content; links inside the checkout are followed. None if there is no such file. Raises GitError."""
+        if ".." in path.split("/") or "\n" in path:
+            return None
+        questions, answers = self.reader.stdin, self.reader.stdout
+        assert questions and answers
+        with _reading:
+            with suppress(BrokenPipeError):  # then it gives no answer either
+                questions.write(os.fsencode(f"{self.flat}:{path}\n"))
+                questions.flush()
+            if not (head := answers.readline()):
+                raise GitError("git cat-file has ended")
+            # What is no file has content, too: a directory's entries, or the target of a link that leads elsewhere.
+            content = b"" if head.endswith(b" missing\n") else answers.read(int(head.split(b" ")[-1]) + 1)[:-1]
+        return content if head.split(b" ")[1:2] == [b"blob"] else None
 
     def names(self, prefix: str = "", suffix: str = "") -> list[str]:
         """Paths of files and links that begin and end so, submodules included."""
@@ -102,32 +111,6 @@ class Snapshot:
         git = Git(self.store)
         empty = git.text("hash-object", "-t", "tree", os.devnull)
         return git.null_separated("diff-tree", "-r", "-z", "--name-only", empty, self.parts[0].tree, "--", *pathspecs)
-
-
-class FileReader:
-    """Files of trees, by one process for all of them, which ends with it. Several threads may use it."""
-
-    def __init__(self, git: Git) -> None:
-        self._lock, self._running = threading.Lock(), git.started("cat-file", "--batch", "--follow-symlinks")
-        self.process = self._running.__enter__()
-        weakref.finalize(self, self._running.__exit__, None, None, None)
-
-    def read(self, name: str) -> bytes | None:
-        """The file TREE:PATH; links inside the tree are followed. None if there is no such file. Raises GitError."""
-        questions, answers = self.process.stdin, self.process.stdout
-        assert questions is not None and answers is not None
-        with self._lock:
-            with suppress(BrokenPipeError):  # then it gives no answer either
-                questions.write(os.fsencode(name) + b"\n")
-                questions.flush()
-            head = answers.readline()
-            if not head:
-                raise GitError("git cat-file has ended")
-            if head.endswith(b" missing\n"):
-                return None
-            # What is no file has content, too: a directory's entries, or the target of a link that leads elsewhere.
-            content = answers.read(int(head.split(b" ")[-1]) + 1)[:-1]
-        return content if head.split(b" ")[1:2] == [b"blob"] else None
 
 
 class ObjectStore:
@@ -157,11 +140,6 @@ class ObjectStore:
 
     def prepare(self, form: str) -> None:
         """Make it ready for objects with ids of this format."""
-        config = content_of(str(self.path / "config"))
-        if config and (b"sha256" in config) != (form == "sha256"):  # another repository is in the checkout's place
-            for name in set(os.listdir(self.path)) - {"lock"}:
-                path = self.path / name
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
         make_repository(str(self.path), form)
         (self.recorded / "pack").mkdir(parents=True, exist_ok=True)
         self.borrow(self.recorded)
@@ -176,31 +154,26 @@ class ObjectStore:
         lines = dict.fromkeys([*self.lenders, quoted(objects.absolute())])
         replace_file(str(self._alternates), os.fsencode("".join(f"{line}\n" for line in lines)))
 
-    def updater(self) -> Git:
-        """git that writes into `recorded`, and reads all."""
-        borrowed = ":".join(self.lenders)
-        return Git(self.path, GIT_OBJECT_DIRECTORY=str(self.recorded), GIT_ALTERNATE_OBJECT_DIRECTORIES=borrowed)
-
-    def commit(self, tree: str, parent: str | None, message: str) -> str:
-        """Always the same for the same tree and parent, however often they are recorded."""
-        return self.updater().text("commit-tree", *(["-p", parent] if parent else []), "-m", message, tree)
+    def commit(self, tree: str, parent: str, message: str) -> str:
+        """Always the same for the same tree and parent, which is "" for none."""
+        text = f"tree {tree}\n{f'parent {parent}' if parent else ''}\n".replace("\n\n", "\n") + _BY + message + "\n"
+        return self.writer.text("hash-object", "-t", "commit", "-w", "--stdin", input=text.encode())
 
     def compose(self, base: str | Path, entries: Entries, flats: Mapping[bytes, str | None]) -> str:
         """The tree of `base`, a tree or an index, with other entries; and in the place of each of `flats` that tree, or
         nothing."""
         with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
-            index = os.path.join(scratch, "index")
-            git = Git(self.path, self.path, GIT_INDEX_FILE=index)
+            git = Git(self.path, self.path, GIT_INDEX_FILE=f"{scratch}/index")
             if isinstance(base, str):
                 git.run("read-tree", base)
             elif base.exists():
-                shutil.copy2(base, index)
-            edit_index(git, {**entries, **dict.fromkeys(flats)})
+                shutil.copy2(base, f"{scratch}/index")
+            replaced = [f":(top,literal){os.fsdecode(name)}" for name in flats]
+            inside = git.split("ls-files", "-z", "--", *replaced) if replaced else []
+            edit_index(git, {**entries, **dict.fromkeys([*flats, *inside])})
             for name, flat in flats.items():
-                path = os.fsdecode(name)
-                edit_index(git, dict.fromkeys(git.split("ls-files", "-z", "--", f":(top,literal){path}")))
                 if flat:
-                    git.run("read-tree", f"--prefix={path}/", flat)
+                    git.run("read-tree", f"--prefix={os.fsdecode(name)}/", flat)
             git.env["GIT_OBJECT_DIRECTORY"] = str(self.recorded)
             return git.text("write-tree", "--missing-ok")
 
@@ -208,10 +181,10 @@ class ObjectStore:
 def edit_index(git: Git, entries: Entries) -> None:
     """Set entries, or remove those that are None."""
     removed = b"".join(name + b"\0" for name, entry in entries.items() if entry is None)
-    lines = (b"%o %s\t%s\0" % (entry[0], entry[1].encode(), name) for name, entry in entries.items() if entry)
+    given = b"".join(b"%o %s\t%s\0" % (at[0], at[1].encode(), name) for name, at in entries.items() if at)
     if removed:
         git.run("update-index", "--force-remove", "-z", "--stdin", input=removed)
-    if given := b"".join(lines):
+    if given:
         git.run("update-index", "-z", "--index-info", input=given)
 
 
@@ -227,27 +200,28 @@ def take_snapshot(
     """`source`'s working tree, or its revision `rev`, and the submodules that are there, as objects in the directory
     `store`, which may be there already and be in use. The overlays are submodules of a directory of ours, or in the
     place of the submodule that they are. What is in `not_ours` is no part of it. Raises CheckoutError, Blocked."""
-    repository, objects = find_repository(source), ObjectStore(store)
+    repository = find_repository(source)
     if repository and repository.prefix and (rev or base):
         hint = f"its root is {repository.top}; without --rev and --base, its files are tested"
         raise CheckoutError(f"{source} is not the root of a git repository", hint=hint)
-    form = repository.form if repository else "sha1"
+    form = repository.form if repository else SHA1
+    objects = ObjectStore(store if form == SHA1 else store.with_name(f"{store.name}-{form}"))
     with objects.locked():
         objects.prepare(form)
         if base:
             resolve_base(source, base)
-        recorder = _Recorder(objects, form, [objects.path, not_ours or objects.path])
+        recorder = _Recorder(objects, form, not_ours or objects.path)
         parts = recorder.with_overlays(recorder.record(source, "", rev), overlays)
     top = parts[0].checkout
     below = [found for part in parts[1:] for found in in_directory(part.path, part.checkout.conversions)]
     checkout = replace(top, path=str(source), flat=parts[0].flat, conversions=(*top.conversions, *below))
-    return Snapshot(checkout, tuple(parts))
+    return Snapshot(checkout, tuple(parts), objects.path)
 
 
 class _Recorder:
-    def __init__(self, store: ObjectStore, form: str, not_ours: Iterable[Path]) -> None:
+    def __init__(self, store: ObjectStore, form: str, not_ours: Path) -> None:
         self.store, self.form = store, form
-        self.not_ours = [os.fsencode(os.path.realpath(path)) + b"/" for path in not_ours]
+        self.not_ours = tuple(os.fsencode(os.path.realpath(path)) + b"/" for path in (store.path, not_ours))
 
     def record(self, source: Path, path: str, rev: str | None) -> list[SnapshotPart]:
         """What is in `source`, which is at `path` of the checkout, and the repositories in it."""
@@ -279,7 +253,7 @@ class _Recorder:
         # For people and for JSON, which has no words for bytes that are no text.
         dirty = tuple(name.decode("utf-8", "backslashreplace") for name in changes)
         made = Checkout("", commit or head, tree, dirty, head, conversions=conversions)
-        return [SnapshotPart(path, self.store.path, made, flat, at_root), *inside]
+        return [SnapshotPart(path, made, flat, at_root), *inside]
 
     def with_overlays(self, parts: list[SnapshotPart], overlays: Sequence[OverlaySource]) -> list[SnapshotPart]:
         if not overlays:
@@ -346,34 +320,33 @@ class _Recorder:
     ) -> tuple[dict[bytes, int], set[bytes], dict[bytes, Entry]]:
         """By names from `source`: the files and links that are there, each with its ctime in ns; the repositories; and
         what stays as committed: what a sparse checkout left out, and submodules that were never fetched."""
-        top, tracked, none = os.fsencode(os.path.realpath(source)) + b"/", list[bytes](), self.store.path / "none"
+        top, none = os.fsencode(os.path.realpath(source)) + b"/", str(self.store.path / "none")
+        prefix = repository.prefix if repository else ""
+        below, cut = f":(literal){prefix}" if prefix else ".", len(os.fsencode(prefix)) + bool(prefix)
+        tracked = list[bytes]()
         if repository:
-            git, prefix = repository.git_in(repository.top), os.fsencode(repository.prefix)
-            below = [f":(literal){repository.prefix}"] if prefix else ["."]
-            tracked = git.split("ls-files", "-z", "-t", "--stage", "--", *below)
-            cut = len(prefix) + bool(prefix)
+            git = repository.git_in(repository.top)
+            tracked = git.split("ls-files", "-z", "-t", "--stage", "--", below)
         else:
-            git, below, cut = Git(self.store.path, source, f"core.excludesFile={user_excludes()}"), ["."], 0
-            git.env["GIT_INDEX_FILE"] = str(none)
-        names = {name[cut:] for name in git.split(*_OTHERS, "--", *below)}
-        modules, absent = {name[:-1] for name in names if name.endswith(b"/")}, dict[bytes, Entry]()
-        names = {name for name in names if not name.endswith(b"/")}
+            git = Git(self.store.path, source, f"core.excludesFile={user_excludes()}", GIT_INDEX_FILE=none)
+        others = {name[cut:] for name in git.split(*_OTHERS, "--", below)}
+        modules, absent = {name[:-1] for name in others if name.endswith(b"/")}, dict[bytes, Entry]()
+        names = {name for name in others if not name.endswith(b"/")}
         for line in tracked:
-            info, name = line.split(b"\t", 1)
-            (tag, mode, oid, _), name, full = info.split(), name[cut:], os.fsdecode(name)
+            info, full = line.split(b"\t", 1)
+            (tag, mode, oid, _), name = info.split(), full[cut:]
             is_link = mode == b"160000"
             if is_link and os.path.lexists(top + name + b"/.git"):
                 modules.add(name)
             elif _is_left_out(top + name, tag, is_link):
                 absent[name] = (int(mode, 8), oid.decode())
             elif is_link and os.path.isdir(top + name):  # not a repository any more
-                git.env["GIT_INDEX_FILE"] = str(none)
-                names |= {each[cut:] for each in git.split(*_OTHERS, "--", f":(literal){full}")}
+                git.env["GIT_INDEX_FILE"] = none
+                names |= {each[cut:] for each in git.split(*_OTHERS, "--", f":(literal){os.fsdecode(full)}")}
             else:
                 names.add(name)
-        for mine in self.not_ours:
-            names = {name for name in names if not (top + name).startswith(mine)}
-            modules = {name for name in modules if not (top + name + b"/").startswith(mine)}
+        names = {name for name in names if not (top + name).startswith(self.not_ours)}
+        modules = {name for name in modules if not (top + name + b"/").startswith(self.not_ours)}
         return _present(top, names), modules, absent
 
     def _remember(self, source: Path, index: Path, files: Mapping[bytes, int], started: int) -> None:
@@ -385,8 +358,9 @@ class _Recorder:
         known = git.split("ls-files", "-z") if written else []
         edit_index(git, dict.fromkeys(name for name in known if files.get(name, written) >= written))
         add = "update-index", "--add", "--remove"
-        hashing = "-c", "core.bigFileThreshold=1024g"  # git would compress large files, which it only has to hash
-        git.run(*hashing, *add, "--info-only", "-z", "--stdin", input=b"".join(name + b"\0" for name in sorted(files)))
+        # git would compress large files, which it only has to hash.
+        hashing = Git(self.store.path, source, "core.bigFileThreshold=1024g", GIT_INDEX_FILE=str(index))
+        hashing.run(*add, "--info-only", "-z", "--stdin", input=b"".join(name + b"\0" for name in sorted(files)))
         entries = [line.split(b"\t", 1) for line in git.split("ls-files", "--stage", "-z")]
         wanted = b"".join(info.split()[1] + b"\n" for info, _ in entries)
         answers = self.store.reader.run("cat-file", "--batch-check", "--buffer", input=wanted).splitlines()

@@ -27,8 +27,8 @@ import pytest
 
 from ci_tasks.agent.directories import remove_own
 from ci_tasks.agent.trees.git import MissingBase, StoreError
-from ci_tasks.agent.trees.idle import release
 from ci_tasks.agent.trees.store import TreeStore
+from ci_tasks.agent.trees.workspace import release
 from ci_tasks.checkout.clone import checkout_parts, materialize
 from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot

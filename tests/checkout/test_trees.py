@@ -401,7 +401,7 @@ def test_files_of_a_snapshot_can_be_read_without_a_workspace(with_submodule: Pat
     assert snapshot.names("", "inner.txt") == ["sub/inner.txt", "third party/sub/inner.txt"]
     assert snapshot.names("th", "kept.txt") == ["third party/kept.txt"]
     assert snapshot.select(["*.txt", ":!sub"]) == ["kept.txt"]
-    process = snapshot._reader.process
+    process = snapshot.reader
     del snapshot
     assert process.wait(20) is not None
 

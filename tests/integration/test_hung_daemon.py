@@ -88,7 +88,7 @@ def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_an
 
 def test_a_timeout_while_the_daemon_is_silent_is_blocked_and_not_failed(box: Box, daemon: Daemon) -> None:
     box.write("echo ready; sleep 600")
-    due = "if {}:\n                self._event(rd.END_TIMEOUT)"
+    due = "if {}:\n                until = time.monotonic() + LOOK_SECONDS"
     change = (due.format("time.monotonic() >= deadline"), due.format("self.daemon.silent_seconds"))
     start_and_run(box, NO_RETRY, change)
     with daemon.hanging():

@@ -77,7 +77,7 @@ def _cancel_slurm_job(paths: rd.RunDir, kill: bool) -> bool:
     job = slurm_job.read(paths.path)
     if job is None:
         return False
-    from ..slurm import cancel as slurm
+    from ..slurm import session as slurm
 
     try:
         if kill:

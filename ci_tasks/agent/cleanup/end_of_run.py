@@ -23,7 +23,7 @@ from ..quick_dataclass import dataclass
 from ..records import Kept, Plan
 from ..run_directory import RunDir
 from ..trees.git import StoreError
-from ..trees.idle import release, slot_of
+from ..trees.workspace import release, slot_of
 from .environment_snapshot import EnvironmentSnapshot
 from .remove_tree import make_readable, remove_tree, take_ownership
 
@@ -114,7 +114,7 @@ class RunCleanup:
 
     def _release_workspace(self, root: "RootContainer") -> None:
         """Let another run have the workspace, unless something of the job's still exists that may write into it."""
-        slot = slot_of(self.paths.workspace, self.plan.checkout.path)
+        slot = slot_of(self.paths.workspace)
         if os.path.isdir(slot) and not processes.of_job(os.getpid()):
             take_ownership(self.paths.workspace, *root)
             with suppress(OSError, StoreError):  # then it is removed

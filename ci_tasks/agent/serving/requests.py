@@ -27,10 +27,9 @@ from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
 from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
 from ..slurm import job_file
-from ..trees import idle
 from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
 from ..trees.store import TreeStore
-from ..trees.workspace import NotKept
+from ..trees.workspace import NotKept, forget, prune
 from . import bundle, list_runs, messages
 from .messages import ClientMessage, Response, Result
 
@@ -222,12 +221,12 @@ class ServeSession:
 
     def _remove(self, run: str) -> List[str]:
         if job_file.read(run) is not None:
-            from ..slurm.cancel import end_before_removal
+            from ..slurm.session import end_before_removal
 
             end_before_removal(run)
         left = remove_run(run)
         if not left:
-            idle.forget(RunDir(run).workspace)
+            forget(RunDir(run).workspace)
         return left
 
     # -- questions, programs of ours, and what is old ------------------------------------------------------------------
@@ -256,7 +255,7 @@ class ServeSession:
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
                 os.unlink(entry.path)
         programs.remove_old_programs(self.home, oldest)
-        idle.prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
+        prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
         done = self.store().prune(request.days) and self.store(SHA256).prune(request.days)
         environments = EnvironmentStore(os.path.join(self.home, "environments"))
         lines = environments.clean(request.days, everything=request.all_environments)

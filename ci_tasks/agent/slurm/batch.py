@@ -19,17 +19,15 @@ from ..gpus import nvidia_smi
 from ..gpus.nvidia_smi import Gpu
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
-from ..trees.git import ID, StoreError
+from ..trees.git import StoreError, form_of
 from ..trees.store import TreeStore
 from . import job_file
-from .job_file import AppendedLog
 from .states import batch_exit_code
 
 ENV_PASSED = "CI_TASKS_PASSED"  # names of further variables that the batch script gives its job
 _VISIBLE, _NODE_GPUS = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"
 # What the programs need that start a container, or the job's other nodes.
 _RUNTIME_PREFIXES = {"pyxis": ("SLURM", "ENROOT_", "PYXIS_"), "apptainer": ("APPTAINER_", "SINGULARITY_")}
-_ATTEMPT_FILES = ("docker.json", "environment.json", "gpu.csv")
 # A lock script of the checkout would take the lowest GPUs of the node without a locked file, even another job's: its
 # locks know nothing of Slurm's, and where a job sees only its own GPUs, Slurm numbers them from 0 for every job.
 _LOCK_SCRIPT = '''#!/usr/bin/env python3
@@ -38,70 +36,65 @@ import os
 import sys
 
 gpus = {gpus!r}
-count, dashes = sys.argv.index("--count") + 1, sys.argv.index("--") + 1
-if int(sys.argv[count]) > len(gpus):
-    sys.exit(f"[gpu_lock_exec] Slurm allocated the GPUs {{','.join(gpus)}}, and {{sys.argv[count]}} are needed")
-os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[: int(sys.argv[count])])
+count, dashes = int(sys.argv[sys.argv.index("--count") + 1]), sys.argv.index("--") + 1
+if count > len(gpus):
+    sys.exit(f"[gpu_lock_exec] Slurm allocated the GPUs {{','.join(gpus)}}, and {{count}} are needed")
+os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[:count])
 print("[gpu_lock_exec] Acquired GPUs: " + os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
 os.execvp(sys.argv[dashes], sys.argv[dashes:])
 '''
 
 
-class _CannotStart(Exception):
+class CannotStart(Exception):
     """The run cannot start here; the message says why."""
 
 
 def batch(run_dir: str) -> int:
     """Run the plan to its end. Returns the exit code for Slurm: the job's own."""
     paths = run_directory.RunDir(run_dir)
-    job, plan, job_id = job_file.read(paths.path), run_directory.read_plan(paths), os.environ.get("SLURM_JOB_ID")
-    if run_directory.read_status(paths).concluded:
-        return _refuse("%s has ended, and does not start again" % paths.path)
-    if job is not None and job_id and job.id not in ("", job_id):
-        return _refuse("%s is job %s, which was submitted again" % (paths.path, job.id))
-    is_requeued = job_file.read_attempt(paths.path) is not None
-    restarts = os.environ.get("SLURM_RESTART_COUNT", "")
-    start = SlurmStart(*processes.identity(), job=job_id, restarts=int(restarts) if restarts.isdigit() else 0)
-    job_file.write_attempt(paths.path, start)
-    os.environ.update(job_file.read_secrets(paths.path))
+    job, plan, job_id = job_file.read(run_dir), run_directory.read_plan(paths), os.environ.get("SLURM_JOB_ID")
+    if run_directory.read_status(paths).concluded or (job and job_id and job.id not in ("", job_id)):
+        sys.exit("ci-tasks: %s has ended, or was submitted again" % run_dir)
+    is_requeued = job_file.read_attempt(run_dir) is not None
+    start = SlurmStart(*processes.identity(), job=job_id, restarts=int(os.environ.get("SLURM_RESTART_COUNT") or 0))
+    run_directory.write_record(job_file.attempt_path(run_dir), start)
+    os.environ.update(job_file.read_secrets(run_dir))
     problem = ""
     passed: Dict[str, str] = {}
     try:
         if is_requeued:
-            _clear(paths)
-            _check_out_again(job, plan)
+            _start_over(paths, job, plan)
         passed = job_variables(plan, os.environ)
         if plan.gpu_locks is not None and plan.gpu_locks.script and plan.workspace:
             replace_lock_script(os.path.join(plan.workspace, plan.gpu_locks.script), gpus(passed))
-    except _CannotStart as error:
+    except (CannotStart, StoreError, OSError) as error:
         problem = str(error)
-    except OSError as error:
-        problem = "%s: %s" % (error.filename, error.strerror)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals.BLOCKED_AT_START)
     with signals.SignalPipe() as wake:
-        log = AppendedLog(paths.log, secret_values(plan))
+        log = job_file.AppendedLog(paths.log, secret_values(plan))
         if is_requeued:
-            count = "requeue %d" % start.restarts if start.restarts else "once more"
-            place = "(%s), on %s; it starts over in a new checkout" % (count, os.environ.get("SLURMD_NODENAME"))
-            log.write_line("ci-tasks: Slurm started the job again " + place)
+            place = "(requeue %d), on %s" % (start.restarts, os.environ.get("SLURMD_NODENAME"))
+            log.write_line("ci-tasks: Slurm started the job again %s; it starts over in a new checkout" % place)
         # Slurm decides which GPUs the job has, and who shares the node.
         plan = replace(plan, gpu_locks=None, exclusive=(), host_env={**plan.host_env, **passed})
         agent = _BatchSupervisor(paths, plan, log, wake)
-        agent.prepare(start, passed, problem, _queue_seconds(paths.path) if job is not None else 0.0)
+        agent.prepare(start, passed, problem)
         agent.run(lambda: None)
-    job_file.delete_secrets(paths.path)
+    job_file.delete_secrets(run_dir)
     return batch_exit_code(agent.status)  # not what status.json says by now: the job can write that
 
 
 class _BatchSupervisor(supervisor.Supervisor):
     """A supervisor whose job Slurm may end, and may have started elsewhere meanwhile."""
 
-    def prepare(self, start: SlurmStart, passed: Mapping[str, str], problem: str, queued: float) -> None:
+    def prepare(self, start: SlurmStart, passed: Mapping[str, str], problem: str) -> None:
         self._start_mark, self._passed, self._problem = start, passed, problem
         allocation = SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts)
-        ids = tuple(gpu_ids(passed)) or None
-        self.status = replace(self.status, slurm=allocation, gpu_ids=ids, queue_seconds=queued)
+        # How long the job waited, by the clock of the file system alone: that of the login node may differ.
+        submitted, began = (os.path.getmtime(path(self.paths.path)) for path in (job_file.path, job_file.attempt_path))
+        self.status = replace(self.status, slurm=allocation, queue_seconds=max(0.0, began - submitted))
+        self.status = replace(self.status, gpu_ids=tuple(gpu_ids(passed)) or None)
 
     def _execute(self) -> supervisor.EndAndCode:
         if self._problem:
@@ -125,34 +118,17 @@ class _BatchSupervisor(supervisor.Supervisor):
         super()._write_status()
 
 
-def _refuse(why: str) -> int:
-    print("ci-tasks: " + why, file=sys.stderr)
-    return 1
-
-
-def _clear(paths: run_directory.RunDir) -> None:
-    """Remove what an earlier attempt left: it would be taken for this one's."""
+def _start_over(paths: run_directory.RunDir, job: Optional[SlurmJob], plan: Plan) -> None:
+    """Remove what an earlier attempt left, which would be taken for this one's, and check out again: unless rows share
+    the checkout. Raises StoreError, OSError."""
     for path in (paths.artifacts, os.path.join(paths.path, "tmp")):
         shutil.rmtree(path, ignore_errors=True)
-    for name in _ATTEMPT_FILES:
+    for name in ("docker.json", "environment.json", "gpu.csv"):
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(paths.path, name))
     os.makedirs(paths.artifacts, exist_ok=True)
-
-
-def _check_out_again(job: Optional[SlurmJob], plan: Plan) -> None:
-    if job is None or not job.parts or not ID.fullmatch(job.parts[0].tree):
-        return  # a checkout that rows share is not this run's to replace
-    try:
-        form = "sha256" if len(job.parts[0].tree) == 64 else "sha1"
-        TreeStore(job.store, form).check_out(job.parts, plan.workspace)
-    except StoreError as error:
-        raise _CannotStart("the checkout could not be created again: %s" % error) from None
-
-
-def _queue_seconds(run_dir: str) -> float:
-    """How long the job waited, by the clock of the file system alone: that of the login node may differ."""
-    return max(0.0, os.path.getmtime(job_file.attempt_path(run_dir)) - os.path.getmtime(job_file.path(run_dir)))
+    if job is not None and job.parts:
+        TreeStore(job.store, form_of(job.parts[0].tree)).check_out(job.parts, plan.workspace)
 
 
 # -- the GPUs that Slurm allocated -----------------------------------------------------------------------------------
@@ -160,19 +136,17 @@ def _queue_seconds(run_dir: str) -> float:
 
 def job_variables(plan: Plan, environ: Mapping[str, str]) -> Dict[str, str]:
     """The variables of the batch script that its job gets on top of those of any job: as many GPUs as it needs; all of
-    Slurm's where these start its container, or its other nodes. Raises _CannotStart."""
+    Slurm's where these start its container, or its other nodes. Raises CannotStart."""
     named = environ.get(ENV_PASSED, "").split()
     prefixes = _RUNTIME_PREFIXES.get(plan.container_runtime or "", ())
     prefixes += ("SLURM",) if "SLURM_JOB_HOSTNAMES" in named and "SLURM_JOB_HOSTNAMES" in environ else ()
     names = (*named, "SLURM_JOB_ID", _NODE_GPUS, _VISIBLE)
     passed = {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
     count = plan.gpu_locks.count if plan.gpu_locks is not None else 0
-    visible = passed.get(_VISIBLE, "")
-    allocated = [gpu for gpu in visible.split(",") if gpu and gpu != "NoDevFiles"]
+    allocated = [gpu for gpu in gpus(passed) if gpu != "NoDevFiles"]
     if len(allocated) < count:
-        value = "CUDA_VISIBLE_DEVICES=%s" % visible if visible else "CUDA_VISIBLE_DEVICES is not set"
-        message = "Slurm allocated %d GPUs to the job (%s), the row needs %d"
-        raise _CannotStart(message % (len(allocated), value, count))
+        message = "Slurm allocated %d GPUs to the job (CUDA_VISIBLE_DEVICES=%s), the row needs %d"
+        raise CannotStart(message % (len(allocated), passed.get(_VISIBLE, ""), count))
     given = {name: passed[name].split(",")[:count] for name in (_VISIBLE, _NODE_GPUS) if count and name in passed}
     return {**passed, **{name: ",".join(few) for name, few in given.items()}}
 

@@ -3,7 +3,6 @@ the run as Slurm knows it, with a line in its log where its agent wrote none, or
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -12,14 +11,13 @@ from dataclasses import replace
 from typing import Iterable, Mapping, Optional
 
 from .. import run_directory
-from ..codec import encode
 from ..exit_gate import mask_run, masked_record
 from ..file_lock import file_lock
 from ..files import pieces_of
 from ..log_file import RunLog
 from ..probe.evidence import collect_left_evidence
 from ..records import Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
-from .states import JobOutcome, SlurmJobState, claimed_code, is_final, job_outcome, last_line
+from .states import Outcome, SlurmJobState, claimed_code, is_final, job_outcome, last_line
 
 SCRIPT = "batch.sh"  # the script for sbatch
 REJECTED = "Slurm accepts no more jobs now"  # start of the status of a run that will be submitted again
@@ -45,49 +43,33 @@ def status_of(run_dir: str) -> Status:
     return run_directory.read_status(run_directory.RunDir(run_dir))
 
 
-# -- secrets: in a file that only their owner can read, since Slurm would keep an environment in its controller -------
-
-
-def _secrets(run_dir: str) -> str:
-    return os.path.join(run_dir, "secrets.json")
-
-
-def write_secrets(run_dir: str, values: Mapping[str, str]) -> None:
-    if values:
-        handle = os.open(_secrets(run_dir), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as out:
-            out.write(json.dumps(encode(Secrets(values))))
-
-
-def read_secrets(run_dir: str) -> Mapping[str, str]:
-    return (run_directory.read_record(Secrets, _secrets(run_dir)) or Secrets()).values
-
-
-def delete_secrets(run_dir: str) -> None:
-    """The run has ended, and needs them no more."""
-    with suppress(OSError):
-        os.unlink(_secrets(run_dir))
-
-
-# -- attempts: a requeued job runs again, while its first agent may still run on another node -------------------------
-
-
 def attempt_path(run_dir: str) -> str:
+    """Which agent has the run: a requeued job runs again, while its first agent may still run on another node."""
     return os.path.join(run_dir, "attempt.json")
-
-
-def write_attempt(run_dir: str, start: SlurmStart) -> None:
-    run_directory.write_record(attempt_path(run_dir), start)
 
 
 def read_attempt(run_dir: str) -> Optional[SlurmStart]:
     return run_directory.read_record(SlurmStart, attempt_path(run_dir))
 
 
+def secrets_path(run_dir: str) -> str:
+    """Only its owner can read it. Slurm would keep an environment in its controller. It goes with the run's end."""
+    return os.path.join(run_dir, "secrets.json")
+
+
+def read_secrets(run_dir: str) -> Mapping[str, str]:
+    return (run_directory.read_record(Secrets, secrets_path(run_dir)) or Secrets()).values
+
+
+def delete_secrets(run_dir: str) -> None:
+    with suppress(OSError):
+        os.unlink(secrets_path(run_dir))
+
+
 # -- the end: the run has no processes any more, as Slurm says, or Slurm never had the job ----------------------------
 
 
-def record_end(run_dir: str, end: SlurmJobState | JobOutcome) -> Status:
+def record_end(run_dir: str, end: SlurmJobState | Outcome) -> Status:
     """Write the end of a run whose job is over, or that was never submitted. Returns its status, which is final from
     now on."""
     paths, job = run_directory.RunDir(run_dir), read(run_dir)
@@ -103,9 +85,9 @@ def record_end(run_dir: str, end: SlurmJobState | JobOutcome) -> Status:
             status = replace(status, slurm=replace(allocation, exit_code=end.exit_code, claimed=claimed))
         else:
             outcome = None if is_final(status) else end
-        if outcome is not None and not (status.concluded and outcome.sentence == status.error):
-            status = _ended(status, outcome, AppendedLog(paths.log, values))
         if outcome is not None:
+            if not (status.concluded and outcome[1] == status.error):
+                status = _ended(status, outcome, AppendedLog(paths.log, values))
             collect_left_evidence(paths, values)
         if values and not status.masked:  # what an agent that died could not
             status = replace(masked_record(status, values), masked=True)
@@ -126,22 +108,16 @@ def _last_output(run_dir: str) -> str:
     return last_line(output.decode(errors="replace"))
 
 
-def _ended(status: Status, outcome: JobOutcome, log: AppendedLog) -> Status:
-    log.write_line(outcome.line)
+def _ended(status: Status, outcome: Outcome, log: AppendedLog) -> Status:
+    end, why, code = outcome
+    log.write_line((run_directory.BLOCKED if code == run_directory.EXIT_BLOCKED else "ci-tasks: ") + why)
     log.close()
-    return replace(
-        status,
-        state=run_directory.STATE_ENDED,
-        phase="ended",
-        end=outcome.end,
-        exit_code=outcome.exit_code,
-        error=outcome.sentence,
-        ended_at=status.heartbeat_at or time.time(),  # the clock of the node that began it, not this machine's
-        log_bytes=log.bytes,
-        log_error=status.log_error or log.error,
-        log_sha256=log.sha256,
-        waiting=(),
+    # The clock is that of the node that began the run, not this machine's.
+    now, log_error = status.heartbeat_at or time.time(), status.log_error or log.error
+    status = replace(
+        status, state=run_directory.STATE_ENDED, phase="ended", end=end, exit_code=code, error=why, ended_at=now
     )
+    return replace(status, log_bytes=log.bytes, log_error=log_error, log_sha256=log.sha256, waiting=())
 
 
 class AppendedLog(RunLog):
@@ -150,14 +126,13 @@ class AppendedLog(RunLog):
 
     def __init__(self, path: str, secrets: Iterable[str] = ()) -> None:
         super().__init__(path, secrets)
-        self._last = b"\n"
+        last = b"\n"
         for piece in pieces_of(path):
             self._digest.update(piece)
             self.bytes += len(piece)
-            self._last = piece[-1:]
+            last = piece[-1:]
+        self._start = b"" if last == b"\n" else b"\n"
 
     def write_line(self, text: str) -> None:
         """A line of its own; call it before `write`."""
-        line = " ".join(text.split()) + "\n"
-        self.write((b"" if self._last == b"\n" else b"\n") + line.encode("utf-8", "backslashreplace"))
-        self._last = b"\n"
+        self.write(self._start + (" ".join(text.split()) + "\n").encode("utf-8", "backslashreplace"))

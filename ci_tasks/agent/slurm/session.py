@@ -1,4 +1,5 @@
-"""The Slurm jobs of one connection: submits runs, one sbatch each, and follows their states by one squeue for all.
+"""The Slurm jobs of one connection: submits runs, one sbatch each, follows their states by one squeue for all, and ends
+them.
 
 Slurm's state of a waiting job is added to the status that clients see, never written to the file: once a job has
 started, its agent is the only writer of its status. A query that fails is repeated, and changes nothing: only what
@@ -8,6 +9,7 @@ Slurm says counts.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import uuid
@@ -15,43 +17,41 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
 
-from .. import run_directory
 from ..agent_log import log_traceback
 from ..file_lock import LockTimeout, file_lock
 from ..programs import run_program
-from ..quick_dataclass import dataclass
-from ..records import QueryAnswer, SlurmAllocation, SlurmJob, Status
-from ..run_directory import EXIT_BLOCKED, SLURM_OUTPUT
+from ..records import QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
+from ..run_directory import END_CANCELLED, END_EXIT, EXIT_BLOCKED, SLURM_OUTPUT, STATE_RUNNING, RunDir, write_record
 from . import job_file, states
-from .states import UNKNOWN, JobOutcome, SlurmJobState, is_final
+from .job_file import status_of
+from .states import UNKNOWN, SlurmJobState, is_final
 
 RunProgram = Callable[[Sequence[str], float], QueryAnswer]
+Submission = Tuple[str, str, bool]  # the job's id, or "", why it has none, and whether to try again
 
 INTERVAL = 2.0  # seconds between two queries
 TIMEOUT = 60.0  # seconds for one of Slurm's programs: a busy controller delays its answers
 UNKNOWN_AFTER = 60.0  # seconds until a job that Slurm does not know counts as gone: accounting lags behind
 PAUSES = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # seconds until the next sbatch, the last one again and again
+NEVER_SUBMITTED = "cancelled before it was submitted to Slurm"
 _PAUSE = 0.05
+_UNKNOWN_INTERVAL = 10.0  # the longest time between two questions for a job that Slurm does not know
 _CACHE_SECONDS = 10.0  # until one node sees what another wrote last, on a file system that caches
 _SBATCH_TIMEOUT = 150.0  # sbatch itself tries again for a while
 _LOCK_TIMEOUT = 300.0
+_ORDERLY_END = 90.0  # seconds, beside the plan's patience, that an agent gets to end in order
 # Not about this job: it may be accepted in a while, and the controller may even have it already.
-_TEMPORARY = (
-    *("MaxSubmit", "MaxJobCount", "job submit limit", "temporarily unable to accept job", "Socket timed out"),
-    *("Unable to contact slurm controller", "Resource temporarily unavailable", "Zero Bytes were transmitted"),
-    *("Connection refused", "Connection reset", "Connection timed out", "Communication connection failure"),
-    *(
-        "Transport endpoint",
-        "Slurm backup controller",
-        "Message receive failure",
-        "rate limit",
-        "Too many",
-        "no answer",
-    ),
+_TEMPORARY = re.compile(
+    "MaxSubmit|MaxJobCount|job submit limit|temporarily unable to accept job|timed out|Unable to contact slurm"
+    "|Resource temporarily unavailable|Zero Bytes were transmitted|Connection re(?:fused|set)|connection failure"
+    "|Transport endpoint|Slurm backup controller|Message receive failure|rate limit|Too many|no answer"
 )
-# A permanent rejection by policy mentions a "submit limit" too: "(job submit limit, user's size and/or time limits)".
-_POLICY = ("user's size and/or time limits", "(job submit limit,")
-_NOISE = "Batch job submission failed: Job violates accounting/QOS policy"
+# A permanent rejection by policy mentions a "submit limit" too.
+_POLICY = "(job submit limit, user's size and/or time limits)"
+
+
+class ScancelError(Exception):
+    """Slurm does not end the job; the message says why."""
 
 
 class SlurmSession:
@@ -61,15 +61,17 @@ class SlurmSession:
         self.problem = ""  # why Slurm does not answer
         self._run, self._pauses, self._tries, self._next_try = run, pauses, 0, 0.0
         self._waiting: Dict[str, None] = {}  # runs to submit, in their order
-        self._known: Dict[str, Tuple[Optional[SlurmJobState], float]] = {}  # job → its state, and since when
+        # job → its state, since when, and when it is asked for next
+        self._known: Dict[str, Tuple[Optional[SlurmJobState], float, float]] = {}
         self._thread = threading.Thread(target=self._work, daemon=True, name="slurm")
 
     def submit(self, run_dir: str, job: SlurmJob, script: str, secrets: Mapping[str, str]) -> None:
         """Submit a run; one that already has a status is only queued again."""
-        if not os.path.lexists(run_directory.RunDir(run_dir).status):
+        if not os.path.lexists(RunDir(run_dir).status):
             with open(os.path.join(run_dir, job_file.SCRIPT), "w", encoding="utf-8", errors="surrogateescape") as out:
                 out.write(script)
-            job_file.write_secrets(run_dir, secrets)
+            if secrets:
+                write_record(job_file.secrets_path(run_dir), Secrets(secrets))
             job_file.write(run_dir, job)
             _write_waiting(run_dir, "Slurm: being submitted")
         self._waiting[run_dir] = None
@@ -85,7 +87,7 @@ class SlurmSession:
 
     def state(self, job: str) -> Tuple[Optional[SlurmJobState], float]:
         """The newest known state of a job, and for how many seconds it is known. Never blocks."""
-        state, since = self._known.setdefault(job, (None, time.monotonic()))
+        state, since, _ = self._known.setdefault(job, (None, time.monotonic(), 0.0))
         self._start()
         return state, time.monotonic() - since
 
@@ -101,60 +103,53 @@ class SlurmSession:
     def _work(self) -> None:
         next_query = 0.0
         while True:
-            if self._waiting and time.monotonic() >= self._next_try:
-                self.submit_next(next(iter(self._waiting)))
-            elif self._known and time.monotonic() >= next_query:
+            now = time.monotonic()
+            if self._waiting and now >= self._next_try:
+                self._submit_next(next(iter(self._waiting)))
+            elif self._known and now >= next_query:
                 try:
-                    self.refresh()
+                    self.refresh(now)
                 except Exception as bug:  # the next query may succeed
                     self.problem = repr(bug)
                 next_query = time.monotonic() + INTERVAL
             else:
                 time.sleep(_PAUSE)
 
-    def submit_next(self, run_dir: str) -> None:
+    def _submit_next(self, run_dir: str) -> None:
         try:
-            submission = submit(run_dir, self._run)
+            _, reason, is_temporary = submit(run_dir, self._run)
         except Exception as bug:  # whatever it is, the run's status must say so
             log_traceback(run_dir, "sbatch", bug)
-            submission = Submission(reason=str(bug) if isinstance(bug, OSError) else repr(bug))
-        if submission.is_temporary:
+            reason, is_temporary = str(bug) if isinstance(bug, OSError) else repr(bug), False
+        if is_temporary:
             seconds = self._pauses[min(self._tries, len(self._pauses) - 1)]
             self._tries, self._next_try = self._tries + 1, time.monotonic() + seconds
             for waiting in list(self._waiting):
                 with suppress(OSError):  # it was removed, or the disk is full
-                    why = "%s: %s; next try in %g s" % (job_file.REJECTED, submission.reason, seconds)
-                    _write_waiting(waiting, why)
+                    _write_waiting(waiting, "%s: %s; next try in %g s" % (job_file.REJECTED, reason, seconds))
             return
         self._tries = 0
-        if submission.reason and _is_unsubmitted(run_dir):
-            reason = "Slurm rejects the job: %s" % submission.reason
+        if reason and _is_unsubmitted(run_dir):
             with suppress(OSError, LockTimeout):
-                job_file.record_end(run_dir, JobOutcome(run_directory.END_EXIT, reason, EXIT_BLOCKED))
+                job_file.record_end(run_dir, (END_EXIT, "Slurm rejects the job: %s" % reason, EXIT_BLOCKED))
         self._waiting.pop(run_dir, None)
 
-    def refresh(self) -> None:
-        """Ask Slurm for the jobs that are not over. What a query does not answer stays as it was."""
-        before = {job: state for job, (state, _) in list(self._known.items())}
-        jobs = [job for job, state in before.items() if state is None or not state.is_over or state.state == UNKNOWN]
+    def refresh(self, now: float) -> None:
+        """Ask Slurm for the jobs that are not over, and less and less often, to an end, for those that it does not
+        know. What a query does not answer stays as it was."""
+        jobs = [job for job, (_, _, next_time) in list(self._known.items()) if now >= next_time]
         found, self.problem = query(jobs, self._run)
         for job in jobs if not self.problem else ():
+            before, since, _ = self._known[job]
             state = found.get(job) or SlurmJobState(UNKNOWN)
-            if state != before[job]:
-                self._known[job] = (state, time.monotonic())
+            since = since if state == before else now
+            next_time = float("inf") if state.is_over else 0.0
+            if state.state == UNKNOWN and now - since < UNKNOWN_AFTER:
+                next_time = now + min(max(INTERVAL, now - since), _UNKNOWN_INTERVAL)
+            self._known[job] = (state, since, next_time)
 
 
 # -- sbatch ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Submission:
-    """`job` is the id that Slurm gave; empty where it rejected the job, and then `reason` is sbatch's message, and
-    `is_temporary` says whether to try again."""
-
-    job: str = ""
-    reason: str = ""
-    is_temporary: bool = False
 
 
 def submit(run_dir: str, run: RunProgram) -> Submission:
@@ -162,59 +157,52 @@ def submit(run_dir: str, run: RunProgram) -> Submission:
     answer was lost (a login node went down, a socket timed out) is found by its name."""
     job = job_file.read(run_dir)
     if job is None or not _is_unsubmitted(run_dir):
-        return Submission()
+        return "", "", False
     os.makedirs(os.path.dirname(job.lock), exist_ok=True)
     try:
         with file_lock(job.lock, True, _LOCK_TIMEOUT):
             job = job_file.read(run_dir) or job
             if not _is_unsubmitted(run_dir):
-                return Submission()
+                return "", "", False
             by_name = ["squeue", "--noheader", "--states=all", "--name=" + job.name, "--format=%A"]
             found = run(by_name, _SBATCH_TIMEOUT).out.split() if job.name else []
-            if found:
-                submission = Submission(found[0])
-            else:
+            submission = (found[0], "", False) if found else ("", "", False)
+            if not found:
                 batch = os.path.basename(os.path.dirname(run_dir))
                 job = job_file.write(run_dir, replace(job, name=job.name or "%s-%s" % (batch, uuid.uuid4().hex[:8])))
                 output, script = os.path.join(run_dir, SLURM_OUTPUT), os.path.join(run_dir, job_file.SCRIPT)
                 where = ["--job-name=" + job.name, "--chdir=" + run_dir, "--output=" + output]
                 submission = parse_answer(run(["sbatch", "--parsable", *where, script, run_dir], _SBATCH_TIMEOUT))
-            if submission.job:
-                job_file.write(run_dir, replace(job, id=submission.job))
+            if submission[0]:
+                job_file.write(run_dir, replace(job, id=submission[0]))
             return submission
     except LockTimeout:
-        return Submission(reason="another command's submission takes too long", is_temporary=True)
+        return "", "another command's submission takes too long", True
 
 
 def parse_answer(answer: QueryAnswer) -> Submission:
     """sbatch prints `12`, or `12;cluster`, on a line of its own."""
     job = states.last_line(answer.out).partition(";")[0]
     if answer.code == 0 and job.isdigit():
-        return Submission(job)
+        return job, "", False
     lines = [line.strip() for line in answer.err.replace("sbatch: error: ", "").splitlines() if line.strip()]
-    specific = [line for line in lines if not line.startswith(_NOISE)]
-    reason = "; ".join(dict.fromkeys((specific or lines)[-2:])) or "sbatch ended with %s" % answer.code
-    text = answer.err
-    for phrase in _POLICY:
-        text = text.replace(phrase, "")
-    return Submission("", reason, any(part in text for part in _TEMPORARY))
+    reason = "; ".join(lines[:2]) or "sbatch ended with %s" % answer.code
+    return "", reason, bool(_TEMPORARY.search(answer.err.replace(_POLICY, "")))
 
 
 def _write_waiting(run_dir: str, reason: str) -> None:
     """The status of a run that is not submitted yet. It has no other writer."""
-    status = job_file.status_of(run_dir)
-    if status.has_ended:
-        return
+    status = status_of(run_dir)
     if not status.exists:
-        status = Status(run_directory.STATE_RUNNING, "waiting", started_at=time.time())
-    status = replace(status, waiting=(reason,), sequence=status.sequence + 1)
-    run_directory.write_record(run_directory.RunDir(run_dir).status, status)
+        status = Status(STATE_RUNNING, "waiting", started_at=time.time())
+    if not status.has_ended:
+        write_record(RunDir(run_dir).status, replace(status, waiting=(reason,), sequence=status.sequence + 1))
 
 
 def _is_unsubmitted(run_dir: str) -> bool:
     """Whether it is neither submitted nor ended: it may have been cancelled, or removed, meanwhile."""
     job = job_file.read(run_dir)
-    return job is not None and not job.id and not job_file.status_of(run_dir).has_ended
+    return job is not None and not job.id and not status_of(run_dir).has_ended
 
 
 # -- squeue ----------------------------------------------------------------------------------------------------------
@@ -264,11 +252,9 @@ class SlurmRunState:
             return _with_state(status, state), False
         if not status.has_ended and seconds < _CACHE_SECONDS:
             return _waiting(status, state.description), False
-        try:
+        with suppress(OSError, LockTimeout):
             self._final = job_file.record_end(self._run_dir, state)
-            return self._final, True
-        except (OSError, LockTimeout):
-            return status, False
+        return self._final or status, self._final is not None
 
 
 def _with_state(status: Status, state: Optional[SlurmJobState]) -> Status:
@@ -283,5 +269,64 @@ def _with_state(status: Status, state: Optional[SlurmJobState]) -> Status:
 
 def _waiting(status: Status, reason: str) -> Status:
     """The status as that of a run which has not ended."""
-    status = replace(status, state=run_directory.STATE_RUNNING, phase="waiting", waiting=(reason,), signalled=False)
+    status = replace(status, state=STATE_RUNNING, phase="waiting", waiting=(reason,), signalled=False)
     return replace(status, end=None, exit_code=None, ended_at=None, log_sha256=None)
+
+
+# -- scancel: first to the agent, which is the batch script, so that it ends its job in order; then to the whole job --
+
+
+def cancel(run_dir: str, job: SlurmJob, timeout: float) -> None:
+    """Returns when the run has ended, or Slurm was asked to end it. Raises ScancelError."""
+    before = status_of(run_dir)
+    state = None if is_final(before) or not job.id else query([job.id])[0].get(job.id)
+    if state is None or not state.is_on_node:  # it is over, or about to be, or waits
+        kill(run_dir, job)
+        return
+    _scancel("--batch", "--signal=TERM", job.id)
+    until = time.monotonic() + timeout + _ORDERLY_END
+    while time.monotonic() < until:
+        status = status_of(run_dir)
+        if status.has_ended and status != before:  # the end that stood there before is one before a requeue
+            return
+        time.sleep(_PAUSE)
+    _scancel(job.id)
+
+
+def kill(run_dir: str, job: SlurmJob) -> None:
+    """End the job at once; one that was not submitted yet never is. Raises ScancelError."""
+    if not job.id:
+        try:
+            with file_lock(job.lock, True, _LOCK_TIMEOUT):
+                job = job_file.read(run_dir) or job
+                if not job.id:
+                    job_file.record_end(run_dir, (END_CANCELLED, NEVER_SUBMITTED, None))
+                    return
+        except LockTimeout:
+            raise ScancelError("its submission takes too long") from None
+    _scancel(job.id)
+    # A job that is cancelled while it waits has no agent that writes its end, or that of one before a requeue.
+    status = status_of(run_dir)
+    if not is_final(status) and (status.has_ended or not status.has_agent):
+        known, problem = query([job.id])
+        state = known.get(job.id, SlurmJobState("CANCELLED"))
+        if state.is_over and not problem:
+            job_file.record_end(run_dir, state if status.has_ended else SlurmJobState("CANCELLED"))
+
+
+def end_before_removal(run_dir: str, seconds: float = 60.0) -> None:
+    """Returns when the run's job is over, as far as Slurm can say in that time, so that the run can be removed."""
+    job = job_file.read(run_dir)
+    if job is not None and not status_of(run_dir).concluded:
+        with suppress(ScancelError):
+            kill(run_dir, job)
+            until = time.monotonic() + seconds
+            while job.id and time.monotonic() < until and any(may_run([job.id]).values()):
+                time.sleep(_PAUSE * 10)
+
+
+def _scancel(*words: str) -> None:
+    answer = run_program(["scancel", *words], TIMEOUT)
+    # A job that has ended this moment is as good.
+    if answer.code != 0 and "Invalid job id" not in answer.err and "already completing" not in answer.err:
+        raise ScancelError(states.last_line(answer.err) or "scancel ended with %s" % answer.code)

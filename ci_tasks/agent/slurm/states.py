@@ -13,7 +13,7 @@ from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..quick_dataclass import dataclass
 from ..records import End, Status
-from ..run_directory import BLOCKED, END_CANCELLED, END_EXIT, END_TIMEOUT, EXIT_BLOCKED
+from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT, EXIT_BLOCKED
 
 UNKNOWN = "UNKNOWN"  # Slurm does not know the job any more; not one of its own states
 _MEMORY = "it used more memory than the job may; `sbatch: [--mem=…]` in hosts.yaml asks for more"
@@ -34,6 +34,8 @@ _OVER = (*_ENDED_BY_SLURM, "COMPLETED", "FAILED", UNKNOWN)
 _ON_NODE = ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING")
 _EMPTY = ("", "N/A", "None", "(null)", "Unknown", "None assigned")
 _FIRST_SIGNAL = 128  # exit codes from here on may be those of a signal
+
+Outcome = Tuple[Optional[End], str, Optional[int]]  # how a run ended (None: it is lost), why, and its exit code
 
 
 @dataclass(frozen=True)
@@ -60,24 +62,10 @@ class SlurmJobState:
     @property
     def description(self) -> str:
         """Slurm: PENDING (Resources), expected to start at 2026-11-21 18:30:00"""
-        expected = self.state == "PENDING" and self.start
         place = " on %s" % self.node if self.node else ""
-        reason = " (%s)" % self.reason if self.reason else ""
-        when = ", expected to start at %s" % self.start.replace("T", " ") if expected else place
-        return "Slurm: %s%s%s" % (self.state, reason, when)
-
-
-@dataclass(frozen=True)
-class JobOutcome:
-    """How a run ended. `end` is None for a run that is lost. `sentence` is the line for the log."""
-
-    end: Optional[End]
-    sentence: str
-    exit_code: Optional[int] = None
-
-    @property
-    def line(self) -> str:
-        return (BLOCKED if self.exit_code == EXIT_BLOCKED else "ci-tasks: ") + self.sentence
+        if self.state == "PENDING" and self.start:
+            place = ", expected to start at %s" % self.start.replace("T", " ")
+        return "Slurm: %s%s%s" % (self.state, " (%s)" % self.reason if self.reason else "", place)
 
 
 def is_final(status: Status) -> bool:
@@ -103,26 +91,25 @@ def claimed_code(state: SlurmJobState, status: Status) -> Optional[int]:
     return None if state.exit_code in (claimed, claimed - _FIRST_SIGNAL) else claimed
 
 
-def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optional[JobOutcome]:
+def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optional[Outcome]:
     """The outcome of the run; None where the agent's own status holds. `output`: its batch script's last line."""
+    where = " on %s" % state.node if state.node else ""
     if state.state in _ENDED_BY_SLURM:
         end, code, why = _ENDED_BY_SLURM[state.state]
-        sentence = "Slurm ended the job (%s%s)" % (state.state, " by uid " + state.by if state.by else "")
-        where = ", on %s" % state.node if state.node and state.state not in ("CANCELLED", "PREEMPTED") else ""
-        return JobOutcome(end, sentence + (": " + why if why else "") + where, code)
+        who, place = " by uid " + state.by if state.by else "", "," + where if where and why else ""
+        return end, "Slurm ended the job (%s%s)%s%s" % (state.state, who, ": " + why if why else "", place), code
     claimed = claimed_code(state, status)
     if claimed is not None and state.exit_code:  # the job can write that file, but not its script's exit code
         sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)
-        return JobOutcome(END_EXIT, sentence, state.exit_code)
+        return END_EXIT, sentence, state.exit_code
     if state.state == UNKNOWN and not is_final(status):  # a signal may have ended it, and only Slurm knew whose
-        return JobOutcome(None, "the job vanished: neither squeue nor sacct knows it")
+        return None, "the job vanished: neither squeue nor sacct knows it", None
     if status.has_ended:
         return None
     if status.has_agent:
-        return JobOutcome(None, "the agent was killed (%s)" % state.state)
-    where = " on %s" % state.node if state.node else ""
+        return None, "the agent was killed (%s)" % state.state, None
     hint = ": " + output if output else "; is the workspace of hosts.yaml on a file system of all nodes?"
-    return JobOutcome(END_EXIT, "the job could not start%s (%s)%s" % (where, state.state, hint), EXIT_BLOCKED)
+    return END_EXIT, "the job could not start%s (%s)%s" % (where, state.state, hint), EXIT_BLOCKED
 
 
 # -- squeue and sacct --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 from contextlib import contextmanager, suppress
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Union
+from typing import Dict, Iterable, Iterator, List, Optional, Union
 
 from ..files import content_of
 
@@ -24,10 +24,7 @@ FLAGS = (
     *("core.splitIndex=false", "checkout.workers=0", "advice.addEmbeddedRepo=false"),
     *("gc.auto=0", "maintenance.auto=false"),
 )
-# Commits are deterministic: one tree on one parent is one commit, however often it is recorded.
-_IDENTITY = (("NAME", "ci-tasks"), ("EMAIL", "ci-tasks@localhost"), ("DATE", "@0 +0000"))
 _ENVIRONMENT = {
-    **{"GIT_%s_%s" % (role, key): value for role in ("AUTHOR", "COMMITTER") for key, value in _IDENTITY},
     **dict.fromkeys(("GIT_CONFIG_NOSYSTEM", "GIT_ATTR_NOSYSTEM", "GIT_NO_LAZY_FETCH", "GIT_NO_REPLACE_OBJECTS"), "1"),
     **dict.fromkeys(("GIT_OPTIONAL_LOCKS", "GIT_TERMINAL_PROMPT"), "0"),
     **dict.fromkeys(("GIT_CONFIG_GLOBAL", "HOME", "XDG_CONFIG_HOME"), os.devnull),
@@ -35,10 +32,8 @@ _ENVIRONMENT = {
 }
 # git gives no reason for the second kind, which has always been a full disk: what was written is removed by then.
 _FULL = re.compile(
-    r"No space left on device|Out of diskspace|Disk quota exceeded|unable to write (?:file|new index)[^:]*$",
-    re.MULTILINE,
+    r"(?m)No space left on device|Out of diskspace|Disk quota exceeded|unable to write (?:file|new index)[^:]*$"
 )
-_MIN_FREE_BYTES = 1 << 20  # bytes; if less is left, the disk is full, whatever git says
 # Outranks every other file with attributes.
 _AS_ON_DISK = b"* -text !eol !filter !ident !working-tree-encoding\n"
 
@@ -52,12 +47,10 @@ class StoreError(Exception):
 
 
 class DiskFull(StoreError):
-    """No space is left on the host."""
+    """No space is left on the host; the message is git's."""
 
-    def __init__(self, where: str) -> None:
-        super().__init__(
-            "the host's disk is full: %s; free some space there: `ci-tasks clean` removes old runs" % where
-        )
+    def __str__(self) -> str:
+        return "the host's disk is full: %s; free some space there: `ci-tasks clean` removes old runs" % self.args
 
 
 class MissingBase(StoreError):
@@ -77,16 +70,11 @@ class Git:
 
     def run(self, *args: str, input: bytes = b"") -> bytes:
         """The output of git. Raises what `refused` and `unusable` return: on a host StoreError."""
-        command = ["git", *self._flags, *args]
         try:
-            done = subprocess.run(
-                command, cwd=self.directory, env=self.env, input=input, capture_output=True, timeout=self.timeout
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise self.unusable(_command(args), error) from None
-        if done.returncode:
-            raise self.refused(_command(args), done.stderr, done.returncode)
-        return done.stdout
+            with self.started(*args, input=input) as process:
+                return process.communicate(timeout=self.timeout)[0]
+        except subprocess.TimeoutExpired as error:
+            raise self.unusable(args[0], error) from None
 
     def text(self, *args: str, input: bytes = b"") -> str:
         """The output without its last newline."""
@@ -101,34 +89,30 @@ class Git:
     def started(self, *args: str, input: Optional[bytes] = None) -> Iterator[subprocess.Popen[bytes]]:
         """A git that runs in the block, and is killed if that raises. Its stdin is a pipe unless `input` is given.
         Raises at the end of the block as `run` does."""
-        import tempfile  # with all kinds of archives; most calls need none
-
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        command, pipe = ["git", *self._flags, *args], subprocess.PIPE
+        with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin, os.fdopen(os.memfd_create("stderr"), "w+b") as stderr:
             stdin.write(input or b"")
             stdin.seek(0)
-            pipe, command = subprocess.PIPE, ["git", *self._flags, *args]
             source = pipe if input is None else stdin
             try:
-                process = subprocess.Popen(
-                    command, cwd=self.directory, env=self.env, stdin=source, stdout=pipe, stderr=stderr
-                )
+                process = subprocess.Popen(command, -1, None, source, pipe, stderr, cwd=self.directory, env=self.env)
             except OSError as error:
-                raise self.unusable(_command(args), error) from None
+                raise self.unusable(args[0], error) from None
             try:
                 yield process
-                process.communicate()
             except BaseException:
                 process.kill()
-                process.communicate()
                 raise
+            finally:
+                if process.stdout and not process.stdout.closed:
+                    process.communicate()
             if process.returncode:
                 stderr.seek(0)
-                raise self.refused(_command(args), stderr.read(), process.returncode)
+                raise self.refused(args[0], stderr.read(), process.returncode)
 
     def stream(self, *args: str, input: bytes = b"") -> Iterator[bytes]:
         """The output as it comes."""
         with self.started(*args, input=input) as process:
-            assert process.stdout is not None
             yield from iter(lambda: process.stdout.read(1 << 18), b"")  # type: ignore[union-attr]
 
     def feed(self, chunks: Iterable[bytes], *args: str) -> None:
@@ -143,7 +127,7 @@ class Git:
             return MissingBase("%s was removed" % self.directory)
         lines = complaint.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % code]
         where = "git %s in %s: " % (command, self.directory)
-        if _FULL.search("\n".join(lines)) or _free_bytes(self.directory) < _MIN_FREE_BYTES:
+        if _FULL.search("\n".join(lines)):
             return DiskFull(where + lines[-1])
         return MissingBase(where + "\n".join(lines[:5]))
 
@@ -152,15 +136,6 @@ class Git:
         if not os.path.isdir(self.directory):
             return MissingBase("%s was removed" % self.directory)
         return StoreError("git is not installed on the host" if isinstance(error, FileNotFoundError) else str(error))
-
-
-def _free_bytes(directory: str) -> int:
-    info = os.statvfs(directory)
-    return info.f_bavail * info.f_frsize
-
-
-def _command(args: Sequence[str]) -> str:
-    return args[2] if args[0] == "-c" else args[0]
 
 
 def form_of(object_id: str) -> str:
@@ -176,24 +151,17 @@ def make_repository(git_dir: str, form: str = SHA1, more_config: str = "") -> No
     config = "[core]\nrepositoryformatversion = %d\nbare = false\n[gc]\nauto = 0\n" % bool(extensions)
     if extensions:
         config += "[extensions]\n" + extensions
-    for name, content in (("config", config.encode("ascii")), ("info/attributes", _AS_ON_DISK)):
-        if content_of(os.path.join(git_dir, name)) != content:
-            _write(os.path.join(git_dir, name), content)
-    if not content_of(os.path.join(git_dir, "HEAD")):
-        _write(os.path.join(git_dir, "HEAD"), b"ref: refs/heads/ci-tasks\n")
-
-
-def _write(path: str, content: bytes) -> None:
-    """As `replace_file`, without its imports: a command that only looks has to start quickly."""
-    beside = path + os.urandom(8).hex()
-    with open(beside, "wb") as out:
-        out.write(content)
-    os.replace(beside, path)
+    head = b"ref: refs/heads/ci-tasks\n"
+    for name, content in (("config", config.encode("ascii")), ("info/attributes", _AS_ON_DISK), ("HEAD", head)):
+        path = os.path.join(git_dir, name)
+        if content_of(path) != content:
+            # As `replace_file`, without its imports: a command that only looks has to start quickly.
+            beside = path + os.urandom(8).hex()
+            with open(beside, "wb") as out:
+                out.write(content)
+            os.replace(beside, path)
 
 
 def quoted(path: AnyPath) -> str:
     """A path as git's lists of object directories need it."""
-    text = os.fspath(path)
-    for plain, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n")):
-        text = text.replace(plain, escaped)
-    return '"%s"' % text
+    return '"%s"' % os.fspath(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -9,22 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
 import time
-from contextlib import contextmanager
-from typing import Iterable, Iterator, List, Optional, Sequence
+from contextlib import contextmanager, suppress
+from typing import Iterable, Iterator, Optional, Sequence
 
-from ..directories import remove_own
 from ..file_lock import LockTimeout, file_lock
 from ..files import replace_file
 from ..records import CheckoutPart, Retry
-from . import idle
 from .git import DiskFull, Git, MissingBase, StoreError, make_repository
-from .workspace import remove, update_workspace
+from .workspace import check_out, remove, update_workspace
 
-_MAX_PACKS = 40  # each of them is copied into every workspace, and searched for every object
-_YOUNG_SECONDS = 3600.0
-_NOT_AS_EXPECTED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)  # another process removed or replaced it
+_MAX_FILES = 80  # two of a pack; each of them is copied into every workspace, and searched for every object
 
 
 class TreeStore:
@@ -35,10 +30,8 @@ class TreeStore:
 
     def __init__(self, path: str, form: str = "sha1", lock_timeout: float = 120.0) -> None:
         self.path, self.form, self.lock_timeout = os.path.abspath(path), form, lock_timeout
-        self.git = Git(self.path)
         self._packs = os.path.join(self.path, "objects", "pack")
         self._lock_file = os.path.join(self.path, "lock")
-        self._verified = os.path.join(self.path, "verified")  # its mtime: when all packs were
 
     def receive(self, chunks: Iterable[bytes]) -> None:
         """Store a pack, in chunks of any size. If `chunks` raises, nothing of the pack stays.
@@ -49,27 +42,13 @@ class TreeStore:
         rest = iter(chunks)
         try:
             with self._locked():
-                touched = self._touched_packs()
-                self._index(rest)
-                if not touched:  # git has verified what came
-                    open(self._verified, "w").close()
-        except StoreError:
-            for _ in rest:
+                Git(self.path).feed(rest, "index-pack", "--stdin", "--fix-thin")
+        except BaseException as error:
+            with suppress(LockTimeout), file_lock(self._lock_file, exclusive=True, timeout=0):
+                self._remove_partial_packs()
+            for _ in rest if isinstance(error, StoreError) else ():
                 pass
             raise
-
-    def _index(self, chunks: Iterator[bytes]) -> None:
-        """In a directory of its own first, which sees the store's objects: a pack that breaks off stays outside."""
-        incoming = tempfile.mkdtemp(prefix="incoming-", dir=self.path)
-        try:
-            os.mkdir(os.path.join(incoming, "info"))
-            replace_file(os.path.join(incoming, "info", "alternates"), b"../objects\n")
-            Git(self.path, GIT_OBJECT_DIRECTORY=incoming).feed(chunks, "index-pack", "--stdin", "--fix-thin")
-            arrived = os.path.join(incoming, "pack")
-            for name in sorted(os.listdir(arrived), key=lambda name: name.endswith(".idx")):  # with it a pack exists
-                os.replace(os.path.join(arrived, name), os.path.join(self._packs, name))
-        finally:
-            shutil.rmtree(incoming, ignore_errors=True)
 
     def check_out(self, parts: Sequence[CheckoutPart], workspace: str, checkout: str = "") -> None:
         """Replace `workspace` by a checkout of its parts, and prove that it is exactly their tree. It may be made of an
@@ -79,7 +58,7 @@ class TreeStore:
         """
         with self._locked():
             self._verify()
-            idle.check_out(self.path, parts, os.path.abspath(workspace), self._lend, checkout)
+            check_out(self.path, parts, os.path.abspath(workspace), self._lend, checkout)
 
     def update(self, parts: Sequence[CheckoutPart], workspace: str, retry: Retry, run_dir: str) -> None:
         """Bring the `workspace` of an ended run to these parts. Raises as `check_out` does, and NotKept."""
@@ -88,22 +67,18 @@ class TreeStore:
             update_workspace(self.path, parts, os.path.abspath(workspace), retry, run_dir, self._lend)
 
     def prune(self, days: float, now: Optional[float] = None) -> bool:
-        """Remove what killed processes left; and unless a pack has just come, which no run has checked out yet, empty a
-        store that is older than `days` days, and make one pack of many. Returns False, having done nothing, while other
-        processes use the store."""
-        now = time.time() if now is None else now
+        """Remove what killed processes left, empty a store that is older than `days` days, and make one pack of many.
+        Returns False, having done nothing, while other processes use the store."""
+        os.makedirs(self.path, exist_ok=True)
         try:
-            with self._lock(exclusive=True, timeout=0):
-                for name in os.listdir(self.path):
-                    if name.startswith("incoming-"):
-                        remove_own(os.path.join(self.path, name))
-                packs = [os.path.join(self._packs, name) for name in os.listdir(self._packs) if name.endswith(".pack")]
-                if any(now - os.stat(pack).st_mtime < _YOUNG_SECONDS for pack in packs):
-                    return True
-                if os.stat(os.path.join(self.path, "config")).st_mtime < now - days * 86400:
+            with file_lock(self._lock_file, exclusive=True, timeout=0):
+                make_repository(self.path, self.form)
+                self._remove_partial_packs()
+                oldest = (time.time() if now is None else now) - days * 86400
+                if os.stat(os.path.join(self.path, "config")).st_mtime < oldest:
                     self._empty()
-                elif len(packs) > _MAX_PACKS:
-                    self.git.run("repack", "-a", "-d", "-k", "-q")
+                elif len(os.listdir(self._packs)) > _MAX_FILES:
+                    Git(self.path).run("repack", "-a", "-d", "-k", "-q")
         except LockTimeout:
             return False
         return True
@@ -114,57 +89,46 @@ class TreeStore:
         everything is sure to do. Workspaces have copies of their own."""
         try:
             try:
-                with self._lock(exclusive=False, timeout=self.lock_timeout):
+                os.makedirs(self.path, exist_ok=True)
+                with file_lock(self._lock_file, exclusive=False, timeout=self.lock_timeout):
+                    make_repository(self.path, self.form)
                     yield
-            except MissingBase:
-                with file_lock(self._lock_file, exclusive=True, timeout=self.lock_timeout):
-                    self._empty()
-                raise
+            except OSError as error:  # of a store that is damaged, too
+                is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                if not (is_full or error.filename):  # the link's
+                    raise
+                message = "%s: %s" % (error.filename or self.path, error.strerror)
+                raise (DiskFull if is_full else MissingBase)(message) from None
+        except MissingBase:
+            with file_lock(self._lock_file, exclusive=True, timeout=self.lock_timeout):
+                self._empty()
+            raise
         except LockTimeout:
             raise StoreError("%s was locked by another process for %.0f s" % (self.path, self.lock_timeout)) from None
 
-    @contextmanager
-    def _lock(self, exclusive: bool, timeout: float) -> Iterator[None]:
-        try:
-            os.makedirs(self.path, exist_ok=True)
-            with file_lock(self._lock_file, exclusive, timeout):
-                make_repository(self.path, self.form)
-                yield
-        except OSError as error:
-            message = "%s: %s" % (error.filename or self.path, error.strerror)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(message) from None
-            if error.errno in _NOT_AS_EXPECTED:
-                raise MissingBase(message) from None
-            raise
-
-    def _touched_packs(self) -> List[str]:
-        """The indexes of packs that changed since all were verified."""
-        since = os.lstat(self._verified).st_mtime_ns if os.path.exists(self._verified) else 0
-        paths = [os.path.join(self._packs, name) for name in os.listdir(self._packs)]
-        touched = [path for path in paths if path.endswith((".pack", ".idx")) and os.lstat(path).st_ctime_ns > since]
-        return sorted({os.path.splitext(path)[0] + ".idx" for path in touched})
-
     def _verify(self) -> None:
-        touched = self._touched_packs()
-        if touched:
-            self.git.run("verify-pack", *touched)
-            open(self._verified, "w").close()
+        """Let git read the packs that changed since it read all of them."""
+        note = os.path.join(self.path, "verified")
+        since = os.lstat(note).st_mtime_ns if os.path.exists(note) else 0
+        paths = [os.path.join(self._packs, name) for name in os.listdir(self._packs)]
+        changed = {os.path.splitext(path)[0] + ".idx" for path in paths if os.lstat(path).st_ctime_ns > since}
+        if changed:
+            Git(self.path).run("verify-pack", *sorted(changed))
+            open(note, "w").close()
 
     def _lend(self, part: CheckoutPart, git_dir: str) -> None:
         """Copies, not links: what a job writes to its own repository would be what the next one is checked out of."""
         replace_file(os.path.join(git_dir, "shallow"), part.commit.encode("ascii") + b"\n")
-        if part.path:
-            up = "/".join([".."] * (part.path.count("/") + 3))
-            replace_file(os.path.join(git_dir, "objects/info/alternates"), os.fsencode(up) + b"/.git/objects\n")
-            return
+        for name in () if part.path else os.listdir(self._packs):
+            copy = shutil.copyfile(os.path.join(self._packs, name), os.path.join(git_dir, "objects/pack", name))
+            os.chmod(copy, 0o444)
+
+    def _remove_partial_packs(self) -> None:
         for name in os.listdir(self._packs):
-            if name.startswith("pack-") and name.endswith((".pack", ".idx", ".rev")):
-                copy = shutil.copyfile(os.path.join(self._packs, name), os.path.join(git_dir, "objects/pack", name))
-                os.chmod(copy, 0o444)
+            if name.startswith("tmp_"):
+                os.unlink(os.path.join(self._packs, name))
 
     def _empty(self) -> None:
-        for name in os.listdir(self.path):
-            if name != "lock":
-                remove(os.path.join(self.path, name))
+        for name in set(os.listdir(self.path)) - {"lock"}:
+            remove(os.path.join(self.path, name))
         make_repository(self.path, self.form)

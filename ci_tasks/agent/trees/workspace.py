@@ -1,28 +1,38 @@
-"""Makes a directory exactly a tree, proves it, and gives the job its repositories.
+"""Workspaces: makes a directory exactly a tree, proves it, gives the job its repositories, and keeps it for later runs.
 
 A workspace has an index outside of it. Whatever was done to a file since that index was written has changed the file's
 ctime, which no process can set: such a file is removed before git looks, and so is what is not of the tree, each `.git`
 included. git writes what is missing. The proof believes none of this: every file is hashed into a new index, whose tree
 has to be the one that was asked for. Of a workspace that is kept for a retry, only the tree's own files are.
+
+The workspace HOME/runs/…/workspace of a run has a slot in HOME/workspaces, which no job is given: there is the index of
+what was checked out. After the run, the workspace itself is there too, under the name of its checkout: only files that
+differ are written for the next run, which takes it by one rename, so no two have the same one. Whatever a job, or
+another process of the account, makes of it decides only how much is written: what cannot be made the tree is replaced.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
-from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Callable, List, Optional, Sequence, Set, Tuple
 
 from .. import liveness
 from ..directories import mounted_below, remove_own
-from ..files import replace_file
-from ..quick_dataclass import dataclass
+from ..files import content_of, replace_file
 from ..records import CheckoutPart, Retry
-from ..run_directory import RunDir, read_record, read_status_if_readable, write_record
-from .git import ID, Git, StoreError, form_of, make_repository, quoted
+from ..run_directory import RunDir, read_status_if_readable
+from .git import DiskFull, Git, MissingBase, StoreError, form_of, make_repository, quoted
 
 _LATER_NS = 2 * 10**9  # git reads files again that are not older than their index, in whole seconds
 _SELINUX = "security.selinux"  # containers give files another label
 _MAX_SHOWN = 5
+_MAX_IDLE = 2  # of a checkout
+_IN_USE_S = 86400.0  # seconds that the slot of a run is kept longer than that of no run
 
 Lend = Callable[[CheckoutPart, str], None]  # gives the job's git directory of a part the objects
 
@@ -31,22 +41,12 @@ class NotKept(Exception):
     """The workspace cannot be continued; the message says why."""
 
 
-def flat_tree(parts: Sequence[CheckoutPart]) -> str:
-    """The tree with the files of all parts, the checkout itself first. Raises StoreError for what names no tree."""
-    if not parts or parts[0].path:
-        raise StoreError("the checkout itself is not the first of its parts")
-    for part in parts:
-        if not all(ID.fullmatch(name) for name in (part.commit, part.tree, part.flat or part.tree)):
-            raise StoreError("not the names of a commit and a tree: %r, %r" % (part.commit, part.tree))
-    return parts[0].flat or parts[0].tree
-
-
 def write_workspace(
     store: str, parts: Sequence[CheckoutPart], workspace: str, index: str, lend: Lend, keep_files: bool = False
 ) -> None:
     """Make the directory `workspace` the parts, whose objects the git directory `store` has. `index` is of the files in
     it, or a name for one. With `keep_files`, those that are not of a tree stay. Raises StoreError, OSError."""
-    tree, git = flat_tree(parts), Git(store, workspace, GIT_INDEX_FILE=index)
+    tree, git = parts[0].flat or parts[0].tree, Git(store, workspace, GIT_INDEX_FILE=index)
     remove(index + ".lock")
     names = git.split("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
     if not keep_files:
@@ -57,22 +57,17 @@ def write_workspace(
     # The proof is of files: the job's own git gets the objects, also of files that were there before.
     with git.started("rev-list", "--objects", "--quiet", *{tree, *(part.tree for part in parts)}, input=b""):
         _prove(workspace, tree, names if keep_files else None)
-    links: Dict[str, str] = {}
     for part in parts:
         if git.text("rev-parse", part.commit + "^{tree}") != part.tree:
             raise StoreError("the commit %s does not have the tree %s" % (part.commit, part.tree))
-        if part.path and links.get(part.path) != part.commit:
-            raise StoreError("%r is not a submodule at %s of what was sent" % (part.path, part.commit))
-        links.update(_make_repository(workspace, index, part, lend))
+        _make_repository(workspace, index, part, lend)
 
 
 def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
     """Raises StoreError unless the directory has the files of `tree`: these, or (default) nothing else."""
+    directories = None
     if files is None:
         files, directories = _list(os.fsencode(workspace))
-        if directories != parents_of(files):
-            empty = min(directories - parents_of(files))
-            raise StoreError("%s is not the tree %s: %r is empty" % (workspace, tree, os.fsdecode(empty)))
     with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
         make_repository(scratch, form_of(tree))
         # git would compress large files, which it only has to hash.
@@ -80,33 +75,27 @@ def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
         names = b"".join(name + b"\0" for name in sorted(files))
         git.run("update-index", "--add", "--remove", "--info-only", "-z", "--stdin", input=names)
         made = git.text("write-tree", "--missing-ok")
-    if made != tree:
-        raise StoreError("%s is the tree %s, not %s" % (workspace, made, tree))
+    if made != tree or directories not in (None, _parents_of(files)):
+        raise StoreError("%s is not the tree %s" % (workspace, tree))
 
 
 def _list(top: bytes) -> Tuple[List[bytes], Set[bytes]]:
-    """The files, links and what else is no directory; and the directories."""
-    files, directories, unread = [], set(), [b""]
-    while unread:
-        above = unread.pop()
-        with os.scandir(os.path.join(top, above)) as found:
-            for item in found:
-                if item.is_dir(follow_symlinks=False):
-                    directories.add(above + item.name)
-                    unread.append(above + item.name + b"/")
-                else:
-                    files.append(above + item.name)
+    """What is no directory, and the directories, by their paths in `top`."""
+    files, directories = [], set()
+    for above, names, others in os.walk(top):
+        below = os.path.join(above, b"")[len(top) + 1 :]
+        links = {name for name in names if os.path.islink(os.path.join(above, name))}
+        files += [below + name for name in (*others, *links)]
+        directories |= {below + name for name in names if name not in links}
     return files, directories
 
 
-def parents_of(files: Sequence[bytes]) -> Set[bytes]:
+def _parents_of(files: Sequence[bytes]) -> Set[bytes]:
     """The directories that the files are in."""
     parents: Set[bytes] = set()
     for path in files:
-        above = path.rpartition(b"/")[0]
-        while above and above not in parents:
-            parents.add(above)
-            above = above.rpartition(b"/")[0]
+        while (path := os.path.dirname(path)) and path not in parents:
+            parents.add(path)
     return parents
 
 
@@ -114,7 +103,7 @@ def make_plain(workspace: str, files: Set[bytes], index: str) -> None:
     """Leave only files and links of these names that did not change since `index` was written, in directories that are
     as new ones. Raises StoreError if that is not possible, and OSError."""
     written = os.lstat(index).st_mtime_ns - _LATER_NS if os.path.exists(index) else 0
-    top, directories = os.fsencode(workspace), parents_of(list(files))
+    top, directories = os.fsencode(workspace), _parents_of(list(files))
     new = b"%s-%s" % (top, os.urandom(8).hex().encode("ascii"))
     os.mkdir(new)
     like = _nature(new)
@@ -124,7 +113,7 @@ def make_plain(workspace: str, files: Set[bytes], index: str) -> None:
     unread = [b""]
     while unread:
         above = unread.pop()
-        for item in list(os.scandir(os.path.join(top, above))):
+        for item in [*os.scandir(os.path.join(top, above))]:
             path = above + item.name
             if item.is_dir(follow_symlinks=False):
                 if path in directories and _nature(item.path) == like:
@@ -151,8 +140,8 @@ def remove(path: str) -> None:
         raise StoreError("%s cannot be removed: %s" % (path, problem))
 
 
-def _make_repository(workspace: str, index: str, part: CheckoutPart, lend: Lend) -> Dict[str, str]:
-    """The job's own, at the part's path. Returns the submodules of it, and their commits."""
+def _make_repository(workspace: str, index: str, part: CheckoutPart, lend: Lend) -> None:
+    """The job's own, at the part's path."""
     directory = os.path.normpath(os.path.join(workspace, part.path))
     os.makedirs(directory, exist_ok=True)
     if os.path.realpath(directory) != os.path.join(os.path.realpath(workspace), part.path).rstrip("/"):
@@ -161,29 +150,20 @@ def _make_repository(workspace: str, index: str, part: CheckoutPart, lend: Lend)
     remove(git_dir)
     make_repository(git_dir, form_of(part.tree))
     replace_file(os.path.join(git_dir, "HEAD"), part.commit.encode("ascii") + b"\n")
+    if part.path:
+        up = "/".join([".."] * (part.path.count("/") + 3))  # from its objects to the checkout
+        replace_file(os.path.join(git_dir, "objects/info/alternates"), os.fsencode(up + "/.git/objects\n"))
+    else:
+        replace_file(os.path.join(git_dir, "index"), content_of(index))
     lend(part, git_dir)
-    git, links = Git(git_dir, directory), {}
-    if not part.path:
-        with open(index, "rb") as source:
-            replace_file(os.path.join(git_dir, "index"), source.read())
+    git = Git(git_dir, directory)
     if part.path or part.flat:
         git.run("read-tree", "-m", part.tree)
-        entries = (line.split(b"\t", 1) for line in git.split("ls-files", "--stage", "-z"))
-        for meta, name in entries:
-            if meta.startswith(b"160000 "):
-                path = os.fsdecode(name)
-                os.makedirs(os.path.join(directory, path), exist_ok=True)  # as git leaves one that was not fetched
-                links[os.path.join(part.path, path)] = meta.split(b" ")[1].decode("ascii")
-    git.run("update-index", "-q", "--refresh") if part.path else None
-    return links
-
-
-@dataclass(frozen=True)
-class KeptWorkspace:
-    """`run` is the retry that has, or had, the workspace last; `tree` is what that made of it, "" if it broke off."""
-
-    run: str = ""
-    tree: str = ""
+        for entry in git.split("ls-files", "--stage", "-z"):
+            if entry.startswith(b"160000 "):  # as git leaves one that was not fetched
+                os.makedirs(os.path.join(directory, os.fsdecode(entry.split(b"\t", 1)[1])), exist_ok=True)
+    if part.path:
+        git.run("update-index", "-q", "--refresh")
 
 
 def update_workspace(
@@ -191,40 +171,123 @@ def update_workspace(
 ) -> None:
     """Bring the workspace of an ended run to the parts for the retry in `run_dir`; what the job made there stays, but
     for its `.git`. Raises NotKept, StoreError, OSError."""
-    tree, note = flat_tree(parts), os.path.join(os.path.dirname(workspace), "retries.json")  # beside the workspace
-    kept = read_record(KeptWorkspace, note) or KeptWorkspace(tree=retry.tree)
-    if _is_alive(retry.directories[-1]):
-        raise NotKept("the run has not ended")
-    if not os.path.isdir(os.path.join(workspace, ".git")):
+    # Beside the workspace: the retry that has, or had, it last, and the tree that that made of it, "" if it broke off.
+    note = os.path.join(os.path.dirname(workspace), "retries")
+    last, _, before = (os.fsdecode(content_of(note)) or "%s\n%s" % (retry.directories[-1], retry.tree)).partition("\n")
+    for run, whose in ((retry.directories[-1], "the run has not ended"), (last, "another retry runs in its workspace")):
+        if liveness.is_alive(RunDir(run), read_status_if_readable(RunDir(run))):
+            raise NotKept(whose)
+    if os.path.islink(workspace) or not os.path.isdir(os.path.join(workspace, ".git")):
         raise NotKept("its workspace %s is gone" % workspace)
-    if os.path.islink(workspace):
-        raise NotKept("its workspace %s is a symbolic link" % workspace)
-    if kept.run and _is_alive(kept.run):
-        raise NotKept("another retry runs in its workspace")
-    if not kept.tree:
+    if not before:
         raise NotKept("an earlier retry broke off while it changed the workspace")
+    tree = parts[0].flat or parts[0].tree
     with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
         index, theirs = os.path.join(scratch, "index"), quoted(os.path.join(workspace, ".git/objects"))
         git = Git(store, workspace, GIT_INDEX_FILE=index, GIT_ALTERNATE_OBJECT_DIRECTORIES=theirs)
-        try:
-            git.run("read-tree", kept.tree)
-            git.run("update-index", "-q", "--refresh")
-            changed = set(git.split("diff-files", "--name-only", "-z"))
-            changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", kept.tree, tree))
-        except StoreError as error:  # to send the new tree again would not help
-            raise NotKept("its tree is not known any more: %s" % error) from None
+        git.run("read-tree", before)
+        git.run("update-index", "-q", "--refresh")
+        changed = set(git.split("diff-files", "--name-only", "-z"))
+        changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, tree))
         if changed:
-            raise NotKept("the job itself has changed files of the checkout%s" % _shown(sorted(changed)))
-        write_record(note, KeptWorkspace(run_dir))
+            names = ", ".join(repr(os.fsdecode(name)) for name in sorted(changed)[:_MAX_SHOWN])
+            raise NotKept("the job itself has changed files of the checkout: " + names)
+        replace_file(note, os.fsencode(run_dir + "\n"))
         write_workspace(store, parts, workspace, index, lend, keep_files=True)
-    write_record(note, KeptWorkspace(run_dir, tree))
+    replace_file(note, os.fsencode(run_dir + "\n" + tree))
 
 
-def _is_alive(run_dir: str) -> bool:
-    run = RunDir(run_dir)
-    return liveness.is_alive(run, read_status_if_readable(run))
+# -- idle ones --------------------------------------------------------------------------------------------------------
 
 
-def _shown(names: Sequence[bytes]) -> str:
-    more = " and %d more" % (len(names) - _MAX_SHOWN) if len(names) > _MAX_SHOWN else ""
-    return ": " + ", ".join(repr(os.fsdecode(name)) for name in names[:_MAX_SHOWN]) + more
+def check_out(store: str, parts: Sequence[CheckoutPart], workspace: str, lend: Lend, checkout: str = "") -> None:
+    """Replace `workspace` by the parts: of an idle one of `checkout`, the path where they come from, or a new one.
+    Leaves nothing if it raises: MissingBase for whatever may help, DiskFull, OSError."""
+    remove(workspace)
+    os.makedirs(os.path.dirname(workspace), exist_ok=True)
+    slot = slot_of(workspace) if checkout else ""
+    own = slot or tempfile.mkdtemp(prefix="ci-tasks-")
+    write = partial(write_workspace, store, parts, workspace, os.path.join(own, "index"), lend)
+    try:
+        if not (slot and _reuse(slot, _key(checkout), workspace, write)):
+            os.mkdir(workspace)
+            make_repository(own, form_of(parts[0].tree))
+            write()
+    except BaseException as error:
+        remove(workspace)
+        remove(own)
+        if isinstance(error, DiskFull) and slot and prune(os.path.dirname(slot), time.time()):
+            check_out(store, parts, workspace, lend, checkout)
+        elif isinstance(error, StoreError) and not isinstance(error, DiskFull):
+            raise MissingBase(str(error)) from None
+        else:
+            raise
+    if not slot:
+        remove(own)
+
+
+def slot_of(workspace: str) -> str:
+    """The slot of a run's workspace; "" for one that is not below a directory `runs`."""
+    path = os.path.join(os.path.realpath(os.path.dirname(workspace)), os.path.basename(workspace))
+    home, runs, _ = path.rpartition("/runs/")
+    return os.path.join(home, "workspaces", _key(path)) if runs else ""
+
+
+def _reuse(slot: str, key: str, workspace: str, write: Callable[[], None]) -> bool:
+    """Make the newest idle one of the checkout `workspace`, its slot `slot`, and `write` into it."""
+    remove(slot)
+    for other in reversed(_slots(os.path.dirname(slot), key + "-")):
+        with suppress(OSError, StoreError):
+            os.rename(other, slot)  # fails if another run has taken it
+            os.rename(os.path.join(slot, "workspace"), workspace)
+            write()
+            return True
+        if os.path.lexists(workspace):  # there may be what cannot be removed
+            os.rename(workspace, os.path.join(slot, "workspace"))
+        _discard(slot)
+    return False
+
+
+def release(workspace: str, checkout: str) -> None:
+    """Let another run have the workspace of an ended one, without what its job has made there. Raises StoreError,
+    OSError; the workspace is where it was then."""
+    slot, key = slot_of(workspace), _key(checkout) + "-"
+    make_plain(workspace, set(Git(slot).split("ls-files", "-z")), os.path.join(slot, "index"))
+    os.rename(workspace, os.path.join(slot, "workspace"))
+    os.rename(slot, os.path.join(os.path.dirname(slot), key + os.path.basename(slot)))
+    for old in _slots(os.path.dirname(slot), key)[:-_MAX_IDLE]:
+        _discard(old)
+
+
+def forget(workspace: str) -> None:
+    """Remove the slot of a workspace that is gone."""
+    _discard(slot_of(workspace))
+
+
+def prune(directory: str, unused_since: float) -> bool:
+    """Remove those in HOME/workspaces that were unused since then, of any checkout. Returns whether there were any."""
+    since = {True: unused_since, False: unused_since - _IN_USE_S}  # idle or in use
+    old = [slot for slot in _slots(directory) if os.lstat(slot).st_mtime < since["-" in os.path.basename(slot)]]
+    return sum(map(_discard, old)) > 0
+
+
+def _discard(slot: str) -> bool:
+    """Remove it, or at least give it a name that no run takes. Returns whether it is gone."""
+    away = os.path.join(os.path.dirname(slot), "removed-" + os.urandom(8).hex())
+    with suppress(OSError, StoreError):
+        os.rename(slot, away)
+        remove(away)
+        return True
+    return False
+
+
+def _key(path: str) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+
+
+def _slots(directory: str, start: str = "") -> List[str]:
+    """Those whose names start so, the newest last."""
+    with suppress(FileNotFoundError):
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.stat().st_mtime)
+        return [entry.path for entry in entries if entry.name.startswith(start)]
+    return []

@@ -18,7 +18,7 @@ from ci_tasks.agent import run_directory
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.gpus.nvidia_smi import Gpu
 from ci_tasks.agent.gpus.request import GpuRequest
-from ci_tasks.agent.records import Plan, SlurmAllocation, SlurmJob, SlurmStart, Status
+from ci_tasks.agent.records import Plan, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
 from ci_tasks.agent.slurm import batch as batch_job
 from ci_tasks.agent.slurm import job_file
 
@@ -95,7 +95,7 @@ def test_an_agent_on_a_node_that_was_thought_dead_gives_way(batch: Any) -> None:
     batch.write("echo begun; sleep 60\n")
     thread = in_background(batch)
     wait_until(lambda: batch.status().group and batch.log())
-    job_file.write_attempt(str(batch.path), SlurmStart(1, None, None, "7", 1))
+    run_directory.write_record(job_file.attempt_path(str(batch.path)), SlurmStart(1, None, None, "7", 1))
     record = Status("running", error="the other agent's")
     run_directory.write_record(batch.paths.status, record)
     thread.join(20)
@@ -105,7 +105,7 @@ def test_an_agent_on_a_node_that_was_thought_dead_gives_way(batch: Any) -> None:
 
 
 def test_secrets_reach_the_job_and_are_gone_with_its_end(batch: Any) -> None:
-    job_file.write_secrets(str(batch.path), {"TOKEN": "a-value-to-hide"})
+    run_directory.write_record(job_file.secrets_path(str(batch.path)), Secrets({"TOKEN": "a-value-to-hide"}))
     batch.write('[ "$TOKEN" = a-value-to-hide ] && echo has $TOKEN\n', secrets=["TOKEN"])
     assert batch.batch().returncode == 0
     assert batch.log() == b"has ***\n"
@@ -140,7 +140,7 @@ def test_a_job_has_as_many_of_its_gpus_as_it_needs(environ: dict[str, str], visi
 
 @pytest.mark.parametrize("visible", [None, "", "NoDevFiles", "0,1"])
 def test_a_job_with_too_few_gpus_cannot_start(visible: str | None) -> None:
-    with pytest.raises(batch_job._CannotStart, match="the row needs 4"):
+    with pytest.raises(batch_job.CannotStart, match="the row needs 4"):
         batch_job.job_variables(FOUR, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ import pytest
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.records import QueryAnswer, SlurmAllocation, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status
-from ci_tasks.agent.slurm import cancel, job_file
-from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession, parse_answer, query
-from ci_tasks.agent.slurm.states import UNKNOWN, JobOutcome, SlurmJobState
+from ci_tasks.agent.slurm import job_file
+from ci_tasks.agent.slurm.session import NEVER_SUBMITTED, SlurmRunState, SlurmSession, parse_answer, query
+from ci_tasks.agent.slurm.states import UNKNOWN, SlurmJobState
 
 LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"
 TIMEOUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
@@ -120,7 +121,7 @@ def _cancel(run: str) -> None:
     job = job_file.read(run)
     assert job is not None
     if read_status(RunDir(run)).state != "ended":
-        job_file.record_end(run, JobOutcome("cancelled", cancel.NEVER_SUBMITTED))
+        job_file.record_end(run, ("cancelled", NEVER_SUBMITTED, None))
 
 
 def test_secrets_are_their_owners_and_go_with_the_run(row: Callable[..., str]) -> None:
@@ -139,7 +140,7 @@ _POLICY = f"{_FAILED}Job violates accounting/QOS policy (job submit limit, user'
 
 @pytest.mark.parametrize(("out", "job"), [("12\n", "12"), ("12;cluster\n", "12"), ("Welcome!\n12\n", "12")])
 def test_an_accepted_submission_has_its_number(out: str, job: str) -> None:
-    assert parse_answer(QueryAnswer(0, out)).job == job
+    assert parse_answer(QueryAnswer(0, out)) == (job, "", False)
 
 
 @pytest.mark.parametrize(
@@ -158,21 +159,21 @@ def test_an_accepted_submission_has_its_number(out: str, job: str) -> None:
     ],
 )
 def test_a_rejection_is_temporary_or_final(err: str, is_temporary: bool) -> None:
-    submission = parse_answer(QueryAnswer(1, err=err))
-    assert (submission.job, submission.is_temporary) == ("", is_temporary)
+    job, _, again = parse_answer(QueryAnswer(1, err=err))
+    assert (job, again) == ("", is_temporary)
 
 
 @pytest.mark.parametrize(
     ("err", "reason"),
     [
-        (f"sbatch: error: QOSMaxGRESPerJob\n{_POLICY}", "QOSMaxGRESPerJob"),
+        ("sbatch: error: QOSMaxGRESPerJob\n", "QOSMaxGRESPerJob"),
         (f"{_FAILED}Requested node configuration is not available\n",
          "Batch job submission failed: Requested node configuration is not available"),
         ("", "sbatch ended with 1"),
     ],
 )  # fmt: skip
 def test_the_reason_is_sbatchs_message(err: str, reason: str) -> None:
-    assert parse_answer(QueryAnswer(1, err=err)).reason == reason
+    assert parse_answer(QueryAnswer(1, err=err))[1] == reason
 
 
 # -- how jobs stand --------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def following(slurm: Answers, monkeypatch: pytest.MonkeyPatch) -> SlurmSession:
     monkeypatch.setattr(SlurmSession, "_start", lambda self: None)
     session = SlurmSession(slurm.run)
     assert session.state("10")[0] is None
-    session.refresh()
+    session.refresh(time.monotonic())
     return session
 
 
@@ -214,20 +215,35 @@ def test_a_controller_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch)
     slurm = Answers(squeue=QueryAnswer(0, "10|RUNNING|N/A|gpu1|0|None|\n"), sacct=NO_SACCT)
     session = following(slurm, monkeypatch)
     slurm.answers["squeue"] = SILENT
-    session.refresh()
+    session.refresh(time.monotonic())
     assert session.state("10")[0] == SlurmJobState("RUNNING", node="gpu1")
     assert "Unable to contact slurm controller" in session.problem
     slurm.answers["squeue"] = QueryAnswer(0, "10|TIMEOUT|N/A|gpu1|0|None|\n")
-    session.refresh()
+    session.refresh(time.monotonic())
     assert (session.state("10")[0], session.problem) == (SlurmJobState("TIMEOUT", node="gpu1", exit_code=0), "")
 
 
-def test_a_job_that_slurm_does_not_know_is_unknown_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_slurm_does_not_know_is_asked_for_less_and_less_often_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slurm = Answers(squeue=GONE, sacct=NO_SACCT)
     session = following(slurm, monkeypatch)
+    start, asked = time.monotonic(), list[int]()
+    for second in range(1, 200):
+        slurm.commands.clear()
+        session.refresh(start + second)
+        asked += [second] * bool(slurm.commands)
     assert session.state("10")[0] == SlurmJobState(UNKNOWN)
+    assert 60 <= asked[-1] < 75 and len(asked) < 12
+    pauses = [later - before for before, later in pairwise(asked)]
+    assert pauses == sorted(pauses)
+
+
+def test_a_job_that_slurm_did_not_know_yet_is_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Answers(squeue=GONE, sacct=NO_SACCT)
+    session = following(slurm, monkeypatch)
     slurm.answers["sacct"] = QueryAnswer(0, "10|COMPLETED|0:0|gpu1\n")
-    session.refresh()
+    session.refresh(time.monotonic() + 5)
     assert session.state("10")[0] == SlurmJobState("COMPLETED", node="gpu1", exit_code=0)
 
 

@@ -100,7 +100,7 @@ def test_slurm_decides_how_an_interrupted_run_ended(slurm: str, status: Any, end
         assert outcome is None
     else:
         assert outcome is not None
-        assert (outcome.end, outcome.exit_code) == (end, code)
+        assert (outcome[0], outcome[2]) == (end, code)
 
 
 @pytest.mark.parametrize(

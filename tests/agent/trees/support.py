@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from ci_tasks.agent.records import CheckoutPart
-from ci_tasks.agent.trees.idle import release
 from ci_tasks.agent.trees.store import TreeStore
+from ci_tasks.agent.trees.workspace import release
 
 CHECKOUT = "/home/me/slime"
 

@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.file_lock import file_lock
-from ci_tasks.agent.records import CheckoutPart
 from ci_tasks.agent.trees.git import DiskFull, Git, MissingBase, StoreError
 from ci_tasks.agent.trees.store import TreeStore
 from tests.agent.trees.support import Host, git
@@ -120,15 +119,6 @@ def test_a_name_that_git_refuses_is_a_clear_error(host: Host, name: str) -> None
     host.store.receive([host.pack(part)])
     with pytest.raises(StoreError, match=r"invalid path|the tree"):
         host.check_out(part)
-
-
-@pytest.mark.parametrize(
-    "names", [[], [("sub", "1" * 40, "2" * 40)], [("", "--all", "2" * 40)], [("", "1" * 40, "/x")]]
-)
-def test_what_names_no_tree_is_refused(host: Host, names: list[tuple[str, str, str]]) -> None:
-    with pytest.raises(StoreError):
-        host.store.check_out([CheckoutPart(*each) for each in names], str(host.path / "w"))
-    assert not (host.path / "w").exists()
 
 
 # Packs that do not arrive
@@ -280,7 +270,7 @@ def test_a_killed_receiver_leaves_what_the_next_prune_removes(host: Host) -> Non
     receiver.stdin.write(pack[: len(pack) // 2])
     receiver.stdin.flush()
     deadline = time.monotonic() + 20
-    while not list(Path(host.store.path).glob("incoming-*")):
+    while not list(Path(host.store.path).glob("objects/pack/tmp_*")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not host.store.prune(days=1), "another process receives"
@@ -352,8 +342,6 @@ def test_an_error_of_git_is_a_full_disk_or_all_has_to_be_sent(
 
 def test_an_old_store_is_emptied_and_works_again(host: Host) -> None:
     part = host.send(a=LARGE)
-    assert host.store.prune(days=0)
-    assert packs(host), "a pack that has just come survives: a run may be about to check it out"
     assert host.store.prune(days=7, now=time.time() + 6 * DAY)
     assert packs(host)
     assert host.store.prune(days=7, now=time.time() + 8 * DAY)
@@ -366,8 +354,6 @@ def test_an_old_store_is_emptied_and_works_again(host: Host) -> None:
 def test_many_packs_become_one_and_trees_stay(host: Host) -> None:
     parts = [host.send(a=f"{number}\n") for number in range(42)]
     assert host.store.prune(days=7)
-    assert len(packs(host)) == 42, "all are young"
-    assert host.store.prune(days=7, now=time.time() + 2 * 3600)
     assert len(packs(host)) == 1
     host.check_out(parts[1])
     assert left(host) == set()
