@@ -327,19 +327,19 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 
 # Lines with code of each folder, without docstrings and comments. A number only goes down: lower it with the code.
 BUDGETS = {
-    "bench": 4_425,
-    "ci_tasks/*.py": 1_128,
-    "ci_tasks/agent": 8_834,
-    "ci_tasks/checkout": 866,
+    "bench": 4_422,
+    "ci_tasks/*.py": 1_102,
+    "ci_tasks/agent": 7_904,
+    "ci_tasks/checkout": 797,
     "ci_tasks/cli": 1_759,
-    "ci_tasks/features": 19_860,
-    "ci_tasks/hosts": 2_944,
-    "ci_tasks/planning": 1_587,
+    "ci_tasks/features": 19_832,
+    "ci_tasks/hosts": 2_756,
+    "ci_tasks/planning": 1_571,
     "ci_tasks/report": 1_919,
-    "ci_tasks/results": 2_663,
-    "ci_tasks/run": 3_886,
-    "ci_tasks/workflow": 1_934,
-    "tests": 40_808,
+    "ci_tasks/results": 2_651,
+    "ci_tasks/run": 3_884,
+    "ci_tasks/workflow": 1_818,
+    "tests": 38_430,
 }
 
 
