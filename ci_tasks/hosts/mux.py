@@ -203,8 +203,10 @@ def _started(path: Path, address: str) -> socket.socket:
             path.chmod(0o600)
             listener.listen(64)
             # The shell, which is waited for, leaves the process to itself: it outlives this command.
-            code = "import sys; sys.path.insert(0, sys.argv[3]); from ci_tasks.hosts.mux_process import main; main()"
-            words = [sys.executable, "-I", "-c", code, str(listener.fileno()), address, str(_ROOT)]
+            # It finds what this command found, also by PYTHONPATH, and nothing of the directory that it runs in.
+            code = "import sys; sys.path[:] = sys.argv[3:]; from ci_tasks.hosts.mux_process import main; main()"
+            paths = [str(_ROOT), *filter(os.path.isabs, sys.path)]
+            words = [sys.executable, "-I", "-c", code, str(listener.fileno()), address, *paths]
             subprocess.run(
                 ["/bin/sh", "-c", '"$@" < /dev/null > /dev/null 2>&1 &', "sh", *words],
                 pass_fds=[listener.fileno()],

@@ -79,7 +79,8 @@ def _commit(directory: str) -> str:
     if not kind:
         return name.decode("ascii", "replace")[:64]
     git = os.path.join(git, os.fsdecode(_content(git, "commondir").strip()))
-    return _content(git, os.fsdecode(name)).decode("ascii", "replace").strip()[:64]
+    packed = (line[:64] for line in _content(git, "packed-refs").split(b"\n") if line.endswith(b" " + name))
+    return (_content(git, os.fsdecode(name)) or next(packed, b"")).decode("ascii", "replace").split(" ")[0].strip()[:64]
 
 
 def loaded_modules(watched: "tuple[str, ...]", overlays: "Overlays | None") -> "list[dict[str, Any]]":
