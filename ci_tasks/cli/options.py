@@ -87,12 +87,13 @@ class Option:
             if not (is_number and int(value) >= self.minimum):
                 at_least = f" of at least {self.minimum}" if self.minimum > 1 else ""
                 unit = f" of {self.unit}" if self.unit else ""
-                message = f"{flag} takes a number{unit}{at_least}, not {shortened(value, 60)!r}"
+                message = f"{flag} takes a whole number{unit}{at_least}, not {shortened(value, 60)!r}"
                 raise UsageError(message, hint=self._example(flag))
             return int(value)
         if self.kind is float:
             if not (value.isascii() and value.replace(".", "", 1).isdigit()):
-                raise UsageError(f"{flag} takes a number of {self.unit}, not {value!r}", hint=self._example(flag))
+                unit = f" of {self.unit}" if self.unit else ""
+                raise UsageError(f"{flag} takes a number{unit}, not {value!r}", hint=self._example(flag))
             return float(value)
         return value
 

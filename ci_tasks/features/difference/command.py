@@ -42,7 +42,7 @@ class DiffOptions:
         float,
         default=0.05,
         metavar="SHARE",
-        unit="the file's value",
+        hint="for example --tolerance 0.01",
         needs="golden",
     ).field()
     write_golden: str | None = text(

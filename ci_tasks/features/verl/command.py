@@ -31,7 +31,7 @@ def levels(_given: Mapping[str, str], _typed: str) -> Iterable[str]:
 class VerlOptions:
     level: int = flags.number(
         "0 smoke, 1 save/resume, 2 parallelism, 3 FSDP, 4 a feature, 5 learning signal (default: 0)",
-        "level",
+        "",
         default=0,
         minimum=0,
         hint="--level 0 to 5",
@@ -96,7 +96,11 @@ class VerlOptions:
         help="with --base: most trainings of each side (else 5 at level 5, 1 below)", nox=False, needs="base"
     )
     margin: float = flags.Option(
-        "with --base: the drop of the mean reward that a Pass rules out", float, 0.05, metavar="REWARD", unit="reward"
+        "with --base: the drop of the mean reward that a Pass rules out",
+        float,
+        0.05,
+        metavar="REWARD",
+        hint="for example --margin 0.05",
     ).field()
     env: tuple[str, ...] = flags.repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
     override: tuple[str, ...] = flags.repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
