@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,16 @@ def test_a_program_that_hangs_spoils_no_other_answer() -> None:
     assert answers["answers"] == QueryAnswer(0, "here\n")
     assert answers["hangs"].timed_out
     assert not answers["hangs"].is_missing
+
+
+def test_a_query_loads_no_module_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m pip` and `python -c "import platform"` in a checkout are Python's own."""
+    (tmp_path / "platform.py").write_text("print('executed')")
+    monkeypatch.chdir(tmp_path)
+    queries = {"c": [sys.executable, "-c", "import platform"], "m": [sys.executable, "-m", "platform"]}
+    answers = LocalQueryRunner().run_queries(queries, 30)
+    assert answers["c"] == QueryAnswer(0)
+    assert "executed" not in answers["m"].out
 
 
 def test_programs_are_asked_in_the_environment_of_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
