@@ -190,10 +190,10 @@ class RealAgents(Played):
     ("function", "statement"),
     [
         (LocalExecutor.start, "self._runs[row.run.path] = remote_run"),
-        (RemoteRunManager.start, "self._runs[remote_run.key] = remote_run"),
-        (RemoteRunManager.start, "remote_run.thread.start()"),
+        (RemoteRunManager.start, "self._runs.append(remote_run)"),
+        (RemoteRunManager.start, "self._teller.start()"),
     ],
-    ids=["before it is asked for", "before its thread", "as its thread starts"],
+    ids=["before it is asked for", "before it is known", "as the first thread starts"],
 )
 def test_ctrl_c_while_an_agent_is_started_leaves_no_process(
     played: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any, statement: str

@@ -50,7 +50,7 @@ def probe():
     payload = {}
     with open(os.environ["PLANTED_PROBE"]) as source:
         exec(compile(source.read(), "ci_tasks_probe.py", "exec"), payload)
-    payload["begin"](directory)
+    payload["begin"](directory, (), {}, {})
 
 
 def again(role):
