@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -234,3 +235,14 @@ def test_its_process_finds_the_packages_of_the_command_and_none_of_its_own_direc
     with contextlib.suppress(OSError), mux._started(transport.path, "127.0.0.1:1") as sock:
         mux._request(sock, "open", "true")
     assert found.read_text() == str(tmp_path / "paramiko.py")
+
+
+def test_a_directory_of_another_user_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 2**31 + os.getpid())
+    place = Path(f"/tmp/ci-tasks-{os.geteuid()}")
+    place.mkdir(mode=0o700)  # the other user was quicker
+    try:
+        assert mux.directory() is None
+    finally:
+        place.rmdir()

@@ -9,6 +9,7 @@ import pytest
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.hosts.queries import LocalQueryRunner
+from tests import fixtures as support
 
 
 def test_questions_are_answered_by_name() -> None:
@@ -47,3 +48,10 @@ def test_programs_are_asked_in_the_environment_of_jobs(monkeypatch: pytest.Monke
     host_env = {"DOCKER_HOST": "unix:///theirs", "PATH": f"{tmp_path}:/usr/bin:/bin"}
     answers = LocalQueryRunner(host_env).run_queries({"docker": ["docker"]}, 30)
     assert answers["docker"].out == "unix:///theirs,unset,unset\n"
+
+
+def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    script = f"sleep 300 & echo $! > {tmp_path}/child; sleep 300"
+    assert "no answer from sh within 1 s" in LocalQueryRunner().run_queries({"it": ["sh", "-c", script]}, 1)["it"].err
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    support.until(lambda: not child.exists() or child.read_text().split()[2] == "Z", "the child has ended")
