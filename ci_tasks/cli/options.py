@@ -92,8 +92,7 @@ class Option:
             return int(value)
         if self.kind is float:
             if not (value.isascii() and value.replace(".", "", 1).isdigit()):
-                unit = f" of {self.unit}" if self.unit else ""
-                raise UsageError(f"{flag} takes a number{unit}, not {value!r}", hint=self._example(flag))
+                raise UsageError(f"{flag} takes a number of {self.unit}, not {value!r}", hint=self._example(flag))
             return float(value)
         return value
 

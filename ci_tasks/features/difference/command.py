@@ -42,7 +42,7 @@ class DiffOptions:
         float,
         default=0.05,
         metavar="SHARE",
-        hint="for example --tolerance 0.01",
+        unit="the file's value",
         needs="golden",
     ).field()
     write_golden: str | None = text(

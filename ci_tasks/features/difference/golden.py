@@ -61,9 +61,7 @@ def read_golden(path: Path) -> Golden:
         if any(metric.values for metric in golden.values()):
             return golden
         problem = "it has no values"
-    except OSError as error:
-        problem = error.strerror or str(error)
-    except (RecordError, ValueError) as error:
+    except (OSError, RecordError, ValueError) as error:
         problem = str(error)
     hint = "`ci-tasks diff RUN --write-golden FILE` writes one"
     raise UsageError(f"{path} holds no golden values: {problem}", hint=hint)

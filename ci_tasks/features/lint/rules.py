@@ -122,9 +122,8 @@ def _moving_image(checkout: CheckoutFiles) -> Iterator[LintFinding]:
 
 
 def _is_moving(image: str) -> bool:
-    """A digest never does; a tag with a number in it is a version or a date, which by custom stays. An
-    image that ends in a value that only GitHub or another job knows (`<vars.TAG>`) is not judged."""
-    if "@" in image or image.endswith(">"):
+    """A digest never does; a tag with a number in it is a version or a date, which by custom stays."""
+    if "@" in image:
         return False
     tag = image.rsplit("/", 1)[-1].partition(":")[2]
     return not any(letter.isdigit() for letter in tag)

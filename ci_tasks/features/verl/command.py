@@ -96,11 +96,7 @@ class VerlOptions:
         help="with --base: most trainings of each side (else 5 at level 5, 1 below)", nox=False, needs="base"
     )
     margin: float = flags.Option(
-        "with --base: the drop of the mean reward that a Pass rules out",
-        float,
-        0.05,
-        metavar="REWARD",
-        hint="for example --margin 0.05",
+        "with --base: the drop of the mean reward that a Pass rules out", float, 0.05, metavar="REWARD", unit="reward"
     ).field()
     env: tuple[str, ...] = flags.repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
     override: tuple[str, ...] = flags.repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()

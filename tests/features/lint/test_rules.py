@@ -143,8 +143,6 @@ LEAVES = {
         "no-timeout", changed("  cpu-unittest:\n", "  called: {uses: o/r/a.yml@1}\n  cpu-unittest:\n"),
     ),
     "a digest": ("moving-image", changed("slimerl/slime:v0.2.2", f"slimerl/slime:latest@sha256:{'a' * 64}")),
-    "a tag that only GitHub knows": ("moving-image",
-     changed("    timeout-minutes: 10\n", "    timeout-minutes: 10\n    container: r/slime:${{ vars.TAG }}\n")),
     "another repository of the same owner": ("installs-branch",
      changed("pip install pytest", "pip install git+https://github.com/THUDM/slime_plugins.git")),
 }  # fmt: skip
