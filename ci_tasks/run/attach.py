@@ -308,7 +308,7 @@ def _is_caught_up(attached: AttachedRun) -> bool:
     return (
         mirror is not None
         and mirror.has_status
-        and not mirror.ended.is_set()
+        and not (mirror.ended.is_set() or mirror.status.has_ended or mirror.status.gone)
         and mirror.offset >= mirror.status.log_bytes
     )
 

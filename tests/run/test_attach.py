@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.records import Plan, Status
+from ci_tasks.agent.records import Plan, State, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import read
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.prepared_row import RunState
+from ci_tasks.hosts.remote_run import RemoteRun, RunMirror
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run import attach
-from ci_tasks.run.attach import AttachedRun, _progress
+from ci_tasks.run.attach import AttachedRun, _is_caught_up, _progress
 
 
 @pytest.fixture
@@ -47,6 +48,15 @@ def test_a_run_is_shown_as_it_stands(
     progress = _progress(AttachedRun("b.01", run), state)
     assert (progress.row, progress.state, progress.note) == ("ckpt", *shown)
     assert (progress.seconds is None) == (status is None), "only what has started takes time"
+
+
+@pytest.mark.parametrize(("state", "goes_on"), [("running", True), ("ended", False)])
+def test_a_run_whose_end_is_just_being_written_does_not_go_on(run: RunDir, state: State, goes_on: bool) -> None:
+    mirror = RunMirror(run)
+    mirror.status, mirror.has_status = Status(state), True  # as between an update and its end
+    attached = AttachedRun("b.01", run, RemoteRun(run, "/there", mirror=mirror))
+    assert _is_caught_up(attached) == goes_on
+    mirror.close()
 
 
 def test_a_run_that_is_over_is_shown_with_its_status(run: RunDir) -> None:
