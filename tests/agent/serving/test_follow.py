@@ -198,9 +198,7 @@ def test_a_run_whose_job_took_its_status_away_goes_on(client: Client, watcher: W
     lock.release()
 
 
-def test_a_dead_agent_with_a_directory_for_a_status_has_ended(
-    client: Client, watcher: Watcher, tmp_path: Path
-) -> None:
+def test_a_dead_agent_with_a_directory_for_a_status_has_ended(client: Client, watcher: Watcher, tmp_path: Path) -> None:
     (tmp_path / "status.json" / "x").mkdir(parents=True)
     before = len(os.listdir("/proc/self/fd"))
     for key in range(20):
