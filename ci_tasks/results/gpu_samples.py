@@ -156,8 +156,9 @@ def _strangers(several: Sequence[GpuSample], holders: Sequence[_Holder]) -> list
 def _used_before(several: Sequence[GpuSample], holders: Sequence[_Holder]) -> list[str]:
     """Memory in use when the sampling began, of a GPU on which no other's process is shown."""
     first = several[0]
-    # A merged line may have memory of the row.
-    is_own = first.seconds > 1 or any(process.owner == "run" for process in first.processes)
+    # A merged line may have memory of the row, and a process is listed only some seconds after it has allocated.
+    listed = first.t + 2 * LISTED_SECONDS
+    is_own = first.seconds > 1 or any(holder.owner != "other" and holder.first <= listed for holder in holders)
     if (first.used or 0) < _NOTABLE_MIB or is_own or _strangers(several, holders):
         return []
     return [f"GPU {first.gpu} had {gib(first.used or 0)} in use at its first sample ({_clock(first.t)})"]

@@ -62,6 +62,10 @@ ODDITIES: dict[str, tuple[list[GpuSample], list[str]]] = {
         series(5, processes=(replace(THEIRS, owner="unknown"),)) + series(55, 5, processes=(THEIRS,)),
         ["a process that is not this run's (pid 4242, vllm) held 70 GiB on GPU 1 from 10:31:00 UTC to the end"],
     ),
+    "the run's own, which is listed some seconds later": (
+        series(4, used=21 * GIB) + series(56, 4, used=21 * GIB, processes=(OURS,)),
+        [],
+    ),
     "in use before the job": (
         series(60, used=9 * GIB),
         ["GPU 1 had 9.0 GiB in use at its first sample (10:31:00 UTC)"],
