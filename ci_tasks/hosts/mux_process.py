@@ -64,9 +64,9 @@ class MuxProcess:
         return max(0.0, self._last_used + self._idle_s - time.monotonic())
 
     def _answer(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError, ValueError):
+        with client, contextlib.suppress(OSError, ValueError, TypeError):  # what is no request gets no answer
             client.settimeout(PATIENCE_S)
-            request = json.loads(client.makefile("rb").readline(LONGEST)) if is_ours(client) else {}
+            request = dict(json.loads(client.makefile("rb").readline(LONGEST) if is_ours(client) else b""))
             if "open" in request:
                 self._count(1)
                 try:

@@ -129,3 +129,11 @@ def test_small_files_are_masked_in_place(run: RunDir, name: str) -> None:
 def test_a_records_texts_are_masked_and_its_numbers_stay() -> None:
     status = Status("running", pid=7, waiting=('python train.py --key "correct-horse"',))
     assert masked_record(status, [SECRET]) == Status("running", pid=7, waiting=('python train.py --key "***"',))
+
+
+def test_a_small_file_that_is_a_link_goes(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text(SECRET)
+    os.symlink(tmp_path / "outside", Path(run.path, "events.jsonl"))
+    masked(run)
+    assert not os.path.lexists(run.events)
+    assert (tmp_path / "outside").read_text() == SECRET

@@ -123,6 +123,16 @@ def test_a_cancel_and_a_timeout_end_the_whole_tree(run: Run, until: Until, end: 
     assert [processes.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
 
 
+def test_the_end_is_noticed_at_once_although_a_daemon_keeps_the_output_open(run: Run) -> None:
+    """It gets a second in which to write, then it is ended and counted; the run does not wait for it."""
+    run.start("(sleep 0.3; echo late) & setsid sleep 300 & sleep 0.1; echo done; exit 0")
+    status = run.ended()
+    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 0)
+    assert run.log() == b"done\nlate\n"
+    assert [event.killed for event in run.events("killed")] == [1]
+    assert not run.alive()
+
+
 def test_a_job_that_ends_before_a_cancel_is_seen_was_not_cancelled(run: Run, until: Until) -> None:
     """The agent is held still, so that it finds both at once."""
     run.start('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.01; done; exit 6')

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,25 @@ def test_an_interrupt_while_a_run_is_waited_for_ends_it(run: RunDir) -> None:
     finally:
         signal.signal(signal.SIGUSR1, ours)
     assert read_status(run).end == "cancelled"
+    assert not processes.of_run(run.path, None)
+
+
+def test_an_interrupt_while_a_run_is_started_ends_it_too(run: RunDir) -> None:
+    local_runs.write_run_dir(run, replace(plan("#!/bin/sh\nexec sleep 60\n"), client_seconds=0.0))
+    real = run.agent + ".real"
+    os.rename(run.agent, real)
+    Path(run.agent).write_text(
+        "import os, signal, sys\n"
+        'if sys.argv[1] == "start": os.kill(os.getppid(), signal.SIGUSR1)\n'
+        f'os.execv(sys.executable, [sys.executable, "-I", {real!r}, *sys.argv[1:]])\n'
+    )
+    ours = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            local_runs.complete(run)
+    finally:
+        signal.signal(signal.SIGUSR1, ours)
+    wait(run)
     assert not processes.of_run(run.path, None)
 
 

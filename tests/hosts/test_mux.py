@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -161,8 +162,22 @@ def test_it_ends_when_it_is_not_used_for_a_while_or_its_socket_is_removed(world:
 def test_another_user_gets_no_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mux_process, "is_ours", lambda sock: False)
     with mux._dial(world.path) as sock, contextlib.suppress(OSError):
+        assert mux._request(sock, "status") == b""
+    with mux._dial(world.path) as sock, contextlib.suppress(OSError):
         mux._request(sock, "open", "serve")
     assert world.connection.servers == []
+
+
+@pytest.mark.parametrize("text", [b"[]\n", b'"end"\n', b"7\n", b"no line"])
+def test_what_is_no_request_gets_no_channel_and_ends_nothing(world: World, text: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(world.path))
+        sock.sendall(text)
+        sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            while sock.recv(100):
+                pass
+    assert (world.status()["commands"], world.status()["is_up"], world.connection.servers) == (0, True, [])
 
 
 def test_the_kernel_says_whose_the_other_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,3 +222,27 @@ def test_without_one_there_is_none(what: str, short: Path, monkeypatch: pytest.M
         (runtime / "ci-tasks").chmod(0o755)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     assert mux.directory() is None
+
+
+def test_its_process_finds_the_packages_of_the_command_and_none_of_its_own_directory(
+    short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of PYTHONPATH too. As `paramiko` is loaded for the first connection, this one says where it was found."""
+    transport, found = mux.MuxTransport(short, "127.0.0.1:1"), tmp_path / "found"
+    for directory in (tmp_path, short):
+        (directory / "paramiko.py").write_text(f"with open({str(found)!r}, 'a') as out: out.write(__file__)\n")
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    with contextlib.suppress(OSError), mux._started(transport.path, "127.0.0.1:1") as sock:
+        mux._request(sock, "open", "true")
+    assert found.read_text() == str(tmp_path / "paramiko.py")
+
+
+def test_a_directory_of_another_user_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 2**31 + os.getpid())
+    place = Path(f"/tmp/ci-tasks-{os.geteuid()}")
+    place.mkdir(mode=0o700)  # the other user was quicker
+    try:
+        assert mux.directory() is None
+    finally:
+        place.rmdir()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.records import Plan, Status
-from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
 from ci_tasks.hosts.remote_run import RemoteRun, RunMirror
@@ -53,6 +53,26 @@ def test_a_link_in_place_of_the_log_is_not_written_through(run: RunDir, tmp_path
     mirror.write_log(0, LOG)
     assert mirror.ended.is_set() and run.log in mirror.error
     assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_mirror_that_begins_in_the_middle_of_a_secret_goes_on_where_it_began(run: RunDir) -> None:
+    """What was held back was not written, so it is asked for again."""
+    text = f"it is {SECRET}.\n".encode()
+    first = RunMirror(run)
+    first.write_log(0, text[:10])
+    first.close()
+    second = RunMirror(run)
+    assert second.offset == 6
+    second.write_log(6, text[6:])
+    end(second, text)
+    assert second.is_complete()
+    assert Path(run.log).read_bytes() == b"it is *************.\n"
+
+
+def test_texts_of_a_status_are_masked(run: RunDir) -> None:
+    RunMirror(run).update_status(RunUpdate(1, Status("running", error=f"no {SECRET}", waiting=(SECRET,))))
+    status = read_status(run)
+    assert (status.error, status.waiting) == ("no ***", ("***",))
 
 
 def test_a_log_that_was_masked_here_and_then_resumed_is_fetched_again(run: RunDir) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from ci_tasks.checkout.pack import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import connection, py_spy, run_manager
+from ci_tasks.hosts import bootstrap, connection, py_spy, run_manager
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection
 from ci_tasks.hosts.host_snapshot import RemoteSnapshot
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
@@ -100,6 +101,21 @@ class _Preceded(PipeLink):
 
     def open(self, command: str) -> Any:
         return super().open(self._before + command)
+
+
+def test_a_connection_that_is_closed_while_the_agent_is_sent_hangs_up(tmp_path: Path) -> None:
+    """The command at its other end lives as long as the socket, and would get heartbeats."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # less than the agent
+    transport: Any = SimpleNamespace(python="", is_server_running=False, open=lambda _: ours, close=lambda: None)
+    link = ReconnectingConnection(HostSpec("box"), transport, tmp_path / "memory", lambda _: None, lambda *_: None)
+    with theirs:
+        sent = theirs.recv(1)
+        link.close()
+        while chunk := theirs.recv(1 << 18):
+            sent += chunk
+    packed = archive.packed(archive.build())
+    assert (b"\n" + bootstrap.header(len(packed)) + packed).startswith(sent)
 
 
 LINES = "for n in $(seq 2000); do echo line $n; done; "
@@ -215,6 +231,43 @@ def test_a_host_that_cannot_be_used_says_why(host: PipedHost, before: str, messa
         manager.connection.request(messages.ListRuns())
 
 
+def ran(host: PipedHost, script: str = "true", name: str = "01", **more: Any) -> RemoteRun:
+    """A run by a command of its own."""
+    remote_run, manager = host.remote_run(script, name, **more), host.open()
+    manager.start(remote_run)
+    done(remote_run)
+    manager.close()
+    return remote_run
+
+
+def agents(host: PipedHost) -> dict[Path, int]:
+    return {path: path.stat().st_ino for path in (host.home / ".ci-tasks/agents").iterdir()}
+
+
+def test_the_agent_travels_and_is_compiled_once_and_again_where_the_host_has_lost_it(host: PipedHost) -> None:
+    ran(host)
+    first = agents(host)
+    ran(host, "true", "02")
+    assert agents(host) == first
+    assert [path.name for path in first] == [read_json(str(host.tmp / "memory.json"))["compiled"]]
+    for path in first:
+        path.unlink()
+    assert Path(ran(host, "echo three", "03").run.log).read_bytes() == b"three\n"
+    assert agents(host).keys() == first.keys()
+
+
+def test_agents_that_are_not_used_any_more_go_and_the_one_in_use_stays(host: PipedHost) -> None:
+    ran(host)
+    kept, old = agents(host), host.home / ".ci-tasks/agents/old"
+    old.write_text("")
+    link = host.open().connection
+    link.hello()
+    for path in (*kept, old):
+        os.utime(path, (1, 1))
+    link.request(messages.Prune(14))
+    assert agents(host) == kept
+
+
 def test_an_agent_that_a_job_has_edited_does_not_run(host: PipedHost) -> None:
     """The next run goes on with the agent that its own client names."""
     guard = host.tmp / "guard"
@@ -305,6 +358,35 @@ def test_a_run_is_cleared_away_although_the_link_died_at_that_moment(host: Piped
     assert not Path(remote_run.directory).exists()
 
 
+def test_what_could_not_be_cleared_away_is_named_with_what_removes_it(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_manager, "_CLOSE_TIMEOUT_S", 0.1)
+    remote_run, back = host.remote_run("true"), threading.Event()
+    manager = host.open()
+    lose_link_while_clearing(host, manager, back)
+    manager.start(remote_run)
+    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
+    manager.close()
+    back.set()
+    left = f"{remote_run.directory} is still on box, which did not answer; `ci-tasks clean --host box`"
+    assert left in capsys.readouterr().err
+
+
+def test_a_fetched_run_stays_fetched_when_the_link_dies_for_good(host: PipedHost) -> None:
+    remote_run, manager = host.remote_run("echo hello"), host.open()
+
+    def refused(*_: Any) -> None:
+        raise Blocked("no link for 60 minutes")
+
+    manager._clear = refused  # type: ignore[method-assign, assignment]
+    manager.start(remote_run)
+    done(remote_run)
+    assert (remote_run.aborted, remote_run.is_fetched) == (None, True)
+    assert "no link for 60 minutes" in remote_run.warning
+    assert complete(remote_run)
+
+
 def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHost) -> None:
     remote_run = host.remote_run("echo begun; sleep 100")
     manager = host.open()
@@ -388,6 +470,16 @@ def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
     again.attach(host.remote_run(wait))
     again.detach()
     go.touch()
+
+
+def test_a_secret_reaches_the_job_and_nothing_else(host: PipedHost) -> None:
+    value = "s3cr3t-value-of-a-token"
+    script = 'echo "it is $TOKEN"; tr "\\0" "\\n" < /proc/$PPID/cmdline'
+    remote_run = ran(host, script, plan={"secrets": ["TOKEN"]}, secrets={"TOKEN": value}, keep_remote=True)
+    assert b"it is ***" in Path(remote_run.run.log).read_bytes()
+    kept = [path for top in (host.home, host.tmp / "here") for path in top.rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if value.encode() in path.read_bytes()]
 
 
 def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_path: Path) -> None:
@@ -563,6 +655,16 @@ def test_a_store_that_lost_something_heals_at_the_next_run_of_the_same_tree(host
         remote_run = code.run(name)
         assert remote_run.aborted is None, f"after the loss of {name}"
         assert Path(remote_run.run.log).read_bytes() == b"the very tree\n", f"after the loss of {name}"
+
+
+@pytest.mark.parametrize("name", ["the whole store", "all that is ours", "every object"])
+def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(host: PipedHost, name: str) -> None:
+    code = Code(host)
+    code.run("first")
+    code.meanwhile = lambda: LOSSES[name](host)
+    remote_run = code.run("second")
+    assert remote_run.aborted is None
+    assert Path(remote_run.run.log).read_bytes() == b"the very tree\n"
 
 
 def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) -> None:

@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from ci_tasks.config import HostSpec
+from ci_tasks.errors import Blocked
 from ci_tasks.hosts import mux
 from ci_tasks.hosts.remote_host import open_query_runner
+from ci_tasks.hosts.ssh.messages import HostKeyRefused
 from tests.parts.sshd import Sshd, SSHServer, new_key
 
 WAIT_S = 10.0
@@ -122,6 +124,16 @@ def test_one_that_died_is_made_again(box: SSHServer, place: Path, what: str) -> 
     stream.settimeout(WAIT_S)
     assert output(stream) == b""
     assert output(mux.MuxTransport(place, "box").open("echo again")) == b"again\n"
+
+
+def test_what_keeps_a_connection_from_being_made_is_said_and_nothing_is_kept(sshd: Sshd, place: Path) -> None:
+    sshd.start("stranger", known=False)
+    with pytest.raises(HostKeyRefused, match="is not known"):
+        mux.MuxTransport(place, "stranger").open("true")
+    sshd.start("gone").stop()
+    with pytest.raises(Blocked, match="refuses"):
+        mux.MuxTransport(place, "gone").open("true")
+    assert eventually(lambda: not mux.kept_connections())
 
 
 def test_another_key_user_host_or_known_hosts_has_another_connection(

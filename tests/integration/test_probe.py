@@ -95,3 +95,16 @@ def test_the_pythons_of_an_image_have_the_probe(box: Box, python_image: str) -> 
     assert container_deviation(box) == "PYTHONPATH=/ci-tasks-probe/start"
     assert not Path(box.run.evidence).exists()
     box.is_gone()
+
+
+def test_a_venv_that_the_job_makes_in_its_container_is_reached(box: Box, python_image: str) -> None:
+    inside = """version=$(/usr/bin/python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+mkdir -p /tmp/late/bin /tmp/late/lib/$version/site-packages && ln -s /usr/bin/python3 /tmp/late/bin/python
+echo home = /usr/bin > /tmp/late/pyvenv.cfg  # the image has no venv module
+/tmp/late/bin/python -c pass
+PYTHONPATH=/nowhere /tmp/late/bin/python -c 'raise KeyError(1)'"""
+    box.write(inside, image=python_image, probe=ProbeRules())
+    box.start()
+    assert box.ended().exit_code == 1
+    processes = parse_lines(Path(box.run.evidence_file).read_text()).processes
+    assert [process.executable for process in processes if process.exceptions] == ["/tmp/late/bin/python"]

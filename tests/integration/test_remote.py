@@ -219,6 +219,17 @@ def test_ctrl_c_while_the_code_is_sent_is_not_kept_waiting(far: Far, more: list[
     assert far.left() == []
 
 
+def test_a_reader_that_goes_away_ends_the_run_there(far: Far) -> None:
+    far.job(LINES.replace("30", "3000"))
+    client = far.start()
+    far.runs()
+    client.stdout.close()
+    client.stderr.close()
+    client.wait(60)
+    assert client.returncode == 141
+    assert far.left() == []
+
+
 def test_a_disk_there_that_is_full_or_read_only_blocks_and_leaves_nothing(far: Far) -> None:
     words = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(far.there)]
     if (done := subprocess.run(words, capture_output=True, text=True, check=False)).returncode:
@@ -255,6 +266,24 @@ def test_a_failed_run_is_kept_entered_and_cleaned(far: Far) -> None:
     assert [*far.left(), *(far.there / "workspaces").iterdir()] == []
     said = far.person.ci_tasks("shell", id)
     assert (said.code, "--keep" in said.err) == (2, True)
+
+
+def test_two_overlays_run_on_the_box_as_they_are_here(far: Far, tmp_path: Path) -> None:
+    """Of the sample's own package, which its install step makes editable, and of a part of a namespace."""
+    for name, module in {"first": "tiny_slime", "second": "src/spread/part"}.items():
+        directory = tmp_path / name / module
+        directory.mkdir(parents=True)
+        (directory / "__init__.py").write_text(f"V = 'the overlay {name}'\n")
+    far.job("import tiny_slime, spread.part\nprint('step 0:', {'x': 1})\nprint(tiny_slime.V, spread.part.V)\n")
+    overlays = ("--with", f"tiny-slime={tmp_path}/first", "--with", f"spread={tmp_path}/second")
+    far.run(*overlays)
+    (record,) = far.person.records()
+    why = {item["what"]: item["why"] for item in record["deviations"]}
+    assert "shown: the one process" in why["overlay tiny-slime"] and "shown: the one process" in why["overlay spread"]
+    first, second = record["checkout"]["overlays"]
+    assert (first["modules"], second["modules"]) == (["tiny_slime"], ["spread.part"])
+    assert "the overlay first the overlay second" in far.log().decode()
+    assert far.left() == []
 
 
 # -- in a container --------------------------------------------------------------------------------------------------

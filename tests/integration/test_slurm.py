@@ -221,6 +221,25 @@ def test_ctrl_c_ends_what_runs_in_order_and_what_waits_at_once(far: Any, cluster
     assert cluster.left() == []
 
 
+def test_ctrl_c_ends_a_row_that_slurm_has_queued_again(far: Any, cluster: Any) -> None:
+    """Its first start has an end, which is not the row's."""
+    lines(far, ENDLESS, "a")
+    client = far.start("remote", "--host", "cluster", "lines")
+    (run,) = until(lambda: [run for run in runs_there(cluster).values() if "begun" in log_there(run)], "it runs")
+    job = job_of(run)
+    cluster.scontrol("requeue", job)
+    until(lambda: cluster.jobs().get(job) == "PENDING", "it is queued again")
+    until(lambda: any("PENDING" in text for text in waiting(far)), "the client knows")
+    client.send_signal(2)
+    ends(client, 130)
+    assert cluster.jobs().get(job, "CANCELLED") == "CANCELLED"
+    (record,) = far.records()
+    (attempt,) = record["attempts"]
+    assert (attempt["status"], attempt["slurm_job_id"], attempt["node"] in ("gpu1", "gpu2")) == ("cancelled", job, True)
+    assert attempt["queue_seconds"] is not None
+    assert cluster.left() == []
+
+
 def test_a_run_that_was_left_is_found_again_whatever_slurm_has_forgotten(far: Any, cluster: Any) -> None:
     lines(far, ENDLESS, "stopped", "lost", gpus=8)
     assert far.ci_tasks("remote", "--host", "cluster", "lines", "--detach").code == 0

@@ -247,6 +247,7 @@ def crafted_archives(rng: Random, near: Surroundings) -> Case:
         rng,
         lambda: b"".join(entry() for _ in range(rng.choice([1, 2, 10]))) + b"\0\0",
         lambda: spoilt_bytes(rng, bundle_of({"artifacts/junit.xml": b"<testsuites/>" * 50, "docker.json": b"{}"})),
+        lambda: values.tar_archive(rng),
         lambda: bundle_of({f"artifacts/{number}": b"" for number in range(bundle.MAX_FILES + 1)}),
         lambda: bundle_entry({"path": "artifacts/x", "size": bundle.MAX_BYTES}, b"x") + b"\0\0",
         lambda: bundle_of({"artifacts/x": b"1", "artifacts/x/y": b"2"}),
@@ -346,6 +347,9 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
         for _ in range((bundle.MAX_BYTES >> 18) + 8):
             yield frames.part(message.id, b"\1" * (1 << 18))
 
+    def beats(message: ClientMessage) -> Frames:
+        yield from repeated(frames.frame(frames.HEARTBEAT) * 1000, 1 << 21)
+
     def updates(message: ClientMessage) -> Frames:
         yield from server.done(message)
         yield from repeated(next(server.update(1, server.honest_statuses()[0])), 1 << 18)
@@ -356,8 +360,12 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
         yield from repeated(frames.part(12345, b"x" * 100_000), 1 << 23)
         yield from repeated(frames.frame(frames.DATA, b"x" * 100_000), 1 << 23)
 
+    def one_frame(message: ClientMessage) -> Frames:
+        yield b"J" + (frames.MAX_BYTES[b"J"]).to_bytes(4, "big")
+        yield from iter([b" " * (1 << 18)] * 63)
+
     server.end = rng.choice(["eof", "dead", "silent"])
-    which = rng.choice(["greeting", "log", "parts", "updates", "strangers"])
+    which = rng.choice(["greeting", "log", "parts", "updates", "beats", "strangers", "one frame"])
     if which == "greeting":
         server.hello = greeting()
     elif which == "log":
@@ -367,7 +375,8 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
     elif which == "updates":
         server.answers["Follow"] = updates
     else:
-        server.answers[rng.choice(["Follow", "ListRuns"])] = strangers
+        late: dict[str, Callable[[ClientMessage], Frames]] = {"beats": beats, "strangers": strangers}
+        server.answers[rng.choice(["Follow", "ListRuns"])] = late.get(which, one_frame)
     server.end_after = 3 if "Follow" in server.answers else 1 if "ListRuns" in server.answers else 99
     return Case(server)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Callable
+from io import BytesIO
 from random import Random
 from typing import Any
 
@@ -41,6 +43,13 @@ def one_of(rng: Random, *makers: Callable[[], Any]) -> Any:
     return rng.choice(makers)()
 
 
+def deep(rng: Random) -> Any:
+    value: Any = 1
+    for _ in range(rng.choice([10, 100, 900])):
+        value = [value] if rng.random() < 0.5 else {"a": value}
+    return value
+
+
 def anything(rng: Random) -> Any:
     return one_of(
         rng,
@@ -50,6 +59,7 @@ def anything(rng: Random) -> Any:
         lambda: rng.random() < 0.5,
         list,
         dict,
+        lambda: deep(rng),
         lambda: [rng.choice(TEXTS) for _ in range(rng.randrange(20))],
         lambda: [rng.choice(NUMBERS) for _ in range(rng.randrange(20))],
         lambda: {rng.choice(TEXTS): rng.choice(TEXTS) for _ in range(rng.randrange(20))},
@@ -128,3 +138,16 @@ def broken_json(rng: Random, honest: Any) -> bytes:
         return rng.choice(BROKEN_JSON)
     text = json.dumps(spoilt(rng, honest, rng.choice([1, 2, 5]))).encode()
     return spoilt_bytes(rng, text) if rng.random() < 0.3 else text
+
+
+def tar_archive(rng: Random) -> bytes:
+    """With what one can hold: links, devices, long and odd names."""
+    out = BytesIO()
+    form = rng.choice([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+    with tarfile.open(fileobj=out, mode="w", format=form) as archive:
+        for _ in range(rng.randrange(1, 4)):
+            entry = tarfile.TarInfo(rng.choice(["artifacts/x", "../x", "/etc/x", "artifacts/" + "a/" * 40 + "x"]))
+            entry.type = rng.choice([b"0", tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
+            entry.linkname = "/etc/passwd"
+            archive.addfile(entry)
+    return out.getvalue()

@@ -242,8 +242,7 @@ class Hello:
 @dataclass(frozen=True)
 class RunUpdate:
     """A new status of the run that the client follows as `key`. `over`: it is the last update; `gone`: the agent died
-    before it could write the end. `problem` says why it cannot be followed, with the `code` of a refusal; without one
-    the client could not decode an update."""
+    before it could write the end. `problem` says why it cannot be followed, with the `code` of a refusal."""
 
     key: int
     status: Optional[Status] = None

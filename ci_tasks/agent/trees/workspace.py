@@ -142,10 +142,10 @@ def remove(path: str) -> None:
 
 def _make_repository(workspace: str, index: str, part: CheckoutPart, lend: Lend) -> None:
     """The job's own, at the part's path."""
-    directory = os.path.normpath(os.path.join(workspace, part.path))
-    os.makedirs(directory, exist_ok=True)
-    if os.path.realpath(directory) != os.path.join(os.path.realpath(workspace), part.path).rstrip("/"):
+    directory = os.path.join(os.path.realpath(workspace), part.path).rstrip("/")
+    if os.path.isabs(part.path) or os.path.realpath(directory) != directory:
         raise StoreError("%s leads elsewhere" % directory)
+    os.makedirs(directory, exist_ok=True)
     git_dir = os.path.join(directory, ".git")
     remove(git_dir)
     make_repository(git_dir, form_of(part.tree))

@@ -61,3 +61,10 @@ def test_a_container_stays(home: Home, path: str, status: dict[str, Any]) -> Non
     home.earlier(path, **status)
     remove_left_containers(str(home.next.path))
     assert home.fake.left() == ["old", "own"]
+
+
+def test_one_that_cannot_be_removed_stays_on_record(home: Home) -> None:
+    old = home.earlier("runs/older/01", state="ended", left=LEFT)
+    home.fake.be("sticky")
+    remove_left_containers(str(home.next.path))
+    assert old.status().left == tuple(LEFT)

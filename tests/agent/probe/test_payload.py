@@ -191,7 +191,8 @@ raise ValueError("x")
     assert failures(python.only_process()) == [("main", "builtins.ValueError")]
 
 
-def test_imported_packages_have_their_origin_version_and_commit(python: Interpreter, tmp_path: Path) -> None:
+@pytest.mark.parametrize("refs", ["refs/heads/main", "packed-refs"])
+def test_imported_packages_have_their_origin_version_and_commit(python: Interpreter, tmp_path: Path, refs: str) -> None:
     python.install(torch__data="")
     (python.packages / "torch-2.11.0+cu128.dist-info").mkdir()
     tree = tmp_path / "tree"
@@ -200,7 +201,8 @@ def test_imported_packages_have_their_origin_version_and_commit(python: Interpre
         (tree / name / "__init__.py").write_text("__version__ = '0.9'\n")
     (tree / ".git" / "refs" / "heads").mkdir(parents=True)
     (tree / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    (tree / ".git" / "refs" / "heads" / "main").write_text("a" * 40 + "\n")
+    packed = f"# pack-refs with: peeled fully-peeled sorted\n{'b' * 40} refs/heads/a\n{'a' * 40} refs/heads/main\n"
+    (tree / ".git" / refs).write_text(packed if refs == "packed-refs" else "a" * 40 + "\n")
     text = "import torch, slime, importlib.util, megatron.core; importlib.util.find_spec('special'); import special\n"
     assert python("-c", text, env={"PYTHONPATH": f"{tree}"})[0] == 1  # there is no `special`
     process = python.only_process()

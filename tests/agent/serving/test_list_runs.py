@@ -34,3 +34,10 @@ def test_a_directory_that_no_run_is_called_by_is_not_listed(tmp_path: Path) -> N
     write(tmp_path / "runs/bat\nch/01/plan.json")
     write(tmp_path / "runs/batch/01/plan.json")
     assert [run.id for run in list_runs.runs(str(tmp_path))] == ["batch.01"]
+
+
+def test_a_link_is_no_run(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere/plan.json")
+    (tmp_path / "runs/batch").mkdir(parents=True)
+    (tmp_path / "runs/batch/01").symlink_to(tmp_path / "elsewhere")
+    assert list_runs.runs(str(tmp_path)) == []

@@ -332,6 +332,15 @@ def with_submodule(host: Host, text: str) -> list[CheckoutPart]:
     return [top, inner]
 
 
+@pytest.mark.parametrize("path", ["../outside", "ABSOLUTE"])
+def test_a_part_goes_nowhere_outside_of_its_workspace(host: Host, tmp_path: Path, path: str) -> None:
+    top, inner = with_submodule(host, "x\n")
+    outside = tmp_path / "outside"
+    with pytest.raises(StoreError, match="leads elsewhere"):
+        host.start(top, replace(inner, path=path.replace("ABSOLUTE", str(outside))))
+    assert os.listdir(host.path / "runs/1") == [] and not outside.exists()
+
+
 class Kept:
     def __init__(self, host: Host) -> None:
         self.host, self.old = host, with_submodule(host, "old\n")

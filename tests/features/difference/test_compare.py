@@ -249,3 +249,9 @@ def test_a_command_runs_the_new_side_with_one_input_of_the_old(axis: str, new: d
     side = replace(NEW, inputs=EVERY, head="2" * 40, host="h100b", **new)  # type: ignore[arg-type]
     proofs = {cause.axis: cause.proof for cause in compare_runs(OLD, side).causes}
     assert proofs[axis] == command
+
+
+def test_a_name_in_a_record_is_no_mention_in_markdown() -> None:
+    old = replace(OLD, id="@alice in #12")
+    lines = markdown(SideBySide(old, NEW, compare_runs(old, NEW)))
+    assert "alice" in lines[0] and not any(text in line for line in lines for text in ("@alice", "#12"))

@@ -240,3 +240,13 @@ def test_an_exit_code_alone_does_not_show_that_a_repository_is_there(
     line = inventory.repository_status(item, RepoSnapshot("a" * 40, (HubFile("a", 1, "b" * 40),)), None, hub)
     state = FolderState("/", 1, there=0, unsure=0, absent=1, missing=1)
     assert prefetch._after(line, Outcome(code, printed), state, hub, item).problem == problem
+
+
+def test_a_token_opens_the_gate_and_stands_nowhere(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.hub.repos["model", "org/m"].gated = "manual"
+    world.hub.tokens = {"hf_very_secret": {"org/m"}}
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
+    assert world.prefetch(json=True) == 0
+    assert "hf_very_secret" not in capsys.readouterr().out + "".join(map(str, [*world.progress_calls, *world.messages]))

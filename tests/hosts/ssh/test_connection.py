@@ -85,6 +85,10 @@ def test_a_proxy_command_is_not_shown_since_it_may_hold_a_password() -> None:
     assert "hunter2" not in str(messages.no_handshake(box, EOFError()))
 
 
+def test_what_a_server_says_cannot_move_the_terminal_s_cursor() -> None:
+    assert "\x1b" not in str(messages.gateway_refused(replace(BOX, gateway="jump"), "\x1b[2J"))
+
+
 # The keys that are offered
 
 

@@ -76,8 +76,8 @@ def _wrong_processes(facts: RunFacts, root: str, evidence: RunEvidence | None) -
 
 def _elsewhere(path: str, root: str) -> bool:
     """A path that is read from a text begins after its last space."""
-    root = root.rstrip("/")
-    sources = (f"{root}/src/", f"/{root.rpartition(' ')[2].partition('/')[2]}/src/")
+    source = f"{root.rstrip('/')}/src/"
+    sources = (source, "/" + source.rpartition(" ")[2].partition("/")[2])
     return bool(_INSTALLED.search(path)) or bool(root and not path.startswith(sources))
 
 

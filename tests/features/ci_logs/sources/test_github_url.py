@@ -69,3 +69,10 @@ def test_no_login_or_query_of_an_address_is_repeated() -> None:
 )
 def test_where_the_api_of_a_host_is(host: str, override: str, base: str) -> None:
     assert api_base(host, override) == base
+
+
+@pytest.mark.parametrize("override", ["api.github.com", "ssh://host/api", "https://me:ghp_secret@host", "http://["])
+def test_an_override_that_is_no_address_is_named_without_its_login(override: str) -> None:
+    with pytest.raises(UsageError, match="GITHUB_API_URL") as caught:
+        api_base("github.com", override)
+    assert "ghp_secret" not in str(caught.value)
