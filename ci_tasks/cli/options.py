@@ -87,7 +87,7 @@ class Option:
             if not (is_number and int(value) >= self.minimum):
                 at_least = f" of at least {self.minimum}" if self.minimum > 1 else ""
                 unit = f" of {self.unit}" if self.unit else ""
-                message = f"{flag} takes a number{unit}{at_least}, not {shortened(value, 60)!r}"
+                message = f"{flag} takes a whole number{unit}{at_least}, not {shortened(value, 60)!r}"
                 raise UsageError(message, hint=self._example(flag))
             return int(value)
         if self.kind is float:

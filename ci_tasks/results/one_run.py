@@ -17,15 +17,14 @@ _MOST_LISTED = 12
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the one row must be: one of `statuses`, in words `what`, and of several or none `what_several`."""
+    """What the one row must be: one of `statuses`, in words `what`."""
 
     statuses: tuple[str, ...]
     what: str
-    what_several: str
 
 
-NOT_PASSED = Wanted((FAILED, VACUOUS, BLOCKED, LOST), "did not pass", "did not pass")
-RUNS = Wanted((RUNNING,), "runs", "are running")
+NOT_PASSED = Wanted((FAILED, VACUOUS, BLOCKED, LOST), "did not pass")
+RUNS = Wanted((RUNNING,), "runs")
 
 
 def find_one(name: str, wanted: Wanted = NOT_PASSED) -> tuple[str, RunDir]:
@@ -51,5 +50,4 @@ def choose(name: str, records: Sequence[tuple[str, RunRecord]], wanted: Wanted =
     listed = candidates or records
     lines = [f"  {id}  {record.status}  {record.row}" for id, record in listed[:_MOST_LISTED]]
     more = [f"  and {len(listed) - _MOST_LISTED} more: `ci-tasks runs`"] if len(listed) > _MOST_LISTED else []
-    message = f"{name!r} means {len(records)} rows, of which {len(candidates)} {wanted.what_several}"
-    raise UsageError(message, hint="\n".join(["name one of them:", *lines, *more]))
+    raise UsageError(f"{name!r} has {len(records)} rows; pick one", hint="\n".join([*lines, *more]))

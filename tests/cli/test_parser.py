@@ -32,7 +32,7 @@ WRONG = {
     "run ckpt --repo a --repo b": ("run: --repo is given twice\n", "`ci-tasks run --help`"),
     "remote ckpt --host": ("--host needs a value", "`ci-tasks remote --help`"),
     "remote ckpt --host --only x": ("--host needs a value", "`ci-tasks remote --help`"),
-    "remote ckpt --host sim --jobs 0": ("--jobs takes a number of rows, not '0'", "for example --jobs 4"),
+    "remote ckpt --host sim --jobs 0": ("--jobs takes a whole number of rows, not '0'", "for example --jobs 4"),
     "coverage --format jsno": ("invalid value 'jsno' for --format; did you mean 'json'?", "valid: md, json"),
     "clean --all=false": ("clean: --all takes no value, not 'false'\n", "leave --all out"),
     "mcp --allow-run=": ("mcp: --allow-run takes no value, not ''\n", "leave --allow-run out"),

@@ -81,7 +81,7 @@ def test_a_session_of_one_row_runs_only_it() -> None:
     [
         ("--hots x", "unknown option --hots; did you mean '--host'?", "`nox -s ckpt -- --help`"),
         ("--repo x", "unknown option --repo", "`nox -s ckpt -- --help`"),
-        ("--jobs many", "--jobs takes a number of rows, not 'many'", "--jobs 4"),
+        ("--jobs many", "--jobs takes a whole number of rows, not 'many'", "--jobs 4"),
         ("--resume a", "--resume and --only cannot be combined", "use one"),
     ],
 )

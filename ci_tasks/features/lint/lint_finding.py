@@ -73,7 +73,7 @@ RULES = {
         LintRule(
             "moving-image",
             "an image by a tag that moves",
-            "the same commit runs other code tomorrow, and a failure cannot be had again",
+            "the same commit runs other code tomorrow, and a failure cannot be reproduced",
             is_error=False,
         ),
         LintRule(

@@ -31,7 +31,7 @@ def levels(_given: Mapping[str, str], _typed: str) -> Iterable[str]:
 class VerlOptions:
     level: int = flags.number(
         "0 smoke, 1 save/resume, 2 parallelism, 3 FSDP, 4 a feature, 5 learning signal (default: 0)",
-        "level",
+        "",
         default=0,
         minimum=0,
         hint="--level 0 to 5",

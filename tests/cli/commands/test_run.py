@@ -38,7 +38,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.mark.parametrize("command", ["run", "remote"])
 @pytest.mark.parametrize("number", ["many", "0", "-3", "2.5", "²", " "])
 def test_repeat_takes_a_whole_number(command: str, number: str, refused: Refused) -> None:
-    message = f"--repeat takes a number of repetitions, not {number!r}\nfor example --repeat 20\n"
+    message = f"--repeat takes a whole number of repetitions, not {number!r}\nfor example --repeat 20\n"
     assert message in refused(command, {"repeat": number})
 
 

@@ -15,7 +15,7 @@ _MOST_FRAMES, _MOST_REASONS = 8, 6
 _TRIGGERS = {
     "stall": "when its log was silent",
     "timeout": "before its timeout ended it",
-    "request": "when somebody asked",
+    "request": "on request, by `hang`",
 }
 
 
@@ -23,7 +23,7 @@ def ended_hang(ended: LookOfEnded) -> Hang:
     if ended.facts is not None:
         return analyse_hang(ended.facts)
     silence = f"; its log was silent for at most {ended.longest_silence:.0f} s" if ended.longest_silence else ""
-    return Hang(NOT_DETERMINED, "", f"the run has ended, and nobody looked at its processes{silence}")
+    return Hang(NOT_DETERMINED, "", f"the run has ended, and no stacks were captured{silence}")
 
 
 def ended_note(ended: LookOfEnded) -> str:

@@ -53,7 +53,7 @@ def test_what_was_seen_before_the_end_is_said_with_when(run: RunDir) -> None:
 
 def test_of_a_run_that_nobody_looked_at_that_is_said(run: RunDir) -> None:
     hang = ended_hang(look(run))
-    reason = "the run has ended, and nobody looked at its processes; its log was silent for at most 12 s"
+    reason = "the run has ended, and no stacks were captured; its log was silent for at most 12 s"
     assert (hang.outcome, hang.reason) == ("not determined", reason)
     Path(run.hang).write_text("{")
     assert ended_hang(look(run)) == hang

@@ -136,7 +136,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"url": "https://example.org/x"}, "https://example.org/x"),
     ({"log": "gone.log", "url": "https://example.org/x"}, "both name the failed job"),
     ({"log": "gone.log", "host": "local,sim"}, "unknown host 'local,sim'"),
-    ({"log": "LOG", "repeat": "0"}, "--repeat takes a number of repetitions"),
+    ({"log": "LOG", "repeat": "0"}, "--repeat takes a whole number of repetitions"),
     ({"log": "LOG", "on_my_tree": True, "rev": "HEAD"}, "cannot be combined"),
     ({"log": "PLAIN"}, "does not say which commit CI ran"),
     ({"log": "PLAIN", "rev": "HEAD"}, "--label LABEL --only ROW"),
