@@ -11,18 +11,18 @@ _PIECE = 1 << 18
 
 
 class NotAFile(OSError):
-    """A pipe, a device or the like stands where a file should."""
+    """A pipe, a directory, a device or the like stands where a file should."""
 
 
 def open_file(path: str, *, follow_link: bool = True) -> BinaryIO:
     """A regular file, to read. What a job may have put in its place is refused: a pipe would block who opens it, a
     device may have no end. Raises OSError."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_link else os.O_NOFOLLOW)
-    source = os.fdopen(os.open(path, flags), "rb")
-    if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-        source.close()
+    source = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(source).st_mode):  # before fdopen, which refuses a directory and leaves it open
+        os.close(source)
         raise NotAFile(errno.EINVAL, "not a regular file", path)
-    return source
+    return os.fdopen(source, "rb")
 
 
 def read_file(path: str, most: int) -> bytes:

@@ -22,7 +22,7 @@ from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
 from .codec import RecordError
 from .containers.run_containers import DaemonMonitor
 from .exit_gate import masked_record
-from .files import content_of, replace_file
+from .files import content_of, replace_file, unused_path
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.sampler import GpuSampler
 from .hang.look import MAX_SECONDS as LOOK_SECONDS
@@ -352,6 +352,8 @@ class Supervisor:
         number = self.status.sequence + 1
         self._set(sequence=number, heartbeat_at=time.time(), log_bytes=self.log.bytes, log_error=self.log.error)
         content = rd.record_bytes(masked_record(self.status, self._secrets))
+        if os.path.isdir(self.own.status) and not os.path.islink(self.own.status):  # nothing replaces a directory
+            os.rename(self.own.status, unused_path(self.own.status))
         replace_file(self.own.status, content)
         self._own_files[self.paths.status] = content
 

@@ -49,7 +49,8 @@ LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 
 
 def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
-    """The record of a run that never began: blocked, or cancelled while it waited."""
+    """The record of a run that never began: blocked, or cancelled while it waited; or that is not there any more."""
+    os.makedirs(run.path, exist_ok=True)  # a job on this machine may take its directory away
     return save_record(run, new_record(read_description(run), Status(), Verdict(status, reason, NO_EVIDENCE)))
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, write_record
@@ -198,7 +199,7 @@ class LabelExecution:
                 else:
                     record = self._with_mending(judge_run(prepared.run), prepared.run)
                     session.executor.release(prepared)
-                self._record_attempt(execution, session, record, prepared.run)
+                self._record_attempt(execution, session, _ran_on(record, execution.row, session.name), prepared.run)
             if time.monotonic() > deadline:
                 break
 
@@ -352,6 +353,15 @@ class LabelExecution:
             self.sessions[0].executor.wait(_POLL_SECONDS)
         else:
             time.sleep(_POLL_SECONDS)
+
+
+def _ran_on(record: RunRecord, row: Row, host: str) -> RunRecord:
+    """The record with its row and the host that it ran on, whatever the job has made of plan.json on this machine:
+    else the next attempt would go to the same host again, without an end."""
+    if (record.row, record.host) == (row.row, host):
+        return record
+    attempts = tuple(replace(attempt, host=host) for attempt in record.attempts)
+    return replace(record, label=row.label, row=row.row, host=host, attempts=attempts)
 
 
 def why_blocked(row: PreparedRow) -> str:

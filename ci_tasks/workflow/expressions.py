@@ -109,16 +109,20 @@ class Part(NamedTuple):
 
 
 # To the first }} outside a string. A doubled quote inside a string closes and opens it again.
-_EXPRESSION = re.compile(r"(\$\{\{(?:[^'}]|'[^']*'|\}(?!\}))*\}\})")
+_EXPRESSION = re.compile(r"\$\{\{(?:[^'}]|'[^']*'|\}(?!\}))*\}\}")
 
 
 def split(template: str) -> list[Part]:
     """The literal text and the expressions of a template; one empty text for an empty template."""
-    unclosed = _EXPRESSION.sub(lambda found: " " * len(found[0]), template).find("${{")
-    if unclosed >= 0:
-        raise ExpressionError("'${{' is not closed by '}}'", template, unclosed)
-    pieces = [piece for piece in _EXPRESSION.split(template) if piece] or [""]
-    return [Part(text[3:-2].strip(), True) if text.startswith("${{") else Part(text, False) for text in pieces]
+    parts, end = list[Part](), 0
+    while (start := template.find("${{", end)) >= 0:
+        found = _EXPRESSION.match(template, start)
+        if found is None:  # at once: a search from each later `${{`, too, takes minutes in a text of 100 KB
+            raise ExpressionError("'${{' is not closed by '}}'", template, start)
+        parts += [Part(template[end:start], False), Part(found[0][3:-2].strip(), True)]
+        end = found.end()
+    parts.append(Part(template[end:], False))
+    return [part for part in parts if part.text or part.is_expression] or [Part("", False)]
 
 
 def _condition(text: str) -> Node | None:

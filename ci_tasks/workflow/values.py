@@ -119,7 +119,8 @@ def parse_number(text: str) -> float:
     """The number a string stands for: '' is 0, what is no number is NaN."""
     text = text.strip()
     if _RADIX.fullmatch(text):
-        return float(int(text, 0))
+        number = int(text, 0)
+        return float(number) if number.bit_length() <= 1024 - 1 else math.inf
     return float(text or 0) if not text or _DECIMAL.fullmatch(text) else math.nan
 
 

@@ -29,6 +29,7 @@ PASSED = codec.to_json(Status("ended", sequence=10**6, end="exit", exit_code=0, 
 FORGERIES = {
     "a status": (f"echo '{PASSED}' > status.json", "status.json"),
     "garbage for a status": ("echo garbage > status.json", "status.json"),
+    "a directory for a status": ("rm -f status.json; mkdir -p status.json/x", "status.json"),
     "a plan": ('echo "{}" > plan.json', "plan.json"),
     "a script": ("echo 'exit 0' > new; mv new run.sh", "run.sh"),
     "an agent": ("echo 'exit' > bin/agent.pyz", "bin/agent.pyz"),

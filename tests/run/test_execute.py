@@ -3,6 +3,7 @@ what ^C leaves. The execution is the real one; the hosts are played."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -210,6 +211,23 @@ def test_a_row_that_the_environment_ended_is_tried_once_on_each_other_host(
     assert [entry.status for entry in record.earlier] == earlier
     assert len(world.hosts["a"].began) == 1
     assert len(world.hosts["b"].began) == len(earlier)
+
+
+def test_a_row_whose_job_takes_its_directory_away_is_lost_once(played: Make) -> None:
+    """On this machine that is the client's own, with the plan which says where the row ran."""
+    world = played({"a": 8}, {"one": 4, "two": 4})
+    world.acts.update({(row, "a"): Act(seconds=0.5) for row in world.rows})
+
+    def take_away() -> None:
+        (job,) = (job for job in world.hosts["a"].jobs.values() if job.row == "one")
+        job.never = ("lost", "there is no such run")
+        shutil.rmtree(job.run.path)
+
+    world.when((world.runs("one"), take_away))
+    done = world.execute_label()
+    assert statuses(done) == {"one": "lost", "two": "passed"}
+    assert by_row(done)["one"].host == "a"
+    assert sorted(world.hosts["a"].began) == ["one", "two"]
 
 
 def test_every_attempt_keeps_its_own_record_and_the_table_s_log_is_the_last_one_s(played: Make) -> None:

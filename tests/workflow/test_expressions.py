@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ci_tasks.workflow.expressions import ExpressionError, condition, evaluate, interpolate, label_tests, references
@@ -125,3 +127,14 @@ def test_a_text_of_more_than_a_megabyte_is_refused_before_it_is_made() -> None:
     with pytest.raises(ExpressionError, match="more than 1,000,000"):
         interpolate("${{ env.LONG }}, ${{ env.LONG }}", contexts)
     assert evaluate("format('{0}', env.LONG)", contexts) == long
+
+
+def test_a_number_of_any_length_is_one() -> None:
+    assert evaluate(f"0x{'f' * 300} == Infinity", {}) is True
+
+
+def test_a_text_full_of_unclosed_expressions_is_refused_at_once() -> None:
+    began = time.process_time()
+    with pytest.raises(ExpressionError, match="not closed"):
+        interpolate("${{" * 8000, {})
+    assert time.process_time() < began + 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Optional
 
-from .. import liveness, run_directory
+from .. import files, liveness, run_directory
 from ..records import Status
 from . import frames
 from .messages import FollowedRun, HostMessage, RunUpdate
@@ -57,7 +57,7 @@ class RunFollower:
         self._run, self._offset = run_directory.RunDir(followed.dir), followed.offset
         self._send, self._link, self._job, self._is_starting = send, link, job, is_starting
         self._client = liveness.client_lock(followed.dir)
-        self._log: Optional[int] = None
+        self._log: Optional[BinaryIO] = None
         self._mtime: Optional[int] = None
         self._last: Any = None  # the sequence of the status that was sent last, or the status of a job
         self._last_check = self._opened = 0.0
@@ -84,16 +84,16 @@ class RunFollower:
 
     def _close_log(self) -> None:
         if self._log is not None:
-            os.close(self._log)
+            self._log.close()
             self._log = None
 
     def _poll_log(self) -> bool:
         if self._log is None:
             try:
-                self._log, self._opened = os.open(self._run.log, os.O_RDONLY), time.monotonic()
+                self._log, self._opened = files.open_file(self._run.log), time.monotonic()
             except OSError:
                 return False
-        chunk = os.pread(self._log, frames.MAX_UNPACKED, self._offset)
+        chunk = os.pread(self._log.fileno(), frames.MAX_UNPACKED, self._offset)
         if chunk:
             is_packed = len(chunk) >= _PACKED_FROM and self._link.is_slow
             self._send((frames.packed_log if is_packed else frames.log)(self.key, self._offset, chunk))
@@ -113,11 +113,12 @@ class RunFollower:
         if mtime == self._mtime and now - self._last_check < _ALIVE_POLL_SECONDS:
             return None
         self._mtime, self._last_check = mtime, now
-        if not mtime and not self._is_starting() and not os.path.lexists(self._run.status):
+        # Before the status is read: an agent writes the end, and then it ends itself. One that lives writes a status
+        # again that its job took away.
+        has_agent = liveness.is_held(self._run.path)
+        if not (mtime or has_agent or self._is_starting() or os.path.lexists(self._run.status)):
             why = "there is no run %s on the host any more" % self._run.path
             return RunUpdate(self.key, over=True, code="missing", problem=why)
-        # Before the status is read: an agent writes the end, and then it ends itself.
-        has_agent = liveness.is_held(self._run.path)
         status = run_directory.read_status(self._run) if has_agent else liveness.conclude(self._run)
         if status.has_ended:
             self._mtime = None  # it is read again, until the log is sent, or the agent has written it again

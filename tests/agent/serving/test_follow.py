@@ -16,6 +16,7 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import decode
+from ci_tasks.agent.liveness import agent_lock
 from ci_tasks.agent.records import SlurmJob, Status
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.agent.serving import frames
@@ -174,3 +175,34 @@ def test_a_long_log_over_a_slow_link_arrives_packed(client: Client, watcher: Wat
     until(lambda: client.has_ends(1))
     assert client.log == log
     assert client.kinds.count(frames.PACKED_LOG) > 0
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "directory"])
+def test_what_a_job_puts_in_the_place_of_its_log_holds_up_nobody(
+    client: Client, watcher: Watcher, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """Who opens a pipe waits for a writer, and with it every run of the host."""
+    make(tmp_path / "log")
+    (tmp_path / "status.json").write_text(ENDED)
+    watcher.watch(1, str(tmp_path), 0)
+    until(lambda: client.has_ends(1))
+
+
+def test_a_run_whose_job_took_its_status_away_goes_on(client: Client, watcher: Watcher, tmp_path: Path) -> None:
+    lock = agent_lock(str(tmp_path))
+    watcher.watch(1, str(tmp_path), 0)
+    time.sleep(0.2)
+    (tmp_path / "status.json").write_text(json.dumps({"state": "running"}))
+    until(lambda: client.updates)
+    assert not client.updates[0].over
+    lock.release()
+
+
+def test_a_dead_agent_with_a_directory_for_a_status_has_ended(client: Client, watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "status.json" / "x").mkdir(parents=True)
+    before = len(os.listdir("/proc/self/fd"))
+    for key in range(20):
+        watcher.watch(key, str(tmp_path), 0)
+    until(lambda: client.has_ends(20))
+    assert client.updates[-1].gone
+    assert len(os.listdir("/proc/self/fd")) < before + 20
