@@ -70,7 +70,7 @@ def requires_python(read_file: Callable[[str], str | None]) -> str:
 
 
 def python_problem(requirement: str, version: str) -> str:
-    """What is wrong with a Python of `version`; empty where nothing is, or where nobody can tell."""
+    """What is wrong with a Python of `version`; empty where nothing is, or where that is not known."""
     if not requirement or not version:
         return ""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet

@@ -97,7 +97,7 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 def mending_override(text: str, job: Job, overrides: Sequence[Override]) -> Override | None:
-    """The override that would mend what pip says in `text`. None where nothing is known to help, or where the step has
+    """The override that would fix what pip says in `text`. None where nothing is known to help, or where the step has
     an override of the person's."""
     not_found = _NOT_FOUND.search(text)
     if not not_found:

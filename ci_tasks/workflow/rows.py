@@ -93,7 +93,7 @@ def names(workflow: Workflow, job: Job, event: EventContext, describe: Describe)
 
 
 def missing_outputs(job: Job, event: EventContext) -> list[str]:
-    """The jobs whose outputs the matrix needs, which have not been run for them, and for which nobody gave them."""
+    """The jobs whose outputs the matrix needs, which have not been run for them, and that are not given."""
     missing: dict[str, None] = {}
     for text in (leaf for leaf in leaves(job.matrix) if isinstance(leaf, str) and "${{" in leaf):
         for context, name, _, output, *_ in (f"{each}....".split(".") for each in expressions.references(text)):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a host without Slurm does not load it
     from ..slurm.session import SlurmRunState
 
 _PACKED_FROM = 1 << 13  # bytes; what a job prints line by line is not worth the time
-_SAMPLE = 1 << 21  # bytes, more than a pipe holds before whoever sends has to wait
+_SAMPLE = 1 << 21  # bytes, more than a pipe holds before its writer has to wait
 _SLOW = 30e6  # bytes a second: by far less than zlib packs, and than a loop or a fast network takes
 _ALIVE_POLL_SECONDS = 1.0  # between two reads of a status that seems to be the same
 _SHARED_POLL_SECONDS = 0.5  # between two reads of the status of a run on another machine

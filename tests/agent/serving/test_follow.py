@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent import processes
+from ci_tasks.agent import liveness, processes
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.liveness import agent_lock
 from ci_tasks.agent.records import SlurmJob, Status
@@ -188,10 +188,18 @@ def test_what_a_job_puts_in_the_place_of_its_log_holds_up_nobody(
     until(lambda: client.has_ends(1))
 
 
-def test_a_run_whose_job_took_its_status_away_goes_on(client: Client, watcher: Watcher, tmp_path: Path) -> None:
-    lock = agent_lock(str(tmp_path))
+def test_a_run_whose_job_took_its_status_away_goes_on(
+    client: Client, watcher: Watcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, is_held, looks = agent_lock(str(tmp_path)), liveness.is_held, list[bool]()
+
+    def look(path: str) -> bool:
+        looks.append(is_held(path))
+        return looks[-1]
+
+    monkeypatch.setattr(liveness, "is_held", look)
     watcher.watch(1, str(tmp_path), 0)
-    time.sleep(0.2)
+    until(lambda: looks)
     (tmp_path / "status.json").write_text(json.dumps({"state": "running"}))
     until(lambda: client.updates)
     assert not client.updates[0].over
