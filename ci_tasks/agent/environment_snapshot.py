@@ -19,7 +19,7 @@ from .containers.run_containers import RunContainer, RunContainers, started_cont
 from .gpus import nvidia_smi
 from .job_environment import machine_environment, secret_values
 from .log_file import log_traceback
-from .probe.payload.evidence_file import OFF as PROBE_OFF
+from .probe.payload.notes import OFF as PROBE_OFF
 from .processes import run_program
 from .records import ContainerState, DockerVersions, Environment, GpuModel, Packages, QueryAnswer
 from .run_directory import write_record

@@ -23,7 +23,7 @@ from ..files import content_of, replace_file
 from ..records import ProbeRules
 from ..run_directory import RunDir
 from .payload import MODULES
-from .payload.evidence_file import MAX_BYTES
+from .payload.notes import MAX_BYTES
 from .records import ProcessEvidence, RunEvidence, in_order
 
 MAX_PROCESSES = 2000  # that are read; the others are only counted
@@ -144,9 +144,9 @@ def write_files(run: RunDir, rules: ProbeRules = ProbeRules(), workspace: str = 
 
 
 def payload() -> str:
-    """The payload's modules as the text of one, without their imports of each other, each of which is a line."""
+    """The payload's modules as the text of one, without their imports of each other."""
     sources = [pkgutil.get_data(__name__, "payload/%s.py" % name) or b"" for name in MODULES]
-    return "".join(line for source in sources for line in source.decode().splitlines(True) if line[:6] != "from .")
+    return re.sub(r"(?m)^from \.\w+ import (?:\([^)]*\)|.*)\n", "", b"".join(sources).decode())
 
 
 def pth(directory: str, rules: ProbeRules = ProbeRules()) -> str:
