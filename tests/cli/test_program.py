@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -163,17 +162,3 @@ def test_a_closed_pipe_prints_no_traceback(arguments: str, tmp_path: Path) -> No
             [*PROGRAMS["ci-tasks"], *arguments.split()], stdout=closed, stderr=subprocess.PIPE, env=environ, timeout=60
         )
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_without_a_feature_its_commands_and_options_do_not_exist(tmp_path: Path) -> None:
-    """On a copy of the package without the folder."""
-    shutil.copytree(ROOT / "ci_tasks", tmp_path / "ci_tasks", ignore=shutil.ignore_patterns("failures", "__pycache__"))
-    program = [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); " + PROGRAMS["ci-tasks"][2]]
-
-    def ci_tasks(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*program, str(tmp_path), *arguments], capture_output=True, text=True, timeout=60)
-
-    listed = ci_tasks("--list").stdout
-    assert "  remote " in listed and "triage" not in listed
-    assert "run: unknown option --repeat" in ci_tasks("run", "precision", "--repeat", "3").stderr
-    assert "--fail-fast" in ci_tasks("--help", "run").stdout
