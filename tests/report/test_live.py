@@ -176,10 +176,14 @@ def test_a_colour_can_be_read_on_dark_and_on_light() -> None:
         foreground = Style.parse(colour).color
         assert foreground is not None and foreground.number is not None, colour
         for background in ((0, 0, 0), (255, 255, 255)):
-            darker, lighter = sorted(map(_luminance, (foreground.get_truecolor(), background)))
-            if foreground.number < 16 or (lighter + 0.05) / (darker + 0.05) < 3:
+            if foreground.number < 16 or contrast(foreground.get_truecolor(), background) < 3:
                 unreadable.append((colour, background))
     assert unreadable == []
+
+
+def contrast(*colours: Sequence[int]) -> float:
+    darker, lighter = sorted(map(_luminance, colours))
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 def _luminance(colour: Sequence[int]) -> float:
