@@ -97,8 +97,7 @@ def failure_message(run: RunDir, code: int | None) -> str:
         return f"{blocked} (log {run.log})"
     triage = log_triage(run, JobEnd(run_directory.END_EXIT, code or 1))
     lines = [triage.text, triage.line, *(each.line for each in triage.candidates)] if triage else []
-    last = None if triage else read_run_log(run.log).facts.last_line
-    line = next(filter(None, lines), "") or (last and last[1]) or "no output"
+    line = next(filter(None, lines), "no output")
     return f"the install steps ended with {code}: {line} (log {run.log})"
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import field
-from functools import cache
-from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.logs.lines import read, segments, shown, visible, words_expression
+from ci_tasks.logs.lines import read, segments, shown, visible
 
 # The last line of a pytest session; `-q` leaves the bars out.
 _PYTEST = re.compile(
@@ -37,7 +35,7 @@ _SRUN = re.compile(
 # Each line that says any of the above has one of these. Colours are between words, and a line that is written over, or
 # has other sequences of a terminal, may say anything.
 _COLOUR = rb"(?:\x1b\[[0-9;?]*[ -/]*[@-\x7e])*"  # `~` in the words below
-_WORDS = b"(?m)(?:%b)[^\n]*" % b"|".join(
+_WORDS = b"(?m:%b)" % b"|".join(
     [
         rb"^~(?:=+~ ~)?(?:\d+~ |no~ ~tests~ ~ran)",
         rb"^~(?:Ran~ ~\d|(?:OK|FAILED)~ ~\(|(?:ci-tasks|docker|podman|Error|srun)~:~ )",
@@ -68,8 +66,9 @@ class LogFacts:
 class FactsReader:
     """Reads the facts of a log."""
 
+    words = _WORDS
+
     def __init__(self) -> None:
-        self.words = _words()
         self.facts = LogFacts()
 
     def needs_next_line(self) -> bool:
@@ -126,8 +125,3 @@ def slime_metrics(line: bytes) -> tuple[int, dict[str, float]] | None:
         return None
     values = _SLIME_VALUE.findall(line, head.end() - 1)
     return int(head[1]), {name.decode("utf-8", "replace"): float(value) for name, value in values}
-
-
-@cache
-def _words() -> Any:
-    return words_expression(_WORDS)

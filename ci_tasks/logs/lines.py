@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, Protocol
 
 BLOCK = 1 << 18
@@ -25,9 +26,9 @@ _ANSI = re.compile(
 
 
 class LineReader(Protocol):
-    """What gets lines of a log. `words` is an expression that `words_expression` made."""
+    """What gets lines of a log. `words` is an expression of RE2 for bytes."""
 
-    words: Any
+    words: bytes
 
     def needs_next_line(self) -> bool:
         """Whether the next line is needed, whatever it says."""
@@ -42,12 +43,15 @@ class LineReader(Protocol):
 
 def read(pieces: Iterable[bytes], *readers: LineReader, block: int = BLOCK) -> None:
     """Read a log, whose bytes may be cut anywhere, once and in bounded memory."""
-    scans = [_Scan(reader) for reader in readers]
+    words = b"|".join(b"(?:%b)" % reader.words for reader in readers)
+    one_a_line = expression(b"(?:%b)[^\n]*" % words)
+    scans = [_Scan(reader, len(readers) > 1) for reader in readers]
     number, earlier = 1, b""
     tail: list[tuple[int, bytes]] = []
     for text in blocks(pieces, block):
+        begins = [match.start() for match in one_a_line.finditer(text)]
         for scan in scans:
-            scan.read(text, number, earlier)
+            scan.read(text, begins, number, earlier)
         number += text.count(b"\n") + (not text.endswith(b"\n"))
         tail = [*tail, *_last_lines(text, number)][-_TAIL:]
         earlier = (earlier + text[-_BEFORE:])[-_BEFORE:]
@@ -55,13 +59,15 @@ def read(pieces: Iterable[bytes], *readers: LineReader, block: int = BLOCK) -> N
         reader.end(tail)
 
 
-def words_expression(words: bytes) -> Any:
-    """A compiled expression of RE2 for `words`, which is one for bytes."""
+@cache
+def expression(words: bytes) -> Any:
+    """The words compiled, for RE2."""
     import re2
 
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
     options.never_capture = True
+    options.max_mem = 64 << 20
     return re2.compile(words, options)
 
 
@@ -115,14 +121,15 @@ class _Scan:
     """The lines of one reader. A line that told nothing is not looked at again when it comes once more with other
     numbers in it: servers log the same warning a million times."""
 
-    def __init__(self, reader: LineReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: LineReader, is_beside_others: bool) -> None:
+        self._reader, self._words = reader, expression(reader.words) if is_beside_others else None
         self._uninformative: set[bytes] = set()
 
-    def read(self, text: bytes, number: int, earlier: bytes) -> None:
-        """One block: `number` is that of its first line, `earlier` what stood before it."""
+    def read(self, text: bytes, begins: list[int], number: int, earlier: bytes) -> None:
+        """One block, and where a word of any reader begins in it: `number` is that of its first line, `earlier` what
+        stood before it."""
         reader, uninformative, at, end, counted = self._reader, self._uninformative, 0, len(text), 0
-        words = (match.start() for match in reader.words.finditer(text))
+        words = iter(begins)
         eager = reader.needs_next_line()
         while at < end:
             start = at if eager else next_line(text, words, at)
@@ -132,6 +139,8 @@ class _Scan:
             stop = end if stop < 0 else stop
             line = text[start:stop]
             at = stop + 1
+            if not eager and self._words is not None and self._words.search(line) is None:
+                continue  # another reader's
             shape = b"" if eager else line.translate(None, _VARYING)
             if not eager and shape in uninformative:
                 continue

@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
-from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.facts import slime_metrics
-from ci_tasks.logs.lines import read, segments, visible, words_expression
+from ci_tasks.logs.lines import read, segments, visible
 from ci_tasks.registry import MetricFormat
 
 Points = tuple[tuple[int, float], ...]
@@ -62,7 +60,7 @@ class SeriesReader:
     """Reads the series of a log."""
 
     def __init__(self, formats: tuple[MetricFormat, ...] = (), most_points: int = MOST_POINTS) -> None:
-        self.words = _words(formats)
+        self.words = b"|".join([_WORDS, *(metric_format.words for metric_format in formats)])
         self._formats, self._most_points = formats, most_points
         self._builders: dict[str, _SeriesBuilder] = {}
 
@@ -135,8 +133,3 @@ def _values(raw: bytes, formats: tuple[MetricFormat, ...]) -> Iterator[tuple[int
         parsed = next((parsed for metric_format in formats if (parsed := metric_format.read(segment))), None)
         step, values = parsed or slime_metrics(visible(segment, _LONGEST).encode()) or (0, {})
         yield from ((step, name, value) for name, value in values.items())
-
-
-@cache
-def _words(formats: tuple[MetricFormat, ...]) -> Any:
-    return words_expression(b"|".join([_WORDS, *(metric_format.words for metric_format in formats)]))

@@ -213,11 +213,8 @@ def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | No
         raise UsageError("nothing here reads CI's logs", hint="install ci-tasks with its feature ci_logs")
     with open_ci_log(options.ci_log, options.job) as log:
         size = sum(len(piece) for piece in log.text)
-        yield Ci(
-            rows[0],
-            _drawn(CI, read_series(log.text, metric_formats())),
-            Log(f"CI: {log.name}", size, iter(log.text), log.failing_line),
-        )
+        curves = _drawn(CI, read_series(log.text, metric_formats()))
+        yield Ci(rows[0], curves, Log(f"CI: {log.name}", size, iter(log.text), log.failing_line))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 from ci_tasks.features.ci_logs.parse.split_lines import LineForm, LogLine, is_numbered, split_lines
 from ci_tasks.features.ci_logs.sources.bounded_lines import bounded_blocks, bounded_lines
-from ci_tasks.logs.lines import next_line, words_expression
+from ci_tasks.logs.lines import expression, next_line
 
 _TIMESTAMP = rb"T\d\d:\d\d:\d\d\.\d{3}"
 _HEAD = 1 << 16  # bytes whose lines are all given: nearly every log shows its form there
@@ -38,9 +38,9 @@ def telling_lines(
     yield from lines.all_of(block[:end])
     if not lines.has_time:
         words = [*words, _TIMESTAMP]
-    expression = words_expression(b"(?:%b)[^\\n]*" % b"|".join(words))  # with the rest of a line: one hit a line
+    words_in_line = expression(b"(?:%b)[^\\n]*" % b"|".join(words))  # with the rest of a line: one hit a line
     for text in filter(None, chain([block[end:]], blocks)):
-        yield from lines.of(text, expression)
+        yield from lines.of(text, words_in_line)
 
 
 class _TellingLines:

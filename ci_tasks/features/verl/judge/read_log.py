@@ -12,7 +12,7 @@ from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.verl.judge import log_patterns as lines
 from ci_tasks.features.verl.judge.log_records import KEYS, Metrics, PreflightCheck, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.training_log import TrainingLogParser
-from ci_tasks.logs.lines import blocks, read, segments, visible, words_expression
+from ci_tasks.logs.lines import blocks, expression, read, segments, visible
 from ci_tasks.records import PASSED, Triage
 from ci_tasks.results.triage import UNKNOWN
 
@@ -50,18 +50,19 @@ def metrics_of(log: Log) -> Metrics:
 class _RunLogReader:
     """Sorts the telling lines to the training in which they stand."""
 
+    words = lines.WORDS
+
     def __init__(self, proofs: Sequence[str], outside: bool = False) -> None:
         self._proofs = {text: _compiled(text) for text in proofs}
         self._current: TrainingLogParser | None = TrainingLogParser("", 0, {}) if outside else None
         self._done: dict[str, tuple[TrainingLogParser, int | None]] = {}
-        self.words = words_expression(lines.WORDS)
         self.preflight: dict[str, PreflightCheck] = {}
 
     def needs_next_line(self) -> bool:
         return self._current is not None and self._current.needs_next_line
 
     def feed(self, number: int, line: bytes, before: bytes) -> bool:
-        has_pattern = self.words.search(line) is not None
+        has_pattern = expression(self.words).search(line) is not None
         for segment in segments(line):
             text = lines.plain(segment)
             if "ci-tasks-verl: " in text and (match := lines.MARK.search(text)):
