@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,21 @@ from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import requirements
+from ci_tasks.hosts.gpu_locks import LOCKS_QUERY_NAME
 from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.planning.capacity import HostFacts
+
+
+class Answering:
+    """A host that is asked exactly what `answers` has."""
+
+    def __init__(self, answers: Mapping[str, QueryAnswer]) -> None:
+        self.answers = answers
+
+    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        assert queries.keys() == self.answers.keys()
+        return self.answers
+
 
 GPU = "{0}, GPU-{0}a9a5e0c-0000-1111-2222-333344445555, NVIDIA H200, 580.1, 4, 143771\n"
 Program = Callable[..., None]
@@ -210,3 +224,18 @@ def test_a_runtime_without_a_daemon_is_there_if_its_program_says_so(
     name, _, rest = command.partition(" ")
     program(name, rest, says, code)
     assert container_problem(runtime) == problem
+
+
+def test_locked_gpus_and_images_that_are_there_are_known_before_rows_are_placed() -> None:
+    """Gpu 3 is locked; nothing is known of one whose number is no number, nor of a lock on another disk."""
+    files = [
+        {"gpu": gpu, "path": "/lock", "device": [0, 27], "inode": inode} for gpu, inode in ((3, 8), ("4", 9), (5, 10))
+    ]
+    held = "".join(f"1: FLOCK ADVISORY WRITE 77 00:{at} 0 EOF\n" for at in ("1b:8", "1b:9", "1c:10"))
+    answers = {
+        LOCKS_QUERY_NAME: QueryAnswer(0, json.dumps({"files": files, "locks": held})),
+        "image a:1": QueryAnswer(0, "sha256:1"),
+        "image b:2": QueryAnswer(1, "", "No such image"),
+    }
+    found = requirements.locked_gpus_and_images(Answering(answers), HostSpec("h", runtime="docker"), ["a:1", "b:2"])
+    assert found == ({3}, {"a:1"})
