@@ -9,13 +9,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion, Retry
+from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion
 from ci_tasks.agent.trees.git import DiskFull, StoreError
-from ci_tasks.agent.trees.workspace import check_out, update_workspace
+from ci_tasks.agent.trees.workspace import check_out
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.overlays import in_directory
 from ci_tasks.checkout.repository import BASE, commit_of, resolve_base
@@ -39,14 +38,10 @@ def materialize(
     workspace = workspace.absolute()
     workspace.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".recorded-", dir=workspace.parent) as scratch:
-        store = Path(scratch, "store")
-        snapshot = take_snapshot(source, store, rev=rev, base=base, overlays=overlays, not_ours=workspace)
-        try:
-            check_out(str(snapshot.store), checkout_parts(snapshot), str(workspace), partial(_lend, snapshot))
-        except DiskFull as error:
-            raise Blocked(str(error)) from None
-        except StoreError as error:
-            raise CheckoutError(f"the copy of {source} is not its tree: {error}") from None
+        snapshot = take_snapshot(
+            source, Path(scratch, "store"), rev=rev, base=base, overlays=overlays, not_ours=workspace
+        )
+        clone(snapshot, workspace)
     for part in snapshot.parts:
         top_base = resolve_base(source, base) if base and not part.path else None
         if origin := top_base or (commit_of(part.repository.git, BASE) if part.repository else part.commit):
@@ -54,27 +49,25 @@ def materialize(
     return snapshot.checkout
 
 
-def checkout_parts(snapshot: Snapshot) -> list[CheckoutPart]:
-    return [
-        CheckoutPart(part.path, part.commit, part.tree, "" if part.path else snapshot.flat) for part in snapshot.parts
-    ]
+def clone(snapshot: Snapshot, workspace: Path) -> None:
+    """Make `workspace` the snapshot, with the history of its repositories. Raises CheckoutError, Blocked."""
+    store, repositories = ObjectStore(snapshot.store), {part.path: part.repository for part in snapshot.parts}
 
+    def lend(part: CheckoutPart, git_dir: str) -> None:
+        """Copies of the objects that we recorded, the others where they are, and where the history ends."""
+        if not part.path:
+            shutil.copytree(store.recorded, Path(git_dir, "objects"), dirs_exist_ok=True)
+            Path(git_dir, "objects/info/alternates").write_bytes(os.fsencode("\n".join([*store.lenders[1:], ""])))
+        repository = repositories[part.path]
+        if repository and (shallow := repository.common / "shallow").exists():
+            shutil.copyfile(shallow, Path(git_dir, "shallow"))
 
-def continue_workspace(snapshot: Snapshot, workspace: str, retry: Retry, run_dir: str) -> None:
-    """Bring the workspace of an ended run to the snapshot. Raises NotKept, StoreError, OSError."""
-    store = str(snapshot.store)
-    update_workspace(store, checkout_parts(snapshot), workspace, retry, run_dir, partial(_lend, snapshot))
-
-
-def _lend(snapshot: Snapshot, part: CheckoutPart, git_dir: str) -> None:
-    """Give a job's repository copies of the objects that we recorded, the others where they are, and the history."""
-    store, repositories = ObjectStore(snapshot.store), {each.path: each.repository for each in snapshot.parts}
-    if not part.path:
-        shutil.copytree(store.recorded, Path(git_dir, "objects"), dirs_exist_ok=True)
-        Path(git_dir, "objects/info/alternates").write_bytes(os.fsencode("\n".join([*store.lenders[1:], ""])))
-    repository = repositories[part.path]
-    if repository and (shallow := repository.common / "shallow").exists():
-        shutil.copyfile(shallow, Path(git_dir, "shallow"))
+    try:
+        check_out(str(snapshot.store), snapshot.checkout_parts, str(workspace), lend)
+    except DiskFull as error:
+        raise Blocked(str(error)) from None
+    except StoreError as error:
+        raise CheckoutError(f"the copy of {snapshot.checkout.path} is not its tree: {error}") from None
 
 
 def copy_side_by_side(

@@ -26,7 +26,7 @@ from pathlib import Path
 from ci_tasks.agent.file_lock import LockTimeout, file_lock
 from ci_tasks.agent.files import content_of, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import OVERLAYS, Checkout, Overlay
+from ci_tasks.agent.records import OVERLAYS, Checkout, CheckoutPart, Overlay
 from ci_tasks.agent.trees.git import SHA1, make_repository, quoted
 from ci_tasks.checkout.git import Git, GitError, MissingObjects
 from ci_tasks.checkout.overlays import check_distinct, describe_overlay, find_conversions, in_directory
@@ -77,6 +77,12 @@ class Snapshot:
     @property
     def flat(self) -> str:
         return self.parts[0].flat
+
+    @property
+    def checkout_parts(self) -> list[CheckoutPart]:
+        """As a host is asked for them."""
+        top, *inside = (CheckoutPart(part.path, part.commit, part.tree) for part in self.parts)
+        return [replace(top, flat=self.flat), *inside]
 
     @cached_property
     def reader(self) -> subprocess.Popen[bytes]:

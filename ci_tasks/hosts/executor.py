@@ -60,7 +60,7 @@ class Executor:
     """Methods raise Blocked for what the host cannot do."""
 
     _batch: Batch
-    _code: CodeSnapshot
+    _code: RemoteSnapshot
     has_scheduler = False  # which decides when a submitted row starts
 
     def __init__(self, spec: HostSpec) -> None:
@@ -69,6 +69,7 @@ class Executor:
         self._setups: dict[str, RemoteRun] = {}  # of install steps
         self._keeps_setups = False  # rows go on with them
         self._taken: Background[Snapshot] | CodeSnapshot | None = None  # for the next call of `snapshot`
+        self._pack: CodePack | None = None
         self._connect()
 
     def _connect(self) -> None:
@@ -77,6 +78,10 @@ class Executor:
     @cached_property
     def _manager(self) -> RemoteRunManager:
         return open_remote_host(self.spec)
+
+    @property
+    def _is_open(self) -> bool:
+        return "_manager" in self.__dict__
 
     @property
     def is_up(self) -> bool:
@@ -133,7 +138,7 @@ class Executor:
 
     def snapshot(
         self, batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
-    ) -> CodeSnapshot:
+    ) -> RemoteSnapshot:
         """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
         from ci_tasks.checkout import pack as packs
 
@@ -141,21 +146,16 @@ class Executor:
         taken = self._taken.snapshot if isinstance(self._taken, RemoteSnapshot) else taken
         snapshot = taken or take_host_snapshot(source, rev, base, overlays)
         key = host_cache.key(self.spec)
-        pack = CodePack(
+        self._pack = CodePack(
             tree=snapshot.flat,
             build=partial(packs.thin_pack, snapshot),
             known_trees=tuple(packs.sent_trees(snapshot.store, key)),
             mark_sent=partial(packs.record_sent_trees, snapshot.store, key, [snapshot.flat]),
         )
-        self._manager.set_code_pack(pack)
+        if self._is_open:
+            self._manager.set_code_pack(self._pack)
         self._batch, self._code, self._taken = batch, RemoteSnapshot(snapshot.checkout, snapshot), None
         return self._code
-
-    def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
-        """The working tree of `source` for a row that goes on in the workspace that an earlier run kept."""
-        code = self.snapshot(batch, source, rev=None, base=None)
-        assert isinstance(code, RemoteSnapshot)
-        return code
 
     def paths(self, run: RunDir) -> HostPaths:
         home = self._cache.home or self._manager.connection.hello().home
@@ -251,12 +251,12 @@ class Executor:
     def _prepare(self, remote_run: RemoteRun, has_checkout: bool) -> None:
         """From here on other commands may find the run, and only this one may fetch it."""
         if has_checkout:
-            assert isinstance(self._code, RemoteSnapshot)
-            remote_run.parts = self._code.checkout_parts()
+            remote_run.parts = self._code.snapshot.checkout_parts
         if not os.path.exists(remote_run.run.plan):
             self.write_plan(remote_run.run, remote_run.plan)
-        remote_run.lock = lock_mirror(remote_run.run)
-        write_remote_location(remote_run.run, self.spec, remote_run.directory)
+        if not remote_run.is_here:
+            remote_run.lock = lock_mirror(remote_run.run)
+            write_remote_location(remote_run.run, self.spec, remote_run.directory)
 
     def reattach(self, row: PreparedRow) -> None:
         """Watch a row that an earlier command started."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout, CheckoutPart
+from ci_tasks.agent.records import Checkout
 from ci_tasks.background import Background
 from ci_tasks.results import store
 
@@ -36,10 +35,6 @@ class RemoteSnapshot:
     def read_files(self, directory: str, suffix: str) -> Iterator[str]:
         for name in self.snapshot.names(directory, suffix):
             yield self.read_file(name) or ""
-
-    def checkout_parts(self) -> list[CheckoutPart]:
-        top, *inside = (CheckoutPart(part.path, part.commit, part.tree) for part in self.snapshot.parts)
-        return [replace(top, flat=self.snapshot.flat), *inside]
 
 
 def start_host_snapshot(

@@ -51,11 +51,11 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
     if not source.is_dir():
         raise UsageError(f"{source}, the checkout of {id}, is gone", hint=_anew(before))
     with closing(open_executor(_host(before, remote))) as executor:
-        if remote is not None and (snapshot := start_host_snapshot(source, None, None)):
+        if (snapshot := start_host_snapshot(source, None, None)):
             executor.use_snapshot(snapshot)
         batch = store.new_batch(before.label)
         try:
-            code = executor.snapshot_for_retry(batch, source)
+            code = executor.snapshot(batch, source, rev=None, base=None)
             new = batch.run_dir(1)
             plan = _plan(before, code, batch.run_id(1), executor.paths(new).run, remote, run, events_of(run))
             os.makedirs(new.path)

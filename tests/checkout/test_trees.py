@@ -17,7 +17,7 @@ from ci_tasks.agent.trees.git import MissingBase
 from ci_tasks.agent.trees.store import TreeStore
 from ci_tasks.checkout import overlays
 from ci_tasks.checkout import snapshot as snapshots
-from ci_tasks.checkout.clone import all_conversions, checkout_parts, copy_side_by_side, materialize
+from ci_tasks.checkout.clone import all_conversions, copy_side_by_side, materialize
 from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.repository import BASE, resolve_base
 from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files, take_snapshot
@@ -42,7 +42,7 @@ class Journey:
         self.host.receive(chunks)
 
     def check_out(self, snapshot: Snapshot) -> None:
-        self.host.check_out(checkout_parts(snapshot), str(self.workspace))
+        self.host.check_out(snapshot.checkout_parts, str(self.workspace))
         record_sent_trees(snapshot.store, "box", [snapshot.flat])
 
     def go(self, source: Path, **how: Any) -> Snapshot:

@@ -31,7 +31,6 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import bootstrap, connection, py_spy, run_manager
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
@@ -613,7 +612,7 @@ class Code:
         manager = self.host.open()
         manager.set_code_pack(CodePack(tree=self.snapshot.flat, build=self.pack, known_trees=self.known))
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
-        parts = RemoteSnapshot(self.snapshot.checkout, self.snapshot).checkout_parts()
+        parts = self.snapshot.checkout_parts
         plan = {"workspace": workspace}
         remote_run = self.host.remote_run(f"cat {shlex.quote(workspace)}/file.txt", name, plan=plan, parts=parts)
         manager.start(remote_run)
