@@ -5,18 +5,47 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Set
-
-from .records import QueryAnswer
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set
 
 if TYPE_CHECKING:
     import subprocess
+
+    from .records import QueryAnswer
 
 MAX_BYTES = 1 << 20  # of an output, its last ones
 running: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
 starting: List[str] = []  # programs that are in no `running` yet: they may have ended, but not have been waited for
 lock = threading.Lock()  # of both; never held while a program starts, which takes as long as a file system does
+
+
+def start(
+    argv: Sequence[str], environ: Optional[Mapping[str, str]], cwd: str, **more: Any
+) -> "subprocess.Popen[bytes]":
+    """Start a program for `ended`, with further arguments of Popen. Raises OSError."""
+    import subprocess  # a command that only looks needs none
+
+    with lock:
+        starting.append(argv[0])
+    try:
+        process = subprocess.Popen(list(argv), env=environ, cwd=cwd, **{"start_new_session": True, **more})
+        running.add(process.pid)
+        return process
+    finally:
+        with lock:
+            starting.remove(argv[0])
+
+
+@contextmanager
+def ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """The block waits for the program; if it raises, the program is killed."""
+    try:
+        yield
+    except BaseException:
+        end_session(process)
+        raise
+    finally:
+        running.discard(process.pid)
 
 
 def run_program(
@@ -29,31 +58,20 @@ def run_program(
 ) -> QueryAnswer:
     """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
     says which. `environ` is its environment (default: our own). Never raises OSError."""
-    import subprocess  # a command that only looks needs none
+    import subprocess
+
+    from .records import QueryAnswer
 
     pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
-    with lock:
-        starting.append(argv[0])
     try:
-        process = subprocess.Popen(
-            list(argv), stdin=source, stdout=pipe, stderr=pipe, env=environ, cwd=cwd, start_new_session=True
-        )
-        running.add(process.pid)
+        process = start(argv, environ, cwd, stdin=source, stdout=pipe, stderr=pipe)
     except OSError as error:
         return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
-    finally:
-        with lock:
-            starting.remove(argv[0])
     try:
-        out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
+        with ended(process):
+            out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
     except subprocess.TimeoutExpired:
-        end_session(process)
         return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
-    except BaseException:
-        end_session(process)
-        raise
-    finally:
-        running.discard(process.pid)
     return QueryAnswer(process.returncode, out, err)
 
 
@@ -75,9 +93,10 @@ def ask(
 
 
 def end_session(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program that leads a session, with its children. One that a driver holds is not waited for."""
+    """Kill a program, with its children if it leads a session. One that a driver holds is not waited for."""
     with suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()

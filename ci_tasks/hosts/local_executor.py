@@ -54,11 +54,11 @@ class LocalExecutor(Executor):
                 self._make(RunDir(row.setup.directory), setup_plan(row.setup, self.spec), True)
 
     def _make(self, run: RunDir, plan: Plan, has_checkout: bool) -> None:
-        from ci_tasks.checkout.clone import clone  # the agent makes those of runs
+        from ci_tasks.checkout.delivery import clone  # the agent makes those of runs
 
         local_runs.write_run_dir(run, plan)
         if has_checkout:
-            clone(self._code.snapshot, Path(plan.workspace))
+            clone(self._code, Path(plan.workspace))
 
     def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
         remote_run = super()._remote_run(run, plan, directory)

@@ -29,8 +29,7 @@ from ci_tasks.agent.directories import remove_own
 from ci_tasks.agent.trees.git import MissingBase, StoreError
 from ci_tasks.agent.trees.store import TreeStore
 from ci_tasks.agent.trees.workspace import release
-from ci_tasks.checkout.clone import materialize
-from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
+from ci_tasks.checkout.delivery import materialize, record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError
 from tests.checkout.repositories import fingerprint

@@ -17,8 +17,14 @@ from ci_tasks.agent.trees.git import MissingBase
 from ci_tasks.agent.trees.store import TreeStore
 from ci_tasks.checkout import overlays
 from ci_tasks.checkout import snapshot as snapshots
-from ci_tasks.checkout.clone import all_conversions, copy_side_by_side, materialize
-from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
+from ci_tasks.checkout.delivery import (
+    all_conversions,
+    copy_side_by_side,
+    materialize,
+    record_sent_trees,
+    sent_trees,
+    thin_pack,
+)
 from ci_tasks.checkout.repository import BASE, resolve_base
 from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files, take_snapshot
 from ci_tasks.errors import CheckoutError
@@ -393,11 +399,11 @@ def test_files_of_a_snapshot_can_be_read_without_a_workspace(with_submodule: Pat
     (with_submodule / "a missing").write_text("")
     snapshot = journey.take(with_submodule)
     change(with_submodule, "modified")
-    expected = {"kept.txt": b"kept\n", "link": b"inner\n", "to-dir/inner.txt": b"inner\n", "a missing": b""}
-    expected["third party/kept.txt"] = b"kept\n"
+    expected = {"kept.txt": "kept\n", "link": "inner\n", "to-dir/inner.txt": "inner\n", "a missing": ""}
+    expected["third party/kept.txt"] = "kept\n"
     for name in ("outside", "nothing", "sub", "third party", "no\nthing", "", "../x", "loop", "kept.txt/x"):
-        assert snapshot.read(name) is None
-        assert {each: snapshot.read(each) for each in expected} == expected
+        assert snapshot.read_file(name) is None
+        assert {each: snapshot.read_file(each) for each in expected} == expected
     assert snapshot.names("", "inner.txt") == ["sub/inner.txt", "third party/sub/inner.txt"]
     assert snapshot.names("th", "kept.txt") == ["third party/kept.txt"]
     assert snapshot.select(["*.txt", ":!sub"]) == ["kept.txt"]

@@ -150,4 +150,4 @@ def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
 def test_a_snapshot_of_another_host_of_the_command_is_used_again(local: Local) -> None:
     other = LocalExecutor(HostSpec("sim", runtime="none"))
     other.use_snapshot(local.code)
-    assert other.snapshot(local.batch, local.source, rev=None, base=None).snapshot is local.code.snapshot
+    assert other.snapshot(local.batch, local.source, rev=None, base=None) is local.code

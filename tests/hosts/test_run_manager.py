@@ -25,7 +25,7 @@ from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
 from ci_tasks.agent.serving import messages
-from ci_tasks.checkout.pack import thin_pack
+from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked

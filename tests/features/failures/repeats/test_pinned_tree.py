@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.hosts.executor import Executor
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot
 from ci_tasks.hosts.local_executor import LocalExecutor
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
@@ -46,7 +46,7 @@ def opened(sources: list[Path]) -> Callable[[HostSpec], Executor]:
     """Opens this machine, noting from where it takes its trees."""
 
     class Noting(LocalExecutor):
-        def snapshot(self, batch: Batch, source: Path, **more: Any) -> RemoteSnapshot:
+        def snapshot(self, batch: Batch, source: Path, **more: Any) -> Snapshot:
             sources.append(source)
             return super().snapshot(batch, source, **more)
 
