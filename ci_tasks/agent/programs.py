@@ -1,4 +1,4 @@
-"""Runs programs of this host, each with a timeout and in a session of its own, so that all of it can be ended."""
+"""Starts programs and ends them: each in a session of its own, which a supervisor does not take for its job's."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import os
 import signal
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Sequence, Set
 
 if TYPE_CHECKING:
     import subprocess
 
-    from .records import QueryAnswer
-
-MAX_BYTES = 1 << 20  # of an output, its last ones
-running: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
-starting: List[str] = []  # programs that are in no `running` yet: they may have ended, but not have been waited for
-lock = threading.Lock()  # of both; never held while a program starts, which takes as long as a file system does
+own_sessions: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
+starting_programs: List[str] = []  # in no `own_sessions` yet: they may have ended, but not have been waited for
+programs_lock = threading.Lock()  # of both; never held while a program starts: a file system may hang
 
 
 def start(
@@ -25,15 +22,15 @@ def start(
     """Start a program for `ended`, with further arguments of Popen. Raises OSError."""
     import subprocess  # a command that only looks needs none
 
-    with lock:
-        starting.append(argv[0])
+    with programs_lock:
+        starting_programs.append(argv[0])
     try:
         process = subprocess.Popen(list(argv), env=environ, cwd=cwd, **{"start_new_session": True, **more})
-        running.add(process.pid)
+        own_sessions.add(process.pid)
         return process
     finally:
-        with lock:
-            starting.remove(argv[0])
+        with programs_lock:
+            starting_programs.remove(argv[0])
 
 
 @contextmanager
@@ -45,51 +42,7 @@ def ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         end_session(process)
         raise
     finally:
-        running.discard(process.pid)
-
-
-def run_program(
-    argv: Sequence[str],
-    timeout: float,
-    environ: Optional[Mapping[str, str]] = None,
-    *,
-    cwd: str = "/",  # Python loads what `-c` and `-m` import from here first: not from a checkout
-    stdin: bytes = b"",
-) -> QueryAnswer:
-    """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
-    says which. `environ` is its environment (default: our own). Never raises OSError."""
-    import subprocess
-
-    from .records import QueryAnswer
-
-    pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
-    try:
-        process = start(argv, environ, cwd, stdin=source, stdout=pipe, stderr=pipe)
-    except OSError as error:
-        return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
-    try:
-        with ended(process):
-            out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
-    except subprocess.TimeoutExpired:
-        return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
-    return QueryAnswer(process.returncode, out, err)
-
-
-def ask(
-    commands: Mapping[str, Sequence[str]], timeout: float, environ: Optional[Mapping[str, str]] = None
-) -> Dict[str, QueryAnswer]:
-    """The same for several programs at the same time: name → argv, and name → answer."""
-    answers: Dict[str, QueryAnswer] = {}
-
-    def put(name: str, argv: Sequence[str]) -> None:
-        answers[name] = run_program(argv, timeout, environ)
-
-    threads = [threading.Thread(target=put, args=command, daemon=True) for command in commands.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {name: answers[name] for name in commands}
+        own_sessions.discard(process.pid)
 
 
 def end_session(process: "subprocess.Popen[bytes]") -> None:

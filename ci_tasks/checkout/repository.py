@@ -56,6 +56,7 @@ class CheckoutGit(Git):
             del self.env[name]
         kept = (name for name in os.environ if not name.startswith("GIT_") or _OF_USER.fullmatch(name))
         self.env.update((name, os.environ[name]) for name in kept)
+        self.may_ask = True
         return self
 
     def null_separated(self, *args: str) -> list[str]:

@@ -8,8 +8,8 @@ import time
 from contextlib import suppress
 
 from ci_tasks.agent import run_directory
-from ci_tasks.agent.cleanup.remove_tree import remove_tree
-from ci_tasks.agent.containers.rules import NONE, ContainerRules
+from ci_tasks.agent.containers.docker_argv import NONE, ContainerRules
+from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.files import open_file
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from ci_tasks.agent.cleanup.cancel import end_and_clean, remove_run
+from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.agent.trees.workspace import forget

@@ -209,7 +209,7 @@ def test_a_replaced_commit_is_what_it_is(repo: Path, journey: Journey) -> None:
     change(repo, "modified")
     second = commit(repo)
     git(repo, "replace", second, first)
-    assert (journey.both(repo).commit, journey.go(repo).read("kept.txt")) == (second, b"changed\n")
+    assert (journey.both(repo).commit, journey.go(repo).read_file("kept.txt")) == (second, "changed\n")
 
 
 # Revisions, the base, and directories of a repository

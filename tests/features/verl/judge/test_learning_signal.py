@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 
 import pytest
-from bench.verl_learning import against, alone
 
+from bench.verl_learning import against, alone
 from ci_tasks.features.verl.judge.learning_signal import ERROR, learning
 from ci_tasks.features.verl.levels.criterion import CONTRADICTED, NOT_SEEN, SHOWN, Criterion
 
