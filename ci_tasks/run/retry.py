@@ -52,7 +52,7 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
     if not source.is_dir():
         raise UsageError(f"{source}, the checkout of {id}, is gone", hint=_anew(before))
     with closing(open_executor(_host(before, remote))) as executor:
-        if (snapshot := start_host_snapshot(source, None, None)):
+        if snapshot := start_host_snapshot(source, None, None):
             executor.use_snapshot(snapshot)
         batch = store.new_batch(before.label)
         try:
