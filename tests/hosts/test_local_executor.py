@@ -3,7 +3,6 @@ steps run once."""
 
 from __future__ import annotations
 
-import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,7 @@ from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch
-
-
-def git(directory: Path, *args: str) -> str:
-    identity = ("-c", "user.name=T", "-c", "user.email=t@example.com")
-    done = subprocess.run(["git", *identity, *args], cwd=directory, text=True, capture_output=True, check=True)
-    return done.stdout.strip()
+from tests.parts.git import git
 
 
 class Local:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,18 +18,6 @@ from ci_tasks.hosts import requirements
 from ci_tasks.hosts.gpu_locks import LOCKS_QUERY_NAME
 from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.planning.capacity import HostFacts
-
-
-class Answering:
-    """A host that is asked exactly what `answers` has."""
-
-    def __init__(self, answers: Mapping[str, QueryAnswer]) -> None:
-        self.answers = answers
-
-    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        assert queries.keys() == self.answers.keys()
-        return self.answers
-
 
 GPU = "{0}, GPU-{0}a9a5e0c-0000-1111-2222-333344445555, NVIDIA H200, 580.1, 4, 143771\n"
 Program = Callable[..., None]
@@ -237,5 +227,6 @@ def test_locked_gpus_and_images_that_are_there_are_known_before_rows_are_placed(
         "image a:1": QueryAnswer(0, "sha256:1"),
         "image b:2": QueryAnswer(1, "", "No such image"),
     }
-    found = requirements.locked_gpus_and_images(Answering(answers), HostSpec("h", runtime="docker"), ["a:1", "b:2"])
+    host: Any = SimpleNamespace(run_queries=lambda queries, timeout: {name: answers[name] for name in queries})
+    found = requirements.locked_gpus_and_images(host, HostSpec("h", runtime="docker"), ["a:1", "b:2"])
     assert found == ({3}, {"a:1"})

@@ -170,9 +170,7 @@ def test_an_idle_gpu_is_not_throttled_and_a_slowdown_by_heat_is_said_once() -> N
 
 
 def test_an_xid_has_its_gpu_and_its_time_as_far_as_the_kernels_log_says_them() -> None:
-    lines = (
-        "2026-11-20T12:11:12,131415+02:00 NVRM: Xid (PCI:0000:1B:00): 79, pid=1\n[12.3] NVRM: Xid (0000:43:00.0): 48"
-    )
+    lines = "2026-11-20T12:11:12,13+02:00 NVRM: Xid (PCI:0000:1B:00): 79, pid=1\n[12.3] NVRM: Xid (0000:43:00.0): 48"
     assert nvidia_smi.parse_xids(lines) == [
         Xid(79, "0000:1b:00", "2026-11-20T12:11:12", 1795169472.0), Xid(48, "0000:43:00", "")
     ]  # fmt: skip

@@ -248,17 +248,11 @@ def test_words_and_lines_stand_out_enough_in_both_themes() -> None:
     assert pale == []
 
 
-def test_a_failure_says_who_held_the_memory() -> None:
+def test_a_failure_says_who_held_the_memory_and_lists_the_exceptions_that_the_probe_saw() -> None:
     use = GpuUse(fullest="GPU 1 was fullest at 10:32:10 UTC: others 70 GiB, of 140 GiB")
-    failed = replace(record("ppo", "failed", triage=TRIAGE), gpu_use=use)
-    text = "".join(page("b", [Run(failed)]))
+    probe = ProbeSummary(exceptions=(f"pid 7: {HOSTILE}",), task_exceptions=("pid 1, task poll: OSError: gone",))
+    text = "".join(page("b", [Run(replace(record("ppo", "failed", triage=TRIAGE), gpu_use=use, probe=probe))]))
     article = text[text.index("<article") : text.index("</article>")]
     assert "<strong>GPU memory</strong> of ppo: GPU 1 was fullest at 10:32:10 UTC: others 70 GiB" in article
-
-
-def test_a_failure_lists_the_exceptions_that_the_probe_saw() -> None:
-    probe = ProbeSummary(exceptions=(f"pid 7: {HOSTILE}",), task_exceptions=("pid 1, task poll: OSError: gone",))
-    text = "".join(page("b", [Run(replace(record("ppo", "failed", triage=TRIAGE), probe=probe))]))
-    article = text[text.index("<article") : text.index("</article>")]
     assert 'in a task: <code class="text">pid 1, task poll: OSError: gone</code>' in article
     assert "uncaught: <code" in article and HOSTILE not in article
