@@ -12,6 +12,7 @@ come as a readable file descriptor, so that one wait serves the job's output, it
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -90,6 +91,12 @@ def children(pid: int) -> List[int]:
 
 def boot_id() -> Optional[str]:
     return content_of("/proc/sys/kernel/random/boot_id").decode("ascii").strip() or None
+
+
+def oom_kills() -> Optional[int]:
+    """How many processes the kernel has killed for their memory since boot, in containers too; None before Linux 4.13."""
+    count = re.search(rb"^oom_kill (\d+)$", content_of("/proc/vmstat"), re.M)
+    return int(count[1]) if count else None
 
 
 class Identity(NamedTuple):
@@ -222,13 +229,6 @@ def kill_tree(pid: int) -> None:
         send(process, signal.SIGKILL)
 
 
-def kill_and_reap(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
-    pipes open. One that the kernel holds is not waited for."""
-    kill_tree(process.pid)
-    wait_a_moment(process)
-
-
 def reap_orphans(job: Optional[int]) -> None:
     """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for. Does
     nothing while a program of the agent's starts: it may be one of the dead, and its own end is a further occasion."""
@@ -314,10 +314,10 @@ def run_program(
     try:
         out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
     except subprocess.TimeoutExpired:
-        end_session(process)
+        end_program(process)
         return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
     except BaseException:
-        end_session(process)
+        end_program(process)
         raise
     finally:
         own_sessions.discard(process.pid)
@@ -341,29 +341,24 @@ def ask(
     return {name: answers[name] for name in commands}
 
 
-def end_session(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program that leads a session, with its children. One that a driver holds is not waited for."""
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    wait_a_moment(process)
-
-
-def wait_a_moment(process: "subprocess.Popen[bytes]") -> None:
-    """Reap a program that was killed; not one that the kernel holds."""
+def end_program(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
+    pipes open. One that a driver or the kernel holds is not waited for."""
     import subprocess
 
+    kill_tree(process.pid)
+    with suppress(OSError):  # what left the tree; it may lead no group
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+        pipe.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(1.0)
 
 
+# -- signals -----------------------------------------------------------------------------------------------------------
+
 # Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
 BLOCKED_AT_START = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-# -- signals -----------------------------------------------------------------------------------------------------------
 
 
 class SignalPipe:

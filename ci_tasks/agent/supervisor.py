@@ -62,6 +62,7 @@ class Supervisor:
         self.own = rd.opened(paths.path)  # for what is written while the job runs
         self.timeout, self.stall = plan.timeout_minutes * 60, plan.stall_minutes * 60
         self._secrets, self.started_at = secret_values(plan), time.time()
+        self._oom_kills = processes.oom_kills()
         began = {"started_at": self.started_at, "secrets": given_secrets(plan), "shell": shell_variables()}
         self.status = Status(rd.STATE_RUNNING, **began, **processes.identity()._asdict())  # type: ignore[arg-type]
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
@@ -279,6 +280,8 @@ class Supervisor:
         if self._while_beating(self.log.is_intact) is False:
             self._note_changed(self.paths.log)
         self._event("ended", end=end, exit_code=code)
+        now = processes.oom_kills()
+        self._set(oom_kills=None if now is None or self._oom_kills is None else now - self._oom_kills)
         self._set(phase="collecting")
         self.signals.stop_requested = False  # it was the job's; another one is ours
         succeeded = end == rd.END_EXIT and code == 0

@@ -87,6 +87,7 @@ def judge_run(run: RunDir) -> RunRecord:
         error=status.error or "",
         timeout_minutes=plan.timeout_minutes,
         log_error=status.log_error or "",
+        oom_kills=status.oom_kills if plan.nodes == 1 else None,
     )
     triage = log_triage(run, ended, plan) if needs_triage(ended) else None
     contained = any(call.runtime in ("docker", "podman") for call in calls)

@@ -19,7 +19,7 @@ from typing import Callable, Iterable, Optional
 from .. import run_directory
 from ..codec import RecordError
 from ..files import content_of, replace_file
-from ..processes import kill_and_reap
+from ..processes import end_program
 from .facts import HangFacts, Reason
 
 MAX_SECONDS = 60.0  # for a look
@@ -92,8 +92,7 @@ class HangWatcher:
 
     def _end(self, why: str) -> None:
         if self._process is not None:
-            kill_and_reap(self._process)
-            self._process.stderr.close() if self._process.stderr else None
+            end_program(self._process)
             self._log("a look at the processes was ended: %s" % why)
             self._process, self._ended = None, time.monotonic()
 
