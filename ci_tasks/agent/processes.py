@@ -94,7 +94,7 @@ def boot_id() -> Optional[str]:
 
 
 def oom_kills() -> Optional[int]:
-    """How many processes the kernel has killed for their memory since boot, in containers too; None before Linux 4.13."""
+    """How many processes the kernel has killed for their memory since boot; None before Linux 4.13."""
     count = re.search(rb"^oom_kill (\d+)$", content_of("/proc/vmstat"), re.M)
     return int(count[1]) if count else None
 
