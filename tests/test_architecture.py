@@ -4,9 +4,10 @@ feature, a feature only what it declares, what is pure stays pure, and the agent
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
@@ -84,6 +85,15 @@ WORLD |= {"fabric", "requests", "huggingface_hub"}
 
 MODULES: Mapping[str, Path] = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 NAMES = sorted(MODULES)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _trees_are_not_searched_for_garbage() -> Iterator[None]:
+    """The syntax trees of a thousand files stay: to search them again and again takes longer than to parse them."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def below(module: str) -> str:
