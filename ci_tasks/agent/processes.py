@@ -243,14 +243,10 @@ def reap_orphans(job: Optional[int]) -> None:
 
 def is_below(pid: int, top: int) -> bool:
     """Whether `top` started the process, or one that did."""
-    seen: Set[int] = set()
-    while pid > 1 and pid not in seen:
-        seen.add(pid)
-        process = stat(pid)
-        pid = process.parent if process is not None else 0
-        if pid == top:
-            return True
-    return False
+    process = stat(pid)
+    while process is not None and process.parent not in (0, top):
+        process = stat(process.parent)
+    return process is not None and process.parent == top
 
 
 def of_job(agent: int) -> List[int]:
@@ -328,17 +324,11 @@ def ask(
     commands: Mapping[str, Sequence[str]], timeout: float, environ: Optional[Mapping[str, str]] = None
 ) -> Dict[str, QueryAnswer]:
     """The same for several programs at the same time: name → argv, and name → answer."""
-    answers: Dict[str, QueryAnswer] = {}
+    from concurrent.futures import ThreadPoolExecutor  # most commands ask nothing
 
-    def put(name: str, argv: Sequence[str]) -> None:
-        answers[name] = run_program(argv, timeout, environ)
-
-    threads = [threading.Thread(target=put, args=command, daemon=True) for command in commands.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {name: answers[name] for name in commands}
+    with ThreadPoolExecutor(max(1, len(commands))) as pool:
+        answers = pool.map(lambda argv: run_program(argv, timeout, environ), commands.values())
+        return dict(zip(commands, answers))  # noqa: B905  # Python 3.8
 
 
 def end_program(process: "subprocess.Popen[bytes]") -> None:

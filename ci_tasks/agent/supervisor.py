@@ -24,12 +24,12 @@ from .files import content_of, replace_file, unused_path
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.samples import GpuSampler
 from .hang.look import MAX_SECONDS as LOOK_SECONDS
-from .hang.look import HangWatcher, timeout_allows
-from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
+from .hang.look import HangWatcher
 from .liveness import ClientDeadline
 from .log_file import RunLog
 from .processes import SignalPipe
 from .records import End, Event, Plan, Status
+from .run_directory import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 
 HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
 POLL_SECONDS = 0.05  # between two checks of processes that were asked to stop
@@ -196,8 +196,7 @@ class Supervisor:
                     self._pump(time.monotonic() + POLL_SECONDS)
                     self.hang.poll()
                 return self._ended(rd.END_TIMEOUT)
-            if timeout_allows(self.timeout):
-                self.hang.look_before(deadline)
+            self.hang.look_before(deadline, self.timeout)
             self._pump(deadline)
         return rd.END_EXIT
 

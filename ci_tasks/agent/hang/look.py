@@ -72,9 +72,9 @@ class HangWatcher:
         self._began = time.monotonic()
         return True
 
-    def look_before(self, deadline: float) -> None:
-        """Once, shortly before the run is ended by its timeout."""
-        if not self._for_timeout and time.monotonic() >= deadline - BEFORE_TIMEOUT:
+    def look_before(self, deadline: float, timeout: float) -> None:
+        """Once, shortly before the run is ended by its timeout of so many seconds, if that leaves time for a look."""
+        if not self._for_timeout and timeout >= SHORTEST_TIMEOUT and time.monotonic() >= deadline - BEFORE_TIMEOUT:
             self._for_timeout = self.look("timeout")
 
     def look_at_silence(self, began: float, seconds: float, limit: float) -> None:
@@ -95,11 +95,6 @@ class HangWatcher:
             end_program(self._process)
             self._log("a look at the processes was ended: %s" % why)
             self._process, self._ended = None, time.monotonic()
-
-
-def timeout_allows(seconds: float) -> bool:
-    """Whether there is time for a look before a timeout of so many seconds."""
-    return seconds >= SHORTEST_TIMEOUT
 
 
 class NoLook(Exception):

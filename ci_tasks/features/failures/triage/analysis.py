@@ -34,16 +34,8 @@ def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowle
     if knows_better:
         return result
     identity = of_evidence(replace(result.evidence or FailureEvidence(), exception="timeout"))
-    return replace(
-        result,
-        cause=TIMEOUT_HANG,
-        verdict=FAILED,
-        group=group_of(TIMEOUT_HANG),
-        signature=identity.signature,
-        kind=identity.kind,
-        evidence=identity.evidence,
-        reason=f"it did not end within {ended.timeout_minutes:g} min",
-    )
+    hang = replace(result, cause=TIMEOUT_HANG, verdict=FAILED, group=group_of(TIMEOUT_HANG), **vars(identity))
+    return replace(hang, reason=f"it did not end within {ended.timeout_minutes:g} min")
 
 
 def _with_first_to_end(result: Triage, known: JobKnowledge) -> Triage:

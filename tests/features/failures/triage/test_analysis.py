@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.agent.probe.records import LinkedException, NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.features.failures.triage.analysis import analyse
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.results.analysis import JobKnowledge
