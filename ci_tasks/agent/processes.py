@@ -13,26 +13,20 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from . import run_directory
 from .files import content_of
-from .records import Status
+from .programs import end_session, ended, own_sessions, programs_lock, start, starting_programs
+from .records import QueryAnswer, Status
 
 if TYPE_CHECKING:
     import subprocess
-import threading
-from typing import TYPE_CHECKING, Dict, Mapping
-
-from .records import QueryAnswer
-
-if TYPE_CHECKING:
-    import subprocess
-import select
 
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
 _EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
@@ -229,6 +223,13 @@ def kill_tree(pid: int) -> None:
         send(process, signal.SIGKILL)
 
 
+def end_program(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
+    pipes open. One that the kernel holds is not waited for."""
+    kill_tree(process.pid)
+    end_session(process)
+
+
 def reap_orphans(job: Optional[int]) -> None:
     """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for. Does
     nothing while a program of the agent's starts: it may be one of the dead, and its own end is a further occasion."""
@@ -274,9 +275,6 @@ def _session_of(pid: int) -> Optional[int]:
 
 
 MAX_BYTES = 1 << 20  # of an output, its last ones
-own_sessions: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
-starting_programs: List[str] = []  # in no `own_sessions` yet: they may have ended, but not have been waited for
-programs_lock = threading.Lock()  # of both; never held while a program starts: a file system may hang
 
 
 # -- the agent's own programs ------------------------------------------------------------------------------------------
@@ -295,28 +293,15 @@ def run_program(
     import subprocess  # a command that only looks needs none
 
     pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
-    with programs_lock:
-        starting_programs.append(argv[0])
     try:
-        process = subprocess.Popen(
-            list(argv), stdin=source, stdout=pipe, stderr=pipe, env=environ, cwd=cwd, start_new_session=True
-        )
-        own_sessions.add(process.pid)
+        process = start(argv, environ, cwd, stdin=source, stdout=pipe, stderr=pipe)
     except OSError as error:
         return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
-    finally:
-        with programs_lock:
-            starting_programs.remove(argv[0])
     try:
-        out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
+        with ended(process):
+            out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
     except subprocess.TimeoutExpired:
-        end_program(process)
         return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
-    except BaseException:
-        end_program(process)
-        raise
-    finally:
-        own_sessions.discard(process.pid)
     return QueryAnswer(process.returncode, out, err)
 
 
@@ -329,20 +314,6 @@ def ask(
     with ThreadPoolExecutor(max(1, len(commands))) as pool:
         answers = pool.map(lambda argv: run_program(argv, timeout, environ), commands.values())
         return dict(zip(commands, answers))  # noqa: B905  # Python 3.8
-
-
-def end_program(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
-    pipes open. One that a driver or the kernel holds is not waited for."""
-    import subprocess
-
-    kill_tree(process.pid)
-    with suppress(OSError):  # what left the tree; it may lead no group
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
-        pipe.close()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(1.0)
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, BinaryIO, Dict, Iterable, List, Optional, Tuple
 
 SECONDS = 40.0  # for everything
@@ -285,20 +286,15 @@ def _connections(processes: List[_Json]) -> List[_Json]:
 
 def ask_ras(seconds: float = 6.0, port: int = 28028) -> str:
     """NCCL's own account of its communicators. Raises OSError if nothing answers."""
-    data = b""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as link:
         link.sendall(b"client protocol 2\ntimeout 5\nverbose status\n")
-        while len(data) < 1 << 18:
-            try:
+        data = link.recv(1 << 16)
+        link.settimeout(1.0)  # it keeps the connection open at its end
+        with suppress(socket.timeout):
+            chunk = data
+            while chunk and len(data) < 1 << 18:
                 chunk = link.recv(1 << 16)
-            except socket.timeout:
-                if not data:
-                    raise
-                chunk = b""
-            if not chunk:
-                break
-            data += chunk
-            link.settimeout(1.0)  # it keeps the connection open at its end
+                data += chunk
     return data.decode("utf-8", "replace")
 
 
