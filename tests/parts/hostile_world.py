@@ -35,15 +35,7 @@ from ci_tasks.agent.run_directory import SMALL_FILES, RunDir
 from ci_tasks.agent.serving import bundle
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
-from ci_tasks.hosts import (
-    connection,
-    gpu_locks,
-    python,
-    remote_host,
-    remote_run,
-    requirements,
-    run_manager,
-)
+from ci_tasks.hosts import connection, gpu_locks, python, remote_host, remote_run, requirements, run_manager
 from ci_tasks.hosts.remote_run import CodePack, RemoteRun, write_remote_location
 from ci_tasks.results.read_record import load_record
 from ci_tasks.run import attach, clean, host_of_run, list_runs, report_runs
