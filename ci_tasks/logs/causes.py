@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ci_tasks import registry
-from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.own_modules import IsOwnModule
@@ -47,13 +47,15 @@ def group_of(cause: str) -> str:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a run ended, from its status.json. `end` is None where the runner vanished before it could say."""
+    """How a run ended, from its status.json. `end` is None where the runner vanished before it could say. `oom_kills`
+    counts what the kernel of the job's only host killed for its memory meanwhile; None where that is not known."""
 
     end: str | None
     exit_code: int | None
     error: str = ""
     timeout_minutes: float = 0
     log_error: str = ""
+    oom_kills: int | None = None
 
 
 @dataclass(frozen=True)
