@@ -229,4 +229,4 @@ def test_locked_gpus_and_images_that_are_there_are_known_before_rows_are_placed(
     }
     host: Any = SimpleNamespace(run_queries=lambda queries, timeout: {name: answers[name] for name in queries})
     found = requirements.locked_gpus_and_images(host, HostSpec("h", runtime="docker"), ["a:1", "b:2"])
-    assert found == ({3}, {"a:1"})
+    assert found == (frozenset({3}), frozenset({"a:1"}))

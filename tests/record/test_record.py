@@ -91,8 +91,8 @@ def test_the_plans_of_a_partial_clone_are_made_without_the_files_that_it_lacks(t
     blob = git(tmp_path, "rev-parse", "HEAD:lacking")
     (tmp_path / ".git/objects" / blob[:2] / blob[2:]).unlink()
     commit = record.complete_commit(tmp_path, "HEAD")
-    assert git("ls-tree", "--name-only", commit).split() == ["here"]
-    assert git("rev-parse", f"{commit}^") == git("rev-parse", "HEAD^")
+    assert git(tmp_path, "ls-tree", "--name-only", commit).split() == ["here"]
+    assert git(tmp_path, "rev-parse", f"{commit}^") == git(tmp_path, "rev-parse", "HEAD^")
 
 
 def test_a_run_script_of_another_form_is_an_error_and_no_empty_record() -> None:
