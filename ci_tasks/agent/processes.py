@@ -12,26 +12,21 @@ come as a readable file descriptor, so that one wait serves the job's output, it
 from __future__ import annotations
 
 import os
+import re
+import select
 import signal
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from . import run_directory
 from .files import content_of
-from .records import Status
+from .programs import end_session, ended, own_sessions, programs_lock, start, starting_programs
+from .records import QueryAnswer, Status
 
 if TYPE_CHECKING:
     import subprocess
-import threading
-from typing import TYPE_CHECKING, Dict, Mapping
-
-from .records import QueryAnswer
-
-if TYPE_CHECKING:
-    import subprocess
-import select
 
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
 _EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
@@ -90,6 +85,12 @@ def children(pid: int) -> List[int]:
 
 def boot_id() -> Optional[str]:
     return content_of("/proc/sys/kernel/random/boot_id").decode("ascii").strip() or None
+
+
+def oom_kills() -> Optional[int]:
+    """How many processes the kernel has killed for their memory since boot; None before Linux 4.13."""
+    count = re.search(rb"^oom_kill (\d+)$", content_of("/proc/vmstat"), re.M)
+    return int(count[1]) if count else None
 
 
 class Identity(NamedTuple):
@@ -222,11 +223,11 @@ def kill_tree(pid: int) -> None:
         send(process, signal.SIGKILL)
 
 
-def kill_and_reap(process: "subprocess.Popen[bytes]") -> None:
+def end_program(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
     pipes open. One that the kernel holds is not waited for."""
     kill_tree(process.pid)
-    wait_a_moment(process)
+    end_session(process)
 
 
 def reap_orphans(job: Optional[int]) -> None:
@@ -243,14 +244,10 @@ def reap_orphans(job: Optional[int]) -> None:
 
 def is_below(pid: int, top: int) -> bool:
     """Whether `top` started the process, or one that did."""
-    seen: Set[int] = set()
-    while pid > 1 and pid not in seen:
-        seen.add(pid)
-        process = stat(pid)
-        pid = process.parent if process is not None else 0
-        if pid == top:
-            return True
-    return False
+    process = stat(pid)
+    while process is not None and process.parent not in (0, top):
+        process = stat(process.parent)
+    return process is not None and process.parent == top
 
 
 def of_job(agent: int) -> List[int]:
@@ -278,9 +275,6 @@ def _session_of(pid: int) -> Optional[int]:
 
 
 MAX_BYTES = 1 << 20  # of an output, its last ones
-own_sessions: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
-starting_programs: List[str] = []  # in no `own_sessions` yet: they may have ended, but not have been waited for
-programs_lock = threading.Lock()  # of both; never held while a program starts: a file system may hang
 
 
 # -- the agent's own programs ------------------------------------------------------------------------------------------
@@ -299,28 +293,15 @@ def run_program(
     import subprocess  # a command that only looks needs none
 
     pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
-    with programs_lock:
-        starting_programs.append(argv[0])
     try:
-        process = subprocess.Popen(
-            list(argv), stdin=source, stdout=pipe, stderr=pipe, env=environ, cwd=cwd, start_new_session=True
-        )
-        own_sessions.add(process.pid)
+        process = start(argv, environ, cwd, stdin=source, stdout=pipe, stderr=pipe)
     except OSError as error:
         return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
-    finally:
-        with programs_lock:
-            starting_programs.remove(argv[0])
     try:
-        out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
+        with ended(process):
+            out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
     except subprocess.TimeoutExpired:
-        end_session(process)
         return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
-    except BaseException:
-        end_session(process)
-        raise
-    finally:
-        own_sessions.discard(process.pid)
     return QueryAnswer(process.returncode, out, err)
 
 
@@ -328,42 +309,17 @@ def ask(
     commands: Mapping[str, Sequence[str]], timeout: float, environ: Optional[Mapping[str, str]] = None
 ) -> Dict[str, QueryAnswer]:
     """The same for several programs at the same time: name → argv, and name → answer."""
-    answers: Dict[str, QueryAnswer] = {}
+    from concurrent.futures import ThreadPoolExecutor  # most commands ask nothing
 
-    def put(name: str, argv: Sequence[str]) -> None:
-        answers[name] = run_program(argv, timeout, environ)
-
-    threads = [threading.Thread(target=put, args=command, daemon=True) for command in commands.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {name: answers[name] for name in commands}
-
-
-def end_session(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program that leads a session, with its children. One that a driver holds is not waited for."""
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    wait_a_moment(process)
-
-
-def wait_a_moment(process: "subprocess.Popen[bytes]") -> None:
-    """Reap a program that was killed; not one that the kernel holds."""
-    import subprocess
-
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(1.0)
-
-
-# Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
-BLOCKED_AT_START = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    with ThreadPoolExecutor(max(1, len(commands))) as pool:
+        answers = pool.map(lambda argv: run_program(argv, timeout, environ), commands.values())
+        return dict(zip(commands, answers))  # noqa: B905  # Python 3.8
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
+
+# Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
+BLOCKED_AT_START = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class SignalPipe:

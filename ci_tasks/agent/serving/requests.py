@@ -20,12 +20,11 @@ from ..cleanup import remove_run
 from ..environments.store import EnvironmentStore
 from ..files import LockTimeout, file_lock, is_locked
 from ..hang import look
-from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
 from ..processes import ask
 from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
-from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
+from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir, machine_environment
 from ..slurm import job_file
 from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
 from ..trees.store import TreeStore
@@ -132,7 +131,7 @@ class ServeSession:
     def create(self, request: messages.Create) -> None:
         plan, parts = request.plan, request.parts
         with self.locked_run(request.dir) as run:
-            if os.path.exists(run.plan):
+            if os.path.exists(run.agent):
                 return
             if plan.retry is not None:
                 for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
@@ -155,7 +154,7 @@ class ServeSession:
                 return
             if run_directory.read_status_if_readable(run).has_ended:
                 return
-            if not os.path.exists(run.plan):
+            if not os.path.exists(run.agent):
                 raise BadRequest("missing", "there is no run %s" % run.path)
             if request.sbatch_script:
                 store = self.store(form_of(request.parts[0].tree) if request.parts else SHA1).path
