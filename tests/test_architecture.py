@@ -303,13 +303,19 @@ ONE_MODULE = {
     r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [
         *("agent.programs", "agent.containers.run_containers", "agent.containers.adapter"),
         *("agent.containers.probe_mounts", "agent.hang.inspector", "agent.hang.collect", "agent.gpus.nvidia_smi"),
-        *("hosts.python", "hosts.pull_images", "features.mcp.tools", "features.recorder.sandbox"),
+        *("hosts.queries", "hosts.provision", "features.mcp.tools", "features.recorder.sandbox"),
         *("features.ci_logs.sources.github_token", "agent.trees.git"),
     ],
     # `replace_file` writes a file whole; others rename what a program or a stream has written.
     r"os\.replace\(": [
         *("agent.files", "agent.exit_gate", "agent.environments.store", "agent.hang.programs", "agent.setup_manifest"),
-        *("agent.trees.store", "hosts.bootstrap", "hosts.py_spy", "features.setup.setup", "results.history.database"),
+        *(
+            "agent.trees.store",
+            "hosts.bootstrap",
+            "hosts.provision",
+            "features.setup.setup",
+            "results.history.database",
+        ),
         *("run.output_file", "agent.trees.git"),
     ],
 }

@@ -7,29 +7,37 @@ of a command, so that the connection is made while the rest is loaded: what is n
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Plan, QueryAnswer
+from ci_tasks.agent.records import Checkout, CheckoutPart, Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.agent.serving.messages import Clear, Prune
 from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
-from ci_tasks.hosts import host_cache
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot, take_host_snapshot
-from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
-from ci_tasks.hosts.remote_host import open_remote_host, run_state
-from ci_tasks.hosts.remote_run import CANCEL, KILL, CodePack, RemoteRun, lock_mirror, write_remote_location
-from ci_tasks.hosts.run_manager import RemoteRunManager
+from ci_tasks.hosts.connection import HostCache, host_id
+from ci_tasks.hosts.remote_run import (
+    CANCEL,
+    KILL,
+    CodePack,
+    RemoteRun,
+    RunState,
+    lock_mirror,
+    secrets_of,
+    write_remote_location,
+)
+from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.results import store
@@ -39,6 +47,85 @@ if TYPE_CHECKING:
     from ci_tasks.checkout.snapshot import Snapshot
     from ci_tasks.given_values import OverlaySource
     from ci_tasks.planning.planner import SharedSetup
+    from ci_tasks.workflow.model import Row
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PreparedRow:
+    """A row ready to start: its plan, run directory and shared setup. `missing` says what the host lacks for it,
+    `alternative_hosts` which hosts could run it. `secrets` are values that are not in our environment."""
+
+    row: Row
+    plan: Plan
+    run: RunDir
+    setup: SharedSetup | None
+    missing: tuple[str, ...] = ()
+    alternative_hosts: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_own_checkout(self) -> bool:
+        """Whether it gets one when it begins: without a setup that has one, and unless it needs none."""
+        return self.setup is None and bool(self.plan.workspace)
+
+
+class CodeSnapshot(Protocol):
+    """The tree that runs, as it was when the command started."""
+
+    @property
+    def checkout(self) -> Checkout: ...
+
+    def read_file(self, path: str) -> str | None:
+        """The text of a file, or None if it does not exist."""
+        ...
+
+    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
+        """The texts of the files directly in `directory` whose names end in `suffix`."""
+        ...
+
+
+@dataclass(frozen=True)
+class RemoteSnapshot:
+    """A snapshot that goes to the host as a pack."""
+
+    checkout: Checkout
+    snapshot: Snapshot
+
+    def read_file(self, path: str) -> str | None:
+        content = self.snapshot.read(path)
+        return None if content is None else content.decode(errors="replace")
+
+    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
+        for name in self.snapshot.names(directory, suffix):
+            yield self.read_file(name) or ""
+
+    def checkout_parts(self) -> list[CheckoutPart]:
+        top, *inside = (CheckoutPart(part.path, part.commit, part.tree) for part in self.snapshot.parts)
+        return [replace(top, flat=self.snapshot.flat), *inside]
+
+
+def start_host_snapshot(
+    source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+) -> Background[Snapshot] | None:
+    """Take it in the background: git is busy with it while the rest of a command is loaded. None where our files lie in
+    the checkout: nothing may be written there before `prepare` has found that git ignores them."""
+    if store.home().is_relative_to(source):
+        return None
+    return Background(take_host_snapshot, source, rev, base, overlays)
+
+
+def take_host_snapshot(
+    source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+) -> Snapshot:
+    """The working tree of `source`, or its revision, with the overlays, as objects that can be sent."""
+    from ci_tasks.checkout.snapshot import take_snapshot
+
+    name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
+    return take_snapshot(source, store.home() / "sync" / name, rev=rev, base=base, overlays=overlays)
+
 
 OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use
 _POLL_INTERVAL_S = 0.05
@@ -84,7 +171,7 @@ class Executor:
         return self._manager.connection.is_up
 
     @property
-    def _cache(self) -> host_cache.HostCache:
+    def _cache(self) -> HostCache:
         return self._manager.connection.cache
 
     @property
@@ -102,11 +189,10 @@ class Executor:
         enough = spec.gpus is not None or not gpus or (cache.gpus or 0) >= gpus
         if enough and (not container or cache.working_runtime == spec.runtime):
             return HostFacts(gpus=spec.gpus if spec.gpus is not None else cache.gpus or 0, simulates=simulates)
-        from ci_tasks.hosts import requirements
+        from ci_tasks.hosts.queries import QUERY_TIMEOUT_S, fact_queries, parse_facts
 
-        queries = requirements.fact_queries(spec, gpus=gpus > 0, container=container)
-        answers = self.run_queries(queries, requirements.QUERY_TIMEOUT_S)
-        facts = requirements.parse_facts(spec, answers, simulates=simulates)
+        answers = self.run_queries(fact_queries(spec, gpus=gpus > 0, container=container), QUERY_TIMEOUT_S)
+        facts = parse_facts(spec, answers, simulates=simulates)
         if gpus and spec.gpus is None:
             cache.gpus = facts.gpus
         cache.working_runtime = spec.runtime if container and not facts.container_problem else ""
@@ -120,9 +206,9 @@ class Executor:
         """(path, version) of the host's interpreter for a version of setup-python."""
         pythons = self._cache.pythons
         if version_spec not in pythons:
-            from ci_tasks.hosts import python
+            from ci_tasks.hosts.queries import find_python
 
-            pythons[version_spec] = python.find_python(version_spec, self, self._own_python)
+            pythons[version_spec] = find_python(version_spec, self, self._own_python)
         return pythons[version_spec]
 
     # -- the tree and the plans ----------------------------------------------------------------------------------------
@@ -140,7 +226,7 @@ class Executor:
         taken = self._taken.result() if isinstance(self._taken, Background) else None
         taken = self._taken.snapshot if isinstance(self._taken, RemoteSnapshot) else taken
         snapshot = taken or take_host_snapshot(source, rev, base, overlays)
-        key = host_cache.key(self.spec)
+        key = host_id(self.spec)
         pack = CodePack(
             tree=snapshot.flat,
             build=partial(packs.thin_pack, snapshot),
@@ -186,7 +272,7 @@ class Executor:
         return next(filter(None, problems), None)
 
     def _install(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
-        from ci_tasks.hosts.install_steps import InstallLog, failure_message, setup_plan
+        from ci_tasks.hosts.provision import InstallLog, failure_message, setup_plan
 
         run = RunDir(str(self._batch.path / "environments" / os.path.basename(setup.directory)))
         remote_run = self._remote_run(run, setup_plan(setup, self.spec), setup.directory)
@@ -195,7 +281,7 @@ class Executor:
         self._send(remote_run, has_checkout=True)
         log = InstallLog(run, say)
         try:
-            while not run_state(remote_run).is_over:
+            while not remote_run.state.is_over:
                 time.sleep(_POLL_INTERVAL_S)
                 if not should_continue():
                     raise KeyboardInterrupt
@@ -217,7 +303,7 @@ class Executor:
         for how in (CANCEL, KILL, KILL):
             self._manager.cancel(remote_run, how)
             with suppress(KeyboardInterrupt):
-                while not run_state(remote_run).is_over:
+                while not remote_run.state.is_over:
                     time.sleep(_POLL_INTERVAL_S)
                 return
 
@@ -270,7 +356,7 @@ class Executor:
     def poll(self, row: PreparedRow) -> RunState:
         if row.run.path not in self._runs:
             return RunState(aborted=(CANCELLED, "cancelled before it began"))
-        return run_state(self._runs[row.run.path])
+        return self._runs[row.run.path].state
 
     def wait(self, seconds: float) -> None:
         """Wait for a change of a row's state, at most so long."""

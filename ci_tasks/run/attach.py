@@ -21,9 +21,8 @@ from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, re
 from ci_tasks.agent.serving.messages import Cancel
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
-from ci_tasks.hosts import local_runs
-from ci_tasks.hosts.prepared_row import RunState, secrets_of
-from ci_tasks.hosts.remote_run import RemoteRun, lock_mirror
+from ci_tasks.hosts import executors
+from ci_tasks.hosts.remote_run import RemoteRun, RunState, lock_mirror, secrets_of
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
@@ -59,12 +58,11 @@ class AttachedRun:
     claim: Callable[[AttachedRun], None] = lambda _run: None
 
     def poll(self) -> RunState:
-        from ci_tasks.hosts.remote_host import run_state
 
         if self.remote_run is None:
             self.claim(self)
         if self.remote_run is not None:
-            return run_state(self.remote_run)
+            return self.remote_run.state
         return RunState(is_complete=is_over(self.run), note=_WAITS_FOR.get(pending_phase(self.run), ""))
 
     def has_ended(self) -> bool:
@@ -173,7 +171,7 @@ def _cancel_runs(runs: Sequence[tuple[str, RunDir]]) -> None:
             if attached_run.remote_run is not None:
                 managers[_host_of(attached_run.run)].cancel(attached_run.remote_run, "cancel")
             elif not os.path.exists(attached_run.run.remote):
-                local_runs.cancel(attached_run.run)
+                executors.cancel(attached_run.run)
             else:  # another command here fetches it
                 _ask_to_cancel(attached_run.run)
         for attached_run in attached:
@@ -220,7 +218,7 @@ def attached_runs(
     runs: Sequence[tuple[str, RunDir]],
 ) -> Iterator[tuple[list[AttachedRun], dict[str, RemoteRunManager]]]:
     """The runs, each growing here while the block lasts. Runs of other hosts that no process fetches yet are ours."""
-    from ci_tasks.hosts.remote_host import open_remote_host
+    from ci_tasks.hosts.run_manager import open_remote_host
 
     managers: dict[str, RemoteRunManager] = {}
 
@@ -320,7 +318,7 @@ def _print_messages(managers: dict[str, RemoteRunManager]) -> None:
 
 
 def _ask_to_cancel(run: RunDir) -> None:
-    from ci_tasks.hosts.remote_host import open_remote_host
+    from ci_tasks.hosts.run_manager import open_remote_host
 
     remote = _location(run)
     with closing(open_remote_host(host_of_run(remote))) as manager:

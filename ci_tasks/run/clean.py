@@ -18,11 +18,11 @@ from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.environments.store import MAX_DAYS, EnvironmentStore
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
-from ci_tasks.agent.serving import list_runs
+from ci_tasks.agent.serving import requests
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.config import Config
 from ci_tasks.hosts.connection import ReconnectingConnection
-from ci_tasks.hosts.install_steps import SETUP_PARTS, remove_setup
+from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
 from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
@@ -52,7 +52,7 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         _close_kept(None)
         return cleaned
     from ci_tasks.hosts.executor import OLD_DAYS
-    from ci_tasks.hosts.remote_host import open_remote_host
+    from ci_tasks.hosts.run_manager import open_remote_host
 
     days = OLD_DAYS if days is None else days
     manager = open_remote_host(spec)
@@ -150,7 +150,7 @@ def _clean_environments(days: float | None, everything: bool) -> Iterator[tuple[
 
 
 def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
-    runs = list_runs.runs(str(store.home()))
+    runs = requests.list_runs(str(store.home()))
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
     for batch in {run.batch_dir for run in runs if run.batch not in in_use}:
         shutil.rmtree(Path(batch) / "source", ignore_errors=True)

@@ -29,9 +29,9 @@ from ci_tasks.checkout.pack import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import bootstrap, connection, py_spy, run_manager
+from ci_tasks.hosts import bootstrap, connection, provision, run_manager
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot
+from ci_tasks.hosts.executor import RemoteSnapshot
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
@@ -453,7 +453,7 @@ def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
     program, (wait, go) = tmp_path / "py-spy", gate(tmp_path)
     program.write_bytes(os.urandom(1 << 20))
     stored = host.home / f".ci-tasks/tools/py-spy-{hashlib.sha256(program.read_bytes()).hexdigest()}"
-    monkeypatch.setattr(py_spy, "find_py_spy", lambda: program)
+    monkeypatch.setattr(provision, "find_py_spy", lambda: program)
     monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0 if leaves else 0.0)
     manager, remote_run = host.open(), host.remote_run(wait)
     manager.start(remote_run)
@@ -462,11 +462,11 @@ def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
         assert not stored.exists(), "a short run does not wait for it"
         manager.detach()
     until(stored.exists, "py-spy is there")
-    until(lambda: py_spy.was_sent(manager.connection), "the client knows")
+    until(lambda: provision.has_py_spy(manager.connection), "the client knows")
     manager.close()
     again = host.open()
     monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0)
-    monkeypatch.setattr(py_spy, "send", pytest.fail)
+    monkeypatch.setattr(provision, "send_py_spy", pytest.fail)
     again.attach(host.remote_run(wait))
     again.detach()
     go.touch()

@@ -237,7 +237,7 @@ def compute(name: str, directory: Path, revisions: Sequence[str] = ()) -> Record
 def _enter(scratch: str) -> None:
     """Make this process one on a machine of which nothing is known."""
     from ci_tasks.checkout.clone import materialize
-    from ci_tasks.hosts import local_executor, python
+    from ci_tasks.hosts import executors, queries
 
     home = tempfile.mkdtemp(dir=scratch)
     Path(home, "hosts.yaml").write_text(HOSTS)
@@ -245,10 +245,10 @@ def _enter(scratch: str) -> None:
     os.environ.clear()
     os.environ.update(PATH=path, HOME=home, CI_TASKS_HOME=f"{home}/runs", CI_TASKS_HOSTS=f"{home}/hosts.yaml")
     os.chdir(home)
-    patch.object(python, "find_python", return_value=PYTHON).start()
+    patch.object(queries, "find_python", return_value=PYTHON).start()
     # For speed: the workspace of a row, which nothing here reads, is not made, and all labels have one clone.
-    patch.object(local_executor.LocalSnapshot, "check_out").start()
-    patch.object(local_executor, "materialize", _OneClone(materialize, Path(home)).link).start()
+    patch.object(executors.LocalSnapshot, "check_out").start()
+    patch.object(executors, "materialize", _OneClone(materialize, Path(home)).link).start()
 
 
 class _OneClone:

@@ -23,7 +23,8 @@ from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import RunDir, read_json, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.prepared_row import PreparedRow, RunState
+from ci_tasks.hosts.executor import PreparedRow
+from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED

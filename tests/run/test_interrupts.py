@@ -21,8 +21,9 @@ import ci_tasks
 from ci_tasks.agent import liveness, processes
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.hosts.local_executor import LocalExecutor
-from ci_tasks.hosts.prepared_row import PreparedRow, RunState
+from ci_tasks.hosts.executor import PreparedRow
+from ci_tasks.hosts.executors import LocalExecutor
+from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.store import Batch

@@ -20,8 +20,8 @@ from ci_tasks.agent.liveness import agent_lock
 from ci_tasks.agent.records import SlurmJob, Status
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.agent.serving import frames
-from ci_tasks.agent.serving.follow import LinkSpeed, RunFollower
 from ci_tasks.agent.serving.messages import FollowedRun, HostMessage, RunUpdate
+from ci_tasks.agent.serving.serve import LinkSpeed, RunFollower
 from ci_tasks.agent.slurm import job_file
 from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession
 from ci_tasks.agent.slurm.states import SlurmJobState

@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.config import HostSpec
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.hosts.executor import Executor
-from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
+from ci_tasks.hosts.executors import LocalExecutor, LocalSnapshot
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.workflow.model import Workflow

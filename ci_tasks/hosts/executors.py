@@ -1,35 +1,42 @@
-"""This machine: run directories are written here and checkouts are clones here; the same agent runs what is in them."""
+"""What this machine and a Slurm cluster do otherwise than a host over SSH."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from ci_tasks import debug_log
+from ci_tasks.agent import archive, liveness
+from ci_tasks.agent.__main__ import create
 from ci_tasks.agent.cleanup.cancel import end_and_clean, remove_run
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
+from ci_tasks.agent.slurm.job_file import REJECTED, SCRIPT
 from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.workspace import NotKept
 from ci_tasks.checkout.clone import continue_workspace, materialize
 from ci_tasks.checkout.repository import BASE, find_commit
+from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.hosts import local_runs, py_spy, python
-from ci_tasks.hosts.executor import Executor, HostPaths
-from ci_tasks.hosts.host_cache import HostCache
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot, take_host_snapshot
-from ci_tasks.hosts.install_steps import remove_setup, setup_plan
-from ci_tasks.hosts.prepared_row import PreparedRow
+from ci_tasks.hosts import queries
+from ci_tasks.hosts.connection import HostCache
+from ci_tasks.hosts.executor import Executor, HostPaths, PreparedRow, RemoteSnapshot, take_host_snapshot
+from ci_tasks.hosts.provision import keep_py_spy_here, remove_setup, setup_plan
 from ci_tasks.hosts.queries import LocalQueryRunner
-from ci_tasks.hosts.remote_host import open_remote_host
-from ci_tasks.hosts.remote_run import RemoteRun
-from ci_tasks.hosts.run_manager import RemoteRunManager
+from ci_tasks.hosts.remote_run import RemoteRun, RunState
+from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
+from ci_tasks.planning import sbatch
+from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 
@@ -58,7 +65,7 @@ class LocalSnapshot:
 class LocalExecutor(Executor):
     """Nothing is asked of the agent before the first run starts."""
 
-    is_up, _cache, _own_python = True, HostCache(), python.OWN
+    is_up, _cache, _own_python = True, HostCache(), queries.OWN
 
     def _connect(self) -> None:
         self._cache = HostCache()
@@ -94,7 +101,7 @@ class LocalExecutor(Executor):
         return HostPaths(run.path, str(self._batch.environments), str(store.environments()), str(locks))
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
-        local_runs.write_run_dir(run, plan)
+        write_run_dir(run, plan)
 
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
         for row in rows:
@@ -126,7 +133,7 @@ class LocalExecutor(Executor):
             self._update_kept(run, plan, plan.retry)
         elif has_checkout:
             self._check_out(plan)
-        py_spy.keep_here(store.home())
+        keep_py_spy_here(store.home())
 
     def _update_kept(self, run: RunDir, plan: Plan, retry: Retry) -> None:
         assert isinstance(self._code, RemoteSnapshot)
@@ -168,3 +175,122 @@ class LocalExecutor(Executor):
                 remove_setup(path)
             if hasattr(self, "_batch"):  # checkouts borrow its objects
                 shutil.rmtree(self._batch.source, ignore_errors=True)
+
+
+class SlurmExecutor(Executor):
+    has_scheduler = True
+
+    def __init__(self, spec: HostSpec) -> None:
+        super().__init__(spec)
+        self._reported: set[str] = set()
+        self._time_limit: float | None = None  # minutes
+
+    def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
+        """`gpus` of the result are those of one node: how many nodes have them free is Slurm's business."""
+        query = {"partitions": queries.PARTITIONS_QUERY}
+        answer = self.run_queries(query, queries.QUERY_TIMEOUT_S)["partitions"]
+        self._time_limit = queries.parse_time_limit(answer, self.spec.partition)
+        facts = super().facts(gpus=gpus, container=container, simulates=simulates)
+        if problem := queries.partition_problem(answer, self.spec.partition):
+            return replace(facts, scheduler_problem=problem)
+        if facts.gpus < gpus and not facts.gpu_problem:
+            return replace(facts, gpu_problem="no node has more, and a row over several nodes needs --nodes")
+        return facts
+
+    def write_plan(self, run: RunDir, plan: Plan) -> None:
+        """The batch script lies beside the plan: what is shown is what runs."""
+        plan = self._adapted(plan)
+        super().write_plan(run, plan)
+        resources = replace(sbatch.want(plan, self.spec, plan.nodes), limit=self._time_limit)
+        text = sbatch.script(self.spec, resources)
+        Path(run.path, SCRIPT).write_text(text, encoding="utf-8", newline="\n")
+
+    def _adapted(self, plan: Plan) -> Plan:
+        return sbatch.within_limit(sbatch.on_slurm(plan), self._time_limit, self.spec)
+
+    def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
+        return super()._remote_run(run, self._adapted(plan), directory)
+
+    def _prepare(self, remote_run: RemoteRun, has_checkout: bool) -> None:
+        super()._prepare(remote_run, has_checkout)
+        remote_run.sbatch_script = Path(remote_run.run.path, SCRIPT).read_text(encoding="utf-8")
+
+    def poll(self, row: PreparedRow) -> RunState:
+        """A row has started as soon as Slurm has it: from then on it goes on without us."""
+        state, remote_run = super().poll(row), self._runs.get(row.run.path)
+        has = remote_run is not None and remote_run.mirror is not None and remote_run.mirror.status.slurm is not None
+        return state if state.is_over or has else replace(state, has_started=False)
+
+    def drain_messages(self) -> list[str]:
+        """What the link says, and once for each reason that rows could not be submitted yet."""
+        lines, mirrors = super().drain_messages(), [remote_run.mirror for remote_run in self._runs.values()]
+        waiting = [text for mirror in mirrors if mirror for text in mirror.status.waiting]
+        reasons = Counter(text.rpartition(";")[0] for text in waiting if text.startswith(REJECTED))
+        for why in set(reasons) - self._reported:
+            many = f"{reasons[why]} row{'' if reasons[why] == 1 else 's'}"
+            lines.append(f"{self.spec.name}: {why}; {many} will be offered again, with growing pauses")
+        self._reported |= set(reasons)
+        return lines
+
+
+# -I: the caller's PYTHONPATH and user packages must not reach into the agent.
+_PYTHON = (sys.executable, "-I", "-S")
+_POLL_INTERVAL_S = 0.02
+
+
+def write_run_dir(run: RunDir, plan: Plan) -> None:
+    """Everything that the agent needs, in one directory that can also be copied elsewhere."""
+    create(run, plan, archive.for_this_machine())
+
+
+def start(run: RunDir, secrets: Mapping[str, str] | None = None) -> None:
+    """Start the run in a process of its own that outlives this one; `secrets` come on top of our environment. Raises
+    Blocked if the agent does not start."""
+    debug_log.LOGGER.debug("start of %s", run.path)
+    words, null = [*_PYTHON, run.agent, "start", run.path], subprocess.DEVNULL
+    environ = {**os.environ, **(secrets or {})}
+    starter = subprocess.run(
+        words, stdin=null, stdout=null, stderr=subprocess.PIPE, env=environ, start_new_session=True
+    )
+    if starter.returncode:
+        said = starter.stderr.decode(errors="replace").strip() or "it said nothing"
+        raise Blocked(f"the agent did not start: {said.splitlines()[-1]}")
+
+
+def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int | None:
+    """Start the run, whose plan has it end without a client, and wait for its end. Returns its exit code; ^C ends the
+    run before it is raised."""
+    client = liveness.client_lock(run.path)
+    try:
+        start(run)
+        while not has_ended(run):
+            time.sleep(_POLL_INTERVAL_S)
+            meanwhile()
+    except KeyboardInterrupt:
+        client.release()
+        cancel(run)
+        while not has_ended(run):
+            time.sleep(_POLL_INTERVAL_S)
+        raise
+    finally:
+        client.release()
+    return read_status(run).exit_code
+
+
+def has_ended(run: RunDir) -> bool:
+    """Whether the run is over: its agent has ended."""
+    return not liveness.is_held(run.path) and not liveness.is_alive(run, read_status_if_readable(run))
+
+
+def cancel(run: RunDir) -> None:
+    """Ask the run to end; also ends what an agent that died has left."""
+    words = [*_PYTHON, run.agent, "cancel", run.path]
+    subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def open_executor(spec: HostSpec) -> Executor:
+    if spec.kind == "local":
+        return LocalExecutor(spec)
+    if spec.kind == "slurm":
+        return SlurmExecutor(spec)
+    return Executor(spec)
