@@ -25,6 +25,7 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts import executor, executors
 from ci_tasks.hosts.executor import Executor, PreparedRow
 from ci_tasks.hosts.executors import LocalExecutor, LocalSnapshot, SlurmExecutor
+from ci_tasks.hosts.remote_run import WATCHING, RemoteRun
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED
@@ -192,10 +193,8 @@ def rows(cluster: SlurmExecutor, *statuses: Status) -> list[Any]:
     """Rows that were sent, with what the host says of each."""
     prepared = []
     for number, status in enumerate(statuses):
-        remote_run: Any = SimpleNamespace(
-            mirror=SimpleNamespace(status=status), aborted=None, is_fetched=False, phase="running", warning=""
-        )
-        cluster._runs[str(number)] = remote_run
+        mirror: Any = SimpleNamespace(status=status)
+        cluster._runs[str(number)] = RemoteRun(RunDir(str(number)), "/there", phase=WATCHING, mirror=mirror)
         prepared.append(SimpleNamespace(run=SimpleNamespace(path=str(number))))
     return prepared
 
