@@ -293,22 +293,22 @@ def test_every_module_opens_by_saying_what_it_knows() -> None:
 # What code does → the modules below ci_tasks that may do so. The probe's payload, which stands alone, is excepted.
 ONE_MODULE = {
     r"\bflock\(": [
-        "agent.file_lock",
+        "agent.files",
         "agent.gpus.lock_files",  # CI's own locks of GPUs
     ],
     r"/stat\"|/children\"|random/boot_id": ["agent.processes", "agent.hang.inspector", "hosts.gpu_locks"],
     r"os\.fork\(": ["agent.__main__", "agent.serving.serve"],
-    r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.processes", "agent.containers.ray_nodes"],
+    r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.processes", "agent.containers.adapter"],
     # `run_program` ends all that a program with a time limit has started; others stream, or share the agent's session.
     r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [
-        *("agent.programs", "agent.containers.run_containers", "agent.containers.adapter"),
-        *("agent.containers.probe_mounts", "agent.hang.inspector", "agent.hang.collect", "agent.gpus.nvidia_smi"),
+        "agent.processes",
+        *("agent.hang.inspector", "agent.hang.collect"),
         *("hosts.queries", "hosts.provision", "features.mcp.tools", "features.recorder.sandbox"),
         *("features.ci_logs.sources.github_token", "agent.trees.git"),
     ],
     # `replace_file` writes a file whole; others rename what a program or a stream has written.
     r"os\.replace\(": [
-        *("agent.files", "agent.exit_gate", "agent.environments.store", "agent.hang.programs", "agent.setup_manifest"),
+        *("agent.files", "agent.artifacts", "agent.environments.store"),
         *(
             "agent.trees.store",
             "hosts.bootstrap",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -129,6 +131,7 @@ def take_host_snapshot(
 
 OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use
 _POLL_INTERVAL_S = 0.05
+_CANCEL_TIMEOUT_S = 15.0  # longer than a job's grace period
 _QUERY_TIMEOUT_S = 20.0  # that a program of the host gets to answer
 
 
@@ -256,9 +259,26 @@ class Executor:
         Path(run.script).write_text(plan.script, encoding="utf-8", errors="surrogateescape", newline="\n")
 
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
-        """Make the checkouts and venvs that `run.sh` needs when a person runs it. Nothing is called afterwards. On a
-        remote host none are made: run.sh says how to name one's own."""
-        self.close()
+        """Make the run directories, with their checkouts and those of install steps, where a person can run `run.sh`.
+        Nothing is called afterwards. A host that cannot be used now is no reason to show no plan."""
+        from ci_tasks.hosts.provision import setup_plan
+
+        setups = {row.setup.directory: row.setup for row in rows if row.setup is not None}
+        made = [self._remote_run(RunDir(path), setup_plan(setups[path], self.spec), path) for path in setups]
+        needy = [*made, *(self._row_run(row) for row in rows if row.has_own_checkout)]
+        rest = [self._row_run(row) for row in rows if not row.has_own_checkout]
+        assert isinstance(self._code, RemoteSnapshot)
+        try:
+            for remote_run in needy:
+                remote_run.parts = self._code.checkout_parts()
+            self._manager.create([*needy, *rest])
+            for row in rows:
+                script = shlex.quote(f"{self.paths(row.run).run}/run.sh")
+                print(f"{row.row.row}, by hand on {self.spec.name}: bash {script}", file=sys.stderr)
+        except CiTasksError as problem:
+            print(f"nothing to run by hand was made on {self.spec.name}: {problem.message}", file=sys.stderr)
+        finally:
+            self.close()
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -299,19 +319,24 @@ class Executor:
         return None if code == 0 else failure_message(run, code)
 
     def _cancel_setup(self, remote_run: RemoteRun) -> None:
-        """After a ^C with patience, after the next without, and then without its end."""
+        """First with the grace period; then, after a while or another ^C, without; and then without its end."""
         for how in (CANCEL, KILL, KILL):
             self._manager.cancel(remote_run, how)
+            until = time.monotonic() + _CANCEL_TIMEOUT_S
             with suppress(KeyboardInterrupt):
-                while not remote_run.state.is_over:
+                while time.monotonic() < until:
+                    if remote_run.state.is_over:
+                        return
                     time.sleep(_POLL_INTERVAL_S)
-                return
 
     def start(self, row: PreparedRow) -> None:
-        remote_run = self._remote_run(row.run, row.plan, self.paths(row.run).run)
+        remote_run = self._row_run(row)
         remote_run.secrets = {**remote_run.secrets, **row.secrets}
         self._runs[row.run.path] = remote_run
         self._send(remote_run, has_checkout=row.has_own_checkout or row.plan.retry is not None)
+
+    def _row_run(self, row: PreparedRow) -> RemoteRun:
+        return self._remote_run(row.run, row.plan, self.paths(row.run).run)
 
     def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
         return RemoteRun(
@@ -346,7 +371,7 @@ class Executor:
 
     def reattach(self, row: PreparedRow) -> None:
         """Watch a row that an earlier command started."""
-        remote_run = self._remote_run(row.run, row.plan, self.paths(row.run).run)
+        remote_run = self._row_run(row)
         remote_run.lock = lock_mirror(row.run)
         if remote_run.lock is None:
             raise Blocked(f"{row.run.path} is being fetched by another command", hint="wait for it, or end it")

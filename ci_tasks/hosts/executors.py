@@ -16,7 +16,7 @@ from pathlib import Path
 from ci_tasks import debug_log
 from ci_tasks.agent import archive, liveness
 from ci_tasks.agent.__main__ import create
-from ci_tasks.agent.cleanup.cancel import end_and_clean, remove_run
+from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable

@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ci_tasks.agent import run_directory
-from ci_tasks.agent.cleanup.remove_tree import remove_tree
+from ci_tasks.agent.containers.docker_argv import NONE, ContainerRules
 from ci_tasks.agent.containers.rewrite import qualified_image
-from ci_tasks.agent.containers.rules import NONE, ContainerRules
 from ci_tasks.agent.containers.run_containers import DAEMON_QUERY, QUERY_SECONDS
+from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.files import open_file
-from ci_tasks.agent.hang.programs import PY_SPY, TOOLS
+from ci_tasks.agent.hang.look import PY_SPY, TOOLS
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.serving.messages import StoreProgram

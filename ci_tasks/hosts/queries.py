@@ -7,13 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ci_tasks.agent import programs
+from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, parse
 from ci_tasks.agent.gpus import lock_files as locks
 from ci_tasks.agent.gpus import nvidia_smi
-from ci_tasks.agent.gpus.request import PATTERN
 from ci_tasks.agent.job_environment import machine_environment
-from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.records import PATTERN, QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.steps import version_matches
@@ -35,7 +34,7 @@ class LocalQueryRunner:
         self._host_env = host_env or {}
 
     def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        return programs.ask(queries, timeout, machine_environment(self._host_env))
+        return processes.ask(queries, timeout, machine_environment(self._host_env))
 
 
 def python_query(script: str, *args: str) -> list[str]:

@@ -83,6 +83,20 @@ class RemoteRunManager:
         self._pack_on: Channel | None = None
         self._sends_everything = False  # the host does not have what we thought it had
 
+    def create(self, remote_runs: Sequence[RemoteRun]) -> None:
+        """Make runs, with their checkouts, and start none. Raises what the connection raises, RequestRefused."""
+        channel, pack = self.connection.channel(), self._pack
+        assert pack is not None
+        for known in (pack.known_trees, ()):
+            try:
+                channel.post(ask.Receive(form_of(pack.tree)), pack=pack.build(known)).wait()
+                for each in remote_runs:
+                    channel.post(ask.Create(each.directory, each.plan, each.script, tuple(each.parts))).wait()
+                return pack.mark_sent()
+            except RequestRefused as refusal:
+                if refusal.code != "missing-base" or not known:
+                    raise
+
     def start(self, remote_run: RemoteRun) -> None:
         """Send a run and start it there. Returns at once; `remote_run` says what becomes of it."""
         if not remote_run.is_here:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ci_tasks import known_secrets
+from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.exit_gate import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.files import content_of, open_file, pieces_of, read_file
-from ci_tasks.agent.gpus.sample_file import read_gpu_samples
+from ci_tasks.agent.gpus.samples import read_gpu_samples
 from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.liveness import conclude
 from ci_tasks.agent.probe.evidence import collect_left_evidence

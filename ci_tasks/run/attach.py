@@ -32,7 +32,7 @@ from ci_tasks.results.clock import seconds_since_start
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import is_over, pending_phase, record_not_started
 from ci_tasks.run.adopt import adopt_runs
-from ci_tasks.run.events import EventStream, EventView
+from ci_tasks.run.events import EventStream, EventView, RunEnded, now
 from ci_tasks.run.growing_log import GrowingLog
 from ci_tasks.run.host_of_run import host_of_run
 from ci_tasks.run.progress_view import open_view, running_row_progress
@@ -84,7 +84,10 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
     logs = [attached_run.run.log for attached_run in attached]
     result = print_results(records, logs, ", ".join(batches), also=kept_lines(records, logs))
     codes = [code for record, log in zip(records, logs, strict=True) for code in _summaries(record, log)]
-    return replace(result, exit_code=next(filter(None, codes), 0)) if codes else result
+    result = replace(result, exit_code=next(filter(None, codes), 0)) if codes else result
+    if events:
+        events.write(RunEnded(now(), result.id, result.status, result.exit_code or 0))
+    return result
 
 
 def _summaries(record: RunRecord, log: str) -> list[int]:
@@ -285,14 +288,16 @@ def _follow(
 
 
 def _progress(attached: AttachedRun, state: RunState) -> RowProgress:
-    row = read_description(attached.run).row
+    described = read_description(attached.run)
+    row, host = described.row, described.host
     if state.is_complete or state.aborted:
         record = load_record(attached.run)
-        return RowProgress(row, state.aborted[0] if state.aborted else record.status, record.timings.seconds)
+        status = state.aborted[0] if state.aborted else record.status
+        return RowProgress(row, status, record.timings.seconds, host=host)
     seconds = seconds_since_start(attached.run)
     if seconds is None:
-        return RowProgress(row, WAITING, None, state.note)
-    return running_row_progress(row, attached.run, seconds, state.note)
+        return RowProgress(row, WAITING, None, state.note, host)
+    return running_row_progress(row, attached.run, seconds, state.note, host=host)
 
 
 def _record(attached: AttachedRun) -> RunRecord:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.programs import run_program
+from ci_tasks.agent.processes import run_program
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run

@@ -190,7 +190,7 @@ def test_the_kernel_says_whose_the_other_end_is(monkeypatch: pytest.MonkeyPatch)
 
 def test_its_name_depends_on_every_module_that_it_runs() -> None:
     script = (
-        "import sys; import ci_tasks.hosts.mux; import ci_tasks.agent.file_lock; "
+        "import sys; import ci_tasks.hosts.mux; import ci_tasks.agent.files; "
         "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('ci_tasks')))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent import archive
-from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
 from ci_tasks.agent.serving import messages

@@ -12,8 +12,8 @@ import pytest
 
 from ci_tasks import known_secrets
 from ci_tasks.agent import processes
-from ci_tasks.agent.exit_gate import ARCHIVE
-from ci_tasks.agent.gpus.sample_file import rows_of
+from ci_tasks.agent.artifacts import ARCHIVE
+from ci_tasks.agent.gpus.samples import rows_of
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record

@@ -234,7 +234,7 @@ class World:
                 session.facts = session.facts or HostFacts(gpus=story.gpus)
                 session.is_ready = True
             session.locked_gpus = frozenset(range(([0] + [n for at, n in story.locks if at <= now])[-1]))
-        self.ready.interrupts.count = sum(moment <= now for moment in self.story.interrupts)
+        self.ready.interrupts._pressed = sum(moment <= now for moment in self.story.interrupts)
 
     def run(self) -> list[RowExecution]:
         options = ExecutionOptions(jobs=self.story.jobs, policy=self.story.policy)

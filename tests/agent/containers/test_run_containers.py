@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers import run_containers
-from ci_tasks.agent.containers.rules import ENGINES
+from ci_tasks.agent.containers.docker_argv import ENGINES
 from ci_tasks.agent.records import QueryAnswer
 
 if TYPE_CHECKING:
