@@ -92,10 +92,11 @@ class RemoteRunManager:
                 channel.post(ask.Receive(form_of(pack.tree)), pack=pack.build(known)).wait()
                 for each in remote_runs:
                     channel.post(ask.Create(each.directory, each.plan, each.script, tuple(each.parts))).wait()
-                return pack.mark_sent()
+                break
             except RequestRefused as refusal:
                 if refusal.code != "missing-base" or not known:
                     raise
+        pack.mark_sent()
 
     def start(self, remote_run: RemoteRun) -> None:
         """Send a run and start it there. Returns at once; `remote_run` says what becomes of it."""
