@@ -67,8 +67,7 @@ class Interrupts:
     @property
     def count(self) -> int:
         """How often ^C was pressed. SIGTERM counts once more, and again, as time goes by: no person presses on."""
-        waited = max(0.0, time.monotonic() - self._terminated_at)
-        return self._pressed + min(2, int(waited / _PATIENCE_S))
+        return self._pressed + min(2, int(max(0.0, time.monotonic() - self._terminated_at) / _PATIENCE_S))
 
     def defer(self) -> None:
         self._is_deferred = True
@@ -109,8 +108,8 @@ class Interrupts:
 
     def _press(self, number: int, frame: Any) -> None:
         self._pressed += self._is_deferred
-        if number == signal.SIGTERM and self._is_deferred:
-            self._terminated_at = min(self._terminated_at, time.monotonic())
+        if number == signal.SIGTERM:
+            self._terminated_at = time.monotonic()
         try:
             self._previous[number](number, frame)  # somebody may wish to know, see `noticed`
         except KeyboardInterrupt:

@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -24,13 +25,13 @@ from ci_tasks.agent import archive
 from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
-from ci_tasks.agent.serving import messages
+from ci_tasks.agent.serving import frames, messages
 from ci_tasks.checkout.pack import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import bootstrap, connection, provision, run_manager
-from ci_tasks.hosts.connection import Channel, ReconnectingConnection
+from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused
 from ci_tasks.hosts.executor import RemoteSnapshot
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
@@ -765,3 +766,56 @@ def test_what_rows_share_goes_with_the_last_row_unless_more_may_come(host: Piped
     assert venv.exists() == more
     manager.connection.request(messages.Clear(str(venv)))
     assert host.left() == []
+
+
+def test_a_message_that_cannot_be_decoded_ends_its_own_run_or_request_and_not_the_connection() -> None:
+    updates: list[messages.RunUpdate] = []
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(ours, b"", updates.append, lambda *args: None)
+        pending = channel.post(messages.ListRuns())
+        said = (
+            {"update": {"key": 7, "status": {"state": []}}},
+            {"response": {"id": 1, "result": 5}},
+            {"update": {"key": 8, "problem": "fine"}},
+        )
+        theirs.sendall(b"".join(frames.frame(frames.JSON, json.dumps(each).encode()) for each in said))
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(LinkDied):
+            channel.read()
+    assert [update.key for update in updates] == [7, 8]
+    assert "update.status.state: expected" in updates[0].problem
+    with pytest.raises(RequestRefused, match=r"response\.result"):
+        pending.wait()
+
+
+def test_a_run_whose_update_cannot_be_decoded_is_blocked_with_the_reason_and_stays_there(host: PipedHost) -> None:
+    remote_run, other = host.remote_run("sleep 100"), host.remote_run("echo hello", "02")
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: remote_run.phase == WATCHING, "it runs")
+    manager._take_update(messages.RunUpdate(remote_run.key, problem="message.update.status: no object"))
+    manager.start(other)
+    done(other)
+    done(remote_run)
+    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED
+    assert "message.update.status: no object" in remote_run.aborted[1]
+    assert Path(other.run.log).read_bytes() == b"hello\n"
+    manager.connection.request(messages.Cancel(remote_run.directory, kill=True))
+
+
+def test_a_run_that_is_only_made_is_whole_runs_by_hand_and_has_not_begun(host: PipedHost) -> None:
+    """The host has lost what this client believes that it has: all of the code is sent then."""
+    code = Code(host)
+    code.known = ("0" * 40,)
+    workspace = str(host.home / ".ci-tasks/runs/batch/01/workspace")
+    script = f"cat {shlex.quote(workspace)}/file.txt\n"
+    parts = RemoteSnapshot(code.snapshot.checkout, code.snapshot).checkout_parts()
+    remote_run = host.remote_run(script, plan={"workspace": workspace}, parts=parts)
+    manager = host.open()
+    manager.set_code_pack(CodePack(tree=code.snapshot.flat, build=code.pack, known_trees=code.known))
+    manager.create([remote_run])
+    there = RunDir(remote_run.directory)
+    assert os.access(there.adapter, os.X_OK) and not os.path.lexists(there.status)
+    done = subprocess.run(["bash", there.script], capture_output=True, text=True, check=True)
+    assert done.stdout == "the very tree\n"

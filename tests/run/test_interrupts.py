@@ -28,7 +28,7 @@ from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.store import Batch
 from ci_tasks.run import detach, execute
-from ci_tasks.run.interrupts import Interrupts, noticed
+from ci_tasks.run.interrupts import Interrupts, noticed, termination_interrupts
 from tests.parts.nightly import drawn
 from tests.run import simulated
 from tests.run.simulated import ENDLESS, Act, Played, TreeCode, World
@@ -249,3 +249,22 @@ def test_a_caller_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
         assert (interrupts.count, signal.getsignal(signal.SIGINT)) == (0, signal.SIG_IGN)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_sigterm_which_comes_once_counts_again_as_time_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that never concludes keeps no command: the first asks for the end, the second kills, the third leaves."""
+    now, interrupts = [100.0], Interrupts()
+    monkeypatch.setattr("ci_tasks.run.interrupts.time.monotonic", lambda: now[0])
+    with termination_interrupts():
+        interrupts.defer()
+        try:
+            signal.raise_signal(signal.SIGINT)
+            now[0] = 500.0
+            assert interrupts.count == 1, "a person presses again, or waits"
+            signal.raise_signal(signal.SIGTERM)
+            counts = []
+            for now[0] in (500.0, 511.0, 513.0, 525.0, 900.0):
+                counts.append(interrupts.count)
+        finally:
+            interrupts.restore()
+    assert counts == [2, 2, 3, 4, 4]
