@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.containers.docker_argv import NONE, ContainerRules
@@ -29,9 +30,9 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.queries import QueryRunner
-from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.results.judge_run import log_facts, log_triage
-from ci_tasks.results.verdict import JobEnd
+
+if TYPE_CHECKING:
+    from ci_tasks.planning.planner import SharedSetup
 
 SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
 _OURS = b"ci-tasks: "  # what our own program prints among the steps' output
@@ -105,12 +106,15 @@ class InstallLog:
 
 def failure_message(run: RunDir, code: int | None) -> str:
     """Why install steps ended with `code`."""
-    if code == _BLOCKED and (blocked := log_facts(run).blocked):
+    from ci_tasks.logs.reading import read_run_log
+    from ci_tasks.results.judge_run import log_triage
+    from ci_tasks.results.verdict import JobEnd
+
+    if code == _BLOCKED and (blocked := read_run_log(run.log).facts.blocked):
         return f"{blocked} (log {run.log})"
     triage = log_triage(run, JobEnd(run_directory.END_EXIT, code or 1))
     lines = [triage.text, triage.line, *(each.line for each in triage.candidates)] if triage else []
-    last = None if triage else log_facts(run).last_line
-    line = next(filter(None, lines), "") or (last and last[1]) or "no output"
+    line = next(filter(None, lines), "no output")
     return f"the install steps ended with {code}: {line} (log {run.log})"
 
 

@@ -62,8 +62,8 @@ def take(run: Run, tmp_path: Path) -> Take:
 
         def copy(*words: str) -> subprocess.Popen[bytes]:
             assert words[:-2] == (("cp", "-L") if runtime == "docker" else ("cp",))
-            script = f"cat {tmp_path}/stream; {'exec sleep 300' if hangs else 'exit 1'}"
-            return subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
+            script = f'cat "$0"; {"exec sleep 300" if hangs else "exit 1"}'
+            return subprocess.Popen(["sh", "-c", script, str(tmp_path / "stream")], stdout=subprocess.PIPE)
 
         client = SimpleNamespace(runtime=runtime, stream=copy)
         container = RunContainer(cast(Any, client), "id", "ci-7", 1, "img", "sha256:1", False, "")

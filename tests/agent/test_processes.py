@@ -71,8 +71,9 @@ def test_processes_of_a_run_are_those_with_exactly_its_mark_and_those_of_its_gro
 
 def test_ending_asks_first_and_kills_what_stays(tmp_path: Path, spawn: Spawn, until: Callable[..., Any]) -> None:
     loop = "while :; do sleep 0.02; done"
-    spawn("bash", "-c", f"trap 'echo > {tmp_path}/asked; exit' TERM; echo > {tmp_path}/polite; {loop}", mark=tmp_path)
-    spawn("bash", "-c", f"trap '' TERM; echo > {tmp_path}/stubborn; {loop}", mark=tmp_path)
+    top = str(tmp_path)
+    spawn("bash", "-c", f"cd \"$0\"; trap 'echo > asked; exit' TERM; echo > polite; {loop}", top, mark=tmp_path)
+    spawn("bash", "-c", f"cd \"$0\"; trap '' TERM; echo > stubborn; {loop}", top, mark=tmp_path)
     until(lambda: (tmp_path / "polite").exists() and (tmp_path / "stubborn").exists())
     assert processes.stop_all(str(tmp_path), None, 0.5) >= 1
     assert (tmp_path / "asked").exists()

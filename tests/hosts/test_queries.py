@@ -58,7 +58,7 @@ def test_programs_are_asked_in_the_environment_of_jobs(monkeypatch: pytest.Monke
 
 
 def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    script = f"sleep 300 & echo $! > {tmp_path}/child; sleep 300"
+    script = f"sleep 300 & echo $! > {shlex.quote(f'{tmp_path}/child')}; sleep 300"
     assert "no answer from sh within 1 s" in LocalQueryRunner().run_queries({"it": ["sh", "-c", script]}, 1)["it"].err
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     support.until(lambda: not child.exists() or child.read_text().split()[2] == "Z", "the child has ended")
@@ -183,7 +183,7 @@ def test_why_slurm_would_take_no_job(answer: QueryAnswer, partition: str | None,
 
 def test_nothing_is_asked_that_is_not_wanted(program: Program, tmp_path: Path) -> None:
     for name in ("nvidia-smi", "docker"):
-        program(name, body=f": > {tmp_path}/asked")
+        program(name, body=f": > {shlex.quote(str(tmp_path))}/asked")
     assert facts(HostSpec("local"), gpus=False, container=False, simulates=True) == HostFacts()
     assert not (tmp_path / "asked").exists()
 
@@ -220,11 +220,12 @@ VERSION = "version --format {{.Server.Version}}"
 def test_why_a_runtime_cannot_start_a_container(
     program: Program, tmp_path: Path, runtime: str, says: str, code: int, problem: str
 ) -> None:
+    answer = shlex.quote(f"{tmp_path}/answer")
     (tmp_path / "answer").write_bytes(says.encode("utf-8", "surrogateescape"))
     program(
         runtime,
         VERSION,
-        body=f'while IFS= read -r line || [ -n "$line" ]; do echo "$line"; done < {tmp_path}/answer; exit {code}',
+        body=f'while IFS= read -r line || [ -n "$line" ]; do echo "$line"; done < {answer}; exit {code}',
     )
     assert container_problem(runtime) == problem
 
@@ -274,9 +275,10 @@ def find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Find:
         for place, prints in interpreters.items():
             path = tmp_path / place
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f'#!/bin/sh\n[ "$1 $2" = "-I -c" ] || exit 99\nprintf "%s " {prints}\necho {path}\n')
+            quoted = shlex.quote(str(path))
+            path.write_text(f'#!/bin/sh\n[ "$1 $2" = "-I -c" ] || exit 99\nprintf "%s " {prints}\necho {quoted}\n')
             if prints == "broken":
-                path.write_text(f"#!/bin/sh\necho 3.6.1 {path}\nexit 1\n")
+                path.write_text(f"#!/bin/sh\necho 3.6.1 {quoted}\nexit 1\n")
             path.chmod(0o755)
         found = queries.find_python(version_spec, LocalQueryRunner())
         return None if found == queries.OWN else found[0].removeprefix(f"{tmp_path}/")

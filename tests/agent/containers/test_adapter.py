@@ -379,7 +379,7 @@ def test_they_join_with_cis_own_words() -> None:
 def _docker(root: Path, runtime: str, *args: str) -> subprocess.CompletedProcess[str]:
     (root / "plan.json").write_text(json.dumps({"container": {"runtime": runtime}}))
     srun = root / "srun"
-    srun.write_text(SRUN_OF_NODES.format(root=root))
+    srun.write_text(SRUN_OF_NODES.format(root=shlex.quote(str(root))))
     srun.chmod(0o755)
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ci_tasks.agent.containers.adapter import main; "
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_HOSTNAMES": "a\nb", "MASTER_ADDR": "10.0.0.1"}
@@ -398,7 +398,8 @@ def _docker(root: Path, runtime: str, *args: str) -> subprocess.CompletedProcess
 @pytest.mark.parametrize("runtime", ["pyxis", "none"])
 def test_the_others_are_there_while_the_head_runs_and_no_longer(tmp_path: Path, runtime: str) -> None:
     """The head waits for them, and ends. All have one token of Ray's."""
-    joined = f"until [ -s {tmp_path}/pid ] && grep -q joined {tmp_path}/err; do sleep 0.05; done"
+    top = shlex.quote(str(tmp_path))
+    joined = f"until [ -s {top}/pid ] && grep -q joined {top}/err; do sleep 0.05; done"
     words = f"{joined}; printenv RAY_AUTH_MODE RAY_AUTH_TOKEN MASTER_ADDR; exit 5"
     done = _docker(tmp_path, runtime, "run", "img", "bash", "-c", words)
     mode, token, head = done.stdout.split()

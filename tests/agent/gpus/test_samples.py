@@ -116,8 +116,8 @@ def test_processes_below_the_agent_are_the_runs_and_older_ones_are_not(tmp_path:
 
 
 def test_a_process_with_the_runs_mark_is_the_runs(tmp_path: Path, until: Until) -> None:
-    script = f"setsid env CI_TASKS_RUN_DIR={os.path.realpath(tmp_path)} sleep 30 > /dev/null 2>&1 & echo $!"
-    pid = int(subprocess.run(["sh", "-c", script], capture_output=True, check=True, text=True).stdout)
+    script = 'setsid env CI_TASKS_RUN_DIR="$0" sleep 30 > /dev/null 2>&1 & echo $!'
+    pid = int(subprocess.check_output(["sh", "-c", script, os.path.realpath(tmp_path)]))
     try:
         assert not processes.is_below(pid, os.getpid())
         until(lambda: process_owner(str(tmp_path), Plan(), list, pid) == "run")
