@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -255,7 +256,7 @@ class RemoteRunManager:
             remote_run.sent_on.append(channel)
         start = ask.StartRun(directory, remote_run.secrets, remote_run.sbatch_script, parts)
         create = ask.Create(directory, remote_run.plan, remote_run.script, parts)
-        started = self._ask(channel, *(() if remote_run.is_here else (create,)), start)
+        started = self._ask(channel, create, start)
         self._follow(channel, [remote_run])
         yield from received
         yield from started
@@ -415,6 +416,8 @@ def _wake(waiting: queue.SimpleQueue[None]) -> None:
 
 def open_remote_host(spec: HostSpec) -> RemoteRunManager:
     """The host, being connected to in the background."""
+    if spec.kind == "local":
+        spec = replace(spec, workspace=str(store.home()))
     transport = _transport(spec)
     cache_file = store.home() / "hosts" / f"{host_id(spec)}.json"
     return RemoteRunManager(lambda news, log: ReconnectingConnection(spec, transport, cache_file, news, log))

@@ -26,13 +26,12 @@ from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
 from ci_tasks.agent.serving import frames, messages
-from ci_tasks.checkout.pack import thin_pack
+from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import bootstrap, connection, provision, run_manager
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused
-from ci_tasks.hosts.executor import RemoteSnapshot
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
@@ -614,7 +613,7 @@ class Code:
         manager = self.host.open()
         manager.set_code_pack(CodePack(tree=self.snapshot.flat, build=self.pack, known_trees=self.known))
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
-        parts = RemoteSnapshot(self.snapshot.checkout, self.snapshot).checkout_parts()
+        parts = self.snapshot.checkout_parts
         plan = {"workspace": workspace}
         remote_run = self.host.remote_run(f"cat {shlex.quote(workspace)}/file.txt", name, plan=plan, parts=parts)
         manager.start(remote_run)
@@ -810,7 +809,7 @@ def test_a_run_that_is_only_made_is_whole_runs_by_hand_and_has_not_begun(host: P
     code.known = ("0" * 40,)
     workspace = str(host.home / ".ci-tasks/runs/batch/01/workspace")
     script = f"cat {shlex.quote(workspace)}/file.txt\n"
-    parts = RemoteSnapshot(code.snapshot.checkout, code.snapshot).checkout_parts()
+    parts = code.snapshot.checkout_parts
     remote_run = host.remote_run(script, plan={"workspace": workspace}, parts=parts)
     manager = host.open()
     manager.set_code_pack(CodePack(tree=code.snapshot.flat, build=code.pack, known_trees=code.known))
