@@ -8,12 +8,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from ci_tasks import debug_log
 from ci_tasks.agent import archive, liveness
 from ci_tasks.agent.__main__ import create
 from ci_tasks.agent.cleanup import end_and_clean, remove_run
@@ -167,8 +166,6 @@ class SlurmExecutor(Executor):
         return lines
 
 
-# -I: the caller's PYTHONPATH and user packages must not reach into the agent.
-_PYTHON = (sys.executable, "-I", "-S")
 _POLL_INTERVAL_S = 0.02
 
 
@@ -177,21 +174,15 @@ def write_run_dir(run: RunDir, plan: Plan) -> None:
     create(run, plan, archive.for_this_machine())
 
 
-def start(run: RunDir, secrets: Mapping[str, str] | None = None) -> None:
-    """Start the run in a process of its own that outlives this one; `secrets` come on top of our environment. Raises
-    Blocked if the agent does not start."""
-    debug_log.LOGGER.debug("start of %s", run.path)
-    words, null = [*_PYTHON, run.agent, "start", run.path], subprocess.DEVNULL
-    environ = {**os.environ, **(secrets or {})}
-    starter = subprocess.run(
-        words, stdin=null, stdout=null, stderr=subprocess.PIPE, env=environ, start_new_session=True
-    )
-    if starter.returncode:
-        said = starter.stderr.decode(errors="replace").strip() or "it said nothing"
+def start(run: RunDir) -> None:
+    """Start the run in a process of its own that outlives this one. Raises Blocked if the agent does not start."""
+    done = _call_agent(run, "start")
+    if done.returncode:
+        said = done.stderr.strip() or "it said nothing"
         raise Blocked(f"the agent did not start: {said.splitlines()[-1]}")
 
 
-def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int | None:
+def complete(run: RunDir) -> int | None:
     """Start the run, whose plan has it end without a client, and wait for its end. Returns its exit code; ^C ends the
     run before it is raised."""
     client = liveness.client_lock(run.path)
@@ -199,7 +190,6 @@ def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int |
         start(run)
         while not has_ended(run):
             time.sleep(_POLL_INTERVAL_S)
-            meanwhile()
     except KeyboardInterrupt:
         client.release()
         cancel(run)
@@ -218,8 +208,13 @@ def has_ended(run: RunDir) -> bool:
 
 def cancel(run: RunDir) -> None:
     """Ask the run to end; also ends what an agent that died has left."""
-    words = [*_PYTHON, run.agent, "cancel", run.path]
-    subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    _call_agent(run, "cancel")
+
+
+def _call_agent(run: RunDir, verb: str) -> subprocess.CompletedProcess[str]:
+    # -I: the caller's PYTHONPATH and user packages must not reach into the agent.
+    words, null, pipe = [sys.executable, "-I", "-S", run.agent, verb, run.path], subprocess.DEVNULL, subprocess.PIPE
+    return subprocess.run(words, stdin=null, stdout=null, stderr=pipe, errors="replace", start_new_session=True)
 
 
 def open_executor(spec: HostSpec) -> Executor:

@@ -217,7 +217,7 @@ def find_py_spy() -> Path | None:
 def keep_py_spy_here(home: Path) -> None:
     """Let the agents of this machine's runs find it."""
     program = find_py_spy()
-    target = home / TOOLS / f"{PY_SPY}{_digest(program)}" if program else home
+    target = home / TOOLS / f"{PY_SPY}{_digest(program)}"
     if program is not None and not target.exists():
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = target.with_name(f".{target.name}.{os.getpid()}")
@@ -228,21 +228,16 @@ def keep_py_spy_here(home: Path) -> None:
 def send_py_spy(connection: ReconnectingConnection) -> None:
     """Let the agents of a host find it, if that has our machine type. Raises what the connection raises."""
     program = find_py_spy()
-    if program is None or has_py_spy(connection):
+    digest = _digest(program)
+    if program is None or connection.cache.py_spy == digest:
         return
     machine = connection.run_queries({"machine": ("uname", "-sm")}, _SECONDS)["machine"].out.split()
     if machine == [os.uname().sysname, os.uname().machine]:
         packed = zlib.compress(program.read_bytes())
         chunks = (packed[at : at + _CHUNK] for at in range(0, len(packed), _CHUNK))
-        connection.channel().post(StoreProgram("py-spy-", _digest(program)), pack=chunks).wait()
-    connection.cache.py_spy = _digest(program)
+        connection.channel().post(StoreProgram("py-spy-", digest), pack=chunks).wait()
+    connection.cache.py_spy = digest
 
 
-def has_py_spy(connection: ReconnectingConnection) -> bool:
-    """Whether an earlier command has made sure that the host has it."""
-    program = find_py_spy()
-    return program is None or connection.cache.py_spy == _digest(program)
-
-
-def _digest(program: Path) -> str:
-    return hashlib.sha256(program.read_bytes()).hexdigest()
+def _digest(program: Path | None) -> str:
+    return hashlib.sha256(program.read_bytes()).hexdigest() if program is not None else ""

@@ -172,8 +172,7 @@ class RemoteRunManager:
         with debug_log.ignored("sending py-spy"):
             from ci_tasks.hosts import provision
 
-            if not provision.has_py_spy(self.connection):
-                provision.send_py_spy(self.connection)
+            provision.send_py_spy(self.connection)
 
     # -- the stories of the runs, in a thread of their own -------------------------------------------------------------
 

@@ -462,14 +462,16 @@ def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
         assert not stored.exists(), "a short run does not wait for it"
         manager.detach()
     until(stored.exists, "py-spy is there")
-    until(lambda: provision.has_py_spy(manager.connection), "the client knows")
+    until(lambda: manager.connection.cache.py_spy, "the client knows")
     manager.close()
     again = host.open()
     monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0)
-    monkeypatch.setattr(provision, "send_py_spy", pytest.fail)
+    sent: list[Any] = []
+    monkeypatch.setattr(provision, "StoreProgram", lambda *program: sent.append(program))
     again.attach(host.remote_run(wait))
     again.detach()
     go.touch()
+    assert sent == []
 
 
 def test_a_secret_reaches_the_job_and_nothing_else(host: PipedHost) -> None:

@@ -217,7 +217,6 @@ def test_a_plan_for_a_host_runs_by_hand_there_and_clean_removes_it(far: Far) -> 
 def test_a_plan_for_a_host_that_is_away_is_shown_all_the_same(far: Far) -> None:
     far.run()
     far.box.stop()
-    far.person.ci_tasks("hosts", "--end")
     said = far.person.ci_tasks("plan", "ckpt", "--only", "async", "--host", "box")
     assert (said.code, "nothing to run by hand was made on box" in said.err) == (0, True), said.out + said.err
 
