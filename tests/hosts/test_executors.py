@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 import zlib
 from collections.abc import Iterator
@@ -30,12 +29,7 @@ from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch
-
-
-def git(directory: Path, *args: str) -> str:
-    identity = ("-c", "user.name=T", "-c", "user.email=t@example.com")
-    done = subprocess.run(["git", *identity, *args], cwd=directory, text=True, capture_output=True, check=True)
-    return done.stdout.strip()
+from tests.parts.git import git, repository
 
 
 class Local:
@@ -72,12 +66,7 @@ class Local:
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
-    source = tmp_path / "checkout"
-    source.mkdir()
-    git(source, "init", "-q")
-    (source / "test.py").write_text("honest\n")
-    git(source, "add", "--all")
-    git(source, "commit", "-q", "-m", "first")
+    source = repository(tmp_path / "checkout", {"test.py": "honest\n"})
     git(source, "update-ref", "refs/remotes/origin/main", "HEAD")
     (source / "test.py").write_text("honest, and edited\n")
     made = Local(tmp_path)

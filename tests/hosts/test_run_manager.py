@@ -36,17 +36,10 @@ from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, Remote
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
+from tests.fixtures import until
 from tests.parts.pipe_link import LinkTransport, PipeLink
 
 TIMEOUT_S = 40.0
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {TIMEOUT_S:g} s: {what}")
-        time.sleep(0.01)
 
 
 @dataclass
@@ -128,10 +121,6 @@ def host(tmp_path: Path) -> Iterator[PipedHost]:
     yield made
     for manager in made.managers:
         manager.close()
-
-
-def home_at_last(remote_run: RemoteRun) -> None:
-    until(lambda: remote_run.is_fetched or remote_run.aborted, f"the run comes home; it is {remote_run.phase}")
 
 
 def done(remote_run: RemoteRun) -> None:
@@ -540,7 +529,7 @@ def test_by_how_much_a_host_s_clock_is_wrong_is_on_record(
     monkeypatch.setattr(connection, "_now", lambda: time.time() - shift)
     remote_run = host.remote_run("echo done")
     host.open().start(remote_run)
-    home_at_last(remote_run)
+    done(remote_run)
     remote = read_remote(remote_run.run)
     assert remote is not None
     assert round(remote.clock_ahead, -2) == ahead
@@ -775,12 +764,9 @@ def test_a_message_that_cannot_be_decoded_ends_its_own_run_or_request_and_not_th
     with ours, theirs:
         channel = Channel(ours, b"", updates.append, lambda *args: None)
         pending = channel.post(messages.ListRuns())
-        said = (
-            {"update": {"key": 7, "status": {"state": []}}},
-            {"response": {"id": 1, "result": 5}},
-            {"update": {"key": 8, "problem": "fine"}},
-        )
-        theirs.sendall(b"".join(frames.frame(frames.JSON, json.dumps(each).encode()) for each in said))
+        bad, refused = {"update": {"key": 7, "status": {"state": []}}}, {"response": {"id": 1, "result": 5}}
+        for each in (bad, refused, {"update": {"key": 8, "problem": "fine"}}):
+            theirs.sendall(frames.frame(frames.JSON, json.dumps(each).encode()))
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(LinkDied):
             channel.read()
@@ -790,25 +776,9 @@ def test_a_message_that_cannot_be_decoded_ends_its_own_run_or_request_and_not_th
         pending.wait()
 
 
-def test_a_run_whose_update_cannot_be_decoded_is_blocked_with_the_reason_and_stays_there(host: PipedHost) -> None:
-    remote_run, other = host.remote_run("sleep 100"), host.remote_run("echo hello", "02")
-    manager = host.open()
-    manager.start(remote_run)
-    until(lambda: remote_run.phase == WATCHING, "it runs")
-    manager._take_update(messages.RunUpdate(remote_run.key, problem="message.update.status: no object"))
-    manager.start(other)
-    done(other)
-    done(remote_run)
-    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED
-    assert "message.update.status: no object" in remote_run.aborted[1]
-    assert Path(other.run.log).read_bytes() == b"hello\n"
-    manager.connection.request(messages.Cancel(remote_run.directory, kill=True))
-
-
 def test_a_run_that_is_only_made_is_whole_runs_by_hand_and_has_not_begun(host: PipedHost) -> None:
     """The host has lost what this client believes that it has: all of the code is sent then."""
-    code = Code(host)
-    code.known = ("0" * 40,)
+    code = Code(host, known=("0" * 40,))
     workspace = str(host.home / ".ci-tasks/runs/batch/01/workspace")
     script = f"cat {shlex.quote(workspace)}/file.txt\n"
     parts = code.snapshot.checkout_parts
