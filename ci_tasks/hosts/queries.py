@@ -11,8 +11,8 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, parse
 from ci_tasks.agent.gpus import lock_files as locks
 from ci_tasks.agent.gpus import nvidia_smi
-from ci_tasks.agent.job_environment import machine_environment
 from ci_tasks.agent.records import PATTERN, QueryAnswer
+from ci_tasks.agent.run_directory import machine_environment
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.steps import version_matches
