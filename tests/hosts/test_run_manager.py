@@ -213,8 +213,7 @@ def test_a_host_that_cannot_be_used_says_why(host: PipedHost, before: str, messa
     manager = host.open()
     manager.start(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert message in remote_run.aborted[1] and len(remote_run.aborted[1]) < 500
     with pytest.raises(Blocked):
         manager.connection.request(messages.ListRuns())
@@ -478,8 +477,7 @@ def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_pat
     remote_run.directory = str(tmp_path / "elsewhere")
     host.open().start(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -493,8 +491,7 @@ def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: 
     os.dup2(full, remote_run.mirror._log or 0)
     os.close(full)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert "No space left on device" in remote_run.aborted[1]
     assert host.left() != []
 
@@ -663,8 +660,7 @@ def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) 
     Path(remote_run.directory, "log").mkdir(parents=True)
     host.open().start(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert "the agent did not start" in remote_run.aborted[1]
     assert host.left() == []
 
@@ -677,8 +673,7 @@ def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: Pipe
     assert host.left() != []
     manager.attach(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == LOST, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == LOST, remote_run.aborted
     assert "never began" in remote_run.aborted[1]
     assert host.left() == []
 
