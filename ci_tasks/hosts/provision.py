@@ -106,9 +106,9 @@ class InstallLog:
 
 def failure_message(run: RunDir, code: int | None) -> str:
     """Why install steps ended with `code`."""
+    from ci_tasks.logs.causes import JobEnd
     from ci_tasks.logs.reading import read_run_log
     from ci_tasks.results.judge_run import log_triage
-    from ci_tasks.results.verdict import JobEnd
 
     if code == _BLOCKED and (blocked := read_run_log(run.log).facts.blocked):
         return f"{blocked} (log {run.log})"
