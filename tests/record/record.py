@@ -247,7 +247,9 @@ def _enter(scratch: str) -> None:
     os.chdir(home)
     patch.object(queries, "find_python", return_value=PYTHON).start()
     # For speed: the workspace of a row, which nothing here reads, is not made, and all labels have one snapshot.
-    patch.object(executors.LocalExecutor, "_make").start()
+    patch.object(
+        executors.LocalExecutor, "_make", lambda _, run, plan, *more: executors.write_run_dir(run, plan)
+    ).start()
     patch.object(executor, "take_host_snapshot", lru_cache(1)(executor.take_host_snapshot)).start()
 
 
