@@ -134,9 +134,7 @@ def test_the_text_shows_both_sides_and_what_was_not_seen() -> None:
     assert without[-2:] == ["Not seen: reward, last half, time a step, memory of a rank", ""]
 
 
-@pytest.mark.parametrize(
-    ("ends", "pairs"), [("....", 2), ("xx", 1), (".C", 0)], ids=["as planned", "the base came to no end", "^C"]
-)
+@pytest.mark.parametrize(("ends", "pairs"), [("....", 2), ("xx", 1), (".C", 0)])  # x: no end, C: ^C
 def test_pairs_run_until_one_says_enough_and_each_training_is_told(
     ends: str, pairs: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
