@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.logs.lines import BLOCK, LONGEST, blocks, read
+from ci_tasks.logs.lines import BLOCK, LONGEST, LineReader, blocks, read
 
 WORDS = re.compile(rb"error|failed")
 LINES = st.lists(
@@ -28,7 +28,7 @@ def cut(log: bytes, at: list[int]) -> list[bytes]:
     return [log[begin:end] for begin, end in pairwise(places)]
 
 
-class Collected:
+class Collected(LineReader):
     """A reader that notes what it gets, and wants `after` more lines after each hit."""
 
     words = b"error|failed"
