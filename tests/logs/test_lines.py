@@ -104,11 +104,6 @@ def test_the_tail_of_a_long_log_is_short() -> None:
     assert len(tail) == 30
 
 
-def test_lines_after_a_hit_are_given_while_the_reader_wants_them() -> None:
-    matches, _ = given_out([b"a\nerror\nb\nc\nd\nfailed\ne\n"], after=2)
-    assert [number for number, _ in matches] == [2, 3, 4, 6, 7]
-
-
 def test_a_line_that_told_nothing_is_not_looked_at_again_with_other_digits_or_another_id() -> None:
     matches, _ = given_out([b"0 error in 7 s\n3 error in 12 s\n3 errors in 12 s\n"], tells=False)
     assert [number for number, _ in matches] == [1, 3]
