@@ -7,7 +7,6 @@ import tracemalloc
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,20 +74,6 @@ def test_lines_tail_and_numbers_are_those_of_the_log_wherever_it_was_cut(
         hits = [(number, line) for number, line in matches if WORDS.search(line)]
         assert hits == [(number, row) for number, row in enumerate(rows, 1) if WORDS.search(row)]
         assert all(line in rows[number - 1] for number, line in in_pieces.tail)
-
-
-@pytest.mark.parametrize(
-    ("log", "tail"),
-    [
-        (b"a\nb\n", [(1, b"a"), (2, b"b")]),
-        (b"a\nb", [(1, b"a"), (2, b"b")]),
-        (b"a\nerror", [(1, b"a"), (2, b"error")]),
-        (b"error", [(1, b"error")]),
-        (b"", []),
-    ],
-)
-def test_the_tail_is_the_end_of_the_log(log: bytes, tail: list[tuple[int, bytes]]) -> None:
-    assert given_out([log])[1].tail == tail
 
 
 def test_a_progress_bar_in_the_tail_is_one_line() -> None:
