@@ -202,7 +202,9 @@ echo "<x/>" > ARTIFACTS/junit.xml && chmod 600 ARTIFACTS/junit.xml
 def test_what_root_left_in_a_container_is_readable_and_removed_for_another_user(somebody: Box, tmp_path: Path) -> None:
     box = somebody
     (tmp_path / "kept").write_text("x")
-    text = ROOTS_FILES.replace("ARTIFACTS", shlex.quote(box.run.artifacts)).replace("/outside", str(tmp_path))
+    text = ROOTS_FILES.replace("ARTIFACTS", shlex.quote(box.run.artifacts)).replace(
+        "/outside", shlex.quote(str(tmp_path))
+    )
     box.write(f"{text}exit 3", "-v", shlex.quote(f"{box.workspace}:/w"))
     give_away(box)
     box.start()

@@ -67,7 +67,7 @@ _OF_A_RUN = {
     "record.json",
     "artifacts",
     "plan.json",
-    "numbers.json",
+    "reading.json",
 }
 _OF_A_RUN |= {*SMALL_FILES, "run.sh"}
 
