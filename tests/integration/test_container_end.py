@@ -194,7 +194,7 @@ def give_away(box: Box) -> None:
 ROOTS_FILES = """\
 cd /w && mkdir -p locked/in "odd
 : name" && echo x > locked/in/file && echo y > "odd
-: name/z" && chmod 000 locked && ln -s /outside out
+: name/z" && chmod 000 locked && ln -s "/outside" out
 echo "<x/>" > ARTIFACTS/junit.xml && chmod 600 ARTIFACTS/junit.xml
 """
 
@@ -202,9 +202,7 @@ echo "<x/>" > ARTIFACTS/junit.xml && chmod 600 ARTIFACTS/junit.xml
 def test_what_root_left_in_a_container_is_readable_and_removed_for_another_user(somebody: Box, tmp_path: Path) -> None:
     box = somebody
     (tmp_path / "kept").write_text("x")
-    text = ROOTS_FILES.replace("ARTIFACTS", shlex.quote(box.run.artifacts)).replace(
-        "/outside", shlex.quote(str(tmp_path))
-    )
+    text = ROOTS_FILES.replace("ARTIFACTS", shlex.quote(box.run.artifacts)).replace("/outside", str(tmp_path))
     box.write(f"{text}exit 3", "-v", shlex.quote(f"{box.workspace}:/w"))
     give_away(box)
     box.start()
