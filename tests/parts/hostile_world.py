@@ -52,7 +52,8 @@ _SMALL_LOG, _SMALL_FILES, _SMALL_BYTES = 1 << 22, 100, 1 << 24
 _OWN = ("history.db", "history.db-wal", "history.db-shm", "history.db-journal", "hosts", "logs", "client-id", "sync")
 _OF_A_RUN = {
     *SMALL_FILES,
-    *"claims.json remote.json mirror.lock log status.json record.json artifacts plan.json reading.json run.sh".split(),
+    *("claims.json", "remote.json", "mirror.lock", "log", "status.json", "record.json", "artifacts", "plan.json"),
+    *("reading.json", "run.sh"),
 }
 
 
