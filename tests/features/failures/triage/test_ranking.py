@@ -13,26 +13,27 @@ from ci_tasks.agent.probe.records import UNCAUGHT, LinkedException, NotedExcepti
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.failures.triage.rules import compiled
-from ci_tasks.features.failures.triage.weights_file import FILE, VARIABLE
+from ci_tasks.features.failures.triage.weights import FILE, VARIABLE
 from ci_tasks.records import Triage
 
 RULES = compiled(
     yaml.safe_load(
         r"""
+blocks: [disk_full]
 words: error|exception|traceback|fail|died|gone|retry|done|boom|\w+Iteration
 rules:
   - {name: noise, rank: noise, match: 'skipped|^\s+raise ', reason: goes on}
   - {name: survived, rank: noise, match: 'retrying|going on', reason: goes on}
   - {name: ignored-in-destructor, rank: noise, match: '^Exception ignored', reason: at exit}
   - {name: success, rank: success, match: '^all done$', reason: through}
-  - {name: disk, cause: disk_full, verdict: blocked, rank: root, match: 'disk failure', reason: the disk}
-  - {name: oom, cause: cuda_oom, verdict: failed, rank: root, match: 'memory error', reason: the memory}
-  - {name: assertion, cause: test_assertion, verdict: failed, rank: symptom, match: '^AssertionError', reason: a test}
-  - {name: engine, cause: vllm_engine_crash, verdict: failed, rank: wrapper, match: 'engine died', reason: others}
-  - {name: capture, cause: graph, verdict: failed, rank: wrapper, over: [cuda_oom], match: 'capture failed', reason: x}
-  - {name: launcher, cause: "", verdict: failed, rank: wrapper, match: 'job failed', reason: somebody else}
+  - {name: disk, cause: disk_full, rank: root, match: 'disk failure', reason: the disk}
+  - {name: oom, cause: cuda_oom, rank: root, match: 'memory error', reason: the memory}
+  - {name: assertion, cause: test_assertion, rank: symptom, match: '^AssertionError', reason: a test}
+  - {name: engine, cause: vllm_engine_crash, rank: wrapper, match: 'engine died', reason: others}
+  - {name: capture, cause: graph, rank: wrapper, over: [cuda_oom], match: 'capture failed', reason: x}
+  - {name: launcher, cause: "", rank: wrapper, match: 'job failed', reason: somebody else}
 frames:
-  - {cause: reward_fn, verdict: failed, frames: 'reward\.py'}
+  - {cause: reward_fn, frames: 'reward\.py'}
 """
     )
 )
