@@ -70,6 +70,18 @@ class TriageCandidate:
 
 
 @dataclass(frozen=True)
+class TriagedJob:
+    """A failed job of a log that holds several: its triage in short. `also` are jobs that failed in the same way."""
+
+    name: str
+    verdict: str
+    cause: str
+    line_no: int | None
+    line: str
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class FailureEvidence:
     """What tells one failure from another of its kind; a field that was not seen is empty.
 
@@ -113,8 +125,10 @@ class Triage:
     with the same exception, message and file; `signature` for those whose `evidence` is equal too: two runs of one
     failure. Both are "" where nothing failed. `confidence` is between 0 and 1. `context` are the lines
     around, the failing one among them; `reason` is the rule's explanation; `frames` the innermost calls of its
-    traceback as `file:function`, outermost first. `candidates` are the next best lines; where the line is not known,
-    the best.
+    traceback as `file:function`, outermost first. `candidates` are the next best lines, ten at most with the line
+    itself; where the line is not known, the best. `tests` are the tests that pytest says failed, with their place where
+    it was printed: `tests/a.py::test_x (tests/a.py:42)`. `jobs` are all failed jobs of a log of several, of which this
+    is the first.
     """
 
     cause: str
@@ -132,6 +146,8 @@ class Triage:
     candidates: tuple[TriageCandidate, ...] = ()
     kind: str = ""
     evidence: FailureEvidence | None = None
+    tests: tuple[str, ...] = ()
+    jobs: tuple[TriagedJob, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ _SAID_END, _LAST_WORDS = "said-end", 3  # the same
 _LAST_OF = re.compile(r"(?i)\b(?:iter(?:ation)?|step|epoch)s?\W{1,20}(\d+) ?(?:/|of) ?(\d+)\b")  # which of how many
 # What a process does that lives: it answers requests, or goes on with its steps.
 _LIVES = re.compile(
-    r"\"(?:GET|POST|PUT) (?!/health)\S* HTTP/[\d.]+\" 2\d\d|(?i:^\W*(?:step|iter(?:ation)?)\W{0,20}\d+\b|throughput.{0,10}\d)"
+    r"\"(?:GET|POST|PUT) (?!/health)\S* HTTP/[\d.]+\" 2\d\d"
+    r"|(?i:^\W*(?:step|iter(?:ation)?)\W{0,20}\d+\b|throughput.{0,10}\d)"
 )
 _SIGNS, _WATCHED = 2, 200  # signs of life that show that an exception was handled; lines that are read for them
 _SESSION = "test session starts"
@@ -45,6 +46,8 @@ _FEWEST_LETTERS = 10  # of a line at the end that says something
 _SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
 _SHORTEST = 12  # characters of a line that is only loud
 _MOST_ORIGINS = 64
+_FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$|^(\S+\.py::\S.*?) FAILED(?: |$)")
+_MOST_TESTS = 200
 _PROSE, _WORD = 25, re.compile(r"[\"'“‘(*]*[A-Za-z’'-]+[,.;:!?)\"'”’*]*")  # words of a line
 _HOLE = re.compile(rb"^\0{16,}|\0+$")  # a log that was emptied while its job wrote on begins with a hole
 _DIGITS, _OTHER_NUMBERS = (
@@ -94,6 +97,7 @@ class CandidateReader:
         self._pytest_at = -2
         self._message: tuple[Candidate, int] | None = None
         self._watched: list[tuple[Candidate, list[int]]] = []
+        self.failed_tests: dict[str, None] = {}
         self.engines = dict.fromkeys(_ENGINES, 0)
         self._distinct = 0
         self._is_ours = self._is_script = False
@@ -253,6 +257,8 @@ class CandidateReader:
             text, kind = text.lstrip(), EXCEPTION_LINE
         if kind == PLAIN and not line.level and _is_prose(text):
             return False
+        if (named := _FAILED_TEST.match(text)) and len(self.failed_tests) < _MOST_TESTS:
+            self.failed_tests[named[1] or named[2]] = None
         raised = kind != PLAIN or line.level in _LOUD
         rule = self._rules.of(f"E  {text}") if kind == PYTEST else None
         rule = rule or self._rules.of(text, raised=raised)

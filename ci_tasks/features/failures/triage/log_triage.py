@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.failures.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
 from ci_tasks.features.failures.triage.backward import backward
+from ci_tasks.features.failures.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
 from ci_tasks.features.failures.triage.certainty import blamed_group, confidence_features
 from ci_tasks.features.failures.triage.features import CandidateList
 from ci_tasks.features.failures.triage.identity import identify, of_ending
@@ -19,7 +19,7 @@ from ci_tasks.features.failures.triage.rules import Rules, shipped
 from ci_tasks.features.failures.triage.signature import of_code
 from ci_tasks.features.failures.triage.uncaught import uncaught_candidates
 from ci_tasks.features.failures.triage.weights import Weights, probability, score, shipped_weights
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage, TriageCandidate
+from ci_tasks.records import BLOCKED, FAILED, PASSED, Triage, TriageCandidate
 from ci_tasks.results import own_modules
 from ci_tasks.results.log_scanner import LogScanner
 from ci_tasks.results.own_modules import IsOwnModule
@@ -28,6 +28,7 @@ from ci_tasks.results.triage import CODE, NOTHING, UNKNOWN, group_of
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all
 _NO_REASON = 0.45  # of a log that tells that the job ended, or was killed, and nothing of why
+_TEST_NAME = re.compile(r"^.*?\.py::")
 _CANDIDATES = 10
 _SUREST = 0.99
 _NO_MODULE, _OWN_IMPORT = re.compile(r"No module named '((?:\w+\.)+\w+)'"), "import_error"
@@ -74,7 +75,7 @@ def shows_death(log: CandidateList, died_at: int) -> bool:
     below it."""
     marks = [one for one in log.candidates if one.rule is not None and not (one.ignored or one.survived)]
     near = log.succeeded_at - _NEAR_SUCCESS
-    return died_at > near and died_at > 0 or any(
+    return (died_at > near and died_at > 0) or any(
         one.rule.name in _ENGINE_DEATHS or (one.rule.name in _OF_TESTS and one.last_at > near)
         for one in marks
         if one.rule is not None
@@ -121,7 +122,9 @@ class _Analysis:
     @property
     def tested(self) -> bool:
         """Whether a test is said to have failed."""
-        return any(one.kind == PYTEST or (one.rule is not None and one.rule.name in _OF_TESTS) for one in self.candidates)
+        return any(
+            one.kind == PYTEST or (one.rule is not None and one.rule.name in _OF_TESTS) for one in self.candidates
+        )
 
     def triage(self) -> Triage:
         chosen = self.candidates[0]
@@ -135,7 +138,9 @@ class _Analysis:
             confidence = min(confidence, _NO_REASON)
         if confidence < self.weights.least_confidence:
             verdict = FAILED if verdict == BLOCKED else verdict  # on the word of a line that is not believed
-            return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=self.others(0))
+            return Triage(
+                UNKNOWN, verdict, None, "", "", confidence, candidates=self.others(0), tests=self._failed_tests()
+            )
         identity = identify(chosen, self.reader.candidates, self.exit_code)
         return Triage(
             cause=cause,
@@ -153,7 +158,17 @@ class _Analysis:
             frames=of_code(chosen.frames),
             group=self._group(chosen, cause, verdict),
             candidates=self.others(1),
+            tests=self._failed_tests(),
         )
+
+    def _failed_tests(self) -> tuple[str, ...]:
+        """The tests that pytest names, each with the place of its failure where that was printed."""
+        places = {}
+        for one in [one for one in self.reader.candidates if one.kind == PYTEST and self.reader.failed_tests]:
+            found = identify(one, ()).evidence
+            if found.line is not None:
+                places[found.test] = f" ({found.source_path}:{found.line})"
+        return tuple(f"{test}{places.get(_TEST_NAME.split(test)[-1], '')}" for test in self.reader.failed_tests)
 
     def _blamed(self, candidate: Candidate) -> tuple[str, str]:
         """(cause, verdict): of the environment only where no test of the code failed."""
@@ -185,7 +200,7 @@ class _Analysis:
 
 
 def _while_importing(candidate: Candidate) -> bool:
-    """Whether a traceback ends before anything of the code ran: each of its frames is a module that imports the next."""
+    """Whether a traceback ends before anything of the code ran: each frame is of a module that imports the next."""
     return bool(candidate.frames) and all(_IMPORTS.search(frame) for frame in candidate.frames)
 
 
@@ -193,7 +208,11 @@ def _without_failure(analysis: _Analysis) -> Triage:
     """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
     if not analysis.reader.got_through:
         return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0, candidates=analysis.others(0))
-    confidence = probability(score(analysis.weights.confidence, confidence_features(analysis.ranking, blocked=False, ends=False, agrees=False)))
+    confidence = probability(
+        score(
+            analysis.weights.confidence, confidence_features(analysis.ranking, blocked=False, ends=False, agrees=False)
+        )
+    )
     return Triage(NOTHING, PASSED, None, "", "", min(_SUREST, round(confidence, 2)))
 
 

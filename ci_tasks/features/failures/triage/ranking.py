@@ -18,7 +18,9 @@ _NEAR = 200  # lines
 _SURELY_FAILED = 1e-6  # share of "nothing failed" where it is known that something did
 _MERE_ENDS, _KILLS = ("launcher", "going-down"), ("killed-child", "killed-by-shell", "cancelled")  # rules
 _HUB, _SOON = "hub", 40  # a rule; lines
-_NOT_THERE = re.compile(r"(?i)repositor|local (?:directory|path|folder)|snapshot|offline|cached|could ?n.t (?:find|load)|not found")
+_NOT_THERE = re.compile(
+    r"(?i)repositor|local (?:directory|path|folder)|snapshot|offline|cached|could ?n.t (?:find|load)|not found"
+)
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's summary names the exception too
 
 

@@ -51,8 +51,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Rules:
-    """All of them. `keywords` finds the lines that are worth a look, `died` the end of a process; `explanations` says what a cause means where the
-    quoted line's rule does not."""
+    """All of them. `keywords` finds the lines that are worth a look, `died` the end of a process; `explanations` says
+    what a cause means where the quoted line's rule does not."""
 
     keywords: Any
     died: Any
