@@ -60,7 +60,8 @@ _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 @dataclass
 class Candidate:
     """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
-    it that are no repetition. `survived` is set where somebody said that it goes on all the same; `last_at` is the
+    it that are no repetition. `survived` is set where somebody said that it goes on all the same, `outlived` where its
+    process was seen to go on; `last_at` is the
     number of the latest repetition, `count` how often it came, `origins` are those who said it. LAST is a line that
     has no telling word, but is one of the last before the end. `calls` are the frames in full, `above` what stood
     before it."""
@@ -76,6 +77,7 @@ class Candidate:
     depth: float = 0
     ignored: bool = False
     survived: bool = False
+    outlived: bool = False
     last_at: int = 0
     count: int = 1
     origins: set[str] = field(default_factory=set)
@@ -311,7 +313,8 @@ class CandidateReader:
             if len(signs) >= _SIGNS:
                 first = candidate.line.number - 3 * len(candidate.frames) - _SURVIVED_WITHIN  # who logged it
                 for one in self._kept.values():
-                    one.survived = one.survived or first <= one.line.number <= one.last_at <= candidate.line.number
+                    if first <= one.line.number <= one.last_at <= candidate.line.number:
+                        one.survived = one.outlived = True
             elif not candidate.survived and line.number - candidate.line.number < _WATCHED:
                 kept.append((candidate, signs))
         self._watched = kept

@@ -271,7 +271,7 @@ def _is_end(one: Candidate) -> bool:
 
 def features_of_none(log: CandidateList) -> Features:
     """What speaks for it that nothing failed."""
-    told = [one for one in log.candidates if one.kind != LAST and not one.survived]
+    told = [one for one in log.candidates if one.kind != LAST and not one.outlived]
     telling = [one for one in told if rank_of(one) != WRAPPER or _is_end(one)]
     latest = max((one.last_at for one in telling), default=0)
     ends = [one for one in telling if one.kind in (EXCEPTION_END, PYTEST) and not one.ignored]

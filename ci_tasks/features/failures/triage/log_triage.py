@@ -35,6 +35,7 @@ _NO_MODULE, _OWN_IMPORT = re.compile(r"No module named '((?:\w+\.)+\w+)'"), "imp
 _ENGINE_DEATHS = ("engine-core", "scheduler-exception")  # the same of what says that an engine's process died
 _NEAR_SUCCESS = 10  # lines
 _AT_START = ("import_error", "dependency_version_mismatch")
+_NAME_NOT_THERE = "import-name"  # a rule
 _IMPORTS = re.compile(r":<module>$|importlib|:_call_with_frames_removed$|:_find_and_load")
 _OF_TESTS = ("test-summary", "test-header", "no-testcase")  # rules of what says that a test failed
 
@@ -177,7 +178,7 @@ class _Analysis:
         cause, verdict = cause_of(candidate, self.candidates, self.rules)
         if self.tested and verdict == BLOCKED:
             return cause, FAILED
-        if cause in _AT_START and not self.tested and _while_importing(candidate):
+        if cause in _AT_START and not self.tested and _lacks_package(candidate):
             return cause, BLOCKED
         return cause, verdict
 
@@ -199,9 +200,11 @@ class _Analysis:
         return TriageCandidate(cause, verdict, line.number, line.shown, rule, group, round(share, 2))
 
 
-def _while_importing(candidate: Candidate) -> bool:
-    """Whether a traceback ends before anything of the code ran: each frame is of a module that imports the next."""
-    return bool(candidate.frames) and all(_IMPORTS.search(frame) for frame in candidate.frames)
+def _lacks_package(candidate: Candidate) -> bool:
+    """Whether a package is missing, or another one, before anything of the code ran: each frame of the traceback is of
+    a module that imports the next. A name that a module does not have may well be the code's own."""
+    is_name = candidate.rule is not None and candidate.rule.name == _NAME_NOT_THERE
+    return bool(candidate.frames) and not is_name and all(_IMPORTS.search(frame) for frame in candidate.frames)
 
 
 def _without_failure(analysis: _Analysis) -> Triage:

@@ -38,7 +38,7 @@ class Ranking:
     @property
     def failed(self) -> bool:
         """That a line stands at the end, and no more, is no evidence of a failure."""
-        telling = [(share, one) for share, one in self.order if not one.survived]
+        telling = [(share, one) for share, one in self.order if not one.outlived]
         told = sum(share for share, one in telling if one.kind != LAST or one.rule is not None)
         return bool(self.order) and (self.nothing < _SURELY_FAILED or self.nothing < told)
 

@@ -78,7 +78,7 @@ def test_no_log_breaks_it_and_nothing_raw_comes_out(parts: list[bytes], exit_cod
 @pytest.mark.parametrize("size", [1 << 12, 1 << 16, 100_003])
 def test_a_long_log_cut_anywhere_has_one_answer(size: int) -> None:
     """The failure begins where some blocks end: its context must not depend on that."""
-    noise = b"".join(b"step %06d: loss 2.0\n" % n for n in range(200_000))
+    noise = b"".join(b"row %06d: loss 2.0\n" % n for n in range(200_000))
     for length in (262_136, 262_144, 300_000):
         log = noise[:length].rsplit(b"\n", 1)[0] + b"\n" + OOM + noise
         whole = triage([log])
@@ -158,7 +158,7 @@ ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
      {"cause": UNKNOWN, "verdict": FAILED, "line_no": 2, "line": "all quiet"}),
     ("an empty log that failed", "", 3, {"cause": UNKNOWN, "verdict": FAILED, "line_no": None, "line": ""}),
     ("a logged success is no exit code", "Job 'raysubmit_x' succeeded\nbash: line 9: upload: command not found\n", 127,
-     {"verdict": BLOCKED, "line_no": 2}),
+     {"verdict": FAILED, "line_no": 2}),
     ("a thousand errors before it", SURVIVED + OOM.decode(), 1, {"cause": "cuda_oom"}),
     ("no rule knows it", raised("x.y.OddError: no z"), 1, {"cause": UNKNOWN, "group": "code", "verdict": FAILED}),
     ("a reason beside a killed process", f"[TP0] Watchdog timeout (self.watchdog_timeout=300)\n{raised(DIED)}", 1,
@@ -175,3 +175,33 @@ def test_a_log_has_this_answer(log: str | bytes, code: int | None, answer: dict[
     assert {name: getattr(got, name) for name in answer} == answer
     assert "\r" not in "".join(strings(got))
     assert "grep 'CUDA out of memory' log" not in [other.line for other in got.candidates]
+
+
+SERVED = 'INFO: 127.0.0.1:1 - "POST /generate HTTP/1.1" 200 OK\n'
+ENGINE = (
+    "ERROR EngineCore encountered a fatal error.\n"
+    + raised("RuntimeError: no frames")
+    + "INFO: Application shutdown complete\n"
+)
+NODE = "srun: error: gpu1: task 0: Exited with exit code 1\n"
+HUB = "ERROR 429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/x\n"
+# what happens, the log, a part of the line that is blamed, the verdicts that are right
+BEHAVIOUR = [
+    ("a server that answers on has handled it", raised("ValueError: x") + SERVED * 3, "", (UNKNOWN, PASSED)),
+    ("one request after it shows nothing", raised("ValueError: x") + SERVED, "ValueError", (FAILED,)),
+    ("no word of success outweighs an engine's death", ENGINE, "no frames", (FAILED,)),
+    ("what follows the first death is its consequence",
+     raised("KeyError: 'a'") + NODE + raised("OSError: [Errno 28] No space left on device"), "KeyError", (FAILED,)),
+    ("what the hub refused is missing later", HUB + raised("OSError: Invalid repository ID: x") + EXIT_1, "429", (BLOCKED,)),
+    ("no test that failed is blocked", "E   OSError: [Errno 28] No space left on device\n" + EXIT_1, "Errno 28", (FAILED,)),
+    ("a session of tests that began after a success is no success",
+     "== 3 passed in 2.0s ==\n== test session starts ==\n", "", (UNKNOWN,)),
+    ("the last of all steps is an end", "iteration 19/20\niteration 20/20\n", "", (PASSED,)),
+    ("one before it is none", "iteration 18/20\niteration 19/20\n", "", (UNKNOWN,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("log", "line", "verdicts"), [row[1:] for row in BEHAVIOUR], ids=[row[0] for row in BEHAVIOUR])
+def test_what_processes_do_counts(log: str, line: str, verdicts: tuple[str, ...]) -> None:
+    got = triage([log.encode()])
+    assert got.verdict in verdicts and line in got.line and bool(line) == bool(got.line)

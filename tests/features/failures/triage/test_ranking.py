@@ -63,7 +63,7 @@ BLAMED = [
     ("a symptom before a wrapper", ["engine died", traceback("AssertionError: x")], "AssertionErr", "test_assertion"),
     ("a wrapper, if there is nothing else", ["step 1", "engine died"], "engine died", "vllm_engine_crash"),
     ("the cause of what wraps it, where that says more", ["memory error", "capture failed"], "memory error", "graph"),
-    ("and where that is far away", ["memory error", *["step"] * 500, "capture failed"], "memory error", "cuda_oom"),
+    ("and where that is far away", [MEMORY, *["step"] * 500, "capture failed"], "memory error", "cuda_oom"),
     ("a warning is less", ["WARNING: disk failure", "memory error"], "memory error", "cuda_oom"),
     ("what was retried is nothing", ["disk failure, retrying", VALUE], "ValueError: y", "unknown"),
     ("a traceback that was only logged is less", [GOING_ON, DISK, "step 3", MEMORY], MEMORY_LINE, "cuda_oom"),

@@ -34,8 +34,8 @@ REFUSED = [
     ("empty", b"", "is empty: nothing to triage"),
     ("binary", bytes(range(256)) * 40, "is binary, no log"),
     ("a truncated zip", zipped(ckpt=OOM * 2000)[:-900], "zip"),
-    ("a zip of two jobs", zipped(a=OOM, b=OOM), "--job takes one of"),
 ]
+FULL = b"docker: failed to register layer: no space left on device"
 
 
 def test_a_hostile_log_has_an_answer_and_what_is_none_a_clear_error(
@@ -52,6 +52,39 @@ def test_a_hostile_log_has_an_answer_and_what_is_none_a_clear_error(
         assert run_command("triage", log=str(tmp_path / "a.log")) == 2, name
         out, err = capsys.readouterr()
         assert (out, message in err) == ("", True), name
+
+
+def test_of_several_failed_jobs_all_are_listed_alike_ones_once_and_the_first_is_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.zip").write_bytes(zipped(a=OOM, b=OOM, c=FULL))
+    assert run_command("triage", log=str(tmp_path / "a.zip"), json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["cause"], found["verdict"]) == ("cuda_oom", "failed")
+    assert [(job["name"], job["also"], job["verdict"]) for job in found["jobs"]] == [
+        ("a", ["b"], "failed"),
+        ("c", [], "blocked"),
+    ]
+
+
+def test_failed_tests_are_named_with_their_places_and_the_next_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = """_________ test_x _________
+tests/a.py:42: in test_x
+    assert f() == 1
+E   AssertionError: assert 2 == 1
+FAILED tests/a.py::test_x - AssertionError: assert 2 == 1
+FAILED tests/b.py::test_y[3] - OSError: [Errno 28] No space left on device
+##[error]Process completed with exit code 1.
+"""
+    (tmp_path / "a.log").write_text(log)
+    assert run_command("triage", log=str(tmp_path / "a.log")) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("failed") and "2 tests failed: tests/a.py::test_x (tests/a.py:42), tests/b.py::test_y[3]" in (
+        " ".join(out.split())
+    )
+    assert f"next: ci-tasks reproduce --log {tmp_path / 'a.log'}" in out
 
 
 def test_a_pipe_is_read_and_json_has_the_fields_of_the_contract(person: Any) -> None:
