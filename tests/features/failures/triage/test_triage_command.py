@@ -70,7 +70,8 @@ def test_of_several_failed_jobs_all_are_listed_alike_ones_once_and_the_first_is_
 def test_failed_tests_are_named_with_their_places_and_the_next_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = """_________ test_x _________
+    log = """=== FAILURES ===
+_________ test_x _________
 tests/a.py:42: in test_x
     assert f() == 1
 E   AssertionError: assert 2 == 1
