@@ -2,22 +2,28 @@
 
 The agent is the child subreaper of its job: whatever a process does to its environment, title, group or session, it
 stays below the agent. A job begins in a session of its own, and no process can join a session that exists, so whatever
-is below the agent in another session, and is none of `programs`, is the job's. Where the agent is gone, a job's
+is below the agent in another session, and is none of `own_sessions`, is the job's. Where the agent is gone, a job's
 processes are found by their group, and by the mark that the agent puts in their environment.
+
+The agent's own programs have a time limit each, and a session of their own, so that all of it can be ended. Signals
+come as a readable file descriptor, so that one wait serves the job's output, its end, and a request to stop.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import select
 import signal
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
-from . import programs, run_directory
+from . import run_directory
 from .files import content_of
-from .records import Status
+from .programs import end_session, ended, own_sessions, programs_lock, start, starting_programs
+from .records import QueryAnswer, Status
 
 if TYPE_CHECKING:
     import subprocess
@@ -79,6 +85,12 @@ def children(pid: int) -> List[int]:
 
 def boot_id() -> Optional[str]:
     return content_of("/proc/sys/kernel/random/boot_id").decode("ascii").strip() or None
+
+
+def oom_kills() -> Optional[int]:
+    """How many processes the kernel has killed for their memory since boot; None before Linux 4.13."""
+    count = re.search(rb"^oom_kill (\d+)$", content_of("/proc/vmstat"), re.M)
+    return int(count[1]) if count else None
 
 
 class Identity(NamedTuple):
@@ -211,35 +223,31 @@ def kill_tree(pid: int) -> None:
         send(process, signal.SIGKILL)
 
 
-def kill_and_reap(process: "subprocess.Popen[bytes]") -> None:
+def end_program(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
     pipes open. One that the kernel holds is not waited for."""
     kill_tree(process.pid)
-    programs.wait_a_moment(process)
+    end_session(process)
 
 
 def reap_orphans(job: Optional[int]) -> None:
     """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for. Does
     nothing while a program of the agent's starts: it may be one of the dead, and its own end is a further occasion."""
     session = _session_of(os.getpid())
-    with programs.lock:
-        for pid in [] if programs.starting else children(os.getpid()):
+    with programs_lock:
+        for pid in [] if starting_programs else children(os.getpid()):
             dead = stat(pid)
-            if dead and dead.state == "Z" and dead.session != session and pid != job and pid not in programs.running:
+            if dead and dead.state == "Z" and dead.session != session and pid != job and pid not in own_sessions:
                 with suppress(OSError):
                     os.waitpid(pid, os.WNOHANG)
 
 
 def is_below(pid: int, top: int) -> bool:
     """Whether `top` started the process, or one that did."""
-    seen: Set[int] = set()
-    while pid > 1 and pid not in seen:
-        seen.add(pid)
-        process = stat(pid)
-        pid = process.parent if process is not None else 0
-        if pid == top:
-            return True
-    return False
+    process = stat(pid)
+    while process is not None and process.parent not in (0, top):
+        process = stat(process.parent)
+    return process is not None and process.parent == top
 
 
 def of_job(agent: int) -> List[int]:
@@ -253,7 +261,7 @@ def _living(top: int, except_session: Optional[int]) -> Iterator[int]:
     while pending:
         pid = pending.pop()
         found = stat(pid)
-        if found is None or not found.is_alive or (except_session is not None and found.session in programs.running):
+        if found is None or not found.is_alive or (except_session is not None and found.session in own_sessions):
             continue
         if found.session != except_session:
             yield pid
@@ -264,3 +272,86 @@ def _session_of(pid: int) -> Optional[int]:
     with suppress(OSError):
         return os.getsid(pid)
     return None
+
+
+MAX_BYTES = 1 << 20  # of an output, its last ones
+
+
+# -- the agent's own programs ------------------------------------------------------------------------------------------
+
+
+def run_program(
+    argv: Sequence[str],
+    timeout: float,
+    environ: Optional[Mapping[str, str]] = None,
+    *,
+    cwd: str = "/",  # Python loads what `-c` and `-m` import from here first: not from a checkout
+    stdin: bytes = b"",
+) -> QueryAnswer:
+    """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
+    says which. `environ` is its environment (default: our own). Never raises OSError."""
+    import subprocess  # a command that only looks needs none
+
+    pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
+    try:
+        process = start(argv, environ, cwd, stdin=source, stdout=pipe, stderr=pipe)
+    except OSError as error:
+        return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
+    try:
+        with ended(process):
+            out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
+    except subprocess.TimeoutExpired:
+        return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
+    return QueryAnswer(process.returncode, out, err)
+
+
+def ask(
+    commands: Mapping[str, Sequence[str]], timeout: float, environ: Optional[Mapping[str, str]] = None
+) -> Dict[str, QueryAnswer]:
+    """The same for several programs at the same time: name → argv, and name → answer."""
+    from concurrent.futures import ThreadPoolExecutor  # most commands ask nothing
+
+    with ThreadPoolExecutor(max(1, len(commands))) as pool:
+        answers = pool.map(lambda argv: run_program(argv, timeout, environ), commands.values())
+        return dict(zip(commands, answers))  # noqa: B905  # Python 3.8
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+# Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
+BLOCKED_AT_START = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class SignalPipe:
+    """`fd` becomes readable at every signal, the end of a child included; `stop_requested` after SIGTERM or SIGINT."""
+
+    def __enter__(self) -> SignalPipe:
+        self.fd, self._write = os.pipe()
+        self.stop_requested = False
+        # Each has a handler, since an ignored signal stays ignored in the job, which CI's is not.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, self._handle)
+        for end in (self.fd, self._write):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_AT_START)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        os.close(self.fd)
+        os.close(self._write)
+
+    def clear(self) -> None:
+        """Make `fd` unreadable until the next signal."""
+        with suppress(BlockingIOError):
+            while os.read(self.fd, 4096):
+                pass
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until any signal."""
+        select.select([self.fd], [], [], max(0.0, seconds))
+        self.clear()
+
+    def _handle(self, number: int, _frame: object) -> None:
+        self.stop_requested = self.stop_requested or number in (signal.SIGTERM, signal.SIGINT)

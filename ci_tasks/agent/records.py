@@ -32,11 +32,10 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import field
-from typing import List, Literal, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Dict, Final, List, Literal, Mapping, Optional, Tuple, Type, TypeVar
 
 from . import codec
-from .containers.rules import DOCKER, PODMAN, ContainerRules
-from .gpus.request import GpuRequest
+from .containers.docker_argv import DOCKER, PODMAN, ContainerRules
 from .quick_dataclass import dataclass
 
 State = Literal["planned", "running", "ended"]
@@ -224,6 +223,45 @@ class ProbeRules:
     own: Tuple[str, ...] = ()
 
 
+JOB: Final = "job"  # the checkout's own lock script takes the locks, inside the container
+AGENT: Final = "agent"  # for suites without such a script
+SLURM: Final = "slurm"  # the batch job has its GPUs before it starts
+
+PATTERN = "/dev/shm/custom_gpu_lock_{gpu_id}.lock"
+_GPU_ID = "{gpu_id}"
+
+
+@dataclass(frozen=True)
+class GpuRequest:
+    """`count` GPUs, whose locks `by` takes. `total` is the number of GPUs that the lock script assumes, `simulated` the
+    number of simulated ones (None: real GPUs); `declared` is the number in hosts.yaml, for a host without nvidia-smi.
+    `reserve_after` are the seconds of waiting before free GPUs are reserved. With Slurm, `script` is the checkout's
+    lock script, which is replaced, and `exclusive_node` keeps other jobs off the node. Raises ValueError."""
+
+    count: int
+    by: Literal["job", "agent", "slurm"] = JOB
+    pattern: str = PATTERN
+    total: int = 8
+    simulated: Optional[int] = None
+    declared: Optional[int] = None
+    reserve_after: Optional[float] = None
+    script: Optional[str] = None
+    exclusive_node: bool = False
+
+    def __post_init__(self) -> None:
+        if _GPU_ID not in self.pattern:
+            raise ValueError("pattern: %r has no %s" % (self.pattern, _GPU_ID))
+
+    @property
+    def paths(self) -> Dict[int, str]:
+        """{GPU id: lock file}"""
+        return {gpu: self.pattern.replace(_GPU_ID, str(gpu)) for gpu in range(self.total)}
+
+    @property
+    def directory(self) -> str:
+        return os.path.dirname(self.pattern) or "."
+
+
 @dataclass(frozen=True)
 class Plan(RunDescription):
     """Everything that was decided about one row on one host; `script` is the text of run.sh, and stands there only.
@@ -299,6 +337,7 @@ class Status:
     says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
     of `gpu_ids`, as far as nvidia-smi says. `daemon_silent_seconds`: for how long docker or podman has not answered.
     `longest_silence` are the most seconds without a byte of log.
+    `oom_kills`: how many processes the host's kernel killed for their memory while the run went on, None if not known.
     `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
     job got, `shell` those of other variables of the host's shell that reached it; `masked` says whether secrets are
     masked in all that leaves the host. `signalled` and `concluded` are Slurm's: a signal interrupted the agent, and the
@@ -325,6 +364,7 @@ class Status:
     log_sha256: Optional[str] = None
     stalled: bool = False
     longest_silence: float = 0.0
+    oom_kills: Optional[int] = None
     daemon_silent_seconds: float = 0.0
     end: Optional[End] = None
     exit_code: Optional[int] = None

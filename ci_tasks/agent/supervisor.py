@@ -15,23 +15,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import agent_log, liveness, processes
+from . import liveness, log_file, processes
 from . import run_directory as rd
-from .cleanup.cancel import remove_left_containers
-from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
-from .codec import RecordError
+from .cleanup import CleanupResult, RunCleanup, call_with_heartbeat, remove_left_containers
+from .codec import RecordError, masked_record
 from .containers.run_containers import DaemonMonitor
-from .exit_gate import masked_record
 from .files import content_of, replace_file, unused_path
 from .gpus.run_resources import ResourcesUnavailable, RunResources
-from .gpus.sampler import GpuSampler
+from .gpus.samples import GpuSampler
 from .hang.look import MAX_SECONDS as LOOK_SECONDS
-from .hang.look import HangWatcher, timeout_allows
-from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
+from .hang.look import HangWatcher
 from .liveness import ClientDeadline
 from .log_file import RunLog
+from .processes import SignalPipe
 from .records import End, Event, Plan, Status
-from .signals import SignalPipe
+from .run_directory import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 
 HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
 POLL_SECONDS = 0.05  # between two checks of processes that were asked to stop
@@ -64,6 +62,7 @@ class Supervisor:
         self.own = rd.opened(paths.path)  # for what is written while the job runs
         self.timeout, self.stall = plan.timeout_minutes * 60, plan.stall_minutes * 60
         self._secrets, self.started_at = secret_values(plan), time.time()
+        self._oom_kills = processes.oom_kills()
         began = {"started_at": self.started_at, "secrets": given_secrets(plan), "shell": shell_variables()}
         self.status = Status(rd.STATE_RUNNING, **began, **processes.identity()._asdict())  # type: ignore[arg-type]
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
@@ -75,13 +74,13 @@ class Supervisor:
         inputs = (paths.plan, paths.script, paths.agent, paths.adapter)
         self._own_files: Dict[str, bytes] = {path: content_of(path, rd.LARGEST) for path in inputs}
         self.client = ClientDeadline(paths.path, plan.client_seconds)
-        self.hang = HangWatcher(paths, lambda text: agent_log.log_traceback(paths.path, "hang", RuntimeError(text)))
+        self.hang = HangWatcher(paths, lambda text: log_file.log_traceback(paths.path, "hang", RuntimeError(text)))
         self.left: List[int] = []  # processes that could not be killed
         self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
         self.output: Optional[int] = None  # the job's, until it has ended
 
     def run(self, started: Callable[[], None]) -> None:
-        agent_log.watch_threads(self.paths.path)
+        log_file.watch_threads(self.paths.path)
         processes.become_subreaper()
         self.lock = liveness.agent_lock(self.paths.path)
         self._write_status()  # a run without a status does not start
@@ -97,7 +96,7 @@ class Supervisor:
             end = self._blocked(str(reason))
         except Exception as error:  # whatever it is, the run must end, with a status and without processes
             self._set(error=str(error) if isinstance(error, OSError) else repr(error))
-            agent_log.log_traceback(self.paths.path, "the job's supervisor", error)
+            log_file.log_traceback(self.paths.path, "the job's supervisor", error)
             self._kill()
         self._finish(*end)
 
@@ -197,8 +196,7 @@ class Supervisor:
                     self._pump(time.monotonic() + POLL_SECONDS)
                     self.hang.poll()
                 return self._ended(rd.END_TIMEOUT)
-            if timeout_allows(self.timeout):
-                self.hang.look_before(deadline)
+            self.hang.look_before(deadline, self.timeout)
             self._pump(deadline)
         return rd.END_EXIT
 
@@ -281,6 +279,8 @@ class Supervisor:
         if self._while_beating(self.log.is_intact) is False:
             self._note_changed(self.paths.log)
         self._event("ended", end=end, exit_code=code)
+        now = processes.oom_kills()
+        self._set(oom_kills=None if now is None or self._oom_kills is None else now - self._oom_kills)
         self._set(phase="collecting")
         self.signals.stop_requested = False  # it was the job's; another one is ours
         succeeded = end == rd.END_EXIT and code == 0

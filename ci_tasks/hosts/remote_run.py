@@ -16,13 +16,13 @@ from dataclasses import field, replace
 from typing import Any, BinaryIO
 
 from ci_tasks import debug_log, known_secrets
-from ci_tasks.agent.exit_gate import mask_run, masked_record
-from ci_tasks.agent.file_lock import try_lock
-from ci_tasks.agent.job_environment import given_secrets
+from ci_tasks.agent.artifacts import mask_run
+from ci_tasks.agent.codec import masked_record
+from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation
-from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
+from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
 from ci_tasks.config import HostSpec
@@ -31,6 +31,21 @@ from ci_tasks.hosts.connection import Channel, RequestRefused
 SENDING, WATCHING, FETCHING, CLEARING, DONE = "sending", "running", "fetching", "clearing", "done"
 CANCEL, KILL = "cancel", "kill"
 MAX_LOG_BYTES = 1 << 35  # of a log that is kept here
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of a started run. `is_complete`: it ended and its files are here. `aborted`: status and reason of
+    a run that has no end of its own. `has_started`: it goes on without us. `note`: its phase, if not running."""
+
+    is_complete: bool = False
+    has_started: bool = True
+    aborted: tuple[str, str] | None = None
+    note: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_complete or self.aborted is not None
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,14 @@ class RemoteRun:
     detached: bool = False
 
     @property
+    def state(self) -> RunState:
+        if self.aborted:
+            return RunState(aborted=self.aborted)
+        if self.is_fetched:
+            return RunState(is_complete=True, note=self.warning)
+        return RunState(has_started=self.phase != SENDING, note="" if self.phase == WATCHING else self.phase)
+
+    @property
     def is_fetched(self) -> bool:
         """Whether everything that is to come of the run is here."""
         return self.phase in (CLEARING, DONE)
@@ -105,6 +128,11 @@ class RemoteRun:
         if self.lock is not None:
             self.lock.close()
             self.lock = None
+
+
+def secrets_of(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The values of a plan's secrets, as far as the caller has them."""
+    return {name: environ[name] for name in names if name in environ}
 
 
 def write_remote_location(run: RunDir, spec: HostSpec, directory: str, *, adopted: bool = False) -> None:

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.gpus.request import AGENT, JOB, PATTERN, GpuRequest
+from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.records import AGENT, JOB, PATTERN, GpuRequest
 from ci_tasks.config import HostSpec
 from ci_tasks.workflow.gpus import LOCK_SCRIPT
 from ci_tasks.workflow.model import Row

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from ci_tasks.agent.containers.rules import DOCKER, PODMAN
-from ci_tasks.agent.containers.runtimes import container_deviations
-from ci_tasks.agent.gpus.request import JOB
+from ci_tasks.agent.containers.docker_argv import DOCKER, PODMAN
+from ci_tasks.agent.containers.rewrite import container_deviations
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import OVERLAYS, Checkout, InstallStep, InstallSteps, Plan, ProbeOverlay, ProbeRules
+from ci_tasks.agent.records import JOB, OVERLAYS, Checkout, InstallStep, InstallSteps, Plan, ProbeOverlay, ProbeRules
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks

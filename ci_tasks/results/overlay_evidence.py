@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ci_tasks.agent.probe.records import ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation, Overlay, ProbeOverlay
 from ci_tasks.errors import some
+from ci_tasks.logs.lines import visible
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
-from ci_tasks.results.log_lines import visible
 
 NOT_SEEN = "not seen: no process that the probe reached has imported it"
 _MAX_TEXT = 200

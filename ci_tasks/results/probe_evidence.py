@@ -13,8 +13,8 @@ from typing import TypeVar
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.containers.docker_argv import DockerArgvError, bind_mount, is_run, parse_run
 from ci_tasks.agent.files import read_file
-from ci_tasks.agent.probe.evidence import MAX_WRITTEN
-from ci_tasks.agent.probe.records import (
+from ci_tasks.agent.probe.evidence import (
+    MAX_WRITTEN,
     TASK,
     UNCAUGHT,
     ImportedModule,
@@ -26,8 +26,8 @@ from ci_tasks.agent.probe.records import (
 from ci_tasks.agent.records import Deviation, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import truncated
+from ci_tasks.logs.lines import visible
 from ci_tasks.records import ProbeSummary, RankMemory, RunEnvironment
-from ci_tasks.results.log_lines import visible
 
 T = TypeVar("T")
 

@@ -13,8 +13,7 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
-from ci_tasks.hosts.executor import Executor, OpenExecutor
-from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV
 from ci_tasks.planning.planner import SharedSetup, check_row
 from ci_tasks.planning.steps import override_warnings
@@ -87,8 +86,7 @@ def prepare(
     `only_plans` nobody will run the rows."""
     specs = config.select_hosts(request.host)
     print_override_warnings(config, source)
-    if request.out is None:
-        _check_home_outside_checkout(source)
+    _check_home_outside_checkout(source)
     if source.rev is None:
         announce_large_files(source.path, to_host=any(spec.kind != "local" for spec in specs))
     executors = [open_executor(spec) for spec in specs]  # connections are being made while the rows are found

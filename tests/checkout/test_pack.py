@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.file_lock import file_lock
-from ci_tasks.checkout.pack import prune_store, record_sent_trees, sent_trees
+from ci_tasks.agent.files import file_lock
+from ci_tasks.checkout.delivery import prune_store, record_sent_trees, sent_trees
 from ci_tasks.checkout.snapshot import take_snapshot
 from tests.checkout.repositories import git
 
@@ -80,3 +80,15 @@ def test_a_store_in_use_is_not_tidied(repo: Path, store: Path) -> None:
     with file_lock(str(store / "lock"), exclusive=True, timeout=0):
         prune_store(store)
     assert sent_trees(store, "box") != []
+
+
+def test_a_new_store_has_those_removed_that_nobody_has_used_for_long(repo: Path, store: Path) -> None:
+    others = [store.with_name(name) for name in ("old", "young")]
+    for other in others:
+        take_snapshot(repo, other)
+    plain = store.with_name("not a store")
+    plain.mkdir()
+    for path in (others[0], plain):
+        os.utime(path, (time.time() - 15 * DAY,) * 2)
+    record_sent_trees(store, "box", [])
+    assert [path.exists() for path in (*others, plain, store)] == [False, True, True, True]

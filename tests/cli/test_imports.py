@@ -24,11 +24,11 @@ NEVER |= {"unittest", "logging", "traceback", "inspect", "ast", "argparse", "dif
 # A table is text: what packs, hashes and writes files belongs to runs.
 NO_FILES = {"tempfile", "shutil", "zipfile", "tarfile", "zlib", "bz2", "lzma", "random", "hashlib"}
 NO_YAML = {"yaml", "ci_tasks.config", "ci_tasks.workflow.model"}
-NO_GIT = {"subprocess", "ci_tasks.checkout.git"}
+NO_GIT = {"subprocess", "ci_tasks.checkout.repository"}
 NO_RECORDS = {"sqlite3", "ci_tasks.records", "ci_tasks.agent.records"}
 # What judges, begins or follows a run; a run that has ended needs none of it.
 NO_RUN = {"ci_tasks.results.record", "ci_tasks.results.judge_run", "ci_tasks.run.attach", "ci_tasks.run.listing"}
-NO_RUN |= {"ci_tasks.hosts.run_manager", "ci_tasks.hosts.open_executor", "ci_tasks.run.label"}
+NO_RUN |= {"ci_tasks.hosts.run_manager", "ci_tasks.hosts.executors", "ci_tasks.run.label"}
 LOOKS = NEVER | NO_FILES | NO_RUN
 NOTHING_READ = LOOKS | NO_YAML | NO_GIT | NO_RECORDS
 # The options of a command are those of its module, which every look at them loads.
@@ -127,7 +127,7 @@ def test_the_agent_of_a_row_loads_nothing_for_what_few_rows_have(tmp_path: Path)
     """Archives, docker's words, tracebacks: its start is most of what a short row costs."""
     find = f"import sys; sys.path.insert(0, {str(ROOT / 'ci_tasks')!r}); "
     modules = _python(find + "import agent.supervisor; print(*sys.modules)", tmp_path).split()
-    assert "agent.cleanup.end_of_run" in modules
+    assert "agent.cleanup" in modules
     few = {"zipfile", "tarfile", "pathlib", "platform", "traceback", "difflib", "agent.containers.adapter"}
     few |= {"asyncio", "ssl", "inspect", "logging", "unittest"}
     assert sorted(few & set(modules)) == []

@@ -12,26 +12,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from typing import Any, Callable, Iterator, List, Mapping
 
-from .. import run_directory
+from .. import cleanup as cancel_run
+from .. import liveness, run_directory
 from ..__main__ import begin, create
-from ..cleanup import cancel as cancel_run
-from ..cleanup.cancel import remove_run
+from ..artifacts import mask_run
+from ..cleanup import remove_run
 from ..environments.store import EnvironmentStore
-from ..exit_gate import mask_run
-from ..file_lock import LockTimeout, file_lock, is_locked
-from ..hang import look, programs
-from ..job_environment import machine_environment
+from ..files import LockTimeout, UnsafeName, file_lock, is_locked
+from ..hang import look
 from ..probe.evidence import collect_left_evidence
-from ..programs import ask
+from ..processes import ask
 from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
-from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
+from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir, machine_environment
 from ..slurm import job_file
 from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
 from ..trees.store import TreeStore
 from ..trees.workspace import NotKept, forget, prune
-from . import bundle, list_runs, messages
-from .messages import ClientMessage, Response, Result
+from . import bundle, messages
+from .messages import ClientMessage, Response, Result, RunSummary
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
@@ -132,7 +131,7 @@ class ServeSession:
     def create(self, request: messages.Create) -> None:
         plan, parts = request.plan, request.parts
         with self.locked_run(request.dir) as run:
-            if os.path.exists(run.plan):
+            if os.path.exists(run.agent):
                 return
             if plan.retry is not None:
                 for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
@@ -155,7 +154,7 @@ class ServeSession:
                 return
             if run_directory.read_status_if_readable(run).has_ended:
                 return
-            if not os.path.exists(run.plan):
+            if not os.path.exists(run.agent):
                 raise BadRequest("missing", "there is no run %s" % run.path)
             if request.sbatch_script:
                 store = self.store(form_of(request.parts[0].tree) if request.parts else SHA1).path
@@ -238,7 +237,7 @@ class ServeSession:
             self.send(chunk)
 
     def store_program(self, request: messages.StoreProgram) -> None:
-        programs.store_program(self.home, request.prefix, request.sha256, self.pack())
+        look.store_program(self.home, request.prefix, request.sha256, self.pack())
 
     def describe(self, request: messages.DescribeRun) -> Result:
         return Result(description=run_directory.read_description(RunDir(self.run_dir(request.dir))))
@@ -247,17 +246,56 @@ class ServeSession:
         return Result(outputs=ask(request.commands, request.timeout, machine_environment(request.env)))
 
     def runs(self, request: messages.ListRuns) -> Result:
-        return Result(runs=tuple(list_runs.runs(self.home)))
+        return Result(runs=tuple(list_runs(self.home)))
 
     def prune(self, request: messages.Prune) -> Result:
         oldest = time.time() - request.days * 86400
         for entry in list(os.scandir(os.path.join(self.home, "agents"))):
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
                 os.unlink(entry.path)
-        programs.remove_old_programs(self.home, oldest)
+        look.remove_old_programs(self.home, oldest)
         prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
         done = self.store().prune(request.days) and self.store(SHA256).prune(request.days)
         environments = EnvironmentStore(os.path.join(self.home, "environments"))
         lines = environments.clean(request.days, everything=request.all_environments)
         left = tuple(left for _, found in lines for left in found)
         return Result(done=done, environments=tuple(line for line, _ in lines), left=left)
+
+
+def list_runs(home: str) -> List[RunSummary]:
+    """Every run below `home`, with `alive` of Slurm jobs as squeue has it; while that fails, they count as alive."""
+    runs = []
+    for path in sorted(_run_dirs(os.path.join(home, "runs"))):
+        with suppress(UnsafeName):  # a directory that a job has made: no run is called so
+            runs.append(_summary(path))
+    running = [run.dir for run in runs if run.state == run_directory.STATE_RUNNING]
+    jobs = {path: job.id for path in running for job in [job_file.read(path)] if job is not None and job.id}
+    if not jobs:
+        return runs
+    from ..slurm.session import may_run
+
+    alive = may_run(list(jobs.values()))
+    return [replace(run, alive=alive[jobs[run.dir]] if run.dir in jobs else run.alive) for run in runs]
+
+
+def _run_dirs(top: str) -> Iterator[str]:
+    for directory, names, files in os.walk(top):
+        # One that is half removed or half created may lack these files, but has its number.
+        numbered = os.path.basename(directory).isdigit() and os.path.dirname(os.path.dirname(directory)) == top
+        if numbered or "plan.json" in files or "run.sh" in files:
+            names[:] = []
+            yield directory
+
+
+def _summary(path: str) -> RunSummary:
+    run = run_directory.RunDir(path)
+    status = run_directory.read_status_if_readable(run)
+    return RunSummary(
+        dir=path,
+        state=status.state,
+        # An agent may stay after the end, to remove what its container daemon does not let go.
+        alive=liveness.is_alive(run, status),
+        kept=status.kept is not None,
+        started_at=status.started_at,
+        ended_at=status.ended_at,
+    )

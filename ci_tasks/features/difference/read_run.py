@@ -19,7 +19,6 @@ from ci_tasks.agent.files import open_file, pieces_of
 from ci_tasks.agent.records import DirectUrl, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError
-from ci_tasks.features.ci_logs.job_log import AnalysedLog, from_file, open_text
 from ci_tasks.features.difference.logged import LoggedResults, read_results
 from ci_tasks.features.difference.result import (
     ARGUMENTS,
@@ -39,9 +38,11 @@ from ci_tasks.features.difference.result import (
     OverlaySide,
     RunSide,
 )
+from ci_tasks.logs.job_log import AnalysedLog, from_file, open_text
+from ci_tasks.logs.metrics import Series, read_series
+from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import RunRecord
 from ci_tasks.registry import metric_formats
-from ci_tasks.results.metrics import Series, read_series
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import events_of
 
@@ -76,7 +77,7 @@ def of_run(run: RunDir) -> RunSide:
         record,
         _plan(run),
         _revisions(pieces_of(run.log)),
-        read_series(pieces_of(run.log), metric_formats()),
+        reading_of(run.log).series if os.path.exists(run.log) else (),
         _phases(run),
     )
     return replace(side, log=run.log)

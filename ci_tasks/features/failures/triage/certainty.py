@@ -7,8 +7,8 @@ import math
 from ci_tasks.features.failures.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, PYTEST, Candidate
 from ci_tasks.features.failures.triage.features import Features, rank_of
 from ci_tasks.features.failures.triage.ranking import Ranking
+from ci_tasks.logs.causes import CODE, UNKNOWN, group_of
 from ci_tasks.records import FAILED
-from ci_tasks.results.triage import CODE, UNKNOWN, group_of
 
 _LEAST = 1e-4
 _RIVAL = 0.05  # share of a second that counts

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.backward import backward
 from ci_tasks.features.failures.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
@@ -19,11 +19,11 @@ from ci_tasks.features.failures.triage.rules import Rules, shipped
 from ci_tasks.features.failures.triage.signature import of_code
 from ci_tasks.features.failures.triage.uncaught import uncaught_candidates
 from ci_tasks.features.failures.triage.weights import Weights, probability, score, shipped_weights
+from ci_tasks.logs import own_modules
+from ci_tasks.logs.causes import CODE, NOTHING, UNKNOWN, group_of
+from ci_tasks.logs.lines import read
+from ci_tasks.logs.own_modules import IsOwnModule
 from ci_tasks.records import BLOCKED, FAILED, PASSED, Triage, TriageCandidate
-from ci_tasks.results import own_modules
-from ci_tasks.results.log_scanner import LogScanner
-from ci_tasks.results.own_modules import IsOwnModule
-from ci_tasks.results.triage import CODE, NOTHING, UNKNOWN, group_of
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all
@@ -86,9 +86,7 @@ def shows_death(log: CandidateList, died_at: int) -> bool:
 def read_candidates(log: Iterable[bytes], rules: Rules) -> CandidateReader:
     """What of a log may be the reason."""
     reader = CandidateReader(rules)
-    scanner = LogScanner(rules.keywords, reader.needs_next_line)
-    scanner.read(log, reader.feed)
-    reader.end(scanner.tail)
+    read(log, reader)
     return reader
 
 

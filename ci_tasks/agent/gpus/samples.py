@@ -1,0 +1,230 @@
+"""Samples the GPUs of a run once a second while its job runs, into gpu.csv.
+
+Two nvidia-smi processes, which live as long as the job, are read by a thread each. One that hangs is left alone:
+another one would hang too. They end with the agent in every case: it kills them, and if the agent is killed, the kernel
+does. Whatever fails here, the run does not notice.
+
+The file has never more than MAX_ROWS. The newest minutes stay as they are, since a failure is explained by what was
+just before it. Older rows are merged into windows of 2, 4, 8 ... seconds, and keep their peaks.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
+
+from .. import codec, processes, run_directory
+from ..files import content_of, replace_file
+from ..processes import ask
+from ..records import GpuProcessSample, GpuSample, Plan, ProcessOwner
+from ..run_directory import RunDir
+from . import nvidia_smi
+
+RESTART_SECONDS = 30.0  # before an nvidia-smi that ended is started again
+KERNEL_LOG_SECONDS = 5.0
+_Names = Callable[[], Sequence[str]]
+_MAX_XIDS = 500  # a GPU that breaks down writes them without end
+_MAX_LINE = 4096
+_SESSION = re.compile(r"\.slice/\S*\.(?:scope|service)\b")  # a cgroup that systemd makes for a login or a service
+_CONTAINER = re.compile(r"[0-9a-f]{64}|lxc|kubepods")
+
+
+class GpuSampler:
+    """`own_gpus` are the UUIDs of the run's GPUs, none as long as they are not known; `containers` the ids of its
+    containers. Samples are written into `own`, see run_directory.opened."""
+
+    def __init__(self, paths: RunDir, own: RunDir, plan: Plan, own_gpus: _Names, containers: _Names) -> None:
+        self._plan, self._own_gpus = plan, own_gpus
+        self._owner = functools.partial(process_owner, paths.path, plan, containers)
+        self._file = SampleFile(own.gpu_samples)
+        self._began = 0.0
+        self._running: "List[subprocess.Popen[bytes]]" = []
+        self._stopped = threading.Event()
+        self._buses: Dict[str, Tuple[int, str]] = {}
+        self._processes: Dict[Tuple[str, int], Tuple[float, GpuProcessSample]] = {}
+
+    def start(self) -> None:
+        """Does nothing for a run without GPUs, or on a host without nvidia-smi."""
+        if self._plan.gpus and not self._plan.is_simulated and shutil.which("nvidia-smi"):
+            self._began = time.time()
+            for work in ((nvidia_smi.STREAM_SAMPLES, self._add), (nvidia_smi.STREAM_APPS, self._note_processes)):
+                threading.Thread(target=self._read, args=work, daemon=True).start()
+
+    def close(self) -> None:
+        """The job is over: the last line is whether the kernel's log was read."""
+        if not self._began or self._stopped.is_set():
+            return
+        self._stopped.set()
+        for process in list(self._running):
+            processes.kill_tree(process.pid)
+        since = [*nvidia_smi.XID_QUERIES[nvidia_smi.JOURNAL], "--since", "@%d" % self._began]
+        answers = ask({**nvidia_smi.XID_QUERIES, nvidia_smi.JOURNAL: since}, KERNEL_LOG_SECONDS)
+        ring, journal = answers[nvidia_smi.DMESG], answers[nvidia_smi.JOURNAL]
+        for xid in (nvidia_smi.parse_xids(journal.out) or nvidia_smi.parse_xids(ring.out))[-_MAX_XIDS:]:
+            if xid.bus in self._buses and xid.at is not None and xid.at >= self._began - 1:
+                gpu, uuid = self._buses[xid.bus]
+                self._file.add(GpuSample(t=xid.at, gpu=gpu, uuid=uuid, xid=xid.number))
+        self._file.add(
+            GpuSample(t=round(time.time(), 2), ended=True, kernel_log=nvidia_smi.is_kernel_log_readable(ring, journal))
+        )
+
+    def _read(self, argv: Sequence[str], on_line: Callable[[str], None]) -> None:
+        """Read a program that prints lines as long as it lives, and start it again after its end."""
+        while not self._stopped.is_set():
+            null, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+            process = subprocess.Popen(processes.dying_with_parent(argv), stdin=null, stdout=pipe, stderr=same)
+            self._running.append(process)
+            last = ""
+            with process:
+                assert process.stdout is not None
+                for line in iter(functools.partial(process.stdout.readline, _MAX_LINE), b""):
+                    last = line.decode("utf-8", "replace").strip() or last
+                    if not self._stopped.is_set():
+                        on_line(last)
+            self._running.remove(process)
+            if not self._stopped.is_set():
+                problem = "nvidia-smi ended with exit code %d: %s" % (process.returncode, last[:200])
+                self._file.add(GpuSample(t=round(time.time(), 2), problem=problem))
+            self._stopped.wait(RESTART_SECONDS)
+
+    def _add(self, line: str) -> None:
+        for sample, bus in nvidia_smi.parse_samples(line, time.time()):
+            self._buses[bus] = sample.gpu or 0, sample.uuid
+            own, oldest = self._own_gpus(), time.monotonic() - LISTED_SECONDS
+            listed = list(self._processes.items())
+            on_gpu = tuple(process for (uuid, _), (at, process) in listed if uuid == sample.uuid and at >= oldest)
+            if not own or sample.uuid in own:
+                self._file.add(replace(sample, processes=on_gpu))
+
+    def _note_processes(self, line: str) -> None:
+        for app in nvidia_smi.parse_apps(line):
+            owner = self._owner(app.pid) if app.name[:1] != "[" else "unknown"  # its pid is of another namespace
+            process = GpuProcessSample(app.pid, app.used, owner, os.path.basename(app.name)[:60])
+            # The processes of a MIG device are listed under the GPU's own UUID, or under `MIG-` and that.
+            uuid = re.sub(r"^MIG-(GPU-[^/]*).*", r"\1", app.gpu_uuid)
+            self._processes[uuid, app.pid] = time.monotonic(), process
+
+
+def process_owner(run_dir: str, plan: Plan, containers: _Names, pid: int) -> ProcessOwner:
+    """Whose a process on a GPU is. Only what the kernel shows counts."""
+    process, agent = processes.stat(pid), processes.stat(os.getpid())
+    if process is None or agent is None:
+        return "unknown"  # of another PID namespace, or gone
+    mark = os.fsencode("%s=%s" % (run_directory.ENV_RUN_DIR, run_directory.mark(run_dir)))
+    cgroups = content_of("/proc/%d/cgroup" % pid).decode("utf-8", "replace")
+    is_in_container = any(id in cgroups for id in containers())
+    if processes.is_below(pid, os.getpid()) or mark in processes.environ(pid) or is_in_container:
+        return "run"
+    # A container that was kept has processes from before this run.
+    if plan.retry is not None:
+        return "unknown"
+    # Without a daemon that starts containers, all processes of the job are below its agent.
+    is_session = _SESSION.search(cgroups) is not None and not _CONTAINER.search(cgroups)
+    is_outside = is_session if plan.has_container_daemon else "SLURM_JOB_ID" not in os.environ
+    return "other" if is_outside or int(process.start) < int(agent.start) else "unknown"
+
+
+MAX_ROWS = 10_000  # some 2 MB: 24 hours of 8 GPUs
+RECENT_SECONDS = 300.0
+LISTED_SECONDS = 5.0  # for which a process counts as being on a GPU after it was listed there
+FREED_SECONDS = 1.0  # after which the memory of a process that ended is free
+COLUMNS = [field.name for field in fields(GpuSample)]
+_TEXTS = ("uuid", "problem")  # the other cells are JSON
+
+
+# -- gpu.csv -----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(samples: Iterable[GpuSample], header: bool = False) -> bytes:
+    """An empty cell has its default, which is mostly "not known"."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    for sample in samples:
+        cells = codec.encode(sample, versioned=False, compact=True).items()
+        writer.writerow({name: cell if name in _TEXTS else json.dumps(cell) for name, cell in cells})
+    return out.getvalue().encode("utf-8", "backslashreplace")
+
+
+def read_gpu_samples(text: str) -> List[GpuSample]:
+    """The rows of gpu.csv, without those that cannot be decoded: half written, or written by a job."""
+    samples = []
+    with suppress(csv.Error):
+        for row in csv.DictReader(io.StringIO(text.replace("\0", ""), newline="")):
+            with suppress(codec.RecordError):
+                cells = {name: cell for name, cell in row.items() if name in COLUMNS and cell}
+                values = {
+                    name: cell if name in _TEXTS else codec.parse(cell, where=name) for name, cell in cells.items()
+                }
+                samples.append(codec.decode(GpuSample, values, where="a row"))
+    return samples
+
+
+class SampleFile:
+    """Appends samples to the file; the first one has to be a measurement. It is full or gone: then samples are lost."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._samples: List[GpuSample] = []
+        self._width = 1.0
+        self._lock = threading.Lock()
+
+    def add(self, sample: GpuSample) -> None:
+        with self._lock, suppress(OSError):
+            if not self._samples and not sample.is_measurement:
+                return
+            self._samples.append(sample)
+            if 1 < len(self._samples) <= MAX_ROWS:
+                with open(self._path, "ab") as out:
+                    out.write(rows_of([sample]))
+                return
+            while len(self._samples) > MAX_ROWS * 3 // 4 and self._width < 1 << 20:
+                self._samples = thinned(self._samples, self._width, sample.t - RECENT_SECONDS)
+                self._width *= 1 if len(self._samples) <= MAX_ROWS * 3 // 4 else 2
+            replace_file(self._path, rows_of(self._samples, header=True))
+            os.chmod(self._path, 0o644)
+
+
+def thinned(samples: Iterable[GpuSample], width: float, until: float) -> List[GpuSample]:
+    """`samples` with those before `until` merged into windows of `width` seconds. The first one of each GPU stays: ECC
+    errors are counted from there."""
+    windows: Dict[Any, List[GpuSample]] = {}
+    first = set()
+    for at, sample in enumerate(samples):
+        is_old = sample.is_measurement and sample.t < until and sample.uuid in first
+        windows.setdefault((sample.uuid, sample.t // width) if is_old else at, []).append(sample)
+        first.add(sample.uuid)
+    return [merged(several) for several in windows.values()]
+
+
+def merged(samples: Sequence[GpuSample]) -> GpuSample:
+    """One row for several of one GPU, in order of time."""
+
+    def most(name: str, choose: Callable[..., Any] = max) -> Any:
+        return choose((value for value in (getattr(one, name) for one in samples) if value is not None), default=None)
+
+    uses = [(sample.utilization, sample.seconds) for sample in samples if sample.utilization is not None]
+    weight = sum(seconds for _, seconds in uses)
+    by_memory = sorted((one for sample in samples for one in sample.processes), key=lambda one: one.memory or 0)
+    reasons = dict.fromkeys(reason for one in samples for reason in one.slowed)
+    return replace(
+        samples[0],
+        seconds=round(samples[-1].t - samples[0].t + samples[-1].seconds, 2),
+        utilization=round(sum(use * seconds for use, seconds in uses) / weight, 1) if weight else None,
+        sm_mhz=most("sm_mhz", min),
+        slowed={reason: sum(one.slowed.get(reason, 0.0) for one in samples) for reason in reasons},
+        processes=tuple({process.pid: process for process in by_memory}.values()),
+        **{name: most(name) for name in ("used", "total", "watts", "celsius", "corrected", "uncorrected")},
+    )

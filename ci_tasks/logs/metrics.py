@@ -1,0 +1,129 @@
+"""A log's metric lines → series over steps: slime's and verl's rewards, KL, log-probs, gradients and losses.
+
+A log may hold several trainings, one after another (save, then resume). A series begins a new part where its step does
+not go on, so that two trainings are never drawn as one line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.logs.facts import slime_metrics
+from ci_tasks.logs.lines import LineReader, read, segments, visible
+from ci_tasks.registry import MetricFormat
+
+Points = tuple[tuple[int, float], ...]
+REWARD, VALIDATION, KL = "reward", "validation", "KL"
+LOG_PROBS, GRAD_NORM, LOSS = "log-prob difference", "gradient norm", "loss"
+FAMILIES = (REWARD, VALIDATION, KL, LOG_PROBS, GRAD_NORM, LOSS)
+MOST_POINTS = 1000  # of one part; more than a chart has pixels
+_MOST_SERIES = 100
+_MOST_PARTS = 20
+# The first that fits decides: a KL loss is a KL.
+_NAMES = (
+    (VALIDATION, re.compile(r"^eval/[^/]+$|^val-core/.*(?:reward|acc|score)")),
+    (REWARD, re.compile(r"(?:^|/)(?:raw_)?rewards?(?:/mean)?$|^critic/score/mean$")),
+    (KL, re.compile(r"(?:^|[/_-])kl(?:_loss|_penalty|_divergence)?(?:/mean)?$")),
+    (LOG_PROBS, re.compile(r"(?:log_?probs?|rollout_probs)_(?:abs_)?diff(?:[/_]mean)?$")),
+    (GRAD_NORM, re.compile(r"grad_norm$")),
+    (LOSS, re.compile(r"(?:^|[/_-])loss$")),
+)
+_WORDS = rb"(?:step|rollout|eval) \d+: ?\{"
+_LONGEST = 1 << 16  # characters of a line that are read: a step's metrics are several thousand
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric of a log. `family` is one of FAMILIES; each of `parts` is one training's (step, value), steps rising.
+    Values may be NaN or infinite, as the trainer logged them. Of a part with more than MOST_POINTS points its lows and
+    highs are kept."""
+
+    family: str
+    name: str
+    parts: tuple[Points, ...]
+
+
+def read_series(
+    pieces: Iterable[bytes], formats: tuple[MetricFormat, ...] = (), most_points: int = MOST_POINTS
+) -> tuple[Series, ...]:
+    """The series of a log, whose bytes may be cut anywhere; by family, then by name. One pass, in bounded memory.
+    `formats` are further ways to log metrics; a part with more than `most_points` points is thinned."""
+    reader = SeriesReader(formats, most_points)
+    read(pieces, reader)
+    return reader.series()
+
+
+class SeriesReader(LineReader):
+    """Reads the series of a log."""
+
+    def __init__(self, formats: tuple[MetricFormat, ...] = (), most_points: int = MOST_POINTS) -> None:
+        self.words = b"|".join([_WORDS, *(metric_format.words for metric_format in formats)])
+        self._formats, self._most_points = formats, most_points
+        self._builders: dict[str, _SeriesBuilder] = {}
+
+    def feed(self, number: int, line: bytes, before: bytes) -> bool:
+        for step, name, value in _values(line, self._formats):
+            _add(self._builders, step, name, value, self._most_points)
+        return True  # no line is boring: the same metrics with other numbers are what we want
+
+    def series(self) -> tuple[Series, ...]:
+        order = {name: number for number, name in enumerate(FAMILIES)}
+        every = [
+            Series(built.family, name, tuple(tuple(part) for part in built.parts))
+            for name, built in self._builders.items()
+        ]
+        return tuple(sorted(every, key=lambda series: (order[series.family], series.name)))
+
+
+def family_of(name: str) -> str:
+    """Which of FAMILIES a metric belongs to, "" for none that is drawn."""
+    return next((family for family, pattern in _NAMES if pattern.search(name)), "")
+
+
+def thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """About half as many points: of every four the lowest and the highest, in order, so that no spike is lost. What is
+    no finite number stays."""
+    kept: list[tuple[int, float]] = []
+    for at in range(0, len(points), 4):
+        four = points[at : at + 4]
+        finite = [point for point in four if math.isfinite(point[1])]
+        if finite:
+            ends = {min(finite, key=lambda point: point[1]), max(finite, key=lambda point: point[1])}
+            four = [point for point in four if point in ends or not math.isfinite(point[1])]
+        kept += four
+    return kept
+
+
+@dataclass
+class _SeriesBuilder:
+    family: str
+    parts: list[list[tuple[int, float]]]
+
+
+def _add(builders: dict[str, _SeriesBuilder], step: int, name: str, value: float, most_points: int) -> None:
+    if name not in builders:
+        family = family_of(name)
+        if not family or len(builders) >= _MOST_SERIES:
+            return
+        builders[name] = _SeriesBuilder(family, [[]])
+    parts = builders[name].parts
+    part = parts[-1]
+    if part and step <= part[-1][0]:
+        if part[-1] == (step, value) or len(parts) >= _MOST_PARTS:  # said twice: by an actor, and by what repeats it
+            return
+        part = []
+        parts.append(part)
+    part.append((step, value))
+    if len(part) > most_points:
+        halved = thinned(part)
+        part[:] = halved if len(halved) < len(part) else part[::2]  # thousands of NaNs need not all stay
+
+
+def _values(raw: bytes, formats: tuple[MetricFormat, ...]) -> Iterator[tuple[int, str, float]]:
+    for segment in segments(raw):
+        parsed = next((parsed for metric_format in formats if (parsed := metric_format.read(segment))), None)
+        step, values = parsed or slime_metrics(visible(segment, _LONGEST).encode()) or (0, {})
+        yield from ((step, name, value) for name, value in values.items())

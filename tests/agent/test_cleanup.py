@@ -1,0 +1,231 @@
+"""What is removed at a run's end, and from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent import cleanup
+from ci_tasks.agent.cleanup import remove_left_containers
+from ci_tasks.agent.records import Plan
+from ci_tasks.agent.run_directory import RunDir, write_json
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+    from tests.agent.fake_docker import Fake
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ci_tasks.agent import cleanup as remove
+from ci_tasks.agent import directories
+from ci_tasks.agent import directories as trees
+from ci_tasks.agent.records import Kept, QueryAnswer
+from ci_tasks.agent.run_directory import read_status
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+    from tests.agent.fake_docker import Fake
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("no file of a run")])
+def test_what_cannot_be_masked_is_said_and_the_rest_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """It is masked when it is fetched: the status says that it is not yet."""
+
+    def fail(*_: object) -> str:
+        raise error
+
+    run = RunDir(str(tmp_path / "run"))
+    os.makedirs(run.workspace)
+    Path(run.plan).write_text(json.dumps({}))
+    monkeypatch.setattr(cleanup, "mask_run", fail)
+    result = cleanup.RunCleanup(run, Plan()).finish(succeeded=True)
+    assert (result.masked, result.left) == (False, (f"secrets are not masked yet: {error}",))
+    assert not os.path.exists(run.workspace)
+
+
+LEFT = ["containers may be left (old): docker did not answer within 5 s", "container old: busy", "/w: busy"]
+
+
+@dataclass
+class Home:
+    """A run that starts, and the daemon."""
+
+    new_run: Callable[..., Run]
+    fake: Fake
+    next: Run
+
+    def earlier(self, name: str, **status: Any) -> Run:
+        run = self.new_run(name)
+        write_json(run.paths.status, status)
+        self.fake.has("old", **{"ci-tasks_dir": str(run.path)})
+        return run
+
+
+@pytest.fixture
+def home(new_run: Callable[..., Run], fake: Fake) -> Home:
+    run = new_run("runs/batch/02")
+    run.write("", container={"runtime": "docker"})
+    fake.has("own", **{"ci-tasks_dir": str(run.path)})
+    return Home(new_run, fake, run)
+
+
+def test_a_container_of_an_ended_run_is_removed_and_its_status_says_so(home: Home) -> None:
+    old = home.earlier("runs/older/01", state="ended", left=LEFT, sequence=7)
+    remove_left_containers(str(home.next.path))
+    assert home.fake.left() == ["own"]
+    assert (old.status().left, old.status().sequence) == (("/w: busy",), 8)
+
+
+STAYS: list[tuple[str, str, dict[str, Any]]] = [
+    ("of a run that goes on", "runs/older/01", {"state": "running"}),
+    ("that somebody keeps", "runs/older/01", {"state": "ended", "kept": {"containers": ["old"]}}),
+    ("of another home", "other/runs/older/01", {"state": "ended"}),
+    ("of a run without a status", "runs/older/01", {}),
+]
+
+
+@pytest.mark.parametrize(("path", "status"), [case[1:] for case in STAYS], ids=[case[0] for case in STAYS])
+def test_a_container_stays(home: Home, path: str, status: dict[str, Any]) -> None:
+    home.earlier(path, **status)
+    remove_left_containers(str(home.next.path))
+    assert home.fake.left() == ["old", "own"]
+
+
+def test_one_that_cannot_be_removed_stays_on_record(home: Home) -> None:
+    old = home.earlier("runs/older/01", state="ended", left=LEFT)
+    home.fake.be("sticky")
+    remove_left_containers(str(home.next.path))
+    assert old.status().left == tuple(LEFT)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "a: tree's\nname"
+    path.mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").write_text("x")
+    yield path
+    subprocess.run(["rm", "-rf", "--", path], check=False)  # pytest itself cannot remove what is too deep
+    assert (tmp_path / "outside" / "kept").read_text() == "x"
+
+
+def _remove(path: Path) -> list[str]:
+    return trees.remove_tree(str(path), None, "none", {})
+
+
+def test_a_tree_goes_whatever_its_modes_and_names_and_no_link_is_followed(tree: Path, tmp_path: Path) -> None:
+    (tree / "locked" / "in\nner").mkdir(parents=True)
+    (tree / "locked" / "in\nner" / "-rf").touch(mode=0)
+    (tree / "link").symlink_to(tmp_path / "outside")
+    os.mkfifo(tree / "pipe")
+    for path in (tree / "locked" / "in\nner", tree / "locked", tree):
+        path.chmod(0)
+    assert _remove(tree) == [] and not tree.exists()
+    tree.symlink_to(tmp_path / "outside")
+    assert _remove(tree) == [] and not os.path.lexists(tree)
+
+
+def test_what_cannot_be_removed_is_named_with_the_reason(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = QueryAnswer(1, err="rm: cannot remove 'x': Permission denied\n")
+    monkeypatch.setattr(directories, "run_program", lambda *_: refusal)
+    assert _remove(tree) == [f"{tree}: rm: cannot remove 'x': Permission denied"]
+
+
+def test_what_another_user_owns_is_removed_by_a_container_that_sees_nothing_else(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container gets words and no shell text. The stand-in for docker removes what is mounted."""
+    monkeypatch.setattr(trees, "remove_own", lambda _: "not ours")
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\n[ "$1" = run ] || exit 0\nprintf "%s|" "$@" > "$0.words"; rm -rf "$VICTIM"\n')
+    program.chmod(0o755)
+    env = {"PATH": f"{program.parent}:{os.environ['PATH']}", "VICTIM": str(tree)}
+    monkeypatch.setenv("PATH", env["PATH"])
+    assert trees.remove_tree(str(tree), "img", "docker", env) == []
+    words = Path(f"{program}.words").read_text()
+    assert f"--mount|type=bind,source={tmp_path},destination=/x|img|-rf|--|/x/{tree.name}|" in words
+    assert words.startswith("run|--rm|--pull=never|--network|none|")
+
+
+def test_a_mount_inside_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = (r"/w/tree\040a/in", r"/w/two\012lines", "/w/tree2", "/w")
+    (tmp_path / "mountinfo").write_text("".join(f"24 1 0:22 / {path} rw - tmpfs x rw\n" for path in paths))
+    monkeypatch.setattr(directories, "_MOUNTS", str(tmp_path / "mountinfo"))
+    assert directories.mounted_below("/w/tree a") == ["/w/tree a/in"]
+    assert directories.mounted_below("/w/two\nlines") == ["/w/two\nlines"]
+    assert directories.mounted_below("/w/tree") == []
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", ["exit 3", "exit 0"])
+def test_the_workspace_of_a_failed_run_stays_where_it_is_kept(run: Run, script: str) -> None:
+    workspace = run.path / "workspace"
+    workspace.mkdir()
+    run.plan.update(workspace=str(workspace), keep=True)
+    run.start(script)
+    kept = Kept(workspace=str(workspace)) if script == "exit 3" else None
+    assert run.ended().kept == kept
+    assert workspace.exists() == bool(kept)
+
+
+@pytest.mark.parametrize("clean", [remove.remove_run, remove.end_and_clean], ids=["with the run", "without its log"])
+def test_a_plan_that_a_job_rewrote_removes_nothing_elsewhere(
+    run: Run, tmp_path: Path, clean: Callable[[str], list[str]]
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (run.path / "workspace").mkdir()
+    run.start("exit 0")
+    run.ended()
+    run.write("", owned=[str(victim)], workspace=str(victim), setup=str(victim))
+    (run.path / "workspace").symlink_to(victim)
+    assert clean(str(run.path)) == []
+    assert not os.path.lexists(run.path / "workspace")
+    assert victim.exists()
+
+
+def test_a_job_that_puts_a_link_in_the_place_of_its_run_directory_has_nothing_written_or_removed_there(
+    run: Run, tmp_path: Path, until: Callable[..., Any]
+) -> None:
+    (tmp_path / "victim" / "workspace").mkdir(parents=True)
+    moved = RunDir(str(tmp_path / "moved"))
+    run.start('cd "$CI_TASKS_RUN_DIR/.."; mv "$CI_TASKS_RUN_DIR" moved; ln -s "$PWD/victim" "$CI_TASKS_RUN_DIR"')
+    until(lambda: read_status(moved).has_ended)
+    assert f"{run.path} leads elsewhere now: nothing below it is removed" in read_status(moved).left
+    assert os.listdir(tmp_path / "victim") == ["workspace"]
+    run.path.unlink()
+
+
+def test_removing_a_run_that_goes_on_ends_it_and_takes_all_that_is_its_own(run: Run, until: Callable[..., Any]) -> None:
+    (run.path / "workspace").mkdir()
+    run.start('touch "$CI_TASKS_RUN_DIR/ready"; exec sleep 300')
+    until(lambda: run.has("ready"))
+    assert remove.remove_run(str(run.path)) == []
+    assert not run.path.exists()
+    assert run.alive() == []
+
+
+def test_a_run_that_never_began_or_is_gone_is_removed_too(run: Run) -> None:
+    run.write("exit 0")
+    for _ in range(2):
+        assert remove.remove_run(str(run.path)) == [] and not run.path.exists()
+
+
+def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays(run: Run, fake: Fake) -> None:
+    run.write("exit 0", container={"runtime": "docker"})
+    Path(run.paths.docker).touch()
+    for is_dead in (True, False):
+        fake.be("dead", is_dead)
+        assert bool(remove.remove_run(str(run.path))) == run.path.exists() == is_dead

@@ -1,0 +1,143 @@
+"""What is said about a connection over SSH that does not come about. Real ones: tests/integration/test_ssh_link.py."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from ci_tasks.hosts import ssh
+from ci_tasks.hosts.ssh import SSHKeys
+from ci_tasks.hosts.ssh_config import HostKey, SSHTarget
+
+BOX = SSHTarget("box", "box.example.com", 2222, "alice", known_hosts=("/known",))
+JUMP = SSHTarget("jump", "10.0.0.1", 22, "bob", known_hosts=("/known",))
+KEY, NAME = HostKey("ssh-ed25519", "a2V5"), "[box.example.com]:2222"
+
+
+def test_importing_it_loads_neither_fabric_nor_paramiko() -> None:
+    heavy = {"fabric", "paramiko", "invoke"}
+    code = f"import sys, ci_tasks.hosts.ssh; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "phrases"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), ["no host of the name 'box.example.com'", "HostName"]),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ["box.example.com:2222 refuses", "check the port"]),
+        (TimeoutError(), ["no answer from box.example.com:2222 within 15 s", "ConnectTimeout"]),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), ["cannot be reached (Network is unreachable)", "VPN"]),
+    ],
+)
+def test_the_network_s_words_become_ours(error: OSError, phrases: list[str]) -> None:
+    message = str(ssh.unreachable(BOX, error))
+    assert [word for word in phrases if word not in message] == []
+
+
+def line(marker: str = "") -> HostKey:
+    return HostKey("ssh-rsa", "b2xk", "/known:7", NAME, marker)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "found", "phrases"),
+    [
+        ("unknown", None, ["is not known", "add this line to /known", f"{NAME} ssh-ed25519 a2V5", KEY.shown]),
+        ("changed", line(), ["has changed", "/known:7", KEY.shown, "remove the line /known:7", "be listening"]),
+        ("revoked", line("REVOKED"), ["is revoked (/known:7)"]),
+        ("authority", line("CA"), ["only a @cert-authority", "/known:7"]),
+    ],
+)
+def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKey | None, phrases: list[str]) -> None:
+    message = str(ssh.host_key_refused(BOX, verdict, found, KEY))
+    assert [word for word in phrases if word not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "phrases"),
+    [
+        (
+            {"tried": ["/id"]},
+            ["Permission denied for alice", "tried: /id; no agent is running", "authorized_keys"],
+        ),
+        ({"unusable": ["/my id"]}, ["or are no keys: /my id", "ssh-add '/my id'"]),
+        ({"is_partial": True, "wanted": ["keyboard-interactive"]}, ["also wants keyboard-interactive", "never asks"]),
+        ({"wanted": ["password"]}, ["takes password only", "never asks for passwords"]),
+    ],
+)
+def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phrases: list[str]) -> None:
+    keys = SSHKeys(BOX)
+    vars(keys).update(attributes)
+    message = str(ssh.refused_login(BOX, keys))
+    assert [word for word in phrases if word not in message] == []
+
+
+def test_a_proxy_command_is_not_shown_since_it_may_hold_a_password() -> None:
+    box = replace(BOX, proxy_command="corkscrew --auth alice:hunter2 %h")
+    assert "hunter2" not in str(ssh.no_handshake(box, EOFError()))
+
+
+def test_what_a_server_says_cannot_move_the_terminal_s_cursor() -> None:
+    assert "\x1b" not in str(ssh.gateway_refused(replace(BOX, gateway="jump"), "\x1b[2J"))
+
+
+# The keys that are offered
+
+
+class Server:
+    """Accepts the key whose comment file is `accepts`; `methods` is what it wants after that."""
+
+    def __init__(self, accepts: str = "", methods: tuple[str, ...] = ()) -> None:
+        self.accepts, self.methods, self.offered = accepts, methods, list[str]()
+
+    def auth_publickey(self, user: str, key: Any) -> list[str]:
+        self.offered.append(key.get_base64())
+        if key.get_base64() == self.accepts:
+            return list(self.methods)
+        raise paramiko.AuthenticationException("no")
+
+    def auth_none(self, user: str) -> None:
+        raise paramiko.BadAuthenticationType("no", ["publickey", "password"])
+
+    def is_active(self) -> bool:
+        return True
+
+
+def key(path: Path, passphrase: str = "") -> str:
+    """Makes a key. Returns its public half."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", path], check=True)
+    return path.with_name(f"{path.name}.pub").read_text().split()[1]
+
+
+def keys_of(*identities: Path) -> SSHKeys:
+    return SSHKeys(SSHTarget("box", "box", 22, "ada", identities=tuple(map(str, identities))))
+
+
+def test_key_files_are_offered_in_their_order_until_one_is_accepted(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("first", "second", "third")]
+    public = [key(file) for file in files]
+    keys, server = keys_of(*files), Server(accepts=public[1])
+    keys.authenticate(server)
+    assert server.offered == public[:2]
+    assert (keys.tried, keys.is_partial) == ([str(file) for file in files[:2]], False)
+
+
+def test_keys_that_cannot_be_offered_are_named_with_the_reason(tmp_path: Path) -> None:
+    secret, broken, good = tmp_path / "secret", tmp_path / "broken", tmp_path / "good"
+    key(secret, "passphrase")
+    broken.write_text("no key")
+    public = key(good)
+    keys, server = keys_of(secret, tmp_path / "absent", broken, good), Server()
+    with pytest.raises(paramiko.BadAuthenticationType):
+        keys.authenticate(server)
+    assert server.offered == [public]
+    assert keys.unusable == [str(secret), str(broken)]
+    assert keys.wanted == ["publickey", "password"]
