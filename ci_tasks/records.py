@@ -17,8 +17,6 @@ from ci_tasks.agent.records import Checkout, Deviation, Environment, Plan
 # Statuses of a row and what a process says of them. 125 is the code that `git bisect run` skips.
 PASSED, FAILED, VACUOUS, BLOCKED, CANCELLED, LOST = "passed", "failed", "vacuous", "blocked", "cancelled", "lost"
 EXIT_CODES = {PASSED: 0, FAILED: 1, VACUOUS: 1, BLOCKED: 125, CANCELLED: 130, LOST: 125}
-# Of several rows the first of these that occurred speaks for all: failed wins over blocked, blocked over passed.
-_WORST_FIRST = (CANCELLED, FAILED, VACUOUS, LOST, BLOCKED, PASSED)
 # Of a run that has no end yet; of one without an agent see results.batch_state.
 PREPARING, INSTALLING, WAITING, RUNNING, PLANNED = "preparing", "installing", "waiting", "running", "planned"
 UNFINISHED = (PREPARING, INSTALLING, WAITING, RUNNING, PLANNED)
@@ -26,8 +24,9 @@ STATUSES = (*EXIT_CODES, *UNFINISHED)
 
 
 def overall(statuses: list[str]) -> str:
-    """The status of several rows together. No row at all is vacuous: nothing was shown."""
-    return next((status for status in _WORST_FIRST if status in statuses), VACUOUS)
+    """The status of several rows together: failed wins over blocked, blocked over passed. No row at all is vacuous:
+    nothing was shown."""
+    return next((one for one in (CANCELLED, FAILED, VACUOUS, LOST, BLOCKED, PASSED) if one in statuses), VACUOUS)
 
 
 @dataclass(frozen=True)
@@ -67,18 +66,6 @@ class TriageCandidate:
     rule: str
     group: str = "unknown"
     confidence: float = 0.0
-
-
-@dataclass(frozen=True)
-class TriagedJob:
-    """A failed job of a log that holds several: its triage in short. `also` are jobs that failed in the same way."""
-
-    name: str
-    verdict: str
-    cause: str
-    line_no: int | None
-    line: str
-    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +115,7 @@ class Triage:
     traceback as `file:function`, outermost first. `candidates` are the next best lines, ten at most with the line
     itself; where the line is not known, the best. `tests` are the tests that pytest says failed, with their place where
     it was printed: `tests/a.py::test_x (tests/a.py:42)`. `jobs` are all failed jobs of a log of several, of which this
-    is the first.
+    is the first: their names, with commas those that failed alike, and how they failed.
     """
 
     cause: str
@@ -147,7 +134,7 @@ class Triage:
     kind: str = ""
     evidence: FailureEvidence | None = None
     tests: tuple[str, ...] = ()
-    jobs: tuple[TriagedJob, ...] = ()
+    jobs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,11 @@ from __future__ import annotations
 import re
 
 from ci_tasks.errors import printable
-from ci_tasks.logs.causes import UNKNOWN
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, RunRecord, Triage, TriagedJob
+from ci_tasks.logs.causes import UNKNOWN, cause_sentence, next_command, tests_sentence, verdict_sentence
+from ci_tasks.records import PASSED, RunRecord, Triage
 from ci_tasks.report.layout import columns, without_middle
 
-VERDICTS = {
-    FAILED: "failed: the code under test, or its configuration",
-    BLOCKED: "blocked: the environment, not the code",
-    CANCELLED: "cancelled: somebody, or a newer run, stopped it",
-    PASSED: "passed: nothing failed in this log",
-    UNKNOWN: "unknown: the log shows no end of the job; `--exit-code N` gives its exit code",
-}
-_OF_OLD_RECORDS = {"fail": FAILED, "pass": PASSED}
-_MOST_TESTS, _MOST_OTHERS = 10, 3
+_MOST_OTHERS = 3
 _SURE = 0.8  # from here on the other candidates are not worth a person's time
 _WIDE = 200
 _NARROWEST = 24  # columns of a log's line
@@ -43,33 +35,11 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
     if triage.verdict != PASSED and triage.confidence < _SURE:
         others = triage.candidates[:_MOST_OTHERS]
         facts += [("or:", f"{_cut(other.line)} (line {other.line_no}, {other.cause})") for other in others]
-    facts += [("job:", job_sentence(job)) for job in triage.jobs]
+    facts += [("job:", f"{name}: {_cut(how)}") for name, how in triage.jobs.items()]
     body = columns([(f"{name:<10}", text) for name, text in facts], width)
     follows = [f"next: {printable(command)}"] if source and (command := next_command(triage, source)) else []
     context = [printable(line) for line in _context(triage, width)] if facts else []
     return [verdict_sentence(triage), *body, *context, *(["", *follows] if follows else [])]
-
-
-def cause_sentence(triage: Triage) -> str:
-    """The cause in words, and its name."""
-    return f"{triage.reason} ({triage.cause})" if triage.reason else triage.cause
-
-
-def tests_sentence(triage: Triage) -> str:
-    """`2 tests failed: tests/a.py::x (a.py:42), …`"""
-    count, shown = len(triage.tests), ", ".join(triage.tests[:_MOST_TESTS])
-    return f"{count} test{'s' * (count > 1)} failed: {shown}{', …' if count > _MOST_TESTS else ''}"
-
-
-def job_sentence(job: TriagedJob) -> str:
-    also = f"; also {', '.join(job.also)}" if job.also else ""
-    return f"{job.name}: {job.verdict}, {job.cause}{f': {_cut(job.line)}' if job.line else ''}{also}"
-
-
-def next_command(triage: Triage, source: str) -> str:
-    """What to do about it; "" where nothing is known to have failed."""
-    option = "--url" if source.startswith("https://") else "--log"
-    return {FAILED: f"ci-tasks reproduce {option} {source}", BLOCKED: "ci-tasks doctor"}.get(triage.verdict, "")
 
 
 def exceptions_of(record: RunRecord) -> list[tuple[str, str]]:
@@ -78,10 +48,6 @@ def exceptions_of(record: RunRecord) -> list[tuple[str, str]]:
         return []
     uncaught = [("uncaught", printable(text)) for text in record.probe.exceptions]
     return [*uncaught, *(("in a task", printable(text)) for text in record.probe.task_exceptions)]
-
-
-def verdict_sentence(triage: Triage) -> str:
-    return VERDICTS[_OF_OLD_RECORDS.get(triage.verdict, triage.verdict)]
 
 
 def numbered_context(triage: Triage) -> list[tuple[int, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, Triage, TriagedJob
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, Triage
 
 
 def together(jobs: Sequence[tuple[str, Triage]]) -> Triage:
@@ -13,14 +13,12 @@ def together(jobs: Sequence[tuple[str, Triage]]) -> Triage:
     if len(jobs) == 1:
         return jobs[0][1]
     failed = [pair for pair in jobs if pair[1].verdict in (FAILED, BLOCKED, CANCELLED)]
-    alike: dict[object, list[tuple[str, Triage]]] = {}
+    alike: dict[str, list[tuple[str, Triage]]] = {}
     for name, found in failed:
-        alike.setdefault(found.kind or (found.cause, name), []).append((name, found))
-    listed = tuple(
-        TriagedJob(
-            pairs[0][0], first.verdict, first.cause, first.line_no, first.text, tuple(name for name, _ in pairs[1:])
-        )
-        for pairs in alike.values()
-        for first in [pairs[0][1]]
-    )
+        alike.setdefault(found.kind or name, []).append((name, found))
+    listed = {", ".join(name for name, _ in pairs): _how(pairs[0][1]) for pairs in alike.values()}
     return replace((failed or jobs)[0][1], jobs=listed)
+
+
+def _how(found: Triage) -> str:
+    return f"{found.verdict}, {found.cause}{f': {found.text}' if found.text else ''}"

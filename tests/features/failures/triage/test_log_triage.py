@@ -146,6 +146,11 @@ PAGE += "| failed: a test failed, or the script did |\n| blocked: the disk is fu
 SURVIVED = "".join(f"ERROR: request {name} failed: no such tool\n" for name in NAMES)
 NO_SPACE = {"cause": "disk_full", "line_no": 2}
 KEY_ERROR = {"line": "KeyError: 'lr'"}
+SERVED, NODE = '1 - "POST /generate HTTP/1.1" 200 OK\n', "srun: error: gpu1: task 0: Exited with exit code 1\n"
+ENGINE = (
+    f"ERROR EngineCore encountered a fatal error.\n{raised('RuntimeError: no frames')}Application shutdown complete\n"
+)
+HUB = "ERROR 429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/x\n"
 # what the log is, the log, its exit code → what the answer has
 ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
     ("it passed", OOM, 0, {"verdict": PASSED}),
@@ -165,6 +170,14 @@ ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
      {"cause": "timeout_hang"}),
     ("lines below a plain one end no traceback", MISSING + raised("KeyError: 'lr'"), 1, KEY_ERROR),
     ("a step's script is no reason", f"{SCRIPT}KeyError: 'lr'\n{EXIT_1}", None, KEY_ERROR),
+    ("a server that answers on has handled it", raised("ValueError: x") + SERVED * 3, None, {"verdict": UNKNOWN}),
+    ("no word of success outweighs an engine's death", ENGINE, None, {"line": "RuntimeError: no frames"}),
+    ("what follows the first death is no reason", raised("KeyError: 'lr'") + NODE + raised(FULL), None, KEY_ERROR),
+    ("what the hub refused is missing later", HUB + raised("OSError: Invalid repository"), 1, {"verdict": BLOCKED}),
+    ("no test that failed is blocked", f"E   {FULL}\n", 1, {"verdict": FAILED, "cause": "disk_full"}),
+    ("tests that began after a success", "== 1 passed in 1s ==\n== test session starts ==", None, {"verdict": UNKNOWN}),
+    ("the last of all steps", "iteration 19/20\niteration 20/20\n", None, {"verdict": PASSED}),
+    ("not the last of all steps", "iteration 18/20\niteration 19/20\n", None, {"verdict": UNKNOWN}),
     ("SGLang's frames", raised("ValueError: leak", "/x/sglang/srt/a.py"), 1, {"cause": "sglang_engine_crash"}),
 ]  # fmt: skip
 
@@ -175,34 +188,3 @@ def test_a_log_has_this_answer(log: str | bytes, code: int | None, answer: dict[
     assert {name: getattr(got, name) for name in answer} == answer
     assert "\r" not in "".join(strings(got))
     assert "grep 'CUDA out of memory' log" not in [other.line for other in got.candidates]
-
-
-SERVED = 'INFO: 127.0.0.1:1 - "POST /generate HTTP/1.1" 200 OK\n'
-ENGINE = (
-    "ERROR EngineCore encountered a fatal error.\n"
-    + raised("RuntimeError: no frames")
-    + "INFO: Application shutdown complete\n"
-)
-NODE = "srun: error: gpu1: task 0: Exited with exit code 1\n"
-HUB = "ERROR 429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/x\n"
-# what happens, the log, a part of the line that is blamed, the verdicts that are right
-BEHAVIOUR = [
-    ("a server that answers on has handled it", raised("ValueError: x") + SERVED * 3, "", (UNKNOWN, PASSED)),
-    ("one request after it shows nothing", raised("ValueError: x") + SERVED, "ValueError", (FAILED,)),
-    ("no word of success outweighs an engine's death", ENGINE, "no frames", (FAILED,)),
-    ("what follows the first death is its consequence",
-     raised("KeyError: 'a'") + NODE + raised("OSError: [Errno 28] No space left on device"), "KeyError", (FAILED,)),
-    ("what the hub refused is missing later",
-     HUB + raised("OSError: Invalid repository ID: x") + EXIT_1, "429", (BLOCKED,)),
-    ("no test that failed is blocked", f"E   {FULL}\n{EXIT_1}", "Errno 28", (FAILED,)),
-    ("a session of tests that began after a success is no success",
-     "== 3 passed in 2.0s ==\n== test session starts ==\n", "", (UNKNOWN,)),
-    ("the last of all steps is an end", "iteration 19/20\niteration 20/20\n", "", (PASSED,)),
-    ("one before it is none", "iteration 18/20\niteration 19/20\n", "", (UNKNOWN,)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("log", "line", "verdicts"), [row[1:] for row in BEHAVIOUR], ids=[row[0] for row in BEHAVIOUR])
-def test_what_processes_do_counts(log: str, line: str, verdicts: tuple[str, ...]) -> None:
-    got = triage([log.encode()])
-    assert got.verdict in verdicts and line in got.line and bool(line) == bool(got.line)
