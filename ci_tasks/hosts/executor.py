@@ -30,7 +30,7 @@ from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, RunState, Say
 from ci_tasks.hosts.remote_host import open_remote_host, run_state
 from ci_tasks.hosts.remote_run import CANCEL, KILL, CodePack, RemoteRun, lock_mirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch

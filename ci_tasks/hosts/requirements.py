@@ -10,7 +10,7 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_holders
 from ci_tasks.hosts.queries import QueryRunner
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 
 QUERY_TIMEOUT_S = 20.0  # seconds; a hung driver or daemon must not hang the question
 # Whether a runtime works: the question whose good answer says so. srun is where pyxis would be.

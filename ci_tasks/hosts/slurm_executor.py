@@ -19,7 +19,7 @@ from ci_tasks.hosts.executor import Executor
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState
 from ci_tasks.hosts.remote_run import RemoteRun
 from ci_tasks.planning import sbatch
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 
 
 class SlurmExecutor(Executor):

@@ -19,13 +19,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ci_tasks.errors import UnknownName, WorkflowError
-from ci_tasks.workflow import expressions, gpus, runner, secrets
-from ci_tasks.workflow.context import EventContext, contexts
+from ci_tasks.workflow import expressions, runner, secrets
+from ci_tasks.workflow.context import EventContext, Resolver, contexts, is_unset
 from ci_tasks.workflow.expressions import ExpressionError
 from ci_tasks.workflow.model import Job, Row, Step, Workflow
-from ci_tasks.workflow.naming import Describe, MatrixTest, label_of, leaves, make_unique, matches_job, name_of
-from ci_tasks.workflow.resolve import Resolver, is_unset
-from ci_tasks.workflow.values import OpenObject, lookup, loose_equal, shown, unknowns
+from ci_tasks.workflow.suite import Describe, MatrixTest, label_of, make_unique, matches_job, name_of
+from ci_tasks.workflow.values import OpenObject, leaves, lookup, loose_equal, shown, unknowns
 
 if TYPE_CHECKING:
     from ci_tasks.agent.containers.docker_argv import DockerRun
@@ -164,13 +163,13 @@ def _gpus(
     """As the workflow says: the matrix, else CI's lock script, else docker's `--gpus`, else the runner."""
     if in_matrix is not None:
         return in_matrix
-    scripts = [step.run for step in job.steps if step.run and gpus.LOCK_SCRIPT in step.run and _may_run(step, resolve)]
-    locked = [count for text in scripts if (count := gpus.in_script(resolve.shown(text))) is not None]
+    texts = [step.run for step in job.steps if runner.LOCK_SCRIPT in (step.run or "") and _may_run(step, resolve)]
+    locked = [count for text in texts if (count := runner.gpus_in_script(resolve.shown(text))) is not None]
     flag = docker_run.last("gpus") if docker_run else None
     of_runner = runner.gpu_count(labels)
     if locked or flag is None:
         return max(locked, default=of_runner)
-    in_flag = gpus.in_docker_flag(flag)
+    in_flag = runner.gpus_in_docker_flag(flag)
     return in_flag if in_flag is not None else (of_runner or None)  # `all` of a machine without any is not known
 
 

@@ -13,7 +13,7 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import requirements
 from ci_tasks.hosts.queries import LocalQueryRunner
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 
 GPU = "{0}, GPU-{0}a9a5e0c-0000-1111-2222-333344445555, NVIDIA H200, 580.1, 4, 143771\n"
 Program = Callable[..., None]

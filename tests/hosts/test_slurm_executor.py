@@ -15,7 +15,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.hosts import executor
 from ci_tasks.hosts.executor import Executor
 from ci_tasks.hosts.slurm_executor import SlurmExecutor
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 
 SPEC = HostSpec(name="cluster", kind="slurm", address="login", gpus=8)
 LIMIT = "Slurm accepts no more jobs now: QOSMaxSubmitJobPerUserLimit; next try in 2 s"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.capacity import HostFacts, missing_resources, other_hosts, python_problem, requires_python
+from ci_tasks.planning.placement import HostFacts, missing_resources, other_hosts, python_problem, requires_python
 from ci_tasks.workflow.model import Row
 
 ROW = Row("l", "j", None, "r", None, "", 4, "image", {}, "self-hosted", None)

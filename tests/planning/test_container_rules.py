@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.container_rules import RAY_ON_HOST, container_rules, exclusive, gpu_locks
+from ci_tasks.planning.containers import RAY_ON_HOST, container_rules, exclusive, gpu_locks
 from ci_tasks.workflow.model import Row
 
 ROW = Row("ckpt", "e2e-test-ckpt", None, "r", "tests/t.py", "", 4, "i", {}, "self-hosted", 60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.planning.defined_tests import defines_tests, only_defines_tests
+from ci_tasks.planning.tested_files import defines_tests, only_defines_tests
 
 TEST = "def test_a(): assert True\n"
 MAIN = "if __name__ == '__main__':\n    "

@@ -8,10 +8,10 @@ import pytest
 
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.host_paths import HostPath, container_of, environment_of, place
+from ci_tasks.planning.containers import HostPath, container_of, environment_of, place
 from ci_tasks.planning.steps import plan_steps
+from ci_tasks.workflow.context import Resolver
 from ci_tasks.workflow.model import Container, Job, Step
-from ci_tasks.workflow.resolve import Resolver
 
 INLINE = """
 docker run --pull=always --rm \\

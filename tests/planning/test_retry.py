@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.records import Checkout, Event, Plan, Retry
-from ci_tasks.planning.retry import failed_step, retry_plan
+from ci_tasks.planning.planner import failed_step, retry_plan
 
 OLD, NEW = Checkout("/c", "a" * 40, "b" * 40), Checkout("/c", "c" * 40, "d" * 40)
 SCRIPT = f"#!/usr/bin/env bash\nset -uo pipefail\nexport GITHUB_SHA={'a' * 40}\n"

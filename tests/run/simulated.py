@@ -26,7 +26,7 @@ from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import HostPaths
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState, Say
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.report.live import HostProgress, RowProgress

@@ -24,8 +24,7 @@ from ci_tasks.agent.run_directory import RunDir, read_json, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.prepared_row import PreparedRow, RunState
-from ci_tasks.planning.capacity import HostFacts
-from ci_tasks.planning.placement import ExpectedTime
+from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
 from ci_tasks.run import execute, host_sessions, live_state, place_rows

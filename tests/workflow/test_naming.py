@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.workflow.naming import plain_names
+from ci_tasks.workflow.suite import plain_names
 from tests.parts.entries import describe
 
 # matrix → names; None where names cannot be known without evaluating

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.workflow.ray import starts_ray
+from ci_tasks.planning.tested_files import starts_ray
 
 HELPER = "import os\ndef go():\n    os.system('ray start --head --port 6379')\n"
 CASES = [

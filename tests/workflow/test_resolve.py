@@ -8,8 +8,8 @@ import pytest
 
 from ci_tasks import yaml_lines
 from ci_tasks.errors import WorkflowError
+from ci_tasks.workflow.context import Resolver, how_to_give
 from ci_tasks.workflow.model import Step
-from ci_tasks.workflow.resolve import Resolver, how_to_give
 
 CONTEXTS = {"matrix": {"n": 8, "name": "ckpt", "on": True, "list": [1, 2], "version": 3.1}, "env": {"A": "a"}}
 RESOLVER = Resolver("w.yml", "cpu", 3, CONTEXTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.workflow.template import render
+from ci_tasks.workflow.reader import render_template
 
 SLIME = """\
 <% set jobs = {'ckpt': {'label': 'run-ci-ckpt', 'image': 'x:1'}, 'cpu': {}} %>
@@ -15,7 +15,7 @@ SLIME = """\
 
 
 def test_angled_delimiters_leave_githubs_own_alone() -> None:
-    assert render(SLIME, "w.j2").split("\n") == [
+    assert render_template(SLIME, "w.j2").split("\n") == [
         "",
         "",
         "  ckpt: ${{ matrix.x }} x:1 {{ kept }}",
@@ -40,7 +40,7 @@ def test_angled_delimiters_leave_githubs_own_alone() -> None:
     ],
 )
 def test_a_template_is_rendered_as_its_generator_does(template: str, text: str) -> None:
-    assert render(template, "w.j2") == text
+    assert render_template(template, "w.j2") == text
 
 
 ERRORS = [
@@ -64,7 +64,7 @@ ERRORS = [
 @pytest.mark.parametrize(("template", "line", "message", "text"), ERRORS, ids=[case[2] for case in ERRORS])
 def test_a_broken_template_names_its_line_and_text(template: str, line: int, message: str, text: str) -> None:
     with pytest.raises(WorkflowError) as caught:
-        render(template, "w.j2")
+        render_template(template, "w.j2")
     assert str(caught.value).startswith(f"w.j2:{line}: the template ")
     assert message in str(caught.value)
     assert text in caught.value.text

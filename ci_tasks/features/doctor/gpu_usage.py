@@ -17,7 +17,7 @@ from ci_tasks.features.doctor.gpus import visible_gpus
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, ago, unanswered
 from ci_tasks.hosts.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_files, lock_holders
 from ci_tasks.hosts.queries import list_value, parse_json_object
-from ci_tasks.planning.container_rules import LOCKED_GPUS
+from ci_tasks.planning.containers import LOCKED_GPUS
 
 MEMORY, LOCKS = "GPU memory", "GPU locks"
 APPS_QUERY, PROCESSES = "gpu processes", "processes"

@@ -11,11 +11,9 @@ from ci_tasks.errors import WorkflowError
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.workflow import rows as expanded
 from ci_tasks.workflow import secrets
-from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.context import EventContext, Resolver
 from ci_tasks.workflow.model import Job, Row, Workflow
-from ci_tasks.workflow.naming import leaves
-from ci_tasks.workflow.resolve import Resolver
-from ci_tasks.workflow.values import loose_equal, to_string
+from ci_tasks.workflow.values import leaves, loose_equal, to_string
 
 _MAX_NAME_UNITS = 100  # UTF-16 units in a job's name; GitHub cuts what is longer and puts three dots there
 _MASK = "***"
