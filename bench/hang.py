@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ci_tasks.agent.hang.collect import look
-from ci_tasks.agent.probe.install import payload
+from ci_tasks.agent.probe.evidence import payload
 from ci_tasks.features.failures.hang.analysis import analyse_hang
 from ci_tasks.hosts.py_spy import find_py_spy
 

@@ -36,9 +36,8 @@ sys.path.insert(0, str(ROOT))
 
 from ci_tasks.agent import processes  # noqa: E402
 from ci_tasks.agent.gpus import lock_files  # noqa: E402
-from ci_tasks.agent.gpus.request import AGENT, JOB, GpuRequest  # noqa: E402
 from ci_tasks.agent.gpus.run_resources import LockTimings, RunResources  # noqa: E402
-from ci_tasks.agent.records import Plan  # noqa: E402
+from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan  # noqa: E402
 
 SAMPLE = ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
 GPUS = 8

@@ -24,8 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ci_tasks.agent.probe.evidence import read_evidence  # noqa: E402
-from ci_tasks.agent.probe.install import write_files  # noqa: E402
+from ci_tasks.agent.probe.evidence import read_evidence, write_files  # noqa: E402
 from ci_tasks.agent.run_directory import RunDir  # noqa: E402
 
 LIMIT_MS = 30.0

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ci_tasks.features.failures.triage import log_prefixes
 from ci_tasks.features.failures.triage.line_template import masked
-from ci_tasks.results.log_lines import segments
+from ci_tasks.logs.lines import segments
 
 MOST = 1500  # lines of the table
 _TELLING = re.compile(

@@ -79,8 +79,7 @@ ray.shutdown()
 
 
 def main(python: str, verl: str) -> None:
-    from ci_tasks.agent.probe.evidence import read_evidence
-    from ci_tasks.agent.probe.install import write_files
+    from ci_tasks.agent.probe.evidence import read_evidence, write_files
     from ci_tasks.agent.run_directory import RunDir
     from ci_tasks.features.verl.judge.hook_records import KINDS, noted
     from ci_tasks.features.verl.levels.suite import SUITE

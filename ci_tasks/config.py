@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any
 
 from ci_tasks import yaml_lines
-from ci_tasks.agent.containers.rules import BRIDGE, PULLS, RUNTIMES
+from ci_tasks.agent.containers.docker_argv import BRIDGE, PULLS, RUNTIMES
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, merged

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from ci_tasks.agent.argv_masking import is_secret_name
+from ci_tasks.agent.mask import is_secret_name
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
@@ -59,7 +59,7 @@ def masked(text: str) -> str:
     known = values()
     if not known:
         return text
-    from ci_tasks.agent.mask import mask_text  # most commands know no secret
+    from ci_tasks.agent.mask import mask_text
 
     return mask_text(known, text)
 

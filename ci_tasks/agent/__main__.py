@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import List, Mapping
 
 # What a command alone needs is imported there: the container adapter runs once for each docker of the job.
-from . import run_directory, signals
-from .agent_log import log_traceback
+from . import processes, run_directory
+from .log_file import log_traceback
 from .records import Plan
 from .run_directory import RunDir
 
@@ -37,9 +37,9 @@ def main(argv: List[str]) -> int:
 
         return batch(run_dir)
     if command == "shell" and run_dir:
-        from .containers import kept
+        from .containers import run_containers
 
-        return kept.shell(run_dir)
+        return run_containers.shell(run_dir)
     if command == "docker" and run_dir:
         from .containers import adapter
 
@@ -60,7 +60,7 @@ def main(argv: List[str]) -> int:
 def create(run: RunDir, plan: Plan, agent: bytes) -> None:
     """Write plan.json, run.sh, the agent and the container adapter: all that a run needs, in one place that can also be
     copied elsewhere. The plan comes last: with it the directory is whole."""
-    from .probe import install
+    from .probe import evidence
 
     os.makedirs(run.artifacts, exist_ok=True)
     os.makedirs(run.bin, exist_ok=True)
@@ -72,7 +72,7 @@ def create(run: RunDir, plan: Plan, agent: bytes) -> None:
     os.chmod(run.script, 0o755)
     os.chmod(run.adapter, 0o755)
     if plan.probe is not None:
-        install.write_files(run, plan.probe, plan.workspace)
+        evidence.write_files(run, plan.probe, plan.workspace)
     run_directory.write_record(run.plan, plan)
 
 
@@ -83,7 +83,7 @@ def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
     if os.path.lexists(paths.status):
         return "%s has run before (it has a status.json); plan a new run" % paths.path
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may ignore it, and then no child can be waited for
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals.BLOCKED_AT_START)
+    signal.pthread_sigmask(signal.SIG_BLOCK, processes.BLOCKED_AT_START)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -100,7 +100,7 @@ def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
 
 def cancel(run_dir: str) -> int:
     """Cancel the run, also if its agent has died."""
-    from .cleanup import cancel as cancel_run
+    from . import cleanup as cancel_run
 
     try:
         cancel_run.cancel(run_dir)

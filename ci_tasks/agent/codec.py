@@ -18,9 +18,12 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import sys
 import typing
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+
+from .mask import mask_text
 
 # A change that an older reader would misunderstand raises the first number.
 VERSION = "1.0"
@@ -35,6 +38,7 @@ _MOST_SHOWN = 60
 _LARGEST: Dict[Any, Any] = {int: (1 << 63) - 1, float: sys.float_info.max}  # what a database takes
 _SMALLEST: Dict[Any, Any] = {int: -(1 << 63), float: -sys.float_info.max}
 _RECORD = "record"
+_FIELD = re.compile(r"[a-z_0-9]+\Z")  # of a record; other keys are names of packages
 _NAMES = {type(None): "null", dict: "object", collections.abc.Mapping: "object", list: "list", tuple: "list"}
 
 T = TypeVar("T")
@@ -98,6 +102,27 @@ def prepare(*kinds: Any) -> None:
     for kind in kinds:
         is_record = isinstance(kind, type) and dataclasses.is_dataclass(kind)
         prepare(*([field.type for field in _record(kind)] if is_record else typing.get_args(kind)))
+
+
+def masked_record(record: T, values: Sequence[str]) -> T:
+    """The record with every secret in its texts replaced. Its numbers stay."""
+    data = encode(record) if values else {}
+    shown = _masked_texts(data, values)
+    try:
+        return decode(type(record), shown, where=type(record).__name__) if shown != data else record
+    except RecordError:  # a word that is a state of ours: not masked, or the state would be unknown
+        return record
+
+
+def _masked_texts(value: Any, values: Sequence[str]) -> Any:
+    if isinstance(value, str):
+        return mask_text(values, value)
+    if isinstance(value, list):
+        return [_masked_texts(item, values) for item in value]
+    if isinstance(value, dict):
+        pairs = [(key, _masked_texts(item, values)) for key, item in value.items()]
+        return {key if _FIELD.match(key) else mask_text(values, key): item for key, item in pairs}
+    return value
 
 
 def _refuse_constant(name: str) -> None:

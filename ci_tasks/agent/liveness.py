@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Iterable, Optional
 
 from . import processes, run_directory
-from .file_lock import KeptLock, is_locked
+from .files import KeptLock, is_locked
 from .records import Status
 from .run_directory import RunDir
 

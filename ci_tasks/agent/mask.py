@@ -1,5 +1,5 @@
 """Masks secrets in a stream of bytes: the value, its lines, and both in URLs, JSON and XML, the value in base64 and in
-hexadecimal digits, also where a form is split over two writes.
+hexadecimal digits, also where a form is split over two writes. And in an argv that is shown.
 
 Held back is only what may be the beginning of a form, until the bytes come that decide it, or the end.
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import base64
 import functools
-import json
 import re
+from collections.abc import Sequence
 from typing import Dict, Iterable, Iterator, NamedTuple, Pattern, Tuple
 
 MASK = b"***"
@@ -132,6 +132,8 @@ def _bytes(text: str) -> bytes:
 
 def _written(text: str) -> Iterator[bytes]:
     """`text` as it is, as Python's repr, in URLs, in JSON and in XML, also of the repr, as JUnit has an assertion."""
+    import json  # what only knows the names of secrets needs none
+
     data, in_python = _bytes(text), repr(text)[1:-1]
     yield from (data, _bytes(in_python))
     for plain in (rb"[^A-Za-z0-9_.~-]", rb"[^A-Za-z0-9_.~/-]"):
@@ -157,3 +159,27 @@ def _encoded(data: bytes) -> Iterator[bytes]:
             yield from (core, core.translate(bytes.maketrans(b"+/", b"-_")))
     for digits in (data.hex(), data.hex(":")):
         yield from (digits.encode(), digits.upper().encode())
+
+
+# Compiled at their first use: few commands show an argv.
+_SECRET_NAME = r"(?i)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|KEY)$"
+_ASSIGNMENT = r"(?s)(?P<head>(?:-[A-Za-z]*?e=?|--[a-z-]+=)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=)(?P<value>.+)"
+MASKED = "***"
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable's value is nobody's business, by its name."""
+    return re.search(_SECRET_NAME, name) is not None
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """The words with secrets hidden, fit to be shown: the value of `-e HF_TOKEN=…`, a password of `docker login`."""
+    shown: list[str] = []
+    for at, word in enumerate(argv):
+        if at and "login" in argv[:at] and argv[at - 1] in ("-p", "--password"):
+            word = MASKED
+        elif "login" in argv[:at] and word.startswith("--password="):
+            word = "--password=" + MASKED
+        assignment = re.match(_ASSIGNMENT, word)
+        shown.append(assignment["head"] + MASKED if assignment and is_secret_name(assignment["name"]) else word)
+    return shown

@@ -2,8 +2,11 @@
 
 The agent is the child subreaper of its job: whatever a process does to its environment, title, group or session, it
 stays below the agent. A job begins in a session of its own, and no process can join a session that exists, so whatever
-is below the agent in another session, and is none of `programs`, is the job's. Where the agent is gone, a job's
+is below the agent in another session, and is none of `own_sessions`, is the job's. Where the agent is gone, a job's
 processes are found by their group, and by the mark that the agent puts in their environment.
+
+The agent's own programs have a time limit each, and a session of their own, so that all of it can be ended. Signals
+come as a readable file descriptor, so that one wait serves the job's output, its end, and a request to stop.
 """
 
 from __future__ import annotations
@@ -15,12 +18,20 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
-from . import programs, run_directory
+from . import run_directory
 from .files import content_of
 from .records import Status
 
 if TYPE_CHECKING:
     import subprocess
+import threading
+from typing import TYPE_CHECKING, Dict, Mapping
+
+from .records import QueryAnswer
+
+if TYPE_CHECKING:
+    import subprocess
+import select
 
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
 _EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
@@ -215,17 +226,17 @@ def kill_and_reap(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
     pipes open. One that the kernel holds is not waited for."""
     kill_tree(process.pid)
-    programs.wait_a_moment(process)
+    wait_a_moment(process)
 
 
 def reap_orphans(job: Optional[int]) -> None:
     """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for. Does
     nothing while a program of the agent's starts: it may be one of the dead, and its own end is a further occasion."""
     session = _session_of(os.getpid())
-    with programs.lock:
-        for pid in [] if programs.starting else children(os.getpid()):
+    with programs_lock:
+        for pid in [] if starting_programs else children(os.getpid()):
             dead = stat(pid)
-            if dead and dead.state == "Z" and dead.session != session and pid != job and pid not in programs.running:
+            if dead and dead.state == "Z" and dead.session != session and pid != job and pid not in own_sessions:
                 with suppress(OSError):
                     os.waitpid(pid, os.WNOHANG)
 
@@ -253,7 +264,7 @@ def _living(top: int, except_session: Optional[int]) -> Iterator[int]:
     while pending:
         pid = pending.pop()
         found = stat(pid)
-        if found is None or not found.is_alive or (except_session is not None and found.session in programs.running):
+        if found is None or not found.is_alive or (except_session is not None and found.session in own_sessions):
             continue
         if found.session != except_session:
             yield pid
@@ -264,3 +275,127 @@ def _session_of(pid: int) -> Optional[int]:
     with suppress(OSError):
         return os.getsid(pid)
     return None
+
+
+MAX_BYTES = 1 << 20  # of an output, its last ones
+own_sessions: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
+starting_programs: List[str] = []  # in no `own_sessions` yet: they may have ended, but not have been waited for
+programs_lock = threading.Lock()  # of both; never held while a program starts: a file system may hang
+
+
+# -- the agent's own programs ------------------------------------------------------------------------------------------
+
+
+def run_program(
+    argv: Sequence[str],
+    timeout: float,
+    environ: Optional[Mapping[str, str]] = None,
+    *,
+    cwd: str = "/",  # Python loads what `-c` and `-m` import from here first: not from a checkout
+    stdin: bytes = b"",
+) -> QueryAnswer:
+    """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
+    says which. `environ` is its environment (default: our own). Never raises OSError."""
+    import subprocess  # a command that only looks needs none
+
+    pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
+    with programs_lock:
+        starting_programs.append(argv[0])
+    try:
+        process = subprocess.Popen(
+            list(argv), stdin=source, stdout=pipe, stderr=pipe, env=environ, cwd=cwd, start_new_session=True
+        )
+        own_sessions.add(process.pid)
+    except OSError as error:
+        return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
+    finally:
+        with programs_lock:
+            starting_programs.remove(argv[0])
+    try:
+        out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
+    except subprocess.TimeoutExpired:
+        end_session(process)
+        return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
+    except BaseException:
+        end_session(process)
+        raise
+    finally:
+        own_sessions.discard(process.pid)
+    return QueryAnswer(process.returncode, out, err)
+
+
+def ask(
+    commands: Mapping[str, Sequence[str]], timeout: float, environ: Optional[Mapping[str, str]] = None
+) -> Dict[str, QueryAnswer]:
+    """The same for several programs at the same time: name → argv, and name → answer."""
+    answers: Dict[str, QueryAnswer] = {}
+
+    def put(name: str, argv: Sequence[str]) -> None:
+        answers[name] = run_program(argv, timeout, environ)
+
+    threads = [threading.Thread(target=put, args=command, daemon=True) for command in commands.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {name: answers[name] for name in commands}
+
+
+def end_session(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a program that leads a session, with its children. One that a driver holds is not waited for."""
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    wait_a_moment(process)
+
+
+def wait_a_moment(process: "subprocess.Popen[bytes]") -> None:
+    """Reap a program that was killed; not one that the kernel holds."""
+    import subprocess
+
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+
+
+# Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
+BLOCKED_AT_START = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+class SignalPipe:
+    """`fd` becomes readable at every signal, the end of a child included; `stop_requested` after SIGTERM or SIGINT."""
+
+    def __enter__(self) -> SignalPipe:
+        self.fd, self._write = os.pipe()
+        self.stop_requested = False
+        # Each has a handler, since an ignored signal stays ignored in the job, which CI's is not.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, self._handle)
+        for end in (self.fd, self._write):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_AT_START)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        os.close(self.fd)
+        os.close(self._write)
+
+    def clear(self) -> None:
+        """Make `fd` unreadable until the next signal."""
+        with suppress(BlockingIOError):
+            while os.read(self.fd, 4096):
+                pass
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until any signal."""
+        select.select([self.fd], [], [], max(0.0, seconds))
+        self.clear()
+
+    def _handle(self, number: int, _frame: object) -> None:
+        self.stop_requested = self.stop_requested or number in (signal.SIGTERM, signal.SIGINT)

@@ -15,23 +15,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import agent_log, liveness, processes
+from . import liveness, log_file, processes
 from . import run_directory as rd
-from .cleanup.cancel import remove_left_containers
-from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
-from .codec import RecordError
+from .cleanup import CleanupResult, RunCleanup, call_with_heartbeat, remove_left_containers
+from .codec import RecordError, masked_record
 from .containers.run_containers import DaemonMonitor
-from .exit_gate import masked_record
 from .files import content_of, replace_file, unused_path
 from .gpus.run_resources import ResourcesUnavailable, RunResources
-from .gpus.sampler import GpuSampler
+from .gpus.samples import GpuSampler
 from .hang.look import MAX_SECONDS as LOOK_SECONDS
 from .hang.look import HangWatcher, timeout_allows
 from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 from .liveness import ClientDeadline
 from .log_file import RunLog
+from .processes import SignalPipe
 from .records import End, Event, Plan, Status
-from .signals import SignalPipe
 
 HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
 POLL_SECONDS = 0.05  # between two checks of processes that were asked to stop
@@ -75,13 +73,13 @@ class Supervisor:
         inputs = (paths.plan, paths.script, paths.agent, paths.adapter)
         self._own_files: Dict[str, bytes] = {path: content_of(path, rd.LARGEST) for path in inputs}
         self.client = ClientDeadline(paths.path, plan.client_seconds)
-        self.hang = HangWatcher(paths, lambda text: agent_log.log_traceback(paths.path, "hang", RuntimeError(text)))
+        self.hang = HangWatcher(paths, lambda text: log_file.log_traceback(paths.path, "hang", RuntimeError(text)))
         self.left: List[int] = []  # processes that could not be killed
         self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
         self.output: Optional[int] = None  # the job's, until it has ended
 
     def run(self, started: Callable[[], None]) -> None:
-        agent_log.watch_threads(self.paths.path)
+        log_file.watch_threads(self.paths.path)
         processes.become_subreaper()
         self.lock = liveness.agent_lock(self.paths.path)
         self._write_status()  # a run without a status does not start
@@ -97,7 +95,7 @@ class Supervisor:
             end = self._blocked(str(reason))
         except Exception as error:  # whatever it is, the run must end, with a status and without processes
             self._set(error=str(error) if isinstance(error, OSError) else repr(error))
-            agent_log.log_traceback(self.paths.path, "the job's supervisor", error)
+            log_file.log_traceback(self.paths.path, "the job's supervisor", error)
             self._kill()
         self._finish(*end)
 

@@ -23,8 +23,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from ci_tasks.agent.file_lock import LockTimeout, file_lock
-from ci_tasks.agent.files import content_of, replace_file
+from ci_tasks.agent.files import LockTimeout, content_of, file_lock, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Checkout, Overlay
 from ci_tasks.agent.trees.git import SHA1, make_repository, quoted

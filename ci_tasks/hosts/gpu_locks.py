@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ci_tasks.agent.gpus import lock_files as locks
-from ci_tasks.agent.gpus.request import PATTERN
-from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.records import PATTERN, QueryAnswer
 from ci_tasks.hosts.queries import list_value, parse_json_object, python_query
 
 # Looks only: taking a lock for a moment to see whether it is free would make a contender believe that it is not.

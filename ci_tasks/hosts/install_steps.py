@@ -8,16 +8,17 @@ import time
 from contextlib import suppress
 
 from ci_tasks.agent import run_directory
-from ci_tasks.agent.cleanup.remove_tree import remove_tree
-from ci_tasks.agent.containers.rules import NONE, ContainerRules
+from ci_tasks.agent.containers.docker_argv import NONE, ContainerRules
+from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.files import open_file
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.last_line import last_line
 from ci_tasks.hosts.prepared_row import Say
+from ci_tasks.logs.reading import read_run_log
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.results.judge_run import log_facts, log_triage
+from ci_tasks.results.judge_run import log_triage
 from ci_tasks.results.verdict import JobEnd
 
 SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
@@ -92,12 +93,11 @@ class InstallLog:
 
 def failure_message(run: RunDir, code: int | None) -> str:
     """Why install steps ended with `code`."""
-    if code == _BLOCKED and (blocked := log_facts(run).blocked):
+    if code == _BLOCKED and (blocked := read_run_log(run.log).facts.blocked):
         return f"{blocked} (log {run.log})"
     triage = log_triage(run, JobEnd(run_directory.END_EXIT, code or 1))
     lines = [triage.text, triage.line, *(each.line for each in triage.candidates)] if triage else []
-    last = None if triage else log_facts(run).last_line
-    line = next(filter(None, lines), "") or (last and last[1]) or "no output"
+    line = next(filter(None, lines), "no output")
     return f"the install steps ended with {code}: {line} (log {run.log})"
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from ci_tasks.agent.cleanup.cancel import end_and_clean, remove_run
+from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable

@@ -134,7 +134,7 @@ class MuxTransport:
 
     def open(self, command: str) -> socket.socket:
         """What the process met is raised."""
-        from ci_tasks.agent.file_lock import LockTimeout
+        from ci_tasks.agent.files import LockTimeout
 
         self.is_server_running = False
         try:
@@ -192,7 +192,7 @@ def _started(path: Path, address: str) -> socket.socket:
     import socket
     import subprocess
 
-    from ci_tasks.agent.file_lock import file_lock
+    from ci_tasks.agent.files import file_lock
 
     with file_lock(str(path.with_suffix(".lock")), exclusive=True, timeout=PATIENCE_S):
         with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):

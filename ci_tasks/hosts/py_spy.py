@@ -13,7 +13,7 @@ import sys
 import zlib
 from pathlib import Path
 
-from ci_tasks.agent.hang.programs import PY_SPY, TOOLS
+from ci_tasks.agent.hang.look import PY_SPY, TOOLS
 from ci_tasks.agent.serving.messages import StoreProgram
 from ci_tasks.hosts.connection import ReconnectingConnection
 

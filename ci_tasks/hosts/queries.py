@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ci_tasks.agent import programs
+from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, parse
 from ci_tasks.agent.job_environment import machine_environment
 from ci_tasks.agent.records import QueryAnswer
@@ -27,7 +27,7 @@ class LocalQueryRunner:
         self._host_env = host_env or {}
 
     def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        return programs.ask(queries, timeout, machine_environment(self._host_env))
+        return processes.ask(queries, timeout, machine_environment(self._host_env))
 
 
 def python_query(script: str, *args: str) -> list[str]:

@@ -16,8 +16,9 @@ from dataclasses import field, replace
 from typing import Any, BinaryIO
 
 from ci_tasks import debug_log, known_secrets
-from ci_tasks.agent.exit_gate import mask_run, masked_record
-from ci_tasks.agent.file_lock import try_lock
+from ci_tasks.agent.artifacts import mask_run
+from ci_tasks.agent.codec import masked_record
+from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass

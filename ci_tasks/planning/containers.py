@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ci_tasks.agent.containers.docker_argv import DockerRun, bind_mount, map_path, parse_run
-from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.gpus.request import AGENT, JOB, PATTERN, GpuRequest
+from ci_tasks.agent.containers.docker_argv import ContainerRules, DockerRun, bind_mount, map_path, parse_run
+from ci_tasks.agent.records import AGENT, JOB, PATTERN, GpuRequest
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.steps import PlannedSteps
 from ci_tasks.workflow.context import Resolver

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ci_tasks.agent.gpus.request import AGENT, GpuRequest
-from ci_tasks.agent.records import Checkout, Deviation, ProbeRules
+from ci_tasks.agent.records import AGENT, Checkout, Deviation, GpuRequest, ProbeRules
 from ci_tasks.config import HostSpec
 from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.steps import (

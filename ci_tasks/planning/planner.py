@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
-from ci_tasks.agent.containers.rules import DOCKER, PODMAN
-from ci_tasks.agent.containers.runtimes import container_deviations
-from ci_tasks.agent.gpus.request import JOB
+from ci_tasks.agent.containers.docker_argv import DOCKER, PODMAN
+from ci_tasks.agent.containers.rewrite import container_deviations
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import (
+    JOB,
     OVERLAYS,
     Checkout,
     Deviation,

@@ -3,7 +3,7 @@ nodes, by slime's convention.
 
 Such a row's script runs on the first node and has as many GPUs on each as CI's row has on its one machine. slime finds
 its nodes in `SLURM_JOB_HOSTNAMES` (a name a line, the first is the head), `SLURM_JOB_NUM_NODES`, `SLURM_NODEID` and
-`MASTER_ADDR`; the other nodes join its Ray: see ci_tasks.agent.containers.ray_nodes.
+`MASTER_ADDR`; the other nodes join its Ray: see ci_tasks.agent.containers.adapter.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ci_tasks.agent.gpus.request import JOB, SLURM, GpuRequest
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Deviation, Plan
+from ci_tasks.agent.records import JOB, SLURM, Deviation, GpuRequest, Plan
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
 from ci_tasks.planning.deviations import LOCKS

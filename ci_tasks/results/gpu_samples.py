@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 
-from ci_tasks.agent.gpus.sample_file import FREED_SECONDS, LISTED_SECONDS, merged
-from ci_tasks.agent.gpus.xids import HARDWARE_ERRORS, PROGRAM_ERRORS
+from ci_tasks.agent.gpus.nvidia_smi import HARDWARE_ERRORS, PROGRAM_ERRORS
+from ci_tasks.agent.gpus.samples import FREED_SECONDS, LISTED_SECONDS, merged
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuSample
 from ci_tasks.errors import counted

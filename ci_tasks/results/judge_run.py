@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ci_tasks import known_secrets
+from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.exit_gate import ARCHIVE, mask_run, withheld_archives
-from ci_tasks.agent.files import content_of, open_file, pieces_of, read_file
-from ci_tasks.agent.gpus.sample_file import read_gpu_samples
+from ci_tasks.agent.files import content_of, pieces_of, read_file
+from ci_tasks.agent.gpus.samples import read_gpu_samples
 from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.liveness import conclude
 from ci_tasks.agent.probe.evidence import collect_left_evidence
@@ -36,6 +36,7 @@ from ci_tasks.agent.run_directory import (
     read_status,
 )
 from ci_tasks.errors import Blocked
+from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import (
     LOST,
     NO_EVIDENCE,
@@ -56,8 +57,6 @@ from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.clock import clock_ahead, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use, since
 from ci_tasks.results.junit import Junit, read_junit
-from ci_tasks.results.log_facts import LogFacts, read_large_log, read_log
-from ci_tasks.results.log_scanner import blocks
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.record import LARGEST_EVENTS, events_of, is_over, new_record, save_record
@@ -66,8 +65,6 @@ from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_tria
 from ci_tasks.results.waits import queue_seconds
 
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
-_LARGE_LOG = 1 << 20  # bytes; of a smaller one every line is looked at before RE2 would be loaded
-_PIECE = 1 << 18
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
@@ -78,7 +75,7 @@ def judge_run(run: RunDir) -> RunRecord:
     """Judge an ended run, write its record.json and return it."""
     _mask_leftovers(run)
     plan, status = read_description(run), local_status(run)
-    facts = log_facts(run)
+    facts = read_run_log(run.log).facts
     evidence = collect_evidence(_junit(run), facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
     calls = _container_calls(run)
     ended = JobEnd(
@@ -218,18 +215,6 @@ def _with_gpu_use(record: RunRecord, use: GpuUse | None) -> RunRecord:
     others = [Deviation(*held, sentence) for sentence in use.strangers]
     reason = "; ".join(filter(None, [record.reason, use.fullest]))
     return replace(record, gpu_use=use, deviations=(*record.deviations, *others), reason=reason)
-
-
-def log_facts(run: RunDir) -> LogFacts:
-    """What the log of a run says; nothing where there is none."""
-    try:
-        with open_file(run.log) as source:
-            pieces = iter(lambda: source.read(_PIECE), b"")
-            if os.fstat(source.fileno()).st_size > _LARGE_LOG:
-                return read_large_log(pieces)
-            return read_log(line for block in blocks(pieces) for line in block.removesuffix(b"\n").split(b"\n"))
-    except OSError:
-        return LogFacts()
 
 
 def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage | None:

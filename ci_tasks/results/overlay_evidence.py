@@ -11,8 +11,8 @@ from ci_tasks.agent.probe.records import ImportedModule, ProcessEvidence, RunEvi
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation, Overlay, ProbeOverlay
 from ci_tasks.errors import some
+from ci_tasks.logs.lines import visible
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
-from ci_tasks.results.log_lines import visible
 
 NOT_SEEN = "not seen: no process that the probe reached has imported it"
 _MAX_TEXT = 200

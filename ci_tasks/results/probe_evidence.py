@@ -26,8 +26,8 @@ from ci_tasks.agent.probe.records import (
 from ci_tasks.agent.records import Deviation, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import truncated
+from ci_tasks.logs.lines import visible
 from ci_tasks.records import ProbeSummary, RankMemory, RunEnvironment
-from ci_tasks.results.log_lines import visible
 
 T = TypeVar("T")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from ci_tasks.logs.facts import slime_metrics
+from ci_tasks.logs.lines import segments, shown, visible
 from ci_tasks.registry import MetricFormat
-from ci_tasks.results.log_facts import read_log, shown
 
 _STEP = re.compile(rb"(step|rollout|eval)[ :](\d+)(?=:| -)")
 # What a person asks for first: names by their parts, the most informative ones above. A minimum says less than a mean.
@@ -39,9 +40,8 @@ def metrics_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
 
 
 def _values(line: bytes, formats: tuple[MetricFormat, ...]) -> dict[str, float]:
-    facts = read_log([line])
-    if facts.metrics:
-        return facts.values
+    if parsed := slime_metrics(visible(segments(line)[-1]).encode()):
+        return parsed[1]
     return next((match[1] for metric_format in formats if (match := metric_format.read(line))), {})
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from ci_tasks import known_secrets
 from ci_tasks.agent import liveness
-from ci_tasks.agent.exit_gate import masked_record
+from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.records import (
     Deviation,

@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.logs.facts import LogFacts
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Triage, Verdict
 from ci_tasks.results.junit import Junit
-from ci_tasks.results.log_facts import LogFacts
 
 _DOCKERS_CODE = 125
 _PODMANS_CODE = 126  # also of a command that cannot be executed, which is the job's own fault

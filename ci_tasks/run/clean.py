@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from ci_tasks.agent.cleanup.cancel import end_and_clean, remove_run
-from ci_tasks.agent.cleanup.remove_tree import remove_tree
+from ci_tasks.agent.cleanup import end_and_clean, remove_run
+from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.environments.store import MAX_DAYS, EnvironmentStore
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status

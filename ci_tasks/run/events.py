@@ -22,8 +22,7 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from ci_tasks import known_secrets
-from ci_tasks.agent.codec import encode
-from ci_tasks.agent.exit_gate import masked_record
+from ci_tasks.agent.codec import encode, masked_record
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import EXIT_BUG, EXIT_CANCELLED, CiTasksError, UsageError

@@ -8,7 +8,7 @@ import tempfile
 from contextlib import closing
 
 from ci_tasks import known_secrets
-from ci_tasks.agent.exit_gate import masked_record
+from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.hang.look import NoLook, facts_of, wait_for_look
 from ci_tasks.agent.mask import mask_text

@@ -15,6 +15,8 @@ from ci_tasks.agent.files import open_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.errors import UsageError, some
+from ci_tasks.logs.metrics import Series, read_series
+from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import PASSED, BatchResult, RunRecord
 from ci_tasks.registry import features, metric_formats
 from ci_tasks.report.html.curves import CI, Curve
@@ -26,7 +28,6 @@ from ci_tasks.results import store
 from ci_tasks.results.clock import local_status
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples
-from ci_tasks.results.metrics import read_series
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import events_of
 from ci_tasks.run.output_file import write_file
@@ -159,12 +160,11 @@ def _gpus(id: str, run: RunDir, record: RunRecord, alike: int) -> RowGpus | None
 
 def _curves(id: str, run: RunDir, alike: int) -> list[Curve]:
     source = "here" if alike == 1 else id
-    size = _log_size(run)
-    return _read_curves(source, _pieces(run.log, size)) if size else []
+    return _drawn(source, reading_of(run.log).series if _log_size(run) else ())
 
 
-def _read_curves(source: str, pieces: Iterable[bytes]) -> list[Curve]:
-    return [Curve(series.family, series.name, source, series.parts) for series in read_series(pieces, metric_formats())]
+def _drawn(source: str, series: Iterable[Series]) -> list[Curve]:
+    return [Curve(each.family, each.name, source, each.parts) for each in series]
 
 
 def _log(id: str, run: RunDir, record: RunRecord) -> Log | None:
@@ -213,9 +213,8 @@ def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | No
         raise UsageError("nothing here reads CI's logs", hint="install ci-tasks with its feature ci_logs")
     with open_ci_log(options.ci_log, options.job) as log:
         size = sum(len(piece) for piece in log.text)
-        yield Ci(
-            rows[0], _read_curves(CI, iter(log.text)), Log(f"CI: {log.name}", size, iter(log.text), log.failing_line)
-        )
+        curves = _drawn(CI, read_series(log.text, metric_formats()))
+        yield Ci(rows[0], curves, Log(f"CI: {log.name}", size, iter(log.text), log.failing_line))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 
 from ci_tasks.agent import archive, run_directory
 from ci_tasks.agent import processes as process
-from ci_tasks.agent.containers.rules import ENGINES
+from ci_tasks.agent.containers.docker_argv import ENGINES
 from ci_tasks.agent.records import Event, Status, read_events
 from tests.agent.fake_docker import FAKE, Fake
 
@@ -123,7 +123,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     (home / "bin").mkdir(parents=True)
     for name in ENGINES:
         program = home / "bin" / name
-        program.write_text(FAKE.format(python=sys.executable, home=str(home)))
+        program.write_text(FAKE.format(python=os.path.realpath(sys.executable), home=str(home)))
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("DOCKER_HOST", raising=False)

@@ -1,5 +1,4 @@
-"""What is taken from a container's tar stream or from the host, and what is not. `docker cp` is a stand-in that gives
-any stream."""
+"""What leaves the host of a run: what is collected, and that secrets are masked in it."""
 
 from __future__ import annotations
 
@@ -17,12 +16,22 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ci_tasks.agent import artifacts
-from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.containers.run_containers import RunContainer
 from ci_tasks.agent.records import Plan
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
+import base64
+import bz2
+import gzip
+import lzma
+import shutil
+
+from ci_tasks.agent.artifacts import ARCHIVE, mask_run
+from ci_tasks.agent.codec import masked_record
+from ci_tasks.agent.records import Status
+from ci_tasks.agent.run_directory import RunDir
 
 Files = dict[str, bytes]
 Take = Callable[..., Files]
@@ -53,8 +62,8 @@ def take(run: Run, tmp_path: Path) -> Take:
 
         def copy(*words: str) -> subprocess.Popen[bytes]:
             assert words[:-2] == (("cp", "-L") if runtime == "docker" else ("cp",))
-            script = f"cat {tmp_path}/stream; {'exec sleep 300' if hangs else 'exit 1'}"
-            return subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
+            script = f'cat "$0"; {"exec sleep 300" if hangs else "exit 1"}'
+            return subprocess.Popen(["sh", "-c", script, str(tmp_path / "stream")], stdout=subprocess.PIPE)
 
         client = SimpleNamespace(runtime=runtime, stream=copy)
         container = RunContainer(cast(Any, client), "id", "ci-7", 1, "img", "sha256:1", False, "")
@@ -162,3 +171,125 @@ def test_a_core_file_is_named_and_not_copied(run: Run, take: Take, tmp_path: Pat
     files = take(workspace=str(workspace))
     named = {os.path.basename(core["path"]): core["bytes"] for core in json.loads(files["cores.json"])["cores"]}
     assert (set(files), named) == ({"cores.json"}, {"core": 4, "core.123": 4, "core.python3.77": 4})
+
+
+SECRET = "correct-horse"
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunDir:
+    run = RunDir(str(tmp_path / "run"))
+    os.makedirs(run.artifacts)
+    return run
+
+
+def put(run: RunDir, name: str, content: bytes) -> None:
+    path = Path(run.path, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def files(run: RunDir) -> dict[str, bytes]:
+    top = Path(run.artifacts)
+    return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+
+def masked(run: RunDir) -> dict[str, bytes]:
+    old = mask_run(run, [SECRET])
+    if old:
+        shutil.rmtree(old)
+    return files(run)
+
+
+def test_content_is_masked(paths: RunDir) -> None:
+    put(paths, "artifacts/junit.xml", b'<failure message="assert &#x27;correct-horse&#x27;"/>')
+    put(paths, "artifacts/clean.txt", b"nothing")
+    put(paths, "artifacts/deep/er/b64", base64.b64encode(b"x" + SECRET.encode()))
+    got = masked(paths)
+    assert got["junit.xml"] == b'<failure message="assert &#x27;***&#x27;"/>'
+    assert got["clean.txt"] == b"nothing"
+    assert b"***" in got["deep/er/b64"]
+
+
+def test_names_are_masked_and_stay_apart(paths: RunDir) -> None:
+    for name in ("correct-horse.txt", "a correct-horse/b", "a ***/b", "***.txt"):
+        put(paths, f"artifacts/{name}", name[:3].encode())
+    got = masked(paths)
+    assert sorted(got) == ["***.txt", "***.txt.2", "a ***/b", "a ***/b.2"]
+    assert not [path for path in Path(paths.path).rglob("*") if SECRET in str(path)]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        *(gzip.compress(b""), bz2.compress(b""), lzma.compress(b""), b"PK\3\4", b"PK\5\6", b"\x28\xb5\x2f\xfd"),
+        *(b"\x04\x22\x4d\x18", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", b"\x1f\x9d", b"LZIP", b"." * 257 + b"ustar"),
+    ],
+)
+def test_an_archive_of_a_run_with_secrets_stays_behind_and_is_named(paths: RunDir, head: bytes) -> None:
+    put(paths, "artifacts/log", head)
+    put(paths, "artifacts/plain", b"BZh, PK, ustar")
+    got = masked(paths)
+    assert sorted(got) == ["left-out.json", "plain"]
+    (left,) = json.loads(got["left-out.json"])["files"]
+    assert (left["path"], left["why"]) == ("log", ARCHIVE)
+
+
+@pytest.mark.parametrize("steps", range(0, 6, 2))
+def test_a_stop_leaves_everything_as_it_was_for_the_next_pass(paths: RunDir, steps: int) -> None:
+    """It is asked for between any two chunks: nothing is lost, and what is fetched later is masked then."""
+    put(paths, "agent.log", b"." * (2 << 20))
+    put(paths, "artifacts/large", b"." * (3 << 20) + SECRET.encode())
+    before, asked = files(paths), iter(range(steps))
+    with pytest.raises(OSError, match="asked to end"):
+        mask_run(paths, [SECRET], lambda: next(asked, None) is None)
+    assert files(paths) == before
+    assert sorted(os.listdir(paths.path)) == ["agent.log", "artifacts"]
+    assert sorted(masked(paths)) == ["large"]
+
+
+def test_a_file_that_would_be_searched_for_hours_stays_behind_and_is_named(paths: RunDir) -> None:
+    for name in ("artifacts/hole", "agent.log"):
+        put(paths, name, b"")
+        os.truncate(Path(paths.path, name), 1 << 40)
+    put(paths, "artifacts/other", b"x")
+    got = masked(paths)
+    assert sorted(got) == ["left-out.json", "other"]
+    (left,) = json.loads(got["left-out.json"])["files"]
+    assert (left["path"], left["why"]) == ("hole", "too large to be searched for secrets")
+    assert not os.path.exists(paths.agent_log)
+
+
+def test_in_a_binary_file_nothing_moves(paths: RunDir) -> None:
+    put(paths, "artifacts/model.bin", b"\0\1" + SECRET.encode() + b"\2end")
+    assert masked(paths)["model.bin"] == b"\0\1" + b"*" * len(SECRET) + b"\2end"
+
+
+def test_links_and_devices_do_not_pass(paths: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text(SECRET)
+    put(paths, "artifacts/deep/file", b"x")
+    os.symlink(tmp_path / "outside", Path(paths.artifacts, "link"))
+    os.symlink(tmp_path, Path(paths.artifacts, "directory"))
+    os.mkfifo(Path(paths.artifacts, "pipe"))
+    assert list(masked(paths)) == ["deep/file"]
+    assert (tmp_path / "outside").read_text() == SECRET
+
+
+@pytest.mark.parametrize("name", ["docker.json", "environment.json", "events.jsonl", "agent.log"])
+def test_small_files_are_masked_in_place(paths: RunDir, name: str) -> None:
+    put(paths, name, b'{"event": "step", "name": "correct-horse"}\n')
+    masked(paths)
+    assert Path(paths.path, name).read_bytes() == b'{"event": "step", "name": "***"}\n'
+
+
+def test_a_records_texts_are_masked_and_its_numbers_stay() -> None:
+    status = Status("running", pid=7, waiting=('python train.py --key "correct-horse"',))
+    assert masked_record(status, [SECRET]) == Status("running", pid=7, waiting=('python train.py --key "***"',))
+
+
+def test_a_small_file_that_is_a_link_goes(paths: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text(SECRET)
+    os.symlink(tmp_path / "outside", Path(paths.path, "events.jsonl"))
+    masked(paths)
+    assert not os.path.lexists(paths.events)
+    assert (tmp_path / "outside").read_text() == SECRET

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent import file_lock, liveness
+from ci_tasks.agent import files, liveness
 from ci_tasks.agent.liveness import ClientDeadline, client_lock
 from ci_tasks.agent.run_directory import RunDir
 
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (liveness, file_lock):
+    for module in (liveness, files):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -77,7 +77,7 @@ def test_a_client_waits_for_the_agent_that_looks_at_this_moment(
     run: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking = os.open(RunDir(run).client, os.O_RDWR)
-    assert file_lock.try_lock(looking)
+    assert files.try_lock(looking)
     monkeypatch.setattr(clock, "sleep", lambda _: os.close(looking))
     with client_lock(run):
         assert not ClientDeadline(run, 0).poll()

@@ -1,8 +1,10 @@
-"""Finding and ending the processes of a run, with real ones."""
+"""Processes of a run are found and ended whatever they do; signals as a descriptor."""
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent import processes
+from ci_tasks.agent.processes import BLOCKED_AT_START, SignalPipe
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import ENV_RUN_DIR
 
@@ -68,8 +71,9 @@ def test_processes_of_a_run_are_those_with_exactly_its_mark_and_those_of_its_gro
 
 def test_ending_asks_first_and_kills_what_stays(tmp_path: Path, spawn: Spawn, until: Callable[..., Any]) -> None:
     loop = "while :; do sleep 0.02; done"
-    spawn("bash", "-c", f"trap 'echo > {tmp_path}/asked; exit' TERM; echo > {tmp_path}/polite; {loop}", mark=tmp_path)
-    spawn("bash", "-c", f"trap '' TERM; echo > {tmp_path}/stubborn; {loop}", mark=tmp_path)
+    top = str(tmp_path)
+    spawn("bash", "-c", f"cd \"$0\"; trap 'echo > asked; exit' TERM; echo > polite; {loop}", top, mark=tmp_path)
+    spawn("bash", "-c", f"cd \"$0\"; trap '' TERM; echo > stubborn; {loop}", top, mark=tmp_path)
     until(lambda: (tmp_path / "polite").exists() and (tmp_path / "stubborn").exists())
     assert processes.stop_all(str(tmp_path), None, 0.5) >= 1
     assert (tmp_path / "asked").exists()
@@ -86,3 +90,21 @@ def test_a_group_without_any_marked_process_is_nobodys_that_we_know(
     assert processes.orphaned_group(Status(boot_id=boot, group=stranger.pid), str(tmp_path)) is None
     assert processes.orphaned_group(Status(boot_id="earlier", group=ours.pid), str(tmp_path)) is None
     assert processes.orphaned_group(Status(), str(tmp_path)) is None
+
+
+@pytest.fixture
+def signals() -> Iterator[SignalPipe]:
+    numbers = (*BLOCKED_AT_START, signal.SIGCHLD, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    with SignalPipe() as pipe:
+        yield pipe
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP])
+def test_a_signal_wakes_the_wait_and_may_request_a_stop(signals: SignalPipe, number: int) -> None:
+    os.kill(os.getpid(), number)
+    signals.wait(600)
+    assert select.select([signals.fd], [], [], 0)[0] == [], "it is not seen twice"
+    assert signals.stop_requested == (number in (signal.SIGTERM, signal.SIGINT))

@@ -7,9 +7,18 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.gpus.request import GpuRequest
-from ci_tasks.agent.records import Checkout, Deviation, Event, Kept, Plan, SlurmAllocation, Status, read_events
+from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.records import (
+    Checkout,
+    Deviation,
+    Event,
+    GpuRequest,
+    Kept,
+    Plan,
+    SlurmAllocation,
+    Status,
+    read_events,
+)
 from ci_tasks.agent.run_directory import LARGEST, RunDir, read_plan, read_remote, read_status, write_record
 
 PLAN = Plan(

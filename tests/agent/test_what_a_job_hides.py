@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.programs import run_program
+from ci_tasks.agent.processes import run_program
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -50,12 +51,13 @@ for _ in range(30):
 open(os.environ["READY"], "w").close()
 time.sleep(300)
 """
+STAYS = '\'touch "$0"; sleep 300\' "$READY"'
 ESCAPES = {
-    "a session without environment": 'env -i setsid bash -c "touch $READY; sleep 300"',
-    "a daemon of such a session": "env -i setsid bash -c \"(setsid bash -c 'touch $READY; sleep 300' &)\"",
-    "a process that overwrote its environment and title": f"$PYTHON -c '{BLANK}'",
-    "one that forks and exits all the time": f"env -i READY=$READY $PYTHON -c '{CHAIN}'",
-    "a deep tree of groups": f"env -i READY=$READY setsid $PYTHON -c '{DEEP}'",
+    "a session without environment": f"env -i setsid bash -c {STAYS}",
+    "a daemon of such a session": f'env -i setsid bash -c \'(setsid bash -c "$0" "$1" &)\' {STAYS}',
+    "a process that overwrote its environment and title": f"\"$PYTHON\" -c '{BLANK}'",
+    "one that forks and exits all the time": f'env -i READY="$READY" "$PYTHON" -c \'{CHAIN}\'',
+    "a deep tree of groups": f'env -i READY="$READY" setsid "$PYTHON" -c \'{DEEP}\'',
 }
 
 
@@ -71,7 +73,8 @@ def _is_held(path: Path) -> bool:
 def _start(run: Run, until: Until, escape: str, end: str) -> None:
     """Every process inherits the descriptor of a lock, so that none is missed, whatever it has become."""
     run.start(
-        f'exec 9> "$CI_TASKS_RUN_DIR/held"; flock 9; export READY="$CI_TASKS_RUN_DIR/ready" PYTHON={run.python}\n'
+        f"export PYTHON={shlex.quote(run.python)}"
+        ' READY="$CI_TASKS_RUN_DIR/ready"; exec 9> "$CI_TASKS_RUN_DIR/held"; flock 9\n'
         f'{escape} > /dev/null 2>&1 &\nuntil [ -e "$READY" ]; do sleep 0.01; done; {end}'
     )
     until(lambda: run.has("ready"))

@@ -143,7 +143,7 @@ def test_a_directory_of_every_kind_travels(repo: Path, tmp_path: Path, journey: 
         "empty": "git init -q empty",
         "sha256": "git init -q --object-format=sha256 sha256",
         "linked": "git -C repo worktree add -q -b x ../linked",
-        "shallow": f"git -C repo commit -qm x --allow-empty; git clone -q --depth 1 file://{repo} shallow",
+        "shallow": 'git -C repo commit -qm x --allow-empty; git clone -q --depth 1 "file://$PWD/repo" shallow',
         "plain": "mkdir plain; echo '*.log' > plain/.gitignore; touch plain/a.log plain/b",
         "borrowing": "git clone -q --shared repo borrowing",
         "ignored": "echo .venv > repo/.gitignore; mkdir -p repo/.venv/sample; ln -s repo/.venv/sample ignored",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.errors import Blocked

@@ -190,11 +190,11 @@ def test_the_kernel_says_whose_the_other_end_is(monkeypatch: pytest.MonkeyPatch)
 
 def test_its_name_depends_on_every_module_that_it_runs() -> None:
     script = (
-        "import sys; import ci_tasks.hosts.mux_process; import ci_tasks.agent.file_lock; "
-        "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('ci_tasks')))"
+        "import sys; import ci_tasks.hosts.mux_process; import ci_tasks.agent.files; "
+        "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('ci_tasks')), sep='\\n')"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    loaded = {Path(file).relative_to(ROOT / "ci_tasks").with_suffix("").as_posix() for file in run.stdout.split()}
+    loaded = {Path(file).relative_to(ROOT / "ci_tasks").with_suffix("").as_posix() for file in run.stdout.splitlines()}
     stamped = {path for names in mux.MODULES for path in (ROOT / "ci_tasks").glob(names)}
     assert loaded <= {path.relative_to(ROOT / "ci_tasks").with_suffix("").as_posix() for path in stamped}
 

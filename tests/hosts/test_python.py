@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,9 +26,10 @@ def find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Find:
         for place, prints in interpreters.items():
             path = tmp_path / place
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f'#!/bin/sh\n[ "$1 $2" = "-I -c" ] || exit 99\nprintf "%s " {prints}\necho {path}\n')
+            quoted = shlex.quote(str(path))
+            path.write_text(f'#!/bin/sh\n[ "$1 $2" = "-I -c" ] || exit 99\nprintf "%s " {prints}\necho {quoted}\n')
             if prints == "broken":
-                path.write_text(f"#!/bin/sh\necho 3.6.1 {path}\nexit 1\n")
+                path.write_text(f"#!/bin/sh\necho 3.6.1 {quoted}\nexit 1\n")
             path.chmod(0o755)
         found = python.find_python(version_spec, LocalQueryRunner())
         return None if found == python.OWN else found[0].removeprefix(f"{tmp_path}/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_programs_are_asked_in_the_environment_of_jobs(monkeypatch: pytest.Monke
 
 
 def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    script = f"sleep 300 & echo $! > {tmp_path}/child; sleep 300"
+    script = f"sleep 300 & echo $! > {shlex.quote(f'{tmp_path}/child')}; sleep 300"
     assert "no answer from sh within 1 s" in LocalQueryRunner().run_queries({"it": ["sh", "-c", script]}, 1)["it"].err
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     support.until(lambda: not child.exists() or child.read_text().split()[2] == "Z", "the child has ended")

@@ -134,7 +134,7 @@ def test_why_slurm_would_take_no_job(answer: QueryAnswer, partition: str | None,
 
 def test_nothing_is_asked_that_is_not_wanted(program: Program, tmp_path: Path) -> None:
     for name in ("nvidia-smi", "docker"):
-        program(name, body=f": > {tmp_path}/asked")
+        program(name, body=f": > {shlex.quote(str(tmp_path))}/asked")
     assert facts(HostSpec("local"), gpus=False, container=False, simulates=True) == HostFacts()
     assert not (tmp_path / "asked").exists()
 
@@ -172,10 +172,11 @@ def test_why_a_runtime_cannot_start_a_container(
     program: Program, tmp_path: Path, runtime: str, says: str, code: int, problem: str
 ) -> None:
     (tmp_path / "answer").write_bytes(says.encode("utf-8", "surrogateescape"))
+    answer = shlex.quote(f"{tmp_path}/answer")
     program(
         runtime,
         VERSION,
-        body=f'while IFS= read -r line || [ -n "$line" ]; do echo "$line"; done < {tmp_path}/answer; exit {code}',
+        body=f'while IFS= read -r line || [ -n "$line" ]; do echo "$line"; done < {answer}; exit {code}',
     )
     assert container_problem(runtime) == problem
 

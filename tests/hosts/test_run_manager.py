@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent import archive
-from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
 from ci_tasks.agent.serving import messages
@@ -153,7 +153,7 @@ def complete(remote_run: RemoteRun) -> bool:
 
 def gate(tmp_path: Path) -> tuple[str, Path]:
     """A line of script that waits for a file, and the file."""
-    return f"while [ ! -e {tmp_path / 'go'} ]; do sleep 0.02; done; ", tmp_path / "go"
+    return f"while [ ! -e {shlex.quote(str(tmp_path / 'go'))} ]; do sleep 0.02; done; ", tmp_path / "go"
 
 
 def test_a_run_comes_home_whole_and_leaves_nothing_there(host: PipedHost) -> None:
@@ -694,7 +694,7 @@ def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: Pipe
 
 def test_two_links_that_ask_for_one_run_begin_it_once(host: PipedHost, tmp_path: Path) -> None:
     """As when the link dies while the run is being sent, and all of it is sent again."""
-    remote_run = host.remote_run(f"echo begun >> {tmp_path}/begun; sleep 0.3")
+    remote_run = host.remote_run(f"echo begun >> {shlex.quote(f'{tmp_path}/begun')}; sleep 0.3")
     channels = [host.open().connection.channel() for _ in range(4)]
     for channel in channels:
         channel.post(messages.RunPrograms({}, 1.0)).wait()

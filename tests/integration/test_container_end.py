@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent import cleanup as remove
 from ci_tasks.agent import processes, run_directory
-from ci_tasks.agent.cleanup import cancel as remove
 from ci_tasks.agent.records import Kept
 from tests import fixtures as support
 from tests.integration.container_box import Box, boxed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import processes, run_directory
-from ci_tasks.agent.cleanup.cancel import remove_run
+from ci_tasks.agent.cleanup import remove_run
 from ci_tasks.agent.containers import run_containers
 from ci_tasks.results.judge_run import judge_run
 from tests import fixtures as support

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Checkout, Event, Plan, Retry
 from ci_tasks.planning.planner import failed_step, retry_plan
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.agent.gpus.request import GpuRequest
-from ci_tasks.agent.records import Checkout, Deviation, Plan
+from ci_tasks.agent.records import Checkout, Deviation, GpuRequest, Plan
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
 from ci_tasks.planning import sbatch

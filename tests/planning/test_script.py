@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -230,7 +231,7 @@ def test_variables_that_a_step_leaves(script_runner: ScriptRunner) -> None:
 
 @pytest.mark.parametrize("written", ["no equals sign", "A<<EOF\nnever ended"])
 def test_what_github_refuses_in_github_env_fails_the_step(plain: ScriptRunner, written: str) -> None:
-    ran = plain.run(step(f"echo '{written}' >> $GITHUB_ENV\n"), step("echo after\n"))
+    ran = plain.run(step(f"echo '{written}' >> \"$GITHUB_ENV\"\n"), step("echo after\n"))
     assert ran.code == 1
     assert "##[error]GITHUB_ENV: " in ran.log and "\nafter" not in ran.log
 
@@ -247,7 +248,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_a_docker_that_is_not_the_adapter_is_never_called_from_a_file_system_mounted_noexec(
     plain: ScriptRunner, tmp_path: Path, parts: dict[str, Any]
 ) -> None:
-    program(tmp_path / "elsewhere/docker", f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    program(tmp_path / "elsewhere/docker", f"#!/bin/sh\ntouch {shlex.quote(str(tmp_path))}/called\n")
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     script = Script("title", "c0ffee", str(plain.workspace), {}, [step("docker run --pull=always image\n")])
@@ -318,7 +319,7 @@ def test_a_steps_end_decides_what_runs_after_it_and_the_first_failure_is_the_run
 
 
 def test_it_runs_again_by_hand_unless_it_cannot_write(plain: ScriptRunner) -> None:
-    steps = step("echo A=1 >> $GITHUB_ENV\n"), step("echo $A\n")
+    steps = step('echo A=1 >> "$GITHUB_ENV"\n'), step("echo $A\n")
     for _ in range(2):
         ran = plain.run(*steps)
         assert (ran.code, ran.log.splitlines()[-1]) == (0, "1")
@@ -383,7 +384,7 @@ def test_a_simulated_hosts_venv_sees_the_pythons_packages_and_has_its_own_pip(pl
 def fake_python(tmp_path: Path) -> str:
     """Stands in for `python -m venv DIR`; refuses anything else."""
     text = '#!/bin/sh\n[ "$1 $2" = "-m venv" ] || { echo "surprise: $*" >&2; exit 99; }\n'
-    text += f'mkdir -p "$3/bin" && ln -s {sys.executable} "$3/bin/python"\n'
+    text += f'mkdir -p "$3/bin" && ln -s {shlex.quote(sys.executable)} "$3/bin/python"\n'
     return str(program(tmp_path / "fake-python", text))
 
 
@@ -511,19 +512,20 @@ def test_a_jobs_container_runs_the_same_script_inside(plain: ScriptRunner, docke
         *("-e", "GITHUB_WORKSPACE", "-e", "TOKEN", "-e", "PYTEST_ADDOPTS"),
         *("--entrypoint", "bash", "image:tag", f"{run}/run.sh"),
     ]
-    assert f"inside 1 --junitxml='{run}/artifacts/junit.xml'\n{work}\n" in ran.log
+    junit = f"{run}/artifacts/junit.xml".replace("'", "'\\''")
+    assert f"inside 1 --junitxml='{junit}'\n{work}\n" in ran.log
     assert ran.log.count(f"{run}/bin:") == 1, "once from outside: a real container has a PATH of its own"
     assert plain.run(step("exit 6\n"), container=["image"]).code == 6
 
 
 def test_a_build_for_a_row_that_starts_containers_runs_in_its_image(plain: ScriptRunner, docker: Path) -> None:
-    ran = plain.run(build_of(plain, "touch $CI_TASKS_RUN_DIR/it\\'s; exit 3", image="image:tag"))
+    ran = plain.run(build_of(plain, 'touch "$CI_TASKS_RUN_DIR"/it\\\'s; exit 3', image="image:tag"))
     assert ran.log.endswith("blocked: --build spam: the command ended with exit code 3\n")
     tree = f"{plain.workspace}/.ci-tasks-overlays/spam"
     assert json.loads(docker.read_text()) == [
         *("run", "--rm", "--pull=always", "--network", "host", "-v", f"{tree}:{tree}", "-w", tree),
         *("-e", "CI_TASKS_NO_PROBE", "-e", "TOKEN"),
-        *("--entrypoint", "bash", "image:tag", "-ec", "touch $CI_TASKS_RUN_DIR/it\\'s; exit 3\n"),
+        *("--entrypoint", "bash", "image:tag", "-ec", 'touch "$CI_TASKS_RUN_DIR"/it\\\'s; exit 3\n'),
     ]
     assert (plain.directory / "it's").exists()
 

@@ -12,11 +12,12 @@ import pytest
 
 from ci_tasks import known_secrets
 from ci_tasks.agent import processes
-from ci_tasks.agent.exit_gate import ARCHIVE
-from ci_tasks.agent.gpus.sample_file import rows_of
+from ci_tasks.agent.artifacts import ARCHIVE
+from ci_tasks.agent.gpus.samples import rows_of
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record
+from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import Attempt
 from ci_tasks.results import judge_run as judging
 from ci_tasks.results import record
@@ -285,6 +286,6 @@ def test_a_line_of_any_length_is_evidence_by_its_beginning_or_by_what_a_progress
     run: RunDir, log: bytes, last: tuple[int, str]
 ) -> None:
     Path(run.log).write_bytes(log)
-    facts = judging.log_facts(run)
+    facts = read_run_log(run.log).facts
     assert facts.pytest == {"passed": 3}
     assert facts.last_line == last

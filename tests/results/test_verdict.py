@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from ci_tasks.logs.facts import LogFacts
 from ci_tasks.records import Evidence, Triage, Verdict
 from ci_tasks.results.junit import Junit
-from ci_tasks.results.log_facts import LogFacts
 from ci_tasks.results.triage import NOT_ANALYSED
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
 

@@ -1,4 +1,5 @@
-"""The command line of `docker run`: its options, mounts, image and command. Pure.
+"""The command line of `docker run`: its options, mounts, image and command; and the rules of a host for
+containers, whose values come from hosts.yaml. Pure.
 
 The grammar is that of pflag, Docker's option parser, as Docker CLI 28 uses it: options end at the image (or at `--`), a
 boolean takes its value only after `=`, short options may be clustered, and the last of a cluster may take a value. An
@@ -8,9 +9,11 @@ option keeps the words that CI wrote; those of a cluster are written one by one.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import posixpath
-from collections.abc import Mapping, Sequence
+from typing import Mapping, Optional, Sequence, Tuple
 
+from ..codec import NOT_STORED
 from ..quick_dataclass import dataclass
 
 
@@ -213,3 +216,32 @@ def map_path(source: str, mounts: Mapping[str, str]) -> str | None:
 
 def _normal(path: str) -> str:
     return "/" + posixpath.normpath(path).lstrip("/")  # normpath keeps a leading `//`
+
+
+DOCKER = "docker"
+PODMAN = "podman"
+APPTAINER = "apptainer"
+PYXIS = "pyxis"
+NONE = "none"
+RUNTIMES = (DOCKER, PODMAN, APPTAINER, PYXIS, NONE)
+ENGINES = (DOCKER, PODMAN)  # that keep containers, which are found by label and removed
+PULLS = ("always", "missing", "never")
+BRIDGE = "bridge"
+
+
+@dataclass(frozen=True)
+class ContainerRules:
+    """The rules of a host for containers. `image` maps CI's images to those to run, `mounts` CI's directories to this
+    host's, `name` and `labels` are the containers', `volumes` further directories. `secrets` are values that must
+    not be in an argv."""
+
+    runtime: str = DOCKER
+    pull: Optional[str] = None
+    image: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mounts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    name: Optional[str] = None
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)  # values may be secrets
+    volumes: Tuple[str, ...] = ()
+    network: Optional[str] = None
+    secrets: Tuple[str, ...] = dataclasses.field(default=(), repr=False, metadata=NOT_STORED)

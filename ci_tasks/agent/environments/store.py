@@ -10,9 +10,8 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..cleanup.remove_tree import remove_tree
-from ..file_lock import LockTimeout, file_lock
-from ..files import replace_file
+from ..directories import remove_tree
+from ..files import LockTimeout, file_lock, replace_file
 from ..quick_dataclass import dataclass
 from ..run_directory import read_record, write_record
 

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from .. import argv_masking, file_lock, processes, run_directory
+from .. import files, mask, processes, run_directory
 from ..files import content_of
 
 LOCKS = "/proc/locks"
@@ -49,7 +49,7 @@ def try_lock(path: str, shared: bool = False, own: bool = False) -> Optional[int
         remedy = "; run once as root: chmod 666 %s" % shlex.quote(path) if isinstance(error, PermissionError) else ""
         raise LockError("lock file %s: %s%s" % (path, error.strerror, remedy)) from None
     is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    if is_file and file_lock.try_lock(descriptor, exclusive=not shared):
+    if is_file and files.try_lock(descriptor, exclusive=not shared):
         return descriptor
     os.close(descriptor)
     if not is_file:
@@ -164,7 +164,7 @@ def describe_process(pid: int) -> str:
             id = run_directory.read_plan(run_directory.RunDir(directory)).id
         return "run %s%s%s" % (id or ".".join(directory.split("/")[-2:]), _owner(directory), _age(pid))
     argv = [os.fsdecode(word) for word in content_of("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
-    text = " ".join(shlex.quote(word) for word in argv_masking.masked(argv))
+    text = " ".join(shlex.quote(word) for word in mask.masked(argv))
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
     text = text if len(text) <= _MAX_COMMAND else text[: _MAX_COMMAND - 1] + "…"
     return "pid %d%s (%s)%s" % (pid, _owner("/proc/%d" % pid), text, _age(pid)) if text else UNKNOWN

@@ -38,9 +38,8 @@ import time
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
 
 from .. import run_directory
-from ..records import Phase, Plan
+from ..records import AGENT, GpuRequest, Phase, Plan
 from . import lock_files, nvidia_smi
-from .request import AGENT, GpuRequest
 
 DIRECTORY = "/dev/shm"
 ENV_DIRECTORY = "CI_TASKS_LOCK_DIR"  # for tests, which must not block real runs

@@ -30,7 +30,7 @@ NATIVE_SECONDS = 12.0  # for the native frames of all
 MAX_PROCESSES, MAX_THREADS, MAX_FILES, MAX_FRAMES = 2000, 400, 2000, 120
 MAX_STACKS, MAX_ALL_STACKS = 1 << 17, 6 << 20  # characters of a process, and of all
 MAX_SOURCE, MAX_SOURCES = 1 << 18, 1 << 21  # characters of a file, and of all
-_AGENTS = "\0CI_TASKS_NO_PROBE="  # probe.payload.evidence_file.OFF
+_AGENTS = "\0CI_TASKS_NO_PROBE="  # probe.payload.notes.OFF
 _EVIDENCE_FILE = r"/%d-(?:%d|0)-[0-9a-f]{8}\.jsonl$"  # pid and start
 _SIGNAL = re.compile(r'\{"event": "start", .*"signal": (\d\d), "descriptor": (\d+)\}')
 # pause and sigsuspend, which any signal ends for good, on x86-64 and on ARM. Python repeats other calls.

@@ -1,20 +1,29 @@
-"""Reads what the processes of a job wrote into `evidence/`, and puts it together into evidence.jsonl.
+"""The files of the probe: those that an interpreter loads it from, and what the processes of a job wrote into
+`evidence/`, put together into evidence.jsonl.
 
-A job can write there whatever it likes: no link is followed, what is read is limited, and only typed values pass.
+An interpreter loads the payload, a `.pth` that begins it, a suite's hooks, and `start/sitecustomize.py`, which a job's
+PYTHONPATH names. They are only where the run's own files are, or where they vanish with it: in a row's venv, which
+run.sh copies them into, and beside the packages of interpreters of the run's containers and directories (`spread`).
+
+A job can write into `evidence/` whatever it likes: no link is followed, what is read is limited, and only typed values
+pass.
 """
 
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 from contextlib import suppress
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .. import codec
-from ..exit_gate import masked_record
+from ..codec import masked_record
 from ..files import content_of, replace_file
+from ..records import ProbeRules
 from ..run_directory import RunDir
-from .payload.evidence_file import MAX_BYTES
+from .payload import MODULES
+from .payload.notes import MAX_BYTES
 from .records import ProcessEvidence, RunEvidence, in_order
 
 MAX_PROCESSES = 2000  # that are read; the others are only counted
@@ -86,3 +95,67 @@ def collect_left_evidence(run: RunDir, secrets: Sequence[str]) -> None:
     if not os.path.lexists(run.evidence_file):
         with suppress(OSError, ValueError):
             collect_evidence(run, secrets)
+
+
+MODULE = "ci_tasks_probe"
+
+# The interpreter prints the traceback of a `.pth` that fails: a much older Python cannot read the payload.
+_BEGIN = """try:
+ import ci_tasks_probe
+ ci_tasks_probe.begin(*{words})
+except Exception: pass
+"""
+
+# Its name is one that the image may use, too: it leaves the path, and the next one of its name runs behind it. A
+# module that has not begun is of an earlier run, whose directory is gone.
+_SITECUSTOMIZE = """import os, sys
+own = os.path.dirname(os.path.abspath(__file__))
+probe = os.path.dirname(own)
+sys.path[:] = [probe, *(path for path in sys.path if path != own)]
+try:
+ if getattr(sys.modules.get("ci_tasks_probe"), "_file", 0) is None: del sys.modules["ci_tasks_probe"]
+ with open(probe + "/ci_tasks_probe.pth", encoding="utf-8") as pth: exec(pth.read())
+ sys.path.remove(probe)
+ sys.modules["ci_tasks_probe"].spread(probe, {roots} if probe == {own} else ())
+except Exception: pass
+if probe in sys.path: sys.path.remove(probe)
+del sys.modules["sitecustomize"]
+import sitecustomize
+"""
+
+
+# -- what interpreters load --------------------------------------------------------------------------------------------
+
+
+def write_files(run: RunDir, rules: ProbeRules = ProbeRules(), workspace: str = "") -> None:
+    """Write them into the run directory, and make the directory for the evidence, which any user may write into: what
+    runs in a container may be anybody."""
+    os.makedirs(run.evidence, exist_ok=True)
+    os.chmod(run.evidence, 0o1777)
+    os.makedirs(os.path.join(run.probe, "start"), exist_ok=True)
+    roots = tuple(os.path.join(os.path.realpath(path), "") for path in (run.path, workspace) if path)
+    own = ascii(os.path.abspath(run.probe))
+    files = {MODULE + ".py": payload(), MODULE + ".pth": pth(run.evidence, rules)}
+    files["start/sitecustomize.py"] = _SITECUSTOMIZE.format(roots=ascii(roots), own=own)
+    files.update({"%s_%s.py" % (MODULE, _hook_name(hook.name)): hook.source for hook in rules.hooks})
+    for name, text in files.items():
+        with open(os.path.join(run.probe, name), "w", encoding="utf-8") as out:
+            out.write(text)
+
+
+def payload() -> str:
+    """The payload's modules as the text of one, without their imports of each other."""
+    sources = [pkgutil.get_data(__name__, "payload/%s.py" % name) or b"" for name in MODULES]
+    return re.sub(r"(?m)^from \.\w+ import (?:\([^)]*\)|.*)\n", "", b"".join(sources).decode())
+
+
+def pth(directory: str, rules: ProbeRules = ProbeRules()) -> str:
+    """The line that begins the probe in every process; ASCII, whatever the path is."""
+    hooks = {module: _hook_name(hook.name) for hook in rules.hooks for module in hook.modules}
+    overlays = {name: overlay.directory for overlay in rules.overlays for name in overlay.modules}
+    words = ascii((directory, rules.packages, hooks, overlays))
+    return "import sys; exec(%s)\n" % ascii(_BEGIN.format(words=words))
+
+
+def _hook_name(name: str) -> str:
+    return re.sub("[^a-z0-9]", "_", name.lower())

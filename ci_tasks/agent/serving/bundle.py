@@ -15,8 +15,7 @@ import struct
 from typing import Any, BinaryIO, Iterator, List, Optional, Sequence
 
 from ..codec import RecordError, encode, from_json
-from ..files import open_file
-from ..names import UnsafeName, check_relative_path
+from ..files import UnsafeName, check_relative_path, open_file
 from ..quick_dataclass import dataclass
 from ..records import LeftOut, LeftOutFile
 from ..run_directory import SMALL_FILES

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Iterator, List
 
 from .. import liveness, run_directory
-from ..names import UnsafeName
+from ..files import UnsafeName
 from ..slurm import job_file as slurm_job
 from .messages import RunSummary
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import field
 from typing import Literal, Mapping, Optional, Tuple, Union
 
-from ..names import check_absolute_path, check_line
+from ..files import check_absolute_path, check_line
 from ..quick_dataclass import dataclass
 from ..records import CheckoutPart, Plan, QueryAnswer, RunDescription, State, Status
 

@@ -12,17 +12,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from typing import Any, Callable, Iterator, List, Mapping
 
+from .. import cleanup as cancel_run
 from .. import run_directory
 from ..__main__ import begin, create
-from ..cleanup import cancel as cancel_run
-from ..cleanup.cancel import remove_run
+from ..artifacts import mask_run
+from ..cleanup import remove_run
 from ..environments.store import EnvironmentStore
-from ..exit_gate import mask_run
-from ..file_lock import LockTimeout, file_lock, is_locked
-from ..hang import look, programs
+from ..files import LockTimeout, file_lock, is_locked
+from ..hang import look
 from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
-from ..programs import ask
+from ..processes import ask
 from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
 from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
@@ -238,7 +238,7 @@ class ServeSession:
             self.send(chunk)
 
     def store_program(self, request: messages.StoreProgram) -> None:
-        programs.store_program(self.home, request.prefix, request.sha256, self.pack())
+        look.store_program(self.home, request.prefix, request.sha256, self.pack())
 
     def describe(self, request: messages.DescribeRun) -> Result:
         return Result(description=run_directory.read_description(RunDir(self.run_dir(request.dir))))
@@ -254,7 +254,7 @@ class ServeSession:
         for entry in list(os.scandir(os.path.join(self.home, "agents"))):
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
                 os.unlink(entry.path)
-        programs.remove_old_programs(self.home, oldest)
+        look.remove_old_programs(self.home, oldest)
         prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
         done = self.store().prune(request.days) and self.store(SHA256).prune(request.days)
         environments = EnvironmentStore(os.path.join(self.home, "environments"))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from .. import processes, run_directory, signals, supervisor
+from .. import processes, run_directory, supervisor
 from ..gpus import nvidia_smi
 from ..gpus.nvidia_smi import Gpu
 from ..job_environment import secret_values
@@ -22,7 +22,7 @@ from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
 from ..trees.git import StoreError, form_of
 from ..trees.store import TreeStore
 from . import job_file
-from .states import batch_exit_code
+from .job_file import batch_exit_code
 
 ENV_PASSED = "CI_TASKS_PASSED"  # names of further variables that the batch script gives its job
 _VISIBLE, _NODE_GPUS = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"
@@ -70,8 +70,8 @@ def batch(run_dir: str) -> int:
     except (CannotStart, StoreError, OSError) as error:
         problem = str(error)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals.BLOCKED_AT_START)
-    with signals.SignalPipe() as wake:
+    signal.pthread_sigmask(signal.SIG_BLOCK, processes.BLOCKED_AT_START)
+    with processes.SignalPipe() as wake:
         log = job_file.AppendedLog(paths.log, secret_values(plan))
         if is_requeued:
             place = "(requeue %d), on %s" % (start.restarts, os.environ.get("SLURMD_NODENAME"))

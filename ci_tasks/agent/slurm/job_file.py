@@ -1,5 +1,11 @@
-"""A run's Slurm job: `slurm.json` of its run directory on the shared file system, the files beside it, and the end of
-the run as Slurm knows it, with a line in its log where its agent wrote none, or another."""
+"""A run's Slurm job: what Slurm says of it (squeue, sacct), `slurm.json` of the run directory on the shared file system
+and the files beside it, and the end of the run as Slurm knows it, with a line in its log where its agent wrote none, or
+another.
+
+The agent's own status counts, unless a signal interrupted it: Slurm sends the same signal for scancel, a time limit, a
+preemption and a requeue, and only Slurm knows which. Nor does it count where Slurm saw the job end otherwise: the job
+can write that file too, but not the exit code of its batch script.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +14,175 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Iterable, Mapping, Optional
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from .. import run_directory
-from ..exit_gate import mask_run, masked_record
-from ..file_lock import file_lock
-from ..files import pieces_of
+from ..artifacts import mask_run
+from ..codec import masked_record
+from ..files import file_lock, pieces_of
 from ..log_file import RunLog
 from ..probe.evidence import collect_left_evidence
-from ..records import Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
-from .states import Outcome, SlurmJobState, claimed_code, is_final, job_outcome, last_line
+from ..quick_dataclass import dataclass
+from ..records import End, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
+from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT, EXIT_BLOCKED
+
+UNKNOWN = "UNKNOWN"  # Slurm does not know the job any more; not one of its own states
+_MEMORY = "it used more memory than the job may; `sbatch: [--mem=…]` in hosts.yaml asks for more"
+# Slurm's state of a job that Slurm itself ended → how the run ended (None: lost), its exit code, and why.
+_ENDED_BY_SLURM: Mapping[str, Tuple[Optional[End], Optional[int], str]] = {
+    "TIMEOUT": (END_TIMEOUT, None, "it reached the time limit of the job"),
+    "DEADLINE": (END_TIMEOUT, None, "it reached the job's deadline"),
+    "CANCELLED": (END_CANCELLED, None, ""),
+    "OUT_OF_MEMORY": (END_EXIT, 137, _MEMORY),
+    "PREEMPTED": (END_EXIT, EXIT_BLOCKED, "another job took its place, and it is not queued again"),
+    "BOOT_FAIL": (END_EXIT, EXIT_BLOCKED, "its node did not start"),
+    "LAUNCH_FAILED": (END_EXIT, EXIT_BLOCKED, ""),
+    "RECONFIG_FAIL": (END_EXIT, EXIT_BLOCKED, ""),
+    "NODE_FAIL": (None, None, "its node failed"),
+}
+# "JOB STATE CODES" of squeue(1). A job in any other state, also one that only a newer Slurm knows, is not over.
+_OVER = (*_ENDED_BY_SLURM, "COMPLETED", "FAILED", UNKNOWN)
+_ON_NODE = ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING")
+_EMPTY = ("", "N/A", "None", "(null)", "Unknown", "None assigned")
+_FIRST_SIGNAL = 128  # exit codes from here on may be those of a signal
+
+Outcome = Tuple[Optional[End], str, Optional[int]]  # how a run ended (None: it is lost), why, and its exit code
+
+
+@dataclass(frozen=True)
+class SlurmJobState:
+    """`state` is Slurm's name for it; `by` the user who cancelled it, from sacct; `start` when it started or is
+    expected to; `node` where it is; `exit_code` that of an ended job, as a shell gives it."""
+
+    state: str
+    reason: str = ""
+    start: str = ""
+    node: str = ""
+    by: str = ""
+    exit_code: Optional[int] = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in _OVER
+
+    @property
+    def is_on_node(self) -> bool:
+        """Whether the job has processes on a node."""
+        return self.state in _ON_NODE
+
+    @property
+    def description(self) -> str:
+        """Slurm: PENDING (Resources), expected to start at 2026-11-21 18:30:00"""
+        place = " on %s" % self.node if self.node else ""
+        if self.state == "PENDING" and self.start:
+            place = ", expected to start at %s" % self.start.replace("T", " ")
+        return "Slurm: %s%s%s" % (self.state, " (%s)" % self.reason if self.reason else "", place)
+
+
+def is_final(status: Status) -> bool:
+    """Whether a status says how its run ended, so that Slurm need not be asked (again)."""
+    interrupted = status.signalled or (status.exit_code or 0) >= _FIRST_SIGNAL
+    ended = status.concluded or status.end == END_TIMEOUT or (status.end == END_EXIT and not interrupted)
+    return status.has_ended and ended
+
+
+def batch_exit_code(status: Status) -> int:
+    """What the batch script exits with after the run has ended so."""
+    if status.end == END_EXIT and status.exit_code is not None:
+        return status.exit_code
+    return {END_CANCELLED: 130, END_TIMEOUT: 124}.get(status.end or "", 1)
+
+
+def claimed_code(state: SlurmJobState, status: Status) -> Optional[int]:
+    """The exit code that a status claims; None where Slurm does not contradict it. sacct subtracts 128 from those that
+    may be a signal's."""
+    if state.state not in ("COMPLETED", "FAILED") or state.exit_code is None or not status.has_ended:
+        return None
+    claimed = batch_exit_code(status)
+    return None if state.exit_code in (claimed, claimed - _FIRST_SIGNAL) else claimed
+
+
+def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optional[Outcome]:
+    """The outcome of the run; None where the agent's own status holds. `output`: its batch script's last line."""
+    where = " on %s" % state.node if state.node else ""
+    if state.state in _ENDED_BY_SLURM:
+        end, code, why = _ENDED_BY_SLURM[state.state]
+        who, place = " by uid " + state.by if state.by else "", "," + where if where and why else ""
+        return end, "Slurm ended the job (%s%s)%s%s" % (state.state, who, ": " + why if why else "", place), code
+    claimed = claimed_code(state, status)
+    if claimed is not None and state.exit_code:  # the job can write that file, but not its script's exit code
+        sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)
+        return END_EXIT, sentence, state.exit_code
+    if state.state == UNKNOWN and not is_final(status):  # a signal may have ended it, and only Slurm knew whose
+        return None, "the job vanished: neither squeue nor sacct knows it", None
+    if status.has_ended:
+        return None
+    if status.has_agent:
+        return None, "the agent was killed (%s)" % state.state, None
+    hint = ": " + output if output else "; is the workspace of hosts.yaml on a file system of all nodes?"
+    return END_EXIT, "the job could not start%s (%s)%s" % (where, state.state, hint), EXIT_BLOCKED
+
+
+# -- squeue and sacct --------------------------------------------------------------------------------------------------
+
+
+def squeue_command(jobs: Iterable[str]) -> List[str]:
+    """Lists these jobs, ended ones too as long as Slurm remembers them. The reason is the only field that may contain a
+    `|`, so it comes last."""
+    fields = ("JobID", "State", "StartTime", "NodeList", "exit_code", "Reason")
+    form = "--Format=" + ",".join(field + ":|" for field in fields)
+    return ["squeue", "--noheader", "--states=all", "--jobs=" + ",".join(sorted(jobs)), form]
+
+
+def parse_squeue(text: str) -> Dict[str, SlurmJobState]:
+    """{job: its state}"""
+    states = {}
+    for line in text.splitlines():
+        job, state, start, node, code, reason = [field.strip() for field in (line + "|" * 5).split("|", 5)]
+        exit_code = _exit_code(code) if state in _OVER else None
+        states[job] = SlurmJobState(state, _value(reason.rstrip("|")), _value(start), _value(node), "", exit_code)
+    return states
+
+
+def sacct_command(jobs: Iterable[str]) -> List[str]:
+    form = "--format=JobID,State,ExitCode,NodeList"
+    return ["sacct", "--noheader", "--parsable2", "--allocations", form, "--jobs=" + ",".join(sorted(jobs))]
+
+
+def parse_sacct(text: str) -> Dict[str, SlurmJobState]:
+    """12|CANCELLED by 1000|0:15|gpu1"""
+    states = {}
+    for job, state, code, node in (line.split("|") for line in text.splitlines() if line.count("|") == 3):
+        name, _, by = state.partition(" by ")
+        states[job] = SlurmJobState(name.strip(), node=_value(node), by=by.strip(), exit_code=_exit_code(code))
+    return states
+
+
+def _exit_code(text: str) -> Optional[int]:
+    """`4:0` is exit code 4, `0:9` the signal 9. squeue may print what wait(2) gives instead: 1024, and 9."""
+    code, _, number = text.partition(":")
+    if not code.isdigit() or not (number or "0").isdigit():
+        return None
+    status = int(code) << 8 | int(number) if number else int(code)
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _value(text: str) -> str:
+    return "" if text in _EMPTY else text
+
 
 SCRIPT = "batch.sh"  # the script for sbatch
 REJECTED = "Slurm accepts no more jobs now"  # start of the status of a run that will be submitted again
 _LOCK_TIMEOUT = 20.0
 _MAX_OUTPUT = 4096
+
+
+# -- the files of a run directory --------------------------------------------------------------------------------------
 
 
 def path(run_dir: str) -> str:

@@ -17,14 +17,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
 
-from ..agent_log import log_traceback
-from ..file_lock import LockTimeout, file_lock
-from ..programs import run_program
+from ..files import LockTimeout, file_lock
+from ..log_file import log_traceback
+from ..processes import run_program
 from ..records import QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
 from ..run_directory import END_CANCELLED, END_EXIT, EXIT_BLOCKED, SLURM_OUTPUT, STATE_RUNNING, RunDir, write_record
-from . import job_file, states
-from .job_file import status_of
-from .states import UNKNOWN, SlurmJobState, is_final
+from . import job_file
+from .job_file import UNKNOWN, SlurmJobState, is_final, status_of
 
 RunProgram = Callable[[Sequence[str], float], QueryAnswer]
 Submission = Tuple[str, str, bool]  # the job's id, or "", why it has none, and whether to try again
@@ -182,7 +181,7 @@ def submit(run_dir: str, run: RunProgram) -> Submission:
 
 def parse_answer(answer: QueryAnswer) -> Submission:
     """sbatch prints `12`, or `12;cluster`, on a line of its own."""
-    job = states.last_line(answer.out).partition(";")[0]
+    job = job_file.last_line(answer.out).partition(";")[0]
     if answer.code == 0 and job.isdigit():
         return job, "", False
     lines = [line.strip() for line in answer.err.replace("sbatch: error: ", "").splitlines() if line.strip()]
@@ -210,13 +209,13 @@ def _is_unsubmitted(run_dir: str) -> bool:
 
 def query(jobs: Sequence[str], run: RunProgram = run_program) -> Tuple[Dict[str, SlurmJobState], str]:
     """{job: its state} of those that squeue, or else sacct, knows, and why Slurm does not answer, or ""."""
-    answer = run(states.squeue_command(jobs), TIMEOUT) if jobs else QueryAnswer(0)
+    answer = run(job_file.squeue_command(jobs), TIMEOUT) if jobs else QueryAnswer(0)
     if answer.code != 0 and "Invalid job id" not in answer.err:  # that Slurm remembers none of them is an answer
-        return {}, states.last_line(answer.err) or "squeue ended with %s" % answer.code
-    known = states.parse_squeue(answer.out)
+        return {}, job_file.last_line(answer.err) or "squeue ended with %s" % answer.code
+    known = job_file.parse_squeue(answer.out)
     missing = [job for job in jobs if job not in known]
-    history = run(states.sacct_command(missing), TIMEOUT) if missing else QueryAnswer(1)
-    known.update(states.parse_sacct(history.out) if history.code == 0 else {})
+    history = run(job_file.sacct_command(missing), TIMEOUT) if missing else QueryAnswer(1)
+    known.update(job_file.parse_sacct(history.out) if history.code == 0 else {})
     return {job: state for job, state in known.items() if job in jobs}, ""
 
 
@@ -329,4 +328,4 @@ def _scancel(*words: str) -> None:
     answer = run_program(["scancel", *words], TIMEOUT)
     # A job that has ended this moment is as good.
     if answer.code != 0 and "Invalid job id" not in answer.err and "already completing" not in answer.err:
-        raise ScancelError(states.last_line(answer.err) or "scancel ended with %s" % answer.code)
+        raise ScancelError(job_file.last_line(answer.err) or "scancel ended with %s" % answer.code)

@@ -13,8 +13,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Iterable, Iterator, Optional, Sequence
 
-from ..file_lock import LockTimeout, file_lock
-from ..files import replace_file
+from ..files import LockTimeout, file_lock, replace_file
 from ..records import CheckoutPart, Retry
 from .git import DiskFull, Git, MissingBase, StoreError, make_repository
 from .workspace import check_out, remove, update_workspace

@@ -23,7 +23,7 @@ from ci_tasks.features.difference.result import (
     GoldenDifference,
     as_json,
 )
-from ci_tasks.results.metrics import Points
+from ci_tasks.logs.metrics import Points
 from ci_tasks.run.output_file import write_file
 
 _MOST_LINES = 12  # differences that the terminal shows

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.logs.metrics import Series, read_series
 from ci_tasks.registry import MetricFormat
-from ci_tasks.results.metrics import Series, read_series
 
 _RANK = re.compile(rb"(?i)^.{0,60}?\brank[ _:=]?(\d{1,6})\b")
 _MAY_BE_METRICS = re.compile(rb"(?i)step|rollout|eval")

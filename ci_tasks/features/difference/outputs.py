@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from ci_tasks.errors import counted
 from ci_tasks.features.difference.result import NO_VALUE, OutputDifference, RunSide
+from ci_tasks.logs.metrics import Points, Series
 from ci_tasks.records import PASSED
-from ci_tasks.results.metrics import Points, Series
 
 STATUS, FAILURE, METRIC, TIME, MEMORY = "status", "failure", "metric", "time", "memory"
 _LEAST_SHARE = 5e-5  # less is 0 in percent with two digits

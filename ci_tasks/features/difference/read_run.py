@@ -39,9 +39,10 @@ from ci_tasks.features.difference.result import (
     OverlaySide,
     RunSide,
 )
+from ci_tasks.logs.metrics import Series, read_series
+from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import RunRecord
 from ci_tasks.registry import metric_formats
-from ci_tasks.results.metrics import Series, read_series
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import events_of
 
@@ -76,7 +77,7 @@ def of_run(run: RunDir) -> RunSide:
         record,
         _plan(run),
         _revisions(pieces_of(run.log)),
-        read_series(pieces_of(run.log), metric_formats()),
+        reading_of(run.log).series if os.path.exists(run.log) else (),
         _phases(run),
     )
     return replace(side, log=run.log)

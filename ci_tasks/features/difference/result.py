@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.logs.metrics import Series
 from ci_tasks.records import FailureEvidence, Triage
-from ci_tasks.results.metrics import Series
 
 COMMIT, IMAGE, PACKAGES, ENV, ARGUMENTS, DATA = "commit", "image", "packages", "env", "arguments", "data"
 DRIVER, GPUS, KERNEL, HOST, DEVIATIONS = "driver", "gpus", "kernel", "host", "deviations"

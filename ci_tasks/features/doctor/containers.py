@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ci_tasks.agent.containers.docker_argv import PODMAN
 from ci_tasks.agent.containers.rewrite import INIT_PROGRAMS, OWN_INIT
-from ci_tasks.agent.containers.rules import PODMAN
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor import daemonless, disks

@@ -10,8 +10,8 @@ from typing import Any
 from ci_tasks.agent.gpus import lock_files as locks
 from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.gpus.lock_files import numbered
-from ci_tasks.agent.gpus.request import PATTERN
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import PATTERN
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, warning
 from ci_tasks.features.doctor.gpus import visible_gpus
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, ago, unanswered

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ci_tasks.agent.gpus.xids import (
+from ci_tasks.agent.gpus.nvidia_smi import (
     DMESG,
     HARDWARE_ERRORS,
     JOURNAL,
     PROGRAM_ERRORS,
-    QUERIES,
+    XID_QUERIES,
     Xid,
-    is_readable,
+    is_kernel_log_readable,
     parse_xids,
 )
 from ci_tasks.features.doctor.check_results import CheckResult, ok, unknown, warning
@@ -21,7 +21,7 @@ _MAX_RESULTS = 4  # lines; the log of a broken GPU has thousands
 
 
 def facts() -> list[HostFact]:
-    return [HostFact(QUERIES, _read)]
+    return [HostFact(XID_QUERIES, _read)]
 
 
 def _read(answers: QueryAnswers) -> list[CheckResult]:
@@ -29,7 +29,7 @@ def _read(answers: QueryAnswers) -> list[CheckResult]:
         return []
     ring, journal = answers[DMESG], answers[JOURNAL]
     problems = _problems({*parse_xids(ring.out), *parse_xids(journal.out)}, _indexes(answers[HEALTH].out))
-    if problems or is_readable(ring, journal):
+    if problems or is_kernel_log_readable(ring, journal):
         return problems or [ok(TOPIC, "no fault of a GPU in the kernel's log")]
     step = "`sudo dmesg | grep Xid` shows them; members of the group adm may read the journal"
     return [unknown(TOPIC, f"the kernel's log cannot be read ({ring.last_line})", step)]

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ci_tasks.agent.gpus import nvidia_smi
-from ci_tasks.agent.gpus.nvidia_smi import Gpu
-from ci_tasks.agent.gpus.xids import bus_id
+from ci_tasks.agent.gpus.nvidia_smi import Gpu, bus_id
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec

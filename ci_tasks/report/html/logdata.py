@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from markupsafe import Markup, escape
 
-from ci_tasks.results.log_lines import segments, visible
+from ci_tasks.logs.lines import segments, visible
 
 LIMIT = 4_000_000  # bytes of one log: a browser shows as many at once
 TOTAL = 16_000_000  # bytes of all logs of a page, so that GitHub takes it as an attachment (25 MB)

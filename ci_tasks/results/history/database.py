@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from ci_tasks.agent.file_lock import LockTimeout, file_lock
+from ci_tasks.agent.files import LockTimeout, file_lock
 from ci_tasks.errors import printable
 from ci_tasks.resources import make_home
 from ci_tasks.results import store

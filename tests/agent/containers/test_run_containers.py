@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers import run_containers
-from ci_tasks.agent.containers.rules import ENGINES
+from ci_tasks.agent.containers.docker_argv import ENGINES
 from ci_tasks.agent.records import QueryAnswer
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def test_what_a_client_that_hangs_has_started_is_killed_with_it(
 ) -> None:
     """As the ssh of DOCKER_HOST=ssh://…, which has the client's standard output."""
     program = fake.home / "bin" / "docker"
-    program.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {run.path}/child\nwait\n")
+    program.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {shlex.quote(str(run.path))}/child\nwait\n")
     client = run_containers.DockerClient("docker", dict(os.environ))
     assert client.run("ps", timeout=1.0).timed_out
     until(lambda: processes.start_time(run.pid("child")) is None)

@@ -17,7 +17,7 @@ import pytest
 from ci_tasks.agent.environments import command, store
 from ci_tasks.agent.environments.command import create_venv, site_packages
 from ci_tasks.agent.environments.store import EnvironmentRecord, EnvironmentStore, SharedEnvironment
-from ci_tasks.agent.file_lock import LockTimeout, file_lock
+from ci_tasks.agent.files import LockTimeout, file_lock
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan, read_events
 from ci_tasks.agent.run_directory import RunDir, write_record
 from tests.parts.wheels import unpack_wheel, write_wheel

@@ -97,7 +97,8 @@ class Machine:
     def _execute(self, run: RunDir) -> Done:
         home = self.path / "home"
         home.mkdir(exist_ok=True)
-        env = {"PATH": os.environ["PATH"], "HOME": str(home), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.index)}
+        env = {"PATH": os.environ["PATH"], "HOME": str(home)}
+        env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": self.index.as_uri()}
         ran = subprocess.run(
             ["bash", run.script], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -91,7 +92,8 @@ def test_missing_files_that_only_root_may_make_are_named_with_the_next_step(
 ) -> None:
     monkeypatch.setattr(lock_files, "blocks_other_users", lambda *_: True)
     paths = [str(tmp_path / name) for name in ("a b", "c")]
-    with pytest.raises(LockError, match=r"run once as root: touch '.*/a b' .*/c && chmod 666 '.*/a b' .*/c"):
+    quoted = shlex.join(paths)
+    with pytest.raises(LockError, match=re.escape(f"run once as root: touch {quoted} && chmod 666 {quoted}")):
         lock_files.create_missing(paths)
     assert not list(tmp_path.iterdir())
     Path(paths[0]).touch()
@@ -182,7 +184,7 @@ def test_a_process_of_a_run_is_told_by_its_mark(gpu_host: GpuHost, tmp_path: Pat
 
 def test_an_agent_is_recognized_by_its_working_directory(gpu_host: GpuHost, tmp_path: Path) -> None:
     run = _plan(tmp_path / "batch" / "01", "batch.01")
-    agent, other = (gpu_host.start(["sh", "-c", f"cd {run} && echo && exec sleep 300"]) for _ in range(2))
+    agent, other = (gpu_host.start(["sh", "-c", f"cd {shlex.quote(run)} && echo && exec sleep 300"]) for _ in range(2))
     (tmp_path / "batch" / "01" / "status.json").write_text(json.dumps({"pid": agent.pid}))
     assert agent.stdout and other.stdout and agent.stdout.readline() == other.stdout.readline()
     assert (lock_files.run_dir_of(agent.pid), lock_files.run_dir_of(other.pid)) == (run, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ def test_while_one_nvidia_smi_hangs_no_other_is_started(
     monitor.start()
     until(lambda: monitor.latest is not None and not monitor.problem)
     monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.125)
-    gpu_host.smi_says(f"#!/bin/sh\necho >> {gpu_host.path}/started\nexec sleep 300")
+    gpu_host.smi_says(f"#!/bin/sh\necho >> {shlex.quote(str(gpu_host.path))}/started\nexec sleep 300")
     until(lambda: monitor.problem == "no answer from nvidia-smi within 0.125 s")
     assert monitor.latest is not None and monitor.latest.ids == [0]
     monitor.close()

@@ -18,9 +18,8 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, decode
 from ci_tasks.agent.gpus import lock_files, nvidia_smi, run_resources
 from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess, GpuSnapshot
-from ci_tasks.agent.gpus.request import AGENT, JOB, GpuRequest
 from ci_tasks.agent.gpus.run_resources import LockTimings, ResourcesUnavailable, RunResources, visible_gpus
-from ci_tasks.agent.records import Plan
+from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan
 
 if TYPE_CHECKING:
     from tests.agent.conftest import GpuHost

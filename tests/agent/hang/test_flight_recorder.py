@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent.hang.collect import MAX_BYTES, UnsafePickle, newest_collective, recorded_collectives
 from ci_tasks.agent.hang.facts import RecordedCollective
-from ci_tasks.agent.hang.flight_recorder import MAX_BYTES, UnsafePickle, collectives, newest_collective
 
 
 def entry(number: int, state: str) -> dict[str, object]:
@@ -96,7 +96,7 @@ def test_a_dump_is_asked_for_through_torchs_pipe(tmp_path: Path) -> None:
     env = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump"}
     holder = os.open(tmp_path / "pipe0.pipe", os.O_RDWR)  # so that torch's end opens
     assert opened.wait(10)
-    found, could_not = collectives([{**env, "RANK": "0"}, {**env, "RANK": "1"}], seconds=5)
+    found, could_not = recorded_collectives([{**env, "RANK": "0"}, {**env, "RANK": "1"}], seconds=5)
     os.close(holder)
     assert found == (RecordedCollective(0, "all_reduce", 1, "scheduled", "0 default_pg"),)
     assert could_not == [f"rank 1: no process reads {tmp_path}/pipe1.pipe (No such file or directory)"]

@@ -18,7 +18,7 @@ import pytest
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.hang.inspector import ask_ras, has_handler, inspect, processes_here
-from ci_tasks.agent.probe.payload.evidence_file import OFF
+from ci_tasks.agent.probe.payload.notes import OFF
 
 NUMBER = signal.SIGRTMIN + 7
 # A file that looks like the probe's, for which the process has a handler, or claims one.

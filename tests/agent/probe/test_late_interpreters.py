@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe.install import write_files
+from ci_tasks.agent.probe.evidence import write_files
 from ci_tasks.agent.probe.payload.probe import vanishes
 from ci_tasks.agent.records import ProbeRules
 from tests.agent.probe.interpreters import Interpreter, make_interpreter, pythons

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from ci_tasks.agent.probe.install import payload
+from ci_tasks.agent.probe.evidence import payload
 from tests.agent.probe.interpreters import Interpreter, make_interpreter
 
 # As Ray's own: a worker makes it around the exception of a task, and whoever asks for the result gets a copy.

@@ -23,8 +23,8 @@ from ci_tasks.agent.serving import frames
 from ci_tasks.agent.serving.follow import LinkSpeed, RunFollower
 from ci_tasks.agent.serving.messages import FollowedRun, HostMessage, RunUpdate
 from ci_tasks.agent.slurm import job_file
+from ci_tasks.agent.slurm.job_file import SlurmJobState
 from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession
-from ci_tasks.agent.slurm.states import SlurmJobState
 
 ENDED = json.dumps({"state": "ended", "log_sha256": "x"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -29,7 +30,7 @@ class Client:
         self.home = home
         self._sock, theirs = socket.socketpair()
         self._sock.settimeout(60)
-        command = bootstrap.command(str(home), archive.digest(SOURCES), "", sys.executable)
+        command = bootstrap.command(str(home), archive.digest(SOURCES), "", shlex.quote(sys.executable))
         with theirs:
             self.process = subprocess.Popen(
                 ["/bin/sh", "-c", command], stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=theirs.fileno()
@@ -109,7 +110,7 @@ def test_requests_that_cannot_be_understood_are_refused_and_end_nothing(client: 
 
 def test_a_question_that_takes_long_keeps_no_other_waiting(client: Client) -> None:
     client.hello()
-    wait = ("sh", "-c", f"while [ ! -e {client.home}/go ]; do sleep 0.02; done")
+    wait = ("sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.02; done', f"{client.home}/go")
     client.ask(1, messages.RunPrograms({"slow": wait}, 50.0))
     client.ask(2, messages.RunPrograms({"go": ("touch", f"{client.home}/go")}, 50.0))
     assert client.answer(2)["result"]["outputs"]["go"]["code"] == 0
@@ -132,7 +133,9 @@ def test_a_run_that_is_cancelled_before_it_starts_never_does(client: Client) -> 
     """By whoever asks, and over another connection than the one that starts it."""
     client.hello()
     path, run = plan_of(client)
-    client.ask(1, messages.Create(path, Plan(id="batch.01"), f"#!/bin/bash\ntouch {client.home}/ran\n"))
+    client.ask(
+        1, messages.Create(path, Plan(id="batch.01"), f"#!/bin/bash\ntouch {shlex.quote(str(client.home))}/ran\n")
+    )
     assert client.answer(1) == {"id": 1}
     other = Client(client.home)
     other.hello()
@@ -162,7 +165,7 @@ def test_a_client_that_says_goodbye_leaves_the_server_to_the_next_one(client: Cl
 def test_a_server_whose_client_has_gone_ends_and_the_run_goes_on(client: Client, tmp_path: Path) -> None:
     client.hello()
     path, run = plan_of(client)
-    script = f"#!/bin/bash\nuntil [ -e {tmp_path}/go ]; do sleep 0.02; done; exit 5\n"
+    script = f"#!/bin/bash\nuntil [ -e {shlex.quote(str(tmp_path))}/go ]; do sleep 0.02; done; exit 5\n"
     client.ask(1, messages.Create(path, Plan(id="batch.01", workspace=""), script))
     client.ask(2, messages.StartRun(path))
     assert client.answer(2) == {"id": 2}

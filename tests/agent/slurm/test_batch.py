@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent import run_directory
-from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.gpus.nvidia_smi import Gpu
-from ci_tasks.agent.gpus.request import GpuRequest
-from ci_tasks.agent.records import Plan, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
+from ci_tasks.agent.records import GpuRequest, Plan, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
 from ci_tasks.agent.slurm import batch as batch_job
 from ci_tasks.agent.slurm import job_file
 

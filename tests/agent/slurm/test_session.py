@@ -15,8 +15,8 @@ from ci_tasks.agent import run_directory
 from ci_tasks.agent.records import QueryAnswer, SlurmAllocation, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.agent.slurm import job_file
+from ci_tasks.agent.slurm.job_file import UNKNOWN, SlurmJobState
 from ci_tasks.agent.slurm.session import NEVER_SUBMITTED, SlurmRunState, SlurmSession, parse_answer, query
-from ci_tasks.agent.slurm.states import UNKNOWN, SlurmJobState
 
 LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"
 TIMEOUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"

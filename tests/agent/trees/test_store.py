@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.file_lock import file_lock
+from ci_tasks.agent.files import file_lock
 from ci_tasks.agent.trees.git import DiskFull, Git, MissingBase, StoreError
 from ci_tasks.agent.trees.store import TreeStore
 from tests.agent.trees.support import Host, git

@@ -12,8 +12,8 @@ from ci_tasks.features.difference.compare import compare_runs
 from ci_tasks.features.difference.diff_runs import SideBySide
 from ci_tasks.features.difference.report import markdown, text
 from ci_tasks.features.difference.result import InputDifference, OutputDifference, OverlaySide, RunSide
+from ci_tasks.logs.metrics import Series
 from ci_tasks.records import Triage
-from ci_tasks.results.metrics import Series
 
 INPUTS: Mapping[str, Mapping[str, str]] = {
     "commit": {"commit": "1111111"},

@@ -7,14 +7,13 @@ whole blocks; lines are taken apart only where it finds one, and where a reader 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from heapq import merge
 from itertools import chain
+from typing import Any
 
 from ci_tasks.features.ci_logs.parse.split_lines import LineForm, LogLine, is_numbered, split_lines
 from ci_tasks.features.ci_logs.sources.bounded_lines import bounded_blocks, bounded_lines
-from ci_tasks.results.log_scanner import next_line, words_expression
-from ci_tasks.results.word_search import SearchedBlock, search
+from ci_tasks.logs.lines import expression, next_line
 
 _TIMESTAMP = rb"T\d\d:\d\d:\d\d\.\d{3}"
 _HEAD = 1 << 16  # bytes whose lines are all given: nearly every log shows its form there
@@ -39,10 +38,9 @@ def telling_lines(
     yield from lines.all_of(block[:end])
     if not lines.has_time:
         words = [*words, _TIMESTAMP]
-    expression = words_expression(b"(?:%b)[^\\n]*" % b"|".join(words))  # with the rest of a line: one hit a line
-    with closing(search(filter(None, chain([block[end:]], blocks)), expression)) as searched:
-        for found in searched:
-            yield from lines.of(found)
+    words_in_line = expression(b"(?:%b)[^\\n]*" % b"|".join(words))  # with the rest of a line: one hit a line
+    for text in filter(None, chain([block[end:]], blocks)):
+        yield from lines.of(text, words_in_line)
 
 
 class _TellingLines:
@@ -59,15 +57,15 @@ class _TellingLines:
             yield split
             self._number += 1
 
-    def of(self, found: SearchedBlock) -> Iterator[LogLine]:
-        text, newlines = found.text, found.newlines
+    def of(self, text: bytes, words: Any) -> Iterator[LogLine]:
+        newlines = text.count(b"\n")
         columns = self.form.columns
         # Line by line where a line has other columns, or a byte order mark before them.
         if columns and (b"\n" + text).count(b"\n" + columns) < newlines + (not text.endswith(b"\n")):
             yield from self.all_of(text)
             return
         first = self._number
-        begins = merge(found.begins, self._last_stamped(text))
+        begins = merge((match.start() for match in words.finditer(text)), self._last_stamped(text))
         at = counted = 0
         while at < len(text):
             start = at if self._needs_next_line() else next_line(text, begins, at)

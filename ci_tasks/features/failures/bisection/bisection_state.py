@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_tasks.agent.codec import RecordError, encode, from_json
-from ci_tasks.agent.file_lock import try_lock
+from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import write_json
 from ci_tasks.errors import UsageError

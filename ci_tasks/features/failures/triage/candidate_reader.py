@@ -11,7 +11,7 @@ from ci_tasks.features.failures.triage import log_prefixes as lines
 from ci_tasks.features.failures.triage.log_prefixes import PrefixedLine
 from ci_tasks.features.failures.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
 from ci_tasks.features.failures.triage.tracebacks import EXCEPTION, HEADER, TracebackEnd, TracebackFrame, Tracebacks
-from ci_tasks.results.log_lines import segments, visible
+from ci_tasks.logs.lines import segments, visible
 
 EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN, LAST = "traceback", "exception", "pytest", "line", "last"
 AROUND = 5  # lines of context before and after
@@ -79,7 +79,7 @@ class CandidateReader:
     """Feed it lines; it needs the next one while something is open."""
 
     def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+        self._rules, self.words = rules, b"(?i:%b)" % rules.keywords.pattern
         self._tracebacks = Tracebacks()
         self._kept: dict[tuple[str, str], Candidate] = {}
         self._wants_context: list[Candidate] = []

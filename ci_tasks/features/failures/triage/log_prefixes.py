@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.results.log_lines import visible
+from ci_tasks.logs.lines import visible
 
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _ACTOR = r"[\w.:@/-]{1,80}"

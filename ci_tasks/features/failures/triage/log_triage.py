@@ -19,9 +19,9 @@ from ci_tasks.features.failures.triage.signature import of_code
 from ci_tasks.features.failures.triage.uncaught import uncaught_candidates
 from ci_tasks.features.failures.triage.weights import Weights, probability, score
 from ci_tasks.features.failures.triage.weights_file import shipped_weights
+from ci_tasks.logs.lines import read
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage, TriageCandidate
 from ci_tasks.results import own_modules
-from ci_tasks.results.log_scanner import LogScanner
 from ci_tasks.results.own_modules import IsOwnModule
 from ci_tasks.results.triage import CODE, NOTHING, UNKNOWN, group_of
 
@@ -68,9 +68,7 @@ def triage(
 def read_candidates(log: Iterable[bytes], rules: Rules) -> CandidateReader:
     """What of a log may be the reason."""
     reader = CandidateReader(rules)
-    scanner = LogScanner(rules.keywords, reader.needs_next_line)
-    scanner.read(log, reader.feed)
-    reader.end(scanner.tail)
+    read(log, reader)
     return reader
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ci_tasks.results.log_lines import visible
+from ci_tasks.logs.lines import visible
 
 LONGEST = 1 << 16  # characters of a line that are read: a step's metrics are several thousand
 _MOST_METRICS = 400

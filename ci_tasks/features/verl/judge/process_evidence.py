@@ -10,7 +10,7 @@ from ci_tasks.agent.probe.records import NotedException, ProcessEvidence, RunEvi
 from ci_tasks.errors import some
 from ci_tasks.features.verl.judge.log_records import LoggedFailure, TrainingFacts
 from ci_tasks.features.verl.levels.criterion import Criterion, contradicted, not_seen, shown
-from ci_tasks.results.log_lines import visible
+from ci_tasks.logs.lines import visible
 from ci_tasks.results.probe_evidence import task_exceptions, uncaught_exceptions
 
 LOCAL_BRIDGE = "local Bridge in every process"

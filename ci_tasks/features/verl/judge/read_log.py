@@ -12,9 +12,8 @@ from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.verl.judge import log_patterns as lines
 from ci_tasks.features.verl.judge.log_records import KEYS, Metrics, PreflightCheck, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.training_log import TrainingLogParser
+from ci_tasks.logs.lines import blocks, expression, read, segments, visible
 from ci_tasks.records import PASSED, Triage
-from ci_tasks.results.log_lines import segments, visible
-from ci_tasks.results.log_scanner import LogScanner, blocks, words_expression
 from ci_tasks.results.triage import UNKNOWN
 
 _OPTIONAL = b" failed with: Traceback (most recent call last):"
@@ -31,7 +30,7 @@ def read_run(log: Log, proofs: Sequence[str] = ()) -> RunFacts:
     and once more for each training that failed. `proofs` are regular expressions of lines to look for. Raises
     UsageError for one that is none."""
     reader = _RunLogReader(proofs)
-    reader.read(log())
+    read(log(), reader)
     trainings = {training.name: _with_error(training, last, log) for training, last in reader.finished()}
     error = None
     if not trainings:
@@ -43,7 +42,7 @@ def metrics_of(log: Log) -> Metrics:
     """The metrics of another run, for comparison: of its last training that has some, or of all lines where our step
     script did not write the log."""
     reader = _RunLogReader((), outside=True)
-    reader.read(log())
+    read(log(), reader)
     metrics = [training.metrics for training, _ in reader.finished() if training.metrics]
     return metrics[-1] if metrics else {}
 
@@ -51,22 +50,20 @@ def metrics_of(log: Log) -> Metrics:
 class _RunLogReader:
     """Sorts the telling lines to the training in which they stand."""
 
+    words = lines.WORDS
+
     def __init__(self, proofs: Sequence[str], outside: bool = False) -> None:
         self._proofs = {text: _compiled(text) for text in proofs}
         self._current: TrainingLogParser | None = TrainingLogParser("", 0, {}) if outside else None
         self._done: dict[str, tuple[TrainingLogParser, int | None]] = {}
-        self._words = words_expression(lines.WORDS)
         self.preflight: dict[str, PreflightCheck] = {}
 
-    def read(self, pieces: Iterable[bytes]) -> None:
-        LogScanner(self._words, self._needs_next_line).read(pieces, self._read_line)
-
-    def _needs_next_line(self) -> bool:
+    def needs_next_line(self) -> bool:
         return self._current is not None and self._current.needs_next_line
 
-    def _read_line(self, number: int, raw: bytes, _before: bytes) -> bool:
-        has_pattern = self._words.search(raw) is not None
-        for segment in segments(raw):
+    def feed(self, number: int, line: bytes, before: bytes) -> bool:
+        has_pattern = expression(self.words).search(line) is not None
+        for segment in segments(line):
             text = lines.plain(segment)
             if "ci-tasks-verl: " in text and (match := lines.MARK.search(text)):
                 self._mark(number, match[1], match[2])
@@ -74,9 +71,11 @@ class _RunLogReader:
                 self._current.feed(number, text, has_pattern)
         return True  # no line is boring: the same metrics with other numbers are what we want
 
+    def end(self, tail: list[tuple[int, bytes]]) -> None:
+        self._close(None, None)
+
     def finished(self) -> Iterator[tuple[TrainingFacts, int | None]]:
         """Each training and the number of its last line, None for the log's own last."""
-        self._close(None, None)
         for parser, last in self._done.values():
             yield parser.facts, last
 

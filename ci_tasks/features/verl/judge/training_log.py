@@ -8,7 +8,7 @@ from typing import Any
 from ci_tasks.features.verl.judge import log_patterns as lines
 from ci_tasks.features.verl.judge.log_records import LoggedFailure, QuotedLine, TrainingFacts
 from ci_tasks.features.verl.judge.resolved_settings import PrintedSettings, Settings, overrides_of_trace
-from ci_tasks.results.log_lines import visible
+from ci_tasks.logs.lines import visible
 
 _MOST_STEPS, _MOST_NOISE, _MOST_PATHS, _MOST_FAILURES, _MOST_FRAMES = 1000, 5, 20, 100, 200
 _TRACED = "main_ppo"

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from ci_tasks.agent.hang import collect
 from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.probe.evidence import read_evidence
-from ci_tasks.agent.probe.install import payload
+from ci_tasks.agent.probe.evidence import payload, read_evidence
 
 PLANTED = Path(__file__).parent / "data" / "planted.py"
 _C10D = """

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.features.failures.triage.log_prefixes import read
-from ci_tasks.results.log_lines import segments, visible
+from ci_tasks.logs.lines import segments, visible
 
 PREFIXES = [
     # what stands there, the text, who spoke, how loud

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.results.log_scanner import BLOCK, LONGEST, LogScanner, blocks
+from ci_tasks.logs.lines import BLOCK, LONGEST, blocks, read
 
 WORDS = re.compile(rb"error|failed")
 LINES = st.lists(
@@ -28,21 +28,37 @@ def cut(log: bytes, at: list[int]) -> list[bytes]:
     return [log[begin:end] for begin, end in pairwise(places)]
 
 
+class Collected:
+    """A reader that notes what it gets, and wants `after` more lines after each hit."""
+
+    words = b"error|failed"
+
+    def __init__(self, tells: bool = True, after: int = 0) -> None:
+        self.tells, self.after, self.wanted = tells, after, 0
+        self.lines: list[tuple[int, bytes]] = []
+        self.above: list[tuple[int, bytes]] = []
+        self.tail: list[tuple[int, bytes]] = []
+
+    def needs_next_line(self) -> bool:
+        return self.wanted > 0
+
+    def feed(self, number: int, line: bytes, before: bytes) -> bool:
+        self.wanted = self.after if WORDS.search(line) else self.wanted - 1
+        self.lines.append((number, line))
+        self.above.append((number, before))
+        return self.tells
+
+    def end(self, tail: list[tuple[int, bytes]]) -> None:
+        self.tail = tail
+
+
 def given_out(
     pieces: Iterable[bytes], block: int = BLOCK, tells: bool = True, after: int = 0
-) -> tuple[list[tuple[int, bytes]], LogScanner]:
-    """(number, line) of each line that is looked at, by a reader that wants `after` more lines after each hit."""
-    matches: list[tuple[int, bytes]] = []
-    lines_wanted = [0]
-
-    def collect(number: int, line: bytes, before: bytes) -> bool:
-        lines_wanted[0] = after if WORDS.search(line) else lines_wanted[0] - 1
-        matches.append((number, line))
-        return tells
-
-    telling = LogScanner(WORDS, lambda: lines_wanted[0] > 0)
-    telling.read(pieces, collect, block)
-    return matches, telling
+) -> tuple[list[tuple[int, bytes]], Collected]:
+    """(number, line) of each line that is looked at."""
+    reader = Collected(tells, after)
+    read(pieces, reader, block=block)
+    return reader.lines, reader
 
 
 @settings(max_examples=200)
@@ -103,27 +119,31 @@ def test_a_line_that_told_nothing_is_not_looked_at_again_with_other_digits_or_an
 
 
 def test_such_a_line_is_given_all_the_same_to_a_reader_that_wants_it() -> None:
-    matches: list[int] = []
+    class AfterThird(Collected):
+        def needs_next_line(self) -> bool:
+            return [number for number, _ in self.lines][-1:] == [3]
 
-    def collect(number: int, line: bytes, before: bytes) -> bool:
-        matches.append(number)
-        return line == b"failed"
+    reader = AfterThird(tells=False)
+    read([b"error 1\nerror 2\nfailed\nerror 3\nerror 4\n"], reader)
+    assert [number for number, _ in reader.lines] == [1, 3, 4]
 
-    LogScanner(WORDS, lambda: matches[-1:] == [3]).read([b"error 1\nerror 2\nfailed\nerror 3\nerror 4\n"], collect)
-    assert matches == [1, 3, 4]
+
+def test_each_of_several_readers_gets_its_own_lines_of_one_reading() -> None:
+    class Steps(Collected):
+        words = b"step"
+
+    steps, errors = Steps(), Collected()
+    read(iter([b"step 1\nerr", b"or 2\nstep 3 failed\n"]), steps, errors)
+    assert [number for number, _ in steps.lines] == [1, 3]
+    assert errors.lines == [(2, b"error 2"), (3, b"step 3 failed")]
+    assert steps.tail == errors.tail
 
 
 @settings(max_examples=100)
 @given(LINES, CUTS, st.integers(1, 60))
 def test_what_stands_before_a_line_does_not_depend_on_the_cut(lines: list[bytes], at: list[int], block: int) -> None:
     log = b"\n".join(lines)
-    above: list[tuple[int, bytes]] = []
-
-    def collect(number: int, line: bytes, before: bytes) -> bool:
-        above.append((number, before))
-        return True
-
-    LogScanner(WORDS, lambda: False).read(cut(log, at), collect, block)
+    above = given_out(cut(log, at), block)[1].above
     assert above == [(number, b"".join(b"%s\n" % row for row in lines[: number - 1])) for number, _ in above]
 
 

@@ -6,17 +6,14 @@ not go on, so that two trainings are never drawn as one line.
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.logs.facts import slime_metrics
+from ci_tasks.logs.lines import read, segments, visible
 from ci_tasks.registry import MetricFormat
-from ci_tasks.results.log_facts import SLIME_LINE, SLIME_VALUE
-from ci_tasks.results.log_lines import segments, visible
-from ci_tasks.results.log_scanner import LogScanner
 
 Points = tuple[tuple[int, float], ...]
 REWARD, VALIDATION, KL = "reward", "validation", "KL"
@@ -54,19 +51,37 @@ def read_series(
 ) -> tuple[Series, ...]:
     """The series of a log, whose bytes may be cut anywhere; by family, then by name. One pass, in bounded memory.
     `formats` are further ways to log metrics; a part with more than `most_points` points is thinned."""
-    builders: dict[str, _SeriesBuilder] = {}
+    reader = SeriesReader(formats, most_points)
+    read(pieces, reader)
+    return reader.series()
 
-    def add_line(_number: int, raw: bytes, _before: bytes) -> bool:
-        for step, name, value in _values(raw, formats):
-            _add(builders, step, name, value, most_points)
+
+class SeriesReader:
+    """Reads the series of a log."""
+
+    def __init__(self, formats: tuple[MetricFormat, ...] = (), most_points: int = MOST_POINTS) -> None:
+        self.words = b"|".join([_WORDS, *(metric_format.words for metric_format in formats)])
+        self._formats, self._most_points = formats, most_points
+        self._builders: dict[str, _SeriesBuilder] = {}
+
+    def needs_next_line(self) -> bool:
+        return False
+
+    def feed(self, number: int, line: bytes, before: bytes) -> bool:
+        for step, name, value in _values(line, self._formats):
+            _add(self._builders, step, name, value, self._most_points)
         return True  # no line is boring: the same metrics with other numbers are what we want
 
-    LogScanner(_words(formats), lambda: False).read(pieces, add_line)
-    order = {name: number for number, name in enumerate(FAMILIES)}
-    every = [
-        Series(series.family, name, tuple(tuple(part) for part in series.parts)) for name, series in builders.items()
-    ]
-    return tuple(sorted(every, key=lambda series: (order[series.family], series.name)))
+    def end(self, tail: list[tuple[int, bytes]]) -> None:
+        pass
+
+    def series(self) -> tuple[Series, ...]:
+        order = {name: number for number, name in enumerate(FAMILIES)}
+        every = [
+            Series(built.family, name, tuple(tuple(part) for part in built.parts))
+            for name, built in self._builders.items()
+        ]
+        return tuple(sorted(every, key=lambda series: (order[series.family], series.name)))
 
 
 def family_of(name: str) -> str:
@@ -115,20 +130,6 @@ def _add(builders: dict[str, _SeriesBuilder], step: int, name: str, value: float
 
 def _values(raw: bytes, formats: tuple[MetricFormat, ...]) -> Iterator[tuple[int, str, float]]:
     for segment in segments(raw):
-        if parsed := next((parsed for metric_format in formats if (parsed := metric_format.read(segment))), None):
-            yield from ((parsed[0], name, value) for name, value in parsed[1].items())
-            continue
-        line = visible(segment, _LONGEST).encode()
-        if head := SLIME_LINE.search(line):
-            for name, value in SLIME_VALUE.findall(line, head.end() - 1):
-                yield int(head[1]), name.decode("utf-8", "replace"), float(value)
-
-
-@functools.cache
-def _words(formats: tuple[MetricFormat, ...]) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
-    options.never_capture = True
-    return re2.compile(b"|".join([_WORDS, *(metric_format.words for metric_format in formats)]), options)
+        parsed = next((parsed for metric_format in formats if (parsed := metric_format.read(segment))), None)
+        step, values = parsed or slime_metrics(visible(segment, _LONGEST).encode()) or (0, {})
+        yield from ((step, name, value) for name, value in values.items())

@@ -14,16 +14,15 @@ import time
 from dataclasses import replace
 from typing import List, Optional, Sequence, Tuple
 
-from ..agent_log import log_traceback
-from ..codec import RecordError, from_json
-from ..containers.run_containers import RunContainer, RunContainers, started_containers
-from ..exit_gate import masked_record
-from ..gpus import nvidia_smi
-from ..job_environment import machine_environment, secret_values
-from ..probe.payload.evidence_file import OFF as PROBE_OFF
-from ..programs import run_program
-from ..records import ContainerState, DockerVersions, Environment, GpuModel, Packages, QueryAnswer
-from ..run_directory import write_record
+from .codec import RecordError, from_json, masked_record
+from .containers.run_containers import RunContainer, RunContainers, started_containers
+from .gpus import nvidia_smi
+from .job_environment import machine_environment, secret_values
+from .log_file import log_traceback
+from .probe.payload.notes import OFF as PROBE_OFF
+from .processes import run_program
+from .records import ContainerState, DockerVersions, Environment, GpuModel, Packages, QueryAnswer
+from .run_directory import write_record
 
 POLL_SECONDS = 2.0  # between two checks for new containers; one starts its own work first
 FINISH_SECONDS = 5.0  # the end of a run waits so long for a query that is running

@@ -1,24 +1,110 @@
-"""Directories go whatever is in them, nothing outside of them does, and a run goes with all that is its own."""
+"""What is removed at a run's end, and from outside."""
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import directories
-from ci_tasks.agent.cleanup import cancel as remove
-from ci_tasks.agent.cleanup import remove_tree as trees
-from ci_tasks.agent.records import Kept, QueryAnswer
-from ci_tasks.agent.run_directory import RunDir, read_status
+from ci_tasks.agent import cleanup
+from ci_tasks.agent.cleanup import remove_left_containers
+from ci_tasks.agent.records import Plan
+from ci_tasks.agent.run_directory import RunDir, write_json
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
     from tests.agent.fake_docker import Fake
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ci_tasks.agent import cleanup as remove
+from ci_tasks.agent import directories
+from ci_tasks.agent import directories as trees
+from ci_tasks.agent.records import Kept, QueryAnswer
+from ci_tasks.agent.run_directory import read_status
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+    from tests.agent.fake_docker import Fake
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("no file of a run")])
+def test_what_cannot_be_masked_is_said_and_the_rest_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """It is masked when it is fetched: the status says that it is not yet."""
+
+    def fail(*_: object) -> str:
+        raise error
+
+    run = RunDir(str(tmp_path / "run"))
+    os.makedirs(run.workspace)
+    Path(run.plan).write_text(json.dumps({}))
+    monkeypatch.setattr(cleanup, "mask_run", fail)
+    result = cleanup.RunCleanup(run, Plan()).finish(succeeded=True)
+    assert (result.masked, result.left) == (False, (f"secrets are not masked yet: {error}",))
+    assert not os.path.exists(run.workspace)
+
+
+LEFT = ["containers may be left (old): docker did not answer within 5 s", "container old: busy", "/w: busy"]
+
+
+@dataclass
+class Home:
+    """A run that starts, and the daemon."""
+
+    new_run: Callable[..., Run]
+    fake: Fake
+    next: Run
+
+    def earlier(self, name: str, **status: Any) -> Run:
+        run = self.new_run(name)
+        write_json(run.paths.status, status)
+        self.fake.has("old", **{"ci-tasks_dir": str(run.path)})
+        return run
+
+
+@pytest.fixture
+def home(new_run: Callable[..., Run], fake: Fake) -> Home:
+    run = new_run("runs/batch/02")
+    run.write("", container={"runtime": "docker"})
+    fake.has("own", **{"ci-tasks_dir": str(run.path)})
+    return Home(new_run, fake, run)
+
+
+def test_a_container_of_an_ended_run_is_removed_and_its_status_says_so(home: Home) -> None:
+    old = home.earlier("runs/older/01", state="ended", left=LEFT, sequence=7)
+    remove_left_containers(str(home.next.path))
+    assert home.fake.left() == ["own"]
+    assert (old.status().left, old.status().sequence) == (("/w: busy",), 8)
+
+
+STAYS: list[tuple[str, str, dict[str, Any]]] = [
+    ("of a run that goes on", "runs/older/01", {"state": "running"}),
+    ("that somebody keeps", "runs/older/01", {"state": "ended", "kept": {"containers": ["old"]}}),
+    ("of another home", "other/runs/older/01", {"state": "ended"}),
+    ("of a run without a status", "runs/older/01", {}),
+]
+
+
+@pytest.mark.parametrize(("path", "status"), [case[1:] for case in STAYS], ids=[case[0] for case in STAYS])
+def test_a_container_stays(home: Home, path: str, status: dict[str, Any]) -> None:
+    home.earlier(path, **status)
+    remove_left_containers(str(home.next.path))
+    assert home.fake.left() == ["old", "own"]
+
+
+def test_one_that_cannot_be_removed_stays_on_record(home: Home) -> None:
+    old = home.earlier("runs/older/01", state="ended", left=LEFT)
+    home.fake.be("sticky")
+    remove_left_containers(str(home.next.path))
+    assert old.status().left == tuple(LEFT)
 
 
 @pytest.fixture
@@ -115,7 +201,7 @@ def test_a_job_that_puts_a_link_in_the_place_of_its_run_directory_has_nothing_wr
 ) -> None:
     (tmp_path / "victim" / "workspace").mkdir(parents=True)
     moved = RunDir(str(tmp_path / "moved"))
-    run.start(f'mv "$CI_TASKS_RUN_DIR" {moved.path}; ln -s {tmp_path}/victim "$CI_TASKS_RUN_DIR"')
+    run.start('cd "$CI_TASKS_RUN_DIR/.."; mv "$CI_TASKS_RUN_DIR" moved; ln -s "$PWD/victim" "$CI_TASKS_RUN_DIR"')
     until(lambda: read_status(moved).has_ended)
     assert f"{run.path} leads elsewhere now: nothing below it is removed" in read_status(moved).left
     assert os.listdir(tmp_path / "victim") == ["workspace"]

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_tasks.results.log_facts import LogFacts, read_large_log, read_log, shown
+from ci_tasks.logs.facts import FactsReader, LogFacts, read_facts
+from ci_tasks.logs.lines import read, shown
 
 
 def _read(text: str | bytes) -> LogFacts:
-    """Both ways of reading it."""
     data = text.encode() if isinstance(text, str) else text
-    facts = read_log(data.splitlines(keepends=True))
-    assert str(read_large_log(data[at : at + 7] for at in range(0, len(data), 7))) == str(facts)  # nan is not nan
+    facts = read_facts([data])
+    assert str(read_facts(data[at : at + 7] for at in range(0, len(data), 7))) == str(facts)  # nan is not nan
     return facts
 
 
@@ -158,12 +158,18 @@ FRAGMENTS = [
 
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=30), st.integers(0, 3), st.integers(1, 40))
 def test_a_large_log_says_what_its_lines_say(fragments: list[str], blocks: int, size: int) -> None:
-    """Several times, some blocks apart."""
+    """Several times, some blocks apart; a reader that needs every line sees the same."""
+
+    class EveryLine(FactsReader):
+        def needs_next_line(self) -> bool:
+            return True
+
     text = "".join(fragments).encode()
     whole = ((b"nothing of note " * 100 + b"\n" * 3) * 200).join([text] * (blocks + 1))
-    lines = [line + b"\n" for line in whole.split(b"\n")]
     pieces = (whole[at : at + size * 1000] for at in range(0, len(whole), size * 1000))
-    assert str(read_large_log(pieces)) == str(read_log(lines))
+    every = EveryLine()
+    read([whole], every)
+    assert str(read_facts(pieces)) == str(every.facts)
 
 
 def test_a_line_that_ends_with_an_escape_hides_not_the_next_one() -> None:
@@ -172,4 +178,4 @@ def test_a_line_that_ends_with_an_escape_hides_not_the_next_one() -> None:
 
 def test_a_line_without_end_is_evidence_by_its_beginning_or_by_what_a_progress_bar_shows_last() -> None:
     for line, facts in ((b"3 passed in 1.00s " + b"x" * (1 << 20), {"passed": 3}), (b"1%\r" * (1 << 19), None)):
-        assert read_large_log([line, b"\r3 passed in 1.00s" if facts is None else b""]).pytest == {"passed": 3}
+        assert read_facts([line, b"\r3 passed in 1.00s" if facts is None else b""]).pytest == {"passed": 3}

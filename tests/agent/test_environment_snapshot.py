@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent.cleanup import environment_snapshot
+from ci_tasks.agent import environment_snapshot
 from ci_tasks.agent.records import DirectUrl, Packages, QueryAnswer
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
+
 
 SMI = "0, GPU-0, NVIDIA H200, 570.86.15, 4, 143771\n1, GPU-1, NVIDIA H200, 570.86.15, 4, 143771\n"
 

@@ -1,10 +1,10 @@
-"""Names of a host or a job: what can be a path here, and what leads elsewhere or cannot be shown."""
+"""Names from a host or a job are checked before they become paths."""
 
 from __future__ import annotations
 
 import pytest
 
-from ci_tasks.agent.names import UnsafeName, check_absolute_path, check_line, check_relative_path
+from ci_tasks.agent.files import UnsafeName, check_absolute_path, check_line, check_relative_path
 
 GOOD = ["junit.xml", "a b", "-rf", ".hidden", "...", "Ünïcode", "语", "~", "$HOME", "a" * 255, "x" * 250 + "ü"]
 BAD = ["", ".", "..", "a\0b", "a\nb", "a\rb", "\x1b]0;title\x07", "a\x7f", "a\x9b31m", "a\u2028b", "a\udcffb", "\ud83d"]

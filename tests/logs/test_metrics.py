@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ci_tasks.results.metrics import (
+from ci_tasks.logs.metrics import (
     GRAD_NORM,
     KL,
     LOG_PROBS,

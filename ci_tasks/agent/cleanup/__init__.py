@@ -1,1 +1,0 @@
-"""The end of a run: its record of the environment, and what is removed or kept."""
