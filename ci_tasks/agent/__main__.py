@@ -14,6 +14,7 @@ from typing import List, Mapping
 
 # What a command alone needs is imported there: the container adapter runs once for each docker of the job.
 from . import processes, run_directory
+from .files import replace_file
 from .log_file import log_traceback
 from .records import Plan
 from .run_directory import RunDir
@@ -59,13 +60,13 @@ def main(argv: List[str]) -> int:
 
 def create(run: RunDir, plan: Plan, agent: bytes) -> None:
     """Write plan.json, run.sh, the agent and the container adapter: all that a run needs, in one place that can also be
-    copied elsewhere. The plan comes last: with it the directory is whole."""
+    copied elsewhere. The agent comes last: with it the directory is whole."""
     from .probe import evidence
 
     os.makedirs(run.artifacts, exist_ok=True)
     os.makedirs(run.bin, exist_ok=True)
     adapter = _ADAPTER.format(python=shlex.quote(sys.executable)).encode()
-    files = {run.script: plan.script.encode("utf-8", "surrogateescape"), run.adapter: adapter, run.agent: agent}
+    files = {run.script: plan.script.encode("utf-8", "surrogateescape"), run.adapter: adapter}
     for path, content in files.items() if plan.client_seconds is None else {**files, run.client: b""}.items():
         with open(path, "wb") as out:
             out.write(content)
@@ -74,6 +75,7 @@ def create(run: RunDir, plan: Plan, agent: bytes) -> None:
     if plan.probe is not None:
         evidence.write_files(run, plan.probe, plan.workspace)
     run_directory.write_record(run.plan, plan)
+    replace_file(run.agent, agent)
 
 
 def begin(run_dir: str, secrets: Mapping[str, str]) -> str:

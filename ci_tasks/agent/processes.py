@@ -12,26 +12,21 @@ come as a readable file descriptor, so that one wait serves the job's output, it
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from . import run_directory
 from .files import content_of
-from .records import Status
+from .programs import ended, own_sessions, programs_lock, start, starting_programs, wait_a_moment
+from .records import QueryAnswer, Status
 
 if TYPE_CHECKING:
     import subprocess
-import threading
-from typing import TYPE_CHECKING, Dict, Mapping
-
-from .records import QueryAnswer
-
-if TYPE_CHECKING:
-    import subprocess
-import select
 
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
 _EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
@@ -278,9 +273,6 @@ def _session_of(pid: int) -> Optional[int]:
 
 
 MAX_BYTES = 1 << 20  # of an output, its last ones
-own_sessions: Set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
-starting_programs: List[str] = []  # in no `own_sessions` yet: they may have ended, but not have been waited for
-programs_lock = threading.Lock()  # of both; never held while a program starts: a file system may hang
 
 
 # -- the agent's own programs ------------------------------------------------------------------------------------------
@@ -299,28 +291,15 @@ def run_program(
     import subprocess  # a command that only looks needs none
 
     pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
-    with programs_lock:
-        starting_programs.append(argv[0])
     try:
-        process = subprocess.Popen(
-            list(argv), stdin=source, stdout=pipe, stderr=pipe, env=environ, cwd=cwd, start_new_session=True
-        )
-        own_sessions.add(process.pid)
+        process = start(argv, environ, cwd, stdin=source, stdout=pipe, stderr=pipe)
     except OSError as error:
         return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
-    finally:
-        with programs_lock:
-            starting_programs.remove(argv[0])
     try:
-        out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
+        with ended(process):
+            out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
     except subprocess.TimeoutExpired:
-        end_session(process)
         return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
-    except BaseException:
-        end_session(process)
-        raise
-    finally:
-        own_sessions.discard(process.pid)
     return QueryAnswer(process.returncode, out, err)
 
 
@@ -339,24 +318,6 @@ def ask(
     for thread in threads:
         thread.join()
     return {name: answers[name] for name in commands}
-
-
-def end_session(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program that leads a session, with its children. One that a driver holds is not waited for."""
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    wait_a_moment(process)
-
-
-def wait_a_moment(process: "subprocess.Popen[bytes]") -> None:
-    """Reap a program that was killed; not one that the kernel holds."""
-    import subprocess
-
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(1.0)
 
 
 # Blocked while a run starts: they arrive before it exists or after it handles them, never in between.

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.git import Git
-from ci_tasks.checkout.repository import find_repository, open_repository, resolve_rev
+from ci_tasks.checkout.repository import CheckoutGit, find_repository, open_repository, resolve_rev
 from ci_tasks.errors import CheckoutError, UsageError
 
 _FORMAT = "%H%x1f%P%x1f%an <%ae>%x1f%aI%x1f%s"  # fields cannot be divided by what -z divides commits with
@@ -88,14 +87,14 @@ def commits_up_to(source: Path, commit: str, limit: int) -> frozenset[str]:
     return frozenset((listed or "").split())
 
 
-def _resolve(git: Git, rev: str) -> str:
+def _resolve(git: CheckoutGit, rev: str) -> str:
     try:
         return resolve_rev(Path(git.directory), rev)
     except CheckoutError as error:
         raise CheckoutError(error.message, hint=_deepen(git) or error.hint) from None
 
 
-def _is_ancestor(git: Git, good: tuple[str, str], bad: tuple[str, str]) -> None:
+def _is_ancestor(git: CheckoutGit, good: tuple[str, str], bad: tuple[str, str]) -> None:
     """Raises UsageError if it is not."""
     if git.text_or_none("merge-base", "--is-ancestor", good[1], bad[1]) is not None:
         return
@@ -107,13 +106,13 @@ def _is_ancestor(git: Git, good: tuple[str, str], bad: tuple[str, str]) -> None:
     raise UsageError(f"--good {good[0]} is not an ancestor of --bad {bad[0]}: {parts}", hint=_deepen(git) or hint)
 
 
-def _deepen(git: Git) -> str:
+def _deepen(git: CheckoutGit) -> str:
     """What brings the rest of the history of a shallow clone."""
     shallow = git.text_or_none("rev-parse", "--is-shallow-repository") == "true"
     return f"it is a shallow clone: `git -C {git.directory} fetch --unshallow` brings the rest" if shallow else ""
 
 
-def _log(git: Git, *args: str) -> list[Commit]:
+def _log(git: CheckoutGit, *args: str) -> list[Commit]:
     output = git.run("log", "-z", "--encoding=UTF-8", f"--format={_FORMAT}", *args, "--").decode("utf-8", "replace")
     entries = (entry.split("\x1f", 4) for entry in output.split("\0") if entry)
     return [Commit(sha, tuple(parents.split()), *rest) for sha, parents, *rest in entries]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ci_tasks.agent.records import Checkout, Conversion, Overlay
 from ci_tasks.agent.trees.git import form_of, make_repository
-from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.repository import CheckoutGit
 from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import OverlaySource
 
@@ -30,7 +30,7 @@ LINE_ENDS = "line ends: CI's checkout has LF"
 
 def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: Path) -> Overlay:
     """What is laid over; `tree` is in `git_dir`, and at `path` of the workspace. Raises CheckoutError."""
-    names = Git(git_dir).null_separated("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree.tree)
+    names = CheckoutGit(git_dir).null_separated("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree.tree)
     layout, modules = find_modules(source, [name for name in names if name.endswith(".py")])
     where = f"{path}/{layout}".rstrip("/")
     own = Overlay(source.path, tree.commit, tree.tree, tree.dirty, tree.head, source.rev, source.name)
@@ -69,7 +69,7 @@ def find_modules(source: OverlaySource, names: list[str]) -> tuple[str, tuple[st
 
 def find_conversions(store: Path, tree: str, head: str, written: Collection[bytes]) -> tuple[Conversion, ...]:
     """Of the files of `tree`, which is in the git directory `store`. `written`: `head` does not have them so."""
-    git, reasons = Git(store), dict[bytes, str]()
+    git, reasons = CheckoutGit(store), dict[bytes, str]()
     attributes = _attributes(git, tree)
     for path, found in attributes.items():
         name, others = found.get("filter"), ", ".join(f"{key}={found[key]}" for key in sorted(found) if key != "filter")
@@ -89,7 +89,7 @@ def find_conversions(store: Path, tree: str, head: str, written: Collection[byte
     return tuple(Conversion(why, len(paths), tuple(paths[:_MAX_FILES])) for why, paths in files.items())
 
 
-def _attributes(git: Git, tree: str) -> dict[bytes, dict[str, str]]:
+def _attributes(git: CheckoutGit, tree: str) -> dict[bytes, dict[str, str]]:
     """Those that may convert a file, by path: of the tree's own files alone, as in CI's checkout."""
     entries = git.split("ls-tree", "-r", "-z", "--full-tree", tree)
     own = [entry + b"\0" for entry in entries if entry.endswith(b".gitattributes")]
@@ -98,7 +98,7 @@ def _attributes(git: Git, tree: str) -> dict[bytes, dict[str, str]]:
     with tempfile.TemporaryDirectory() as scratch:
         make_repository(scratch, form_of(tree))
         Path(scratch, "info/attributes").unlink()
-        plain = Git(scratch, GIT_OBJECT_DIRECTORY=f"{git.directory}/objects")
+        plain = CheckoutGit(scratch, GIT_OBJECT_DIRECTORY=f"{git.directory}/objects")
         plain.run("update-index", "-z", "--index-info", input=b"".join(own))
         names = b"\0".join(entry.split(b"\t", 1)[1] for entry in entries)
         fields = plain.split("check-attr", "--cached", "-z", "--stdin", *_CONVERTING, input=names)

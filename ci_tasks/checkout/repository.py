@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import weakref
 from contextlib import suppress
 from functools import cached_property
@@ -16,13 +17,82 @@ from pathlib import Path
 
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.trees.git import SHA1, SHA256, make_repository, quoted
-from ci_tasks.checkout.git import Git, GitError, user_setting
-from ci_tasks.errors import CheckoutError, nearest, some
+from ci_tasks.agent.trees.git import SHA1, SHA256, AnyPath, DiskFull, Git, make_repository, quoted
+from ci_tasks.errors import Blocked, CheckoutError, nearest, some
+from ci_tasks.resources import HOME_ENV
 
 BASE = "origin/main"
 _SHA256 = re.compile(rb"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.MULTILINE)
 _BORROWED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude")
+# The user's own settings, which a fetch needs. All other variables of git's point at the repository of a hook or alias.
+_OF_USER = re.compile(r"GIT_(CONFIG_.+|SSH.*|SSL_.+|HTTP_.+|ASKPASS|PROXY_.+|ALLOW_PROTOCOL)")
+_MISSING = re.compile(r"unable to read|cannot read|bad object|bad file|missing (blob|tree|commit)|invalid object")
+
+
+class GitError(CheckoutError):
+    """git said no; the message is git's own."""
+
+
+class MissingObjects(CheckoutError):
+    """A partial clone lacks objects. Nothing is fetched unasked."""
+
+    def __init__(self, directory: AnyPath, what: str) -> None:
+        super().__init__(
+            f"{directory} is a partial clone that lacks files which are needed: {what}",
+            hint=f"`git -C {shlex.quote(str(directory))} fetch --refetch --no-filter` brings them (git 2.36 and later)",
+        )
+
+
+class CheckoutGit(Git):
+    """`partial`: objects may be missing. `owner` has to stay as long as this is used."""
+
+    timeout = 600.0
+    partial = False
+    owner: object = None
+
+    def with_user_settings(self) -> CheckoutGit:
+        """With the user's own configuration, for what needs the network or asks for it."""
+        for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "HOME", "XDG_CONFIG_HOME"):
+            del self.env[name]
+        kept = (name for name in os.environ if not name.startswith("GIT_") or _OF_USER.fullmatch(name))
+        self.env.update((name, os.environ[name]) for name in kept)
+        self.may_ask = True
+        return self
+
+    def null_separated(self, *args: str) -> list[str]:
+        """What git prints with `-z`, as a list."""
+        return [os.fsdecode(name) for name in self.split(*args)]
+
+    def text_or_none(self, *args: str) -> str | None:
+        """What git prints, or None if it fails: for questions whose answer may be no."""
+        try:
+            return self.text(*args)
+        except GitError:
+            return None
+
+    def refused(self, command: str, complaint: bytes, code: int) -> Exception:
+        """Blocked for a full disk: that is about the machine, not about the checkout."""
+        error = super().refused(command, complaint, code)
+        if isinstance(error, DiskFull):
+            reason = f"git {command} in {self.directory}: {complaint.decode(errors='replace').strip()}"
+            return Blocked(reason, hint=f"the disk is full: make room, or {HOME_ENV} names another directory for runs")
+        if self.partial and _MISSING.search(str(error)):
+            return MissingObjects(self.directory, str(error).splitlines()[-1])
+        return GitError(str(error))
+
+    def unusable(self, command: str, error: Exception) -> Exception:
+        """The error for a git that did not start, or did not answer in time."""
+        if isinstance(error, subprocess.TimeoutExpired):
+            return CheckoutError(
+                f"git {command} in {self.directory} did not answer within {self.timeout / 60:g} minutes",
+                hint="does the disk answer, or the network that it is on? `git status` there should end in seconds",
+            )
+        if not os.path.isdir(self.directory):
+            return CheckoutError(f"there is no directory {self.directory}")
+        if not isinstance(error, FileNotFoundError):
+            return error
+        why = "git is not installed, and a run needs it to take exactly your working tree"
+        return CheckoutError(why, hint="install it (Debian: apt-get install git)")
 
 
 @dataclass(frozen=True)
@@ -68,14 +138,14 @@ class Repository:
         return own
 
     @cached_property
-    def git(self) -> Git:
+    def git(self) -> CheckoutGit:
         """git in the directory, for questions about commits."""
         return self.git_in(self.directory)
 
-    def git_in(self, directory: Path) -> Git:
+    def git_in(self, directory: Path) -> CheckoutGit:
         """git on the files, from one of their directories."""
         env = {"GIT_WORK_TREE": str(self.top), "GIT_INDEX_FILE": str(self.git_dir / "index")}
-        git = Git(self.own, directory, f"core.excludesFile={self.excludes}", **env)
+        git = CheckoutGit(self.own, directory, f"core.excludesFile={self.excludes}", **env)
         # If it was cloned with a filter, objects may be missing that its remote has promised.
         git.partial, git.owner = any((self.objects / "pack").glob("*.promisor")), self
         return git
@@ -89,7 +159,7 @@ class Repository:
 
     def setting(self, *question: str) -> str:
         """What the repository's own configuration says, as data; "" if it says nothing."""
-        git = Git(self.own, self.directory)
+        git = CheckoutGit(self.own, self.directory)
         return git.text_or_none("config", "--file", str((self.common / "config").absolute()), *question) or ""
 
     def ignores(self, path: Path, *flags: str) -> bool:
@@ -110,6 +180,11 @@ def _remove(own: Path) -> None:
                 os.unlink(os.path.join(directory, name))
         with suppress(OSError):
             os.rmdir(directory)
+
+
+def user_setting(*question: str) -> str:
+    """The answer of `git config` by the user's own configuration, that of no repository; "" without one."""
+    return CheckoutGit(os.devnull, "/").with_user_settings().text_or_none("config", *question) or ""
 
 
 def user_excludes() -> str:
@@ -194,7 +269,7 @@ def find_commit(source: Path, rev: str) -> str | None:
     return commit_of(repository.git, rev) if repository else None
 
 
-def commit_of(git: Git, rev: str) -> str | None:
+def commit_of(git: CheckoutGit, rev: str) -> str | None:
     """The commit that `rev` names."""
     return None if rev.startswith("-") else git.text_or_none("rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
 
@@ -209,7 +284,7 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
     own = store / ".git"
     make_repository(str(own), repository.form)
     (own / "objects/info/alternates").write_text(f"{quoted(repository.objects.resolve())}\n")
-    git, problem = Git(own, store).with_user_settings(), ""
+    git, problem = CheckoutGit(own, store).with_user_settings(), ""
     for refspec in ("", commit, ref):
         try:
             if refspec:

@@ -25,11 +25,19 @@ from pathlib import Path
 
 from ci_tasks.agent.files import LockTimeout, content_of, file_lock, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import OVERLAYS, Checkout, Overlay
+from ci_tasks.agent.records import OVERLAYS, Checkout, CheckoutPart, Overlay
 from ci_tasks.agent.trees.git import SHA1, make_repository, quoted
-from ci_tasks.checkout.git import Git, GitError, MissingObjects
 from ci_tasks.checkout.overlays import check_distinct, describe_overlay, find_conversions, in_directory
-from ci_tasks.checkout.repository import Repository, find_repository, resolve_base, resolve_rev, user_excludes
+from ci_tasks.checkout.repository import (
+    CheckoutGit,
+    GitError,
+    MissingObjects,
+    Repository,
+    find_repository,
+    resolve_base,
+    resolve_rev,
+    user_excludes,
+)
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.given_values import OverlaySource
 
@@ -77,15 +85,21 @@ class Snapshot:
     def flat(self) -> str:
         return self.parts[0].flat
 
+    @property
+    def checkout_parts(self) -> list[CheckoutPart]:
+        """As a host is asked for them."""
+        top, *inside = (CheckoutPart(part.path, part.commit, part.tree) for part in self.parts)
+        return [replace(top, flat=self.flat), *inside]
+
     @cached_property
     def reader(self) -> subprocess.Popen[bytes]:
         """One process for all files, which ends with the snapshot."""
-        running = Git(self.store).started("cat-file", "--batch", "--follow-symlinks")
+        running = CheckoutGit(self.store).started("cat-file", "--batch", "--follow-symlinks")
         weakref.finalize(self, running.__exit__, None, None, None)
         return running.__enter__()
 
-    def read(self, path: str) -> bytes | None:
-        """A file's content; links inside the checkout are followed. None if there is no such file. Raises GitError."""
+    def read_file(self, path: str) -> str | None:
+        """A file's text; links inside the checkout are followed. None if there is no such file. Raises GitError."""
         if ".." in path.split("/") or "\n" in path:
             return None
         questions, answers = self.reader.stdin, self.reader.stdout
@@ -98,16 +112,21 @@ class Snapshot:
                 raise GitError("git cat-file has ended")
             # What is no file has content, too: a directory's entries, or the target of a link that leads elsewhere.
             content = b"" if head.endswith(b" missing\n") else answers.read(int(head.split(b" ")[-1]) + 1)[:-1]
-        return content if head.split(b" ")[1:2] == [b"blob"] else None
+        return content.decode(errors="replace") if head.split(b" ")[1:2] == [b"blob"] else None
+
+    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
+        """The texts of the files in `directory` whose names end so."""
+        for name in self.names(directory, suffix):
+            yield self.read_file(name) or ""
 
     def names(self, prefix: str = "", suffix: str = "") -> list[str]:
         """Paths of files and links that begin and end so, submodules included."""
-        listed = Git(self.store).null_separated("ls-tree", "-r", "-z", "--name-only", "--full-tree", self.flat)
+        listed = CheckoutGit(self.store).null_separated("ls-tree", "-r", "-z", "--name-only", "--full-tree", self.flat)
         return sorted(name for name in listed if name.startswith(prefix) and name.endswith(suffix))
 
     def select(self, pathspecs: Sequence[str]) -> list[str]:
         """Paths that git's pathspecs select in the checkout itself, as `git diff -- PATHSPEC` would if all were new."""
-        git = Git(self.store)
+        git = CheckoutGit(self.store)
         empty = git.text("hash-object", "-t", "tree", os.devnull)
         return git.null_separated("diff-tree", "-r", "-z", "--name-only", empty, self.parts[0].tree, "--", *pathspecs)
 
@@ -123,8 +142,8 @@ class ObjectStore:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.recorded, self._alternates = self.path / "recorded", self.path / "objects/info/alternates"
-        self.reader = Git(self.path)
-        self.writer = Git(self.path, GIT_OBJECT_DIRECTORY=str(self.recorded))
+        self.reader = CheckoutGit(self.path)
+        self.writer = CheckoutGit(self.path, GIT_OBJECT_DIRECTORY=str(self.recorded))
 
     @contextmanager
     def locked(self, timeout: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
@@ -162,7 +181,7 @@ class ObjectStore:
         """The tree of `base`, a tree or an index, with other entries; and in the place of each of `flats` that tree, or
         nothing."""
         with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
-            git = Git(self.path, self.path, GIT_INDEX_FILE=f"{scratch}/index")
+            git = CheckoutGit(self.path, self.path, GIT_INDEX_FILE=f"{scratch}/index")
             if isinstance(base, str):
                 git.run("read-tree", base)
             elif base.exists():
@@ -177,7 +196,7 @@ class ObjectStore:
             return git.text("write-tree", "--missing-ok")
 
 
-def edit_index(git: Git, entries: Entries) -> None:
+def edit_index(git: CheckoutGit, entries: Entries) -> None:
     """Set entries, or remove those that are None."""
     removed = b"".join(name + b"\0" for name, entry in entries.items() if entry is None)
     given = b"".join(b"%o %s\t%s\0" % (at[0], at[1].encode(), name) for name, at in entries.items() if at)
@@ -327,7 +346,7 @@ class _Recorder:
             git = repository.git_in(repository.top)
             tracked = git.split("ls-files", "-z", "-t", "--stage", "--", below)
         else:
-            git = Git(self.store.path, source, f"core.excludesFile={user_excludes()}", GIT_INDEX_FILE=none)
+            git = CheckoutGit(self.store.path, source, f"core.excludesFile={user_excludes()}", GIT_INDEX_FILE=none)
         others = {name[cut:] for name in git.split(*_OTHERS, "--", below)}
         modules, absent = {name[:-1] for name in others if name.endswith(b"/")}, dict[bytes, Entry]()
         names = {name for name in others if not name.endswith(b"/")}
@@ -351,14 +370,15 @@ class _Recorder:
     def _remember(self, source: Path, index: Path, files: Mapping[bytes, int], started: int) -> None:
         """Bring our index to the files. git compares their times in whole seconds: those whose ctime, which no process
         can set, is not older than the index are read again."""
-        git = Git(self.store.path, source, GIT_INDEX_FILE=str(index), GIT_OBJECT_DIRECTORY=str(self.store.recorded))
+        env = {"GIT_INDEX_FILE": str(index), "GIT_OBJECT_DIRECTORY": str(self.store.recorded)}
+        git = CheckoutGit(self.store.path, source, **env)
         index.with_name(f"{index.name}.lock").unlink(missing_ok=True)  # of a killed command: we have the store's lock
         written = index.stat().st_mtime_ns if index.exists() else 0
         known = git.split("ls-files", "-z") if written else []
         edit_index(git, dict.fromkeys(name for name in known if files.get(name, written) >= written))
         add = "update-index", "--add", "--remove"
         # git would compress large files, which it only has to hash.
-        hashing = Git(self.store.path, source, "core.bigFileThreshold=1024g", GIT_INDEX_FILE=str(index))
+        hashing = CheckoutGit(self.store.path, source, "core.bigFileThreshold=1024g", GIT_INDEX_FILE=str(index))
         hashing.run(*add, "--info-only", "-z", "--stdin", input=b"".join(name + b"\0" for name in sorted(files)))
         entries = [line.split(b"\t", 1) for line in git.split("ls-files", "--stage", "-z")]
         wanted = b"".join(info.split()[1] + b"\n" for info, _ in entries)

@@ -25,7 +25,7 @@ from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.hosts import host_cache
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot, take_host_snapshot
+from ci_tasks.hosts.host_snapshot import take_host_snapshot
 from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
 from ci_tasks.hosts.remote_host import open_remote_host, run_state
 from ci_tasks.hosts.remote_run import CANCEL, KILL, CodePack, RemoteRun, lock_mirror, write_remote_location
@@ -60,7 +60,7 @@ class Executor:
     """Methods raise Blocked for what the host cannot do."""
 
     _batch: Batch
-    _code: CodeSnapshot
+    _code: Snapshot
     has_scheduler = False  # which decides when a submitted row starts
 
     def __init__(self, spec: HostSpec) -> None:
@@ -69,6 +69,7 @@ class Executor:
         self._setups: dict[str, RemoteRun] = {}  # of install steps
         self._keeps_setups = False  # rows go on with them
         self._taken: Background[Snapshot] | CodeSnapshot | None = None  # for the next call of `snapshot`
+        self._pack: CodePack | None = None
         self._connect()
 
     def _connect(self) -> None:
@@ -77,6 +78,10 @@ class Executor:
     @cached_property
     def _manager(self) -> RemoteRunManager:
         return open_remote_host(self.spec)
+
+    @property
+    def _is_open(self) -> bool:
+        return "_manager" in self.__dict__
 
     @property
     def is_up(self) -> bool:
@@ -133,29 +138,25 @@ class Executor:
 
     def snapshot(
         self, batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
-    ) -> CodeSnapshot:
+    ) -> Snapshot:
         """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
-        from ci_tasks.checkout import pack as packs
+        from ci_tasks.checkout import delivery
+        from ci_tasks.checkout.snapshot import Snapshot
 
-        taken = self._taken.result() if isinstance(self._taken, Background) else None
-        taken = self._taken.snapshot if isinstance(self._taken, RemoteSnapshot) else taken
+        taken = self._taken.result() if isinstance(self._taken, Background) else self._taken
+        taken = taken if isinstance(taken, Snapshot) else None  # a pinned one is another checkout's
         snapshot = taken or take_host_snapshot(source, rev, base, overlays)
         key = host_cache.key(self.spec)
-        pack = CodePack(
+        self._pack = CodePack(
             tree=snapshot.flat,
-            build=partial(packs.thin_pack, snapshot),
-            known_trees=tuple(packs.sent_trees(snapshot.store, key)),
-            mark_sent=partial(packs.record_sent_trees, snapshot.store, key, [snapshot.flat]),
+            build=partial(delivery.thin_pack, snapshot),
+            known_trees=tuple(delivery.sent_trees(snapshot.store, key)),
+            mark_sent=partial(delivery.record_sent_trees, snapshot.store, key, [snapshot.flat]),
         )
-        self._manager.set_code_pack(pack)
-        self._batch, self._code, self._taken = batch, RemoteSnapshot(snapshot.checkout, snapshot), None
+        if self._is_open:
+            self._manager.set_code_pack(self._pack)
+        self._batch, self._code, self._taken = batch, snapshot, None
         return self._code
-
-    def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
-        """The working tree of `source` for a row that goes on in the workspace that an earlier run kept."""
-        code = self.snapshot(batch, source, rev=None, base=None)
-        assert isinstance(code, RemoteSnapshot)
-        return code
 
     def paths(self, run: RunDir) -> HostPaths:
         home = self._cache.home or self._manager.connection.hello().home
@@ -251,12 +252,12 @@ class Executor:
     def _prepare(self, remote_run: RemoteRun, has_checkout: bool) -> None:
         """From here on other commands may find the run, and only this one may fetch it."""
         if has_checkout:
-            assert isinstance(self._code, RemoteSnapshot)
-            remote_run.parts = self._code.checkout_parts()
+            remote_run.parts = self._code.checkout_parts
         if not os.path.exists(remote_run.run.plan):
             self.write_plan(remote_run.run, remote_run.plan)
-        remote_run.lock = lock_mirror(remote_run.run)
-        write_remote_location(remote_run.run, self.spec, remote_run.directory)
+        if not remote_run.is_here:
+            remote_run.lock = lock_mirror(remote_run.run)
+            write_remote_location(remote_run.run, self.spec, remote_run.directory)
 
     def reattach(self, row: PreparedRow) -> None:
         """Watch a row that an earlier command started."""

@@ -1,4 +1,4 @@
-"""A checkout as objects that a host is sent, and that a kept workspace is brought to.
+"""A checkout as objects that a host is sent.
 
 This module is loaded before all else of a command: see ci_tasks.hosts.executor.
 """
@@ -7,39 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout, CheckoutPart
 from ci_tasks.background import Background
 from ci_tasks.results import store
 
 if TYPE_CHECKING:
     from ci_tasks.checkout.snapshot import Snapshot
     from ci_tasks.given_values import OverlaySource
-
-
-@dataclass(frozen=True)
-class RemoteSnapshot:
-    """A snapshot that goes to the host as a pack."""
-
-    checkout: Checkout
-    snapshot: Snapshot
-
-    def read_file(self, path: str) -> str | None:
-        content = self.snapshot.read(path)
-        return None if content is None else content.decode(errors="replace")
-
-    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
-        for name in self.snapshot.names(directory, suffix):
-            yield self.read_file(name) or ""
-
-    def checkout_parts(self) -> list[CheckoutPart]:
-        top, *inside = (CheckoutPart(part.path, part.commit, part.tree) for part in self.snapshot.parts)
-        return [replace(top, flat=self.snapshot.flat), *inside]
 
 
 def start_host_snapshot(

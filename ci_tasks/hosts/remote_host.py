@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import host_cache, mux
@@ -21,6 +22,8 @@ from ci_tasks.results import store
 
 def open_remote_host(spec: HostSpec) -> RemoteRunManager:
     """The host, being connected to in the background."""
+    if spec.kind == "local":
+        spec = replace(spec, workspace=str(store.home()))
     transport = _transport(spec)
     cache_file = store.home() / "hosts" / f"{host_cache.key(spec)}.json"
     return RemoteRunManager(lambda news, log: ReconnectingConnection(spec, transport, cache_file, news, log))

@@ -225,7 +225,7 @@ class RemoteRunManager:
             remote_run.sent_on.append(channel)
         start = ask.StartRun(directory, remote_run.secrets, remote_run.sbatch_script, parts)
         create = ask.Create(directory, remote_run.plan, remote_run.script, parts)
-        started = self._ask(channel, *(() if remote_run.is_here else (create,)), start)
+        started = self._ask(channel, create, start)
         self._follow(channel, [remote_run])
         yield from received
         yield from started

@@ -1,7 +1,6 @@
 """Where runs are kept, what they are called, and how a person's short name finds one.
 
 HOME/runs/BATCH/NN/     one row's run directory; its id is BATCH.NN
-HOME/runs/BATCH/source  the tree that every row of the batch gets, gone at its end
 HOME/environments/      packages of install steps, see ci_tasks.agent.environments
 HOME/history.db         an index of all runs' records, made again where it is missing
 HOME/logs/              what `ci_tasks.debug_log` writes, a file a process
@@ -52,10 +51,6 @@ class Batch:
     def environments(self) -> Path:
         """Where a plan keeps its venvs: beside its rows, so that it can be run by hand whatever others do meanwhile."""
         return self.path / "environments"
-
-    @property
-    def source(self) -> Path:
-        return self.path / "source"
 
     def run_dir(self, number: int) -> RunDir:
         return RunDir(str(self.path / f"{number:02d}"))

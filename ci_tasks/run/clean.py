@@ -15,7 +15,6 @@ from pathlib import Path
 
 from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.directories import remove_tree
-from ci_tasks.agent.environments.store import MAX_DAYS, EnvironmentStore
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
 from ci_tasks.agent.serving import list_runs
@@ -23,7 +22,6 @@ from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.config import Config
 from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.install_steps import SETUP_PARTS, remove_setup
-from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import clock_ahead
@@ -44,30 +42,28 @@ class CleanedRun:
 
 def clean(config: Config, host: str, *, days: float | None, everything: bool) -> list[CleanedRun]:
     """Print what is removed and what stays, with the reason, and return it."""
-    spec = config.host(host)
-    if spec.kind == "local":
-        lines = (_clean_killed_commands(), _clean_here(days, everything), _clean_environments(days, everything))
-        cleaned = _report(chain(*lines))
-        print("\n".join(describe_usage(LocalQueryRunner(), str(store.home()))))
-        _close_kept(None)
-        return cleaned
     from ci_tasks.hosts.executor import OLD_DAYS
     from ci_tasks.hosts.remote_host import open_remote_host
 
-    days = OLD_DAYS if days is None else days
+    spec = config.host(host)
+    is_here, old = spec.kind == "local", OLD_DAYS if days is None else days
     manager = open_remote_host(spec)
     try:
-        runs = manager.connection.request(ListRuns()).runs
-        cleaned = _report(_clean_there(manager.connection, runs, days, everything))
-        pruned = manager.connection.request(Prune(days, all_environments=everything))
-        print("\n".join([*pruned.environments, *(f"  left: {line}" for line in pruned.left)]))
+        if is_here:
+            cleaned = _report(chain(_clean_killed_commands(), _clean_here(days, everything)))
+        else:
+            runs = manager.connection.request(ListRuns()).runs
+            cleaned = _report(_clean_there(manager.connection, runs, old, everything))
+        pruned = manager.connection.request(Prune(old, all_environments=everything))
+        for line in (*pruned.environments, *(f"  left: {each}" for each in pruned.left)):
+            print(line)
         print("old objects: removed" if pruned.done else "old objects: not now, another run uses them")
         cleaned += [CleanedRun("packages that runs share", tuple(pruned.left))] if pruned.left else []
-        print("\n".join(describe_usage(manager.connection, spec.workspace)))
+        print("\n".join(describe_usage(manager.connection, str(store.home()) if is_here else spec.workspace)))
         return cleaned
     finally:
         manager.close()
-        _close_kept(spec.address or spec.name)
+        _close_kept(None if is_here else spec.address or spec.name)
 
 
 def _close_kept(address: str | None) -> None:
@@ -145,15 +141,9 @@ def _is_home(run: RunSummary) -> bool:
     return remote is not None and remote.complete
 
 
-def _clean_environments(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
-    yield from EnvironmentStore(str(store.environments())).clean(MAX_DAYS if days is None else days, everything)
-
-
 def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
     runs = list_runs.runs(str(store.home()))
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
-    for batch in {run.batch_dir for run in runs if run.batch not in in_use}:
-        shutil.rmtree(Path(batch) / "source", ignore_errors=True)
     for info in runs:
         run = RunDir(info.dir)
         age = time.time() + clock_ahead(run) - info.ended_at if info.ended_at else 0.0

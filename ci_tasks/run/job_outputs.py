@@ -120,7 +120,7 @@ def _has_label(source: CheckoutSource, label: str) -> bool:
 
 @contextmanager
 def _clone(source: CheckoutSource, base: str | None) -> Iterator[tuple[Path, Checkout]]:
-    from ci_tasks.checkout.clone import materialize  # hardly any workflow has such a job
+    from ci_tasks.checkout.delivery import materialize  # hardly any workflow has such a job
 
     if not source.sample:
         resolve_base(source.path, base or BASE)

@@ -87,8 +87,7 @@ def prepare(
     `only_plans` nobody will run the rows."""
     specs = config.select_hosts(request.host)
     print_override_warnings(config, source)
-    if request.out is None:
-        _check_home_outside_checkout(source)
+    _check_home_outside_checkout(source)
     if source.rev is None:
         announce_large_files(source.path, to_host=any(spec.kind != "local" for spec in specs))
     executors = [open_executor(spec) for spec in specs]  # connections are being made while the rows are found

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from ci_tasks.agent.records import Event, Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
-from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.repository import CheckoutGit
+from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError, printable, some
 from ci_tasks.hosts.executor import Executor
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot, start_host_snapshot
+from ci_tasks.hosts.host_snapshot import start_host_snapshot
 from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.hosts.prepared_row import PreparedRow
 from ci_tasks.planning.planner import failed_step, retry_plan
@@ -51,11 +52,11 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
     if not source.is_dir():
         raise UsageError(f"{source}, the checkout of {id}, is gone", hint=_anew(before))
     with closing(open_executor(_host(before, remote))) as executor:
-        if remote is not None and (snapshot := start_host_snapshot(source, None, None)):
+        if snapshot := start_host_snapshot(source, None, None):
             executor.use_snapshot(snapshot)
         batch = store.new_batch(before.label)
         try:
-            code = executor.snapshot_for_retry(batch, source)
+            code = executor.snapshot(batch, source, rev=None, base=None)
             new = batch.run_dir(1)
             plan = _plan(before, code, batch.run_id(1), executor.paths(new).run, remote, run, events_of(run))
             os.makedirs(new.path)
@@ -119,7 +120,7 @@ def _host(plan: Plan, remote: RemoteLocation | None) -> HostSpec:
 
 def _plan(
     before: Plan,
-    code: RemoteSnapshot,
+    code: Snapshot,
     id: str,
     run_dir: str,
     remote: RemoteLocation | None,
@@ -139,7 +140,7 @@ def _plan(
     return replace(plan, defines_tests=defines_tests(test or ""))
 
 
-def _headline(before: Plan, plan: Plan, code: RemoteSnapshot, events: list[Event]) -> str:
+def _headline(before: Plan, plan: Plan, code: Snapshot, events: list[Event]) -> str:
     assert plan.retry is not None
     names = [event.name or "" for event in events if event.event == "step"]
     at = plan.retry.step - (before.retry.step if before.retry else 1)
@@ -147,12 +148,12 @@ def _headline(before: Plan, plan: Plan, code: RemoteSnapshot, events: list[Event
     return f"run {plan.id}: {before.id} again from {step} on {plan.host}; {_changes(before, code)}"
 
 
-def _changes(before: Plan, code: RemoteSnapshot) -> str:
+def _changes(before: Plan, code: Snapshot) -> str:
     """Which files differ from the run's tree, as far as git knows that here."""
     if before.checkout.tree == code.checkout.tree:
         return "nothing changed since, so the same tree runs again"
     objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{before.workspace}/.git/objects"}
-    git = Git(code.snapshot.store, **objects)
+    git = CheckoutGit(code.store, **objects)
     trees = before.checkout.tree, code.checkout.tree
     names = (git.text_or_none("diff-tree", "-r", "--name-only", "--no-renames", *trees) or "").splitlines()
     return f"changed: {printable(some(names, 3))}" if names else f"tree {code.checkout.tree[:12]}"

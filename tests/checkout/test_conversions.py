@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.checkout import overlays
-from ci_tasks.checkout.clone import materialize
+from ci_tasks.checkout.delivery import materialize
 from tests.checkout.repositories import commit, contents, git
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.checkout.git import Git, GitError, user_setting
-from ci_tasks.checkout.repository import open_repository
+from ci_tasks.checkout.repository import CheckoutGit, GitError, open_repository, user_setting
 from ci_tasks.errors import Blocked, CheckoutError
 
 
@@ -23,29 +22,29 @@ def fake(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 def test_what_git_says_no_to_is_an_error_with_gits_own_words_and_the_directory(repo: Path) -> None:
     with pytest.raises(GitError, match=f"git rev-parse in {repo}: fatal: .*unknown revision"):
-        Git(repo / ".git", repo).text("rev-parse", "nothing")
+        CheckoutGit(repo / ".git", repo).text("rev-parse", "nothing")
     with pytest.raises(GitError, match=r"git cat-file in .*: fatal: Not a valid object name nothing"):
-        list(Git(repo / ".git", repo).stream("cat-file", "blob", "nothing"))
-    assert Git(repo / ".git", repo).text_or_none("rev-parse", "--verify", "--quiet", "nothing") is None
+        list(CheckoutGit(repo / ".git", repo).stream("cat-file", "blob", "nothing"))
+    assert CheckoutGit(repo / ".git", repo).text_or_none("rev-parse", "--verify", "--quiet", "nothing") is None
 
 
 def test_what_git_prints_can_be_had_as_it_comes(repo: Path) -> None:
     (repo / "large").write_bytes(b"x" * 1_000_000)
-    name = Git(repo / ".git", repo).text("hash-object", "-w", "large")
-    chunks = list(Git(repo / ".git", repo).stream("cat-file", "--batch", input=f"{name}\n".encode()))
+    name = CheckoutGit(repo / ".git", repo).text("hash-object", "-w", "large")
+    chunks = list(CheckoutGit(repo / ".git", repo).stream("cat-file", "--batch", input=f"{name}\n".encode()))
     assert len(chunks) > 1
     assert b"".join(chunks) == f"{name} blob 1000000\n".encode() + b"x" * 1_000_000 + b"\n"
 
 
 def test_a_machine_without_git_says_how_to_get_it(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/empty")
-    git = Git(repo / ".git", repo)
+    git = CheckoutGit(repo / ".git", repo)
     for ask in (lambda: git.text("status"), lambda: list(git.stream("status"))):
         with pytest.raises(CheckoutError, match="git is not installed") as caught:
             ask()
         assert "apt-get install git" in caught.value.hint
     with pytest.raises(CheckoutError, match="there is no directory"):
-        Git(repo / ".git", repo / "nowhere").text("status")
+        CheckoutGit(repo / ".git", repo / "nowhere").text("status")
 
 
 def test_a_full_disk_is_blocked_and_not_the_checkouts_fault(
@@ -53,7 +52,7 @@ def test_a_full_disk_is_blocked_and_not_the_checkouts_fault(
 ) -> None:
     fake(tmp_path, monkeypatch, "echo 'fatal: write error: No space left on device' >&2; exit 128")
     with pytest.raises(Blocked, match=f"git checkout in {repo}: fatal: write error: No space left") as caught:
-        Git(repo / ".git", repo).text_or_none("checkout")
+        CheckoutGit(repo / ".git", repo).text_or_none("checkout")
     assert "CI_TASKS_HOME" in caught.value.hint and "disk is full" in caught.value.hint
 
 
@@ -61,9 +60,9 @@ def test_a_git_that_does_not_answer_is_ended_with_a_message(
     repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake(tmp_path, monkeypatch, "exec sleep 1000")
-    monkeypatch.setattr(Git, "timeout", 0.6)
+    monkeypatch.setattr(CheckoutGit, "timeout", 0.6)
     with pytest.raises(CheckoutError, match=r"git add in .* did not answer within 0.01 minutes"):
-        Git(repo / ".git").run("add")
+        CheckoutGit(repo / ".git").run("add")
 
 
 def test_of_the_callers_environment_nothing_about_a_repository_or_a_configuration_stays(
@@ -73,8 +72,8 @@ def test_of_the_callers_environment_nothing_about_a_repository_or_a_configuratio
     local = subprocess.run(["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True, check=True)
     for name in [*local.stdout.split(), "GIT_SSH_COMMAND"]:
         monkeypatch.setenv(name, "set")
-    assert "set" not in Git(repo / ".git").env.values()
-    users = Git(repo / ".git").with_user_settings().env
+    assert "set" not in CheckoutGit(repo / ".git").env.values()
+    users = CheckoutGit(repo / ".git").with_user_settings().env
     of_user = {"GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS", "GIT_SSH_COMMAND"}
     assert {name for name, value in users.items() if value == "set"} == of_user
 
@@ -82,8 +81,8 @@ def test_of_the_callers_environment_nothing_about_a_repository_or_a_configuratio
 def test_only_what_asks_for_the_users_own_configuration_has_it(repo: Path, own_home: Path) -> None:
     own_home.write_text("[core]\n\tautocrlf = true\n[user]\n\tname = Ann\n")
     subprocess.run(["git", "config", "user.name", "Checkout"], cwd=repo, check=True)
-    assert Git(repo / ".git").text_or_none("config", "core.autocrlf") is None
-    assert Git(repo / ".git").with_user_settings().text_or_none("config", "core.autocrlf") == "true"
+    assert CheckoutGit(repo / ".git").text_or_none("config", "core.autocrlf") is None
+    assert CheckoutGit(repo / ".git").with_user_settings().text_or_none("config", "core.autocrlf") == "true"
     assert user_setting("user.name") == "Ann"
 
 

@@ -29,8 +29,7 @@ from ci_tasks.agent.directories import remove_own
 from ci_tasks.agent.trees.git import MissingBase, StoreError
 from ci_tasks.agent.trees.store import TreeStore
 from ci_tasks.agent.trees.workspace import release
-from ci_tasks.checkout.clone import checkout_parts, materialize
-from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
+from ci_tasks.checkout.delivery import materialize, record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError
 from tests.checkout.repositories import fingerprint
@@ -383,7 +382,7 @@ class Host:
             store = TreeStore(str(self.directory / "store.git"), form, lock_timeout=10)
             try:
                 store.receive(thin_pack(snapshot, have))
-                store.check_out(checkout_parts(snapshot), str(run / "workspace"), "x")
+                store.check_out(snapshot.checkout_parts, str(run / "workspace"), "x")
                 record_sent_trees(snapshot.store, "host", [snapshot.flat])
                 return run / "workspace"
             except MissingBase as error:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.records import Overlay
-from ci_tasks.checkout.clone import materialize
 from ci_tasks.checkout.commits import pinned_commit
+from ci_tasks.checkout.delivery import materialize
 from ci_tasks.checkout.overlays import check_distinct, find_modules
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.errors import CheckoutError, UsageError

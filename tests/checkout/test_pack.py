@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.files import file_lock
-from ci_tasks.checkout.pack import prune_store, record_sent_trees, sent_trees
+from ci_tasks.checkout.delivery import prune_store, record_sent_trees, sent_trees
 from ci_tasks.checkout.snapshot import take_snapshot
 from tests.checkout.repositories import git
 

@@ -17,8 +17,14 @@ from ci_tasks.agent.trees.git import MissingBase
 from ci_tasks.agent.trees.store import TreeStore
 from ci_tasks.checkout import overlays
 from ci_tasks.checkout import snapshot as snapshots
-from ci_tasks.checkout.clone import all_conversions, checkout_parts, copy_side_by_side, materialize
-from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
+from ci_tasks.checkout.delivery import (
+    all_conversions,
+    copy_side_by_side,
+    materialize,
+    record_sent_trees,
+    sent_trees,
+    thin_pack,
+)
 from ci_tasks.checkout.repository import BASE, resolve_base
 from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files, take_snapshot
 from ci_tasks.errors import CheckoutError
@@ -42,7 +48,7 @@ class Journey:
         self.host.receive(chunks)
 
     def check_out(self, snapshot: Snapshot) -> None:
-        self.host.check_out(checkout_parts(snapshot), str(self.workspace))
+        self.host.check_out(snapshot.checkout_parts, str(self.workspace))
         record_sent_trees(snapshot.store, "box", [snapshot.flat])
 
     def go(self, source: Path, **how: Any) -> Snapshot:
@@ -203,7 +209,7 @@ def test_a_replaced_commit_is_what_it_is(repo: Path, journey: Journey) -> None:
     change(repo, "modified")
     second = commit(repo)
     git(repo, "replace", second, first)
-    assert (journey.both(repo).commit, journey.go(repo).read("kept.txt")) == (second, b"changed\n")
+    assert (journey.both(repo).commit, journey.go(repo).read_file("kept.txt")) == (second, "changed\n")
 
 
 # Revisions, the base, and directories of a repository
@@ -393,11 +399,11 @@ def test_files_of_a_snapshot_can_be_read_without_a_workspace(with_submodule: Pat
     (with_submodule / "a missing").write_text("")
     snapshot = journey.take(with_submodule)
     change(with_submodule, "modified")
-    expected = {"kept.txt": b"kept\n", "link": b"inner\n", "to-dir/inner.txt": b"inner\n", "a missing": b""}
-    expected["third party/kept.txt"] = b"kept\n"
+    expected = {"kept.txt": "kept\n", "link": "inner\n", "to-dir/inner.txt": "inner\n", "a missing": ""}
+    expected["third party/kept.txt"] = "kept\n"
     for name in ("outside", "nothing", "sub", "third party", "no\nthing", "", "../x", "loop", "kept.txt/x"):
-        assert snapshot.read(name) is None
-        assert {each: snapshot.read(each) for each in expected} == expected
+        assert snapshot.read_file(name) is None
+        assert {each: snapshot.read_file(each) for each in expected} == expected
     assert snapshot.names("", "inner.txt") == ["sub/inner.txt", "third party/sub/inner.txt"]
     assert snapshot.names("th", "kept.txt") == ["third party/kept.txt"]
     assert snapshot.select(["*.txt", ":!sub"]) == ["kept.txt"]

@@ -24,7 +24,7 @@ NEVER |= {"unittest", "logging", "traceback", "inspect", "ast", "argparse", "dif
 # A table is text: what packs, hashes and writes files belongs to runs.
 NO_FILES = {"tempfile", "shutil", "zipfile", "tarfile", "zlib", "bz2", "lzma", "random", "hashlib"}
 NO_YAML = {"yaml", "ci_tasks.config", "ci_tasks.workflow.model"}
-NO_GIT = {"subprocess", "ci_tasks.checkout.git"}
+NO_GIT = {"subprocess", "ci_tasks.checkout.repository"}
 NO_RECORDS = {"sqlite3", "ci_tasks.records", "ci_tasks.agent.records"}
 # What judges, begins or follows a run; a run that has ended needs none of it.
 NO_RUN = {"ci_tasks.results.record", "ci_tasks.results.judge_run", "ci_tasks.run.attach", "ci_tasks.run.listing"}

@@ -25,13 +25,12 @@ from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
 from ci_tasks.agent.serving import messages
-from ci_tasks.checkout.pack import thin_pack
+from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import bootstrap, connection, py_spy, run_manager
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection
-from ci_tasks.hosts.host_snapshot import RemoteSnapshot
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
@@ -613,7 +612,7 @@ class Code:
         manager = self.host.open()
         manager.set_code_pack(CodePack(tree=self.snapshot.flat, build=self.pack, known_trees=self.known))
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
-        parts = RemoteSnapshot(self.snapshot.checkout, self.snapshot).checkout_parts()
+        parts = self.snapshot.checkout_parts
         plan = {"workspace": workspace}
         remote_run = self.host.remote_run(f"cat {shlex.quote(workspace)}/file.txt", name, plan=plan, parts=parts)
         manager.start(remote_run)

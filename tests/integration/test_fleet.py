@@ -53,7 +53,7 @@ def test_a_command_whose_client_was_killed_is_resumed_and_what_failed_runs_again
         assert ("never" in log) == (row == "tiny_ppo")
         assert log.count("[gpu_lock_exec] Acquired GPUs") == 1, "it ran once"
     assert not fleet.processes()
-    assert not list(fleet.home.glob("runs/*/source"))
+    assert not list(fleet.home.glob("runs/*/*/workspace"))
     _only_what_failed(fleet)
 
 

@@ -111,6 +111,7 @@ class Slurm:
         host = socket.gethostname().partition(".")[0]
         (self.directory / "state").mkdir(parents=True)
         lines = [CONFIG.format(host=host, port=ports[0], user=getpass.getuser(), directory=self.directory)]
+        lines += [] if _has_network() else ["CommunicationParameters=EnableIPv6\n"]
         gres = []
         for node, port in zip(NODES, ports[1:], strict=True):
             where = f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
@@ -247,6 +248,14 @@ def login_node(slurm: Slurm, sshd: Sshd, directory: Path) -> Iterator[Cluster]:
 
 def _daemon(name: str) -> str:
     return shutil.which(name) or f"/usr/sbin/{name}"
+
+
+def _has_network() -> bool:
+    """With only a loopback interface, Slurm's look-up of an IPv4 address fails unless IPv6 will do as well."""
+    try:
+        return bool(socket.getaddrinfo(None, 1, socket.AF_INET, flags=socket.AI_ADDRCONFIG | socket.AI_PASSIVE))
+    except socket.gaierror:
+        return False
 
 
 def _free_ports(count: int) -> list[int]:

@@ -27,8 +27,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -236,8 +237,8 @@ def compute(name: str, directory: Path, revisions: Sequence[str] = ()) -> Record
 
 def _enter(scratch: str) -> None:
     """Make this process one on a machine of which nothing is known."""
-    from ci_tasks.checkout.clone import materialize
-    from ci_tasks.hosts import local_executor, python
+    from ci_tasks.hosts import executor, local_executor, python
+    from ci_tasks.hosts.host_snapshot import take_host_snapshot
 
     home = tempfile.mkdtemp(dir=scratch)
     Path(home, "hosts.yaml").write_text(HOSTS)
@@ -246,27 +247,9 @@ def _enter(scratch: str) -> None:
     os.environ.update(PATH=path, HOME=home, CI_TASKS_HOME=f"{home}/runs", CI_TASKS_HOSTS=f"{home}/hosts.yaml")
     os.chdir(home)
     patch.object(python, "find_python", return_value=PYTHON).start()
-    # For speed: the workspace of a row, which nothing here reads, is not made, and all labels have one clone.
-    patch.object(local_executor.LocalSnapshot, "check_out").start()
-    patch.object(local_executor, "materialize", _OneClone(materialize, Path(home)).link).start()
-
-
-class _OneClone:
-    """Keeps the last clone, for the labels that follow at the same revision."""
-
-    def __init__(self, materialize: Callable[..., Any], home: Path) -> None:
-        self.materialize, self.clone = materialize, home / "clone"
-        self.made: dict[str, Any] = {}
-
-    def link(self, source: Path, path: Path, **options: Any) -> Any:
-        key = repr((source, options))
-        if key not in self.made:
-            self.made.clear()
-            shutil.rmtree(self.clone, ignore_errors=True)
-            self.made[key] = self.materialize(source, self.clone, **options)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(self.clone)
-        return self.made[key]
+    # For speed: the workspace of a row, which nothing here reads, is not made, and all labels have one snapshot.
+    patch.object(local_executor.LocalExecutor, "_make").start()
+    patch.object(executor, "take_host_snapshot", lru_cache(1)(take_host_snapshot)).start()
 
 
 def _checkout(name: str, directory: Path, scratch: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.checkout import snapshot as untracked
-from ci_tasks.checkout.clone import materialize
+from ci_tasks.checkout.delivery import materialize
 from ci_tasks.errors import UsageError
 from ci_tasks.run.large_files import announce_large_files
 

@@ -132,7 +132,7 @@ class ServeSession:
     def create(self, request: messages.Create) -> None:
         plan, parts = request.plan, request.parts
         with self.locked_run(request.dir) as run:
-            if os.path.exists(run.plan):
+            if os.path.exists(run.agent):
                 return
             if plan.retry is not None:
                 for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
@@ -155,7 +155,7 @@ class ServeSession:
                 return
             if run_directory.read_status_if_readable(run).has_ended:
                 return
-            if not os.path.exists(run.plan):
+            if not os.path.exists(run.agent):
                 raise BadRequest("missing", "there is no run %s" % run.path)
             if request.sbatch_script:
                 store = self.store(form_of(request.parts[0].tree) if request.parts else SHA1).path

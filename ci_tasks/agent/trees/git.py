@@ -13,6 +13,7 @@ import subprocess
 from contextlib import contextmanager, suppress
 from typing import Dict, Iterable, Iterator, List, Optional, Union
 
+from .. import programs
 from ..files import content_of
 
 FLAGS = (
@@ -61,6 +62,7 @@ class Git:
     """git on the git directory `git_dir`, run in `directory` (default: `git_dir`), with further settings and `env`."""
 
     timeout: Optional[float] = None  # seconds for one answer
+    may_ask = False  # whether ssh, which it starts, may ask for a passphrase at the terminal
 
     def __init__(self, git_dir: AnyPath, directory: AnyPath = "", *settings: str, **env: str) -> None:
         self.directory = os.fspath(directory or git_dir)
@@ -93,17 +95,13 @@ class Git:
         with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin, os.fdopen(os.memfd_create("stderr"), "w+b") as stderr:
             stdin.write(input or b"")
             stdin.seek(0)
-            source = pipe if input is None else stdin
+            pipes = {"stdin": pipe if input is None else stdin, "stdout": pipe, "stderr": stderr}
             try:
-                process = subprocess.Popen(command, -1, None, source, pipe, stderr, cwd=self.directory, env=self.env)
+                process = programs.start(command, self.env, self.directory, start_new_session=not self.may_ask, **pipes)
             except OSError as error:
                 raise self.unusable(args[0], error) from None
-            try:
+            with programs.ended(process):
                 yield process
-            except BaseException:
-                process.kill()
-                raise
-            finally:
                 if process.stdout and not process.stdout.closed:
                     process.communicate()
             if process.returncode:

@@ -61,6 +61,18 @@ def write_workspace(
         if git.text("rev-parse", part.commit + "^{tree}") != part.tree:
             raise StoreError("the commit %s does not have the tree %s" % (part.commit, part.tree))
         _make_repository(workspace, index, part, lend)
+        if part.path:
+            _check_link(git, part, parts)
+
+
+def _check_link(git: Git, part: CheckoutPart, parts: Sequence[CheckoutPart]) -> None:
+    """Raises StoreError unless the tree around a submodule names its commit."""
+    above = [each for each in parts if part.path.startswith(each.path + "/" if each.path else "") and each is not part]
+    around = max(above, key=lambda each: len(each.path))
+    name = part.path[len(around.path) :].lstrip("/")
+    named = git.text("rev-parse", "%s:%s" % (around.tree, name))
+    if named != part.commit:
+        raise StoreError("the tree %s names %s for %s, not %s" % (around.tree, named, part.path, part.commit))
 
 
 def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:

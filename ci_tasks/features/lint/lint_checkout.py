@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
+from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.features.lint import formats
 from ci_tasks.features.lint.checkout_files import CheckoutFiles
 from ci_tasks.features.lint.rules import lint
@@ -41,21 +41,16 @@ def checkout_files(source: CheckoutSource) -> CheckoutFiles:
     path = source.workflow.path.removesuffix(".j2")
     steps = [step for job in source.workflow.jobs.values() for step in job.steps]
     others = [name for name in names if _OTHER_WORKFLOW.fullmatch(name) and name.removesuffix(".j2") != path]
-    commands = [*(step.run or "" for step in steps), *(_text(snapshot, name) or "" for name in others)]
+    commands = [*(step.run or "" for step in steps), *(snapshot.read_file(name) or "" for name in others)]
     return CheckoutFiles(
         workflow=source.workflow,
-        text=_text(snapshot, path),
-        template=_text(snapshot, f"{path}.j2"),
+        text=snapshot.read_file(path),
+        template=snapshot.read_file(f"{path}.j2"),
         rows=list_jobs(source),
-        tests={name: _text(snapshot, name) or "" for name in names if re.fullmatch(r"tests/.*\.py", name, re.DOTALL)},
-        docs={name: _text(snapshot, name) or "" for name in names if name.endswith(_DOCS)},
+        tests={name: snapshot.read_file(name) or "" for name in names if re.fullmatch(r"(?s)tests/.*\.py", name)},
+        docs={name: snapshot.read_file(name) or "" for name in names if name.endswith(_DOCS)},
         files=frozenset(names),
         framework=event_context(source, secrets=()).repository.rpartition("/")[2],
         changed=[(job, frozenset(snapshot.select(job.rule.pathspecs))) for job in changed_jobs(source.workflow)],
         other_commands=[line for text in commands for line in text.splitlines()],
     )
-
-
-def _text(snapshot: Snapshot, name: str) -> str | None:
-    content = snapshot.read(name)
-    return None if content is None else content.decode(errors="replace")

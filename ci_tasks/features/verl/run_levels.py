@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
-from ci_tasks.checkout.clone import all_conversions, copy_side_by_side
+from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.features.verl import remarks

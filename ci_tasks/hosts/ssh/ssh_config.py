@@ -143,7 +143,8 @@ def _settings(address: str) -> tuple[SSHTarget, dict[str, str]]:
     return replace(
         target,
         identities=expanded(value for key, value in lines if key == "identityfile"),
-        known_hosts=expanded(" ".join(known_hosts).split()),
+        # ssh prints them without their quotes: a name with a space ends before what begins another.
+        known_hosts=expanded(re.split(r" (?=[/~%$]|none$)", " ".join(filter(None, known_hosts)))),
         agent="".join(expanded(["${SSH_AUTH_SOCK}" if agent == "SSH_AUTH_SOCK" else agent])),
     ), settings
 

@@ -341,6 +341,18 @@ def test_a_part_goes_nowhere_outside_of_its_workspace(host: Host, tmp_path: Path
     assert os.listdir(host.path / "runs/1") == [] and not outside.exists()
 
 
+@pytest.mark.parametrize("other", ["an older commit", "a commit of the same tree"])
+def test_a_submodule_at_another_commit_than_the_tree_names_is_refused(host: Host, other: str) -> None:
+    _, old = with_submodule(host, "old\n")
+    top, inner = with_submodule(host, "new\n")
+    again = git(host.source, "commit-tree", inner.tree, "-m", "again").strip()
+    host.store.receive([host.pack(replace(inner, commit=again))])
+    wrong = old if other == "an older commit" else replace(inner, commit=again)
+    with pytest.raises(StoreError, match=f"names {inner.commit} for sub, not {wrong.commit}"):
+        host.start(top, wrong)
+    assert os.listdir(host.path / "runs/1") == []
+
+
 class Kept:
     def __init__(self, host: Host) -> None:
         self.host, self.old = host, with_submodule(host, "old\n")

@@ -65,6 +65,7 @@ def resolved(config: Path, text: str, address: str = "box") -> SSHTarget:
         ("Host *\n HostName %h.example.com", "box", {"host": "box.example.com"}),
         ("Host box\n ConnectTimeout 2m", "box", {"connect_timeout": 120.0}),
         ("UserKnownHostsFile /a /b\nGlobalKnownHostsFile none", "box", {"known_hosts": ("/a", "/b")}),
+        ('UserKnownHostsFile "/a b\'s" /b\nGlobalKnownHostsFile none', "box", {"known_hosts": ("/a b's", "/b")}),
         ("UserKnownHostsFile /hosts/%h\nGlobalKnownHostsFile none", "box", {"known_hosts": ("/hosts/box",)}),
         ("Host box\n HostKeyAlias The-Box", "box", {"names": ["the-box"]}),
         ("Host box\n Port 9", "box", {"names": ["[box]:9", "box"]}),

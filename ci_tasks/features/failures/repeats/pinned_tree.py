@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
-from ci_tasks.checkout.clone import materialize
+from ci_tasks.checkout.delivery import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.given_values import OverlaySource
 from ci_tasks.hosts.executor import Executor, OpenExecutor

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.hosts.executor import Executor
-from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
+from ci_tasks.hosts.local_executor import LocalExecutor
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.workflow.model import Workflow
@@ -45,7 +46,7 @@ def opened(sources: list[Path]) -> Callable[[HostSpec], Executor]:
     """Opens this machine, noting from where it takes its trees."""
 
     class Noting(LocalExecutor):
-        def snapshot(self, batch: Batch, source: Path, **more: Any) -> LocalSnapshot:
+        def snapshot(self, batch: Batch, source: Path, **more: Any) -> Snapshot:
             sources.append(source)
             return super().snapshot(batch, source, **more)
 
@@ -77,8 +78,7 @@ def test_what_happens_to_the_checkout_meanwhile_does_not_matter(
         assert code.checkout == pin.checkout
         assert (code.read_file("code.py"), code.read_file("new.py")) == ("as it was\n", None)
         assert (code.checkout.path, code.checkout.dirty) == (str(checkout), ("code.py",))
-        assert git(batch.source, "rev-parse", "HEAD^{tree}") == code.checkout.tree
-        assert git(batch.source, "show", "origin/main:code.py") == "base"
+        assert git(pin.directory, "show", "origin/main:code.py") == "base"
         executor.close()
     assert not pin.directory.exists()
 
@@ -99,5 +99,5 @@ def test_an_unchanged_checkout_is_taken_itself_and_a_branch_that_moves_on_as_it_
         executor = pin.wrap(opened([]))(HOST)
         code = executor.snapshot(Batch("1", tmp_path / "batch"), checkout, rev="main", base="main~1")
         assert (code.checkout.commit, code.read_file("code.py")) == (before, "as it was\n")
-        assert git(tmp_path / "batch/source", "show", "origin/main:code.py") == "committed"
+        assert git(pin.directory, "show", "origin/main:code.py") == "committed"
         executor.close()

@@ -1,0 +1,150 @@
+"""A snapshot elsewhere: as the pack that a host lacks of it, or as a workspace of this machine.
+
+A pack has one commit of each repository, its tree, and nothing of its history: a clone of depth 1, as
+`actions/checkout` makes. Trees that the host has are left out, and what differs from them is sent as a difference. A
+workspace here borrows the objects of the repositories, and has their history. Both are proven by the tree's hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+
+from ci_tasks.agent.files import replace_file
+from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion
+from ci_tasks.agent.trees.git import ID, DiskFull, StoreError
+from ci_tasks.agent.trees.workspace import check_out
+from ci_tasks.checkout.overlays import in_directory
+from ci_tasks.checkout.repository import BASE, CheckoutGit, commit_of, resolve_base
+from ci_tasks.checkout.snapshot import ObjectStore, Snapshot, take_snapshot
+from ci_tasks.errors import Blocked, CheckoutError
+from ci_tasks.given_values import OverlaySource
+
+_KEPT = 3  # trees per host; more bases cost time and save little
+_TIDY_EVERY = 86400.0  # seconds
+_OLD = 14 * 86400.0  # seconds; a host that was sent nothing for so long is sent everything
+_WHY = "What a host has"
+# `--shallow`: compare also with commits that are no ancestors, and take the listed ones for parentless.
+_PACK = ("pack-objects", "--stdout", "--revs", "--thin", "--shallow", "--delta-base-offset", "-q")
+
+
+def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
+    """The pack of `snapshot` for a host that has the trees `have`. Those that are not here any more do not matter."""
+    store = ObjectStore(snapshot.store)
+    # git takes only the trees of commits as bases of differences.
+    answers = store.reader.text("cat-file", "--batch-check", input="".join(f"{tree}\n" for tree in have).encode())
+    present = [line.split()[0] for line in answers.splitlines() if line.split()[1] == "tree"]
+    bases = [store.commit(tree, "", _WHY) for tree in present]
+    commits = [*dict.fromkeys([store.commit(snapshot.flat, "", _WHY), *(part.commit for part in snapshot.parts)])]
+    lines = [*(f"--shallow {name}" for name in (*commits, *bases)), *commits, *(f"^{base}" for base in bases)]
+    question = "".join(f"{line}\n" for line in lines).encode()
+    yield from store.reader.stream(*_PACK, input=question)
+
+
+def record_sent_trees(store: Path, host_key: str, trees: Sequence[str]) -> None:
+    """The host has these trees now, the last of them newest. Now and then also tidies the store."""
+    newest = [*dict.fromkeys([*reversed(trees), *sent_trees(store, host_key)])][:_KEPT]
+    replace_file(str(_note(store, host_key)), "".join(f"{tree}\n" for tree in newest).encode())
+    stamp = store / "tidied"
+    if not stamp.exists():
+        stamp.touch()
+    elif time.time() - stamp.stat().st_mtime > _TIDY_EVERY:
+        prune_store(store)
+
+
+def sent_trees(store: Path, host_key: str) -> list[str]:
+    """The trees that the host was sent last, newest first."""
+    try:
+        return [line for line in _note(store, host_key).read_text().splitlines() if ID.fullmatch(line)]
+    except OSError:
+        return []
+
+
+def _note(store: Path, host_key: str) -> Path:
+    return store / f"sent-{hashlib.sha256(os.fsencode(host_key)).hexdigest()[:16]}"
+
+
+def prune_store(store: Path) -> None:
+    """Forget hosts of long ago, and remove what was recorded then: objects that are still needed come back."""
+    objects = ObjectStore(store)
+    with suppress(Blocked), objects.locked(timeout=0):
+        (store / "tidied").touch()
+        for file in (*store.glob("sent-*"), *store.glob("recorded/pack/*")):
+            if time.time() - file.stat().st_mtime > _OLD:
+                file.unlink()
+        objects.writer.run("prune", f"--expire={_OLD:.0f}.seconds.ago")
+
+
+def materialize(
+    source: Path,
+    workspace: Path,
+    *,
+    rev: str | None = None,
+    base: str | None = None,
+    overlays: Sequence[OverlaySource] = (),
+) -> Checkout:
+    """Make `workspace` a clone of `source`'s working tree, or of its revision `rev`; `origin/main` there is `base`.
+
+    Returns what was cloned, its tree proven equal. Raises CheckoutError, Blocked.
+    """
+    workspace = workspace.absolute()
+    workspace.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".recorded-", dir=workspace.parent) as scratch:
+        snapshot = take_snapshot(
+            source, Path(scratch, "store"), rev=rev, base=base, overlays=overlays, not_ours=workspace
+        )
+        clone(snapshot, workspace)
+    for part in snapshot.parts:
+        top_base = resolve_base(source, base) if base and not part.path else None
+        if origin := top_base or (commit_of(part.repository.git, BASE) if part.repository else part.commit):
+            CheckoutGit(workspace / part.path / ".git").run("update-ref", f"refs/remotes/{BASE}", origin)
+    return snapshot.checkout
+
+
+def clone(snapshot: Snapshot, workspace: Path) -> None:
+    """Make `workspace` the snapshot, with the history of its repositories. Raises CheckoutError, Blocked."""
+    store, repositories = ObjectStore(snapshot.store), {part.path: part.repository for part in snapshot.parts}
+
+    def lend(part: CheckoutPart, git_dir: str) -> None:
+        """Copies of the objects that we recorded, the others where they are, and where the history ends."""
+        if not part.path:
+            shutil.copytree(store.recorded, Path(git_dir, "objects"), dirs_exist_ok=True)
+            Path(git_dir, "objects/info/alternates").write_bytes(os.fsencode("\n".join([*store.lenders[1:], ""])))
+        repository = repositories[part.path]
+        if repository and (shallow := repository.common / "shallow").exists():
+            shutil.copyfile(shallow, Path(git_dir, "shallow"))
+
+    try:
+        check_out(str(snapshot.store), snapshot.checkout_parts, str(workspace), lend)
+    except DiskFull as error:
+        raise Blocked(str(error)) from None
+    except StoreError as error:
+        raise CheckoutError(f"the copy of {snapshot.checkout.path} is not its tree: {error}") from None
+
+
+def copy_side_by_side(
+    trees: Mapping[str, Path], into: Path, revisions: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Checkout]:
+    """Copy each working tree, uncommitted files and submodules included, to `into`/NAME, without its repository; if
+    `revisions` has NAME, its tree at that revision instead.
+
+    Returns what each of them is: commit, tree and the files that differ from the commit. Raises CheckoutError.
+    """
+    checkouts = {}
+    for name, source in trees.items():
+        checkouts[name] = materialize(source, into / name, rev=revisions.get(name))
+        for git in [*(into / name).rglob(".git")]:
+            shutil.rmtree(git) if git.is_dir() and not git.is_symlink() else git.unlink()
+    return checkouts
+
+
+def all_conversions(checkouts: Mapping[str, Checkout]) -> tuple[Conversion, ...]:
+    """What CI's checkout would convert of each tree, every path below its tree's name."""
+    return tuple(found for name, checkout in checkouts.items() for found in in_directory(name, checkout.conversions))
