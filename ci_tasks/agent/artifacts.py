@@ -168,13 +168,15 @@ class _Copy:
         return "not copied within %.0f s" % MAX_SECONDS if time.monotonic() >= self._deadline else ""
 
 
-def _files_below(top: str, excluded: str) -> Iterator[str]:
-    """The files below `top`, or `top` itself, but for those in `excluded`."""
+def _files_below(top: str, excluded: str = "") -> Iterator[str]:
+    """The plain files below `top`, or `top` itself, but for those in `excluded`."""
     if os.path.isfile(top):
         yield top
     for directory, subdirectories, names in os.walk(top):
         subdirectories[:] = sorted(name for name in subdirectories if os.path.join(directory, name) != excluded)
-        yield from (os.path.join(directory, name) for name in sorted(names))
+        for path in (os.path.join(directory, name) for name in sorted(names)):
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                yield path
 
 
 def _rootless_sessions(scratch: str) -> Iterator[Tuple[str, str]]:
@@ -276,7 +278,7 @@ class _Masking:
 
     def copy_directory(self, source: str, target: str, withholds_archives: bool) -> None:
         left_out: List[LeftOutFile] = []
-        for path in _plain_files(source):
+        for path in _files_below(source):
             shown = mask_text(self._values, os.path.relpath(path, source))
             try:
                 os.makedirs(os.path.dirname(os.path.join(target, shown)), exist_ok=True)
@@ -324,10 +326,3 @@ class _Masking:
     def _check_stop(self) -> None:
         if self._stop_requested():
             raise OSError("the agent was asked to end before its files were masked")
-
-
-def _plain_files(top: str) -> Iterator[str]:
-    for directory, _, names in os.walk(top):
-        for path in (os.path.join(directory, name) for name in sorted(names)):
-            if stat.S_ISREG(os.lstat(path).st_mode):
-                yield path

@@ -4,7 +4,7 @@
     status = from_json(Status, text, where="status.json")   or RecordError: s.json: gpu_ids[2]: expected int, got str
 
 A field's annotation says what it may hold: str, int, float, bool, None, Literal, Optional and Union
-of these, Tuple[X, ...], Tuple[X, Y], List[X], Mapping[str, X], another dataclass, a Union of dataclasses that a Literal
+of these, Tuple[X, ...], List[X], Mapping[str, X], another dataclass, a Union of dataclasses that a Literal
 field tells apart, and Any for values of the workflow's own YAML. An unknown key is ignored, a missing one takes the
 field's default or is an error. A bool is no int; an int may stand for a float, and has at most 64 bits. What is
 decoded may come from anywhere: the reader limits its bytes, this module the number of values.
@@ -21,7 +21,7 @@ import math
 import re
 import sys
 import typing
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from .mask import mask_text
 
@@ -211,7 +211,7 @@ def _value(kind: Any, value: Any) -> Any:
         return value
     origin, arguments = _parts(kind)
     if origin is Union:
-        return _member(arguments, value)
+        return _value(_member(arguments, value), value)
     if origin is _RECORD:
         return _record_of(kind, value)
     if origin is typing.Literal:
@@ -222,10 +222,7 @@ def _value(kind: Any, value: Any) -> Any:
     if origin in (tuple, list):
         if not isinstance(value, (list, tuple)):
             raise _unexpected("list", value)
-        kinds = arguments if origin is tuple and arguments[-1] is not Ellipsis else arguments[:1] * len(value)
-        if len(kinds) != len(value):
-            raise _WrongValue(f"expected {len(kinds)} items, got {len(value)}")
-        return origin([_inside(f"[{n}]", kinds[n], item) for n, item in enumerate(value)])
+        return origin([_inside(f"[{n}]", arguments[0], item) for n, item in enumerate(value)])
     if origin is dict and arguments[0] is str:
         if not isinstance(value, dict):
             raise _unexpected("object", value)
@@ -253,34 +250,25 @@ def _scalar(kind: Any, value: Any) -> Any:
 
 
 def _member(kinds: Tuple[Any, ...], value: Any) -> Any:
-    """`value` as one of a Union's kinds."""
-    if value is None and type(None) in kinds:
-        return None
+    """The one of a Union's kinds that a value is of: None, the only other kind, the record whose tag it has, or else
+    its own type."""
     given = [kind for kind in kinds if kind is not type(None)]
-    if len(given) == 1:
-        return _value(given[0], value)
-    records = [kind for kind in given if dataclasses.is_dataclass(kind)]
-    if records and (isinstance(value, dict) or records == given):
-        return _record_of(_variant(records, value), value)
-    for kind in sorted(given, key=lambda kind: kind is float):  # 1 stays an int
-        try:
-            return _value(kind, value)
-        except _WrongValue as wrong:
-            if wrong.key:  # this kind fits but for something inside of it
-                raise
-    raise _unexpected(" or ".join(_name_of(typing.get_origin(kind) or kind) for kind in kinds), value)
-
-
-def _variant(records: List[Any], value: Any) -> Any:
-    """The one of a Union's records whose Literal field has the value's word."""
-    if len(records) == 1 or not isinstance(value, dict):
-        return records[0]
-    tags = [(record, field.name, field.tag[0]) for record in records for field in _record(record) if field.tag]
-    for record, name, tag in tags:
+    if value is None and len(given) < len(kinds):
+        return type(None)
+    records: Sequence[Any] = [kind for kind in given if dataclasses.is_dataclass(kind)]
+    if len(given) == 1 or (records == given and not isinstance(value, dict)):
+        return given[0]
+    tags = [(field.tag[0], field.name, record) for record in records for field in _record(record) if field.tag]
+    for tag, name, record in tags:
         if value.get(name) == tag:
             return record
-    expected = _one_of(tuple(tag for _, _, tag in tags))
-    raise _WrongValue(f"expected {expected}, got {_shown(value.get(tags[0][1]))}", "." + tags[0][1])
+    if tags:
+        problem = f"expected {_one_of([tag for tag, _, _ in tags])}, got {_shown(value.get(tags[0][1]))}"
+        raise _WrongValue(problem, "." + tags[0][1])
+    for kind in sorted(given, key=lambda kind: kind is float):  # 1 stays an int
+        if type(value) is kind or (kind is float and type(value) is int):
+            return kind
+    raise _unexpected(" or ".join(map(_name_of, kinds)), value)
 
 
 def _record_of(kind: Any, value: Any) -> Any:
@@ -303,7 +291,7 @@ def _name_of(kind: Any) -> str:
     return "object" if dataclasses.is_dataclass(kind) else _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def _one_of(choices: Tuple[Any, ...]) -> str:
+def _one_of(choices: Sequence[Any]) -> str:
     shown = [_shown(choice) for choice in choices]
     return shown[0] if len(shown) == 1 else f"one of {', '.join(shown)}"
 

@@ -90,14 +90,20 @@ def file_lock(path: str, exclusive: bool, timeout: float) -> Iterator[None]:
     """Hold the lock file `path`, shared or alone. Raises LockTimeout after `timeout` seconds."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        until = time.monotonic() + timeout
-        while try_lock(handle, exclusive=exclusive) is False:
-            if time.monotonic() >= until:
-                raise LockTimeout(path)
-            time.sleep(0.02)
+        if not _locked_within(handle, timeout, exclusive):
+            raise LockTimeout(path)
         yield
     finally:
         os.close(handle)
+
+
+def _locked_within(handle: int, seconds: float, exclusive: bool) -> bool:
+    until = time.monotonic() + seconds
+    while try_lock(handle, exclusive=exclusive) is False:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def try_lock(handle: int, *, exclusive: bool = True) -> Optional[bool]:
@@ -132,11 +138,7 @@ class KeptLock:
         self._file: Optional[int] = None
         with suppress(OSError):
             self._file = os.open(path, flags | os.O_CLOEXEC)
-        until = time.monotonic() + seconds
-        while (
-            self._file is not None and try_lock(self._file, exclusive=exclusive) is False and time.monotonic() < until
-        ):
-            time.sleep(0.005)
+            _locked_within(self._file, seconds, exclusive)
 
     def __enter__(self) -> KeptLock:
         return self

@@ -17,8 +17,8 @@ from typing import Iterable, Optional
 
 from . import run_directory
 from .files import pieces_of
-from .job_environment import secret_values
 from .mask import Masker, mask
+from .run_directory import secret_values
 
 
 class RunLog:

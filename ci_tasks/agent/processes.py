@@ -12,17 +12,17 @@ come as a readable file descriptor, so that one wait serves the job's output, it
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
-import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from . import run_directory
 from .files import content_of
-from .programs import ended, own_sessions, programs_lock, start, starting_programs, wait_a_moment
+from .programs import end_session, ended, own_sessions, programs_lock, start, starting_programs
 from .records import QueryAnswer, Status
 
 if TYPE_CHECKING:
@@ -85,6 +85,12 @@ def children(pid: int) -> List[int]:
 
 def boot_id() -> Optional[str]:
     return content_of("/proc/sys/kernel/random/boot_id").decode("ascii").strip() or None
+
+
+def oom_kills() -> Optional[int]:
+    """How many processes the kernel has killed for their memory since boot; None before Linux 4.13."""
+    count = re.search(rb"^oom_kill (\d+)$", content_of("/proc/vmstat"), re.M)
+    return int(count[1]) if count else None
 
 
 class Identity(NamedTuple):
@@ -217,11 +223,11 @@ def kill_tree(pid: int) -> None:
         send(process, signal.SIGKILL)
 
 
-def kill_and_reap(process: "subprocess.Popen[bytes]") -> None:
+def end_program(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
     pipes open. One that the kernel holds is not waited for."""
     kill_tree(process.pid)
-    wait_a_moment(process)
+    end_session(process)
 
 
 def reap_orphans(job: Optional[int]) -> None:
@@ -238,14 +244,10 @@ def reap_orphans(job: Optional[int]) -> None:
 
 def is_below(pid: int, top: int) -> bool:
     """Whether `top` started the process, or one that did."""
-    seen: Set[int] = set()
-    while pid > 1 and pid not in seen:
-        seen.add(pid)
-        process = stat(pid)
-        pid = process.parent if process is not None else 0
-        if pid == top:
-            return True
-    return False
+    process = stat(pid)
+    while process is not None and process.parent not in (0, top):
+        process = stat(process.parent)
+    return process is not None and process.parent == top
 
 
 def of_job(agent: int) -> List[int]:
@@ -307,24 +309,17 @@ def ask(
     commands: Mapping[str, Sequence[str]], timeout: float, environ: Optional[Mapping[str, str]] = None
 ) -> Dict[str, QueryAnswer]:
     """The same for several programs at the same time: name → argv, and name → answer."""
-    answers: Dict[str, QueryAnswer] = {}
+    from concurrent.futures import ThreadPoolExecutor  # most commands ask nothing
 
-    def put(name: str, argv: Sequence[str]) -> None:
-        answers[name] = run_program(argv, timeout, environ)
-
-    threads = [threading.Thread(target=put, args=command, daemon=True) for command in commands.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {name: answers[name] for name in commands}
-
-
-# Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
-BLOCKED_AT_START = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    with ThreadPoolExecutor(max(1, len(commands))) as pool:
+        answers = pool.map(lambda argv: run_program(argv, timeout, environ), commands.values())
+        return dict(zip(commands, answers))  # noqa: B905  # Python 3.8
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
+
+# Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
+BLOCKED_AT_START = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class SignalPipe:

@@ -47,18 +47,12 @@ def ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 def end_session(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program, with its children if it leads a session. One that a driver holds is not waited for."""
+    import subprocess
+
     with suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    wait_a_moment(process)
-
-
-def wait_a_moment(process: "subprocess.Popen[bytes]") -> None:
-    """Reap a program that was killed; not one that the kernel holds."""
-    import subprocess
-
-    with suppress(subprocess.TimeoutExpired):
+    for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+        pipe.close()
+    with suppress(subprocess.TimeoutExpired):  # the kernel may hold it
         process.wait(1.0)

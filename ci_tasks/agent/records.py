@@ -337,6 +337,7 @@ class Status:
     says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
     of `gpu_ids`, as far as nvidia-smi says. `daemon_silent_seconds`: for how long docker or podman has not answered.
     `longest_silence` are the most seconds without a byte of log.
+    `oom_kills`: how many processes the host's kernel killed for their memory while the run went on, None if not known.
     `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
     job got, `shell` those of other variables of the host's shell that reached it; `masked` says whether secrets are
     masked in all that leaves the host. `signalled` and `concluded` are Slurm's: a signal interrupted the agent, and the
@@ -363,6 +364,7 @@ class Status:
     log_sha256: Optional[str] = None
     stalled: bool = False
     longest_silence: float = 0.0
+    oom_kills: Optional[int] = None
     daemon_silent_seconds: float = 0.0
     end: Optional[End] = None
     exit_code: Optional[int] = None

@@ -24,12 +24,12 @@ from .files import content_of, replace_file, unused_path
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.samples import GpuSampler
 from .hang.look import MAX_SECONDS as LOOK_SECONDS
-from .hang.look import HangWatcher, timeout_allows
-from .job_environment import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
+from .hang.look import HangWatcher
 from .liveness import ClientDeadline
 from .log_file import RunLog
 from .processes import SignalPipe
 from .records import End, Event, Plan, Status
+from .run_directory import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 
 HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
 POLL_SECONDS = 0.05  # between two checks of processes that were asked to stop
@@ -62,6 +62,7 @@ class Supervisor:
         self.own = rd.opened(paths.path)  # for what is written while the job runs
         self.timeout, self.stall = plan.timeout_minutes * 60, plan.stall_minutes * 60
         self._secrets, self.started_at = secret_values(plan), time.time()
+        self._oom_kills = processes.oom_kills()
         began = {"started_at": self.started_at, "secrets": given_secrets(plan), "shell": shell_variables()}
         self.status = Status(rd.STATE_RUNNING, **began, **processes.identity()._asdict())  # type: ignore[arg-type]
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
@@ -195,8 +196,7 @@ class Supervisor:
                     self._pump(time.monotonic() + POLL_SECONDS)
                     self.hang.poll()
                 return self._ended(rd.END_TIMEOUT)
-            if timeout_allows(self.timeout):
-                self.hang.look_before(deadline)
+            self.hang.look_before(deadline, self.timeout)
             self._pump(deadline)
         return rd.END_EXIT
 
@@ -279,6 +279,8 @@ class Supervisor:
         if self._while_beating(self.log.is_intact) is False:
             self._note_changed(self.paths.log)
         self._event("ended", end=end, exit_code=code)
+        now = processes.oom_kills()
+        self._set(oom_kills=None if now is None or self._oom_kills is None else now - self._oom_kills)
         self._set(phase="collecting")
         self.signals.stop_requested = False  # it was the job's; another one is ours
         succeeded = end == rd.END_EXIT and code == 0

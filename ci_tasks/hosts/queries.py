@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, parse
-from ci_tasks.agent.job_environment import machine_environment
 from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.run_directory import machine_environment
 
 
 class QueryRunner(Protocol):

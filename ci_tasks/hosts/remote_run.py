@@ -19,11 +19,10 @@ from ci_tasks import debug_log, known_secrets
 from ci_tasks.agent.artifacts import mask_run
 from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.files import try_lock
-from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation
-from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
+from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
 from ci_tasks.config import HostSpec

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ci_tasks import registry
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_record
 from ci_tasks.records import Hang, Triage

@@ -13,7 +13,6 @@ from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.files import content_of, pieces_of, read_file
 from ci_tasks.agent.gpus.samples import read_gpu_samples
-from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.liveness import conclude
 from ci_tasks.agent.probe.evidence import collect_left_evidence
 from ci_tasks.agent.records import (
@@ -29,6 +28,7 @@ from ci_tasks.agent.records import (
 from ci_tasks.agent.run_directory import (
     END_TIMEOUT,
     RunDir,
+    given_secrets,
     read_description,
     read_plan,
     read_record,
@@ -78,13 +78,9 @@ def judge_run(run: RunDir) -> RunRecord:
     facts = read_run_log(run.log).facts
     evidence = collect_evidence(_junit(run), facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
     calls = _container_calls(run)
-    ended = JobEnd(
-        end=status.end,
-        exit_code=status.exit_code,
-        error=status.error or "",
-        timeout_minutes=plan.timeout_minutes,
-        log_error=status.log_error or "",
-    )
+    oom_kills = status.oom_kills if plan.nodes == 1 else None
+    error, log_error = status.error or "", status.log_error or ""
+    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, oom_kills)
     triage = log_triage(run, ended, plan) if needs_triage(ended) else None
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)

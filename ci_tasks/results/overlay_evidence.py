@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ci_tasks.agent.probe.records import ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation, Overlay, ProbeOverlay
 from ci_tasks.errors import some

@@ -13,8 +13,8 @@ from typing import TypeVar
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.containers.docker_argv import DockerArgvError, bind_mount, is_run, parse_run
 from ci_tasks.agent.files import read_file
-from ci_tasks.agent.probe.evidence import MAX_WRITTEN
-from ci_tasks.agent.probe.records import (
+from ci_tasks.agent.probe.evidence import (
+    MAX_WRITTEN,
     TASK,
     UNCAUGHT,
     ImportedModule,

@@ -49,13 +49,15 @@ _NO_TEST = ("script", "none", "set-up")
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a run ended, from its status.json. `end` is None where the runner vanished before it could say."""
+    """How a run ended, from its status.json. `end` is None where the runner vanished before it could say. `oom_kills`
+    counts what the kernel of the job's only host killed for its memory meanwhile; None where that is not known."""
 
     end: str | None
     exit_code: int | None
     error: str = ""
     timeout_minutes: float = 0
     log_error: str = ""
+    oom_kills: int | None = None
 
 
 def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool, takes_locks: bool) -> Evidence:

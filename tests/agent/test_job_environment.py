@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import job_environment as environment
+from ci_tasks.agent import run_directory as environment
 from ci_tasks.agent.records import Plan
 
 if TYPE_CHECKING:

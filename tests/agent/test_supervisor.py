@@ -57,6 +57,7 @@ ENDS = [
     ("exit 125", 125),
     ("kill -SEGV $$", 128 + signal.SIGSEGV),
     ("kill -KILL $$", 128 + signal.SIGKILL),
+    ("bash -c 'kill -KILL $PPID'", 128 + signal.SIGKILL),
     ("no-such-command", 127),
     ("exec > /dev/null 2>&1; sleep 0.2; exit 4", 4),  # output closed long before the end
 ]
@@ -68,6 +69,7 @@ def test_the_exit_code_is_the_one_that_a_shell_would_see(run: Run, script: str, 
     assert (status.end, status.exit_code) == (run_directory.END_EXIT, code)
     assert [event.event for event in run.events()] == ["started", "ended"]
     assert sure(status.started_at) <= sure(status.ended_at)
+    assert status.oom_kills == (None if processes.oom_kills() is None else 0)
 
 
 @pytest.mark.parametrize("name", ["INT", "QUIT", "HUP", "TERM", "PIPE"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_tasks.agent.probe.records import ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.agent.records import Checkout, Deviation, Overlay, ProbeOverlay
 from ci_tasks.records import Attempt, RunRecord
 from ci_tasks.results.overlay_evidence import with_overlay_uses

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe.evidence import collect_evidence
-from ci_tasks.agent.probe.records import (
+from ci_tasks.agent.probe.evidence import (
     CodeFrame,
     ImportedModule,
     LinkedException,
@@ -16,6 +15,7 @@ from ci_tasks.agent.probe.records import (
     PeakMemory,
     ProcessEvidence,
     RunEvidence,
+    collect_evidence,
 )
 from ci_tasks.agent.records import ContainerState, Deviation, DirectUrl, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir

@@ -27,11 +27,10 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 from ..codec import RecordError, masked_record
 from ..files import LockTimeout, file_lock
 from ..gpus.run_resources import visible_gpus
-from ..job_environment import secret_values
 from ..mask import masked
 from ..processes import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
-from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, write_record
+from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
 from . import run_containers
 from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
 from .rewrite import (

@@ -23,12 +23,11 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 from .. import run_directory
 from ..codec import RecordError
-from ..job_environment import job_environment
 from ..mask import MASKED
 from ..processes import dying_with_parent, run_program
 from ..quick_dataclass import dataclass
 from ..records import DockerInvocation, DockerInvocations, Plan, QueryAnswer
-from ..run_directory import RunDir
+from ..run_directory import RunDir, job_environment
 from .docker_argv import ENGINES, DockerArgvError, DockerRun, option, parse_run, render
 
 TIMEOUT = 30.0  # seconds for an answer of the daemon

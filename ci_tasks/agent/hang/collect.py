@@ -27,9 +27,8 @@ from .. import processes, run_directory
 from ..codec import RecordError, from_json, masked_record, to_json
 from ..containers.run_containers import RunContainers
 from ..files import content_of, replace_file
-from ..job_environment import secret_values
-from ..probe.evidence import read_evidence
-from ..probe.records import ProcessEvidence
+from ..probe.evidence import ProcessEvidence, read_evidence
+from ..run_directory import secret_values
 from .facts import DeadProcess, HangFacts, ProcessFacts, Reason, RecordedCollective
 from .look import facts_of, find_py_spy
 

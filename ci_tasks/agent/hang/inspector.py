@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, BinaryIO, Dict, Iterable, List, Optional, Tuple
 
 SECONDS = 40.0  # for everything
@@ -30,6 +31,7 @@ NATIVE_SECONDS = 12.0  # for the native frames of all
 MAX_PROCESSES, MAX_THREADS, MAX_FILES, MAX_FRAMES = 2000, 400, 2000, 120
 MAX_STACKS, MAX_ALL_STACKS = 1 << 17, 6 << 20  # characters of a process, and of all
 MAX_SOURCE, MAX_SOURCES = 1 << 18, 1 << 21  # characters of a file, and of all
+NO_NCCL = "NCCL's own account: no NCCL answers here, which is normal for a job without NCCL"
 _AGENTS = "\0CI_TASKS_NO_PROBE="  # probe.payload.notes.OFF
 _EVIDENCE_FILE = r"/%d-(?:%d|0)-[0-9a-f]{8}\.jsonl$"  # pid and start
 _SIGNAL = re.compile(r'\{"event": "start", .*"signal": (\d\d), "descriptor": (\d+)\}')
@@ -52,6 +54,8 @@ def main(source: BinaryIO) -> None:
     found["could_not"] += could_not
     try:
         found["ras"] = {"": ask_ras()}
+    except ConnectionRefusedError:
+        found["could_not"].append(NO_NCCL)
     except OSError as error:
         found["could_not"].append("no answer of NCCL: %s" % error)
     json.dump(found, sys.stdout)
@@ -282,20 +286,15 @@ def _connections(processes: List[_Json]) -> List[_Json]:
 
 def ask_ras(seconds: float = 6.0, port: int = 28028) -> str:
     """NCCL's own account of its communicators. Raises OSError if nothing answers."""
-    data = b""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as link:
         link.sendall(b"client protocol 2\ntimeout 5\nverbose status\n")
-        while len(data) < 1 << 18:
-            try:
+        data = link.recv(1 << 16)
+        link.settimeout(1.0)  # it keeps the connection open at its end
+        with suppress(socket.timeout):
+            chunk = data
+            while chunk and len(data) < 1 << 18:
                 chunk = link.recv(1 << 16)
-            except socket.timeout:
-                if not data:
-                    raise
-                chunk = b""
-            if not chunk:
-                break
-            data += chunk
-            link.settimeout(1.0)  # it keeps the connection open at its end
+                data += chunk
     return data.decode("utf-8", "replace")
 
 

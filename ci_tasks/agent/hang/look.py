@@ -19,7 +19,7 @@ from typing import Callable, Iterable, Optional
 from .. import run_directory
 from ..codec import RecordError
 from ..files import content_of, replace_file
-from ..processes import kill_and_reap
+from ..processes import end_program
 from .facts import HangFacts, Reason
 
 MAX_SECONDS = 60.0  # for a look
@@ -72,9 +72,9 @@ class HangWatcher:
         self._began = time.monotonic()
         return True
 
-    def look_before(self, deadline: float) -> None:
-        """Once, shortly before the run is ended by its timeout."""
-        if not self._for_timeout and time.monotonic() >= deadline - BEFORE_TIMEOUT:
+    def look_before(self, deadline: float, timeout: float) -> None:
+        """Once, shortly before the run is ended by its timeout of so many seconds, if that leaves time for a look."""
+        if not self._for_timeout and timeout >= SHORTEST_TIMEOUT and time.monotonic() >= deadline - BEFORE_TIMEOUT:
             self._for_timeout = self.look("timeout")
 
     def look_at_silence(self, began: float, seconds: float, limit: float) -> None:
@@ -92,15 +92,9 @@ class HangWatcher:
 
     def _end(self, why: str) -> None:
         if self._process is not None:
-            kill_and_reap(self._process)
-            self._process.stderr.close() if self._process.stderr else None
+            end_program(self._process)
             self._log("a look at the processes was ended: %s" % why)
             self._process, self._ended = None, time.monotonic()
-
-
-def timeout_allows(seconds: float) -> bool:
-    """Whether there is time for a look before a timeout of so many seconds."""
-    return seconds >= SHORTEST_TIMEOUT
 
 
 class NoLook(Exception):

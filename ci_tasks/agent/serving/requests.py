@@ -20,12 +20,11 @@ from ..cleanup import remove_run
 from ..environments.store import EnvironmentStore
 from ..files import LockTimeout, file_lock, is_locked
 from ..hang import look
-from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
 from ..processes import ask
 from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
-from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir
+from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir, machine_environment
 from ..slurm import job_file
 from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
 from ..trees.store import TreeStore

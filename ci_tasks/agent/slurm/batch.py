@@ -17,8 +17,8 @@ from typing import Dict, List, Mapping, Optional, Sequence
 from .. import processes, run_directory, supervisor
 from ..gpus import nvidia_smi
 from ..gpus.nvidia_smi import Gpu
-from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
+from ..run_directory import secret_values
 from ..trees.git import StoreError, form_of
 from ..trees.store import TreeStore
 from . import job_file
@@ -57,7 +57,7 @@ def batch(run_dir: str) -> int:
         sys.exit("ci-tasks: %s has ended, or was submitted again" % run_dir)
     is_requeued = job_file.read_attempt(run_dir) is not None
     start = SlurmStart(*processes.identity(), job=job_id, restarts=int(os.environ.get("SLURM_RESTART_COUNT") or 0))
-    run_directory.write_record(job_file.attempt_path(run_dir), start)
+    run_directory.write_record(paths.attempt, start)
     os.environ.update(job_file.read_secrets(run_dir))
     problem = ""
     passed: Dict[str, str] = {}
@@ -92,7 +92,7 @@ class _BatchSupervisor(supervisor.Supervisor):
         self._start_mark, self._passed, self._problem = start, passed, problem
         allocation = SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts)
         # How long the job waited, by the clock of the file system alone: that of the login node may differ.
-        submitted, began = (os.path.getmtime(path(self.paths.path)) for path in (job_file.path, job_file.attempt_path))
+        submitted, began = map(os.path.getmtime, (self.paths.slurm_job, self.paths.attempt))
         self.status = replace(self.status, slurm=allocation, queue_seconds=max(0.0, began - submitted))
         self.status = replace(self.status, gpu_ids=tuple(gpu_ids(passed)) or None)
 

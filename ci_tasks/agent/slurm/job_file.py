@@ -24,7 +24,7 @@ from ..log_file import RunLog
 from ..probe.evidence import collect_left_evidence
 from ..quick_dataclass import dataclass
 from ..records import End, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
-from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT, EXIT_BLOCKED
+from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT, EXIT_BLOCKED, RunDir
 
 UNKNOWN = "UNKNOWN"  # Slurm does not know the job any more; not one of its own states
 _MEMORY = "it used more memory than the job may; `sbatch: [--mem=…]` in hosts.yaml asks for more"
@@ -185,45 +185,34 @@ _MAX_OUTPUT = 4096
 # -- the files of a run directory --------------------------------------------------------------------------------------
 
 
-def path(run_dir: str) -> str:
-    return os.path.join(run_dir, "slurm.json")
-
-
 def read(run_dir: str) -> Optional[SlurmJob]:
     """None for a run that is not a Slurm job."""
-    return run_directory.read_record(SlurmJob, path(run_dir))
+    return run_directory.read_record(SlurmJob, RunDir(run_dir).slurm_job)
 
 
 def write(run_dir: str, job: SlurmJob) -> SlurmJob:
-    run_directory.write_record(path(run_dir), job)
+    run_directory.write_record(RunDir(run_dir).slurm_job, job)
     return job
 
 
 def status_of(run_dir: str) -> Status:
-    return run_directory.read_status(run_directory.RunDir(run_dir))
-
-
-def attempt_path(run_dir: str) -> str:
-    """Which agent has the run: a requeued job runs again, while its first agent may still run on another node."""
-    return os.path.join(run_dir, "attempt.json")
+    return run_directory.read_status(RunDir(run_dir))
 
 
 def read_attempt(run_dir: str) -> Optional[SlurmStart]:
-    return run_directory.read_record(SlurmStart, attempt_path(run_dir))
-
-
-def secrets_path(run_dir: str) -> str:
-    """Only its owner can read it. Slurm would keep an environment in its controller. It goes with the run's end."""
-    return os.path.join(run_dir, "secrets.json")
+    """Which agent has the run: a requeued job runs again, while its first agent may still run on another node."""
+    return run_directory.read_record(SlurmStart, RunDir(run_dir).attempt)
 
 
 def read_secrets(run_dir: str) -> Mapping[str, str]:
-    return (run_directory.read_record(Secrets, secrets_path(run_dir)) or Secrets()).values
+    """Of a file that only its owner can read, and that goes with the run's end: Slurm would keep an environment in its
+    controller."""
+    return (run_directory.read_record(Secrets, RunDir(run_dir).secrets) or Secrets()).values
 
 
 def delete_secrets(run_dir: str) -> None:
     with suppress(OSError):
-        os.unlink(secrets_path(run_dir))
+        os.unlink(RunDir(run_dir).secrets)
 
 
 # -- the end: the run has no processes any more, as Slurm says, or Slurm never had the job ----------------------------
@@ -232,7 +221,7 @@ def delete_secrets(run_dir: str) -> None:
 def record_end(run_dir: str, end: SlurmJobState | Outcome) -> Status:
     """Write the end of a run whose job is over, or that was never submitted. Returns its status, which is final from
     now on."""
-    paths, job = run_directory.RunDir(run_dir), read(run_dir)
+    paths, job = RunDir(run_dir), read(run_dir)
     with file_lock(os.path.join(run_dir, "slurm.lock"), True, _LOCK_TIMEOUT):
         before = status = run_directory.read_status(paths)
         values = [value for value in read_secrets(run_dir).values() if value]

@@ -70,7 +70,7 @@ class SlurmSession:
             with open(os.path.join(run_dir, job_file.SCRIPT), "w", encoding="utf-8", errors="surrogateescape") as out:
                 out.write(script)
             if secrets:
-                write_record(job_file.secrets_path(run_dir), Secrets(secrets))
+                write_record(RunDir(run_dir).secrets, Secrets(secrets))
             job_file.write(run_dir, job)
             _write_waiting(run_dir, "Slurm: being submitted")
         self._waiting[run_dir] = None

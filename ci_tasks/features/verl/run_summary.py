@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.files import pieces_of
-from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import io
+import json
 import os
 import signal
 import socket
@@ -16,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.codec import decode
+from ci_tasks.agent.hang import inspector
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.hang.inspector import ask_ras, has_handler, inspect, processes_here
 from ci_tasks.agent.probe.payload.notes import OFF
@@ -167,3 +171,13 @@ def test_what_nccl_answers_is_read_until_its_end() -> None:
     assert text == "Communicators... Rank 0 has launched up to operation 6\n"
     with pytest.raises(ConnectionRefusedError):
         ask_ras(1.0, port=1)
+
+
+def test_a_job_without_nccl_is_told_in_plain_words_that_none_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inspector, "ask_ras", functools.partial(ask_ras, port=1))
+    monkeypatch.setattr(inspector, "inspect", functools.partial(inspect, between=0.0))
+    inspector.main(io.BytesIO(b"[]\n"))
+    found = json.loads(capsys.readouterr().out)
+    assert (found["could_not"], "ras" in found) == ([inspector.NO_NCCL], False)

@@ -73,10 +73,11 @@ def test_what_is_no_request_is_not_answered(run: RunDir, text: str) -> None:
 
 def test_before_the_timeout_there_is_one_look(run: RunDir) -> None:
     hang = HangWatcher(run, pytest.fail)
-    hang.look_before(time.monotonic() + 3600)
-    assert not hang.is_looking
+    hang.look_before(time.monotonic() + 3600, 7200)
+    hang.look_before(time.monotonic() + 1, 60)
+    assert not hang.is_looking, "a short timeout leaves no time for a look"
     for _ in range(2):
-        hang.look_before(time.monotonic() + 1)
+        hang.look_before(time.monotonic() + 1, 7200)
         wait(hang)
     assert looked(run) == ["timeout "]
 

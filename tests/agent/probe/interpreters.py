@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_tasks.agent.probe.evidence import MODULE, read_evidence, write_files
-from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import MODULE, ProcessEvidence, RunEvidence, read_evidence, write_files
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.agent.run_directory import RunDir
 

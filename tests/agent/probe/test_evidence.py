@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.probe import evidence
-from ci_tasks.agent.probe.evidence import collect_evidence, parse_process, read_evidence
-from ci_tasks.agent.probe.records import parse_lines
+from ci_tasks.agent.probe.evidence import collect_evidence, parse_lines, parse_process, read_evidence
 from ci_tasks.agent.run_directory import RunDir
 
 START = {"event": "start", "started_at": 1.5, "pid": 7, "start": 3, "argv": ["python", "x.py"], "env": {"RANK": "3"}}

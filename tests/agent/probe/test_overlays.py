@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe.evidence import payload, pth, read_evidence
-from ci_tasks.agent.probe.records import ProcessEvidence
+from ci_tasks.agent.probe.evidence import ProcessEvidence, payload, pth, read_evidence
 from ci_tasks.agent.records import ProbeOverlay, ProbeRules
 
 EDITABLE = """

@@ -1,4 +1,6 @@
-"""The probe in real interpreters: what it sees, and that a program behaves as without it, whatever it does."""
+"""The probe in real interpreters: what it writes, that it never disturbs, interpreters that appear while a run goes on,
+and a suite's hooks.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,21 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe.records import ProcessEvidence
+from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.probe.evidence import HookEvent, ProcessEvidence, write_files
+from ci_tasks.agent.probe.payload.probe import vanishes
+from ci_tasks.agent.records import ProbeRules
+from ci_tasks.results.probe_evidence import hook_records, probe_summary
+from ci_tasks.run.probe_rules import probe_rules
+from ci_tasks.workflow.suite import Suite
 from tests.agent.conftest import wait_until
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter, pythons
+from tests.results.test_probe_evidence import PLAN
 
 PROGRAM = """\
 import multiprocessing, sys, threading, unittest
@@ -233,3 +243,116 @@ def test_peaks_of_gpu_memory_are_asked_of_a_torch_that_is_initialized(python: In
     assert [(each.device, each.allocated, each.reserved, each.uuid) for each in second.memory] == [
         (1, 20, 30, "GPU-bd0d9e3d-cbbe")
     ]
+
+
+@pytest.fixture(params=[pythons()[0], pythons()[-1]], ids=["oldest", "newest"])
+def late(tmp_path: Path, request: pytest.FixtureRequest) -> Interpreter:
+    """A venv in the workspace of a run whose probe was written before."""
+    python = make_interpreter(tmp_path / "workspace", request.param, probe=False)
+    write_files(python.run, ProbeRules(("special",)), str(tmp_path / "workspace"))
+    return python
+
+
+def path_of(python: Interpreter, *more: str) -> dict[str, str]:
+    return {"PYTHONPATH": ":".join([python.run.probe + "/start", *more])}
+
+
+def test_a_new_interpreter_is_seen_and_stays_so_under_a_path_of_the_jobs_own(late: Interpreter) -> None:
+    assert late("-c", "pass", env=path_of(late)) == (0, "", "")
+    assert late("-c", "raise KeyError(1)", env={"PYTHONPATH": "/nowhere"})[0] == 1
+    first, second = late.processes()
+    assert (first.executable, second.executable) == (late.program, late.program)
+    assert [failure.chain[0].type for failure in second.exceptions] == ["builtins.KeyError"]
+
+
+def test_the_program_sees_the_path_and_the_sitecustomize_that_it_would_have_without(
+    late: Interpreter, tmp_path: Path
+) -> None:
+    program = "import sys; print(sys.path, 'sitecustomize' in sys.modules)"
+    plain = make_interpreter(tmp_path / "plain", str(Path(late.venv / "bin/python").resolve()), probe=False)
+    before = plain("-c", program, env={"PYTHONPATH": "/a:/b"})[1]
+    assert late("-c", program, env=path_of(late, "/a", "/b"))[1] == before.replace(str(plain.venv), str(late.venv))
+    late.install(sitecustomize="print('theirs', __name__, 'ci_tasks_probe' in __file__)")
+    assert late("-c", "print('program')", env=path_of(late))[1] == "theirs sitecustomize False\nprogram\n"
+    late.install(sitecustomize="raise ValueError('theirs')")
+    code, out, err = late("-c", "print('program')", env=path_of(late))
+    assert (code, out) == (0, "program\n") and "ValueError: theirs" in err
+
+
+def test_an_interpreter_outside_the_run_is_seen_and_nothing_is_written_there(late: Interpreter, tmp_path: Path) -> None:
+    outside = make_interpreter(tmp_path / "outside", probe=False)
+    files = sorted(outside.packages.iterdir())
+    assert outside("-c", "pass", env=path_of(late))[0] == 0
+    assert outside("-c", "pass", env={"PYTHONPATH": "/nowhere"})[0] == 0
+    assert sorted(outside.packages.iterdir()) == files
+    assert [process.executable for process in late.processes()] == [outside.program]
+
+
+def test_a_probe_that_an_earlier_run_left_is_replaced(late: Interpreter) -> None:
+    (late.packages / "ci_tasks_probe.pth").write_text("import sys; exec('import ci_tasks_probe')\n")
+    late.install(ci_tasks_probe="_file = None\ndef begin(*words): raise OSError\n")
+    late("-c", "pass", env=path_of(late))
+    late("-c", "pass", env={})
+    assert [process.executable for process in late.processes()] == [late.program] * 2
+
+
+@pytest.mark.parametrize(("place", "expected"), [("/usr/lib/python3", True), ("/proc/sys", False), ("/proc", False)])
+def test_in_a_container_what_is_mounted_stays_as_it_is(place: str, expected: bool) -> None:
+    """It may be the host's own Python."""
+    assert vanishes(place, ()) is expected
+
+
+SUITE = Suite(name="toy", packages=("toy",), probe_hook="tests.agent.probe.toy_hook")
+
+
+@dataclass(frozen=True)
+class Config:
+    lr: float
+    sizes: dict[str, int]
+    layers: tuple[int | str, ...]
+    text: str
+
+
+@pytest.fixture
+def hooked(tmp_path: Path) -> Interpreter:
+    hooked = make_interpreter(tmp_path, probe=False)
+    add_probe(hooked, probe_rules(SUITE))
+    hooked.install(toy__trainer="LR = 0.5\ndef save(path): print('saved', path)\n", toy__broken="")
+    return hooked
+
+
+def test_a_hook_notes_what_it_sees_and_nothing_is_imported_between(hooked: Interpreter) -> None:
+    assert hooked("-c", "import toy.trainer; toy.trainer.save('/ckpt')") == (0, "saved /ckpt\n", "")
+    evidence = hooked.evidence()
+    [(process, config)] = hook_records(evidence, "toy", "config", Config)
+    assert config == Config(0.5, {"tp": 2}, (1, "two", "nan"), "xxx")
+    assert process.argv[1] == "-c"
+    assert [(event.kind, event.fields) for event in process.hook_events if event.kind == "checkpoint"] == [
+        ("checkpoint", '{"path": "/ckpt"}')
+    ]
+    assert list(hook_records(evidence, "toy", "checkpoint", Config)) == []
+
+
+def test_what_fails_in_a_hook_is_noted_and_does_not_reach_the_program(hooked: Interpreter) -> None:
+    assert hooked("-c", "import toy.broken, toy.trainer; print(toy.trainer.LR)") == (0, "0.5\n", "")
+    summary = probe_summary(hooked.evidence(), PLAN, ())
+    assert summary is not None
+    assert summary.not_seen == (
+        "toy: hook failed: RuntimeError: no such trainer",
+        "toy: hook failed: ZeroDivisionError: division by zero",
+    )
+
+
+def test_a_process_that_imports_no_such_module_does_not_load_the_hook(hooked: Interpreter) -> None:
+    assert hooked("-c", "import toy, sys; print([name for name in sys.modules if 'probe_toy' in name])")[1] == "[]\n"
+    assert hooked.only_process().hook_events == ()
+
+
+def test_a_suite_without_a_hook_has_its_packages_only() -> None:
+    assert probe_rules(Suite(packages=("a",))) == ProbeRules(("a",))
+
+
+def test_fields_of_another_type_are_an_error_that_names_the_line() -> None:
+    event = HookEvent(1.0, "toy", "config", '{"lr": "high"}')
+    with pytest.raises(RecordError, match="config of toy: lr"):
+        event.decode(Config)

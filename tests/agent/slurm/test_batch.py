@@ -94,7 +94,7 @@ def test_an_agent_on_a_node_that_was_thought_dead_gives_way(batch: Any) -> None:
     batch.write("echo begun; sleep 60\n")
     thread = in_background(batch)
     wait_until(lambda: batch.status().group and batch.log())
-    run_directory.write_record(job_file.attempt_path(str(batch.path)), SlurmStart(1, None, None, "7", 1))
+    run_directory.write_record(run_directory.RunDir(str(batch.path)).attempt, SlurmStart(1, None, None, "7", 1))
     record = Status("running", error="the other agent's")
     run_directory.write_record(batch.paths.status, record)
     thread.join(20)
@@ -104,7 +104,7 @@ def test_an_agent_on_a_node_that_was_thought_dead_gives_way(batch: Any) -> None:
 
 
 def test_secrets_reach_the_job_and_are_gone_with_its_end(batch: Any) -> None:
-    run_directory.write_record(job_file.secrets_path(str(batch.path)), Secrets({"TOKEN": "a-value-to-hide"}))
+    run_directory.write_record(run_directory.RunDir(str(batch.path)).secrets, Secrets({"TOKEN": "a-value-to-hide"}))
     batch.write('[ "$TOKEN" = a-value-to-hide ] && echo has $TOKEN\n', secrets=["TOKEN"])
     assert batch.batch().returncode == 0
     assert batch.log() == b"has ***\n"

@@ -47,7 +47,7 @@ def test_what_an_agent_that_died_left_is_masked_as_long_as_the_values_are_there(
     job_file.write(run.path, SlurmJob(home=str(tmp_path), name="batch", id="7"))
     Path(run.path, "slurm.out").write_text("no such token: correct-horse\n")
     Path(run.junit).write_text("<testcase name='correct-horse'/>")
-    write_record(job_file.secrets_path(run.path), Secrets({"TOKEN": "correct-horse", "EMPTY": ""}))
+    write_record(run.secrets, Secrets({"TOKEN": "correct-horse", "EMPTY": ""}))
     status = job_file.record_end(run.path, SlurmJobState("FAILED", node="n1"))
     assert status.masked
     assert not [path for path in Path(run.path).rglob("*") if path.is_file() and b"correct" in path.read_bytes()]

@@ -15,7 +15,9 @@ from ci_tasks.results.analysis import JobKnowledge
 from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
 from ci_tasks.results.verdict import JobEnd
 
-_OF_A_KILL = ("killed-child", "killed-by-shell", "cancelled")  # rules of what the timeout itself makes a job print
+_KILLED = ("killed-child", "killed-by-shell")  # rules of lines that do not say by whom
+_OF_A_KILL = (*_KILLED, "cancelled")  # rules of what the timeout itself makes a job print
+_NOT_FOR_MEMORY = "a process was killed by SIGKILL, not by the kernel for its memory: it killed none meanwhile"
 
 _LIKELY = 0.5  # confidence: less likely than not is no better than what is known, that the time was over
 
@@ -24,21 +26,16 @@ def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowle
     """Why a job failed; what ran into its timeout hangs, unless the log knows better."""
     result = triage(log, ended.exit_code, passed=known.passed, evidence=known.evidence, is_own=known.is_own_module)
     knows_better = result.cause != UNKNOWN and result.confidence >= _LIKELY and result.rule not in _OF_A_KILL
+    if result.rule in _KILLED and ended.oom_kills == 0:
+        blameless = replace(result, cause=UNKNOWN, verdict=FAILED, group=group_of(UNKNOWN))
+        result = replace(blameless, reason=_NOT_FOR_MEMORY)
     if ended.end != run_directory.END_TIMEOUT:
         return _with_first_to_end(result, known)
     if knows_better:
         return result
     identity = of_evidence(replace(result.evidence or FailureEvidence(), exception="timeout"))
-    return replace(
-        result,
-        cause=TIMEOUT_HANG,
-        verdict=FAILED,
-        group=group_of(TIMEOUT_HANG),
-        signature=identity.signature,
-        kind=identity.kind,
-        evidence=identity.evidence,
-        reason=f"it did not end within {ended.timeout_minutes:g} min",
-    )
+    hang = replace(result, cause=TIMEOUT_HANG, verdict=FAILED, group=group_of(TIMEOUT_HANG), **vars(identity))
+    return replace(hang, reason=f"it did not end within {ended.timeout_minutes:g} min")
 
 
 def _with_first_to_end(result: Triage, known: JobKnowledge) -> Triage:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.candidate_reader import LAST, Candidate, CandidateReader
 from ci_tasks.features.failures.triage.certainty import blame_features, blamed_group, confidence_features

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ci_tasks.agent.probe.records import LinkedException, NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.features.failures.triage.candidate_reader import PYTEST, Candidate
 from ci_tasks.features.failures.triage.rules import WRAPPER, Rules
 from ci_tasks.results.probe_evidence import task_exceptions, uncaught_exceptions

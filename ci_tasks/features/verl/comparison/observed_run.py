@@ -8,7 +8,7 @@ from dataclasses import field
 from statistics import fmean
 from typing import Any
 
-from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.comparison.sequential_test import Points
 from ci_tasks.features.verl.judge.hooked_training import RoleSettings, hooked_training, with_hooks

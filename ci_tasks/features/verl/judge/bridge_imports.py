@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.failure_stages import WRONG_PATH
 from ci_tasks.features.verl.judge.log_records import DRIVER, WORKER, RunFacts

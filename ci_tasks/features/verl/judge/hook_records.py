@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, TypeVar
 
-from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.results.probe_evidence import hook_records
 

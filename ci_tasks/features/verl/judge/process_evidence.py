@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ci_tasks.agent.probe.records import NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.errors import some
 from ci_tasks.features.verl.judge.log_records import LoggedFailure, TrainingFacts
 from ci_tasks.features.verl.levels.criterion import Criterion, contradicted, not_seen, shown

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
-from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import some
 from ci_tasks.features.verl.judge import learning_signal

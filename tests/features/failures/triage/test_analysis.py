@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.agent.probe.records import LinkedException, NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.features.failures.triage.analysis import analyse
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.results.analysis import JobKnowledge
@@ -21,6 +21,16 @@ def test_what_ran_into_its_timeout_hangs_unless_the_log_knows_better() -> None:
     assert silent.signature == analyse([b"step 2\n"], TIMEOUT).signature
     assert analyse(FULL, TIMEOUT) == triage(FULL, 143) and triage(FULL, 143).cause == "disk_full"
     assert analyse([b"step 1\n"], JobEnd("exit", 1)) == triage([b"step 1\n"], 1), "another end is read from the log"
+
+
+@pytest.mark.parametrize("line", ["run.sh: line 8: 28 Killed  python3 train.py", "RuntimeError: exit code: -9"])
+def test_a_kill_is_the_kernels_for_memory_only_if_the_kernel_killed_a_process(line: str) -> None:
+    log = [f"{line}\n".encode()]
+    for oom_kills in (None, 1):
+        assert analyse(log, JobEnd("exit", 137, oom_kills=oom_kills)).cause == "host_oom_killed"
+    result = analyse(log, JobEnd("exit", 137, oom_kills=0))
+    assert (result.cause, result.group, result.verdict, result.line) == ("unknown", "unknown", "failed", line)
+    assert "not by the kernel" in result.reason
 
 
 def test_what_the_timeout_itself_makes_a_job_print_is_no_reason() -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ci_tasks import resources
-from ci_tasks.agent.probe.records import UNCAUGHT, LinkedException, NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import UNCAUGHT, LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.failures.triage.rules import compiled

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.probe.records import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.hook_records import HOOK
 from ci_tasks.features.verl.judge.read_log import read_run
 from ci_tasks.features.verl.judge.requested_settings import requested_settings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent.probe.records import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.hook_records import HOOK
 from ci_tasks.features.verl.judge.hooked_training import PROVIDES
 from ci_tasks.features.verl.levels.levels import LevelRequest, trainings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci_tasks.agent.probe.records import (
+from ci_tasks.agent.probe.evidence import (
     CodeFrame,
     ImportedModule,
     LinkedException,
