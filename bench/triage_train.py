@@ -41,8 +41,8 @@ from ci_tasks.features.failures.triage.log_triage import read_candidates
 from ci_tasks.features.failures.triage.ranking import Ranking, cause_of, ranked
 from ci_tasks.features.failures.triage.rules import shipped
 from ci_tasks.features.failures.triage.weights import probability, score
+from ci_tasks.logs.causes import group_of
 from ci_tasks.records import CANCELLED, FAILED
-from ci_tasks.results.triage import group_of
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests/features/failures/triage/cases"

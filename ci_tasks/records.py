@@ -108,7 +108,7 @@ class Triage:
 
     `verdict` is `failed` (the code under test or its configuration), `blocked` (the environment), `passed` (nothing
     failed), `cancelled`, or `unknown` (neither an exit code nor an end was seen); `cause` one of the classes of
-    rules.yaml, `unknown` where no rule knows, `pass` where nothing failed; `group` one of `results.triage.GROUPS`.
+    rules.yaml, `unknown` where no rule knows, `pass` where nothing failed; `group` one of `logs.causes.GROUPS`.
     `line` has no escape sequences; `text` is the same without timestamp, rank and actor. `kind` is equal for failures
     with the same exception, message and file; `signature` for those whose `evidence` is equal too: two runs of one
     failure. Both are "" where nothing failed. `confidence` is between 0 and 1. `context` are the lines

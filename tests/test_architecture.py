@@ -42,7 +42,17 @@ LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 # Modules that touch no process, socket, file or clock, as dotted names below ci_tasks, and the rim of theirs that does.
 PURE = [
     *("records", "yaml_lines", "given_values", "config", "workflow.*", "planning.*", "report.*"),
-    *("results.triage", "logs.lines", "logs.facts", "logs.metrics", "results.verdict"),
+    *(
+        "logs.causes",
+        "logs.job_lines",
+        "logs.job_steps",
+        "logs.job_parser",
+        "logs.job_row",
+        "logs.lines",
+        "logs.facts",
+        "logs.metrics",
+        "results.verdict",
+    ),
     *(
         "results.gpu_samples",
         "results.rates",
@@ -51,7 +61,7 @@ PURE = [
         "features.recorder.records",
         "features.recorder.syntax",
     ),
-    *("features.suites.*", "features.ci_logs.parse.*", "features.lint.*", "features.doctor.check_results"),
+    *("features.suites.*", "features.lint.*", "features.doctor.check_results"),
     *(
         "features.coverage.*",
         "features.failures.triage.*",
@@ -313,7 +323,7 @@ ONE_MODULE = {
         "agent.processes",
         *("agent.hang.inspector", "agent.hang.collect"),
         *("hosts.python", "hosts.pull_images", "features.mcp.tools", "features.recorder.sandbox"),
-        *("features.ci_logs.sources.github_token", "agent.trees.git"),
+        *("logs.github", "agent.trees.git"),
     ],
     # `replace_file` writes a file whole; others rename what a program or a stream has written.
     r"os\.replace\(": [

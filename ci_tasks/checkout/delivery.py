@@ -49,14 +49,23 @@ def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
 
 
 def record_sent_trees(store: Path, host_key: str, trees: Sequence[str]) -> None:
-    """The host has these trees now, the last of them newest. Now and then also tidies the store."""
+    """The host has these trees now, the last of them newest. Now and then also tidies the store, and a new store has
+    those beside it removed that no command has used for long, as of checkouts that are gone."""
     newest = [*dict.fromkeys([*reversed(trees), *sent_trees(store, host_key)])][:_KEPT]
     replace_file(str(_note(store, host_key)), "".join(f"{tree}\n" for tree in newest).encode())
     stamp = store / "tidied"
     if not stamp.exists():
         stamp.touch()
+        _remove_unused(store.parent)
     elif time.time() - stamp.stat().st_mtime > _TIDY_EVERY:
         prune_store(store)
+
+
+def _remove_unused(stores: Path) -> None:
+    for store in stores.iterdir():
+        if (store / "recorded").is_dir() and time.time() - store.stat().st_mtime > _OLD:
+            with suppress(Blocked), ObjectStore(store).locked(timeout=0):
+                shutil.rmtree(store, ignore_errors=True)
 
 
 def sent_trees(store: Path, host_key: str) -> list[str]:

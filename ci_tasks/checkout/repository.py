@@ -47,6 +47,7 @@ class CheckoutGit(Git):
     """`partial`: objects may be missing. `owner` has to stay as long as this is used."""
 
     timeout = 600.0
+    own_session = False  # ^C ends it, since it writes our index; ssh may ask for a passphrase at the terminal
     partial = False
     owner: object = None
 
@@ -56,7 +57,6 @@ class CheckoutGit(Git):
             del self.env[name]
         kept = (name for name in os.environ if not name.startswith("GIT_") or _OF_USER.fullmatch(name))
         self.env.update((name, os.environ[name]) for name in kept)
-        self.may_ask = True
         return self
 
     def null_separated(self, *args: str) -> list[str]:

@@ -16,10 +16,10 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.last_line import last_line
 from ci_tasks.hosts.prepared_row import Say
+from ci_tasks.logs.causes import JobEnd
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.results.judge_run import log_triage
-from ci_tasks.results.verdict import JobEnd
 
 SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
 _OURS = b"ci-tasks: "  # what our own program prints among the steps' output

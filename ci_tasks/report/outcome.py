@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import shortened
+from ci_tasks.logs.causes import NOTHING, UNKNOWN
 from ci_tasks.records import (
     BLOCKED,
     CANCELLED,
@@ -21,7 +22,6 @@ from ci_tasks.records import (
     RunRecord,
     Triage,
 )
-from ci_tasks.results.triage import NOTHING, UNKNOWN
 
 _ALLOWED = "allowed"  # of a failed row that does not fail CI's run
 # Status → what is said of one row, and of several; what matters most comes first.

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import counted, one_line, shortened, some
+from ci_tasks.logs.causes import NOTHING, UNKNOWN
 from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Evidence, GpuUse, RunRecord
 from ci_tasks.report.layout import columns, without_middle
-from ci_tasks.results.triage import NOTHING, UNKNOWN
 
 _MAX_CELL = 58
 GPU_HEADING = "GPUs while rows ran:"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from ci_tasks.errors import printable
+from ci_tasks.logs.causes import UNKNOWN
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, RunRecord, Triage
 from ci_tasks.report.layout import columns, without_middle
-from ci_tasks.results.triage import UNKNOWN
 
 VERDICTS = {
     FAILED: "failed: the code under test, or its configuration",

@@ -36,6 +36,8 @@ from ci_tasks.agent.run_directory import (
     read_status,
 )
 from ci_tasks.errors import Blocked
+from ci_tasks.logs import own_modules
+from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, analyse, group_of
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import (
     LOST,
@@ -51,8 +53,7 @@ from ci_tasks.records import (
     Triage,
     Verdict,
 )
-from ci_tasks.results import own_modules
-from ci_tasks.results.analysis import JobKnowledge, analyse, hang_of
+from ci_tasks.results.analysis import hang_of
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.clock import clock_ahead, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use, since
@@ -60,8 +61,7 @@ from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.record import LARGEST_EVENTS, events_of, is_over, new_record, save_record
-from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
-from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
+from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
 from ci_tasks.results.waits import queue_seconds
 
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"

@@ -30,7 +30,7 @@ not 0              any                               failed
 from __future__ import annotations
 
 from ci_tasks.agent import run_directory
-from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.logs.causes import JobEnd
 from ci_tasks.logs.facts import LogFacts
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Triage, Verdict
 from ci_tasks.results.junit import Junit
@@ -45,19 +45,6 @@ _KILLED = ("killed-by-shell", "killed-child")  # rules of lines that only report
 _EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
 _FAILED = ("failed", "error")
 _NO_TEST = ("script", "none", "set-up")
-
-
-@dataclass(frozen=True)
-class JobEnd:
-    """How a run ended, from its status.json. `end` is None where the runner vanished before it could say. `oom_kills`
-    counts what the kernel of the job's only host killed for its memory meanwhile; None where that is not known."""
-
-    end: str | None
-    exit_code: int | None
-    error: str = ""
-    timeout_minutes: float = 0
-    log_error: str = ""
-    oom_kills: int | None = None
 
 
 def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool, takes_locks: bool) -> Evidence:

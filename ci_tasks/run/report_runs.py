@@ -201,16 +201,13 @@ def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | No
     if options.ci_log is None:
         yield None
         return
-    from ci_tasks.results.analysis import ci_log_reader
+    from ci_tasks.logs.job_log import open_ci_log
 
     rows = list(dict.fromkeys(record.row for _, _, record in runs))
     if len(rows) > 1:
         raise UsageError(
             f"--ci-log is one row's log, and these runs are of {len(rows)} rows", hint="name one of the runs"
         )
-    open_ci_log = ci_log_reader()
-    if open_ci_log is None:
-        raise UsageError("nothing here reads CI's logs", hint="install ci-tasks with its feature ci_logs")
     with open_ci_log(options.ci_log, options.job) as log:
         size = sum(len(piece) for piece in log.text)
         curves = _drawn(CI, read_series(log.text, metric_formats()))

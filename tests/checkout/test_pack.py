@@ -80,3 +80,15 @@ def test_a_store_in_use_is_not_tidied(repo: Path, store: Path) -> None:
     with file_lock(str(store / "lock"), exclusive=True, timeout=0):
         prune_store(store)
     assert sent_trees(store, "box") != []
+
+
+def test_a_new_store_has_those_removed_that_nobody_has_used_for_long(repo: Path, store: Path) -> None:
+    others = [store.with_name(name) for name in ("old", "young")]
+    for other in others:
+        take_snapshot(repo, other)
+    plain = store.with_name("not a store")
+    plain.mkdir()
+    for path in (others[0], plain):
+        os.utime(path, (time.time() - 15 * DAY,) * 2)
+    record_sent_trees(store, "box", [])
+    assert [path.exists() for path in (*others, plain, store)] == [False, True, True, True]

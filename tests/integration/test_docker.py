@@ -19,9 +19,10 @@ import pytest
 
 from ci_tasks.agent.containers import adapter
 from ci_tasks.agent.containers.docker_argv import BOOLEANS, SHORT
+from ci_tasks.logs.causes import JobEnd
 from ci_tasks.logs.facts import read_facts
 from ci_tasks.records import Evidence
-from ci_tasks.results.verdict import JobEnd, judge
+from ci_tasks.results.verdict import judge
 from tests import fixtures as support
 from tests.parts import dockerd, registry
 from tests.parts.engine import Engine

@@ -239,6 +239,7 @@ def _enter(scratch: str) -> None:
     """Make this process one on a machine of which nothing is known."""
     from ci_tasks.hosts import executor, local_executor, python
     from ci_tasks.hosts.host_snapshot import take_host_snapshot
+    from ci_tasks.hosts.local_runs import write_run_dir
 
     home = tempfile.mkdtemp(dir=scratch)
     Path(home, "hosts.yaml").write_text(HOSTS)
@@ -248,7 +249,7 @@ def _enter(scratch: str) -> None:
     os.chdir(home)
     patch.object(python, "find_python", return_value=PYTHON).start()
     # For speed: the workspace of a row, which nothing here reads, is not made, and all labels have one snapshot.
-    patch.object(local_executor.LocalExecutor, "_make").start()
+    patch.object(local_executor.LocalExecutor, "_make", lambda _, run, plan, *more: write_run_dir(run, plan)).start()
     patch.object(executor, "take_host_snapshot", lru_cache(1)(take_host_snapshot)).start()
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from ci_tasks.logs.causes import NOT_ANALYSED, JobEnd
 from ci_tasks.logs.facts import LogFacts
 from ci_tasks.records import Evidence, Triage, Verdict
 from ci_tasks.results.junit import Junit
-from ci_tasks.results.triage import NOT_ANALYSED
-from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
+from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
 
 JUNIT = Evidence("junit", 3)
 BAD = Evidence("junit", 3, 1, detail="test_b: assert 1 == 2")

@@ -62,7 +62,7 @@ class Git:
     """git on the git directory `git_dir`, run in `directory` (default: `git_dir`), with further settings and `env`."""
 
     timeout: Optional[float] = None  # seconds for one answer
-    may_ask = False  # whether ssh, which it starts, may ask for a passphrase at the terminal
+    own_session = True  # ^C at a terminal does not reach it
 
     def __init__(self, git_dir: AnyPath, directory: AnyPath = "", *settings: str, **env: str) -> None:
         self.directory = os.fspath(directory or git_dir)
@@ -97,7 +97,7 @@ class Git:
             stdin.seek(0)
             pipes = {"stdin": pipe if input is None else stdin, "stdout": pipe, "stderr": stderr}
             try:
-                process = programs.start(command, self.env, self.directory, start_new_session=not self.may_ask, **pipes)
+                process = programs.start(command, self.env, self.directory, start_new_session=self.own_session, **pipes)
             except OSError as error:
                 raise self.unusable(args[0], error) from None
             with programs.ended(process):

@@ -4,7 +4,6 @@ from ci_tasks.registry import Command, Feature
 
 FEATURE = Feature(
     name="difference",
-    needs=("ci_logs",),
     commands=(
         Command(
             "diff",

@@ -40,7 +40,7 @@ RULE = (
 )
 _CODE, _MACHINE = (COMMIT, SUBMODULE, OVERLAY), (HOST, GPUS, DRIVER, KERNEL)
 _ORDER = (*_CODE, IMAGE, PACKAGES, ARGUMENTS, ENV, DATA, *_MACHINE, DEVIATIONS)
-# Groups of causes (ci_tasks.results.triage) that say which inputs a failure is about.
+# Groups of causes (ci_tasks.logs.causes) that say which inputs a failure is about.
 _BY_GROUP = {
     "gpu_memory": (GPUS, HOST),
     "host_memory": (HOST,),

@@ -19,7 +19,6 @@ from ci_tasks.agent.files import open_file, pieces_of
 from ci_tasks.agent.records import DirectUrl, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError
-from ci_tasks.features.ci_logs.job_log import AnalysedLog, from_file, open_text
 from ci_tasks.features.difference.logged import LoggedResults, read_results
 from ci_tasks.features.difference.result import (
     ARGUMENTS,
@@ -39,6 +38,7 @@ from ci_tasks.features.difference.result import (
     OverlaySide,
     RunSide,
 )
+from ci_tasks.logs.job_log import AnalysedLog, from_file, open_text
 from ci_tasks.logs.metrics import Series, read_series
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import RunRecord

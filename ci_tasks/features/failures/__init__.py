@@ -7,7 +7,6 @@ _COMMANDS = "ci_tasks.features.failures.command"
 
 FEATURE = Feature(
     name="failures",
-    needs=("ci_logs",),
     commands=(
         Command(
             "triage",

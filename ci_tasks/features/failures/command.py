@@ -41,7 +41,7 @@ def triage(options: TriageOptions) -> int:
     ci-tasks triage failed.log --passed yesterday.log --exit-code 1
     ci-tasks triage failed.log --brief            for an assistant
     """
-    from ci_tasks.features.ci_logs.job_log import from_file, from_url
+    from ci_tasks.logs.job_log import from_file, from_url
     from ci_tasks.report import brief
     from ci_tasks.report.triage import describe
     from ci_tasks.safe_output import terminal_width
@@ -95,8 +95,8 @@ def reproduce(options: ReproduceOptions) -> int:
     ci-tasks reproduce --log failed.log --host h100a --on-my-tree      is it fixed?
     ci-tasks reproduce --log failed.log --host h100a --base origin/main   is it the change, or was it there before?
     """
-    from ci_tasks.features.ci_logs import job_log as ci_log
     from ci_tasks.features.failures.reproduction.reproduce import reproduce
+    from ci_tasks.logs import job_log as ci_log
     from ci_tasks.run.hosts_files import open_config
 
     if not (options.log or options.url):

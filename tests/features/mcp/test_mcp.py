@@ -189,7 +189,7 @@ def test_a_failed_job_of_ci_is_reproduced_and_no_log_gives_orders(person: Any) -
 
 def ci_log(commit: str) -> str:
     """The log of the sample's label precision in CI, where it failed."""
-    github = runpy.run_path(str(Path(__file__).parents[1] / "ci_logs/parse/github_format.py"))
+    github = runpy.run_path(str(Path(__file__).parents[2] / "logs/github_format.py"))
     lines = [
         "Traceback (most recent call last):",
         '  File "/w/tests/test_tiny_parallel_check.py", line 5, in <module>',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.records import ContainerState
-from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
+from ci_tasks.logs.job_steps import RecoveredJob
 from ci_tasks.records import RunRecord
 from ci_tasks.report.layout import columns, paragraph
 

@@ -11,11 +11,6 @@ from typing import TYPE_CHECKING
 from ci_tasks.checkout.repository import fetch_commit, find_commit, resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, one_line
-from ci_tasks.features.ci_logs.job_log import AnalysedLog
-from ci_tasks.features.ci_logs.parse import commit_variable
-from ci_tasks.features.ci_logs.parse.identify_row import identify_row
-from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
-from ci_tasks.features.ci_logs.parse.row_candidates import context_of_log, row_candidates
 from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest, compare_rows, open_base
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
@@ -30,6 +25,9 @@ from ci_tasks.features.failures.reproduction.verdicts import (
     compare_failures,
 )
 from ci_tasks.given_values import GivenValues
+from ci_tasks.logs.job_log import AnalysedLog
+from ci_tasks.logs.job_row import commit_from_variables, context_of_log, identify_row, row_candidates
+from ci_tasks.logs.job_steps import RecoveredJob
 from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, RunRecord
 from ci_tasks.report import table
 from ci_tasks.report.triage import describe
@@ -185,7 +183,7 @@ def _with_commit(recovered: RecoveredJob, source: CheckoutSource) -> RecoveredJo
     for job in source.workflow.jobs.values():
         if recovered.commit:
             break
-        recovered = commit_variable.commit_from_variables(recovered, source.workflow, job)
+        recovered = commit_from_variables(recovered, source.workflow, job)
     return recovered if recovered.commit else _at_head(recovered, source)
 
 

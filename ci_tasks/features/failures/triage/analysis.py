@@ -10,10 +10,8 @@ from ci_tasks.features.failures.triage.identity import of_evidence
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.failures.triage.rules import shipped
 from ci_tasks.features.failures.triage.uncaught import first_to_end
+from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.records import BLOCKED, FAILED, FailureEvidence, Triage
-from ci_tasks.results.analysis import JobKnowledge
-from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
-from ci_tasks.results.verdict import JobEnd
 
 _KILLED = ("killed-child", "killed-by-shell")  # rules of lines that do not say by whom
 _OF_A_KILL = (*_KILLED, "cancelled")  # rules of what the timeout itself makes a job print

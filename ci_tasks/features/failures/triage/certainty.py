@@ -9,8 +9,8 @@ import re
 from ci_tasks.features.failures.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, PYTEST, Candidate
 from ci_tasks.features.failures.triage.features import Features, rank_of, words
 from ci_tasks.features.failures.triage.ranking import Ranking
+from ci_tasks.logs.causes import CODE, UNKNOWN, group_of
 from ci_tasks.records import BLOCKED, FAILED
-from ci_tasks.results.triage import CODE, UNKNOWN, group_of
 
 _PACKAGE = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 _LEAST = 1e-4

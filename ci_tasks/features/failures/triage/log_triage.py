@@ -19,11 +19,11 @@ from ci_tasks.features.failures.triage.signature import of_code
 from ci_tasks.features.failures.triage.uncaught import uncaught_candidates
 from ci_tasks.features.failures.triage.weights import Weights, probability, score
 from ci_tasks.features.failures.triage.weights_file import shipped_weights
+from ci_tasks.logs import own_modules
+from ci_tasks.logs.causes import CODE, NOTHING, UNKNOWN, group_of
 from ci_tasks.logs.lines import read
+from ci_tasks.logs.own_modules import IsOwnModule
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage, TriageCandidate
-from ci_tasks.results import own_modules
-from ci_tasks.results.own_modules import IsOwnModule
-from ci_tasks.results.triage import CODE, NOTHING, UNKNOWN, group_of
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all

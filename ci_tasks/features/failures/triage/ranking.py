@@ -11,8 +11,8 @@ from ci_tasks.features.failures.triage.candidate_reader import LAST, Candidate
 from ci_tasks.features.failures.triage.features import CandidateList, Features, features, features_of_none
 from ci_tasks.features.failures.triage.rules import ROOT, WRAPPER, Rules
 from ci_tasks.features.failures.triage.weights import Weights, probabilities, score
+from ci_tasks.logs.causes import UNKNOWN
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED
-from ci_tasks.results.triage import UNKNOWN
 
 _NEAR = 200  # lines
 _SURELY_FAILED = 1e-6  # share of "nothing failed" where it is known that something did

@@ -25,8 +25,8 @@ from ci_tasks.features.verl.judge.log_records import (
     WORKER,
     LoggedFailure,
 )
+from ci_tasks.logs.causes import UNKNOWN
 from ci_tasks.records import BLOCKED, Triage
-from ci_tasks.results.triage import UNKNOWN
 
 DENSE_MODEL = "the request: expert parallelism of a dense model"
 CONSTRUCTION = "Bridge-managed construction"

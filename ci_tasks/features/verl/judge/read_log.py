@@ -12,9 +12,9 @@ from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.verl.judge import log_patterns as lines
 from ci_tasks.features.verl.judge.log_records import KEYS, Metrics, PreflightCheck, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.training_log import TrainingLogParser
+from ci_tasks.logs.causes import UNKNOWN
 from ci_tasks.logs.lines import blocks, expression, read, segments, visible
 from ci_tasks.records import PASSED, Triage
-from ci_tasks.results.triage import UNKNOWN
 
 _OPTIONAL = b" failed with: Traceback (most recent call last):"
 _RAISED = re.compile(rb"(?:^|[)\]] )[A-Za-z_][\w.]*(?:Error|Exception)\b")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
-from tests.features.ci_logs.parse import github_format as github
+from tests.logs import github_format as github
 from tests.parts import dockerd, git, registry
 from tests.parts.commands import run_command
 

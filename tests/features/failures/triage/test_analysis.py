@@ -7,8 +7,7 @@ import pytest
 from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.features.failures.triage.analysis import analyse
 from ci_tasks.features.failures.triage.log_triage import triage
-from ci_tasks.results.analysis import JobKnowledge
-from ci_tasks.results.verdict import JobEnd
+from ci_tasks.logs.causes import JobEnd, JobKnowledge
 
 TIMEOUT = JobEnd("timeout", 143, timeout_minutes=90)
 FULL = [b"OSError: [Errno 28] No space left on device\n"]

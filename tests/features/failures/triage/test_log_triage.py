@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.logs.causes import NOTHING, UNKNOWN
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
-from ci_tasks.results.triage import NOTHING, UNKNOWN
 
 OOM = b"""loading
 Traceback (most recent call last):

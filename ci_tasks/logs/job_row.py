@@ -1,0 +1,350 @@
+"""Which row of a workflow a log is of: by its job's name, by the scripts that the runner echoed, by the environment.
+
+Evidence only narrows. Of several rows that fit equally well none is chosen, and evidence that fits none of those left
+is passed over: the first steps of a log are the runner's own, later ones may be a program's output.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import WorkflowError, printable
+from ci_tasks.logs.job_steps import RecoveredJob, RecoveredStep
+from ci_tasks.workflow import expressions, secrets
+from ci_tasks.workflow import rows as expanded
+from ci_tasks.workflow.context import EventContext, Resolver
+from ci_tasks.workflow.expressions import ExpressionError, split
+from ci_tasks.workflow.model import Job, Row, Workflow
+from ci_tasks.workflow.values import leaves, loose_equal, to_string
+
+_MAX_NAME_UNITS = 100  # UTF-16 units in a job's name; GitHub cuts what is longer and puts three dots there
+_MASK = "***"
+
+
+@dataclass(frozen=True)
+class RowCandidate:
+    """A row, the names that GitHub may show for its job, its evaluated `run:` texts with secrets as `***`, and its
+    environment. `scripts` has one entry for each step with a script, "" for one that only CI can evaluate."""
+
+    row: Row
+    names: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def context_of_log(recovered: RecoveredJob, context: EventContext) -> EventContext:
+    """The event context of the log's job, as far as it is known: commit, repository, workspace."""
+    return replace(
+        context,
+        sha=recovered.commit or context.sha,
+        repository=recovered.repository or context.repository,
+        workspace=recovered.workspace or context.workspace,
+    )
+
+
+def row_candidates(workflow: Workflow, job: Job, rows: Iterable[Row], context: EventContext) -> list[RowCandidate]:
+    """The rows of one job as candidates. What cannot be evaluated here is left out; raises nothing."""
+    return [_candidate(workflow, job, row, context) for row in rows]
+
+
+def shortened_name(name: str) -> str:
+    """A job's name as GitHub shows it where it is long."""
+    units = name.encode("utf-16-le", "surrogatepass")
+    if len(units) <= 2 * _MAX_NAME_UNITS:
+        return name
+    return units[: 2 * (_MAX_NAME_UNITS - 3)].decode("utf-16-le", "ignore") + "..."
+
+
+def _candidate(workflow: Workflow, job: Job, row: Row, context: EventContext) -> RowCandidate:
+    try:
+        env = expanded.environment(workflow, job, row, context)
+    except WorkflowError:
+        env = dict(row.env)
+    resolve = expanded.row_resolver(workflow, job, replace(row, env=env), context)
+    scripts = tuple(_script(resolve, step.run, step.env, env) for step in job.steps if step.run is not None)
+    masked = {name: _masked(value) for name, value in env.items()}
+    return RowCandidate(row, _names(job, row, resolve), scripts, masked)
+
+
+def _script(resolve: Resolver, run: str, step_env: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    try:
+        inner = resolve.with_env({**env, **resolve.strings(step_env)})
+        return _masked(inner.text(run)).rstrip("\n")
+    except WorkflowError:
+        return ""
+
+
+def _names(job: Job, row: Row, resolve: Resolver) -> tuple[str, ...]:
+    """GitHub's name of a matrix job: the job's name and the values that make up the row, unless the name has an
+    expression of its own."""
+    if job.name and "${{" in job.name:
+        try:
+            return (resolve.text(job.name),)
+        except WorkflowError:
+            return ()
+    values = ", ".join(text for text in map(to_string, leaves(_name_matrix(job, row, resolve))) if text)
+    name = job.name or job.id
+    return (f"{name} ({values})" if values else name,)
+
+
+def _name_matrix(job: Job, row: Row, resolve: Resolver) -> dict[str, Any]:
+    """The part of a row's matrix that stands in its name: what `include` adds to a combination does not."""
+    try:
+        matrix = resolve.value(job.matrix)
+    except WorkflowError:
+        matrix = job.matrix
+    if not isinstance(matrix, Mapping):
+        return dict(row.matrix)
+    axes = {key: values for key, values in matrix.items() if key not in ("include", "exclude")}
+    of_product = bool(axes) and all(key in row.matrix and _is_value_of(row.matrix[key], axes[key]) for key in axes)
+    return {key: row.matrix[key] for key in axes} if of_product else dict(row.matrix)
+
+
+def _is_value_of(value: Any, values: Any) -> bool:
+    return not isinstance(values, list) or any(
+        value == listed if isinstance(value, (dict, list)) else loose_equal(value, listed) for listed in values
+    )
+
+
+def _masked(text: str) -> str:
+    return _MASK.join(literal for literal, _ in secrets.split(text))
+
+
+_MAX_NEAREST = 10
+_SHORTEST_STEM = 40  # of a cut name; less says too little
+
+
+@dataclass(frozen=True)
+class RowIdentity:
+    """`row` is None where no row, or more than one, fits; `why` says what was compared; `nearest` are the closest rows,
+    in the workflow's order."""
+
+    row: Row | None
+    why: str
+    nearest: tuple[Row, ...] = ()
+
+
+def identify_row(recovered: RecoveredJob, candidates: Sequence[RowCandidate]) -> RowIdentity:
+    name = recovered.job_name
+    named = [candidate for candidate in candidates if any(_same_name(name, own) for own in candidate.names)]
+    of_same_job = named or _of_same_job(name, candidates)
+    left, evidence = _narrow(recovered, of_same_job or list(candidates))
+    name_reasons = [f"its job is called {name!r}" if named else f"no row's job is called {name!r}"] if name else []
+    why = (
+        "; ".join([*name_reasons, *evidence.reasons]) or "the log has neither a job's name nor a script that a row has"
+    )
+    is_decisive = bool(named) or evidence.is_decisive
+    # Scripts of two jobs may be the same, so one that has a name and another job's script is not that job.
+    if len(left) == 1 and is_decisive and (of_same_job or not name):
+        return RowIdentity(left[0].row, why)
+    nearest = left if is_decisive or of_same_job else _nearest(name, candidates)
+    several = f"; {len(left)} rows fit" if is_decisive and len(left) > 1 else ""
+    return RowIdentity(None, why + several, tuple(candidate.row for candidate in nearest[:_MAX_NEAREST]))
+
+
+@dataclass
+class _Evidence:
+    """What scripts and environment show. `is_decisive`: something in them belongs to the rows left and to no others, or
+    is word for word what they run."""
+
+    reasons: list[str]
+    is_decisive: bool = False
+
+
+def _narrow(recovered: RecoveredJob, pool: list[RowCandidate]) -> tuple[list[RowCandidate], _Evidence]:
+    evidence = _Evidence([])
+    unlike: list[str] = []
+    for step in recovered.scripts:
+        fits = _fitting(step, pool)
+        if not fits:
+            unlike.append(step.name)
+            continue
+        if len(fits.rows) < len(pool) or fits.whole:
+            evidence.is_decisive = True
+            evidence.reasons.append(f"{fits.description} of step {step.name!r}")
+        pool = fits.rows
+    env = recovered.scripts[0].env if recovered.scripts else {}
+    for key in sorted({key for candidate in pool for key in candidate.env if key in env}):
+        fits_env = [
+            candidate for candidate in pool if key in candidate.env and _agrees(env[key], printable(candidate.env[key]))
+        ]
+        if fits_env and len(fits_env) < len(pool):
+            evidence.is_decisive, pool = True, fits_env
+            evidence.reasons.append(f"its {key} is {env[key]!r}")
+    if unlike:
+        evidence.reasons.append(
+            f"the script of step {unlike[0]!r} is no row's, so the workflow may be another revision"
+        )
+    return pool, evidence
+
+
+@dataclass(frozen=True)
+class _Fits:
+    rows: list[RowCandidate]
+    description: str
+    whole: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+
+def _fitting(step: RecoveredStep, pool: list[RowCandidate]) -> _Fits:
+    """Those of `pool` that have the step's script: word for word, else in every line in which rows differ, else by the
+    test and arguments that it names."""
+    lines = _lines(step.script)
+    if not lines:
+        return _Fits([], "")
+    whole = _with_script(pool, lambda script: _agree(lines, script))
+    if whole:
+        return _Fits(whole, "the script", whole=True)
+    differing = _differing_lines(pool, len(lines))
+    if differing:
+        matches = _with_script(pool, lambda script: _agree_in(lines, script, differing))
+        if matches:
+            return _Fits(matches, "the lines that differ from row to row in the script")
+    return _Fits(_with_named_test(step.script, pool), "the test in the script")
+
+
+def _with_script(pool: list[RowCandidate], fits: Callable[[list[str]], bool]) -> list[RowCandidate]:
+    return [candidate for candidate in pool if any(fits(_lines(script)) for script in candidate.scripts if script)]
+
+
+def _agree(lines: list[str], script: list[str]) -> bool:
+    return len(lines) == len(script) and all(map(_agrees, lines, script))
+
+
+def _differing_lines(pool: list[RowCandidate], count: int) -> list[int]:
+    """The numbers of the lines in which scripts of `count` lines differ."""
+    scripts = [lines for candidate in pool for lines in map(_lines, candidate.scripts) if len(lines) == count]
+    return [at for at in range(count) if len({lines[at] for lines in scripts}) > 1]
+
+
+def _agree_in(lines: list[str], script: list[str], differing: list[int]) -> bool:
+    if len(lines) != len(script):
+        return False
+    same = sum(map(_agrees, lines, script))
+    return 2 * same >= len(lines) and all(_agrees(lines[at], script[at]) for at in differing)
+
+
+def _with_named_test(script: str, pool: list[RowCandidate]) -> list[RowCandidate]:
+    """Rows whose test the script names; of those, the ones of which it has the most arguments."""
+    named = [
+        candidate
+        for candidate in pool
+        if candidate.row.test and _names_test(script, candidate.row.test) and candidate.row.args in script
+    ]
+    most = max((len(candidate.row.args) for candidate in named), default=0)
+    return [candidate for candidate in named if len(candidate.row.args) == most]
+
+
+def _names_test(script: str, test: str) -> bool:
+    """Whether the path stands in the script as a word, from the root or from tests/."""
+    padded = "".join(char if char.isalnum() or char in "_-./" else " " for char in script)
+    arguments = set(padded.split())
+    return test in arguments or test.removeprefix("tests/") in arguments
+
+
+def _agrees(shown: str, expected: str) -> bool:
+    """Whether what CI shows may be `expected`: the runner puts *** where a secret stands, whatever it stands in."""
+    if _MASK not in shown:
+        return shown == expected
+    pieces = shown.split(_MASK)
+    first, last = pieces[0], pieces[-1]
+    if not (expected.startswith(first) and expected.endswith(last)) or len(expected) < len(first) + len(last):
+        return False
+    at, end = len(first), len(expected) - len(last)
+    for piece in pieces[1:-1]:
+        position = expected.find(piece, at, end)
+        if position < 0:
+            return False
+        at = position + len(piece)
+    return True
+
+
+def _lines(script: str) -> list[str]:
+    return [printable(line.rstrip()) for line in script.rstrip().split("\n")] if script.strip() else []
+
+
+def _same_name(shown: str, own: str) -> bool:
+    """Whether CI shows the job's `own` name as `shown`: cut if it is long, behind its caller's in a called workflow."""
+    if not shown:
+        return False
+    for name in (shown, shown.rpartition(" / ")[2]):
+        stem = name.removesuffix("...").removesuffix("…")
+        if name in (own, shortened_name(own)) or (
+            stem != name and len(stem) >= _SHORTEST_STEM and own.startswith(stem)
+        ):
+            return True
+    return False
+
+
+def _of_same_job(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate]:
+    job = name.rpartition(" / ")[2].split(" (")[0]
+    return [candidate for candidate in candidates if job in (candidate.row.job, *_bare(candidate.names))]
+
+
+def _bare(names: Iterable[str]) -> list[str]:
+    return [name.split(" (")[0] for name in names]
+
+
+def _nearest(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate]:
+    """The candidates whose job is called most like `name`."""
+    by_name = {own: candidate for candidate in candidates for own in candidate.names}
+    close = difflib.get_close_matches(name, by_name, n=_MAX_NEAREST, cutoff=0.6) if name else []
+    return [candidate for candidate in candidates if any(own in close for own in candidate.names)]
+
+
+_SHA = "github.sha"
+_NUMBER = "github.event.pull_request.number"
+
+
+def commit_from_variables(recovered: RecoveredJob, workflow: Workflow, job: Job) -> RecoveredJob:
+    """`recovered` with the commit and the number of the pull request, where only the job's variables tell them."""
+    if recovered.commit or not recovered.scripts:
+        return recovered
+    env = recovered.scripts[0].env
+    for name, raw in {**workflow.env, **job.env}.items():
+        pattern = _pattern(raw)
+        match = pattern.fullmatch(env.get(name, "")) if pattern else None
+        if match:
+            number = match.groupdict().get("number")
+            return replace(
+                recovered,
+                commit=match["sha"],
+                pull_request=int(number) if number else recovered.pull_request,
+                missing=tuple(text for text in recovered.missing if not text.startswith("the commit:")),
+            )
+    return recovered
+
+
+def _pattern(raw: Any) -> re.Pattern[str] | None:
+    """What a variable's values look like, of one that is made of the commit, the number and plain text alone."""
+    if not isinstance(raw, str) or _SHA not in raw:
+        return None
+    groups: dict[str, str] = {}
+    pieces = []
+    try:
+        for part in split(raw):
+            pieces.append(_piece(part.text, groups) if part.is_expression else re.escape(part.text))
+    except ExpressionError:
+        return None
+    return re.compile("".join(pieces)) if "sha" in groups and all(pieces) else None
+
+
+def _piece(expression: str, groups: dict[str, str]) -> str:
+    """An expression's values as a regex; "" for one that says something else."""
+    references = expressions.references(f"${{{{ {expression} }}}}")
+    if expression == _SHA and "sha" not in groups:
+        groups["sha"] = expression
+        return r"(?P<sha>[0-9a-f]{40})"
+    if references == [_NUMBER] and "number" not in groups:
+        groups["number"] = expression
+        fallback = re.fullmatch(re.escape(_NUMBER) + r"\s*\|\|\s*'([^']*)'", expression)
+        other = re.escape(fallback[1]) if fallback else ""
+        return rf"(?:(?P<number>\d{{1,9}})|{other})"
+    return ""

@@ -1,0 +1,167 @@
+"""Logs as people save them: which of several jobs or attempts is meant, and what is known of it, also from GitHub."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci_tasks.errors import UsageError
+from ci_tasks.logs import failed_job, log_file
+from ci_tasks.logs.job_log import AnalysedLog, from_file, from_url
+from ci_tasks.logs.log_file import open_log
+from tests.logs import github_format as github
+
+OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+
+
+@pytest.mark.parametrize(
+    ("beginning", "verdict", "cause"), [(b"step 1\n", "unknown", "unknown"), (OOM, "failed", "cuda_oom")]
+)
+def test_the_beginning_of_a_log_shows_a_failure_but_never_that_there_was_none(
+    beginning: bytes,
+    verdict: str,
+    cause: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(log_file, "_HARMLESS_BYTES", 1 << 20)
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(beginning + bytes(4 << 20)))
+    triage = from_file(str(tmp_path / "a.log.gz")).triage
+    assert (triage.verdict, triage.cause) == (verdict, cause)
+    assert "only the first 1 MiB were read: no log shrinks to 4 KiB" in capsys.readouterr().err
+
+
+def test_what_a_log_does_not_say_is_known_from_github(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = SimpleNamespace(workflow_path=".github/workflows/pr-test.yml")
+    job = {"repository": "org/repo", "name": "unit", "run": run, "runner_name": "gpu-1", "pull_requests": (7,)}
+
+    @contextmanager
+    def open_failed_job(url: str, *, with_green: bool) -> Iterator[SimpleNamespace]:
+        (tmp_path / "log").write_bytes(b"KeyError: 'x'\n" + OOM)
+        (tmp_path / "green").write_bytes(b"KeyError: 'x'\nok\n")
+        with open_log(str(tmp_path / "log")) as log, open_log(str(tmp_path / "green")) as green:
+            named = SimpleNamespace(**job, has_failed=True)
+            yield SimpleNamespace(job=named, log=log, green=green, green_note="what is normal: run 3")
+
+    monkeypatch.setattr(failed_job, "open_failed_job", open_failed_job)
+    analysed = from_url("https://github.com/org/repo/actions/runs/1/job/2")
+    found = analysed.job
+    assert (found.repository, found.job_name, found.workflow) == ("org/repo", "unit", run.workflow_path)
+    assert (found.runner_name, found.pull_request, found.conclusion) == ("gpu-1", 7, "failure")
+    assert analysed.triage.cause == "cuda_oom"
+    assert capsys.readouterr().err == "what is normal: run 3\n"
+
+
+Read = Callable[..., AnalysedLog]
+Capture = pytest.CaptureFixture[str]
+FIRST, SECOND = "1" * 40, "2" * 40
+OOM_TEST_WHOLE_LOGS = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+MISSING = "ModuleNotFoundError: No module named 'flash_attn'"
+
+
+def job(name: str, *output: str, code: int = 0, commit: str = FIRST) -> Any:
+    step = github.Step("Execute", "python tests/test_a.py", output=output, exit_code=code)
+    return github.Job(name, (step,), commit=commit, pull_request=7)
+
+
+PASSED = job("unit (1, test_a.py)", "2 passed in 0.1s")
+FAILED = job("unit (1, test_b.py)", OOM_TEST_WHOLE_LOGS, code=1, commit=SECOND)
+BEFORE = job("unit (1, test_b.py)", MISSING, code=1)
+
+
+def milliseconds(raw: bytes) -> bytes:
+    return re.sub(rb"(\.\d{3})\d{4}Z", rb"\1Z", raw)
+
+
+def numbered(raw: bytes, mark: bytes = b"\t") -> bytes:
+    lines = raw.removeprefix(github.BOM.encode()).splitlines()
+    return b"".join(b"%5d%s%s\n" % (at, mark, line) for at, line in enumerate(lines, 1))
+
+
+def zipped(*jobs: Any) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for at, one in enumerate(jobs):
+            archive.writestr(f"{at}_{one.name}.txt", github.render(one))
+    return file.getvalue()
+
+
+FORMS: list[tuple[str, bytes]] = [
+    ("raw, with milliseconds", milliseconds(github.render(FAILED))),
+    ("gh, with milliseconds", milliseconds(github.from_gh(FAILED))),
+    ("raw, with a browser's line numbers", numbered(github.render(FAILED))),
+    ("gh, with line numbers and milliseconds", numbered(milliseconds(github.from_gh(FAILED)), b" | ")),
+    ("two attempts, the first with another failure", github.render(BEFORE) + github.render(FAILED)),
+    ("another job before it", github.render(PASSED) + github.render(FAILED)),
+    ("another job before it in gh's form", github.from_gh(PASSED, FAILED)),
+    ("a zip whose first job passed", zipped(PASSED, FAILED)),
+]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., AnalysedLog]:
+    def read(raw: bytes, name: str | None = None, attempt: int | None = None) -> AnalysedLog:
+        (tmp_path / "log").write_bytes(raw)
+        return from_file(str(tmp_path / "log"), name, attempt=attempt)
+
+    return read
+
+
+@pytest.mark.parametrize("raw", [row[1] for row in FORMS], ids=[row[0] for row in FORMS])
+def test_the_failed_job_of_a_log_in_any_form_is_found(raw: bytes, read: Read) -> None:
+    log = read(raw)
+    assert log.job.job_name == FAILED.name
+    assert log.job.commit == SECOND
+    assert log.job.exit_code == 1
+    assert (log.triage.cause, log.triage.text) == ("cuda_oom", OOM_TEST_WHOLE_LOGS)
+    shown = raw.splitlines()[(log.triage.line_no or 0) - 1] if raw[:2] != b"PK" else OOM_TEST_WHOLE_LOGS.encode()
+    assert OOM_TEST_WHOLE_LOGS.encode() in shown, "the line's number is that of the file"
+
+
+@pytest.mark.parametrize("form", [github.render, github.from_gh])
+def test_an_attempt_can_be_chosen(form: Callable[[Any], bytes], read: Read, capsys: Capture) -> None:
+    raw = form(BEFORE) + form(FAILED)
+    first = read(raw, attempt=1)
+    assert (first.triage.text, first.job.commit) == (MISSING, FIRST)
+    assert "it has 2 attempts: attempt 1 counts, from line " in capsys.readouterr().err
+    assert read(raw, attempt=2) == read(raw)
+    assert "it has 2 attempts: the last one counts, from line " in capsys.readouterr().err
+    with pytest.raises(UsageError, match="has 2 attempts of the job, not 3"):
+        read(raw, attempt=3)
+    with pytest.raises(UsageError, match="has 1 attempt of the job, not 2"):
+        read(form(FAILED), attempt=2)
+
+
+OTHER = job("gpu (8, test_c.py)", OOM_TEST_WHOLE_LOGS, code=1)
+
+
+@pytest.mark.parametrize("raw", [github.render(OTHER) + github.render(FAILED), zipped(PASSED, OTHER, FAILED)])
+def test_of_two_failed_jobs_none_is_guessed(raw: bytes, read: Read) -> None:
+    with pytest.raises(UsageError) as error:
+        read(raw)
+    assert OTHER.name in error.value.hint and FAILED.name in error.value.hint
+
+
+@pytest.mark.parametrize("raw", [github.render(PASSED) + github.render(FAILED), zipped(PASSED, FAILED)])
+def test_a_job_can_be_named_and_which_one_was_taken_is_said(raw: bytes, read: Read, capsys: Capture) -> None:
+    read(raw)
+    assert "of 2 jobs only 'unit (1, test_b.py)' failed: it is meant" in capsys.readouterr().err
+    assert read(raw, PASSED.name).triage.verdict == "passed"
+    for log in (raw, github.render(FAILED), github.from_gh(FAILED), OOM_TEST_WHOLE_LOGS.encode()):
+        assert read(log, FAILED.name).triage.cause == "cuda_oom"
+    assert f"it does not name its job: it is read as that of {FAILED.name!r}" in capsys.readouterr().err
+    for log in (raw, github.render(FAILED), github.from_gh(FAILED)):
+        with pytest.raises(UsageError, match="another"):
+            read(log, "another")

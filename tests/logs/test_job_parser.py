@@ -1,0 +1,214 @@
+"""A job's log → everything that it tells of the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ci_tasks.logs.job_lines import split_lines
+from ci_tasks.logs.job_parser import parse_job
+from ci_tasks.logs.job_steps import RecoveredJob
+from tests.logs import github_format as github
+
+IMAGE, DIGEST, OTHER = "acme/trainer:latest", "sha256:" + "d" * 64, "sha256:" + "0" * 64
+DOCKER = (
+    'docker run --pull=always --rm \\\n  -e TEST_FILE="test_a.py" --gpus all \\\n  acme/trainer:latest bash -c "\n  x"'
+)
+NAME = "e2e-test-ckpt (4, test_a.py, --async-save)"
+
+
+def step(*output: str | bytes, script: str = DOCKER, **more: Any) -> Any:
+    return github.Step("Execute", script, output=output, **more)
+
+
+def job(*steps: Any, **more: Any) -> Any:
+    return github.Job(NAME, steps or (step(),), **more)
+
+
+def recovered(log: bytes) -> RecoveredJob:
+    return parse_job(split_lines(log.splitlines(keepends=True)))
+
+
+def parsed(*steps: Any, **more: Any) -> RecoveredJob:
+    return recovered(github.render(job(*steps, **more)))
+
+
+def has(parsed_job: RecoveredJob, **facts: Any) -> None:
+    assert {name: getattr(parsed_job, name) for name in facts} == facts
+
+
+def test_the_set_up_and_the_checkout_give_job_runner_and_commit() -> None:
+    given = {
+        "repository": "acme/x",
+        "commit": "c" * 40,
+        "workspace": "/w/x",
+        "pull_request": 71,
+        "runner_name": "box 7",
+    }
+    merge = {"merge_head": "1" * 40, "merge_base": "2" * 40, "ref": "refs/pull/71/merge"}
+    has(parsed(merge=("1" * 40, "2" * 40), **given), job_name=NAME, **given, **merge)
+    has(parsed(commit="c" * 40), ref="refs/heads/main", pull_request=None, merge_head="")
+    has(recovered(b"Complete job name: a\nComplete job name: b\n"), job_name="a")
+
+
+CHECKOUT = b"##[group]Run actions/checkout@v2\nwith:\n  repository: a/b\n##[endgroup]\n"
+COMMITS: list[tuple[bytes, str]] = [
+    (b"[command]/usr/bin/git log -1 --format='%H'\n'" + b"a" * 40 + b"'\n", "a" * 40),
+    (b"HEAD is now at abc1234 A change\n", "abc1234"),
+    (b"[command]/usr/bin/git fetch --depth=1 origin +" + b"b" * 40 + b":refs/remotes/pull/3/merge\n", "b" * 40),
+    # The whole commit wins over the short one, the checked out over the fetched.
+    (b"HEAD is now at abc1234 x\n[command]git log -1 --format=%H\nabc1234" + b"0" * 33 + b"\n", "abc1234" + "0" * 33),
+    (b"[command]/usr/bin/git fetch origin +" + b"b" * 40 + b":refs/x\nHEAD is now at bbbbbbb y\n", "b" * 40),
+    # Submodules come after the code itself.
+    (b"HEAD is now at 1111111 x\nHEAD is now at 2222222 y\n", "1111111"),
+    (b"".join(b"[command]git log -1 --format=%H\n" + sha * 40 + b"\n" for sha in (b"a", b"b")), "a" * 40),
+    (b"", ""),
+]
+
+
+@pytest.mark.parametrize(("output", "commit"), COMMITS)
+def test_the_commit_is_found_in_what_every_version_of_checkout_prints(output: bytes, commit: str) -> None:
+    assert recovered(CHECKOUT + output).commit == commit
+
+
+SHA = b"c" * 40
+REFS: list[tuple[bytes, str, int | None]] = [
+    (b"git fetch --depth=1 origin +" + SHA + b":refs/remotes/pull/3/merge", "refs/pull/3/merge", 3),
+    (b"git fetch origin +refs/heads/*:refs/remotes/origin/* +" + SHA + b":refs/remotes/pull/3/merge",
+     *("refs/pull/3/merge", 3)),
+    (b"git checkout --progress --force refs/remotes/pull/3/merge", "refs/pull/3/merge", 3),
+    (b"git checkout --progress --force -B main refs/remotes/origin/main", "refs/heads/main", None),
+    (b"git checkout --progress --force " + SHA, "", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "ref", "number"), REFS)
+def test_the_ref_is_the_servers_name_of_what_was_checked_out(command: bytes, ref: str, number: int | None) -> None:
+    parsed_job = recovered(CHECKOUT + b"[command]/usr/bin/" + command + b"\n")
+    assert (parsed_job.ref, parsed_job.pull_request) == (ref, number)
+
+
+PULLS: list[tuple[str, tuple[str, ...], str, str]] = [
+    ("docker run img", github.pulled("img:latest", DIGEST), "img", DIGEST),
+    (f"docker run img@{DIGEST}", (), f"img@{DIGEST}", DIGEST),
+    ("docker run reg:5000/a/img", github.pulled("img:latest", DIGEST), "reg:5000/a/img", ""),  # another image's
+    # With a script that does other things first, the pull is somewhere in the output.
+    ("set -e\ndocker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
+    # What is no whole pull is no pull.
+    ("true\ndocker run img:1",
+     ("1: Pulling from img", "some words", f"Digest: {DIGEST}", "Status: Image is up to date for img:1"),
+     *("img:1", "")),
+    # A container that speaks is past the pull, whatever it prints; the first pull of an image counts.
+    ("docker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
+    ("docker run img:1", (*github.pulled("img:1", DIGEST), *github.pulled("img:1", OTHER)), "img:1", DIGEST),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "output", "image", "digest"), PULLS)
+def test_the_digest_is_that_of_the_pull_of_the_image_that_ran(
+    script: str, output: tuple[str, ...], image: str, digest: str
+) -> None:
+    has(parsed(step(*output, script=script)), image=image, digest=digest)
+
+
+def test_a_pull_in_a_step_of_its_own_and_that_of_a_jobs_container_count() -> None:
+    pull = github.Step("Pull", f"docker pull {IMAGE}", output=github.pulled(IMAGE, DIGEST))
+    has(parsed(pull, step("output")), image=IMAGE, digest=DIGEST)
+    in_container = parsed(step(script="pytest"), container=IMAGE, options="--gpus all --shm-size=16g", digest=DIGEST)
+    has(in_container, image=IMAGE, digest=DIGEST)
+
+
+def test_the_script_and_environment_of_a_step_are_those_that_the_runner_shows_with_or_without_colour() -> None:
+    env = {"A": "1", "EMPTY": "", "TWO": "one\n  B: two", "WANDB_API_KEY": "***", "URL": "http://u:***@h"}
+    script = "\n  # a comment\nshell: is a word here\n\n##[endgroup]\necho 'x'  "
+    parsed_job = parsed(step(script=script + "\n\n", env=env, shell="/usr/bin/python3 {0}"))
+    (ran,) = parsed_job.scripts
+    assert (ran.script, ran.env) == (script, env)
+    assert ran.masked == ("WANDB_API_KEY", "URL")
+    log = github.render(job(step(script="shell: x\npytest a", env={"A": "1"})))
+    (ran,) = recovered(log.replace(b"\x1b[36;1m", b"").replace(b"\x1b[0m", b"")).scripts
+    assert (ran.script, ran.env) == ("shell: x\npytest a", {"A": "1"})
+
+
+ENDINGS: list[tuple[dict[str, Any], tuple[str, int | None, int | None], str]] = [
+    ({"exit_code": 3}, ("failure", 3, None), "failure"),
+    ({"timeout": 30}, ("timed out", None, 30), "failure"),
+    ({"cancelled": True}, ("cancelled", None, None), "cancelled"),
+    ({}, ("", None, None), "success"),
+]
+
+
+@pytest.mark.parametrize(("ending", "outcome", "conclusion"), ENDINGS)
+def test_a_step_ends_as_the_runner_says(
+    ending: dict[str, Any], outcome: tuple[str, int | None, int | None], conclusion: str
+) -> None:
+    parsed_job = recovered(github.from_gh(job(step("x", **ending))))
+    last = parsed_job.steps[-1]
+    assert (last.outcome, last.exit_code, last.minutes) == outcome
+    failed = "Execute" if outcome[0] else ""
+    has(parsed_job, conclusion=conclusion, exit_code=outcome[1], failed_step=failed)
+    assert "timeout" not in ending or parsed(step("x", **ending)).failed_step == failed
+
+
+def test_what_fails_need_not_be_a_script() -> None:
+    log = github.render(job(container=IMAGE))
+    broken = log[: log.index(b"create --name x_1")].rsplit(b"\n", 1)[0]
+    broken += b"\n2026-01-02T03:04:05.0000000Z ##[error]Docker pull failed with exit code 1\n"
+    has(recovered(broken), failed_step="Initialize containers", exit_code=None, conclusion="failure", digest="")
+    action = recovered(CHECKOUT + b"##[error]fatal: repository not found\nPost job cleanup.\n")
+    has(action, failed_step="Run actions/checkout@v2", exit_code=None)
+    has(
+        parsed(step("##[error]something to look at", "fine"), step("fine", script="true")),
+        failed_step="",
+        conclusion="",
+    )
+
+
+INSTALLED = "Successfully installed nvidia-cublas-cu12-12.4.5 torch-2.9.0+cu128 typing_extensions-4.1"
+LISTED = (
+    "Package    Version    Editable project location",
+    "---------- ---------",
+    "ray        2.50.0",
+    "trainer  0.1 /w",
+)
+PACKAGES: list[tuple[tuple[str, ...], dict[str, str]]] = [
+    ((INSTALLED,), {"nvidia-cublas-cu12": "12.4.5", "torch": "2.9.0+cu128", "typing-extensions": "4.1"}),
+    ((*LISTED, "Done", "loss 0.5"), {"ray": "2.50.0", "trainer": "0.1"}),
+    (("Successfully installed ray-1.0", "Successfully installed ray-2.0"), {"ray": "2.0"}),
+]
+
+
+@pytest.mark.parametrize(("output", "packages"), PACKAGES)
+def test_packages_are_those_that_pip_prints(output: tuple[str, ...], packages: dict[str, str]) -> None:
+    assert parsed(step(*output)).packages == packages
+
+
+def test_every_form_of_a_log_tells_the_same() -> None:
+    whole = job(step(*github.pulled(IMAGE, DIGEST), "boom", env={"A": "b\nc"}, exit_code=2), pull_request=9)
+    raw = recovered(github.render(whole))
+    assert raw == recovered(github.from_gh(whole, unknown=True))
+    named = recovered(github.from_gh(whole))
+    assert (named.failed_step, raw.failed_step) == ("Execute", "Run docker run --pull=always --rm \\")
+    pasted = recovered(github.without_prefix(whole))
+    same = ("job_name", "commit", "pull_request", "merge_head", "image", "digest", "exit_code", "packages")
+    for field in same:
+        assert getattr(raw, field) == getattr(named, field) == getattr(pasted, field)
+    assert [step.script for step in raw.scripts] == [step.script for step in pasted.scripts]
+
+
+def test_the_failed_steps_alone_tell_of_themselves_and_so_does_a_log_of_our_own() -> None:
+    log = github.from_gh(job(step(*github.pulled(IMAGE, DIGEST), exit_code=2)), failed=True)
+    has(
+        recovered(log),
+        job_name=NAME,
+        failed_step="Execute",
+        exit_code=2,
+        digest=DIGEST,
+        commit="",
+        conclusion="failure",
+    )
+    ours = b"##[group]Run Execute\ncd x\ndocker run img:1\n##[endgroup]\nboom\n"
+    parsed_job = recovered(ours + b"##[error]Process completed with exit code 4.\n")
+    has(parsed_job, failed_step="Run Execute", exit_code=4, image="img:1")
+    assert parsed_job.scripts[0].script == "cd x\ndocker run img:1"

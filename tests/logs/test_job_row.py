@@ -1,0 +1,210 @@
+"""Which row of a workflow a log is of, and the commit that only its variables tell."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from ci_tasks.logs.job_lines import split_lines
+from ci_tasks.logs.job_parser import parse_job
+from ci_tasks.logs.job_row import (
+    RowCandidate,
+    RowIdentity,
+    commit_from_variables,
+    context_of_log,
+    identify_row,
+    row_candidates,
+    shortened_name,
+)
+from ci_tasks.logs.job_steps import RecoveredJob, RecoveredStep
+from ci_tasks.workflow import rows
+from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.model import Workflow
+from ci_tasks.workflow.reader import read as read_workflow
+from tests.logs import github_format as github
+from tests.parts.entries import describe
+
+STEPS = """
+    env:
+      COMMIT: ${{ github.sha }}_${{ github.event.pull_request.number || 'non-pr' }}
+      KEY: ${{ secrets.KEY }}
+      EVAL: ${{ matrix.info.enable_eval || '1' }}
+    steps:
+      - uses: actions/checkout@v4
+      - name: Install
+        run: pip install -e .
+      - name: Execute
+        run: |
+          docker run --pull=always -e KEY=${{ secrets.KEY }} \\
+            -e TEST_FILE="${{ matrix.info.test_file }}" \\
+            -e TEST_ARGS="${{ matrix.info.test_args || '' }}" \\
+            -v ${{ github.workspace }}:/w acme/trainer:latest bash
+"""
+CKPT = """
+          - {num_gpus: 4, test_file: test_ckpt.py}
+          - {num_gpus: 4, test_file: test_ckpt.py, test_args: --async-save}
+          - {num_gpus: 4, test_file: test_ckpt.py, test_args: --async-save, enable_eval: '0'}
+          - {num_gpus: 8, test_file: test_ppo.py, enable_eval: ''}
+"""
+TEXT = f"""
+on: pull_request
+jobs:
+  ckpt:
+    runs-on: gpu
+    strategy:
+      matrix:
+        info:{CKPT}{STEPS}
+  twin:
+    runs-on: gpu
+    strategy:
+      matrix:
+        info:{CKPT}{STEPS}
+"""
+FLOW = read_workflow(TEXT, "w.yml")
+HERE = EventContext(secrets=("KEY",))
+
+
+def of(workflow: Workflow, situation: EventContext = HERE, job: str = "") -> list[RowCandidate]:
+    jobs = [found for name, found in workflow.jobs.items() if job in ("", name)]
+    every = [
+        row_candidates(workflow, found, rows.rows(workflow, found, situation, describe), situation) for found in jobs
+    ]
+    return [candidate for candidates in every for candidate in candidates]
+
+
+CI = dataclasses.replace(HERE, sha="c" * 40, workspace="/ci/w", secrets=("KEY",))
+EVERY = of(FLOW)
+
+
+def log_of(number: int, *, name: str | None = None, number_of_pr: int = 7) -> Any:
+    """The job that CI would show for the workflow's row of that number."""
+    candidate = of(FLOW, CI)[number]
+    env = {key: value.replace("non-pr", str(number_of_pr)) for key, value in candidate.env.items()}
+    install, execute = candidate.scripts
+    steps = (
+        github.Step("Install", install, env=env),
+        github.Step("Execute", execute, env=env, output=("boom",), exit_code=1),
+    )
+    return github.Job(candidate.names[0] if name is None else name, steps, commit="c" * 40, pull_request=number_of_pr)
+
+
+def identify_in(log: bytes, candidates: list[RowCandidate] = EVERY, **changed: Any) -> RowIdentity:
+    recovered = parse_job(split_lines(log.splitlines(keepends=True)))
+    return identify_row(dataclasses.replace(recovered, **changed), candidates)
+
+
+def row(identity: RowIdentity) -> tuple[str, str] | None:
+    return (identity.row.job, identity.row.row) if identity.row else None
+
+
+ROWS = [(candidate.row.job, candidate.row.row) for candidate in EVERY]
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)))
+def test_a_row_is_known_by_the_name_of_its_job_and_within_a_job_by_its_script(number: int) -> None:
+    identity = identify_in(github.render(log_of(number)))
+    assert row(identity) == ROWS[number]
+    assert "another revision" not in identity.why
+    assert row(identify_in(b"", job_name=f"nightly / {EVERY[number].names[0]}")) == ROWS[number], "of a called workflow"
+    of_job = EVERY[:4] if number < 4 else EVERY[4:]
+    pasted = github.without_prefix(log_of(number, name=""))
+    assert row(identify_in(pasted, of_job)) == ROWS[number]
+    hidden = pasted.replace(b"async", b"***").replace(b"acme", b"***")
+    assert row(identify_in(hidden, of_job)) == ROWS[number], "a secret may hide any part of a script"
+    renamed = log_of(number, name=f"{ROWS[number][0]} (9, changed since)")
+    assert row(identify_in(github.render(renamed))) == ROWS[number]
+    assert row(identify_in(github.from_gh(log_of(number), failed=True), job_name="")) is None, (
+        "two jobs have that script"
+    )
+
+
+NAMES: list[tuple[str, list[str]]] = [
+    ("name: Test\n    strategy: {matrix: {a: [1, 2.5], b: [true]}}", ["Test (1, true)", "Test (2.5, true)"]),
+    # A name with an expression stands for itself.
+    ("name: Test ${{ matrix.a }}\n    strategy: {matrix: {a: [x], b: [y]}}", ["Test x"]),
+    ("name: On ${{ github.event.issue.number }}x", ["On x"]),
+    # What `include` adds to a combination is not in the name; a combination of its own is.
+    ("strategy: {matrix: {a: [x, y], include: [{a: x, more: 1}, {a: z, more: 2}]}}", ["j (x)", "j (y)", "j (z, 2)"]),
+]
+
+
+@pytest.mark.parametrize(("job", "names"), NAMES)
+def test_a_job_is_called_as_github_calls_it(job: str, names: list[str]) -> None:
+    flow = read_workflow(f"on: push\njobs:\n  j:\n    runs-on: x\n    {job}\n    steps: [{{run: x}}]\n", "w.yml")
+    assert [name for candidate in of(flow) for name in candidate.names] == names
+
+
+LONG = "--" + "x" * 120
+
+
+def long_rows(*ends: str) -> list[RowCandidate]:
+    entries = "".join(f"          - {{test_file: t.py, test_args: {LONG}{end}}}\n" for end in ends)
+    return of(read_workflow(TEXT.replace(CKPT, "\n" + entries), "w.yml"), HERE, "ckpt")
+
+
+SHOWN = [shortened_name(f"ckpt (t.py, {LONG}a)"), f"ckpt (t.py, {LONG}a)", f"ckpt (t.py, {LONG[:60]}…"]
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_name_is_cut_as_github_cuts_it_and_is_enough_where_no_other_begins_so(shown: str) -> None:
+    identity = identify_row(RecoveredJob(job_name=shown), long_rows("a"))
+    assert identity.row is not None and identity.row.args == f"{LONG}a"
+    identity = identify_row(RecoveredJob(job_name=SHOWN[0]), long_rows("a", "b"))
+    assert (identity.row, [candidate.args[-1] for candidate in identity.nearest]) == (None, ["a", "b"])
+    cut = {"a" * 100: "a" * 100, "a" * 101: "a" * 97 + "...", "a" * 96 + "😀😀😀": "a" * 96 + "..."}
+    assert {name: shortened_name(name) for name in cut} == cut, "half of a pair is no character"
+
+
+def test_a_step_that_a_program_made_up_chooses_no_other_row() -> None:
+    job = log_of(0)
+    forged = dataclasses.replace(job.steps[1], output=tuple(github.without_prefix(log_of(3)).splitlines()))
+    log = github.render(dataclasses.replace(job, steps=(job.steps[0], forged)))
+    assert row(identify_in(log)) == row(identify_in(log, EVERY[:4], job_name="")) == ROWS[0]
+
+
+def test_without_evidence_no_row_is_chosen_and_those_like_it_are_near() -> None:
+    ls = RecoveredJob(steps=(RecoveredStep("Run ls", 1, script="ls"),))
+    nothing = [(RecoveredJob(), EVERY), (RecoveredJob(job_name="ckpt (8, test_ppo.py)"), []), (ls, EVERY)]
+    for recovered, candidates in nothing:
+        identity = identify_row(recovered, candidates)
+        assert identity.row is None and identity.why
+    unknown = identify_in(github.render(log_of(0, name="changed (4, x)")), EVERY[:4])
+    assert (unknown.row, [candidate.row for candidate in unknown.nearest]) == (None, ["ckpt"])
+    assert "no row's job is called 'changed (4, x)'" in unknown.why
+    like = identify_in(b"", job_name="ckpt2 (8, test_ppo.py)")
+    assert like.row is None and len(like.nearest) < len(EVERY)
+    assert ("ckpt", "ppo") in [(candidate.job, candidate.row) for candidate in like.nearest]
+
+
+def test_the_failed_steps_alone_tell_the_commit_by_what_the_workflow_makes_of_it() -> None:
+    recovered = parse_job(split_lines(github.from_gh(log_of(1, number_of_pr=88), failed=True).splitlines()))
+    assert recovered.commit == ""
+    learnt = commit_from_variables(recovered, FLOW, FLOW.jobs["ckpt"])
+    assert (learnt.commit, learnt.pull_request) == ("c" * 40, 88)
+    assert not [text for text in learnt.missing if text.startswith("the commit")]
+
+
+VARIABLES: list[tuple[str, str, tuple[str, int | None]]] = [
+    ("${{ github.sha }}", "d" * 40, ("d" * 40, None)),
+    ("${{ github.sha }}_${{ github.event.pull_request.number || 'non-pr' }}", "d" * 40 + "_non-pr", ("d" * 40, None)),
+    # Nothing is taken from a value that may be something else.
+    ("${{ github.sha }}", "d" * 39, ("", None)),
+    ("${{ github.sha || 'x' }}", "d" * 40, ("", None)),
+    ("${{ github.event.after }}", "d" * 40, ("", None)),
+]
+
+
+@pytest.mark.parametrize(("raw", "value", "learnt"), VARIABLES)
+def test_a_variable_tells_the_commit_where_it_is_made_of_nothing_else(
+    raw: str, value: str, learnt: tuple[str, int | None]
+) -> None:
+    recovered = RecoveredJob(steps=(RecoveredStep("Run x", 1, script="x", env={"V": value}),))
+    job = dataclasses.replace(FLOW.jobs["ckpt"], env={"V": raw})
+    with_commit = commit_from_variables(recovered, FLOW, job)
+    assert (with_commit.commit, with_commit.pull_request) == learnt
+    known = dataclasses.replace(recovered, commit="a" * 40, workspace="/w")
+    assert commit_from_variables(known, FLOW, job) == known, "a commit from the checkout is kept"
+    context = context_of_log(known, dataclasses.replace(HERE, repository="o/r"))
+    assert (context.sha, context.workspace, context.repository) == ("a" * 40, "/w", "o/r")

@@ -1,0 +1,251 @@
+"""What `--log FILE|-` takes: logs as people have them, and what is none, with the next step."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import struct
+import sys
+import tempfile
+import threading
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ci_tasks.errors import Blocked, UnknownName, UsageError
+from ci_tasks.logs import log_file
+from ci_tasks.logs.log_file import JobLog, open_log
+
+TEXT = b"2025-11-02T10:00:00.0000000Z ##[group]Run tests\n2025-11-02T10:00:01.0000000Z ##[error]it broke\n"
+LINES = TEXT.splitlines()
+
+Piped = Callable[[bytes], None]
+
+
+def named(value: object) -> str | None:
+    """For bytes, which may differ from one collection to the next, no more than their kind."""
+    return type(value).__name__ if isinstance(value, (bytes, list)) else None
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Piped]:
+    """Puts bytes on standard input, as a pipe that cannot be read twice."""
+    with ExitStack() as held:
+
+        def pipe(data: bytes) -> None:
+            out, into = os.pipe()
+            writer = threading.Thread(target=write, args=(into, data))
+            writer.start()
+            held.callback(writer.join)
+            monkeypatch.setattr(sys, "stdin", held.enter_context(open(out)))
+
+        yield pipe
+
+
+def write(into: int, data: bytes) -> None:
+    try:
+        with open(into, "wb") as sink:
+            sink.write(data)
+    except BrokenPipeError:
+        pass
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return target.getvalue()
+
+
+def read(path: str) -> None:
+    with open_log(path) as log:
+        for job in log.jobs:
+            assert lines_of(job)
+
+
+def lines_of(job: JobLog) -> list[bytes]:
+    return b"".join(job.chunks()).removesuffix(b"\n").split(b"\n")
+
+
+def refused(path: object) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        read(str(path))
+    assert caught.value.hint, "the next step"
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (TEXT, LINES),
+        (gzip.compress(TEXT), LINES),
+        (gzip.compress(TEXT[:40]) + gzip.compress(TEXT[40:]), LINES),
+        ("\ufeffit broke\r\nüber\n".encode("utf-16-le"), [b"it broke\r", "über".encode()]),
+        (gzip.compress("\ufeffit broke\n".encode("utf-16-be")), [b"it broke"]),
+        (b"caf\xe9 \xff\xfe\n\xe4\xbd\xa0\n", [b"caf\xe9 \xff\xfe", b"\xe4\xbd\xa0"]),
+        (b"\x1b[31mred\x1b[0m\n\x07\x08 50%\r100%\n", [b"\x1b[31mred\x1b[0m", b"\x07\x08 50%\r100%"]),
+        (zipped({"0_ckpt.txt": TEXT}), LINES),
+    ],
+    ids=named,
+)
+@pytest.mark.parametrize("way", ["a file", "standard input"])
+def test_a_log_can_be_read_again_and_again(
+    tmp_path: Path, piped: Piped, data: bytes, lines: list[bytes], way: str
+) -> None:
+    if way == "a file":
+        (tmp_path / "a log.txt").write_bytes(data)
+    else:
+        piped(data)
+    with open_log(str(tmp_path / "a log.txt") if way == "a file" else "-") as log:
+        assert [lines_of(log.jobs[0]), lines_of(log.jobs[0])] == [lines] * 2
+        assert log.name == (str(tmp_path / "a log.txt") if way == "a file" else "standard input")
+        first, second = log.jobs[0].chunks(), log.jobs[0].chunks()
+        assert next(first) == next(second), "readers do not share a place"
+
+
+def test_a_stream_is_kept_on_disk_without_a_name_and_not_in_memory(
+    tmp_path: Path, piped: Piped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    piped(TEXT * (1 << 18))
+    tracemalloc.start()
+    try:
+        with open_log("-") as log:
+            assert os.listdir(tmp_path / "tmp") == []
+            assert sum(chunk.count(b"\n") for chunk in log.jobs[0].chunks()) == 2 << 18
+        assert tracemalloc.get_traced_memory()[1] < len(TEXT) * (1 << 18) // 4
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_copy_is_for_nobody_else_and_a_full_disk_is_blocked_with_the_way_to_another() -> None:
+    with log_file.temporary_copy([b"x"], "a log") as file:
+        assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
+    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(Blocked, match="TMPDIR"):
+        log_file.write(full, b"x")
+
+
+# -- the zip of a run
+
+
+STEPS = {
+    "ckpt/2_Run tests.txt": b"two\n",
+    "ckpt/10_Stop.txt": b"\xef\xbb\xbften\n",
+    "ckpt/1_Set up job.txt": b"\xef\xbb\xbfone\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("members", "jobs"),
+    [
+        ({"1_ckpt.txt": b"all\n", "0_lint (3.10, x).txt": b"fine\n", **STEPS}, ["lint (3.10, x)", "ckpt"]),
+        (STEPS, ["ckpt"]),
+        ({"0_a.txt": b"a\n", "b/1_Set up job.txt": b"b\n"}, ["a", "b"]),
+        ({"logs/0_a.txt": b"a\n", "logs/a/1_x.txt": b"a\n", "__MACOSX/logs/._0_a.txt": b"\0\0"}, ["a"]),
+        ({"saved/failed.log": b"a\n", "notes.md": b"#\n"}, ["saved/failed.log"]),
+    ],
+)
+def test_a_zip_has_a_log_for_each_job(tmp_path: Path, members: dict[str, bytes], jobs: list[str]) -> None:
+    (tmp_path / "logs.zip").write_bytes(zipped(members))
+    with open_log(str(tmp_path / "logs.zip")) as log:
+        assert [job.name for job in log.jobs] == jobs
+        assert all(lines_of(job) for job in log.jobs)
+
+
+def test_a_job_of_a_zip_is_read_by_its_name_and_its_steps_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "logs.zip").write_bytes(zipped({"0_lint.txt": b"l\n", **STEPS}))
+    with open_log(str(tmp_path / "logs.zip")) as log:
+        with pytest.raises(UnknownName, match="did you mean 'ckpt'"):
+            log.job("ckpd")
+        assert lines_of(log.job("ckpt")) == [b"one", b"two", b"ten"]
+
+
+def encrypted() -> bytes:
+    data = bytearray(zipped({"0_a.txt": TEXT}))
+    data[6] |= 1
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(data)
+
+
+def declaring(size: int) -> bytes:
+    data = bytearray(zipped({"0_a.txt": TEXT}))
+    struct.pack_into("<I", data, data.index(b"PK\x01\x02") + 24, size)
+    return bytes(data)
+
+
+def spoiled() -> bytes:
+    data = bytearray(zipped({"0_a.txt": os.urandom(1000).hex().encode() + b"\n"}))
+    data[100:110] = bytes(10)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (zipped({"0_a.txt": TEXT * 100})[:-30], "damaged or incomplete"),
+        (spoiled(), "damaged or incomplete"),
+        (declaring(3 << 30), "so it is no log"),
+        (encrypted(), "which GitHub's are not"),
+        (zipped({"../../etc/passwd": TEXT}), "named '../../etc/passwd'"),
+        (zipped({"0_\x1b[2J.txt": TEXT}), "which GitHub would not write"),
+        (zipped({}), "it contains nothing"),
+        (zipped({"0_a.txt": bytes(9999)}), "is binary"),
+        (gzip.compress(TEXT * 100)[:-9], "damaged or incomplete"),
+        (gzip.compress(TEXT) + b"rubbish", "damaged or incomplete"),
+        (gzip.compress(zipped({"0_a.txt": TEXT})), "is binary"),
+        (b"", "is empty: nothing to triage"),
+        (b"\xfd7zXZ\x00\x00\x04", "packed with xz"),
+    ],
+    ids=named,
+)
+def test_what_is_no_log_is_refused_with_the_reason(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "x").write_bytes(data)
+    error = refused(tmp_path / "x")
+    assert message in error.message
+    assert "\x1b" not in str(error)
+
+
+BOMBS = [(log_file, "_HARMLESS_BYTES", b"a\n" * (2 << 20)), (log_file, "_MAX_LINES", b"\n" * (4 << 20))]
+
+
+@pytest.mark.parametrize(("module", "limit", "text"), BOMBS, ids=["many bytes", "lines without end"])
+def test_of_a_gzip_bomb_the_beginning_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str, text: bytes
+) -> None:
+    monkeypatch.setattr(module, limit, 1 << 20)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(text))
+    with open_log(str(tmp_path / "x.gz")) as log:
+        assert sum(map(len, log.jobs[0].chunks())) == 1 << 20
+        assert "only the first 1 MiB were read" in log.cut
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * (1 << 19)))
+    with open_log(str(tmp_path / "x.gz")) as log:
+        assert log.cut == "", "it ends where no more is read"
+
+
+# -- what is no file
+
+
+def test_what_is_no_file_or_cannot_be_read(tmp_path: Path, piped: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "0_ckpt.txt").write_bytes(TEXT)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    piped(b"")
+    unread = {
+        str(tmp_path / "loop"): "cannot be read",
+        "/proc/self/mem": "cannot be read",
+        "nul\0byte": "cannot be read",
+    }
+    devices = {"/dev/zero": "is binary", "/dev/null": "is empty", "-": "empty: nothing to triage"}
+    for path, message in {**unread, **devices, str(tmp_path): "is a directory"}.items():
+        assert message in refused(path).message
+    assert "0_ckpt.txt" in refused(tmp_path).hint
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "no standard input" in refused("-").message
