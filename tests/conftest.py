@@ -5,6 +5,7 @@ not read, and byte code is kept."""
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -65,6 +66,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not os.environ["CI_TASKS_TEST_NAMED"]:  # a file that is named is meant whole
         mark_nightly(config.rootpath, items)
         items.sort(key=lambda item: not _is_long(item))  # else a worker begins the longest when the others are done
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: no search for garbage looks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_long(item: pytest.Item) -> bool:

@@ -52,6 +52,7 @@ def test_every_command_has_json_with_a_schema() -> None:
     assert described == with_option == set(COMMANDS) - WITHOUT_JSON
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(300)
 def test_what_a_command_prints_is_what_its_schema_says(person: Any, tmp_path: Path) -> None:
     log = tmp_path / "failed.log"

@@ -6,6 +6,7 @@ them ends as blocked. They run here, and on a host over a real sshd.
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ class Place:
     def __init__(self, person: Any, host: str, top: Path) -> None:
         self.person, self.host, self.top = person, host, top
         self.flag = person.home.parent / "installed"
-        self.steps(f"echo begun; while [ ! -e '{self.flag}' ]; do sleep 0.05; done; true")
+        self.steps(f"echo begun; while [ ! -e {shlex.quote(str(self.flag))} ]; do sleep 0.05; done; true")
 
     def steps(self, text: str) -> None:
         self.person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", f"{text}\n")
