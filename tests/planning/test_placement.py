@@ -221,7 +221,7 @@ def test_seconds_expected_of_a_row() -> None:
 
 
 ROW = Row("l", "j", None, "r", None, "", 4, "image", {}, "self-hosted", None)
-CPU = replace(ROW, gpus=0, image=None)
+WITHOUT_GPUS = replace(ROW, gpus=0, image=None)
 LOCAL = HostSpec("local")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 CLUSTER = HostSpec("cluster", kind="slurm", address="login.example.com", gpus=2)
@@ -237,16 +237,16 @@ NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simul
         (ROW, LOCAL, HostFacts(gpu_problem="no nvidia-smi on PATH"), ["4 GPUs (found 0: no nvidia-smi on PATH)"]),
         (ROW, LOCAL, HostFacts(gpus=8, container_problem="docker (not on PATH)"), ["docker (not on PATH)"]),
         (ROW, LOCAL, HostFacts(container_problem="docker"), ["4 GPUs (found 0)", "docker"]),
-        (CPU, LOCAL, HostFacts(python_problem="Python >=3.10"), ["Python >=3.10"]),
-        (CPU, CLUSTER, HostFacts(scheduler_problem="no partition x"), ["Slurm (no partition x)"]),
+        (WITHOUT_GPUS, LOCAL, HostFacts(python_problem="Python >=3.10"), ["Python >=3.10"]),
+        (WITHOUT_GPUS, CLUSTER, HostFacts(scheduler_problem="no partition x"), ["Slurm (no partition x)"]),
         (ROW, CLUSTER, HostFacts(scheduler_problem="sinfo: no answer"), ["Slurm (sinfo: no answer)"]),
         (ROW, CLUSTER, HostFacts(gpus=2), ["4 GPUs on one node (found 2)"]),
         # A row that names no GPUs and no image needs neither, whatever is broken.
-        (CPU, LOCAL, HostFacts(gpu_problem="driver", container_problem="docker"), []),
+        (WITHOUT_GPUS, LOCAL, HostFacts(gpu_problem="driver", container_problem="docker"), []),
         (ROW, SIM, HostFacts(gpus=8), []),
         (ROW, SIM, HostFacts(gpus=8, simulates=False), [NO_LOCK]),
         # Without GPUs there is no lock to take.
-        (CPU, SIM, HostFacts(gpus=8, simulates=False), []),
+        (WITHOUT_GPUS, SIM, HostFacts(gpus=8, simulates=False), []),
         (replace(ROW, gpus=16), SIM, HostFacts(gpus=8), ["16 GPUs (found 8)"]),
     ],
 )
