@@ -322,13 +322,19 @@ ONE_MODULE = {
     r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [
         "agent.processes",
         *("agent.hang.inspector", "agent.hang.collect"),
-        *("hosts.python", "hosts.pull_images", "features.mcp.tools", "features.recorder.sandbox"),
+        *("hosts.queries", "hosts.provision", "features.mcp.tools", "features.recorder.sandbox"),
         *("logs.github", "agent.trees.git"),
     ],
     # `replace_file` writes a file whole; others rename what a program or a stream has written.
     r"os\.replace\(": [
         *("agent.files", "agent.artifacts", "agent.environments.store"),
-        *("agent.trees.store", "hosts.bootstrap", "hosts.py_spy", "features.setup.setup", "results.history.database"),
+        *(
+            "agent.trees.store",
+            "hosts.bootstrap",
+            "hosts.provision",
+            "features.setup.setup",
+            "results.history.database",
+        ),
         *("run.output_file", "agent.trees.git"),
     ],
 }

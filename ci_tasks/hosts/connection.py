@@ -8,6 +8,7 @@ connection says so once, tries again with growing pauses, and says when it is ba
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import queue
@@ -16,20 +17,60 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 
 from ci_tasks import debug_log
 from ci_tasks.agent import archive
 from ci_tasks.agent.codec import RecordError, decode, parse
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.run_directory import read_record, write_record
 from ci_tasks.agent.serving import frames, messages
 from ci_tasks.agent.serving.messages import HostMessage, Request, Response, RunUpdate
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError, printable, shortened
-from ci_tasks.hosts import bootstrap, host_cache
-from ci_tasks.hosts.ssh.messages import HostKeyRefused
-from ci_tasks.hosts.transport import LinkDied, Transport
+from ci_tasks.hosts import bootstrap, connection
+from ci_tasks.hosts.transport import HostKeyRefused, LinkDied, Transport
+
+
+@dataclass
+class HostCache:
+    """`home` is where everything of ours lies on the host. `agent_digest` is that of the agent that it has, `compiled`
+    that of the same with byte code. `pythons` are what setup-python's versions mean there, `working_runtime` is the
+    container runtime that was found to work, `pruned_at` when the host last forgot old objects, in seconds since the
+    epoch, `py_spy` the one that it has."""
+
+    home: str = ""
+    agent_digest: str = ""
+    compiled: str = ""
+    pythons: dict[str, tuple[str, str]] = field(default_factory=dict)
+    gpus: int | None = None
+    working_runtime: str = ""
+    pruned_at: float = 0.0
+    py_spy: str = ""
+
+    def clear_facts(self) -> None:
+        self.home, self.pythons, self.gpus, self.working_runtime, self.py_spy = "", {}, None, "", ""
+
+
+def host_id(spec: HostSpec) -> str:
+    """A file name for the host: another address under the same name is another host."""
+    return f"{spec.name}-{hashlib.sha256(f'{spec.address} {spec.workspace}'.encode()).hexdigest()[:10]}"
+
+
+def load(path: Path) -> HostCache:
+    with contextlib.suppress(OSError, ValueError):
+        return read_record(HostCache, str(path)) or HostCache()
+    return HostCache()
+
+
+def save(path: Path, memory: HostCache) -> None:
+    with contextlib.suppress(OSError):  # a memory that cannot be written is no reason to stop
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_record(str(path), memory)
+
 
 SILENCE_TIMEOUT_S = 10.0  # seconds without a byte after which the link is dead; twice that for the first words
 BEAT = 4.0  # seconds between two frames of ours
@@ -186,7 +227,7 @@ class Channel:
             if on_chunk is not None:
                 on_chunk(chunk)
         elif kind == frames.JSON:
-            message = decode(HostMessage, parse(payload, where="message"), where="message")
+            message = _decoded(payload)
             if message.update is not None:
                 self._take_update(message.update)
             if message.response is not None and message.response.id in self._pending:
@@ -246,6 +287,21 @@ class Channel:
             raise LinkDied(self.reason)
 
 
+def _decoded(payload: bytes) -> HostMessage:
+    """A message of the host. A response or an update that cannot be decoded is a refusal or a problem: it ends its own
+    request or run, not the connection. Raises RecordError."""
+    data = parse(payload, where="message")
+    try:
+        return decode(HostMessage, data, where="message")
+    except RecordError as error:
+        update, response = (data.get(name) if isinstance(data, dict) else None for name in ("update", "response"))
+        if isinstance(update, dict) and type(update.get("key")) is int:
+            return HostMessage(update=RunUpdate(update["key"], problem=str(error)))
+        if isinstance(response, dict) and type(response.get("id")) is int:
+            return HostMessage(response=Response(response["id"], error=str(error), code="failed"))
+        raise
+
+
 def _no_hello(data: bytes) -> Blocked:
     """Why what came is no greeting of our server."""
     last = shortened(printable(data[-_MAX_MESSAGE:].decode(errors="replace")).strip().rpartition("\n")[2], _QUOTED)
@@ -264,7 +320,7 @@ class ReconnectingConnection:
     def __init__(
         self, spec: HostSpec, transport: Transport, cache_file: Path, take_update: TakeUpdate, take_log: TakeLog
     ) -> None:
-        self.spec, self.cache, self._cache_file = spec, host_cache.load(cache_file), cache_file
+        self.spec, self.cache, self._cache_file = spec, connection.load(cache_file), cache_file
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.clock_ahead = 0.0
         self._transport, self._take = transport, (take_update, take_log)
@@ -327,7 +383,7 @@ class ReconnectingConnection:
         if channel is not None:
             channel.leave()
         self._transport.close()
-        host_cache.save(self._cache_file, self.cache)
+        connection.save(self._cache_file, self.cache)
 
     # -- its thread -------------------------------------------------------------------------------------------------
 

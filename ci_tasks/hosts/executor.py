@@ -7,29 +7,39 @@ of a command, so that the connection is made while the rest is loaded: what is n
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shlex
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Plan, QueryAnswer
+from ci_tasks.agent.records import Checkout, Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.agent.serving.messages import Clear, Prune
 from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
-from ci_tasks.hosts import host_cache
-from ci_tasks.hosts.host_snapshot import take_host_snapshot
-from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
-from ci_tasks.hosts.remote_host import open_remote_host, run_state
-from ci_tasks.hosts.remote_run import CANCEL, KILL, CodePack, RemoteRun, lock_mirror, write_remote_location
-from ci_tasks.hosts.run_manager import RemoteRunManager
+from ci_tasks.hosts.connection import HostCache, host_id
+from ci_tasks.hosts.remote_run import (
+    CANCEL,
+    KILL,
+    CodePack,
+    RemoteRun,
+    RunState,
+    lock_mirror,
+    secrets_of,
+    write_remote_location,
+)
+from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.results import store
@@ -39,9 +49,69 @@ if TYPE_CHECKING:
     from ci_tasks.checkout.snapshot import Snapshot
     from ci_tasks.given_values import OverlaySource
     from ci_tasks.planning.planner import SharedSetup
+    from ci_tasks.workflow.model import Row
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PreparedRow:
+    """A row ready to start: its plan, run directory and shared setup. `missing` says what the host lacks for it,
+    `alternative_hosts` which hosts could run it. `secrets` are values that are not in our environment."""
+
+    row: Row
+    plan: Plan
+    run: RunDir
+    setup: SharedSetup | None
+    missing: tuple[str, ...] = ()
+    alternative_hosts: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_own_checkout(self) -> bool:
+        """Whether it gets one when it begins: without a setup that has one, and unless it needs none."""
+        return self.setup is None and bool(self.plan.workspace)
+
+
+class CodeSnapshot(Protocol):
+    """The tree that runs, as it was when the command started."""
+
+    @property
+    def checkout(self) -> Checkout: ...
+
+    def read_file(self, path: str) -> str | None:
+        """The text of a file, or None if it does not exist."""
+        ...
+
+    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
+        """The texts of the files directly in `directory` whose names end in `suffix`."""
+        ...
+
+
+def start_host_snapshot(
+    source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+) -> Background[Snapshot] | None:
+    """Take it in the background: git is busy with it while the rest of a command is loaded. None where our files lie in
+    the checkout: nothing may be written there before `prepare` has found that git ignores them."""
+    if store.home().is_relative_to(source):
+        return None
+    return Background(take_host_snapshot, source, rev, base, overlays)
+
+
+def take_host_snapshot(
+    source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+) -> Snapshot:
+    """The working tree of `source`, or its revision, with the overlays, as objects that can be sent."""
+    from ci_tasks.checkout.snapshot import take_snapshot
+
+    name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
+    return take_snapshot(source, store.home() / "sync" / name, rev=rev, base=base, overlays=overlays)
+
 
 OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use
 _POLL_INTERVAL_S = 0.05
+_CANCEL_TIMEOUT_S = 15.0  # longer than a job's grace period
 _QUERY_TIMEOUT_S = 20.0  # that a program of the host gets to answer
 
 
@@ -89,7 +159,7 @@ class Executor:
         return self._manager.connection.is_up
 
     @property
-    def _cache(self) -> host_cache.HostCache:
+    def _cache(self) -> HostCache:
         return self._manager.connection.cache
 
     @property
@@ -107,11 +177,10 @@ class Executor:
         enough = spec.gpus is not None or not gpus or (cache.gpus or 0) >= gpus
         if enough and (not container or cache.working_runtime == spec.runtime):
             return HostFacts(gpus=spec.gpus if spec.gpus is not None else cache.gpus or 0, simulates=simulates)
-        from ci_tasks.hosts import requirements
+        from ci_tasks.hosts.queries import QUERY_TIMEOUT_S, fact_queries, parse_facts
 
-        queries = requirements.fact_queries(spec, gpus=gpus > 0, container=container)
-        answers = self.run_queries(queries, requirements.QUERY_TIMEOUT_S)
-        facts = requirements.parse_facts(spec, answers, simulates=simulates)
+        answers = self.run_queries(fact_queries(spec, gpus=gpus > 0, container=container), QUERY_TIMEOUT_S)
+        facts = parse_facts(spec, answers, simulates=simulates)
         if gpus and spec.gpus is None:
             cache.gpus = facts.gpus
         cache.working_runtime = spec.runtime if container and not facts.container_problem else ""
@@ -125,9 +194,9 @@ class Executor:
         """(path, version) of the host's interpreter for a version of setup-python."""
         pythons = self._cache.pythons
         if version_spec not in pythons:
-            from ci_tasks.hosts import python
+            from ci_tasks.hosts.queries import find_python
 
-            pythons[version_spec] = python.find_python(version_spec, self, self._own_python)
+            pythons[version_spec] = find_python(version_spec, self, self._own_python)
         return pythons[version_spec]
 
     # -- the tree and the plans ----------------------------------------------------------------------------------------
@@ -146,7 +215,7 @@ class Executor:
         taken = self._taken.result() if isinstance(self._taken, Background) else self._taken
         taken = taken if isinstance(taken, Snapshot) else None  # a pinned one is another checkout's
         snapshot = taken or take_host_snapshot(source, rev, base, overlays)
-        key = host_cache.key(self.spec)
+        key = host_id(self.spec)
         self._pack = CodePack(
             tree=snapshot.flat,
             build=partial(delivery.thin_pack, snapshot),
@@ -171,9 +240,25 @@ class Executor:
         Path(run.script).write_text(plan.script, encoding="utf-8", errors="surrogateescape", newline="\n")
 
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
-        """Make the checkouts and venvs that `run.sh` needs when a person runs it. Nothing is called afterwards. On a
-        remote host none are made: run.sh says how to name one's own."""
-        self.close()
+        """Make the run directories, with their checkouts and those of install steps, where a person can run `run.sh`.
+        Nothing is called afterwards. A host that cannot be used now is no reason to show no plan."""
+        from ci_tasks.hosts.provision import setup_plan
+
+        setups = {row.setup.directory: row.setup for row in rows if row.setup is not None}
+        made = [self._remote_run(RunDir(path), setup_plan(setups[path], self.spec), path) for path in setups]
+        needy = [*made, *(self._row_run(row) for row in rows if row.has_own_checkout)]
+        rest = [self._row_run(row) for row in rows if not row.has_own_checkout]
+        try:
+            for remote_run in needy:
+                remote_run.parts = self._code.checkout_parts
+            self._manager.create([*needy, *rest])
+            for row in rows:
+                script = shlex.quote(f"{self.paths(row.run).run}/run.sh")
+                print(f"{row.row.row}, by hand on {self.spec.name}: bash {script}", file=sys.stderr)
+        except CiTasksError as problem:
+            print(f"nothing to run by hand was made on {self.spec.name}: {problem.message}", file=sys.stderr)
+        finally:
+            self.close()
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -187,7 +272,7 @@ class Executor:
         return next(filter(None, problems), None)
 
     def _install(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
-        from ci_tasks.hosts.install_steps import InstallLog, failure_message, setup_plan
+        from ci_tasks.hosts.provision import InstallLog, failure_message, setup_plan
 
         run = RunDir(str(self._batch.path / "environments" / os.path.basename(setup.directory)))
         remote_run = self._remote_run(run, setup_plan(setup, self.spec), setup.directory)
@@ -196,7 +281,7 @@ class Executor:
         self._send(remote_run, has_checkout=True)
         log = InstallLog(run, say)
         try:
-            while not run_state(remote_run).is_over:
+            while not remote_run.state.is_over:
                 time.sleep(_POLL_INTERVAL_S)
                 if not should_continue():
                     raise KeyboardInterrupt
@@ -214,19 +299,24 @@ class Executor:
         return None if code == 0 else failure_message(run, code)
 
     def _cancel_setup(self, remote_run: RemoteRun) -> None:
-        """After a ^C with patience, after the next without, and then without its end."""
+        """First with the grace period; then, after a while or another ^C, without; and then without its end."""
         for how in (CANCEL, KILL, KILL):
             self._manager.cancel(remote_run, how)
+            until = time.monotonic() + _CANCEL_TIMEOUT_S
             with suppress(KeyboardInterrupt):
-                while not run_state(remote_run).is_over:
+                while time.monotonic() < until:
+                    if remote_run.state.is_over:
+                        return
                     time.sleep(_POLL_INTERVAL_S)
-                return
 
     def start(self, row: PreparedRow) -> None:
-        remote_run = self._remote_run(row.run, row.plan, self.paths(row.run).run)
+        remote_run = self._row_run(row)
         remote_run.secrets = {**remote_run.secrets, **row.secrets}
         self._runs[row.run.path] = remote_run
         self._send(remote_run, has_checkout=row.has_own_checkout or row.plan.retry is not None)
+
+    def _row_run(self, row: PreparedRow) -> RemoteRun:
+        return self._remote_run(row.run, row.plan, self.paths(row.run).run)
 
     def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
         return RemoteRun(
@@ -261,7 +351,7 @@ class Executor:
 
     def reattach(self, row: PreparedRow) -> None:
         """Watch a row that an earlier command started."""
-        remote_run = self._remote_run(row.run, row.plan, self.paths(row.run).run)
+        remote_run = self._row_run(row)
         remote_run.lock = lock_mirror(row.run)
         if remote_run.lock is None:
             raise Blocked(f"{row.run.path} is being fetched by another command", hint="wait for it, or end it")
@@ -271,7 +361,7 @@ class Executor:
     def poll(self, row: PreparedRow) -> RunState:
         if row.run.path not in self._runs:
             return RunState(aborted=(CANCELLED, "cancelled before it began"))
-        return run_state(self._runs[row.run.path])
+        return self._runs[row.run.path].state
 
     def wait(self, seconds: float) -> None:
         """Wait for a change of a row's state, at most so long."""

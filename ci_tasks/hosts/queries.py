@@ -1,14 +1,21 @@
-"""The one primitive that facts need of a host: put questions to its programs, all at once, and get their answers."""
+"""Facts of a host: questions put to its programs, all at once, and pure parsers of their answers."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, parse
-from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.gpus import lock_files as locks
+from ci_tasks.agent.gpus import nvidia_smi
+from ci_tasks.agent.records import PATTERN, QueryAnswer
 from ci_tasks.agent.run_directory import machine_environment
+from ci_tasks.config import HostSpec
+from ci_tasks.planning.placement import HostFacts
+from ci_tasks.planning.steps import version_matches
 
 
 class QueryRunner(Protocol):
@@ -49,3 +56,197 @@ def parse_json_object(answer: QueryAnswer) -> dict[str, Any]:
 def list_value(mapping: Mapping[str, Any], name: str) -> list[Any]:
     value = mapping.get(name)
     return value if isinstance(value, list) else []
+
+
+QUERY_TIMEOUT_S = 20.0  # seconds; a hung driver or daemon must not hang the question
+# Whether a runtime works: the question whose good answer says so. srun is where pyxis would be.
+_WORKS = {
+    "docker": ("docker", "version", "--format", "{{.Server.Version}}"),
+    "podman": ("podman", "version", "--format", "{{.Server.Version}}"),
+    "apptainer": ("apptainer", "--version"),
+    "pyxis": ("srun", "--help"),
+}
+_PYXIS = "--container-image"
+
+
+def fact_queries(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, list[str]]:
+    """What to ask of `host`; nothing that is not wanted, since a cold driver takes seconds to answer."""
+    queries = {}
+    if gpus and host.gpus is None:
+        queries["gpus"] = _sinfo(host) if host.kind == "slurm" else nvidia_smi.QUERY_GPUS
+    # Of a cluster it is the login node that answers: pyxis shows there, while docker may be on the other nodes only.
+    if container and host.runtime in _WORKS and (host.kind != "slurm" or host.runtime == "pyxis"):
+        queries["container"] = [*_WORKS[host.runtime]]
+    return queries
+
+
+def parse_facts(host: HostSpec, answers: Mapping[str, QueryAnswer], *, simulates: bool) -> HostFacts:
+    """The facts that the answers hold."""
+    gpus, problem = _count_gpus(host, answers.get("gpus"))
+    return HostFacts(gpus, problem, _container_problem(host.runtime, answers.get("container")), simulates)
+
+
+def parse_gres(text: str, name: str = "gpu") -> int:
+    """The most GPUs that one node has, in the output of `sinfo --format=%G` (a line `gpu:h100:8(S:0-1),gpu:a100:2` for
+    each kind of node). `name` is the resource with its type, or without one, which then counts all its types."""
+    most = 0
+    for line in text.splitlines():
+        here = 0
+        for item in re.sub(r"\([^()]*\)", "", line).split(","):
+            which, _, count = item.strip().rpartition(":")
+            if re.fullmatch(r"[0-9]{1,6}", count) and f"{which}:".startswith(f"{name}:"):
+                here += int(count)
+        most = max(most, here)
+    return most
+
+
+# A line `PARTITION|LIMIT` for each partition; the default one's name ends in `*`.
+PARTITIONS_QUERY = ["sinfo", "--noheader", "--format=%P|%l"]
+
+
+def partition_problem(answer: QueryAnswer, partition: str | None) -> str:
+    """Why Slurm would take no job there; empty when it would."""
+    if answer.code != 0:
+        return "no sinfo on PATH" if answer.is_missing else f"sinfo: {answer.last_line}"
+    names = sorted({line.partition("|")[0].rstrip("*") for line in answer.out.split()})
+    # sbatch takes several names, separated by commas.
+    unknown = [name for name in (partition or "").split(",") if name and name not in names]
+    return f"no partition {unknown[0]}; partitions: {', '.join(names) or 'none'}" if unknown else ""
+
+
+def parse_time_limit(answer: QueryAnswer, partition: str | None = None) -> float | None:
+    """The longest that a job may run, in minutes; None where there is no limit, or Slurm does not say. Limits are
+    `infinite`, `30:00`, `1:00:00` or `2-00:00:00`."""
+    lines = [line.strip().partition("|") for line in answer.out.splitlines()] if answer.code == 0 else []
+    lines = [line for line in lines if partition is None or line[0].rstrip("*") == partition]
+    limits = [limit for name, _, limit in lines if name.endswith("*") or len({line[0] for line in lines}) == 1]
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limits[0]) if limits else None
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(digits or 0) for digits in found.groups())
+    return days * 1440 + hours * 60 + minutes + seconds / 60
+
+
+def _sinfo(host: HostSpec) -> list[str]:
+    return ["sinfo", "--noheader", "--format=%G", *([f"--partition={host.partition}"] if host.partition else [])]
+
+
+def _count_gpus(host: HostSpec, answer: QueryAnswer | None) -> tuple[int, str]:
+    """How many GPUs a node has, or why none is known."""
+    if host.gpus is not None or answer is None:
+        return host.gpus or 0, ""
+    is_cluster = host.kind == "slurm"
+    if answer.is_missing or answer.code != 0:
+        missing = f"no {'sinfo' if is_cluster else 'nvidia-smi'} on PATH"
+        return 0, missing if answer.is_missing else answer.last_line
+    if not is_cluster:
+        count = len(nvidia_smi.parse_gpus(answer.out))
+        return count, "" if count else answer.last_line
+    count = parse_gres(answer.out, host.gres or "gpu")
+    where = f"partition {host.partition}" if host.partition else "the cluster"
+    return count, "" if count else f"{where} has no {host.gres or 'gpu'}"
+
+
+def _container_problem(runtime: str, answer: QueryAnswer | None) -> str:
+    """Why `runtime` cannot start a container; empty when it can, or when nobody asked."""
+    if answer is None:
+        return ""
+    if answer.code == 0:
+        return "pyxis (srun has no --container-image)" if runtime == "pyxis" and _PYXIS not in answer.out else ""
+    if answer.is_missing and "No such file" in answer.err:
+        return f"{runtime} (no srun on PATH)" if runtime == "pyxis" else f"{runtime} (not on PATH)"
+    return f"{runtime} ({answer.last_line})"
+
+
+def locked_gpus_and_images(
+    host: QueryRunner, spec: HostSpec, images: Sequence[str]
+) -> tuple[frozenset[int], frozenset[str]]:
+    """The GPUs that a process has locked on the host, our own rows included, and those of `images` that it has: a hint
+    for the placement, since the locks on the host decide. Simulated GPUs are not asked about."""
+    queries: dict[str, Sequence[str]] = {} if spec.simulate else {LOCKS_QUERY_NAME: LOCKS_QUERY}
+    if spec.runtime in ("docker", "podman"):
+        inspect = [spec.runtime, "image", "inspect", "--format", "{{.Id}}"]
+        queries.update({f"image {image}": [*inspect, image] for image in images})
+    answers = host.run_queries(queries, QUERY_TIMEOUT_S) if queries else {}
+    locked = lock_holders(answers) if LOCKS_QUERY_NAME in answers else ()
+    found = {name for name, answer in answers.items() if answer.code == 0}
+    return frozenset(locked), frozenset(image for image in images if f"image {image}" in found)
+
+
+# Looks only: taking a lock for a moment to see whether it is free would make a contender believe that it is not.
+_SCRIPT = """
+import json, os, re, sys
+directory, pattern = os.path.split(sys.argv[1])
+files = []
+for name in sorted(os.listdir(directory)):
+    found = re.match(pattern.replace("{gpu_id}", "([0-9]+)") + "$", name)
+    if found:
+        path = os.path.join(directory, name)
+        at = os.stat(path)
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+            problem = ""
+        except OSError as error:
+            problem = error.strerror
+        device = [os.major(at.st_dev), os.minor(at.st_dev)]
+        files.append({"gpu": int(found.group(1)), "path": path, "device": device, "inode": at.st_ino,
+                      "owner": at.st_uid, "problem": problem})
+try:
+    protected = open("/proc/sys/fs/protected_regular").read().strip()
+except OSError:
+    protected = "0"
+above = os.stat(directory)
+print(json.dumps({"files": files, "locks": open("/proc/locks").read(), "protected": protected, "user": os.geteuid(),
+                  "directory": [above.st_mode, above.st_uid]}))
+"""
+LOCKS_QUERY_NAME = "gpu locks"
+LOCKS_QUERY: Sequence[str] = python_query(_SCRIPT, PATTERN)
+
+
+def lock_holders(answers: Mapping[str, QueryAnswer]) -> dict[int, list[int]]:
+    """GPU id → the pids that hold its lock."""
+    response = parse_json_object(answers[LOCKS_QUERY_NAME])
+    holders: dict[int, list[int]] = {}
+    for file in lock_files(response):
+        for lock in locks.parse_locks(str(response.get("locks", ""))):
+            if ([*lock.device], lock.inode) == (file["device"], file["inode"]):
+                holders.setdefault(file["gpu"], []).append(lock.pid)
+    return {gpu: sorted(set(holders[gpu])) for gpu in sorted(holders)}
+
+
+def lock_files(response: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lock files that an answer names."""
+    files = [file for file in list_value(response, "files") if isinstance(file, dict)]
+    return [file for file in files if type(file.get("gpu")) is int and {"path", "device", "inode"} <= file.keys()]
+
+
+_TIMEOUT_S = 20.0
+OWN = sys.executable, sys.version.split()[0]
+# By name, and where version managers keep interpreters that are not on PATH. -I: `import platform` must not load the
+# platform.py of a checkout in which we are.
+_SCRIPT = """for name in python3 python$1 "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python \
+    "$HOME/.local/share/uv/python/cpython-$1".*/bin/python$1 /opt/hostedtoolcache/Python/$1.*/x64/bin/python; do
+  path=$(command -v "$name") || continue
+  found=$("$path" -I -c 'import platform, sys; print(platform.python_version(), sys.executable)' 2> /dev/null) &&
+    echo "$found"
+done
+exit 0"""
+
+
+def find_python(version_spec: str, host: QueryRunner, own: tuple[str, str] = OWN) -> tuple[str, str]:
+    """(path, version) of the host's newest Python that is `version_spec`, such as `3.10` or `3.10.14`; else its `own`.
+
+    The caller compares versions; another one than wanted is a deviation, not an error.
+    """
+    if not version_spec or version_matches(version_spec, own[1]):
+        return own
+    answer = host.run_queries({"python": find_python_command(version_spec)}, _TIMEOUT_S)["python"]
+    lines = [line.partition(" ") for line in answer.out.splitlines()]
+    matching = [(path, version) for version, _, path in lines if path and version_matches(version_spec, version)]
+    return max(matching, key=lambda found: [int(digits) for digits in re.findall(r"\d{1,9}", found[1])], default=own)
+
+
+def find_python_command(version_spec: str) -> list[str]:
+    """Prints `version path` of every interpreter that may be `version_spec`."""
+    minor = re.match(r"\d+\.\d+", version_spec)
+    return ["/bin/sh", "-c", _SCRIPT, "sh", minor[0] if minor else ""]

@@ -34,6 +34,21 @@ MAX_LOG_BYTES = 1 << 35  # of a log that is kept here
 
 
 @dataclass(frozen=True)
+class RunState:
+    """The state of a started run. `is_complete`: it ended and its files are here. `aborted`: status and reason of
+    a run that has no end of its own. `has_started`: it goes on without us. `note`: its phase, if not running."""
+
+    is_complete: bool = False
+    has_started: bool = True
+    aborted: tuple[str, str] | None = None
+    note: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_complete or self.aborted is not None
+
+
+@dataclass(frozen=True)
 class CodePack:
     """The code: `build(known)` gives its objects less those of the trees that the host has; `mark_sent` is called when
     it is there."""
@@ -79,6 +94,14 @@ class RemoteRun:
     detached: bool = False
 
     @property
+    def state(self) -> RunState:
+        if self.aborted:
+            return RunState(aborted=self.aborted)
+        if self.is_fetched:
+            return RunState(is_complete=True, note=self.warning)
+        return RunState(has_started=self.phase != SENDING, note="" if self.phase == WATCHING else self.phase)
+
+    @property
     def is_fetched(self) -> bool:
         """Whether everything that is to come of the run is here."""
         return self.phase in (CLEARING, DONE)
@@ -105,6 +128,11 @@ class RemoteRun:
         if self.lock is not None:
             self.lock.close()
             self.lock = None
+
+
+def secrets_of(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The values of a plan's secrets, as far as the caller has them."""
+    return {name: environ[name] for name in names if name in environ}
 
 
 def write_remote_location(run: RunDir, spec: HostSpec, directory: str, *, adopted: bool = False) -> None:

@@ -14,7 +14,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,8 @@ from ci_tasks import debug_log
 from ci_tasks.agent.serving import messages as ask
 from ci_tasks.agent.serving.bundle import MAX_SIZE, BundleError
 from ci_tasks.agent.trees.git import form_of
+from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts import py_spy
 from ci_tasks.hosts import remote_run as runs
 from ci_tasks.hosts.connection import (
     Channel,
@@ -32,13 +33,26 @@ from ci_tasks.hosts.connection import (
     RequestRefused,
     TakeLog,
     TakeUpdate,
+    host_id,
 )
-from ci_tasks.hosts.remote_run import CLEARING, DONE, FETCHING, KILL, SENDING, WATCHING, CodePack, RemoteRun, RunMirror
-from ci_tasks.hosts.transport import LinkDied
+from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
+from ci_tasks.hosts.remote_run import (
+    CLEARING,
+    DONE,
+    FETCHING,
+    KILL,
+    SENDING,
+    WATCHING,
+    CodePack,
+    RemoteRun,
+    RunMirror,
+)
+from ci_tasks.hosts.transport import LinkDied, LocalTransport, Transport
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
+from ci_tasks.results import store
 
 _POLL_INTERVAL_S = 0.05
-_SEND_PY_SPY_AFTER_S = 60.0  # seconds from the first start; see ci_tasks.hosts.py_spy
+_SEND_PY_SPY_AFTER_S = 60.0  # seconds from the first start; see ci_tasks.hosts.provision
 _CLOSE_TIMEOUT_S = 15.0  # seconds that what is left to be cleared away gets at the end
 _IN_MEMORY = 1 << 22  # bytes of a bundle
 
@@ -69,6 +83,21 @@ class RemoteRunManager:
         self._pack, self._is_reported = pack, False
         self._pack_on: Channel | None = None
         self._sends_everything = False  # the host does not have what we thought it had
+
+    def create(self, remote_runs: Sequence[RemoteRun]) -> None:
+        """Make runs, with their checkouts, and start none. Raises what the connection raises, RequestRefused."""
+        channel, pack = self.connection.channel(), self._pack
+        assert pack is not None
+        for known in (pack.known_trees, ()):
+            try:
+                channel.post(ask.Receive(form_of(pack.tree)), pack=pack.build(known)).wait()
+                for each in remote_runs:
+                    channel.post(ask.Create(each.directory, each.plan, each.script, tuple(each.parts))).wait()
+                break
+            except RequestRefused as refusal:
+                if refusal.code != "missing-base" or not known:
+                    raise
+        pack.mark_sent()
 
     def start(self, remote_run: RemoteRun) -> None:
         """Send a run and start it there. Returns at once; `remote_run` says what becomes of it."""
@@ -141,8 +170,9 @@ class RemoteRunManager:
 
     def _send_py_spy(self) -> None:
         with debug_log.ignored("sending py-spy"):
-            if not py_spy.was_sent(self.connection):
-                py_spy.send(self.connection)
+            from ci_tasks.hosts import provision
+
+            provision.send_py_spy(self.connection)
 
     # -- the stories of the runs, in a thread of their own -------------------------------------------------------------
 
@@ -381,3 +411,42 @@ def _wake(waiting: queue.SimpleQueue[None]) -> None:
     """One word is enough, however much is heard meanwhile."""
     if waiting.empty():
         waiting.put(None)
+
+
+def open_remote_host(spec: HostSpec) -> RemoteRunManager:
+    """The host, being connected to in the background."""
+    if spec.kind == "local":
+        spec = replace(spec, workspace=str(store.home()))
+    transport = _transport(spec)
+    cache_file = store.home() / "hosts" / f"{host_id(spec)}.json"
+    return RemoteRunManager(lambda news, log: ReconnectingConnection(spec, transport, cache_file, news, log))
+
+
+def _transport(spec: HostSpec) -> Transport:
+    """A connection that is kept for the next command, if there is a private place for its socket."""
+    if spec.kind == "local":
+        return LocalTransport()
+    from ci_tasks.hosts import mux
+
+    address = spec.address or spec.name
+    if spec.persist and (place := mux.directory()) is not None:
+        return mux.MuxTransport(place, address)
+    # Not in the background as well: two threads that load modules at once only keep each other from it.
+    import fabric  # type: ignore[import-untyped]  # noqa: F401
+
+    from ci_tasks.hosts.ssh import SSHConnection
+
+    return SSHConnection(address)
+
+
+@contextmanager
+def open_query_runner(spec: HostSpec) -> Iterator[QueryRunner]:
+    """The host, to be asked; this machine too."""
+    if spec.kind == "local":
+        yield LocalQueryRunner(spec.env)
+        return
+    remote_host = open_remote_host(spec)
+    try:
+        yield remote_host.connection
+    finally:
+        remote_host.close()

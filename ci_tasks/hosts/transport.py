@@ -21,6 +21,10 @@ class LinkDied(Blocked):
     """The connection is gone, or the command at its end. What runs on the host may well go on."""
 
 
+class HostKeyRefused(Blocked):
+    """The server at the other end is not shown to be the one that was meant."""
+
+
 class Transport(Protocol):
     """`python` starts the agent. `is_server_running`: an earlier client left the command of the last socket running."""
 

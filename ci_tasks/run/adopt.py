@@ -26,7 +26,7 @@ _CLIENT = re.compile(r"-[0-9a-f]{6}$")  # the end of a batch's directory on a ho
 
 def adopt_runs(name: str, spec: HostSpec) -> list[tuple[str, RunDir]]:
     """The runs of the host by that name. Raises UnknownName, UsageError, Blocked."""
-    from ci_tasks.hosts.remote_host import open_remote_host
+    from ci_tasks.hosts.run_manager import open_remote_host
 
     if spec.kind == "local":
         raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")

@@ -21,10 +21,9 @@ from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, re
 from ci_tasks.agent.serving.messages import Cancel
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
-from ci_tasks.hosts import local_runs
-from ci_tasks.hosts.prepared_row import RunState, secrets_of
-from ci_tasks.hosts.remote_run import RemoteRun, lock_mirror
-from ci_tasks.hosts.run_manager import RemoteRunManager
+from ci_tasks.hosts import executors
+from ci_tasks.hosts.remote_run import RemoteRun, RunState, lock_mirror, secrets_of
+from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
 from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
@@ -33,7 +32,7 @@ from ci_tasks.results.clock import seconds_since_start
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import is_over, pending_phase, record_not_started
 from ci_tasks.run.adopt import adopt_runs
-from ci_tasks.run.events import EventStream, EventView
+from ci_tasks.run.events import EventStream, EventView, RunEnded, now
 from ci_tasks.run.growing_log import GrowingLog
 from ci_tasks.run.host_of_run import host_of_run
 from ci_tasks.run.progress_view import open_view, running_row_progress
@@ -59,17 +58,15 @@ class AttachedRun:
     claim: Callable[[AttachedRun], None] = lambda _run: None
 
     def poll(self) -> RunState:
-        from ci_tasks.hosts.remote_host import run_state
 
         if self.remote_run is None:
             self.claim(self)
         if self.remote_run is not None:
-            return run_state(self.remote_run)
+            return self.remote_run.state
         return RunState(is_complete=is_over(self.run), note=_WAITS_FOR.get(pending_phase(self.run), ""))
 
     def has_ended(self) -> bool:
-        state = self.poll()
-        return state.is_complete or state.aborted is not None
+        return self.poll().is_over
 
 
 def attach(name: str, config: Config, host: str | None, events: EventStream | None = None) -> BatchResult:
@@ -86,7 +83,10 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
     logs = [attached_run.run.log for attached_run in attached]
     result = print_results(records, logs, ", ".join(batches), also=kept_lines(records, logs))
     codes = [code for record, log in zip(records, logs, strict=True) for code in _summaries(record, log)]
-    return replace(result, exit_code=next(filter(None, codes), 0)) if codes else result
+    result = replace(result, exit_code=next(filter(None, codes), 0)) if codes else result
+    if events:
+        events.write(RunEnded(now(), result.id, result.status, result.exit_code or 0))
+    return result
 
 
 def _summaries(record: RunRecord, log: str) -> list[int]:
@@ -102,7 +102,8 @@ def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:
     with attached_runs(find_runs(name, config, host)) as (attached, managers):
         for attached_run in attached:
             while not (attached_run.has_ended() or _is_caught_up(attached_run)):
-                _print_messages(managers)
+                for line in _messages(managers):
+                    print(line, flush=True)
                 time.sleep(_POLL_SECONDS)
         goes_on = [attached_run for attached_run in attached if not attached_run.has_ended()]
         for attached_run in attached:
@@ -171,14 +172,15 @@ def _cancel_runs(runs: Sequence[tuple[str, RunDir]]) -> None:
     with attached_runs(runs) as (attached, managers):
         for attached_run in attached:
             if attached_run.remote_run is not None:
-                managers[_host_of(attached_run.run)].cancel(attached_run.remote_run, "cancel")
+                managers[_location(attached_run.run).host].cancel(attached_run.remote_run, "cancel")
             elif not os.path.exists(attached_run.run.remote):
-                local_runs.cancel(attached_run.run)
+                executors.cancel(attached_run.run)
             else:  # another command here fetches it
                 _ask_to_cancel(attached_run.run)
         for attached_run in attached:
             while not attached_run.has_ended():
-                _print_messages(managers)
+                for line in _messages(managers):
+                    print(line, flush=True)
                 time.sleep(_POLL_SECONDS)
             record = _record(attached_run)
             if record.status == LOST and record.started_at:
@@ -220,8 +222,6 @@ def attached_runs(
     runs: Sequence[tuple[str, RunDir]],
 ) -> Iterator[tuple[list[AttachedRun], dict[str, RemoteRunManager]]]:
     """The runs, each growing here while the block lasts. Runs of other hosts that no process fetches yet are ours."""
-    from ci_tasks.hosts.remote_host import open_remote_host
-
     managers: dict[str, RemoteRunManager] = {}
 
     def claim(attached_run: AttachedRun) -> None:
@@ -231,9 +231,9 @@ def attached_runs(
         if _is_complete(attached_run.run):  # by now
             held.close()
             return
-        remote, host = _location(attached_run.run), _host_of(attached_run.run)
-        if host not in managers:
-            managers[host] = open_remote_host(host_of_run(remote))
+        remote = _location(attached_run.run)
+        if remote.host not in managers:
+            managers[remote.host] = open_remote_host(host_of_run(remote))
         attached_run.remote_run = RemoteRun(
             run=attached_run.run,
             directory=remote.directory,
@@ -242,7 +242,7 @@ def attached_runs(
             # Of our own plans only: another could name any variable of ours.
             secrets=secrets_of(read_plan(attached_run.run).secrets, os.environ),
         )
-        managers[host].attach(attached_run.remote_run)
+        managers[remote.host].attach(attached_run.remote_run)
 
     attached = [AttachedRun(id, run, claim=claim) for id, run in runs]
     try:
@@ -269,12 +269,11 @@ def _follow(
         view = EventView(view, events)
     try:
         while True:
-            for manager in managers.values():
-                while not manager.connection.messages.empty():
-                    view.print_message(manager.connection.messages.get())
+            for line in _messages(managers):
+                view.print_message(line)
             states = [attached_run.poll() for attached_run in attached]
             view.update([_progress(attached_run, state) for attached_run, state in zip(attached, states, strict=True)])
-            if all(state.is_complete or state.aborted for state in states):
+            if all(state.is_over for state in states):
                 return
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
@@ -287,14 +286,16 @@ def _follow(
 
 
 def _progress(attached: AttachedRun, state: RunState) -> RowProgress:
-    row = read_description(attached.run).row
-    if state.is_complete or state.aborted:
+    described = read_description(attached.run)
+    row, host = described.row, described.host
+    if state.is_over:
         record = load_record(attached.run)
-        return RowProgress(row, state.aborted[0] if state.aborted else record.status, record.timings.seconds)
+        status = state.aborted[0] if state.aborted else record.status
+        return RowProgress(row, status, record.timings.seconds, host=host)
     seconds = seconds_since_start(attached.run)
     if seconds is None:
-        return RowProgress(row, WAITING, None, state.note)
-    return running_row_progress(row, attached.run, seconds, state.note)
+        return RowProgress(row, WAITING, None, state.note, host)
+    return running_row_progress(row, attached.run, seconds, state.note, host=host)
 
 
 def _record(attached: AttachedRun) -> RunRecord:
@@ -313,15 +314,11 @@ def _is_caught_up(attached: AttachedRun) -> bool:
     )
 
 
-def _print_messages(managers: dict[str, RemoteRunManager]) -> None:
-    for manager in managers.values():
-        while not manager.connection.messages.empty():
-            print(manager.connection.messages.get(), flush=True)
+def _messages(managers: dict[str, RemoteRunManager]) -> list[str]:
+    return [line for manager in managers.values() for line in manager.connection.drain_messages()]
 
 
 def _ask_to_cancel(run: RunDir) -> None:
-    from ci_tasks.hosts.remote_host import open_remote_host
-
     remote = _location(run)
     with closing(open_remote_host(host_of_run(remote))) as manager:
         manager.connection.request(Cancel(remote.directory))
@@ -330,11 +327,6 @@ def _ask_to_cancel(run: RunDir) -> None:
 def _may_run(run: RunDir) -> bool:
     """Of one on another host nothing may be known here yet."""
     return (read_status(run).exists or read_remote(run) is not None) and not is_over(run)
-
-
-def _host_of(run: RunDir) -> str:
-    remote = read_remote(run)
-    return remote.host if remote is not None else ""
 
 
 def _location(run: RunDir) -> RemoteLocation:

@@ -17,11 +17,11 @@ from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
-from ci_tasks.agent.serving import list_runs
+from ci_tasks.agent.serving import requests
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.config import Config
 from ci_tasks.hosts.connection import ReconnectingConnection
-from ci_tasks.hosts.install_steps import SETUP_PARTS, remove_setup
+from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import clock_ahead
@@ -43,7 +43,7 @@ class CleanedRun:
 def clean(config: Config, host: str, *, days: float | None, everything: bool) -> list[CleanedRun]:
     """Print what is removed and what stays, with the reason, and return it."""
     from ci_tasks.hosts.executor import OLD_DAYS
-    from ci_tasks.hosts.remote_host import open_remote_host
+    from ci_tasks.hosts.run_manager import open_remote_host
 
     spec = config.host(host)
     is_here, old = spec.kind == "local", OLD_DAYS if days is None else days
@@ -142,7 +142,7 @@ def _is_home(run: RunSummary) -> bool:
 
 
 def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
-    runs = list_runs.runs(str(store.home()))
+    runs = requests.list_runs(str(store.home()))
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
     for info in runs:
         run = RunDir(info.dir)

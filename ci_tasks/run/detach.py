@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ci_tasks.hosts.executor import Executor
-from ci_tasks.hosts.prepared_row import PreparedRow
+from ci_tasks.hosts.executor import Executor, PreparedRow
 from ci_tasks.records import BLOCKED, CANCELLED, RunRecord
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run.execute import why_blocked

@@ -12,7 +12,8 @@ from dataclasses import replace
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.prepared_row import PreparedRow, RunState
+from ci_tasks.hosts.executor import PreparedRow
+from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, RunRecord
 from ci_tasks.results.record import record_not_started, with_status

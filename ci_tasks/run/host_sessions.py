@@ -20,8 +20,7 @@ from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.executor import Executor
-from ci_tasks.hosts.prepared_row import CodeSnapshot, Say
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, Say
 from ci_tasks.planning.placement import HostFacts, missing_resources, python_problem, requires_python
 from ci_tasks.workflow.model import Row
 
@@ -182,7 +181,7 @@ class HostSessions:
 
     def _pull(self, session: HostSession) -> None:
         """The images that the host lacks, once for all rows. Rows whose image cannot be had need not go there."""
-        from ci_tasks.hosts.pull_images import can_pull, pull_images
+        from ci_tasks.hosts.provision import can_pull, pull_images
 
         absent = [image for image in self._requirements.images if image not in session.images]
         if not absent or session.executor.has_scheduler or not can_pull(session.spec):
@@ -246,7 +245,7 @@ def _python_on_path(executor: Executor) -> str:
 
 def query_inventory(session: HostSession, images: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
     """The GPUs that are locked just now, and the images that the host has; a host with a scheduler is not asked."""
-    from ci_tasks.hosts.requirements import locked_gpus_and_images
+    from ci_tasks.hosts.queries import locked_gpus_and_images
 
     if session.executor.has_scheduler:
         return frozenset(), frozenset()

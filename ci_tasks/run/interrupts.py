@@ -3,13 +3,16 @@ lines."""
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 _MOST = 4  # times that ^C is held back
+_PATIENCE_S = 12.0  # after SIGTERM, which comes once: longer than a job's grace period
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -57,9 +60,14 @@ class Interrupts:
     started it. After `allow` it raises as ever."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self._pressed, self._terminated_at = 0, math.inf
         self._is_deferred = False
         self._previous: dict[int, Any] = {}
+
+    @property
+    def count(self) -> int:
+        """How often ^C was pressed. SIGTERM counts once more, and again, as time goes by: no person presses on."""
+        return self._pressed + min(2, int(max(0.0, time.monotonic() - self._terminated_at) / _PATIENCE_S))
 
     def defer(self) -> None:
         self._is_deferred = True
@@ -99,9 +107,11 @@ class Interrupts:
         self._previous = {}
 
     def _press(self, number: int, frame: Any) -> None:
-        self.count += self._is_deferred
+        self._pressed += self._is_deferred
+        if number == signal.SIGTERM:
+            self._terminated_at = time.monotonic()
         try:
             self._previous[number](number, frame)  # somebody may wish to know, see `noticed`
         except KeyboardInterrupt:
-            if not self._is_deferred or self.count > _MOST:  # of so many nobody looks at `count`: something hangs
+            if not self._is_deferred or self._pressed > _MOST:  # of so many nobody looks at `count`: something hangs
                 raise

@@ -140,16 +140,16 @@ def _run_job(
             job=job.id,
             line=job.line,
         )
-    from ci_tasks.hosts import local_runs, python  # most labels' rows need no job to be run here
-    from ci_tasks.hosts.last_line import last_line
+    from ci_tasks.hosts import executors, queries  # most labels' rows need no job to be run here
+    from ci_tasks.hosts.provision import last_line
 
     run = RunDir(str(workspace.parent / "run"))
     here = replace(event, workspace=str(workspace), sha=checkout.commit)
     row = replace(rows.rows(source.workflow, job, here, source.suite.describe)[0], gpus=0)  # it only finds rows
-    place = RunLocation("detect", run.path, str(workspace), checkout, python.OWN, str(workspace.parent), "")
+    place = RunLocation("detect", run.path, str(workspace), checkout, queries.OWN, str(workspace.parent), "")
     plan = make_plan(source.workflow, job, row, _HERE, here, source.suite_overrides, place).plan
-    local_runs.write_run_dir(run, replace(plan, client_seconds=0.0))
-    code = local_runs.complete(run)
+    executors.write_run_dir(run, replace(plan, client_seconds=0.0))
+    code = executors.complete(run)
     if code != 0:
         raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {code}: {last_line(run)}")
     resolve = rows.row_resolver(source.workflow, job, row, here)

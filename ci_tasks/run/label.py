@@ -20,7 +20,7 @@ from ci_tasks.checkout.repository import BASE
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
-from ci_tasks.hosts.open_executor import open_executor
+from ci_tasks.hosts.executors import open_executor
 from ci_tasks.planning.placement import ExpectedTime, expected, speed
 from ci_tasks.records import (
     BLOCKED,

@@ -25,7 +25,7 @@ from ci_tasks.agent.run_directory import (
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import LookAtProcesses
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import py_spy
+from ci_tasks.hosts import provision
 from ci_tasks.results import store
 from ci_tasks.run.host_of_run import host_of_run
 
@@ -55,7 +55,7 @@ def look_at(run: RunDir) -> HangFacts:
     remote = read_remote(run)
     if remote is not None:
         return _look_there(run, remote)
-    py_spy.keep_here(store.home())
+    provision.keep_py_spy_here(store.home())
     try:
         return wait_for_look(run.path, secrets.token_hex(8))
     except NoLook as reason:
@@ -64,11 +64,11 @@ def look_at(run: RunDir) -> HangFacts:
 
 def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
     from ci_tasks.hosts.connection import RequestRefused
-    from ci_tasks.hosts.remote_host import open_remote_host
+    from ci_tasks.hosts.run_manager import open_remote_host
 
     known_secrets.add_variables(read_plan(run).secrets)
     with closing(open_remote_host(host_of_run(remote))) as manager:
-        py_spy.send(manager.connection)
+        provision.send_py_spy(manager.connection)
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
 
             def keep(chunk: bytes) -> None:

@@ -13,8 +13,7 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
-from ci_tasks.hosts.executor import Executor, OpenExecutor
-from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
 from ci_tasks.planning.containers import LOCK_DIR_ENV
 from ci_tasks.planning.planner import SharedSetup, check_row
 from ci_tasks.planning.steps import override_warnings

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
 from ci_tasks.errors import shortened, some
-from ci_tasks.hosts.last_line import last_line
+from ci_tasks.hosts.provision import last_line
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end, remaining
 from ci_tasks.run.growing_log import GrowingLog
 from ci_tasks.safe_output import SafeStream, escape, program_of, terminal_of, with_program

@@ -19,10 +19,8 @@ from ci_tasks.checkout.repository import CheckoutGit
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError, printable, some
-from ci_tasks.hosts.executor import Executor
-from ci_tasks.hosts.host_snapshot import start_host_snapshot
-from ci_tasks.hosts.open_executor import open_executor
-from ci_tasks.hosts.prepared_row import PreparedRow
+from ci_tasks.hosts.executor import Executor, PreparedRow, start_host_snapshot
+from ci_tasks.hosts.executors import open_executor
 from ci_tasks.planning.planner import failed_step, retry_plan
 from ci_tasks.planning.tested_files import defines_tests
 from ci_tasks.records import BatchResult, RunRecord

@@ -7,7 +7,8 @@ from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import END_CANCELLED, RunDir, read_remote, read_status
-from ci_tasks.hosts.prepared_row import PreparedRow, RunState
+from ci_tasks.hosts.executor import PreparedRow
+from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
 from ci_tasks.results.record import with_attempts

@@ -12,7 +12,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
-from ci_tasks.hosts.prepared_row import PreparedRow, Say
+from ci_tasks.hosts.executor import PreparedRow, Say
 from ci_tasks.planning.placement import other_hosts
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.planning.tested_files import defines_tests, starts_ray

@@ -16,7 +16,7 @@ def shell(name: str) -> int:
     remote = read_remote(run)
     if remote is None:
         return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])
-    from ci_tasks.hosts.ssh.connection import SSHConnection
+    from ci_tasks.hosts.ssh import SSHConnection
 
     directory = remote.directory
     connection = SSHConnection(remote.address or remote.host)

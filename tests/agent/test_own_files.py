@@ -13,9 +13,9 @@ import pytest
 
 from ci_tasks.agent import codec, liveness, processes
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.serving import follow
+from ci_tasks.agent.serving import serve
 from ci_tasks.agent.serving.messages import FollowedRun
-from ci_tasks.hosts import local_runs
+from ci_tasks.hosts import executors
 from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.read_record import load_record
 
@@ -68,14 +68,14 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     until(lambda: run.has("forged"))
     assert run.status().has_ended
     sent = list[bytes]()
-    watched = follow.RunFollower(FollowedRun(1, str(run.path), 0), sent.append, follow.LinkSpeed())
+    watched = serve.RunFollower(FollowedRun(1, str(run.path), 0), sent.append, serve.LinkSpeed())
     watched.poll()
     assert not sent and not watched.over
-    assert not local_runs.has_ended(run.paths)
+    assert not executors.has_ended(run.paths)
     assert load_record(run.paths).status == "running"
     os.kill(agent, signal.SIGCONT)
     (run.path / "end").touch()
-    until(lambda: local_runs.has_ended(run.paths))
+    until(lambda: executors.has_ended(run.paths))
     watched.poll()
     assert watched.over and b'"exit_code": 4' in bytes(sent[-1])
 
@@ -88,7 +88,7 @@ def test_the_next_one_who_asks_corrects_the_status_of_a_killed_agent(run: Run, u
     until(lambda: run.has("ready") and run.status().group)
     last = run.status()
     os.kill(last.pid or 0, signal.SIGKILL)
-    until(lambda: local_runs.has_ended(run.paths))
+    until(lambda: executors.has_ended(run.paths))
     record = load_record(run.paths)
     assert record.status == "lost"
     assert record.reason.startswith("the agent died before the job ended (last heartbeat 20")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.serving import frames
-from ci_tasks.hosts import mux, mux_process
-from ci_tasks.hosts.mux_process import MuxProcess
+from ci_tasks.hosts import mux
+from ci_tasks.hosts.mux import MuxProcess
 from tests.parts.imports import ROOT
 
 
@@ -145,7 +145,7 @@ def test_a_server_is_held_for_its_own_command_and_an_idle_connection_is_tried_be
     second, said = world.open("serve another")
     assert said == mux.READY
     second.close()
-    monkeypatch.setattr(mux_process, "_TRUST_S", -1.0)
+    monkeypatch.setattr(mux, "_TRUST_S", -1.0)
     third, said = world.open("serve one")
     assert (said, world.connection.proofs) == (mux.HELD, 1)
     third.close()
@@ -160,7 +160,7 @@ def test_it_ends_when_it_is_not_used_for_a_while_or_its_socket_is_removed(world:
 
 
 def test_another_user_gets_no_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mux_process, "is_ours", lambda sock: False)
+    monkeypatch.setattr(mux, "is_ours", lambda sock: False)
     with mux._dial(world.path) as sock, contextlib.suppress(OSError):
         assert mux._request(sock, "status") == b""
     with mux._dial(world.path) as sock, contextlib.suppress(OSError):
@@ -183,14 +183,14 @@ def test_what_is_no_request_gets_no_channel_and_ends_nothing(world: World, text:
 def test_the_kernel_says_whose_the_other_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert mux_process.is_ours(one)
+        assert mux.is_ours(one)
         monkeypatch.setattr("os.geteuid", lambda: 12345)
-        assert not mux_process.is_ours(one)
+        assert not mux.is_ours(one)
 
 
 def test_its_name_depends_on_every_module_that_it_runs() -> None:
     script = (
-        "import sys; import ci_tasks.hosts.mux_process; import ci_tasks.agent.files; "
+        "import sys; import ci_tasks.hosts.mux, ci_tasks.hosts.ssh; import ci_tasks.agent.files; "
         "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('ci_tasks')), sep='\\n')"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -1,15 +1,21 @@
-"""This machine's programs are asked, and answer as what they are."""
+"""Facts from text, and from programs on a PATH of the test's own that refuse any question but the expected one."""
 
 from __future__ import annotations
 
+import platform
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.config import HostSpec
+from ci_tasks.hosts import queries
 from ci_tasks.hosts.queries import LocalQueryRunner
+from ci_tasks.planning.placement import HostFacts
 from tests import fixtures as support
 
 
@@ -56,3 +62,250 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     assert "no answer from sh within 1 s" in LocalQueryRunner().run_queries({"it": ["sh", "-c", script]}, 1)["it"].err
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     support.until(lambda: not child.exists() or child.read_text().split()[2] == "Z", "the child has ended")
+
+
+GPU = "{0}, GPU-{0}a9a5e0c-0000-1111-2222-333344445555, NVIDIA H200, 580.1, 4, 143771\n"
+Program = Callable[..., None]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Puts a program on PATH that answers `expected` with `says` and `code`, and anything else with a complaint."""
+    home = tmp_path / "bin"
+    home.mkdir()
+    monkeypatch.setenv("PATH", str(home))
+
+    def make(name: str, expected: str = "", says: str = "", code: int = 0, body: str = "") -> None:
+        answer = body or f"printf '%s' {shlex.quote(says)}; exit {code}"
+        text = f'#!/bin/sh\n[ "$*" = {shlex.quote(expected)} ] || {{ echo "surprise: $*"; exit 99; }}\n{answer}\n'
+        (home / name).write_text(text)
+        (home / name).chmod(0o755)
+
+    return make
+
+
+def facts(host: HostSpec, *, gpus: bool, container: bool, simulates: bool) -> HostFacts:
+    asked = queries.fact_queries(host, gpus=gpus, container=container)
+    answers = LocalQueryRunner().run_queries(asked, queries.QUERY_TIMEOUT_S)
+    return queries.parse_facts(host, answers, simulates=simulates)
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "counted"),
+    [
+        ("".join(map(GPU.format, range(8))), 0, (8, "")),
+        ("No devices found.\n", 0, (0, "No devices found.")),
+        ("No devices were found\n", 6, (0, "No devices were found")),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n\n",
+            9,
+            (0, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
+        ),
+        # A driver that dies half way has shown nothing reliable.
+        (GPU.format(0) + "Unable to determine the device handle for GPU1: Unknown Error\n", 15, None),
+        ("", 1, (0, "it said nothing")),
+        ("", 0, (0, "it said nothing")),
+    ],
+)
+def test_gpus_of_this_machine(program: Program, says: str, code: int, counted: tuple[int, str] | None) -> None:
+    program("nvidia-smi", " ".join(nvidia_smi.QUERY_GPUS[1:]), says, code)
+    found = facts(HostSpec("local"), gpus=True, container=False, simulates=True)
+    expected = counted or (0, "Unable to determine the device handle for GPU1: Unknown Error")
+    assert (found.gpus, found.gpu_problem) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "most"),
+    [
+        ("gpu:h200:8\n", "gpu", 8),
+        ("gpu:8\n(null)\n", "gpu", 8),
+        ("gpu:h100:8(S:0-1),shard:64\ngpu:a100:4(IDX:0,1,2,3)\n", "gpu", 8),
+        ("gpu:h100:2(S:0),gpu:a100:2(S:1)\n", "gpu", 4),
+        ("gpu:h100:8\ngpu:a100:16\n", "gpu:h100", 8),
+        ("gpu:h1000:8\n", "gpu:h100", 0),
+        ("(null)\n", "gpu", 0),
+    ],
+)
+def test_the_gpus_of_a_clusters_widest_node(text: str, name: str, most: int) -> None:
+    assert queries.parse_gres(text, name) == most
+
+
+CLUSTER = HostSpec("c", kind="slurm", address="login", partition="p", gres="gpu:h100", runtime="docker")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (QueryAnswer(0, "gpu:h100:8\n"), HostFacts(gpus=8)),
+        (QueryAnswer(0, "gpu:a100:8\n"), HostFacts(gpu_problem="partition p has no gpu:h100")),
+        (QueryAnswer(1, "", "sinfo: error: x\n"), HostFacts(gpu_problem="sinfo: error: x")),
+        (QueryAnswer(None, "", "sinfo: No such file or directory"), HostFacts(gpu_problem="no sinfo on PATH")),
+    ],
+)
+def test_of_a_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(
+    answer: QueryAnswer, expected: HostFacts
+) -> None:
+    asked = queries.fact_queries(CLUSTER, gpus=True, container=True)
+    assert asked == {"gpus": ["sinfo", "--noheader", "--format=%G", "--partition=p"]}
+    assert queries.parse_facts(CLUSTER, {"gpus": answer}, simulates=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "minutes"),
+    [
+        (QueryAnswer(0, "main*|infinite\n"), None),
+        (QueryAnswer(0, "short|30:00\nmain*|1:00:00\n"), 60),
+        (QueryAnswer(0, "h100|2-12:00:30\nh100|2-12:00:30\n"), 3600.5),
+        (QueryAnswer(0, "a|1:00:00\nb|2:00:00\n"), None),  # nobody says which of them it will be
+        (QueryAnswer(1, "", "sinfo: error"), None),
+        (QueryAnswer(0, "main*|n/a\n"), None),
+    ],
+)
+def test_the_longest_that_a_job_may_run(answer: QueryAnswer, minutes: float | None) -> None:
+    assert queries.parse_time_limit(answer) == minutes
+
+
+@pytest.mark.parametrize(
+    ("answer", "partition", "problem"),
+    [
+        (QueryAnswer(0, "main*|infinite\nshort|30:00\n"), "mian", "no partition mian; partitions: main, short"),
+        (QueryAnswer(0, "main*|infinite\nshort|30:00\n"), "main,short", ""),
+        (QueryAnswer(0, "main*|infinite\n"), None, ""),
+        (QueryAnswer(0, ""), "main", "no partition main; partitions: none"),
+        (QueryAnswer(1, "", "slurm_load_partitions: Unable to contact slurm controller\n"), None,
+         "sinfo: slurm_load_partitions: Unable to contact slurm controller"),
+        (QueryAnswer(None, "", "sinfo: No such file or directory"), "main", "no sinfo on PATH"),
+    ],
+)  # fmt: skip
+def test_why_slurm_would_take_no_job(answer: QueryAnswer, partition: str | None, problem: str) -> None:
+    assert queries.partition_problem(answer, partition) == problem
+
+
+def test_nothing_is_asked_that_is_not_wanted(program: Program, tmp_path: Path) -> None:
+    for name in ("nvidia-smi", "docker"):
+        program(name, body=f": > {shlex.quote(str(tmp_path))}/asked")
+    assert facts(HostSpec("local"), gpus=False, container=False, simulates=True) == HostFacts()
+    assert not (tmp_path / "asked").exists()
+
+
+def container_problem(runtime: str) -> str:
+    host = HostSpec("local", runtime=runtime)
+    return facts(host, gpus=False, container=True, simulates=True).container_problem
+
+
+VERSION = "version --format {{.Server.Version}}"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "says", "code", "problem"),
+    [
+        ("docker", "27.1.1\n", 0, ""),
+        ("podman", "5.0\n", 0, ""),
+        (
+            "docker",
+            "\nCannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?\n",
+            1,
+            "docker (Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?)",
+        ),
+        (
+            "docker",
+            "permission denied while trying to connect\n",
+            1,
+            "docker (permission denied while trying to connect)",
+        ),
+        ("docker", "", 1, "docker (it said nothing)"),
+        ("docker", "\udcff", 1, "docker (�)"),
+    ],
+)
+def test_why_a_runtime_cannot_start_a_container(
+    program: Program, tmp_path: Path, runtime: str, says: str, code: int, problem: str
+) -> None:
+    answer = shlex.quote(f"{tmp_path}/answer")
+    (tmp_path / "answer").write_bytes(says.encode("utf-8", "surrogateescape"))
+    program(
+        runtime,
+        VERSION,
+        body=f'while IFS= read -r line || [ -n "$line" ]; do echo "$line"; done < {answer}; exit {code}',
+    )
+    assert container_problem(runtime) == problem
+
+
+@pytest.mark.parametrize(
+    ("runtime", "problem"),
+    [
+        ("none", ""),
+        ("docker", "docker (not on PATH)"),
+        ("podman", "podman (not on PATH)"),
+        ("apptainer", "apptainer (not on PATH)"),
+        ("pyxis", "pyxis (no srun on PATH)"),
+    ],
+)
+def test_runtimes_that_are_not_there(program: Program, runtime: str, problem: str) -> None:
+    assert container_problem(runtime) == problem
+
+
+@pytest.mark.parametrize(
+    ("runtime", "command", "says", "code", "problem"),
+    [
+        ("apptainer", "apptainer --version", "apptainer version 1.3.4", 0, ""),
+        ("apptainer", "apptainer --version", "FATAL: no config", 255, "apptainer (FATAL: no config)"),
+        ("pyxis", "srun --help", "  --container-image=[USER@][REGISTRY#]IMAGE", 0, ""),
+        ("pyxis", "srun --help", "Usage: srun [OPTIONS(0)...]", 0, "pyxis (srun has no --container-image)"),
+    ],
+)
+def test_a_runtime_without_a_daemon_is_there_if_its_program_says_so(
+    program: Program, runtime: str, command: str, says: str, code: int, problem: str
+) -> None:
+    name, _, rest = command.partition(" ")
+    program(name, rest, says, code)
+    assert container_problem(runtime) == problem
+
+
+Find = Callable[[str, Mapping[str, str]], "str | None"]
+
+
+@pytest.fixture
+def find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Find:
+    """Finds one among interpreters that print what the mapping says, and returns its place; None for our own."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PYENV_ROOT", raising=False)
+
+    def find(version_spec: str, interpreters: Mapping[str, str]) -> str | None:
+        for place, prints in interpreters.items():
+            path = tmp_path / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            quoted = shlex.quote(str(path))
+            path.write_text(f'#!/bin/sh\n[ "$1 $2" = "-I -c" ] || exit 99\nprintf "%s " {prints}\necho {quoted}\n')
+            if prints == "broken":
+                path.write_text(f"#!/bin/sh\necho 3.6.1 {quoted}\nexit 1\n")
+            path.chmod(0o755)
+        found = queries.find_python(version_spec, LocalQueryRunner())
+        return None if found == queries.OWN else found[0].removeprefix(f"{tmp_path}/")
+
+    return find
+
+
+PYENV, UV = ".pyenv/versions/{}/bin/python", ".local/share/uv/python/cpython-{}-linux-x86_64-gnu/bin/python3.6"
+
+
+@pytest.mark.parametrize(
+    ("version_spec", "interpreters", "found"),
+    [
+        *((spec, {"bin/python3.6": "3.6.15"}, "bin/python3.6") for spec in ("3.6", "3.6.15", "3.6.x")),
+        ("3.6", {"bin/python3": "3.6.1"}, "bin/python3"),
+        ("3.6", {"bin/python3.6": "broken", PYENV.format("3.6.15"): "3.6.15"}, PYENV.format("3.6.15")),
+        # 3.6.15 is newer than 3.6.9, though not as text.
+        ("3.6", {PYENV.format(each): each for each in ("3.6.9", "3.6.15", "3.6.2")}, PYENV.format("3.6.15")),
+        ("3.6.9", {PYENV.format(each): each for each in ("3.6.9", "3.6.15")}, PYENV.format("3.6.9")),
+        ("3.6", {UV.format("3.6.15"): "3.6.15"}, UV.format("3.6.15")),
+        ("3.6", {"bin/python3.6": "3.7.1"}, None),
+        ("3.6", {"bin/python3.6": ""}, None),
+        *((spec, {}, None) for spec in ("", "3.6", "2.x", "pypy3.9")),
+        *((spec, {"bin/python3": "9.9.9"}, None) for spec in ("3.x", "3", platform.python_version())),
+    ],
+)
+def test_the_newest_python_of_the_version_is_found_else_it_is_our_own(
+    find: Find, version_spec: str, interpreters: Mapping[str, str], found: str | None
+) -> None:
+    assert find(version_spec, interpreters) == found

@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -24,28 +25,21 @@ from ci_tasks.agent import archive
 from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
-from ci_tasks.agent.serving import messages
+from ci_tasks.agent.serving import frames, messages
 from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import bootstrap, connection, py_spy, run_manager
-from ci_tasks.hosts.connection import Channel, ReconnectingConnection
+from ci_tasks.hosts import bootstrap, connection, provision, run_manager
+from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
+from tests.fixtures import until
 from tests.parts.pipe_link import LinkTransport, PipeLink
 
 TIMEOUT_S = 40.0
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {TIMEOUT_S:g} s: {what}")
-        time.sleep(0.01)
 
 
 @dataclass
@@ -127,10 +121,6 @@ def host(tmp_path: Path) -> Iterator[PipedHost]:
     yield made
     for manager in made.managers:
         manager.close()
-
-
-def home_at_last(remote_run: RemoteRun) -> None:
-    until(lambda: remote_run.is_fetched or remote_run.aborted, f"the run comes home; it is {remote_run.phase}")
 
 
 def done(remote_run: RemoteRun) -> None:
@@ -223,8 +213,7 @@ def test_a_host_that_cannot_be_used_says_why(host: PipedHost, before: str, messa
     manager = host.open()
     manager.start(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert message in remote_run.aborted[1] and len(remote_run.aborted[1]) < 500
     with pytest.raises(Blocked):
         manager.connection.request(messages.ListRuns())
@@ -452,7 +441,7 @@ def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
     program, (wait, go) = tmp_path / "py-spy", gate(tmp_path)
     program.write_bytes(os.urandom(1 << 20))
     stored = host.home / f".ci-tasks/tools/py-spy-{hashlib.sha256(program.read_bytes()).hexdigest()}"
-    monkeypatch.setattr(py_spy, "find_py_spy", lambda: program)
+    monkeypatch.setattr(provision, "find_py_spy", lambda: program)
     monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0 if leaves else 0.0)
     manager, remote_run = host.open(), host.remote_run(wait)
     manager.start(remote_run)
@@ -461,14 +450,16 @@ def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
         assert not stored.exists(), "a short run does not wait for it"
         manager.detach()
     until(stored.exists, "py-spy is there")
-    until(lambda: py_spy.was_sent(manager.connection), "the client knows")
+    until(lambda: manager.connection.cache.py_spy, "the client knows")
     manager.close()
     again = host.open()
     monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0)
-    monkeypatch.setattr(py_spy, "send", pytest.fail)
+    sent: list[Any] = []
+    monkeypatch.setattr(provision, "StoreProgram", lambda *program: sent.append(program))
     again.attach(host.remote_run(wait))
     again.detach()
     go.touch()
+    assert sent == []
 
 
 def test_a_secret_reaches_the_job_and_nothing_else(host: PipedHost) -> None:
@@ -486,8 +477,7 @@ def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_pat
     remote_run.directory = str(tmp_path / "elsewhere")
     host.open().start(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -501,8 +491,7 @@ def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: 
     os.dup2(full, remote_run.mirror._log or 0)
     os.close(full)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert "No space left on device" in remote_run.aborted[1]
     assert host.left() != []
 
@@ -537,7 +526,7 @@ def test_by_how_much_a_host_s_clock_is_wrong_is_on_record(
     monkeypatch.setattr(connection, "_now", lambda: time.time() - shift)
     remote_run = host.remote_run("echo done")
     host.open().start(remote_run)
-    home_at_last(remote_run)
+    done(remote_run)
     remote = read_remote(remote_run.run)
     assert remote is not None
     assert round(remote.clock_ahead, -2) == ahead
@@ -671,8 +660,7 @@ def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) 
     Path(remote_run.directory, "log").mkdir(parents=True)
     host.open().start(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
     assert "the agent did not start" in remote_run.aborted[1]
     assert host.left() == []
 
@@ -685,8 +673,7 @@ def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: Pipe
     assert host.left() != []
     manager.attach(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == LOST, remote_run.aborted
+    assert remote_run.aborted is not None and remote_run.aborted[0] == LOST, remote_run.aborted
     assert "never began" in remote_run.aborted[1]
     assert host.left() == []
 
@@ -764,3 +751,37 @@ def test_what_rows_share_goes_with_the_last_row_unless_more_may_come(host: Piped
     assert venv.exists() == more
     manager.connection.request(messages.Clear(str(venv)))
     assert host.left() == []
+
+
+def test_a_message_that_cannot_be_decoded_ends_its_own_run_or_request_and_not_the_connection() -> None:
+    updates: list[messages.RunUpdate] = []
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(ours, b"", updates.append, lambda *args: None)
+        pending = channel.post(messages.ListRuns())
+        bad, refused = {"update": {"key": 7, "status": {"state": []}}}, {"response": {"id": 1, "result": 5}}
+        for each in (bad, refused, {"update": {"key": 8, "problem": "fine"}}):
+            theirs.sendall(frames.frame(frames.JSON, json.dumps(each).encode()))
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(LinkDied):
+            channel.read()
+    assert [update.key for update in updates] == [7, 8]
+    assert "update.status.state: expected" in updates[0].problem
+    with pytest.raises(RequestRefused, match=r"response\.result"):
+        pending.wait()
+
+
+def test_a_run_that_is_only_made_is_whole_runs_by_hand_and_has_not_begun(host: PipedHost) -> None:
+    """The host has lost what this client believes that it has: all of the code is sent then."""
+    code = Code(host, known=("0" * 40,))
+    workspace = str(host.home / ".ci-tasks/runs/batch/01/workspace")
+    script = f"cat {shlex.quote(workspace)}/file.txt\n"
+    parts = code.snapshot.checkout_parts
+    remote_run = host.remote_run(script, plan={"workspace": workspace}, parts=parts)
+    manager = host.open()
+    manager.set_code_pack(CodePack(tree=code.snapshot.flat, build=code.pack, known_trees=code.known))
+    manager.create([remote_run])
+    there = RunDir(remote_run.directory)
+    assert os.access(there.adapter, os.X_OK) and not os.path.lexists(there.status)
+    done = subprocess.run(["bash", there.script], capture_output=True, text=True, check=True)
+    assert done.stdout == "the very tree\n"

@@ -22,8 +22,8 @@ import pytest
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import mux
-from ci_tasks.hosts.remote_host import open_query_runner
-from ci_tasks.hosts.ssh.messages import HostKeyRefused
+from ci_tasks.hosts.run_manager import open_query_runner
+from ci_tasks.hosts.transport import HostKeyRefused
 from tests.parts.sshd import Sshd, SSHServer, new_key
 
 WAIT_S = 10.0

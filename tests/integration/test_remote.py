@@ -185,6 +185,42 @@ def test_a_link_that_dies_or_is_silent_is_made_again(far: Far, fault: Callable[[
     far.is_home()
 
 
+def test_sigterm_alone_ends_a_command_whose_host_never_concludes(far: Far) -> None:
+    far.person.first = "from ci_tasks.run import interrupts; interrupts._PATIENCE_S = 0.5"
+    far.job(ENDLESS)
+    client = far.start()
+    far.runs()
+    (status,) = far.there.glob("runs/*/01/status.json")
+    supervisor = json.loads(status.read_text())["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        client.send_signal(signal.SIGTERM)
+        ends(client, 125)
+        assert far.record()["status"] == "lost"
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    assert far.person.ci_tasks("cancel", "last").code == 0
+    assert far.left() == []
+
+
+def test_a_plan_for_a_host_runs_by_hand_there_and_clean_removes_it(far: Far) -> None:
+    far.job(LINES)
+    said = far.person.ci_tasks("plan", "ckpt", "--only", "async", "--host", "box", "--json")
+    command = said.err.partition("by hand on box: ")[2].strip()
+    assert command.startswith(f"bash {far.there}/runs/"), said.err
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=far.directory)
+    assert (done.returncode, WRITTEN in done.stdout) == (0, True), done.stdout + done.stderr
+    assert far.person.ci_tasks("clean", "--host", "box", "--all").code == 0
+    assert far.left() == []
+
+
+def test_a_plan_for_a_host_that_is_away_is_shown_all_the_same(far: Far) -> None:
+    far.run()
+    far.box.stop()
+    said = far.person.ci_tasks("plan", "ckpt", "--only", "async", "--host", "box")
+    assert (said.code, "nothing to run by hand was made on box" in said.err) == (0, True), said.out + said.err
+
+
 def sending(far: Far, *more: str) -> Any:
     """A client in the middle of what it sends."""
     # More than the window of an SSH channel: the rest has not even left.

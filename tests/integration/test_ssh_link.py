@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.ssh.connection import SSHConnection
+from ci_tasks.hosts.ssh import SSHConnection
 from ci_tasks.hosts.transport import LinkDied
 from tests import fixtures as support
 from tests.parts import sshd as servers
@@ -304,7 +304,7 @@ def test_a_killed_server_process_ends_the_socket_and_the_next_command_connects_a
 def test_a_command_over_a_link_into_a_black_hole_is_given_up_soon(
     sshd: Sshd, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ci_tasks.hosts.ssh.connection._PROOF_TIMEOUT", 0.2)
+    monkeypatch.setattr("ci_tasks.hosts.ssh._PROOF_TIMEOUT", 0.2)
     box = sshd.start("box")
     with TcpProxy((box.ip, box.port)) as proxy:
         link = connect(sshd.alias("near", box, HostName="127.0.0.1", Port=str(proxy.port), ConnectTimeout="1"))

@@ -35,15 +35,7 @@ from ci_tasks.agent.run_directory import SMALL_FILES, RunDir
 from ci_tasks.agent.serving import bundle
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
-from ci_tasks.hosts import (
-    connection,
-    gpu_locks,
-    python,
-    remote_host,
-    remote_run,
-    requirements,
-    run_manager,
-)
+from ci_tasks.hosts import connection, queries, remote_run, run_manager
 from ci_tasks.hosts.remote_run import CodePack, RemoteRun, write_remote_location
 from ci_tasks.results.read_record import load_record
 from ci_tasks.run import attach, clean, host_of_run, list_runs, report_runs
@@ -181,7 +173,7 @@ class HostileWorld:
         flow = {START: self._start, CLEAN: self._clean, FACTS: self._facts}.get(case.flow, self._attach)
         times = 1 if case.flow in (START, CLEAN) else 2
         with (
-            mock.patch.object(remote_host, "_transport", lambda spec: HostileTransport(case.server, times, spec.name)),
+            mock.patch.object(run_manager, "_transport", lambda spec: HostileTransport(case.server, times, spec.name)),
             _output_to(out),
         ):
             for step in (lambda: flow(case, near, rng), lambda: self._look(rng), lambda: self._away(near)):
@@ -223,7 +215,7 @@ class HostileWorld:
             script="true\n",
             parts=[CheckoutPart("", "1" * 40, "2" * 40)],
         )
-        manager = remote_host.open_remote_host(self.host)
+        manager = run_manager.open_remote_host(self.host)
         try:
             manager.set_code_pack(CodePack("2" * 40, lambda known: [b"PACK" * 100] * 20))
             manager.start(remote_run)
@@ -242,16 +234,16 @@ class HostileWorld:
 
     def _facts(self, case: Case, near: Surroundings, rng: Random) -> str:
         """What a plan asks a host for."""
-        queries = {
-            **requirements.fact_queries(self.host, gpus=True, container=True),
-            "python": python.find_python_command("3.10"),
-            gpu_locks.LOCKS_QUERY_NAME: gpu_locks.LOCKS_QUERY,
+        asked = {
+            **queries.fact_queries(self.host, gpus=True, container=True),
+            "python": queries.find_python_command("3.10"),
+            queries.LOCKS_QUERY_NAME: queries.LOCKS_QUERY,
         }
-        with remote_host.open_query_runner(self.host) as runner:
-            answers = runner.run_queries(queries, 1.0)
-            requirements.locked_gpus_and_images(runner, self.host, ["img"])
-            python.find_python("3.10", runner, ("/usr/bin/python3", "3.11"))
-        requirements.parse_facts(self.host, answers, simulates=False)
+        with run_manager.open_query_runner(self.host) as runner:
+            answers = runner.run_queries(asked, 1.0)
+            queries.locked_gpus_and_images(runner, self.host, ["img"])
+            queries.find_python("3.10", runner, ("/usr/bin/python3", "3.11"))
+        queries.parse_facts(self.host, answers, simulates=False)
         return ""
 
     def _reasons(self) -> str:

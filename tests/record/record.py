@@ -237,9 +237,7 @@ def compute(name: str, directory: Path, revisions: Sequence[str] = ()) -> Record
 
 def _enter(scratch: str) -> None:
     """Make this process one on a machine of which nothing is known."""
-    from ci_tasks.hosts import executor, local_executor, python
-    from ci_tasks.hosts.host_snapshot import take_host_snapshot
-    from ci_tasks.hosts.local_runs import write_run_dir
+    from ci_tasks.hosts import executor, executors, queries
 
     home = tempfile.mkdtemp(dir=scratch)
     Path(home, "hosts.yaml").write_text(HOSTS)
@@ -247,10 +245,12 @@ def _enter(scratch: str) -> None:
     os.environ.clear()
     os.environ.update(PATH=path, HOME=home, CI_TASKS_HOME=f"{home}/runs", CI_TASKS_HOSTS=f"{home}/hosts.yaml")
     os.chdir(home)
-    patch.object(python, "find_python", return_value=PYTHON).start()
+    patch.object(queries, "find_python", return_value=PYTHON).start()
     # For speed: the workspace of a row, which nothing here reads, is not made, and all labels have one snapshot.
-    patch.object(local_executor.LocalExecutor, "_make", lambda _, run, plan, *more: write_run_dir(run, plan)).start()
-    patch.object(executor, "take_host_snapshot", lru_cache(1)(take_host_snapshot)).start()
+    patch.object(
+        executors.LocalExecutor, "_make", lambda _, run, plan, *more: executors.write_run_dir(run, plan)
+    ).start()
+    patch.object(executor, "take_host_snapshot", lru_cache(1)(executor.take_host_snapshot)).start()
 
 
 def _checkout(name: str, directory: Path, scratch: Path) -> Path:

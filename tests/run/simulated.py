@@ -24,8 +24,8 @@ from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, RemoteLocation, 
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.executor import HostPaths
-from ci_tasks.hosts.prepared_row import PreparedRow, RunState, Say
+from ci_tasks.hosts.executor import HostPaths, PreparedRow, Say
+from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
@@ -158,7 +158,7 @@ class Host:
 
 
 class TreeCode:
-    """See ci_tasks.hosts.prepared_row.CodeSnapshot."""
+    """See ci_tasks.hosts.executor.CodeSnapshot."""
 
     def __init__(self, source: Path, tree: str) -> None:
         self.checkout, self._source = Checkout(str(source), "c" * 40, tree), source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import signal
 import subprocess
@@ -14,19 +15,19 @@ from ci_tasks.agent.records import Plan, State, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import read
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.prepared_row import RunState
-from ci_tasks.hosts.remote_run import RemoteRun, RunMirror
+from ci_tasks.hosts.remote_run import RemoteRun, RunMirror, RunState
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run import attach
 from ci_tasks.run.attach import AttachedRun, _is_caught_up, _progress
+from ci_tasks.run.events import open_events
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     directory = RunDir(str(tmp_path))
-    write_record(directory.plan, Plan(id="b.01", label="l", row="ckpt"))
+    write_record(directory.plan, Plan(id="b.01", label="l", row="ckpt", host="box"))
     return directory
 
 
@@ -46,7 +47,7 @@ def test_a_run_is_shown_as_it_stands(
     if status is not None:
         write_record(run.status, status)
     progress = _progress(AttachedRun("b.01", run), state)
-    assert (progress.row, progress.state, progress.note) == ("ckpt", *shown)
+    assert (progress.row, progress.host, progress.state, progress.note) == ("ckpt", "box", *shown)
     assert (progress.seconds is None) == (status is None), "only what has started takes time"
 
 
@@ -78,3 +79,20 @@ def test_a_command_that_does_not_end_is_not_called_cancelled(tmp_path: Path, mon
         finally:
             process.kill()
     assert attach.cancel(batch.id, read(""), None) == []
+
+
+def test_events_of_attach_name_the_host_and_end_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    run = RunDir(str(tmp_path / "runs/20260101-120000-l/01"))
+    Path(run.path).mkdir(parents=True)
+    write_record(run.plan, Plan(id="20260101-120000-l.01", label="l", row="ckpt", host="box"))
+    record_not_started(run, "blocked", "no GPU")
+    with open_events(str(tmp_path / "events")) as events:
+        result = attach.attach("20260101-120000-l", read("hosts: {}\n"), None, events)
+    lines = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [(line["event"], line.get("host"), line.get("status")) for line in lines] == [
+        ("row_ended", "box", "blocked"),
+        ("run_ended", None, "blocked"),
+        ("command_ended", None, None),
+    ]
+    assert lines[1]["exit_code"] == result.exit_code == 125

@@ -23,7 +23,8 @@ from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import RunDir, read_json, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.prepared_row import PreparedRow, RunState
+from ci_tasks.hosts.executor import PreparedRow
+from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
@@ -232,7 +233,7 @@ class World:
                 session.facts = session.facts or HostFacts(gpus=story.gpus)
                 session.is_ready = True
             session.locked_gpus = frozenset(range(([0] + [n for at, n in story.locks if at <= now])[-1]))
-        self.ready.interrupts.count = sum(moment <= now for moment in self.story.interrupts)
+        self.ready.interrupts._pressed = sum(moment <= now for moment in self.story.interrupts)
 
     def run(self) -> list[RowExecution]:
         options = ExecutionOptions(jobs=self.story.jobs, policy=self.story.policy)

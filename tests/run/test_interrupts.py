@@ -21,13 +21,14 @@ import ci_tasks
 from ci_tasks.agent import liveness, processes
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.hosts.local_executor import LocalExecutor
-from ci_tasks.hosts.prepared_row import PreparedRow, RunState
+from ci_tasks.hosts.executor import PreparedRow
+from ci_tasks.hosts.executors import LocalExecutor
+from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.store import Batch
 from ci_tasks.run import detach, execute
-from ci_tasks.run.interrupts import Interrupts, noticed
+from ci_tasks.run.interrupts import Interrupts, noticed, termination_interrupts
 from tests.parts.nightly import drawn
 from tests.run import simulated
 from tests.run.simulated import ENDLESS, Act, Played, TreeCode, World
@@ -35,7 +36,7 @@ from tests.run.simulated import ENDLESS, Act, Played, TreeCode, World
 Make = Callable[..., World]
 Line = tuple[str, int]
 _OURS = str(Path(ci_tasks.__file__).parent)
-_WITHOUT_EFFECT = ("place_rows.py", "row_plans.py", "progress_view.py", "live_state.py", "last_line.py")
+_WITHOUT_EFFECT = ("place_rows.py", "row_plans.py", "progress_view.py", "live_state.py")
 _FOLDERS = tuple(f"{_OURS}/{folder}/" for folder in ("run", "hosts"))
 
 
@@ -248,3 +249,20 @@ def test_a_caller_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
         assert (interrupts.count, signal.getsignal(signal.SIGINT)) == (0, signal.SIG_IGN)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_sigterm_which_comes_once_counts_again_as_time_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that never concludes keeps no command: the first asks for the end, the second kills, the third leaves."""
+    now, interrupts = [100.0], Interrupts()
+    monkeypatch.setattr("ci_tasks.run.interrupts.time.monotonic", lambda: now[0])
+    with termination_interrupts():
+        interrupts.defer()
+        try:
+            signal.raise_signal(signal.SIGINT)
+            now[0] = 500.0
+            assert interrupts.count == 1, "a person presses again, or waits"
+            signal.raise_signal(signal.SIGTERM)
+            for now[0], count in ((500.0, 2), (511.0, 2), (513.0, 3), (525.0, 4), (900.0, 4)):
+                assert interrupts.count == count
+        finally:
+            interrupts.restore()

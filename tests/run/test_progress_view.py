@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir, write_json
-from ci_tasks.hosts.last_line import last_line
+from ci_tasks.hosts.provision import last_line
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
 from ci_tasks.run import progress_view
 from ci_tasks.run.growing_log import GrowingLog

@@ -13,12 +13,12 @@ from dataclasses import field, replace
 from typing import Any, Callable, Iterator, List, Mapping
 
 from .. import cleanup as cancel_run
-from .. import run_directory
+from .. import liveness, run_directory
 from ..__main__ import begin, create
 from ..artifacts import mask_run
 from ..cleanup import remove_run
 from ..environments.store import EnvironmentStore
-from ..files import LockTimeout, file_lock, is_locked
+from ..files import LockTimeout, UnsafeName, file_lock, is_locked
 from ..hang import look
 from ..probe.evidence import collect_left_evidence
 from ..processes import ask
@@ -29,8 +29,8 @@ from ..slurm import job_file
 from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
 from ..trees.store import TreeStore
 from ..trees.workspace import NotKept, forget, prune
-from . import bundle, list_runs, messages
-from .messages import ClientMessage, Response, Result
+from . import bundle, messages
+from .messages import ClientMessage, Response, Result, RunSummary
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
@@ -246,7 +246,7 @@ class ServeSession:
         return Result(outputs=ask(request.commands, request.timeout, machine_environment(request.env)))
 
     def runs(self, request: messages.ListRuns) -> Result:
-        return Result(runs=tuple(list_runs.runs(self.home)))
+        return Result(runs=tuple(list_runs(self.home)))
 
     def prune(self, request: messages.Prune) -> Result:
         oldest = time.time() - request.days * 86400
@@ -260,3 +260,42 @@ class ServeSession:
         lines = environments.clean(request.days, everything=request.all_environments)
         left = tuple(left for _, found in lines for left in found)
         return Result(done=done, environments=tuple(line for line, _ in lines), left=left)
+
+
+def list_runs(home: str) -> List[RunSummary]:
+    """Every run below `home`, with `alive` of Slurm jobs as squeue has it; while that fails, they count as alive."""
+    runs = []
+    for path in sorted(_run_dirs(os.path.join(home, "runs"))):
+        with suppress(UnsafeName):  # a directory that a job has made: no run is called so
+            runs.append(_summary(path))
+    running = [run.dir for run in runs if run.state == run_directory.STATE_RUNNING]
+    jobs = {path: job.id for path in running for job in [job_file.read(path)] if job is not None and job.id}
+    if not jobs:
+        return runs
+    from ..slurm.session import may_run
+
+    alive = may_run(list(jobs.values()))
+    return [replace(run, alive=alive[jobs[run.dir]] if run.dir in jobs else run.alive) for run in runs]
+
+
+def _run_dirs(top: str) -> Iterator[str]:
+    for directory, names, files in os.walk(top):
+        # One that is half removed or half created may lack these files, but has its number.
+        numbered = os.path.basename(directory).isdigit() and os.path.dirname(os.path.dirname(directory)) == top
+        if numbered or "plan.json" in files or "run.sh" in files:
+            names[:] = []
+            yield directory
+
+
+def _summary(path: str) -> RunSummary:
+    run = run_directory.RunDir(path)
+    status = run_directory.read_status_if_readable(run)
+    return RunSummary(
+        dir=path,
+        state=status.state,
+        # An agent may stay after the end, to remove what its container daemon does not let go.
+        alive=liveness.is_alive(run, status),
+        kept=status.kept is not None,
+        started_at=status.started_at,
+        ended_at=status.ended_at,
+    )

@@ -193,11 +193,11 @@ def _run_once(options: RunOptions, config: Config, events: EventStream | None) -
         # First, since recording the tree and connecting take time while the rest is loaded.
         specs, snapshot = config.select_hosts(options.host), None
         if specs[0].kind != "local":
-            from ci_tasks.hosts.host_snapshot import start_host_snapshot
+            from ci_tasks.hosts.executor import start_host_snapshot
 
             path, _ = find_checkout(options.repo)
             snapshot = start_host_snapshot(path, options.rev, options.base, config.given.overlays)
-        from ci_tasks.hosts.open_executor import open_executor
+        from ci_tasks.hosts.executors import open_executor
         from ci_tasks.run.checkout_source import open_source
 
         executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}

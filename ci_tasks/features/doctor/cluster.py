@@ -8,7 +8,7 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, warning
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers
-from ci_tasks.hosts.requirements import parse_gres
+from ci_tasks.hosts.queries import parse_gres
 
 TOPIC, NODES, ENDED = "Slurm", "GPUs", "accounting"
 _VERSION, _PARTITIONS, _SACCT = "sinfo version", "partitions", "sacct"

@@ -19,7 +19,7 @@ def doctor(options: DoctorOptions) -> int:
     ci-tasks doctor --host local --json     with the raw answers of the host's programs
     """
     from ci_tasks.features.doctor.examine import run_doctor
-    from ci_tasks.hosts.remote_host import open_query_runner
+    from ci_tasks.hosts.run_manager import open_query_runner
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.listing import images

@@ -15,15 +15,14 @@ from ci_tasks.agent.records import PATTERN
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, warning
 from ci_tasks.features.doctor.gpus import visible_gpus
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, ago, unanswered
-from ci_tasks.hosts.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_files, lock_holders
-from ci_tasks.hosts.queries import list_value, parse_json_object
+from ci_tasks.hosts import queries as asked
 from ci_tasks.planning.containers import LOCKED_GPUS
 
 MEMORY, LOCKS = "GPU memory", "GPU locks"
 APPS_QUERY, PROCESSES = "gpu processes", "processes"
 FIRST_QUERIES: dict[str, Sequence[str]] = {
     APPS_QUERY: nvidia_smi.QUERY_APPS,
-    LOCKS_QUERY_NAME: LOCKS_QUERY,
+    asked.LOCKS_QUERY_NAME: asked.LOCKS_QUERY,
 }
 
 
@@ -37,7 +36,7 @@ class HostProcess:
 def facts(answers: QueryAnswers) -> list[HostFact]:
     """Queries the processes that the answers to FIRST_QUERIES name."""
     pids = sorted(
-        {app.pid for app in nvidia_smi.parse_apps(answers[APPS_QUERY].out)} | set(_pids(lock_holders(answers)))
+        {app.pid for app in nvidia_smi.parse_apps(answers[APPS_QUERY].out)} | set(_pids(asked.lock_holders(answers)))
     )
     queries = dict(FIRST_QUERIES)
     if pids:
@@ -66,7 +65,7 @@ def _read(answers: QueryAnswers) -> list[CheckResult]:
 def _memory(answers: QueryAnswers, processes: Mapping[int, HostProcess]) -> list[CheckResult]:
     apps = tuple(nvidia_smi.parse_apps(answers[APPS_QUERY].out))
     in_use = nvidia_smi.gpus_in_use(tuple(visible_gpus(answers)), apps)
-    locked = lock_holders(answers)
+    locked = asked.lock_holders(answers)
     results = []
     for gpu, usage in in_use.items():
         users = sorted({processes[pid].user for pid in _pids_in(usage) if pid in processes})
@@ -80,16 +79,16 @@ def _memory(answers: QueryAnswers, processes: Mapping[int, HostProcess]) -> list
 
 
 def _locks(answers: QueryAnswers, processes: Mapping[int, HostProcess]) -> list[CheckResult]:
-    inspection = parse_json_object(answers[LOCKS_QUERY_NAME])
+    inspection = asked.parse_json_object(answers[asked.LOCKS_QUERY_NAME])
     if not inspection:
-        return unanswered(LOCKS, answers[LOCKS_QUERY_NAME])
+        return unanswered(LOCKS, answers[asked.LOCKS_QUERY_NAME])
     by_holder: dict[tuple[int, ...], list[int]] = {}
-    for gpu, pids in lock_holders(answers).items():
+    for gpu, pids in asked.lock_holders(answers).items():
         by_holder.setdefault(tuple(pids), []).append(gpu)
     results = [
         ok(LOCKS, f"{numbered('GPU', on)}: held by {_holders(pids, processes)}") for pids, on in by_holder.items()
     ]
-    results += [_unopened(file) for file in lock_files(inspection) if file["problem"]]
+    results += [_unopened(file) for file in asked.lock_files(inspection) if file["problem"]]
     results += _protected(inspection, {*range(LOCKED_GPUS), *(gpu.index for gpu in visible_gpus(answers))})
     return results or [ok(LOCKS, "none is held")]
 
@@ -101,10 +100,10 @@ def _unopened(file: Mapping[str, Any]) -> CheckResult:
 
 def _protected(inspection: Mapping[str, Any], gpu_ids: Iterable[int]) -> list[CheckResult]:
     """Lock files that root's containers could not open, those that are there and those that would be made."""
-    mode, owner = [*list_value(inspection, "directory"), 0, 0][:2]
+    mode, owner = [*asked.list_value(inspection, "directory"), 0, 0][:2]
     directory = os.stat_result((mode, 0, 0, 0, owner, 0, 0, 0, 0, 0))
     protected = str(inspection.get("protected"))
-    files = lock_files(inspection)
+    files = asked.lock_files(inspection)
     foreign = [file["path"] for file in files if locks.blocks_other_users(directory, file["owner"], protected)]
     results = []
     if foreign:

@@ -26,7 +26,7 @@ def prefetch(options: PrefetchOptions) -> int:
     """
     from ci_tasks.features.prefetch.prefetch import prefetch_label
     from ci_tasks.features.prefetch.progress import ProgressLine
-    from ci_tasks.hosts.open_executor import open_executor
+    from ci_tasks.hosts.executors import open_executor
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
 

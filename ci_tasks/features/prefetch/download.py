@@ -18,8 +18,8 @@ from ci_tasks.features.prefetch.hub_errors import RepoSnapshot
 from ci_tasks.features.prefetch.inventory import cache_name
 from ci_tasks.features.prefetch.repositories import CACHE, DATASET
 from ci_tasks.features.prefetch.requirements import RequiredRepository
-from ci_tasks.hosts.executor import Executor
-from ci_tasks.hosts.prepared_row import PreparedRow, RunState, Say
+from ci_tasks.hosts.executor import Executor, PreparedRow, Say
+from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.containers import HOME, filled
 from ci_tasks.planning.script import part
 

@@ -39,8 +39,7 @@ from ci_tasks.features.prefetch.requirements import (
 )
 from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
-from ci_tasks.hosts.executor import Executor, OpenExecutor
-from ci_tasks.hosts.prepared_row import CodeSnapshot, PreparedRow, Say
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
 from ci_tasks.hosts.queries import parse_json_object
 from ci_tasks.planning.containers import container_rules, is_inside
 from ci_tasks.results import store

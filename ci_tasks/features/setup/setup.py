@@ -18,7 +18,7 @@ from ci_tasks.errors import UnknownName, UsageError, counted
 from ci_tasks.features.setup import package_index, users_file
 from ci_tasks.features.setup.gpu_host import gpu_host_lines
 from ci_tasks.features.setup.package_index import Ask, IndexFinding
-from ci_tasks.hosts.local_executor import LocalExecutor
+from ci_tasks.hosts.executors import LocalExecutor
 from ci_tasks.planning.pip_commands import entry, install_commands, mending_override, merged
 from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.steps import plan_steps, version_matches

@@ -1,24 +1,37 @@
-"""The server's loop: requests in and answers out over a socket, as a client has them."""
+"""The server's loop: requests in and answers out over a socket, as a client has them; runs that it follows or lists."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_tasks.agent import archive
-from ci_tasks.agent.records import Plan
-from ci_tasks.agent.run_directory import RunDir, read_status
-from ci_tasks.agent.serving import frames, messages
+from ci_tasks.agent import archive, liveness, processes
+from ci_tasks.agent.codec import decode
+from ci_tasks.agent.liveness import agent_lock
+from ci_tasks.agent.records import Plan, SlurmJob, Status
+from ci_tasks.agent.run_directory import RunDir, read_status, write_record
+from ci_tasks.agent.serving import frames, messages, requests
+from ci_tasks.agent.serving.messages import FollowedRun, HostMessage, RunUpdate
+from ci_tasks.agent.serving.serve import LinkSpeed, RunFollower
+from ci_tasks.agent.slurm import job_file
+from ci_tasks.agent.slurm.job_file import SlurmJobState
+from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession
 from ci_tasks.hosts import bootstrap
+from tests import fixtures as support
 
 SOURCES = archive.build()
 
@@ -179,3 +192,227 @@ def test_a_server_whose_client_has_gone_ends_and_the_run_goes_on(client: Client,
         other._take(other._receive())
     assert read_status(run).exit_code == 5
     other.close()
+
+
+def write(path: Path, text: str = "{}") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_a_run_that_was_half_removed_is_still_listed(tmp_path: Path) -> None:
+    write(tmp_path / "runs/batch/01/plan.json", '{"id": "batch.01", "row": "r"}')
+    write(tmp_path / "runs/batch/02/workspace/01/file")
+    write(tmp_path / "runs/batch/environments/abc/run.sh")
+    runs = {run.dir: (run.id, run.is_row, run.state) for run in requests.list_runs(str(tmp_path))}
+    assert runs == {
+        str(tmp_path / "runs/batch/01"): ("batch.01", True, "planned"),
+        str(tmp_path / "runs/batch/02"): ("batch.02", True, "planned"),
+        str(tmp_path / "runs/batch/environments/abc"): ("batch/environments/abc", False, "planned"),
+    }
+
+
+def test_a_run_is_called_as_its_directory_is_whatever_its_plan_says(tmp_path: Path) -> None:
+    write(tmp_path / "runs/batch/01/plan.json", '{"id": "another.07", "row": ""}')
+    (run,) = requests.list_runs(str(tmp_path))
+    assert (run.id, run.is_row) == ("batch.01", True)
+
+
+def test_a_directory_that_no_run_is_called_by_is_not_listed(tmp_path: Path) -> None:
+    write(tmp_path / "runs/bat\nch/01/plan.json")
+    write(tmp_path / "runs/batch/01/plan.json")
+    assert [run.id for run in requests.list_runs(str(tmp_path))] == ["batch.01"]
+
+
+def test_a_link_is_no_run(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere/plan.json")
+    (tmp_path / "runs/batch").mkdir(parents=True)
+    (tmp_path / "runs/batch/01").symlink_to(tmp_path / "elsewhere")
+    assert requests.list_runs(str(tmp_path)) == []
+
+
+ENDED = json.dumps({"state": "ended", "log_sha256": "x"})
+
+
+class Receiver:
+    """Takes what is sent, until it goes away."""
+
+    def __init__(self) -> None:
+        self.reader, self.updates, self.is_disconnected = frames.FrameReader(), [], False  # type: ignore[var-annotated]
+        self.log, self.kinds = b"", list[bytes]()
+        self.on_update: Callable[[RunUpdate], None] = lambda update: None
+
+    def __call__(self, data: bytes | memoryview) -> None:
+        if self.is_disconnected:
+            raise BrokenPipeError
+        for kind, payload in self.reader.feed(bytes(data)):
+            self.kinds.append(kind)
+            if kind in (frames.LOG, frames.PACKED_LOG):
+                self.log += frames.read_log(kind, payload)[2]
+            if kind == frames.JSON:
+                self.updates.append(decode(HostMessage, json.loads(payload), where="update").update or RunUpdate(0))
+                self.on_update(self.updates[-1])
+
+    def has_ends(self, count: int) -> bool:
+        return [update.over for update in self.updates].count(True) == count
+
+
+class Watcher(threading.Thread):
+    """Looks at runs again and again, as the server's loop does."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        super().__init__(daemon=True)
+        self.receiver, self.link, self.watched = receiver, LinkSpeed(), dict[int, RunFollower]()
+
+    def watch(self, key: int, run_dir: str, offset: int, job: SlurmRunState | None = None) -> None:
+        self.watched[key] = RunFollower(FollowedRun(key, run_dir, offset), self.receiver, self.link, job)
+
+    def run(self) -> None:
+        while not self.receiver.is_disconnected:
+            for run in list(self.watched.values()):
+                with contextlib.suppress(OSError, ValueError):
+                    run.poll()
+                if run.over and self.watched[run.key] is run:
+                    del self.watched[run.key]
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.is_disconnected = True
+
+
+@pytest.fixture
+def watcher(receiver: Receiver) -> Watcher:
+    made = Watcher(receiver)
+    made.start()
+    return made
+
+
+until = partial(support.until, what="news of it")
+
+
+def test_a_run_that_is_watched_again_at_its_very_end_sends_its_end_again(
+    receiver: Receiver, watcher: Watcher, tmp_path: Path
+) -> None:
+    (tmp_path / "status.json").write_text(ENDED)
+
+    def again(update: RunUpdate) -> None:  # in the middle of sending: as early as a receiver can ask
+        if update.over and receiver.has_ends(1):
+            watcher.watch(1, str(tmp_path), 0)
+
+    receiver.on_update = again
+    watcher.watch(1, str(tmp_path), 0)
+    until(lambda: receiver.has_ends(2))
+
+
+def test_the_end_of_a_run_on_another_machine_comes_after_its_whole_log(
+    receiver: Receiver, watcher: Watcher, tmp_path: Path
+) -> None:
+    """A file system that caches may show the status first."""
+    job_file.write(str(tmp_path), SlurmJob(home=str(tmp_path), name="batch", id="7"))
+    ended = {**json.loads(ENDED), "end": "exit", "exit_code": 0, "log_bytes": 9}
+    (tmp_path / "status.json").write_text(json.dumps(ended))
+    (tmp_path / "log").write_bytes(b"begin")
+    polls: list[int] = []
+
+    class Job(SlurmRunState):
+        def join(self, status: Status) -> tuple[Status, bool]:
+            polls.append(len(receiver.updates))
+            return super().join(status)
+
+    class Over(SlurmSession):
+        def state(self, job: str) -> tuple[SlurmJobState, float]:
+            return SlurmJobState("COMPLETED", exit_code=0), 0.0
+
+    watcher.watch(1, str(tmp_path), 0, Job(str(tmp_path), Over()))
+    until(lambda: len(polls) > 2)
+    assert receiver.updates == []
+    with open(tmp_path / "log", "ab") as log:
+        log.write(b" end")
+    until(lambda: receiver.has_ends(1))
+    assert receiver.log == b"begin end"
+
+
+def test_two_statuses_that_share_one_mtime_are_both_sent(receiver: Receiver, watcher: Watcher, tmp_path: Path) -> None:
+    """A file system's clock may stand still for longer than an agent needs to write its last two."""
+    running = Status("running", sequence=1, **processes.identity()._asdict())
+    status = tmp_path / "status.json"
+    for number, record in enumerate((running, replace(running, sequence=2), Status("ended", sequence=3)), 1):
+        write_record(str(tmp_path / "new"), record)
+        os.utime(tmp_path / "new", ns=(1, 1))
+        (tmp_path / "new").replace(status)
+        if number == 1:
+            watcher.watch(1, str(tmp_path), 0)
+        until(lambda: receiver.updates and receiver.updates[-1].status == record)  # noqa: B023
+    assert receiver.has_ends(1)
+
+
+@pytest.mark.parametrize(
+    ("bytes_a_second", "is_slow"), [(1e9, False), (100e6, False), (12.5e6, True), (1e6, True)], ids="{:.0e}".format
+)
+def test_a_link_is_slow_if_it_is_full_for_long(
+    monkeypatch: pytest.MonkeyPatch, bytes_a_second: float, is_slow: bool
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    link = LinkSpeed()
+    for _ in range(40):
+        link.add(1 << 16, True)
+        clock[0] += (1 << 16) / bytes_a_second
+        link.add(0, False)
+        clock[0] += 60.0  # a job that is silent makes no link slow
+    assert link.is_slow == is_slow
+
+
+def test_a_long_log_over_a_slow_link_arrives_packed(receiver: Receiver, watcher: Watcher, tmp_path: Path) -> None:
+    watcher.link.is_slow = True
+    log = b"".join(b"step %d\n" % step for step in range(100_000))
+    (tmp_path / "log").write_bytes(log)
+    (tmp_path / "status.json").write_text(ENDED)
+    watcher.watch(1, str(tmp_path), 0)
+    until(lambda: receiver.has_ends(1))
+    assert receiver.log == log
+    assert receiver.kinds.count(frames.PACKED_LOG) > 0
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "directory"])
+def test_what_a_job_puts_in_the_place_of_its_log_holds_up_nobody(
+    receiver: Receiver, watcher: Watcher, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """Who opens a pipe waits for a writer, and with it every run of the host."""
+    make(tmp_path / "log")
+    (tmp_path / "status.json").write_text(ENDED)
+    watcher.watch(1, str(tmp_path), 0)
+    until(lambda: receiver.has_ends(1))
+
+
+def test_a_run_whose_job_took_its_status_away_goes_on(
+    receiver: Receiver, watcher: Watcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, is_held, looks = agent_lock(str(tmp_path)), liveness.is_held, list[bool]()
+
+    def look(path: str) -> bool:
+        looks.append(is_held(path))
+        return looks[-1]
+
+    monkeypatch.setattr(liveness, "is_held", look)
+    watcher.watch(1, str(tmp_path), 0)
+    until(lambda: looks)
+    (tmp_path / "status.json").write_text(json.dumps({"state": "running"}))
+    until(lambda: receiver.updates)
+    assert not receiver.updates[0].over
+    lock.release()
+
+
+def test_a_dead_agent_with_a_directory_for_a_status_has_ended(
+    receiver: Receiver, watcher: Watcher, tmp_path: Path
+) -> None:
+    (tmp_path / "status.json" / "x").mkdir(parents=True)
+    before = len(os.listdir("/proc/self/fd"))
+    for key in range(20):
+        watcher.watch(key, str(tmp_path), 0)
+    until(lambda: receiver.has_ends(20))
+    assert receiver.updates[-1].gone
+    assert len(os.listdir("/proc/self/fd")) < before + 20

@@ -13,8 +13,7 @@ import pytest
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.features.doctor import gpu_usage
-from ci_tasks.hosts.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME
-from ci_tasks.hosts.queries import LocalQueryRunner
+from ci_tasks.hosts.queries import LOCKS_QUERY, LOCKS_QUERY_NAME, LocalQueryRunner
 
 STICKY = 0o41777
 Say = Callable[..., dict[str, QueryAnswer]]

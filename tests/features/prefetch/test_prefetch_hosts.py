@@ -15,7 +15,7 @@ import pytest
 from ci_tasks import config
 from ci_tasks.features.prefetch.options import PrefetchOptions
 from ci_tasks.features.prefetch.prefetch import prefetch_label
-from ci_tasks.hosts.open_executor import open_executor
+from ci_tasks.hosts.executors import open_executor
 from ci_tasks.run.checkout_source import open_source
 from tests import fixtures as support
 from tests.features.prefetch import hub_server as hubs

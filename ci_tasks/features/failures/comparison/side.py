@@ -12,7 +12,7 @@ from ci_tasks.features.failures.comparison.decision import YOURS
 from ci_tasks.features.failures.repeats.outcomes import RepetitionOutcome, is_conclusive, outcome
 from ci_tasks.features.failures.repeats.pinned_tree import PinnedTree
 from ci_tasks.features.failures.repeats.repeat_label import Perform, QuietRowsView
-from ci_tasks.hosts.open_executor import open_executor
+from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, PASSED, RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.history import queries as history

@@ -13,8 +13,7 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout.delivery import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.hosts.executor import Executor, OpenExecutor
-from ci_tasks.hosts.prepared_row import CodeSnapshot
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 

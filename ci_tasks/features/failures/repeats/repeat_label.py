@@ -21,7 +21,7 @@ from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.hosts.executor import OpenExecutor
-from ci_tasks.hosts.open_executor import open_executor
+from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, RunRecord, overall
 from ci_tasks.report import table
 from ci_tasks.report.live import HostProgress, RowProgress

@@ -13,7 +13,7 @@ import pytest
 from ci_tasks.agent.hang.look import wait_for_look
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.features.failures.hang.analysis import analyse_hang
-from ci_tasks.hosts import py_spy
+from ci_tasks.hosts import provision
 from ci_tasks.records import Hang
 from tests import fixtures as support
 from tests.integration.container_box import Box
@@ -108,7 +108,7 @@ def test_in_a_container_its_own_processes_are_seen(box: Box, flags: tuple[str, .
     inside = f'export JOB={shlex.quote(IN_CONTAINER)}; python3 -c "$JOB"'
     box.write(inside, *flags, image=PYTHON_IMAGE, probe=probe)
     if probe is None:
-        py_spy.keep_here(box.home)
+        provision.keep_py_spy_here(box.home)
     box.start()
     support.until(lambda: "stuck" in box.log(), "it is stuck")
     facts = wait_for_look(box.run.path, "abc")

@@ -13,9 +13,9 @@ from typing import Any
 import paramiko
 import pytest
 
-from ci_tasks.hosts.ssh import messages
-from ci_tasks.hosts.ssh.connection import SSHKeys
-from ci_tasks.hosts.ssh.ssh_config import HostKey, SSHTarget
+from ci_tasks.hosts import ssh
+from ci_tasks.hosts.ssh import SSHKeys
+from ci_tasks.hosts.ssh_config import HostKey, SSHTarget
 
 BOX = SSHTarget("box", "box.example.com", 2222, "alice", known_hosts=("/known",))
 JUMP = SSHTarget("jump", "10.0.0.1", 22, "bob", known_hosts=("/known",))
@@ -24,7 +24,7 @@ KEY, NAME = HostKey("ssh-ed25519", "a2V5"), "[box.example.com]:2222"
 
 def test_importing_it_loads_neither_fabric_nor_paramiko() -> None:
     heavy = {"fabric", "paramiko", "invoke"}
-    code = f"import sys, ci_tasks.hosts.ssh.connection; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, ci_tasks.hosts.ssh; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"
 
@@ -39,7 +39,7 @@ def test_importing_it_loads_neither_fabric_nor_paramiko() -> None:
     ],
 )
 def test_the_network_s_words_become_ours(error: OSError, phrases: list[str]) -> None:
-    message = str(messages.unreachable(BOX, error))
+    message = str(ssh.unreachable(BOX, error))
     assert [word for word in phrases if word not in message] == []
 
 
@@ -57,7 +57,7 @@ def line(marker: str = "") -> HostKey:
     ],
 )
 def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKey | None, phrases: list[str]) -> None:
-    message = str(messages.host_key(BOX, verdict, found, KEY))
+    message = str(ssh.host_key_refused(BOX, verdict, found, KEY))
     assert [word for word in phrases if word not in message] == []
 
 
@@ -76,17 +76,17 @@ def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKe
 def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phrases: list[str]) -> None:
     keys = SSHKeys(BOX)
     vars(keys).update(attributes)
-    message = str(messages.refused_login(BOX, keys))
+    message = str(ssh.refused_login(BOX, keys))
     assert [word for word in phrases if word not in message] == []
 
 
 def test_a_proxy_command_is_not_shown_since_it_may_hold_a_password() -> None:
     box = replace(BOX, proxy_command="corkscrew --auth alice:hunter2 %h")
-    assert "hunter2" not in str(messages.no_handshake(box, EOFError()))
+    assert "hunter2" not in str(ssh.no_handshake(box, EOFError()))
 
 
 def test_what_a_server_says_cannot_move_the_terminal_s_cursor() -> None:
-    assert "\x1b" not in str(messages.gateway_refused(replace(BOX, gateway="jump"), "\x1b[2J"))
+    assert "\x1b" not in str(ssh.gateway_refused(replace(BOX, gateway="jump"), "\x1b[2J"))
 
 
 # The keys that are offered

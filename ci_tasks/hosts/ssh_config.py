@@ -1,5 +1,6 @@
 """What OpenSSH's own client knows of an address: settings, as `ssh -G` prints them, and host keys, as `ssh-keygen -F`
-finds them in the known_hosts files: by patterns, hashed names and ports."""
+finds them in the known_hosts files: by patterns, hashed names and ports.
+"""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.errors import Blocked, ConfigError, UsageError
-from ci_tasks.hosts.ssh import ssh_config
-from ci_tasks.hosts.ssh.ssh_config import HostKey, SSHTarget, check_host_key, known_keys, parse_address
+from ci_tasks.hosts import ssh_config
+from ci_tasks.hosts.ssh_config import HostKey, SSHTarget, check_host_key, known_keys, parse_address
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""SSH as ~/.ssh/config says: addresses, keys, known hosts, sockets and streams."""

@@ -1,0 +1,308 @@
+"""What this machine and a Slurm cluster do with rows, through the real agent where that matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ci_tasks.agent import processes
+from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, SlurmAllocation, Status
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_status
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import Blocked
+from ci_tasks.hosts import executor, executors
+from ci_tasks.hosts.executor import Executor, PreparedRow
+from ci_tasks.hosts.executors import LocalExecutor, SlurmExecutor
+from ci_tasks.hosts.remote_run import WATCHING, RemoteRun
+from ci_tasks.planning.placement import HostFacts
+from ci_tasks.planning.planner import SharedSetup
+from ci_tasks.records import BLOCKED
+from ci_tasks.results.store import Batch
+from tests.parts.git import git, repository
+
+
+class Local:
+    """An executor with the snapshot of an edited checkout, and what it says."""
+
+    def __init__(self, path: Path) -> None:
+        self.batch, self.source, self.messages = Batch("b", path / "runs/b"), path / "checkout", list[str]()
+        self.open()
+
+    def open(self) -> None:
+        """As another command that goes on with the batch."""
+        self.executor = LocalExecutor(HostSpec("local", runtime="none"))
+        self.code = self.executor.snapshot(self.batch, self.source, rev=None, base=None)
+
+    def start(self, name: str, script: str, **more: Any) -> PreparedRow:
+        run = RunDir(str(self.batch.path / name))
+        plan = Plan(id=name, script=script, workspace=run.workspace, **more)
+        row = PreparedRow(cast(Any, None), plan, run, None, secrets={"TOKEN": "for it alone"})
+        self.executor.write_plan(run, plan)
+        self.executor.start(row)
+        return row
+
+    def wait(self, row: PreparedRow) -> None:
+        while not self.executor.poll(row).is_over:
+            self.executor.wait(0.01)
+
+    def install(self, steps: str, wanted: bool = True) -> str | None:
+        directory = f"{self.executor.paths(RunDir(str(self.batch.path / '01'))).setups}/key"
+        script = f'cd "$CI_TASKS_RUN_DIR" || exit; {steps}\n'
+        setup = SharedSetup(directory, f"{directory}/workspace", script)
+        return self.executor.run_install_steps([setup], self.messages.append, lambda: wanted)
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    source = repository(tmp_path / "checkout", {"test.py": "honest\n"})
+    git(source, "update-ref", "refs/remotes/origin/main", "HEAD")
+    (source / "test.py").write_text("honest, and edited\n")
+    made = Local(tmp_path)
+    yield made
+    made.executor.close()
+
+
+FORGERIES = {
+    "the next rows' objects": "for file in ../../../store.git/objects/pack/*; do chmod u+w $file; : > $file; done",
+    "its own repository": "git config filter.forge.smudge 'echo forged; cat'; echo '* filter=forge' > .gitattributes",
+    "its files": "echo forged > test.py; echo forged > conftest.py",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_what_a_job_does_reaches_no_later_row(local: Local, forgery: str) -> None:
+    local.wait(local.start("01", f'cd "$CI_TASKS_RUN_DIR/workspace"; {FORGERIES[forgery]}'))
+    row = local.start("02", 'cd "$CI_TASKS_RUN_DIR/workspace" && ls && cat test.py && git rev-parse HEAD')
+    local.wait(row)
+    assert Path(row.run.log).read_text().splitlines() == ["test.py", "honest, and edited", local.code.checkout.commit]
+
+
+def test_an_object_that_a_job_rewrote_blocks_the_row(local: Local) -> None:
+    blob = git(local.source, "hash-object", "test.py")
+    (path,) = local.batch.path.parent.parent.glob(f"sync/*/recorded/{blob[:2]}/{blob[2:]}")
+    path.chmod(0o644)
+    path.write_bytes(zlib.compress(b"blob 7\0forged\n"))
+    row = local.start("01", "cat workspace/test.py")
+    local.wait(row)
+    status, _ = local.executor.poll(row).aborted or ("", "")
+    assert status == BLOCKED
+    assert not Path(row.run.log).exists()
+
+
+def test_rows_run_beside_each_other_from_start_to_end_with_their_secrets_masked(local: Local) -> None:
+    script = "until [ -e go ]; do sleep 0.02; done; echo $TOKEN; exit 3"
+    rows = [local.start(name, script, secrets=("TOKEN",)) for name in ("01", "02")]
+    for row in rows:
+        while not Path(row.run.log).exists():
+            local.executor.wait(0.01)
+        assert not local.executor.poll(row).is_over
+        Path(row.run.path, "go").touch()
+    for row in rows:
+        local.wait(row)
+    assert [read_status(row.run).exit_code for row in rows] == [3, 3]
+    assert [Path(row.run.log).read_text() for row in rows] == ["***\n"] * 2
+
+
+INSTALL = "cat workspace/test.py >> installed; mkdir venv; echo ci-tasks: stored; echo pip"
+
+
+def test_install_steps_see_the_checkout_run_once_and_leave_log_and_plan(local: Local) -> None:
+    assert local.install(INSTALL) is None
+    directory = local.batch.path / "environments/key"
+    assert local.messages[0] == f"install steps: running, log {directory}/log"
+    assert local.messages[1] == "stored"
+    assert local.messages[-1].startswith("install steps: done in ")
+    local.open()  # without a close: that command was killed
+    assert local.install(INSTALL) is None
+    assert (directory / "installed").read_text() == "honest, and edited\n"
+    local.executor.close()
+    assert (directory / "log").exists() and (directory / "plan.json").exists()
+    assert not (directory / "workspace").exists() and not (directory / "venv").exists()
+
+
+def test_steps_that_fail_are_a_problem_with_the_line_that_says_why_and_run_again(local: Local) -> None:
+    problem = local.install("echo no such wheel; exit 3")
+    log = f"{local.batch.path}/environments/key/log"
+    assert problem == f"the install steps ended with 3: no such wheel (log {log})"
+    local.open()
+    assert local.install(INSTALL) is None
+
+
+def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        local.install("sleep 300", wanted=False)
+    assert not processes.of_run(f"{local.batch.path}/environments/key", None)
+
+
+def test_a_snapshot_of_another_host_of_the_command_is_used_again(local: Local) -> None:
+    other = LocalExecutor(HostSpec("sim", runtime="none"))
+    other.use_snapshot(local.code)
+    assert other.snapshot(local.batch, local.source, rev=None, base=None) is local.code
+
+
+SPEC = HostSpec(name="cluster", kind="slurm", address="login", gpus=8)
+LIMIT = "Slurm accepts no more jobs now: QOSMaxSubmitJobPerUserLimit; next try in 2 s"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> SlurmExecutor:
+    """Without a link to anywhere."""
+    answers = {"partitions": QueryAnswer(0, "main*|20:00\n")}
+    line = SimpleNamespace(drain_messages=list, run_queries=lambda queries, timeout: answers)
+    monkeypatch.setattr(executor, "open_remote_host", lambda spec: SimpleNamespace(connection=line))
+    return SlurmExecutor(SPEC)
+
+
+def rows(cluster: SlurmExecutor, *statuses: Status) -> list[Any]:
+    """Rows that were sent, with what the host says of each."""
+    prepared = []
+    for number, status in enumerate(statuses):
+        mirror: Any = SimpleNamespace(status=status)
+        cluster._runs[str(number)] = RemoteRun(RunDir(str(number)), "/there", phase=WATCHING, mirror=mirror)
+        prepared.append(SimpleNamespace(run=SimpleNamespace(path=str(number))))
+    return prepared
+
+
+def test_a_row_has_begun_as_soon_as_slurm_has_it(cluster: SlurmExecutor) -> None:
+    sent, queued = rows(cluster, Status(waiting=("Slurm: being submitted",)), Status(slurm=SlurmAllocation("12")))
+    assert [cluster.poll(row).has_started for row in (sent, queued)] == [False, True]
+
+
+def test_a_rejection_is_said_once_however_many_rows_it_concerns(cluster: SlurmExecutor) -> None:
+    waiting = (LIMIT, LIMIT.replace("2 s", "5 s"), "Slurm: PENDING")
+    rows(cluster, *(Status(waiting=(why,)) for why in waiting))
+    message = "cluster: Slurm accepts no more jobs now: QOSMaxSubmitJobPerUserLimit; 2 rows will be offered again, "
+    assert cluster.drain_messages() == [message + "with growing pauses"]
+    assert cluster.drain_messages() == []
+
+
+def test_a_partitions_time_limit_counts_in_the_plan_and_in_the_request_to_slurm(
+    cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Executor, "facts", lambda *args, **more: HostFacts(gpus=8))
+    cluster.facts(gpus=0, container=False, simulates=False)
+    run = RunDir(str(tmp_path))
+    cluster.write_plan(run, Plan(timeout_minutes=30))
+    assert read_plan(run).timeout_minutes == 15
+    assert "#SBATCH --time=20" in (tmp_path / "batch.sh").read_text().splitlines()
+
+
+def test_a_row_wider_than_a_node_is_told_of_nodes(cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = HostFacts(gpus=8)
+    monkeypatch.setattr(Executor, "facts", lambda *args, **more: facts)
+    assert cluster.facts(gpus=8, container=False, simulates=False) == facts
+    hint = "no node has more, and a row over several nodes needs --nodes"
+    assert cluster.facts(gpus=16, container=False, simulates=False) == replace(facts, gpu_problem=hint)
+
+
+def plan(script: str) -> Plan:
+    return Plan(
+        id="id-1",
+        label="l",
+        job="j",
+        row="r",
+        host="local",
+        test=None,
+        args="",
+        gpus=0,
+        image=None,
+        runtime="none",
+        env={},
+        secrets=("TOKEN",),
+        workspace="/w",
+        timeout_minutes=1,
+        stall_minutes=1,
+        deviations=(),
+        container=ContainerRules("none"),
+        checkout=Checkout("/checkout", "c" * 40, "t" * 40),
+        script=script,
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(str(tmp_path / "sp ace 'quo\"te" / "run"))
+
+
+def wait(run: RunDir) -> None:
+    for _ in range(400):
+        if executors.has_ended(run):
+            return
+        time.sleep(0.02)
+    raise AssertionError("the run did not end")
+
+
+def test_a_run_directory_has_all_that_a_run_needs(run: RunDir) -> None:
+    executors.write_run_dir(run, plan("#!/bin/sh\necho '\udcff' ü\r\n"))
+    assert sorted(os.listdir(run.path)) == ["artifacts", "bin", "plan.json", "run.sh"]
+    assert sorted(os.listdir(run.bin)) == ["agent.pyz", "docker"]
+    assert Path(run.script).read_bytes() == b"#!/bin/sh\necho '\xff' \xc3\xbc\r\n"
+    assert os.access(run.script, os.X_OK) and os.access(run.adapter, os.X_OK)
+    written = json.loads(Path(run.plan).read_text())
+    assert written["id"] == "id-1" and "script" not in written
+
+
+def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "value")
+    executors.write_run_dir(run, plan('#!/bin/sh\n[ "$TOKEN" = value ] && echo got it; exit 3\n'))
+    assert not read_status(run).exists
+    executors.start(run)
+    wait(run)
+    assert read_status(run).exit_code == 3
+    assert "got it" in Path(run.log).read_text()
+
+
+def test_an_interrupt_while_a_run_is_waited_for_ends_it(run: RunDir) -> None:
+    """Wherever it hits: the job itself interrupts us, when it has begun."""
+    executors.write_run_dir(run, plan(f"#!/bin/sh\nkill -USR1 {os.getpid()}; exec sleep 60\n"))
+    ours = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            executors.complete(run)
+    finally:
+        signal.signal(signal.SIGUSR1, ours)
+    assert read_status(run).end == "cancelled"
+    assert not processes.of_run(run.path, None)
+
+
+def test_an_interrupt_while_a_run_is_started_ends_it_too(run: RunDir) -> None:
+    executors.write_run_dir(run, replace(plan("#!/bin/sh\nexec sleep 60\n"), client_seconds=0.0))
+    real = run.agent + ".real"
+    os.rename(run.agent, real)
+    Path(run.agent).write_text(
+        "import os, signal, sys\n"
+        'if sys.argv[1] == "start": os.kill(os.getppid(), signal.SIGUSR1)\n'
+        f'os.execv(sys.executable, [sys.executable, "-I", {real!r}, *sys.argv[1:]])\n'
+    )
+    ours = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            executors.complete(run)
+    finally:
+        signal.signal(signal.SIGUSR1, ours)
+    wait(run)
+    assert not processes.of_run(run.path, None)
+
+
+def test_an_agent_that_cannot_start_is_blocked_with_its_last_words(run: RunDir) -> None:
+    executors.write_run_dir(run, plan("#!/bin/sh\n"))
+    Path(run.agent).write_text("import sys; sys.exit('first\\nno agent here')\n")
+    with pytest.raises(Blocked, match="the agent did not start: no agent here"):
+        executors.start(run)
+    Path(run.agent).write_text("raise SystemExit(1)\n")
+    with pytest.raises(Blocked, match="it said nothing"):
+        executors.start(run)
