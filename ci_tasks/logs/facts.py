@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.logs.lines import read, segments, shown, visible
+from ci_tasks.logs.lines import LineReader, read, segments, shown, visible
 
 # The last line of a pytest session; `-q` leaves the bars out.
 _PYTEST = re.compile(
@@ -63,16 +63,13 @@ class LogFacts:
     last_line: tuple[int, str] | None = None
 
 
-class FactsReader:
+class FactsReader(LineReader):
     """Reads the facts of a log."""
 
     words = _WORDS
 
     def __init__(self) -> None:
         self.facts = LogFacts()
-
-    def needs_next_line(self) -> bool:
-        return False
 
     def feed(self, number: int, line: bytes, before: bytes) -> bool:
         _evidence(self.facts, visible(segments(line)[-1]).encode())

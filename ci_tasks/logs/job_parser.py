@@ -37,6 +37,7 @@ from ci_tasks.logs.job_steps import (
     pull_request_of,
     with_tag,
 )
+from ci_tasks.logs.lines import LineReader
 from ci_tasks.workflow import shell
 
 AFTER_STEPS = (
@@ -96,7 +97,7 @@ class JobReader:
         return self._parser.finish()
 
 
-class JobLogReader:
+class JobLogReader(LineReader):
     """Reads from a log which jobs it has lines of, and what it tells of the first: nearly always there is but one.
     Nearly every log shows its form in the lines at its beginning; they are all read, and all of gh's form."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 BLOCK = 1 << 18
 LONGEST = 1 << 16  # bytes of a line that are looked at
@@ -18,24 +18,30 @@ _LONGEST_SHOWN = 4000
 _TAIL = 30  # lines
 _BEFORE = 2000  # bytes
 _MAX_UNINFORMATIVE, _LONGEST_UNINFORMATIVE = 20_000, 2000  # lines that are remembered, bytes of each
-_VARYING = b"0123456789abcdef"  # numbers and ids; of the words enough is left
+VARYING = b"0123456789abcdef"  # numbers and ids; of the words enough is left
 _ANSI = re.compile(
     r"_?bk;t=\d+\x07|\x1b_[^\x07\x1b]{0,200}(?:\x07|\x1b\\)?"  # Buildkite's timestamps
     r"|\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]|\^\[\[[0-9;]*m"
 )
 
 
-class LineReader(Protocol):
+class LineReader:
     """What gets lines of a log. `words` is an expression of RE2 for bytes."""
 
     words: bytes
 
     def needs_next_line(self) -> bool:
         """Whether the next line is needed, whatever it says."""
+        return False
 
     def feed(self, number: int, line: bytes, before: bytes) -> bool:
         """A line that has one of the words or was needed, with its 1-based number and up to 2,000 bytes before it.
         Returns whether it was informative: one that was not is not given again with other numbers in it."""
+        raise NotImplementedError
+
+    def known_passage(self, text: bytes, start: int, number: int) -> int:
+        """How many bytes of whole lines, from the line that begins at `start`, say what was said before."""
+        return 0
 
     def end(self, tail: list[tuple[int, bytes]]) -> None:
         """The log's last lines with their numbers, whatever they say."""
@@ -141,11 +147,14 @@ class _Scan:
             at = stop + 1
             if not eager and self._words is not None and self._words.search(line) is None:
                 continue  # another reader's
-            shape = b"" if eager else line.translate(None, _VARYING)
+            shape = b"" if eager else line.translate(None, VARYING)
             if not eager and shape in uninformative:
                 continue
             number += text.count(b"\n", counted, start)
             counted = start
+            if known := reader.known_passage(text, start, number):
+                at = start + known
+                continue
             is_informative = reader.feed(number, line, _before(earlier, text, start))
             is_small = len(shape) <= _LONGEST_UNINFORMATIVE and len(uninformative) < _MAX_UNINFORMATIVE
             if not is_informative and not eager and is_small:

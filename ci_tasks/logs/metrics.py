@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.facts import slime_metrics
-from ci_tasks.logs.lines import read, segments, visible
+from ci_tasks.logs.lines import LineReader, read, segments, visible
 from ci_tasks.registry import MetricFormat
 
 Points = tuple[tuple[int, float], ...]
@@ -56,7 +56,7 @@ def read_series(
     return reader.series()
 
 
-class SeriesReader:
+class SeriesReader(LineReader):
     """Reads the series of a log."""
 
     def __init__(self, formats: tuple[MetricFormat, ...] = (), most_points: int = MOST_POINTS) -> None:
@@ -64,16 +64,10 @@ class SeriesReader:
         self._formats, self._most_points = formats, most_points
         self._builders: dict[str, _SeriesBuilder] = {}
 
-    def needs_next_line(self) -> bool:
-        return False
-
     def feed(self, number: int, line: bytes, before: bytes) -> bool:
         for step, name, value in _values(line, self._formats):
             _add(self._builders, step, name, value, self._most_points)
         return True  # no line is boring: the same metrics with other numbers are what we want
-
-    def end(self, tail: list[tuple[int, bytes]]) -> None:
-        pass
 
     def series(self) -> tuple[Series, ...]:
         order = {name: number for number, name in enumerate(FAMILIES)}

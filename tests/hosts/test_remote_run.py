@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,15 +115,10 @@ def test_archives_are_withheld_only_if_the_run_has_secrets(
     assert os.listdir(run.artifacts) == (["left-out.json"] if secrets == ["TOKEN"] else ["a.gz"])
 
 
-class Conversation:
-    def __init__(self, was_refused: bool) -> None:
-        self.was_refused = was_refused
-
-
 @pytest.mark.parametrize(("refused", "may_have_begun"), [([], False), ([True], False), ([False, True], True)])
 def test_a_run_may_have_begun_unless_every_host_that_it_was_sent_to_refused_the_greeting(
     run: RunDir, refused: list[bool], may_have_begun: bool
 ) -> None:
     """The first link may have died in the middle of the greeting, after the host had started the run."""
-    sent_on: Any = [Conversation(was_refused) for was_refused in refused]
+    sent_on: Any = [SimpleNamespace(was_refused=was_refused) for was_refused in refused]
     assert RemoteRun(run, "/there", sent_on=sent_on).may_have_begun == may_have_begun

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,10 +126,6 @@ def done(remote_run: RemoteRun) -> None:
     until(lambda: remote_run.phase == DONE or remote_run.aborted, f"the run is done; it is {remote_run.phase}")
 
 
-def another(host: PipedHost, deaths: int) -> bool:
-    return len(host.links) > deaths
-
-
 def status(remote_run: RemoteRun) -> Status:
     return read_status(remote_run.run)
 
@@ -168,7 +163,7 @@ def test_a_link_that_dies_again_and_again_costs_not_a_byte(host: PipedHost, tmp_
     for deaths in range(1, 4):
         until(lambda: manager.connection.is_up and remote_run.mirror and remote_run.mirror.offset, "output")
         host.links[-1].cut()
-        until(partial(another, host, deaths), "another connection")
+        until(lambda: len(host.links) > deaths, "another connection")  # noqa: B023
     go.touch()
     done(remote_run)
     assert Path(remote_run.run.log).read_bytes() == b"".join(b"line %d\n" % n for n in range(1, 2001)) * 2

@@ -113,11 +113,6 @@ def test_no_control_character_survives(raw: bytes, text: str) -> None:
     assert shown(raw) == text
 
 
-def test_no_byte_at_all_survives_as_a_control_character() -> None:
-    text = shown(bytes(range(256)))
-    assert all(char.isprintable() or char == "\t" for char in text)
-
-
 def test_of_each_metric_the_last_value_is_kept() -> None:
     facts = _read(
         b"step 0: {'train/loss': 2.5, 'note': 'text', 'train/step': 0}\n"

@@ -7,11 +7,10 @@ import tracemalloc
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.logs.lines import BLOCK, LONGEST, blocks, read
+from ci_tasks.logs.lines import BLOCK, LONGEST, LineReader, blocks, read
 
 WORDS = re.compile(rb"error|failed")
 LINES = st.lists(
@@ -28,7 +27,7 @@ def cut(log: bytes, at: list[int]) -> list[bytes]:
     return [log[begin:end] for begin, end in pairwise(places)]
 
 
-class Collected:
+class Collected(LineReader):
     """A reader that notes what it gets, and wants `after` more lines after each hit."""
 
     words = b"error|failed"
@@ -77,20 +76,6 @@ def test_lines_tail_and_numbers_are_those_of_the_log_wherever_it_was_cut(
         assert all(line in rows[number - 1] for number, line in in_pieces.tail)
 
 
-@pytest.mark.parametrize(
-    ("log", "tail"),
-    [
-        (b"a\nb\n", [(1, b"a"), (2, b"b")]),
-        (b"a\nb", [(1, b"a"), (2, b"b")]),
-        (b"a\nerror", [(1, b"a"), (2, b"error")]),
-        (b"error", [(1, b"error")]),
-        (b"", []),
-    ],
-)
-def test_the_tail_is_the_end_of_the_log(log: bytes, tail: list[tuple[int, bytes]]) -> None:
-    assert given_out([log])[1].tail == tail
-
-
 def test_a_progress_bar_in_the_tail_is_one_line() -> None:
     tail = given_out([b"start\n1%\r50%\r100%\ndone\n"])[1].tail
     assert [number for number, _ in tail][-1] == 3
@@ -102,11 +87,6 @@ def test_the_tail_of_a_long_log_is_short() -> None:
     tail = given_out(cut(log, [1000, 700_000]))[1].tail
     assert tail[-1] == (100_000, b"step 100000")
     assert len(tail) == 30
-
-
-def test_lines_after_a_hit_are_given_while_the_reader_wants_them() -> None:
-    matches, _ = given_out([b"a\nerror\nb\nc\nd\nfailed\ne\n"], after=2)
-    assert [number for number, _ in matches] == [2, 3, 4, 6, 7]
 
 
 def test_a_line_that_told_nothing_is_not_looked_at_again_with_other_digits_or_another_id() -> None:

@@ -49,22 +49,6 @@ def test_a_metric_belongs_to_the_family_that_its_name_says(name: str, family: st
     assert family_of(name) == family
 
 
-LINES = [
-    ("step 3: {'train/loss': 0.5}", ("train/loss", 3, 0.5)),
-    (
-        "\x1b[36m(Actor pid=1, ip=10.0.0.1)\x1b[0m [2026-01-01] a:5 - step 3: {'train/loss': -1e-07}",
-        ("train/loss", 3, -1e-07),
-    ),
-    ("rollout 0: {'rollout/raw_reward': np.float64(0.25), 'note': 'text'}", ("rollout/raw_reward", 0, 0.25)),
-]
-
-
-@pytest.mark.parametrize(("line", "point"), LINES, ids=[line[:30] for line, _ in LINES])
-def test_a_line_is_read_behind_whatever_stands_before_it(line: str, point: tuple[str, int, float]) -> None:
-    name, step, value = point
-    assert [(series.name, series.parts) for series in read_series([line.encode()])] == [(name, (((step, value),),))]
-
-
 def test_series_come_by_family_and_a_second_training_is_a_part_of_its_own() -> None:
     log = b"".join(
         b"rollout %d: {'rollout/raw_reward': %d}\nstep %d: {'train/loss': 1, 'train/kl_loss': 0}\n" % (step, step, step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -54,8 +53,3 @@ def test_a_log_that_goes_on_or_is_missing_leaves_nothing_beside_it(log: Path, tm
     reading_of(str(log))
     assert read_run_log(str(tmp_path / "none" / "log")).facts.last_line is None
     assert os.listdir(tmp_path) == ["log"]
-
-
-def test_the_file_is_json_that_names_no_code(log: Path) -> None:
-    read_run_log(str(log))
-    assert set(json.loads((log.parent / FILE).read_text())) == {"version", "log", "reading"}

@@ -90,9 +90,6 @@ def test_events_of_attach_name_the_host_and_end_with_the_run(tmp_path: Path, mon
     with open_events(str(tmp_path / "events")) as events:
         result = attach.attach("20260101-120000-l", read("hosts: {}\n"), None, events)
     lines = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert [(line["event"], line.get("host"), line.get("status")) for line in lines] == [
-        ("row_ended", "box", "blocked"),
-        ("run_ended", None, "blocked"),
-        ("command_ended", None, None),
-    ]
+    told = [(line["event"], line.get("host"), line.get("status")) for line in lines]
+    assert told == [("row_ended", "box", "blocked"), ("run_ended", None, "blocked"), ("command_ended", None, None)]
     assert lines[1]["exit_code"] == result.exit_code == 125

@@ -11,7 +11,7 @@ from ci_tasks.features.failures.triage import log_prefixes as lines
 from ci_tasks.features.failures.triage.log_prefixes import PrefixedLine
 from ci_tasks.features.failures.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
 from ci_tasks.features.failures.triage.tracebacks import EXCEPTION, HEADER, TracebackEnd, TracebackFrame, Tracebacks
-from ci_tasks.logs.lines import segments, visible
+from ci_tasks.logs.lines import VARYING, LineReader, segments, visible
 
 EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN, LAST = "traceback", "exception", "pytest", "line", "last"
 AROUND = 5  # lines of context before and after
@@ -21,6 +21,12 @@ _SURVIVED, _SURVIVED_WITHIN = "survived", 3  # a rule's name; lines
 _SAID_END, _LAST_WORDS = "said-end", 3  # the same
 _MESSAGE = 6  # lines that an exception's message may go on for
 _ENGINES = ("sglang", "vllm")
+# A whole traceback, and how often it has to come before the next is only counted: by then every rank has said it.
+_PASSAGE = re.compile(
+    rb"[^\n]{0,400}Traceback \(most recent call last\)[^\n]*\n"
+    rb"(?:[^\n]{0,400}(?: File \"|    |\^\^)[^\n]*\n){2,200}[^\n]+\n"
+)
+_REPEATED = 64
 _PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
 _PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):\d+: (?:in )?([\w.<>]+)$")
 _EXCEPTION_LINE = re.compile(
@@ -75,7 +81,7 @@ class Candidate:
     above: bytes = b""
 
 
-class CandidateReader:
+class CandidateReader(LineReader):
     """Feed it lines; it needs the next one while something is open."""
 
     def __init__(self, rules: Rules) -> None:
@@ -85,6 +91,8 @@ class CandidateReader:
         self._wants_context: list[Candidate] = []
         self._eager = 0
         self._pytest_at = -2
+        self._repeated: dict[bytes, Candidate] = {}
+        self._passage = (b"", 0)
         self._message: tuple[Candidate, int] | None = None
         self.engines = dict.fromkeys(_ENGINES, 0)
         self._distinct = 0
@@ -132,6 +140,19 @@ class CandidateReader:
             self._is_script = False
             return self._is_ours
         return self._is_script
+
+    def known_passage(self, text: bytes, start: int, number: int) -> int:
+        """A traceback that came again and again, with other numbers in it: servers log one a hundred thousand times."""
+        passage = _PASSAGE.match(text, start)
+        if passage is None:
+            return 0
+        shape, last = passage[0].translate(None, VARYING), number + passage[0].count(b"\n") - 1
+        if known := self._repeated.get(shape):
+            known.count += 1
+            known.last_at, self._eager = last, _AFTER
+            return len(passage[0])
+        self._passage = (shape, last)
+        return 0
 
     def end(self, tail: list[tuple[int, bytes]]) -> None:
         """The last lines, whatever they say: whether the job got through, and what it said last."""
@@ -299,6 +320,9 @@ class CandidateReader:
         key = _key(candidate.rule, candidate.text)
         if existing := self._kept.get(key):
             existing.count += 1
+            shape, last = self._passage
+            if last == candidate.line.number and existing.count > _REPEATED and len(self._repeated) < _KEPT:
+                self._repeated[shape] = existing
             if len(existing.origins) < _MOST_ORIGINS:
                 existing.origins.add(candidate.line.origin)
             existing.last_at, existing.survived, self._eager = candidate.last_at, candidate.survived, _AFTER

@@ -13,7 +13,7 @@ from ci_tasks.features.verl.judge import log_patterns as lines
 from ci_tasks.features.verl.judge.log_records import KEYS, Metrics, PreflightCheck, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.training_log import TrainingLogParser
 from ci_tasks.logs.causes import UNKNOWN
-from ci_tasks.logs.lines import blocks, expression, read, segments, visible
+from ci_tasks.logs.lines import LineReader, blocks, expression, read, segments, visible
 from ci_tasks.records import PASSED, Triage
 
 _OPTIONAL = b" failed with: Traceback (most recent call last):"
@@ -47,7 +47,7 @@ def metrics_of(log: Log) -> Metrics:
     return metrics[-1] if metrics else {}
 
 
-class _RunLogReader:
+class _RunLogReader(LineReader):
     """Sorts the telling lines to the training in which they stand."""
 
     words = lines.WORDS

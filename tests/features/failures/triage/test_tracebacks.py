@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from ci_tasks.features.failures.triage.log_prefixes import read
+from ci_tasks.features.failures.triage.log_triage import read_candidates
+from ci_tasks.features.failures.triage.rules import shipped
 from ci_tasks.features.failures.triage.tracebacks import TracebackEnd, Tracebacks
 
 
@@ -98,3 +100,29 @@ def test_a_stack_dump_has_the_innermost_call_last_and_ends_with_nothing() -> Non
     for row in (dump + '  File "/x/inner.py", line 9 in launch\n  File "/x/outer.py", line 3 in main').split("\n"):
         assert not isinstance(tracebacks.feed("", row), TracebackEnd)
     assert tracebacks.stack_of("") == ["/x/outer.py:main", "/x/inner.py:launch"]
+
+
+@pytest.mark.parametrize("prefix", ["", "(Actor pid=7) ", "2026-01-02 03:04:05 [rank1]: "])
+def test_a_traceback_that_comes_again_and_again_is_counted_and_its_last_line_known(prefix: str) -> None:
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/job/t.py", line %d, in load',
+        "    x()",
+        "ValueError: no %d",
+    )
+    one = "".join(f"{prefix}{line}\n" for line in lines)
+    log = "".join(one % (number, number) for number in range(1000)).encode()
+    reader = read_candidates([log + b"KeyError: 'after all'\n"], shipped())
+    first, last = reader.candidates
+    assert (first.line.number, first.last_at, first.count, first.type) == (4, 4000, 1000, "ValueError")
+    assert (last.line.number, last.text) == (4001, "KeyError: 'after all'")
+
+
+def test_of_two_tracebacks_in_turn_none_is_taken_for_the_other() -> None:
+    log = "".join(
+        f'Traceback (most recent call last):\n  File "/job/{name}.py", line 1, in f\n    x()\n{name}Error: {number}\n'
+        for number in range(200)
+        for name in ("Value", "Key")
+    )
+    kept = {one.type: one.count for one in read_candidates([log.encode()], shipped()).candidates}
+    assert kept == {"ValueError": 200, "KeyError": 200}
