@@ -174,18 +174,17 @@ class CheckoutParser:
         self.has_own_path = bool(inputs.get("path"))  # beside the workspace's own checkout
         self.ref = ""
         self.workspace = ""
-        self.merge_head = self.merge_base = ""
-        self._logged = self._fetched = self._short = ""
+        self.head = Head("")
+        self._logged = self._fetched = ""
         self._expects_commit = False
 
     @property
     def commit(self) -> str:
         """As `git log` says it, else as it was fetched, unless that is not what HEAD is at, else the short form."""
-        return self._logged or (self._fetched if self._fetched.startswith(self._short) else self._short)
+        return self._logged or (self._fetched if self._fetched.startswith(self.head.commit) else self.head.commit)
 
     @property
     def needs_next_line(self) -> bool:
-        """Whether the next line may tell something without one of WORDS_CHECKOUT_PARSER."""
         return self._expects_commit
 
     def feed(self, text: bytes) -> None:
@@ -195,8 +194,8 @@ class CheckoutParser:
             match = _COMMIT.fullmatch(text)
             self._logged = self._logged or (match[1].decode() if match else "")
             self._expects_commit = False
-        elif head := _HEAD.match(text):
-            self._head(head)
+        elif head := head_in(text):
+            self.head = self.head if self.head.commit else head
         elif text.startswith(b"Syncing repository: "):
             named = printable_text(text.partition(b": ")[2]).strip()
             self.repository = self.repository or (named if _REPOSITORY.fullmatch(named) else "")
@@ -210,13 +209,6 @@ class CheckoutParser:
             self.ref = self.ref or _full_ref(printable_text(match[2]))
         elif b" checkout " in text and b"--force" in text and not self.ref:
             self.ref = _full_ref(printable_text(text.rstrip().rsplit(b" ", 1)[-1]).removeprefix("refs/"))
-
-    def _head(self, head: re.Match[bytes]) -> None:
-        if self._short:
-            return
-        self._short = head[1].decode()
-        if merge := _MERGE.fullmatch(head[2]):
-            self.merge_head, self.merge_base = merge[1].decode(), merge[2].decode()
 
 
 def head_in(text: bytes) -> Head | None:
@@ -264,7 +256,6 @@ class MachineParser:
 
     @property
     def needs_next_line(self) -> bool:
-        """Whether the next line may tell something without one of WORDS_MACHINE_PARSER."""
         return self._listing
 
     def feed(self, text: bytes) -> None:
@@ -322,7 +313,6 @@ class SetupParser:
 
     @property
     def needs_next_line(self) -> bool:
-        """Whether the next line may tell something without one of WORDS_SETUP_PARSER."""
         return self._group == _CONTAINER
 
     def feed(self, text: bytes) -> None:
