@@ -21,6 +21,7 @@ import pytest
 from tests.parts import Missing
 from tests.parts.dockerd import IMAGE, Daemon, docker, image_tar
 from tests.parts.engine import Engine
+from tests.parts.git import git, repository
 from tests.parts.podman import Podman
 from tests.parts.processes import files_named, with_variable
 from tests.parts.slurm import Cluster, Slurm, login_node
@@ -339,12 +340,5 @@ def sample_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         workflow = path / ".github/workflows" / name
         text = workflow.read_text().replace(PIP, LINKS)
         workflow.write_text(text.replace("cd $GITHUB_WORKSPACE ", 'cd "$GITHUB_WORKSPACE" '))
-    identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
-    for argv in (
-        ["init", "--quiet", "--initial-branch=main"],
-        ["add", "--all"],
-        [*identity, "commit", "--quiet", "--message=the sample"],
-        ["update-ref", "refs/remotes/origin/main", "HEAD"],
-    ):
-        subprocess.run(["git", *argv], cwd=path, check=True, capture_output=True)
+    git(repository(path), "update-ref", "refs/remotes/origin/main", "HEAD")
     return path

@@ -269,7 +269,7 @@ def test_a_features_tests_lie_beside_each_other_and_go_with_it() -> None:
     wrong = {}
     for path in sorted((ROOT / "tests").rglob("*.py")):
         parts = path.relative_to(ROOT / "tests").parts
-        named = set(re.findall(r"\bci_tasks\.features\.(\w+)", path.read_text(encoding="utf-8")))
+        named = set(re.findall(r"\b(?:ci_tasks|tests)\.features\.(\w+)", path.read_text(encoding="utf-8")))
         if path != Path(__file__) and (foreign := named - NEEDS.get(parts[1] if parts[0] == "features" else "", set())):
             wrong[str(path.relative_to(ROOT))] = foreign
     assert wrong == {}

@@ -136,25 +136,3 @@ def test_old_logs_are_removed(tmp_path: Path) -> None:
     kept = logs(tmp_path)
     assert len(kept) == MAX_FILES
     assert re.match("20200101-000000-06", kept[0].name)
-
-
-@pytest.mark.parametrize("arguments", ["--list", "--version", "--help jobs", "jobs", "runs"])
-class TestOutputThatCannotBeWritten:
-    def test_a_full_device_is_blocked(self, arguments: str, tmp_path: Path) -> None:
-        with open("/dev/full", "w") as full:
-            done = self._run(arguments, tmp_path, full.fileno())
-        assert done.returncode == 125
-        assert done.stderr.startswith("ci-tasks: blocked: No space left on device")
-        assert "Traceback" not in done.stderr
-
-    def test_a_closed_pipe_is_141_without_a_message(self, arguments: str, tmp_path: Path) -> None:
-        read, write = os.pipe()
-        os.close(read)
-        done = self._run(arguments, tmp_path, write)
-        os.close(write)
-        assert (done.returncode, done.stderr) == (141, "")
-
-    def _run(self, arguments: str, home: Path, out: int) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "CI_TASKS_HOME": str(home)}
-        argv = [sys.executable, "-c", COMMAND, *arguments.split()]
-        return subprocess.run(argv, env=env, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.errors import (
-    CiTasksError,
-    ConfigError,
-    UnknownName,
-    WorkflowError,
-    shortened,
-)
+from ci_tasks.errors import CiTasksError, ConfigError, UnknownName, WorkflowError, shortened
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """All features deleted at once, and nightly each in turn with its tests and the features that need it: the rest starts,
-lists, runs and type-checks, its tests included."""
+lists and runs. That it type-checks follows from what it imports (test_architecture.py)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.registry import features
-from tests.parts.imports import ROOT, imported_names, module_name
+from tests.parts.imports import ROOT
 
-CHECKED = [ROOT / "tasks.py", *(path for name in ("ci_tasks", "tests") for path in (ROOT / name).rglob("*.py"))]
 COPIED = ("ci_tasks", "examples", "hosts.yaml", "pyproject.toml", "tasks.py")
 FEATURES = [feature.name for feature in features()]
 DELETED = {**{name: [name] for name in FEATURES}, "all": FEATURES}
@@ -65,19 +64,3 @@ def test_the_rest_starts_lists_and_runs(copy: Path, tmp_path: Path) -> None:
     ran = run(copy, tmp_path, "remote", "--host", "sim", LABEL)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "1 passed" in ran.stdout
-
-
-def test_the_rest_type_checks() -> None:
-    """As the whole does: what a module's types depend on is what it imports, and nothing that is deleted is."""
-    uses = {path: (feature_in(module_name(path)), {*map(feature_in, imported_names(path))} - {""}) for path in CHECKED}
-    wrong = set()
-    for names in DELETED.values():
-        deleted = with_dependents(names)
-        wrong |= {path for path, (own, others) in uses.items() if own not in deleted and others & deleted}
-    assert wrong == set()
-
-
-def feature_in(module: str) -> str:
-    """The feature whose folder, or whose tests' folder, the dotted name is in; "" for the core."""
-    package, features_, *rest = [*module.split("."), "", ""][:3]
-    return rest[0] if package in ("ci_tasks", "tests") and features_ == "features" else ""

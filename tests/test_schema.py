@@ -58,27 +58,14 @@ def test_the_schema_accepts_a_layer_that_changes_a_host_below(text: str) -> None
         config.read(text)
 
 
-def test_the_schema_has_the_keys_of_the_reader() -> None:
-    host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
-    assert set(host["properties"]) == set(keys_of(HostSpec))
-
-
-def test_the_schema_has_the_keys_of_the_readers_overrides() -> None:
+def test_the_schema_has_the_keys_and_choices_of_the_reader() -> None:
+    host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]["properties"]
+    keys = keys_of(HostSpec)
+    assert host.keys() == keys.keys()
+    choices = {key: set(field.metadata["choices"]) for key, field in keys.items() if field.metadata["choices"]}
+    assert {key: set(host[key]["enum"]) for key in choices} == choices
+    refused = host["sbatch"]["items"]["pattern"].partition("(?!(")[2].partition(")")[0].split("|")
+    assert set(refused) == set(config._RESERVED_OPTIONS)
     changes, values = SCHEMA["properties"]["overrides"]["items"]["anyOf"]
     assert set(changes["properties"]) == set(keys_of(Override))
     assert set(values["properties"]) == set(config._GIVEN_KEYS)
-
-
-CHOICES = {key: field.metadata["choices"] for key, field in keys_of(HostSpec).items()}
-
-
-@pytest.mark.parametrize("key", [key for key, choices in CHOICES.items() if choices])
-def test_the_schema_has_the_choices_of_the_reader(key: str) -> None:
-    host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
-    assert set(host["properties"][key]["enum"]) == set(CHOICES[key])
-
-
-def test_the_schema_rejects_the_reserved_options_of_sbatch() -> None:
-    host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
-    refused = host["properties"]["sbatch"]["items"]["pattern"].partition("(?!(")[2].partition(")")[0].split("|")
-    assert set(refused) == set(config._RESERVED_OPTIONS)

@@ -17,12 +17,10 @@ from ci_tasks.errors import WorkflowError, printable
 from ci_tasks.logs.job_steps import RecoveredJob, RecoveredStep
 from ci_tasks.workflow import expressions, secrets
 from ci_tasks.workflow import rows as expanded
-from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.context import EventContext, Resolver
 from ci_tasks.workflow.expressions import ExpressionError, split
 from ci_tasks.workflow.model import Job, Row, Workflow
-from ci_tasks.workflow.naming import leaves
-from ci_tasks.workflow.resolve import Resolver
-from ci_tasks.workflow.values import loose_equal, to_string
+from ci_tasks.workflow.values import leaves, loose_equal, to_string
 
 _MAX_NAME_UNITS = 100  # UTF-16 units in a job's name; GitHub cuts what is longer and puts three dots there
 _MASK = "***"

@@ -21,6 +21,7 @@ def test_every_path_lies_in_the_run_directory(tmp_path: Path) -> None:
 def test_what_is_written_is_read_again(tmp_path: Path, value: dict[str, object]) -> None:
     run_directory.write_json(str(tmp_path / "x.json"), value)
     assert run_directory.read_json(str(tmp_path / "x.json")) == json.loads((tmp_path / "x.json").read_bytes()) == value
+    assert run_directory.read_json(str(tmp_path / "not-yet.json")) == {}
 
 
 def test_a_write_that_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path: Path) -> None:

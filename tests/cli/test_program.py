@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -153,27 +152,17 @@ def test_the_pr_label_of_several_jobs_selects_the_one_that_needs_the_others(tmp_
     assert done.out.splitlines()[1:] == [f"label changed has no row: {why}"], done.err
 
 
-@pytest.mark.parametrize("arguments", ["--list", "--help", "hosts", "jobs"])
-def test_a_closed_pipe_prints_no_traceback(arguments: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", ["--list", "--version", "--help jobs", "hosts", "jobs", "runs"])
+def test_output_that_cannot_be_written_is_no_bug(arguments: str, tmp_path: Path) -> None:
+    """A pipe that was closed, and a disk that is full."""
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w") as closed:
-        environ = {**os.environ, "CI_TASKS_HOME": str(tmp_path)}
-        done = subprocess.run(
-            [*PROGRAMS["ci-tasks"], *arguments.split()], stdout=closed, stderr=subprocess.PIPE, env=environ, timeout=60
-        )
-    assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_without_a_feature_its_commands_and_options_do_not_exist(tmp_path: Path) -> None:
-    """On a copy of the package without the folder."""
-    shutil.copytree(ROOT / "ci_tasks", tmp_path / "ci_tasks", ignore=shutil.ignore_patterns("failures", "__pycache__"))
-    program = [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); " + PROGRAMS["ci-tasks"][2]]
-
-    def ci_tasks(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*program, str(tmp_path), *arguments], capture_output=True, text=True, timeout=60)
-
-    listed = ci_tasks("--list").stdout
-    assert "  remote " in listed and "triage" not in listed
-    assert "run: unknown option --repeat" in ci_tasks("run", "precision", "--repeat", "3").stderr
-    assert "--fail-fast" in ci_tasks("--help", "run").stdout
+    argv, env = [*PROGRAMS["ci-tasks"], *arguments.split()], {**os.environ, "CI_TASKS_HOME": str(tmp_path)}
+    with os.fdopen(write, "w") as closed, open("/dev/full", "w") as full:
+        ends = [
+            subprocess.run(argv, stdout=out, stderr=subprocess.PIPE, text=True, env=env, timeout=60)
+            for out in (closed, full)
+        ]
+    assert [done.returncode for done in ends] == [141, 125]
+    assert (ends[0].stderr, ends[1].stderr[:42]) == ("", "ci-tasks: blocked: No space left on device")
+    assert "Traceback" not in ends[1].stderr

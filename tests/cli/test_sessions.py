@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ import nox
 import pytest
 
 from ci_tasks.cli import sessions
+from ci_tasks.cli.commands import run
 from ci_tasks.cli.commands.run import RemoteOptions
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import UsageError
+from ci_tasks.registry import Session
 from ci_tasks.run import checkout_source
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.suite import GENERIC
@@ -27,35 +30,59 @@ jobs:
 """
 
 
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of nox's sessions, as they are registered."""
-    names: list[str] = []
+Sessions = list[tuple[str, Callable[[object], None]]]
 
-    def record(*, name: str, **_: object) -> Callable[[object], object]:
-        names.append(name)
-        return lambda function: function
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Sessions:
+    """nox's sessions, as they are registered: names and functions."""
+    made: Sessions = []
+
+    def record(*, name: str, **_: object) -> Callable[[Callable[[object], None]], None]:
+        return lambda function: made.append((name, function))
 
     monkeypatch.setattr(nox, "session", record)
     monkeypatch.setattr(sessions, "registry", SimpleNamespace(features=tuple))  # theirs are not of the workflow
-    return names
+    return made
 
 
-def test_each_label_and_each_mode_is_one_session(registered: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_label_and_each_mode_is_one_session(registered: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_TASKS_REPO", str(SAMPLE))
     sessions.register()
-    assert len(registered) == len(set(registered))
-    assert {"ckpt", "ckpt(async-save)", "changed"} <= set(registered)
-    assert registered[-1] == "changed"
+    names = [name for name, _ in registered]
+    assert len(names) == len(set(names))
+    assert {"ckpt", "ckpt(async-save)", "changed"} <= set(names)
+    assert names[-1] == "changed"
+
+
+@pytest.mark.parametrize(("chosen", "error"), [(1, SystemExit), (2, RuntimeError)])
+def test_a_sessions_exit_code_is_noxs_if_it_is_the_only_one_and_fails_it_otherwise(
+    registered: Sessions, monkeypatch: pytest.MonkeyPatch, chosen: int, error: type[BaseException]
+) -> None:
+    """`git bisect run nox -s LABEL` sees 125."""
+
+    def fail(text: str) -> None:
+        raise RuntimeError(text)
+
+    feature = SimpleNamespace(name="f", nox_sessions=[Session("lint", "", ("lint",))])
+    monkeypatch.setattr(sessions, "registry", SimpleNamespace(features=lambda: [feature]))
+    monkeypatch.setenv("CI_TASKS_REPO", str(SAMPLE))
+    monkeypatch.setattr(run, "run_label", lambda options: 125)
+    monkeypatch.setattr(subprocess, "call", lambda words: 125)
+    sessions.register()
+    for name in ("ckpt", "lint"):
+        of_nox = SimpleNamespace(posargs=[], error=fail, _runner=SimpleNamespace(manifest=range(chosen)))
+        with pytest.raises(error, match="125"):
+            dict(registered)[name](of_nox)
 
 
 def test_without_a_rule_for_changed_tests_there_is_no_session_for_them(
-    registered: list[str], monkeypatch: pytest.MonkeyPatch
+    registered: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = SimpleNamespace(suite=GENERIC, workflow=read(WORKFLOW, "ci.yml"))
     monkeypatch.setattr(checkout_source, "open_source", lambda: source)
     sessions.register()
-    assert registered == ["unit"]
+    assert [name for name, _ in registered] == ["unit"]
 
 
 MEANT = {
@@ -63,6 +90,9 @@ MEANT = {
     "async save": RemoteOptions(label="ckpt", host="local", only="async,save"),
     "async --host h100a,h100b --jobs 2": RemoteOptions(label="ckpt", host="h100a,h100b", only="async", jobs=2),
     "--base main --keep async": RemoteOptions(label="ckpt", host="local", only="async", base="main", keep=True),
+    "--var A=1 --input b=2 --output c.d=3 --github-event e": RemoteOptions(
+        label="ckpt", host="local", var=("A=1",), input=("b=2",), output=("c.d=3",), github_event="e"
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.parts.git import git, repository
 from tests.parts.nightly import drawn
 
 _FILTERS = "*.py filter=x diff=x merge=x\n*.md filter=y\n*.toml filter=z\n"
@@ -126,12 +127,7 @@ def _append(path: Path, text: str) -> None:
 
 
 def _repository(path: Path) -> Path:
-    path.mkdir(parents=True)
-    for name in ("inside.py", "inside.md", "inside.toml"):
-        (path / name).write_text("inside\n")
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-    for argv in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "inside"]):
-        subprocess.run(["git", *argv], cwd=path, check=True)
+    repository(path, dict.fromkeys(("inside.py", "inside.md", "inside.toml"), "inside\n"))
     (path / ".gitattributes").write_text(_FILTERS)
     return path
 
@@ -139,9 +135,8 @@ def _repository(path: Path) -> Path:
 def _arm(checkout: Path, traps: Traps) -> dict[str, Path]:
     """Every place with its settings. Returns the directories in which git obeys them."""
     library = _repository(traps.directory / "library")
-    git = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "submodule", "--quiet", "add", str(library), "third"], cwd=checkout, check=True)
-    subprocess.run([*git, "commit", "-q", "-m", "submodule"], cwd=checkout, check=True)
+    git(checkout, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third")
+    git(checkout, "commit", "-q", "-m", "submodule")
     _repository(checkout / "nested")
     bare = checkout / "bare"
     for name in ("objects", "refs", "info"):

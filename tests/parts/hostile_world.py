@@ -51,17 +51,10 @@ _SMALL_LOG, _SMALL_FILES, _SMALL_BYTES = 1 << 22, 100, 1 << 24
 # What a command keeps beside runs: caches and the index of all runs.
 _OWN = ("history.db", "history.db-wal", "history.db-shm", "history.db-journal", "hosts", "logs", "client-id", "sync")
 _OF_A_RUN = {
-    "claims.json",
-    "remote.json",
-    "mirror.lock",
-    "log",
-    "status.json",
-    "record.json",
-    "artifacts",
-    "plan.json",
-    "numbers.json",
+    *SMALL_FILES,
+    *("claims.json", "remote.json", "mirror.lock", "log", "status.json", "record.json", "artifacts", "plan.json"),
+    *("reading.json", "run.sh"),
 }
-_OF_A_RUN |= {*SMALL_FILES, "run.sh"}
 
 
 @dataclass

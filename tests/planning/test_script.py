@@ -18,12 +18,12 @@ import pytest
 
 from ci_tasks.agent import archive
 from ci_tasks.agent.records import Checkout, Overlay
-from ci_tasks.planning.overlay_builds import build_steps
 from ci_tasks.planning.script import Script, Venv, render
-from ci_tasks.planning.steps import PlannedStep
+from ci_tasks.planning.steps import PlannedStep, build_steps
 from ci_tasks.workflow import secrets
 from tests import fixtures as support
 from tests.parts.cases import cases
+from tests.parts.git import git, repository
 
 CASES = cases("planning/data/script.yaml")
 
@@ -431,10 +431,7 @@ def test_install_steps_that_fail_block_the_row_and_are_not_taken_for_done(
 
 
 def test_the_install_steps_know_the_commit_of_the_checkout(plain: ScriptRunner, fake_python: str) -> None:
-    git = ["git", "-c", "user.name=T", "-c", "user.email=t@example.com"]
-    for argv in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
-        subprocess.run([*git, *argv], cwd=plain.workspace, check=True)
-    head = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=plain.workspace, text=True).strip()
+    head = git(repository(plain.workspace), "rev-parse", "HEAD")
     ran = plain.run(step("echo $GITHUB_SHA\n"), is_setup=True, venv=Venv(fake_python, f"{plain.directory}/venv"))
     assert ran.log.splitlines()[-1] == head
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.parts.git import git, repository
 from tests.record import record
 
 SAMPLE = record.EXAMPLES / "tiny-slime"
@@ -84,23 +85,14 @@ def test_what_a_refused_plan_asks_for_is_given(error: str, options: str) -> None
 
 
 def test_the_plans_of_a_partial_clone_are_made_without_the_files_that_it_lacks(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
-        return subprocess.run(
-            ["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True, text=True
-        ).stdout
-
-    git("init", "--quiet")
     for name in ("here", "lacking"):
-        (tmp_path / name).write_text(name)
-        git("add", name)
-        git("commit", "--quiet", "-m", name)
-    assert record.complete_commit(tmp_path, "HEAD") == git("rev-parse", "HEAD").strip()
-    blob = git("rev-parse", "HEAD:lacking").strip()
+        repository(tmp_path, {name: name})
+    assert record.complete_commit(tmp_path, "HEAD") == git(tmp_path, "rev-parse", "HEAD")
+    blob = git(tmp_path, "rev-parse", "HEAD:lacking")
     (tmp_path / ".git/objects" / blob[:2] / blob[2:]).unlink()
     commit = record.complete_commit(tmp_path, "HEAD")
-    assert git("ls-tree", "--name-only", commit).split() == ["here"]
-    assert git("rev-parse", f"{commit}^") == git("rev-parse", "HEAD^")
+    assert git(tmp_path, "ls-tree", "--name-only", commit).split() == ["here"]
+    assert git(tmp_path, "rev-parse", f"{commit}^") == git(tmp_path, "rev-parse", "HEAD^")
 
 
 def test_a_run_script_of_another_form_is_an_error_and_no_empty_record() -> None:

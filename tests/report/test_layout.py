@@ -72,6 +72,11 @@ def test_a_word_is_never_broken_however_narrow_the_terminal_is() -> None:
     assert wrapped("a bb ccc", 2) == ["a", "bb", "ccc"]
 
 
+def test_a_short_line_beside_names_that_are_cut_stays_as_it_is() -> None:
+    lines = columns([["8", "qwen3_4B[save-cpu]"], ["none"]], 20, names=[1])
+    assert lines == ["8", "    qwen3…save-cpu]", "none"]
+
+
 def test_what_all_names_begin_with_stands_once_above_the_table() -> None:
     assert columns([[mode, "8"] for mode in MODES], 30, head=["ROW", "GPUS"], names=[0]) == [
         "ROW: qwen3_4B_ckpt[save-…", "ROW             GPUS", "…cpu-load-cpu]  8", "…cpu-load-gpu]  8",

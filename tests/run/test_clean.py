@@ -11,7 +11,7 @@ from ci_tasks.results import store
 from ci_tasks.results.batch_state import Phase, write_phase
 from ci_tasks.run.clean import _stays_there
 
-ROW, INSTALL = "01", "environments/abc"
+ROW, HERE, INSTALL = "01", "02", "environments/abc"
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ ROW, INSTALL = "01", "environments/abc"
         (ROW, True, False, "running", "it runs"),
         (ROW, True, False, "ended", "it runs"),  # a row goes on without its command
         (ROW, False, False, "ended", ""),
+        (HERE, False, False, "ended", "it is not home yet: `fetch` it first, or --all"),
         (ROW, False, True, "ended", "it was kept for `shell`; --all removes it"),
         (INSTALL, True, False, "running", "it runs"),
         (INSTALL, False, False, "running", "its command is not over"),
@@ -33,7 +34,7 @@ def test_what_runs_or_was_kept_stays(
 ) -> None:
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
     if phase:
-        (tmp_path / "runs/b").mkdir(parents=True)
+        (tmp_path / "runs/b" / HERE).mkdir(parents=True)  # a copy that a command has begun, and no more
         write_phase(tmp_path / "runs/b", phase)
     summary = RunSummary(f"/runs/b-{store.client_id()}/{run}", alive=alive, kept=kept)
     assert _stays_there(summary, is_old=False, everything=False) == why

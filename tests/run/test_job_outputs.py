@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read
+from tests.parts.git import repository
 
 WORKFLOW = """\
 on: pull_request
@@ -34,16 +34,9 @@ jobs:
 FIND = 'echo "tests=[\\"$(ls tests)\\"]" >> "$GITHUB_OUTPUT"'
 
 
-def committed(path: Path) -> None:
-    """All that is there, in one commit."""
-    argv = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "--allow-empty", "-m", "1"]):
-        subprocess.run([*argv, *words], cwd=path, check=True)
-
-
 def source(path: Path, find: str, more: str = "") -> CheckoutSource:
     """A checkout with a test that is not committed."""
-    committed(path)
+    repository(path)
     (path / "tests").mkdir()
     (path / "tests" / "test_new.py").touch()
     return CheckoutSource(path, "given", read(WORKFLOW % (more, find.replace("'", "''")), "ci.yml"))
@@ -100,10 +93,7 @@ TEXT = "NUM_GPUS = 2\n" + "# a line\n" * 20
 
 def changed_source(path: Path, before: list[str], now: dict[str, str | None]) -> CheckoutSource:
     """A checkout with the files `before` committed, and with `now` on disk; None removes a file."""
-    for name in before:
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_text(TEXT)
-    committed(path)
+    repository(path, dict.fromkeys(before, TEXT))
     for name, text in now.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).unlink() if text is None else (path / name).write_text(text)

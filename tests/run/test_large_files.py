@@ -12,6 +12,7 @@ from ci_tasks.checkout import snapshot as untracked
 from ci_tasks.checkout.delivery import materialize
 from ci_tasks.errors import UsageError
 from ci_tasks.run.large_files import announce_large_files
+from tests.parts.git import repository
 
 
 @pytest.fixture
@@ -22,13 +23,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file = tmp_path / f"weights-{number}\x1b.bin"
         file.touch()
         os.truncate(file, 300_000_000 if number == 6 else 2_000_000)
-    return tmp_path
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (tmp_path / "a.py").touch()
     return tmp_path
 
 
@@ -72,6 +66,6 @@ def test_without_a_terminal_nobody_is_asked(checkout: Path, capsys: pytest.Captu
     assert "312 MB in all" in capsys.readouterr().out
 
 
-def test_where_there_are_none_nothing_is_said(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    announce_large_files(small, to_host=True, ask=refuse)
+def test_where_there_are_none_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    announce_large_files(repository(tmp_path), to_host=True, ask=refuse)
     assert capsys.readouterr().out == ""

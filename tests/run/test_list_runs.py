@@ -14,7 +14,7 @@ from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.records import RunRecord
 from ci_tasks.results import batch_state, store
-from ci_tasks.results.batch_state import write_phase
+from ci_tasks.results.batch_state import Phase, write_phase
 from ci_tasks.run.journal import JournalEntry, append_entry, start_journal
 from ci_tasks.run.list_runs import RunFilterOptions, show_runs
 
@@ -59,14 +59,12 @@ def test_rows_of_a_killed_command_are_lost_before_those_of_older_commands(capsys
     assert listed(capsys) == ["02 b lost", "02 c lost", "02 a passed", "01 x passed"]
 
 
-def test_rows_of_a_command_that_lives_wait(capsys: pytest.CaptureFixture[str]) -> None:
-    command(2, "ab", "a")
-    assert listed(capsys) == ["02 b waiting", "02 a passed"]
-
-
-def test_a_command_that_is_over_left_none(capsys: pytest.CaptureFixture[str]) -> None:
-    write_phase(command(2, "ab", "a").path, "ended")
-    assert listed(capsys) == ["02 a passed"]
+@pytest.mark.parametrize(("phase", "waiting"), [("running", ["02 b waiting"]), ("ended", [])])
+def test_rows_wait_as_long_as_their_command_lives(
+    phase: Phase, waiting: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_phase(command(2, "ab", "a").path, phase)
+    assert listed(capsys) == [*waiting, "02 a passed"]
 
 
 def test_a_row_whose_directory_was_removed_had_begun(capsys: pytest.CaptureFixture[str]) -> None:

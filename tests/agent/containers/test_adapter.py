@@ -331,7 +331,7 @@ def test_the_inner_command_runs_with_its_exit_code_and_what_differs_is_on_record
     assert (entry.ci[0], entry.here[0], entry.name, entry.runtime) == ("run", program, None, daemonless.runtime)
     assert {"image", "env HF_TOKEN", "runtime", "gpus", "network"} <= {deviation.what for deviation in entry.deviations}
     assert "s3cret" not in (daemonless.run_dir / "docker.json").read_text()
-    assert (daemonless.run_dir / "tmp/container-1/ray").is_dir()
+    assert (daemonless.run_dir / "tmp/container-1/ray").stat().st_mode == 0o41777, "as /tmp, whoever the job is there"
 
 
 def test_the_rules_of_the_host_and_the_gpus_of_its_job_hold(daemonless: Host) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent.gpus import nvidia_smi
-from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess
+from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess, Xid
 from ci_tasks.agent.records import GpuSample
 
 if TYPE_CHECKING:
@@ -167,3 +167,10 @@ MASKS = [("0x0000000000000000", []), ("0x0000000000000001", []), ("0x00000000000
 
 def test_an_idle_gpu_is_not_throttled_and_a_slowdown_by_heat_is_said_once() -> None:
     assert [(mask, nvidia_smi.slowdowns(mask)) for mask, _ in MASKS] == MASKS
+
+
+def test_an_xid_has_its_gpu_and_its_time_as_far_as_the_kernels_log_says_them() -> None:
+    lines = "2026-11-20T12:11:12,13+02:00 NVRM: Xid (PCI:0000:1B:00): 79, pid=1\n[12.3] NVRM: Xid (0000:43:00.0): 48"
+    assert nvidia_smi.parse_xids(lines) == [
+        Xid(79, "0000:1b:00", "2026-11-20T12:11:12", 1795169472.0), Xid(48, "0000:43:00", "")
+    ]  # fmt: skip

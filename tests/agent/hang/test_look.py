@@ -200,3 +200,9 @@ def test_old_programs_go_and_the_newest_stays(tmp_path: Path) -> None:
     remove_old_programs(str(tmp_path), 150)
     assert list((tmp_path / "tools").iterdir()) == [older]
     remove_old_programs(str(tmp_path / "nowhere"), 150)
+
+
+def test_a_look_shows_the_process_that_was_asked_for_or_says_why_not() -> None:
+    assert [seen.pid for seen in collect.look([sys.executable], [os.getpid()]).processes] == [os.getpid()]
+    failed = collect.look(["sh", "-c", "echo no interpreter >&2; exit 1"], None)
+    assert (failed.processes, failed.could_not) == ((), ("no interpreter",))

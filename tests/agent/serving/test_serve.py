@@ -52,7 +52,7 @@ class Client:
         self.send(b"\n" + bootstrap.header(len(packed)) + packed)
         self._reader = frames.FrameReader()
         self.said: list[dict[str, Any]] = []
-        self.raw = b""
+        self.raw = self.data = b""
 
     def send(self, data: bytes) -> None:
         self._sock.sendall(data)
@@ -94,6 +94,8 @@ class Client:
         for kind, payload in self._reader.feed(data):
             if kind == frames.JSON:
                 self.said.append(json.loads(payload))
+            else:
+                self.data += payload
 
     def close(self) -> None:
         self._sock.close()
@@ -161,6 +163,25 @@ def test_a_run_that_is_cancelled_before_it_starts_never_does(client: Client) -> 
     assert client.answer(3) == {"id": 3}
     assert (read_status(run).state, read_status(run).end) == ("ended", "cancelled")
     assert not (client.home / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("masked", "given", "left"), [(False, {"TOKEN": "s3cret"}, False), (True, {}, True), (False, {}, True)]
+)
+def test_the_files_of_an_agent_that_died_before_it_masked_are_masked_before_they_are_sent(
+    client: Client, masked: bool, given: dict[str, str], left: bool
+) -> None:
+    """One that had masked needs no secret; without its secrets nothing of a run is sent."""
+    client.hello()
+    path, run = plan_of(client)
+    os.makedirs(path)
+    write_record(run.status, Status(state="ended", secrets=("TOKEN",), masked=masked))
+    Path(run.agent_log).write_text("it is s3cret")
+    client.ask(1, messages.Collect(path, given))
+    assert client.answer(1) == {"id": 1}
+    assert ("s3cret" in Path(run.agent_log).read_text()) is left
+    assert (b"agent.log" in client.data) is (masked or bool(given))
+    assert (b"s3cret" in client.data) is masked
 
 
 def test_a_client_that_says_goodbye_leaves_the_server_to_the_next_one(client: Client) -> None:

@@ -166,3 +166,11 @@ def test_flakes_are_counted_by_row_and_host(home: Path, show: Output) -> None:
     (tally,) = json.loads(show(flakes=True, json=True))
     assert tally["counts"] == {"passed": 1, "failed": 1, "lost": 1, "blocked": 1}
     assert show(flakes=True, label="ckpt", status="passed").splitlines()[1].split()[3:5] == ["1", "0"]
+
+
+def test_shell_is_opened_by_the_runs_own_agent_and_ends_with_its_exit_code(home: Path) -> None:
+    _keep(home, 1, "failed")
+    run = RunDir(str(home / "runs/20260101-120000-ckpt/01"))
+    Path(run.bin).mkdir()
+    Path(run.agent).write_text(f"import sys; sys.exit(7 if sys.argv[1:] == ['shell', {run.path!r}] else 1)")
+    assert run_command("shell", run="last") == 7

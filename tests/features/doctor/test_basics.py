@@ -12,15 +12,7 @@ from ci_tasks.agent.records import QueryAnswer as Answer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor import basics
 from ci_tasks.features.doctor import facts_of_host as facts
-from ci_tasks.features.doctor.check_results import (
-    FAULT,
-    OK,
-    UNKNOWN,
-    WARNING,
-    CheckResult,
-    lines,
-    table_position,
-)
+from ci_tasks.features.doctor.check_results import FAULT, OK, UNKNOWN, WARNING, CheckResult, lines, table_position
 
 GOOD = {"python": Answer(0, "3.8.18\n"), "git": Answer(0, "git version 2.17.0\n"), "bash": Answer(0, "x 5.2.15(1)\n")}
 

@@ -52,7 +52,7 @@ def test_each_sick_gpu_is_named_with_what_helps(read: Any, data: Any) -> None:
     reset = "with nobody on it: `sudo nvidia-smi --gpu-reset -i {}`, or reboot"
     pending = "broken memory is taken out only by a reset"
     assert results == [
-        ("warning", "GPU 0 (0000:1b:00): 2 uncorrected ECC errors since the driver was loaded", reset.format(0)),
+        ("warning", "GPU 0 (0000:1b:00): 1 uncorrected ECC error since the driver was loaded", reset.format(0)),
         (
             "fault",
             "GPU 1 (0000:43:00): split by MIG, but rows need whole GPUs",

@@ -8,12 +8,7 @@ import pytest
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import Override
-from ci_tasks.features.setup.package_index import (
-    find_indexes,
-    mirrors,
-    overrides_of,
-    parse_mirrors,
-)
+from ci_tasks.features.setup.package_index import find_indexes, mirrors, overrides_of, parse_mirrors
 from ci_tasks.workflow.model import Job, Step
 
 CI = "https://download.example/whl"

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from ci_tasks.config import Override
-from ci_tasks.features.setup.setup import _write
+from ci_tasks.features.setup.setup import _cpu_labels, _rows_by_label, _write
+from ci_tasks.run.checkout_source import open_source
 from tests.fixtures import until
+from tests.parts.git import repository
 from tests.parts.processes import files_named
 
 UNREACHED = "pip install pytest --index-url http://127.0.0.1:9/simple"
@@ -120,3 +122,13 @@ def test_a_file_that_is_a_link_stays_one_and_keeps_its_mode(users: Path, tmp_pat
     assert _write(WANTED, "for slime", may_ask=False, yes=True)
     assert users.is_symlink() and real.stat().st_mode & 0o777 == 0o600
     assert real.read_text().startswith("# mine\noverrides:\n")
+
+
+def test_a_label_is_tried_here_if_it_installs_something_and_needs_no_gpu_and_no_container(tmp_path: Path) -> None:
+    jobs = {"cpu": "runs-on: ubuntu-latest", "gpus": "runs-on: 8-gpu-h200"}
+    jobs["boxed"] = f"{jobs['cpu']}, container: {{image: 'a/b:1'}}"
+    lines = [f"  {name}: {{{words}, steps: [{{run: pip install x}}]}}" for name, words in jobs.items()]
+    lines.append("  bare: {runs-on: ubuntu-latest, steps: [{run: pytest}]}")
+    workflow = "on: push\njobs:\n" + "\n".join(lines)
+    source = open_source(str(repository(tmp_path, {".github/workflows/ci.yml": workflow})))
+    assert _cpu_labels(source, _rows_by_label(source)) == ["cpu"]

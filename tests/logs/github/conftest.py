@@ -8,17 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.logs import github
-from tests.logs.github.github_server import (
-    REPO,
-    FakeTime,
-    Server,
-    Serving,
-    Storage,
-    job,
-    leads_to,
-    run,
-    serving,
-)
+from tests.logs.github.github_server import REPO, FakeTime, Server, Serving, Storage, job, leads_to, run, serving
 
 LOG = b"".join(b"2025-11-02T10:00:00.0000000Z line %d of the log\n" % number for number in range(20_000))
 _VARIABLES = ("GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GITHUB_API_URL")

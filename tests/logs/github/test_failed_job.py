@@ -199,3 +199,10 @@ def test_the_last_run_in_which_the_job_passed_comes_with_it(api: Serving, storag
         assert failed.green and b"".join(failed.green.jobs[0].chunks()) == storage.log
         assert failed.green_note == "what is normal: the last green run of job 'job 9' of THUDM/slime, https://green"
     assert f"{REPO}/actions/runs/6/jobs" not in api.paths(), "a run that passed as a whole is looked into first"
+
+
+def test_a_green_run_that_cannot_be_read_costs_no_more_than_itself(api: Serving, clock: FakeTime) -> None:
+    api.on(RUNS, Answer(404, {}))
+    with open_failed_job(JOB, with_green=True) as failed:
+        assert (failed.job.id, failed.green) == (9, None)
+        assert failed.green_note.startswith("what is normal: no green run is used: ")

@@ -10,34 +10,25 @@ from html.parser import HTMLParser
 from typing import Any
 
 from ci_tasks import resources
-from ci_tasks.agent.codec import decode
 from ci_tasks.records import GpuUse, ProbeSummary, RunRecord
 from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar
 from ci_tasks.report.outcome import NextStep
+from tests.report import test_markdown
+from tests.report.test_live import contrast
+from tests.report.test_markdown import TRIAGE
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u202e\x1b[31m"
-EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
-TRIAGE = {
-    "cause": "cuda_oom", "verdict": "failed", "line_no": 2, "line": "OutOfMemoryError: no room",
-    "text": "OutOfMemoryError: no room", "signature": "OutOfMemoryError#1", "confidence": 0.9,
-    "context": ["before", "OutOfMemoryError: no room", "after"], "reason": "too little memory", "frames": ["a.py:f"],
-    "second": None,
-}  # fmt: skip
 
 
 def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
     fields = {
-        "id": f"b.{row}", "label": "l", "row": row, "status": status, "reason": "", "host": "h100a",
-        "started_at": "2026-01-01T00:00:00.000+00:00", "timings": {"seconds": 4.0}, "gpus": 2, "gpu_ids": [0, 1],
-        "evidence": EVIDENCE,
+        "id": f"b.{row}", "gpus": 2, "gpu_ids": [0, 1],
         "checkout": {"path": "/c", "commit": "c" * 40, "tree": "d" * 40, "head": "e" * 40, "dirty": ["a.py"]},
-        "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}],
         "environment": {"runtime": "docker", "image": "a:latest", "driver": "550.1", "packages": {"torch": "2.9"}},
-        **more,
     }  # fmt: skip
-    return decode(RunRecord, fields, where="a test")
+    return test_markdown.record(row, status, **{**fields, **more})
 
 
 class Reader(HTMLParser):
@@ -244,33 +235,24 @@ TEXT_ON = [
 
 
 def test_words_and_lines_stand_out_enough_in_both_themes() -> None:
-    def luminance(colour: str) -> float:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    def parts(colour: str) -> list[int]:
+        return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
 
     pale = []
     for text, ground, least in TEXT_ON:
         for theme, *both in zip(
             ("light", "dark"), *(COLOURS[name].split(", ") for name in (text, ground)), strict=True
         ):
-            low, high = sorted(map(luminance, both))
-            if (high + 0.05) / (low + 0.05) < least:
+            if contrast(*map(parts, both)) < least:
                 pale.append(f"{text} on {ground}, {theme}")
     assert pale == []
 
 
-def test_a_failure_says_who_held_the_memory() -> None:
+def test_a_failure_says_who_held_the_memory_and_lists_the_exceptions_that_the_probe_saw() -> None:
     use = GpuUse(fullest="GPU 1 was fullest at 10:32:10 UTC: others 70 GiB, of 140 GiB")
-    failed = replace(record("ppo", "failed", triage=TRIAGE), gpu_use=use)
-    text = "".join(page("b", [Run(failed)]))
+    probe = ProbeSummary(exceptions=(f"pid 7: {HOSTILE}",), task_exceptions=("pid 1, task poll: OSError: gone",))
+    text = "".join(page("b", [Run(replace(record("ppo", "failed", triage=TRIAGE), gpu_use=use, probe=probe))]))
     article = text[text.index("<article") : text.index("</article>")]
     assert "<strong>GPU memory</strong> of ppo: GPU 1 was fullest at 10:32:10 UTC: others 70 GiB" in article
-
-
-def test_a_failure_lists_the_exceptions_that_the_probe_saw() -> None:
-    probe = ProbeSummary(exceptions=(f"pid 7: {HOSTILE}",), task_exceptions=("pid 1, task poll: OSError: gone",))
-    text = "".join(page("b", [Run(replace(record("ppo", "failed", triage=TRIAGE), probe=probe))]))
-    article = text[text.index("<article") : text.index("</article>")]
     assert 'in a task: <code class="text">pid 1, task poll: OSError: gone</code>' in article
     assert "uncaught: <code" in article and HOSTILE not in article

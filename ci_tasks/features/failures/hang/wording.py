@@ -45,7 +45,7 @@ def collective(run: RunProcesses, waiting: Sequence[Process]) -> str:
     ((operation, number),) = recorded
     if wait.kind == waits.GPU and operation:
         return f"{operation} number {number} ({text})"
-    if wait.call and text.startswith(wait.call):
+    if wait.kind == waits.COLLECTIVE:
         return f"{wait.call} number {number}{text[len(wait.call) :]}"
     return text
 

@@ -46,6 +46,8 @@ def gpu(line: int) -> tuple[tuple[str, str, int], ...]:
 
 QUEUE = (("get", "/usr/lib/python3.11/queue.py", 171), ("next_batch", "/job/loader.py", 88))
 CHILD = (("wait", "/usr/lib/python3.11/subprocess.py", 1264), ("fetch", "/job/loader.py", 61))
+THREADING = "/usr/lib/python3.11/threading.py"
+BARRIER = (("_wait", THREADING, 707), ("wait", THREADING, 668), ("step", "/job/train.py", 61))
 LOOP = (("tokenize", "/job/loader.py", 12),)
 
 
@@ -119,6 +121,9 @@ def few(count: int) -> list[ProcessFacts]:
          "rank 0 waits in recv from rank 1 (synchronize"),
         (facts(*ALL[:3], rank(3, *QUEUE), collectives=recorded(412, 412, 412)), "rank waits elsewhere", [3],
          "ranks 0-2 wait in all_reduce number 412 (synchronize at train.py:61"),
+        # A barrier of threads has no number: that of the recorder is of the collective before it.
+        (facts(*(rank(at, *BARRIER) for at in range(3)), rank(3, *QUEUE), collectives=recorded(412, 412, 412)),
+         "rank waits elsewhere", [3], "ranks 0-2 wait in barrier.wait at train.py:61"),
         (facts(*ALL[:3], rank(3, *LOOP, cpu=2.9)), "straggler", [3], "rank 3 still computes: tokenize at loader.py:12"),
         (facts(*ALL[:3], dead=(DeadProcess(9, {"RANK": "3"}, error="ValueError: x"),)), "dead rank", [3],
          "rank 3 is gone (rank 3: ValueError: x); ranks 0-2 wait in synchronize"),

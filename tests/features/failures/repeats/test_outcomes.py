@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.features.failures.repeats.outcomes import (
-    RepeatLimit,
-    RepetitionOutcome,
-    count_outcomes,
-    stop_reason,
-)
+from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome, count_outcomes, stop_reason
 from ci_tasks.results.rates import wilson
 
 LETTERS = {

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from ci_tasks.features.failures.repeats.outcomes import EQUAL_FAILURES, OutcomeCounts, RepetitionOutcome, count_outcomes
-from ci_tasks.features.failures.repeats.report import (
-    Example,
-    RepeatedRow,
-    results,
-)
+from ci_tasks.features.failures.repeats.report import Example, RepeatedRow, results
 
 
 def counts(passed: int, *signatures: str, blocked: int = 0) -> OutcomeCounts:

@@ -48,6 +48,9 @@ DISK, MEMORY, GOING_ON = traceback("OSError: disk failure"), traceback("OSError:
 MEMORY_LINE = "OSError: memory error"
 
 
+BOOK = "is what the old keeper called it, and " + "she wrote on " * 10
+
+
 def of(*parts: str) -> Triage:
     log = "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
     return triage([log.encode()], rules=RULES, exit_code=1)
@@ -70,6 +73,8 @@ BLAMED = [
     ("the first link of a chain", [traceback("KeyError: 'x'"), DURING + VALUE], "KeyError", "unknown"),
     ("ignored", ["Exception ignored in: <x>", DISK, "engine died"], "engine died", "vllm_engine_crash"),
     ("the code that raised it", [traceback("KeyError: 'x'", "/x/reward.py"), "engine died"], "KeyError", "reward_fn"),
+    ("a line of a book is no message", [f"disk failure {BOOK}.", "KeyError: 'x'"], "KeyError", "unknown"),
+    ("a long message is", [f"disk failure {BOOK} /dev/sd1 2 3 4 5 6", "KeyError: 'x'"], "disk failure", "disk_full"),
     ("pytest's report", ["E   AssertionError: x", "E   disk failure", "E   memory error"], "E   A", "test_assertion"),
 ]  # fmt: skip
 

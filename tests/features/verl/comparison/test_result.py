@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ci_tasks.config import Config
+from ci_tasks.features.verl.comparison import report
+from ci_tasks.features.verl.comparison.compare_levels import _Comparison, _learning
 from ci_tasks.features.verl.comparison.observed_run import BASE, CANDIDATE, ObservedRun
 from ci_tasks.features.verl.comparison.result import (
+    LevelComparison,
     Pair,
+    compared_run,
     differences,
+    quantities,
     scores,
     verdict,
 )
@@ -92,3 +99,55 @@ def test_below_level_5_both_sides_have_to_pass() -> None:
     assert verdict([(run(BASE), run(CANDIDATE))], None)[0] == "Pass"
     assert verdict([(run(BASE), run(CANDIDATE, result="Not proven"))], None)[0] == "Not proven"
     assert verdict([(run(BASE, result="Not proven"), run(CANDIDATE))], None)[0] == "Not proven"
+
+
+TEXT = """\
+Result: Fail - the sentence
+Base:      abc1234
+Candidate: def5678
+verl:      1234567
+Pairs:     3 of at most 5, on h100a
+
+Not the same on both sides:
+- image: base a, candidate b
+
+                       BASE             CANDIDATE        CHANGE
+reward, last half      0.4563 ± 0.0012  0.4463 ± 0.0012  -0.01 (-2.2%)
+time a step            10.5 ± 0 s       10.5 ± 0 s       +0 (+0.0%)
+peak memory of rank 0  40 ± 0 GiB       not seen         –
+
+Learning: contradicted. A Pass is wrong in at most 5% of comparisons with a candidate 5 points below its base, a Fail \
+in at most 5% with one that is not below it.
+https://w/r: candidate.1"""
+
+
+def test_the_text_shows_both_sides_and_what_was_not_seen() -> None:
+    pairs = [(replace(base, memory={0: 40.0}), other) for base, other in three(drop=0.01, memory={})]
+    learning = _learning(decide(scores(pairs), 3), 0.05)
+    linked = compared_run(replace(pairs[0][1], links=("https://w/r",)))
+    result = LevelComparison(
+        "Fail", 1, "the sentence", 5, "abc1234", "def5678", "1234567", "h100a", 3, 5,
+        ("image: base a, candidate b",), learning, quantities(pairs), (linked,),
+    )  # fmt: skip
+    assert "\n".join(report.text(result)) == TEXT
+    without = report.text(replace(result, quantities=quantities([]), differences=(), learning=None, runs=()))
+    assert without[-2:] == ["Not seen: reward, last half, time a step, memory of a rank", ""]
+
+
+@pytest.mark.parametrize(("ends", "pairs"), [("....", 2), ("xx", 1), (".C", 0)])  # x: no end, C: ^C
+def test_pairs_run_until_one_says_enough_and_each_training_is_told(
+    ends: str, pairs: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = list(ends)
+
+    def train(_: object, side: str, number: int) -> ObservedRun | None:
+        end = left.pop(0)
+        return None if end == "C" else run(side, number, completed=end == ".")
+
+    monkeypatch.setattr(_Comparison, "_train", train)
+    request: Any = SimpleNamespace(planned=2, candidate=SimpleNamespace(request=SimpleNamespace(level=0)))
+    done = [pair for pair in _Comparison(request, Config({}, {}, ()), {}, None).pairs() if pair is not None]
+    assert (len(done), left) == (pairs, [])
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == len(ends.replace("C", ""))
+    assert all(line.startswith("pair ") and ", reward 0." in line for line in told)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from ci_tasks.features.verl.judge.failure_stages import CHANGE as OWN
 from ci_tasks.features.verl.judge.failure_stages import ENVIRONMENT as ENV
-from ci_tasks.features.verl.judge.failure_stages import (
-    UNCLEAR,
-    locate_failure,
-)
+from ci_tasks.features.verl.judge.failure_stages import UNCLEAR, locate_failure
 from ci_tasks.records import Triage
 
 

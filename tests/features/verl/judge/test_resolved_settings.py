@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.verl.judge.resolved_settings import (
-    MISSING,
-    PrintedSettings,
-    equals_requested,
-)
+from ci_tasks.features.verl.judge.resolved_settings import MISSING, PrintedSettings, equals_requested
 
 EQUAL: list[tuple[str, Any]] = [
     ("False", False), ("false", False), ("null", None), ("2", 2), ("2", 2.0), ("1e-6", 1e-06), ("-1", -1),

@@ -37,6 +37,12 @@ def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
 
 
+def test_of_two_trainings_that_have_to_end_alike_the_checkpoints_are_hashed() -> None:
+    lines = render(LevelRequest(1), trainings(LevelRequest(1))).splitlines()
+    hashed = ["hashes 'level 1: resume' 2", "hashes 'level 1: uninterrupted' 2"]
+    assert [line for line in lines if line.startswith("hashes '")] == hashed
+
+
 @pytest.mark.parametrize("contained", [True, False])
 def test_ray_is_stopped_in_a_container_of_its_own_only(contained: bool) -> None:
     text = render(LevelRequest(0), trainings(LevelRequest(0)), contained=contained)
