@@ -24,6 +24,10 @@ from ci_tasks.workflow.values import leaves, loose_equal, to_string
 
 _MAX_NAME_UNITS = 100  # UTF-16 units in a job's name; GitHub cuts what is longer and puts three dots there
 _MASK = "***"
+_MAX_NEAREST = 10
+_SHORTEST_STEM = 40  # of a cut name; less says too little
+_SHA = "github.sha"
+_NUMBER = "github.event.pull_request.number"
 
 
 @dataclass(frozen=True)
@@ -113,10 +117,6 @@ def _is_value_of(value: Any, values: Any) -> bool:
 
 def _masked(text: str) -> str:
     return _MASK.join(literal for literal, _ in secrets.split(text))
-
-
-_MAX_NEAREST = 10
-_SHORTEST_STEM = 40  # of a cut name; less says too little
 
 
 @dataclass(frozen=True)
@@ -297,10 +297,6 @@ def _nearest(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate
     by_name = {own: candidate for candidate in candidates for own in candidate.names}
     close = difflib.get_close_matches(name, by_name, n=_MAX_NEAREST, cutoff=0.6) if name else []
     return [candidate for candidate in candidates if any(own in close for own in candidate.names)]
-
-
-_SHA = "github.sha"
-_NUMBER = "github.event.pull_request.number"
 
 
 def commit_from_variables(recovered: RecoveredJob, workflow: Workflow, job: Job) -> RecoveredJob:
