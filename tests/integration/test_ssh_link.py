@@ -316,7 +316,7 @@ def test_a_command_over_a_link_into_a_black_hole_is_given_up_soon(
 # A terminal
 
 SHELL = (
-    "import sys; from ci_tasks.hosts.ssh import connection as c; "
+    "import sys; from ci_tasks.hosts import ssh as c; "
     "sys.exit(c.SSHConnection('box').interactive(sys.argv[1]))"
 )
 
