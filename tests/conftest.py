@@ -70,7 +70,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """What was collected stays: no search for garbage looks through it again."""
-    gc.collect()
     gc.freeze()
 
 

@@ -146,7 +146,7 @@ ONLY = text("only rows whose names contain this text; several with commas", comm
 
 # Where and how rows run.
 HOST = text("a host of hosts.yaml", "HOST", commas=True, complete=_HOSTS, hint="`ci-tasks hosts` lists them", nox=True)
-HOST_OF_RUN = replace(HOST, help="the host of a run that was started from another machine", commas=False, nox=False)
+HOST_OF_RUN = replace(HOST, help="the host of a run that was started from another machine", commas=False)
 JOBS = number(
     "number of rows at once on a host (else one for each core, or as many as the GPUs allow)", "rows", nox=True
 )

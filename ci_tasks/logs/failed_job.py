@@ -27,6 +27,11 @@ from ci_tasks.logs.log_file import OpenLog, read_logs
 
 FAILED = ("failure", "timed_out")
 INCONCLUSIVE = ("cancelled", "skipped", "neutral", "action_required", "stale")
+API_VARIABLE = "GITHUB_API_URL"
+_PAGE_SIZE = 100
+_MAX_RUNS = 300  # of a branch or a commit
+_MAX_GREEN_RUNS = 8  # looked into for a green run of the job
+_WITHOUT_FAILURE = ("success", "skipped", "neutral")
 
 
 @dataclass(frozen=True)
@@ -111,13 +116,6 @@ def items(json: Any, key: str) -> list[Any]:
 def number_at(json: Any, key: str) -> int:
     value = json_object(json).get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-API_VARIABLE = "GITHUB_API_URL"
-_PAGE_SIZE = 100
-_MAX_RUNS = 300  # of a branch or a commit
-_MAX_GREEN_RUNS = 8  # looked into for a green run of the job
-_WITHOUT_FAILURE = ("success", "skipped", "neutral")
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def give_away(box: Box) -> None:
 ROOTS_FILES = """\
 cd /w && mkdir -p locked/in "odd
 : name" && echo x > locked/in/file && echo y > "odd
-: name/z" && chmod 000 locked && ln -s /outside out
+: name/z" && chmod 000 locked && ln -s "/outside" out
 echo "<x/>" > ARTIFACTS/junit.xml && chmod 600 ARTIFACTS/junit.xml
 """
 

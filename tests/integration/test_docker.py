@@ -36,7 +36,7 @@ sys.exit(main(sys.argv[2:], sys.argv[1]))' {root} {run_dir} "$@"
 NAME = "ci-tasks-test"
 CI_FLAGS = ["--rm", "--pull=always", "--network", "host", "--ipc=host", "--shm-size=32g", "--privileged"]
 CI_LIMITS = ["--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--memory=0", "--memory-swap=0"]
-SOON_S = 10
+SOON_S = 40
 
 
 class Adapted:

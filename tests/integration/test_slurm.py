@@ -190,7 +190,7 @@ def test_install_steps_that_rows_share_are_a_job_and_no_job_asks_for_more_time_t
         workflow = WORKFLOW.replace(
             "      - run:",
             "      - uses: actions/setup-python@v5\n        with:\n"
-            "          python-version: '3'\n      - run: echo INSTALLED=yes >> $GITHUB_ENV\n      - run:",
+            "          python-version: '3'\n      - run: echo INSTALLED=yes >> \"$GITHUB_ENV\"\n      - run:",
         )
         rows = "".join(ROW.replace("GPUS", "0").replace("ARGS", row) for row in ("a", "b"))
         far.write(".github/workflows/pr-test.yml", workflow.replace("ROWS\n", rows))

@@ -68,6 +68,7 @@ class Podman:
             "CONTAINERS_CONF": f"{self.directory}/containers.conf",
             "CONTAINERS_REGISTRIES_CONF": f"{self.directory}/registries.conf",
             "CONTAINERS_STORAGE_CONF": f"{self.directory}/storage.conf",
+            "LC_ALL": "C.UTF-8",  # else conmon takes no path that is not ASCII
         }
 
     def __enter__(self) -> Podman:

@@ -63,7 +63,7 @@ class ReproduceOptions(RowOptions):
         "the label, where the log does not say it", "LABEL", complete=flags.LABEL.complete
     ).field()
     only: str | None = flags.ONLY.field(help="the row, where the log does not say it")
-    base: str | None = flags.BASE.field(help="then compare with this revision: is the failure new?", nox=False)
+    base: str | None = flags.BASE.field(help="then compare with this revision: is the failure new?")
     rev: str | None = flags.REV.field(help="the commit, where the log does not say it or another one is meant")
     image: str | None = flags.IMAGE.field(help="run in this container image instead of the one that CI ran")
     keep: bool = flags.KEEP.field()
@@ -78,7 +78,7 @@ class CompareOptions(RowOptions):
     label: str = flags.LABEL.field()
     only: str | None = flags.ONLY.field()
     base: str | None = flags.BASE.field(
-        help="the revision to compare with (else where HEAD and origin/main, or main, part)", nox=False
+        help="the revision to compare with (else where HEAD and origin/main, or main, part)"
     )
     host: str = _HERE.field()
     max_runs: int | None = flags.number(

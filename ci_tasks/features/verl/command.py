@@ -52,7 +52,7 @@ class VerlOptions:
     )
     image: str | None = flags.text("verlai/verl:TAG (else VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
     gpus: int = flags.number("number of GPUs that the run takes, on each of its nodes", "GPUs", default=8).field()
-    nodes: int = flags.NODES.field(help="number of Slurm nodes, with --gpus on each of them", default=1, nox=False)
+    nodes: int = flags.NODES.field(help="number of Slurm nodes, with --gpus on each of them", default=1)
     timeout: float | None = flags.TIMEOUT.field(
         help="minutes after which the run is ended (else timeout_minutes of the host, else 90 to 720 by the level)"
     )
@@ -93,7 +93,7 @@ class VerlOptions:
         ),
     ).field()
     repeat: int | None = flags.REPEAT.field(
-        help="with --base: most trainings of each side (else 5 at level 5, 1 below)", nox=False, needs="base"
+        help="with --base: most trainings of each side (else 5 at level 5, 1 below)", needs="base"
     )
     margin: float = flags.Option(
         "with --base: the drop of the mean reward that a Pass rules out", float, 0.05, metavar="REWARD", unit="reward"
@@ -102,15 +102,13 @@ class VerlOptions:
     override: tuple[str, ...] = flags.repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
     test: tuple[str, ...] = flags.repeatable("a test of Bridge, from its root; may be repeated", "FILE").field()
     with_: tuple[str, ...] = flags.WITH.field(
-        nox=False,
         last=False,
         excludes=(("base", "an overlay may change between the trainings that are compared", "leave one of them out"),),
     )
-    build: tuple[str, ...] = flags.BUILD.field(nox=False, last=False)
+    build: tuple[str, ...] = flags.BUILD.field(last=False)
     plan: bool = flags.switch("write what would run, print every training, and stop").field()
     detach: bool = flags.DETACH.field(
         help="start the run and return at once; `attach` ends with the summary",
-        nox=False,
         excludes=(("plan", "--plan starts nothing", ""),),
     )
     markdown: bool = flags.switch("print the summary as markdown").field()

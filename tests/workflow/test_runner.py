@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.workflow import gpus
+from ci_tasks.workflow import runner
 
 # What a label says, by the number of GPUs.
 LABELS: dict[int | None, str] = {
@@ -35,9 +35,9 @@ LABELS: dict[int | None, str] = {
 
 
 def test_a_label_says_how_many_gpus_its_machine_has() -> None:
-    said = {label: gpus.in_label(label) for labels in LABELS.values() for label in labels.split()}
+    said = {label: runner.gpus_in_label(label) for labels in LABELS.values() for label in labels.split()}
     assert said == {label: count for count, labels in LABELS.items() for label in labels.split()}
-    assert gpus.in_label("") is None
+    assert runner.gpus_in_label("") is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_label_says_how_many_gpus_its_machine_has() -> None:
     ],
 )
 def test_a_label_may_say_that_the_machine_has_no_gpus(label: str, is_cpu: bool) -> None:
-    assert gpus.names_cpu(label) == is_cpu
+    assert runner.names_cpu(label) == is_cpu
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_label_may_say_that_the_machine_has_no_gpus(label: str, is_cpu: bool) 
     ],
 )
 def test_machines_without_gpus_of_nvidia_are_named(label: str, what: str) -> None:
-    assert gpus.other_accelerator(label) == what
+    assert runner.other_accelerator(label) == what
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_machines_without_gpus_of_nvidia_are_named(label: str, what: str) -> Non
     ],
 )
 def test_a_matrix_value_is_a_number_or_names_one(value: Any, count: int | None) -> None:
-    assert gpus.in_value(value) == count
+    assert runner.gpus_in_value(value) == count
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_matrix_value_is_a_number_or_names_one(value: Any, count: int | None) 
     ],
 )
 def test_the_lock_script_is_told_how_many(script: str, count: int | None) -> None:
-    assert gpus.in_script(script) == count
+    assert runner.gpus_in_script(script) == count
 
 
 @pytest.mark.parametrize(
@@ -122,4 +122,4 @@ def test_the_lock_script_is_told_how_many(script: str, count: int | None) -> Non
     ],
 )
 def test_dockers_flag_says_how_many(value: str, count: int | None) -> None:
-    assert gpus.in_docker_flag(value) == count
+    assert runner.gpus_in_docker_flag(value) == count
