@@ -77,7 +77,7 @@ PURE = [
 ]
 RIM = [
     *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
-    "features.failures.triage.weights_file",
+    "features.failures.triage.weights",
     *(
         f"features.failures.bisection.{name}"
         for name in (*("bisect", "bisection", "run_commits", "bisection_state", "earlier_runs"),)

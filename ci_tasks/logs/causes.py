@@ -10,7 +10,7 @@ from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.own_modules import IsOwnModule
-from ci_tasks.records import CANCELLED, FAILED, Triage
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
 
 NOTHING = "pass"
 """The cause where nothing failed."""
@@ -39,6 +39,38 @@ NOT_SEEN = Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0)
 
 NOT_ANALYSED = Triage(UNKNOWN, FAILED, None, "", "", 0.0)
 """Of a log at which nobody looked."""
+
+
+VERDICTS = {
+    FAILED: "failed: the code under test, or its configuration",
+    BLOCKED: "blocked: the environment, not the code",
+    CANCELLED: "cancelled: somebody, or a newer run, stopped it",
+    PASSED: "passed: nothing failed in this log",
+    UNKNOWN: "unknown: the log shows no end of the job; `--exit-code N` gives its exit code",
+}
+_OF_OLD_RECORDS = {"fail": FAILED, "pass": PASSED}
+_MOST_TESTS = 10  # that are named
+
+
+def verdict_sentence(triage: Triage) -> str:
+    return VERDICTS[_OF_OLD_RECORDS.get(triage.verdict, triage.verdict)]
+
+
+def cause_sentence(triage: Triage) -> str:
+    """The cause in words, and its name."""
+    return f"{triage.reason} ({triage.cause})" if triage.reason else triage.cause
+
+
+def tests_sentence(triage: Triage) -> str:
+    """`2 tests failed: tests/a.py::x (a.py:42), …`"""
+    count, shown = len(triage.tests), ", ".join(triage.tests[:_MOST_TESTS])
+    return f"{count} test{'s' * (count > 1)} failed: {shown}{', …' if count > _MOST_TESTS else ''}"
+
+
+def next_command(triage: Triage, source: str) -> str:
+    """What to do about it; "" where nothing is known to have failed. `source` is the log, or its URL."""
+    option = "--url" if source.startswith("https://") else "--log"
+    return {FAILED: f"ci-tasks reproduce {option} {source}", BLOCKED: "ci-tasks doctor"}.get(triage.verdict, "")
 
 
 def group_of(cause: str) -> str:

@@ -133,6 +133,15 @@ def print_to_stderr(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+class SeveralFailed(UsageError):
+    """Several jobs failed at a URL; `urls` are theirs."""
+
+    def __init__(self, place: str, failed: Sequence[WorkflowJob]) -> None:
+        listed = "\n".join(f"  {job.name}: {job.html_url}" for job in failed)
+        super().__init__(f"{len(failed)} jobs failed in {place}; which one?", hint=f"--url takes:\n{listed}")
+        self.urls = tuple(job.html_url for job in failed)
+
+
 @contextmanager
 def open_failed_job(
     url: str, notify: Callable[[str], None] = print_to_stderr, *, with_green: bool = False
@@ -329,8 +338,7 @@ def _only_failed(jobs: Sequence[WorkflowJob], place: str) -> WorkflowJob:
     if len(failed) == 1:
         return failed[0]
     if failed:
-        urls = "\n".join(f"  {job.name}: {job.html_url}" for job in failed)
-        raise UsageError(f"{len(failed)} jobs failed in {place}; which one?", hint=f"--url takes:\n{urls}")
+        raise SeveralFailed(place, failed)
     waiting = sorted({job.name for job in jobs if job.status != "completed"})
     if waiting:
         names = ", ".join(waiting[:5])

@@ -19,6 +19,14 @@ _AFTER = 8  # a message may have several lines, and more than the words would fi
 _KEPT = 400
 _SURVIVED, _SURVIVED_WITHIN = "survived", 3  # a rule's name; lines
 _SAID_END, _LAST_WORDS = "said-end", 3  # the same
+_LAST_OF = re.compile(r"(?i)\b(?:iter(?:ation)?|step|epoch)s?\W{1,20}(\d+) ?(?:/|of) ?(\d+)\b")  # which of how many
+# What a process does that lives: it answers requests, or goes on with its steps.
+_LIVES = re.compile(
+    r"\"(?:GET|POST|PUT) (?!/health)\S* HTTP/[\d.]+\" 2\d\d"
+    r"|(?i:^\W*(?:step|iter(?:ation)?)\W{0,20}\d+\b|throughput.{0,10}\d)"
+)
+_SIGNS, _WATCHED = 2, 200  # signs of life that show that an exception was handled; lines that are read for them
+_SESSION = "test session starts"
 _MESSAGE = 6  # lines that an exception's message may go on for
 _ENGINES = ("sglang", "vllm")
 # A whole traceback, and how often it has to come before the next is only counted: by then every rank has said it.
@@ -44,6 +52,8 @@ _FEWEST_LETTERS = 10  # of a line at the end that says something
 _SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
 _SHORTEST = 12  # characters of a line that is only loud
 _MOST_ORIGINS = 64
+_FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$|^(\S+\.py::\S.*?) FAILED(?: |$)")
+_MOST_TESTS = 200
 _PROSE, _WORD = 25, re.compile(r"[\"'“‘(*]*[A-Za-z’'-]+[,.;:!?)\"'”’*]*")  # words of a line
 _HOLE = re.compile(rb"^\0{16,}|\0+$")  # a log that was emptied while its job wrote on begins with a hole
 _DIGITS, _OTHER_NUMBERS = (
@@ -56,7 +66,8 @@ _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 @dataclass
 class Candidate:
     """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
-    it that are no repetition. `survived` is set where somebody said that it goes on all the same; `last_at` is the
+    it that are no repetition. `survived` is set where somebody said that it goes on all the same, `outlived` where its
+    process was seen to go on; `last_at` is the
     number of the latest repetition, `count` how often it came, `origins` are those who said it. LAST is a line that
     has no telling word, but is one of the last before the end. `calls` are the frames in full, `above` what stood
     before it."""
@@ -72,6 +83,7 @@ class Candidate:
     depth: float = 0
     ignored: bool = False
     survived: bool = False
+    outlived: bool = False
     last_at: int = 0
     count: int = 1
     origins: set[str] = field(default_factory=set)
@@ -94,12 +106,14 @@ class CandidateReader(LineReader):
         self._repeated: dict[bytes, Candidate] = {}
         self._passage = (b"", 0)
         self._message: tuple[Candidate, int] | None = None
+        self._watched: list[tuple[Candidate, list[int]]] = []
+        self.failed_tests: dict[str, None] = {}
         self.engines = dict.fromkeys(_ENGINES, 0)
         self._distinct = 0
         self._is_ours = self._is_script = False
-        self.succeeded_at = self.got_on_at = self.ended_at = 0
+        self.succeeded_at = self.got_on_at = self.ended_at = self.died_at = 0
         self.last: PrefixedLine | None = None
-        self.failed = self.said_end = False
+        self.failed = self.said_end = self.got_to_last = False
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -107,11 +121,11 @@ class CandidateReader(LineReader):
 
     @property
     def got_through(self) -> bool:
-        """Whether it says that it succeeded, or its last words that it came to its end."""
-        return bool(self.succeeded_at) or self.said_end
+        """Whether it says that it succeeded, or at its end that it came there, or was at the last of its steps."""
+        return bool(self.succeeded_at) or self.said_end or self.got_to_last
 
     def needs_next_line(self) -> bool:
-        return self._eager > 0 or bool(self._wants_context) or self._tracebacks.waiting
+        return self._eager > 0 or bool(self._wants_context or self._watched) or self._tracebacks.waiting
 
     def feed(self, number: int, raw: bytes, before: bytes) -> bool:
         """One line of the log, with what stood before it. Returns whether lines like it have to be looked at, which
@@ -170,6 +184,10 @@ class CandidateReader(LineReader):
                 self.succeeded_at = number
             if rule is not None and rule.rank == PROGRESS:
                 self.got_on_at = number
+            if (count := _LAST_OF.search(line.text)) and count[1] == count[2]:
+                self.got_to_last = True
+            if _SESSION in line.text:
+                self.succeeded_at = 0  # of tests before these
         if not self.ended_at:
             self._keep_last(read)
 
@@ -194,6 +212,10 @@ class CandidateReader(LineReader):
         self._wants_context = [waiting for waiting in self._wants_context if len(waiting.after) < AROUND]
         for engine in _ENGINES:
             self.engines[engine] += engine in line.shown
+        if not self.died_at and self._rules.died.search(line.shown):
+            self.died_at = line.number
+        if self._watched:
+            self._look_for_life(line)
         if HEADER in line.text and self._is_survived(line, before):
             self._tracebacks.survive_next()
         part = self._tracebacks.feed(line.origin, line.text)
@@ -258,6 +280,8 @@ class CandidateReader(LineReader):
             text, kind = text.lstrip(), EXCEPTION_LINE
         if kind == PLAIN and not line.level and _is_prose(text):
             return False
+        if (named := _FAILED_TEST.match(text)) and len(self.failed_tests) < _MOST_TESTS:
+            self.failed_tests[named[1] or named[2]] = None
         raised = kind != PLAIN or line.level in _LOUD
         rule = self._rules.of(f"E  {text}") if kind == PYTEST else None
         rule = rule or self._rules.of(text, raised=raised)
@@ -300,6 +324,22 @@ class CandidateReader(LineReader):
         rule = self._rules.of(above.text, raised=False) if above.origin == header.origin else None
         return rule is not None and rule.name == _SURVIVED
 
+    def _look_for_life(self, line: PrefixedLine) -> None:
+        """...or shows it: its process answers the next requests, or goes on with its steps."""
+        lives = bool(_LIVES.search(line.text))
+        kept = []
+        for candidate, signs in self._watched:
+            if lives and line.origin == candidate.line.origin:
+                signs.append(line.number)
+            if len(signs) >= _SIGNS:
+                first = candidate.line.number - 3 * len(candidate.frames) - _SURVIVED_WITHIN  # who logged it
+                for one in self._kept.values():
+                    if first <= one.line.number <= one.last_at <= candidate.line.number:
+                        one.survived = one.outlived = True
+            elif not candidate.survived and line.number - candidate.line.number < _WATCHED:
+                kept.append((candidate, signs))
+        self._watched = kept
+
     def _loud(self, line: PrefixedLine) -> bool:
         is_logged = line.level in _LOUD and len(line.text) > _SHORTEST
         return is_logged or bool(_ERROR_LINE.match(line.text)) or bool(_MARKED.search(line.text))
@@ -338,6 +378,8 @@ class CandidateReader(LineReader):
         candidate.above = before
         candidate.before = tuple(visible(segments(raw_line)[-1]) for raw_line in above)
         self._kept[key] = candidate
+        if candidate.kind == EXCEPTION_END:
+            self._watched.append((candidate, []))
         if rank != WRAPPER or len(self._kept) < 20:
             self._wants_context.append(candidate)
 

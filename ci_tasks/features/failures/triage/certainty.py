@@ -1,18 +1,15 @@
-"""Whose fault a line is, the code's or the environment's, and how likely line and verdict are right: what each of the
-two depends on, as named numbers for weights.json."""
+"""How likely line and verdict are right: what that depends on, as named numbers for weights.json."""
 
 from __future__ import annotations
 
 import math
-import re
 
 from ci_tasks.features.failures.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, PYTEST, Candidate
-from ci_tasks.features.failures.triage.features import Features, rank_of, words
+from ci_tasks.features.failures.triage.features import Features, rank_of
 from ci_tasks.features.failures.triage.ranking import Ranking
 from ci_tasks.logs.causes import CODE, UNKNOWN, group_of
-from ci_tasks.records import BLOCKED, FAILED
+from ci_tasks.records import FAILED
 
-_PACKAGE = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 _LEAST = 1e-4
 _RIVAL = 0.05  # share of a second that counts
 # Features of the chosen line, and of "nothing failed", that say how sure it is.
@@ -40,48 +37,29 @@ _OF_NOTHING = (
 )
 
 
-def blame_features(candidate: Candidate, cause: str, verdict: str) -> Features:
-    """What speaks for the environment. `cause` and `verdict` are those of the rules."""
-    of_code = candidate.kind == EXCEPTION_END and bool(candidate.frames) and not _PACKAGE.search(candidate.frames[-1])
-    blocked = verdict == BLOCKED
-    return {
-        "always": 1,
-        "rule says blocked": blocked,
-        f"group {group_of(cause)}": 1,
-        f"cause {cause}": 1,
-        f"kind {candidate.kind}": 1,
-        f"rank {rank_of(candidate)}": 1,
-        "raised by the code under test": of_code,
-        "raised by the code under test, but rule says blocked": of_code and blocked,
-        **({f"rule {candidate.rule.name}": 1} if candidate.rule else {}),
-        **{f"word {word}": 1.0 for word in words(candidate.text)},
-    }
-
-
 def blamed_group(candidate: Candidate, cause: str, verdict: str) -> str:
     """The group of the cause; that of the code for an exception of no known cause that is not the environment's."""
     is_code = cause == UNKNOWN and verdict == FAILED and candidate.kind in (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
     return CODE if is_code else group_of(cause)
 
 
-def confidence_features(ranking: Ranking, blocked: float, ends: bool) -> Features:
-    """What speaks for line and verdict. `blocked` is the probability that the environment is at fault; `ends` says that
-    the exit code is known."""
+def confidence_features(ranking: Ranking, blocked: bool, ends: bool, agrees: bool) -> Features:
+    """What speaks for line and verdict. `blocked` says that the environment is blamed, `ends` that the exit code is
+    known, `agrees` that the search upwards found the same line."""
     shares = [share for share, _ in ranking.order[:2]] + [0.0, 0.0]
     best, second = max(shares[0], _LEAST), max(shares[1], _LEAST)
     if not ranking.failed:
         passed: Features = {"nothing failed": 1, "nothing failed, log-odds": _log_odds(ranking.nothing)}
         return passed | {f"nothing failed, {name}": ranking.features.get(name, 0.0) for name in _OF_NOTHING}
     candidate = ranking.order[0][1]
-    sides = abs(_log_odds(blocked))
     return {
         "always": 1,
         "best, log-odds": _log_odds(best),
         "best against second": min(math.log(best / second), 6),
         "nothing failed against best": max(-6.0, math.log(max(ranking.nothing, _LEAST) / best)),
         "score of the best": min(max(ranking.best, -4.0), 8.0) / 4,
-        "sure of the verdict": min(sides, 4),
-        "blocked": blocked >= 0.5,
+        "blocked": blocked,
+        "the search upwards agrees": agrees,
         "exit code known": ends,
         "candidates": math.log1p(len(ranking.order)),
         f"kind {candidate.kind}": 1,

@@ -7,12 +7,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.candidate_reader import (
     EXCEPTION_END,
     EXCEPTION_LINE,
     LAST,
+    PLAIN,
     PYTEST,
     Candidate,
     CandidateReader,
@@ -33,6 +35,7 @@ _MOST_WORDS = 40
 _MARKDOWN = re.compile(r"^(?:[-*>|] |#+ |\d+\. |```)|\*\*\w|\]\(|(?:^|\s)`[^`]+`| \|$")
 _PACKAGE = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 _END = 5  # lines
+_LONG_GONE = 30  # the same
 _SHORTEST_MESSAGE, _LONGEST_MESSAGE = 15, 60  # characters that tell two messages apart
 _RAISED = (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
 _ENDS = ("killed-by-shell", "killed-child", "launcher", "job-timeout", "cancelled", "slurm-cancelled")  # of rules
@@ -41,12 +44,14 @@ _LONG_LOG = 200  # lines; shorter ones are excerpts, in which the end says less
 
 @dataclass(frozen=True)
 class CandidateList:
-    """The candidates of one log, in the order of their lines, and what is known of all of it."""
+    """The candidates of one log, in the order of their lines, and what is known of all of it. `consequences` came after
+    the first process had died."""
 
     candidates: Sequence[Candidate]
     lines: int
     succeeded_at: int
     got_on_at: int
+    consequences: Sequence[Candidate] = ()
 
     @classmethod
     def of(cls, reader: CandidateReader, normal: Set[str] = frozenset()) -> CandidateList:
@@ -54,12 +59,36 @@ class CandidateList:
         kept = [candidate for candidate in reader.candidates if not _is_normal(candidate, normal)]
         kept.sort(key=lambda candidate: candidate.line.number)
         lines = max([reader.last.number if reader.last else 0, *(candidate.line.number for candidate in kept)])
-        return cls(kept, lines, reader.succeeded_at, reader.got_on_at)
+        before = [candidate for candidate in kept if candidate.line.number <= reader.died_at]
+        if any(_tells(candidate) for candidate in before):
+            lines, kept, after = reader.died_at, before, kept[len(before) :]
+        else:
+            after = []
+        for candidate in kept:
+            if (after or lines > _LONG_LOG) and _is_long_gone(candidate, lines):
+                assert candidate.rule is not None
+                candidate.rule = replace(candidate.rule, rank=SYMPTOM)
+        return cls(kept, lines, reader.succeeded_at, reader.got_on_at, after)
 
     @property
     def last_said(self) -> Candidate | None:
         """The last of the lines that only stand at the end."""
         return next((one for one in reversed(self.candidates) if one.kind == LAST), None)
+
+
+def _is_long_gone(candidate: Candidate, died_at: int) -> bool:
+    """Whether a line that nobody raised or logged as an error was followed by much else: the job went on after it."""
+    return (
+        candidate.kind == PLAIN
+        and candidate.line.level not in _LOUD
+        and rank_of(candidate) == ROOT
+        and died_at - candidate.last_at > _LONG_GONE
+    )
+
+
+def _tells(candidate: Candidate) -> bool:
+    """Whether a line says more than that something ended."""
+    return rank_of(candidate) != WRAPPER and candidate.kind != LAST and not (candidate.ignored or candidate.survived)
 
 
 def _is_normal(candidate: Candidate, normal: Set[str]) -> bool:
@@ -242,7 +271,8 @@ def _is_end(one: Candidate) -> bool:
 
 def features_of_none(log: CandidateList) -> Features:
     """What speaks for it that nothing failed."""
-    telling = [one for one in log.candidates if one.kind != LAST and (rank_of(one) != WRAPPER or _is_end(one))]
+    told = [one for one in log.candidates if one.kind != LAST and not one.outlived]
+    telling = [one for one in told if rank_of(one) != WRAPPER or _is_end(one)]
     latest = max((one.last_at for one in telling), default=0)
     ends = [one for one in telling if one.kind in (EXCEPTION_END, PYTEST) and not one.ignored]
     through = log.succeeded_at or log.got_on_at

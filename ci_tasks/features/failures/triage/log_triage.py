@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.failures.triage.candidate_reader import LAST, Candidate, CandidateReader
-from ci_tasks.features.failures.triage.certainty import blame_features, blamed_group, confidence_features
+from ci_tasks.features.failures.triage.backward import backward
+from ci_tasks.features.failures.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
+from ci_tasks.features.failures.triage.certainty import blamed_group, confidence_features
 from ci_tasks.features.failures.triage.features import CandidateList
 from ci_tasks.features.failures.triage.identity import identify, of_ending
 from ci_tasks.features.failures.triage.line_template import masked
@@ -17,21 +18,26 @@ from ci_tasks.features.failures.triage.ranking import Ranking, cause_of, rank
 from ci_tasks.features.failures.triage.rules import Rules, shipped
 from ci_tasks.features.failures.triage.signature import of_code
 from ci_tasks.features.failures.triage.uncaught import uncaught_candidates
-from ci_tasks.features.failures.triage.weights import Weights, probability, score
-from ci_tasks.features.failures.triage.weights_file import shipped_weights
+from ci_tasks.features.failures.triage.weights import Weights, probability, score, shipped_weights
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.causes import CODE, NOTHING, UNKNOWN, group_of
 from ci_tasks.logs.lines import read
 from ci_tasks.logs.own_modules import IsOwnModule
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage, TriageCandidate
+from ci_tasks.records import BLOCKED, FAILED, PASSED, Triage, TriageCandidate
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all
 _NO_REASON = 0.45  # of a log that tells that the job ended, or was killed, and nothing of why
-_CANDIDATES = 3
+_TEST_NAME = re.compile(r"^.*?\.py::")
+_CANDIDATES = 10
 _SUREST = 0.99
 _NO_MODULE, _OWN_IMPORT = re.compile(r"No module named '((?:\w+\.)+\w+)'"), "import_error"
-_OF_TIME = ("job-timeout",)  # what does not end in its time has failed, as a row has that does not
+_ENGINE_DEATHS = ("engine-core", "scheduler-exception")  # the same of what says that an engine's process died
+_NEAR_SUCCESS = 10  # lines
+_AT_START = ("import_error", "dependency_version_mismatch")
+_NAME_NOT_THERE = "import-name"  # a rule
+_IMPORTS = re.compile(r":<module>$|importlib|:_call_with_frames_removed$|:_find_and_load")
+_OF_TESTS = ("test-summary", "test-header", "no-testcase")  # rules of what says that a test failed
 
 
 def triage(
@@ -55,14 +61,26 @@ def triage(
     candidates = CandidateList.of(reader, normal)
     if printed := uncaught_candidates(candidates.candidates, evidence, rules):
         candidates = replace(candidates, candidates=printed)
-    ends = bool(exit_code) or reader.failed
+    ends = bool(exit_code) or reader.failed or shows_death(candidates, reader.died_at)
     ranking = rank(candidates, weights, failed=ends)
     if not ranking.order and ends:
         return _silent(reader, exit_code)
-    analysis = _Analysis(ranking, reader, rules, weights, exit_code, is_own)
+    analysis = _Analysis(candidates, ranking, reader, rules, weights, exit_code, ends, is_own)
     if not ranking.failed:
         return _without_failure(analysis)
     return _of_engine(analysis.triage(), reader.engines, rules)
+
+
+def shows_death(log: CandidateList, died_at: int) -> bool:
+    """Whether a process died for good: no word of success outweighs that of an engine, nor a mark of failure near it or
+    below it."""
+    marks = [one for one in log.candidates if one.rule is not None and not (one.ignored or one.survived)]
+    near = log.succeeded_at - _NEAR_SUCCESS
+    return (died_at > near and died_at > 0) or any(
+        one.rule.name in _ENGINE_DEATHS or (one.rule.name in _OF_TESTS and one.last_at > near)
+        for one in marks
+        if one.rule is not None
+    )
 
 
 def read_candidates(log: Iterable[bytes], rules: Rules) -> CandidateReader:
@@ -85,28 +103,33 @@ def _silent(reader: CandidateReader, exit_code: int | None) -> Triage:
 
 @dataclass(frozen=True)
 class _Analysis:
-    """A log in which something failed."""
+    """A log in which something failed. `ends` says that this is known, whatever its candidates are worth."""
 
+    log: CandidateList
     ranking: Ranking
     reader: CandidateReader
     rules: Rules
     weights: Weights
     exit_code: int | None
+    ends: bool
     is_own: IsOwnModule
-
-    @property
-    def ends(self) -> bool:
-        """Whether an exit code says that it failed."""
-        return bool(self.exit_code) or self.reader.failed
 
     @property
     def candidates(self) -> list[Candidate]:
         return [candidate for _, candidate in self.ranking.order]
 
+    @property
+    def tested(self) -> bool:
+        """Whether a test is said to have failed."""
+        return any(
+            one.kind == PYTEST or (one.rule is not None and one.rule.name in _OF_TESTS) for one in self.candidates
+        )
+
     def triage(self) -> Triage:
         chosen = self.candidates[0]
-        cause, verdict, blocked = self._blamed(chosen)
-        features = confidence_features(self.ranking, blocked, self.ends)
+        cause, verdict = self._blamed(chosen)
+        agrees = chosen is backward(self.log)
+        features = confidence_features(self.ranking, verdict == BLOCKED, self.ends, agrees)
         confidence = min(_SUREST, round(probability(score(self.weights.confidence, features)), 2))
         if chosen.kind == LAST and chosen.rule is None:  # it only stands there: share and score are all it has
             confidence = min(confidence, round(min(self.ranking.order[0][0], probability(self.ranking.best)), 2))
@@ -114,7 +137,9 @@ class _Analysis:
             confidence = min(confidence, _NO_REASON)
         if confidence < self.weights.least_confidence:
             verdict = FAILED if verdict == BLOCKED else verdict  # on the word of a line that is not believed
-            return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=self.others(0))
+            return Triage(
+                UNKNOWN, verdict, None, "", "", confidence, candidates=self.others(0), tests=self._failed_tests()
+            )
         identity = identify(chosen, self.reader.candidates, self.exit_code)
         return Triage(
             cause=cause,
@@ -132,19 +157,28 @@ class _Analysis:
             frames=of_code(chosen.frames),
             group=self._group(chosen, cause, verdict),
             candidates=self.others(1),
+            tests=self._failed_tests(),
         )
 
-    def _blamed(self, candidate: Candidate) -> tuple[str, str, float]:
-        """(cause, verdict, probability that the environment is at fault)"""
-        cause, verdict = cause_of(candidate, self.candidates, self.rules)
-        if verdict == CANCELLED:
-            return cause, verdict, 1.0
-        if candidate.rule is not None and candidate.rule.name in _OF_TIME:
-            return cause, verdict, 0.0
+    def _failed_tests(self) -> tuple[str, ...]:
+        """The tests that pytest names, each with the place of its failure where that was printed."""
+        places = {}
+        for one in [one for one in self.reader.candidates if one.kind == PYTEST and self.reader.failed_tests]:
+            found = identify(one, ()).evidence
+            if found.line is not None:
+                places[found.test] = f" ({found.source_path}:{found.line})"
+        return tuple(f"{test}{places.get(_TEST_NAME.split(test)[-1], '')}" for test in self.reader.failed_tests)
+
+    def _blamed(self, candidate: Candidate) -> tuple[str, str]:
+        """(cause, verdict): of the environment only where no test of the code failed."""
         if self._lacks_own_module(candidate):
-            return _OWN_IMPORT, FAILED, 0.0
-        blocked = probability(score(self.weights.blocked, blame_features(candidate, cause, verdict)))
-        return cause, BLOCKED if blocked >= self.weights.least_blocked else FAILED, blocked
+            return _OWN_IMPORT, FAILED
+        cause, verdict = cause_of(candidate, self.candidates, self.rules)
+        if self.tested and verdict == BLOCKED:
+            return cause, FAILED
+        if cause in _AT_START and not self.tested and _lacks_package(candidate):
+            return cause, BLOCKED
+        return cause, verdict
 
     def _lacks_own_module(self, candidate: Candidate) -> bool:
         missing = _NO_MODULE.search(candidate.text)
@@ -158,17 +192,28 @@ class _Analysis:
         return tuple(self._candidate(*pair) for pair in self.ranking.order[first:_CANDIDATES])
 
     def _candidate(self, share: float, candidate: Candidate) -> TriageCandidate:
-        cause, verdict, _ = self._blamed(candidate)
+        cause, verdict = self._blamed(candidate)
         rule, group = candidate.rule.name if candidate.rule else "", self._group(candidate, cause, verdict)
         line = candidate.line
         return TriageCandidate(cause, verdict, line.number, line.shown, rule, group, round(share, 2))
+
+
+def _lacks_package(candidate: Candidate) -> bool:
+    """Whether a package is missing, or another one, before anything of the code ran: each frame of the traceback is of
+    a module that imports the next. A name that a module does not have may well be the code's own."""
+    is_name = candidate.rule is not None and candidate.rule.name == _NAME_NOT_THERE
+    return bool(candidate.frames) and not is_name and all(_IMPORTS.search(frame) for frame in candidate.frames)
 
 
 def _without_failure(analysis: _Analysis) -> Triage:
     """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
     if not analysis.reader.got_through:
         return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0, candidates=analysis.others(0))
-    confidence = probability(score(analysis.weights.confidence, confidence_features(analysis.ranking, 0.0, False)))
+    confidence = probability(
+        score(
+            analysis.weights.confidence, confidence_features(analysis.ranking, blocked=False, ends=False, agrees=False)
+        )
+    )
     return Triage(NOTHING, PASSED, None, "", "", min(_SUREST, round(confidence, 2)))
 
 

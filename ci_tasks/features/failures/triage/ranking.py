@@ -16,7 +16,11 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 
 _NEAR = 200  # lines
 _SURELY_FAILED = 1e-6  # share of "nothing failed" where it is known that something did
-_MERE_ENDS, _KILLS = ("launcher", "going-down"), ("killed-child", "killed-by-shell")  # rules
+_MERE_ENDS, _KILLS = ("launcher", "going-down"), ("killed-child", "killed-by-shell", "cancelled")  # rules
+_HUB, _SOON = "hub", 40  # a rule; lines
+_NOT_THERE = re.compile(
+    r"(?i)repositor|local (?:directory|path|folder)|snapshot|offline|cached|could ?n.t (?:find|load)|not found"
+)
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's summary names the exception too
 
 
@@ -34,7 +38,8 @@ class Ranking:
     @property
     def failed(self) -> bool:
         """That a line stands at the end, and no more, is no evidence of a failure."""
-        told = sum(share for share, one in self.order if one.kind != LAST or one.rule is not None)
+        telling = [(share, one) for share, one in self.order if not one.outlived]
+        told = sum(share for share, one in telling if one.kind != LAST or one.rule is not None)
         return bool(self.order) and (self.nothing < _SURELY_FAILED or self.nothing < told)
 
     @property
@@ -54,7 +59,8 @@ def ranked(log: CandidateList, rows: Sequence[Features], scores: Sequence[float]
     """The same from features and scores, of which the last are those of "nothing failed"."""
     *shares, none = probabilities([*scores[:-1], -1e3 if failed else scores[-1]])
     pairs = sorted(zip(shares, log.candidates, strict=True), key=lambda pair: (-pair[0], pair[1].line.number))
-    order = _root_before_kill(_last_word_first(pairs, log))
+    order = _refusal_before_consequence(_root_before_kill(_last_word_first(pairs, log)))
+    order += [(0.0, candidate) for candidate in log.consequences]
     of = {id(one): row for one, row in zip(log.candidates, rows, strict=False)}
     ranking = Ranking(order, none, max(scores[:-1], default=0.0), rows[-1])
     return replace(ranking, features=of[id(order[0][1])]) if ranking.failed else ranking
@@ -68,8 +74,30 @@ def _last_word_first(pairs: list[tuple[float, Candidate]], log: CandidateList) -
         return pairs
     if first.line.number - said.line.number != 1:
         return pairs
-    share = pairs[0][0]
-    return [(share, said), *((share, one) for share, one in pairs if one is not said)]
+    return _moved_first(said, pairs)
+
+
+def _refusal_before_consequence(pairs: list[tuple[float, Candidate]]) -> list[tuple[float, Candidate]]:
+    """What the hub refused is missing later: that it is not there is a consequence."""
+    if not pairs:
+        return pairs
+    first = pairs[0][1]
+    if not _NOT_THERE.search(" ".join([first.text, *first.after[:2]])):
+        return pairs
+    refused = [
+        one
+        for _, one in pairs
+        if one.rule is not None
+        and one.rule.name == _HUB
+        and not one.survived
+        and 0 < first.line.number - one.last_at <= _SOON
+    ]
+    return _moved_first(refused[-1], pairs) if refused else pairs
+
+
+def _moved_first(one: Candidate, pairs: list[tuple[float, Candidate]]) -> list[tuple[float, Candidate]]:
+    """In its place the share of the first."""
+    return [(pairs[0][0], one), *(pair for pair in pairs if pair[1] is not one)]
 
 
 def _root_before_kill(pairs: list[tuple[float, Candidate]]) -> list[tuple[float, Candidate]]:
@@ -79,8 +107,7 @@ def _root_before_kill(pairs: list[tuple[float, Candidate]]) -> list[tuple[float,
     root = next((one for _, one in pairs if one.rule is not None and one.rule.rank == ROOT and not one.ignored), None)
     if root is None or root.survived:
         return pairs
-    share = pairs[0][0]
-    return [(share, root), *((other, one) for other, one in pairs if one is not root)]
+    return _moved_first(root, pairs)
 
 
 def cause_of(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, str]:

@@ -51,10 +51,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Rules:
-    """All of them. `keywords` finds the lines that are worth a look; `explanations` says what a cause means where the
-    quoted line's rule does not."""
+    """All of them. `keywords` finds the lines that are worth a look, `died` the end of a process; `explanations` says
+    what a cause means where the quoted line's rule does not."""
 
     keywords: Any
+    died: Any
     rules: tuple[Rule, ...]
     places: tuple[Place, ...]
     matcher: Any
@@ -107,16 +108,18 @@ def compiled(data: dict[str, Any]) -> Rules:
         except (re2.error, TypeError) as error:
             raise ValueError(f"{where}: {text!r} is no regular expression of RE2") from error
 
+    verdicts = {"": FAILED, CANCELLED: CANCELLED, **dict.fromkeys(data.get("blocks", ()), BLOCKED)}
     rules = []
     for order, entry in enumerate(data["rules"]):
-        rules.append(_rule(order, entry, expression))
+        rules.append(_rule(order, entry, expression, verdicts))
         expression(f"rule {entry['name']}", entry["match"], matcher.Add)
     matcher.Compile()
-    places = tuple(_place(number, entry, expression) for number, entry in enumerate(data["frames"], 1))
+    places = tuple(_place(number, entry, expression, verdicts) for number, entry in enumerate(data["frames"], 1))
     # YAML folds lines with a space, which is none of the words'. The rest of a line is taken too: one hit a line.
-    keywords = re.sub(r"\|\s+", "|", data["words"])
+    keywords, died = (re.sub(r"\|\s+", "|", data.get(name, "$^")) for name in ("words", "died"))
     return Rules(
         re2.compile(f"(?:{keywords})[^\\n]*".encode(), bytewise),
+        expression("died", died),
         tuple(rules),
         places,
         matcher,
@@ -139,24 +142,28 @@ _KEYS = {
     "examples",
     "not",
 }
-_PLACE_KEYS = {"cause", "verdict", "frames", "match"}
+_PLACE_KEYS = {"cause", "frames", "match"}
 _VERDICTS = (FAILED, BLOCKED, CANCELLED)
 
 
-def _rule(order: int, entry: dict[str, Any], expression: Callable[[str, Any], Any]) -> Rule:
+def _rule(
+    order: int, entry: dict[str, Any], expression: Callable[[str, Any], Any], verdicts: Mapping[str, str]
+) -> Rule:
     where = f"rule {entry.get('name', f'number {order + 1}')}"
     _check_keys(where, entry, _KEYS, ("name", "rank", "match", "reason"))
     if entry["rank"] not in RANKS:
         raise ValueError(f"{where}: rank is one of {', '.join(RANKS)}")
     if entry.get("only", LOGGED) not in (RAISED, LOGGED):
         raise ValueError(f"{where}: only is {RAISED} or {LOGGED}")
-    if entry["rank"] not in (NOISE, SUCCESS, PROGRESS) and entry.get("verdict") not in _VERDICTS:
+    if entry.get("verdict", FAILED) not in _VERDICTS:
         raise ValueError(f"{where}: verdict is one of {', '.join(_VERDICTS)}")
+    cause = entry.get("cause", "")
+    tells = entry["rank"] not in (NOISE, SUCCESS, PROGRESS)
     return Rule(
         name=entry["name"],
         rank=entry["rank"],
-        cause=entry.get("cause", ""),
-        verdict=entry.get("verdict", ""),
+        cause=cause,
+        verdict=entry.get("verdict", verdicts.get(cause, FAILED)) if tells else "",
         reason=entry["reason"],
         order=order,
         unless=expression(where, entry["unless"]) if "unless" in entry else None,
@@ -166,13 +173,13 @@ def _rule(order: int, entry: dict[str, Any], expression: Callable[[str, Any], An
     )
 
 
-def _place(number: int, entry: dict[str, Any], expression: Callable[[str, Any], Any]) -> Place:
+def _place(
+    number: int, entry: dict[str, Any], expression: Callable[[str, Any], Any], verdicts: Mapping[str, str]
+) -> Place:
     where = f"frames, number {number}"
-    _check_keys(where, entry, _PLACE_KEYS, ("cause", "verdict", "frames"))
-    if entry["verdict"] not in _VERDICTS:
-        raise ValueError(f"{where}: verdict is one of {', '.join(_VERDICTS)}")
+    _check_keys(where, entry, _PLACE_KEYS, ("cause", "frames"))
     match = expression(where, entry["match"]) if "match" in entry else None
-    return Place(entry["cause"], entry["verdict"], expression(where, entry["frames"]), match)
+    return Place(entry["cause"], verdicts.get(entry["cause"], FAILED), expression(where, entry["frames"]), match)
 
 
 def _check_keys(where: str, entry: dict[str, Any], allowed: set[str], needed: Sequence[str]) -> None:

@@ -1,35 +1,48 @@
-"""What each feature of a line is worth: numbers that `bench/triage_train.py` learned, by the features' names."""
+"""What each feature of a line is worth: numbers that `bench/triage_train.py` learned, by the features' names. They are
+read from weights.json beside this module, or from the file that CI_TASKS_TRIAGE_WEIGHTS names."""
 
 from __future__ import annotations
 
+import functools
+import json
 import math
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
+from ci_tasks import resources
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import UsageError
 
-_TABLES = ("ranking", "blocked", "confidence")
+FILE = "features/failures/triage/weights.json"
+VARIABLE = "CI_TASKS_TRIAGE_WEIGHTS"
 
 
 @dataclass(frozen=True)
 class Weights:
-    """`ranking` is for the reason's line, `blocked` for whether the environment is at fault, `confidence` for whether
-    line and verdict are right. `least_confidence` is that from which on a line is named, `least_blocked` the
-    probability from which on a verdict is blocked."""
+    """`ranking` is for the reason's line, `confidence` for whether line and verdict are right. `least_confidence` is
+    that from which on a line is named."""
 
     ranking: Mapping[str, float]
-    blocked: Mapping[str, float]
     confidence: Mapping[str, float]
     least_confidence: float
-    least_blocked: float
 
 
-def parse_weights(data: Any) -> Weights:
-    """The content of a weights.json. Raises ValueError, KeyError, TypeError, AttributeError where it is none."""
-    ranking, blocked, confidence = (
-        {str(name): float(value) for name, value in data[table].items()} for table in _TABLES
-    )
-    return Weights(ranking, blocked, confidence, float(data["least_confidence"]), float(data["least_blocked"]))
+def shipped_weights() -> Weights:
+    """Those that ship, or those of the file that the variable names. Raises UsageError."""
+    return _read(os.environ.get(VARIABLE, ""))
+
+
+@functools.cache
+def _read(path: str) -> Weights:
+    try:
+        data = json.loads(Path(path).read_text("utf-8") if path else resources.text(FILE))
+        ranking, confidence = (
+            {str(name): float(value) for name, value in data[table].items()} for table in ("ranking", "confidence")
+        )
+        return Weights(ranking, confidence, float(data["least_confidence"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path or FILE} has no weights: {error}", hint=f"{VARIABLE} names such a file") from error
 
 
 def score(weights: Mapping[str, float], features: Mapping[str, float]) -> float:

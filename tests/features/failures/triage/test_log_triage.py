@@ -78,7 +78,7 @@ def test_no_log_breaks_it_and_nothing_raw_comes_out(parts: list[bytes], exit_cod
 @pytest.mark.parametrize("size", [1 << 12, 1 << 16, 100_003])
 def test_a_long_log_cut_anywhere_has_one_answer(size: int) -> None:
     """The failure begins where some blocks end: its context must not depend on that."""
-    noise = b"".join(b"step %06d: loss 2.0\n" % n for n in range(200_000))
+    noise = b"".join(b"row %06d: loss 2.0\n" % n for n in range(200_000))
     for length in (262_136, 262_144, 300_000):
         log = noise[:length].rsplit(b"\n", 1)[0] + b"\n" + OOM + noise
         whole = triage([log])
@@ -146,6 +146,11 @@ PAGE += "| failed: a test failed, or the script did |\n| blocked: the disk is fu
 SURVIVED = "".join(f"ERROR: request {name} failed: no such tool\n" for name in NAMES)
 NO_SPACE = {"cause": "disk_full", "line_no": 2}
 KEY_ERROR = {"line": "KeyError: 'lr'"}
+SERVED, NODE = '1 - "POST /generate HTTP/1.1" 200 OK\n', "srun: error: gpu1: task 0: Exited with exit code 1\n"
+ENGINE = (
+    f"ERROR EngineCore encountered a fatal error.\n{raised('RuntimeError: no frames')}Application shutdown complete\n"
+)
+HUB = "ERROR 429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/x\n"
 # what the log is, the log, its exit code → what the answer has
 ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
     ("it passed", OOM, 0, {"verdict": PASSED}),
@@ -158,13 +163,21 @@ ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
      {"cause": UNKNOWN, "verdict": FAILED, "line_no": 2, "line": "all quiet"}),
     ("an empty log that failed", "", 3, {"cause": UNKNOWN, "verdict": FAILED, "line_no": None, "line": ""}),
     ("a logged success is no exit code", "Job 'raysubmit_x' succeeded\nbash: line 9: upload: command not found\n", 127,
-     {"verdict": BLOCKED, "line_no": 2}),
+     {"verdict": FAILED, "line_no": 2}),
     ("a thousand errors before it", SURVIVED + OOM.decode(), 1, {"cause": "cuda_oom"}),
     ("no rule knows it", raised("x.y.OddError: no z"), 1, {"cause": UNKNOWN, "group": "code", "verdict": FAILED}),
     ("a reason beside a killed process", f"[TP0] Watchdog timeout (self.watchdog_timeout=300)\n{raised(DIED)}", 1,
      {"cause": "timeout_hang"}),
     ("lines below a plain one end no traceback", MISSING + raised("KeyError: 'lr'"), 1, KEY_ERROR),
     ("a step's script is no reason", f"{SCRIPT}KeyError: 'lr'\n{EXIT_1}", None, KEY_ERROR),
+    ("a server that answers on has handled it", raised("ValueError: x") + SERVED * 3, None, {"verdict": UNKNOWN}),
+    ("no word of success outweighs an engine's death", ENGINE, None, {"line": "RuntimeError: no frames"}),
+    ("what follows the first death is no reason", raised("KeyError: 'lr'") + NODE + raised(FULL), None, KEY_ERROR),
+    ("what the hub refused is missing later", HUB + raised("OSError: Invalid repository"), 1, {"verdict": BLOCKED}),
+    ("no test that failed is blocked", f"E   {FULL}\n", 1, {"verdict": FAILED, "cause": "disk_full"}),
+    ("tests that began after a success", "== 1 passed in 1s ==\n== test session starts ==", None, {"verdict": UNKNOWN}),
+    ("the last of all steps", "iteration 19/20\niteration 20/20\n", None, {"verdict": PASSED}),
+    ("not the last of all steps", "iteration 18/20\niteration 19/20\n", None, {"verdict": UNKNOWN}),
     ("SGLang's frames", raised("ValueError: leak", "/x/sglang/srt/a.py"), 1, {"cause": "sglang_engine_crash"}),
 ]  # fmt: skip
 

@@ -13,26 +13,27 @@ from ci_tasks.agent.probe.evidence import UNCAUGHT, LinkedException, NotedExcept
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.failures.triage.rules import compiled
-from ci_tasks.features.failures.triage.weights_file import FILE, VARIABLE
+from ci_tasks.features.failures.triage.weights import FILE, VARIABLE
 from ci_tasks.records import Triage
 
 RULES = compiled(
     yaml.safe_load(
         r"""
+blocks: [disk_full]
 words: error|exception|traceback|fail|died|gone|retry|done|boom|\w+Iteration
 rules:
   - {name: noise, rank: noise, match: 'skipped|^\s+raise ', reason: goes on}
   - {name: survived, rank: noise, match: 'retrying|going on', reason: goes on}
   - {name: ignored-in-destructor, rank: noise, match: '^Exception ignored', reason: at exit}
   - {name: success, rank: success, match: '^all done$', reason: through}
-  - {name: disk, cause: disk_full, verdict: blocked, rank: root, match: 'disk failure', reason: the disk}
-  - {name: oom, cause: cuda_oom, verdict: failed, rank: root, match: 'memory error', reason: the memory}
-  - {name: assertion, cause: test_assertion, verdict: failed, rank: symptom, match: '^AssertionError', reason: a test}
-  - {name: engine, cause: vllm_engine_crash, verdict: failed, rank: wrapper, match: 'engine died', reason: others}
-  - {name: capture, cause: graph, verdict: failed, rank: wrapper, over: [cuda_oom], match: 'capture failed', reason: x}
-  - {name: launcher, cause: "", verdict: failed, rank: wrapper, match: 'job failed', reason: somebody else}
+  - {name: disk, cause: disk_full, rank: root, match: 'disk failure', reason: the disk}
+  - {name: oom, cause: cuda_oom, rank: root, match: 'memory error', reason: the memory}
+  - {name: assertion, cause: test_assertion, rank: symptom, match: '^AssertionError', reason: a test}
+  - {name: engine, cause: vllm_engine_crash, rank: wrapper, match: 'engine died', reason: others}
+  - {name: capture, cause: graph, rank: wrapper, over: [cuda_oom], match: 'capture failed', reason: x}
+  - {name: launcher, cause: "", rank: wrapper, match: 'job failed', reason: somebody else}
 frames:
-  - {cause: reward_fn, verdict: failed, frames: 'reward\.py'}
+  - {cause: reward_fn, frames: 'reward\.py'}
 """
     )
 )
@@ -65,7 +66,7 @@ BLAMED = [
     ("a symptom before a wrapper", ["engine died", traceback("AssertionError: x")], "AssertionErr", "test_assertion"),
     ("a wrapper, if there is nothing else", ["step 1", "engine died"], "engine died", "vllm_engine_crash"),
     ("the cause of what wraps it, where that says more", ["memory error", "capture failed"], "memory error", "graph"),
-    ("and where that is far away", ["memory error", *["step"] * 500, "capture failed"], "memory error", "cuda_oom"),
+    ("and where that is far away", [MEMORY, *["step"] * 500, "capture failed"], "memory error", "cuda_oom"),
     ("a warning is less", ["WARNING: disk failure", "memory error"], "memory error", "cuda_oom"),
     ("what was retried is nothing", ["disk failure, retrying", VALUE], "ValueError: y", "unknown"),
     ("a traceback that was only logged is less", [GOING_ON, DISK, "step 3", MEMORY], MEMORY_LINE, "cuda_oom"),

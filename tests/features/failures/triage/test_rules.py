@@ -72,11 +72,11 @@ def described(rule: dict[str, Any]) -> dict[str, Any]:
     return {"words": "boom", "rules": [rule], "frames": []}
 
 
-PLACE = {"cause": "reward_fn", "verdict": "failed", "frames": "reward/"}
+PLACE = {"cause": "reward_fn", "frames": "reward/"}
 BROKEN_PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("frames that are no expression", {"frames": "[z-a]"}, "z-a"),
     ("no frames", {"frames": ...}, "frames is missing"),
-    ("a verdict that is none", {"verdict": "fail"}, "verdict is"),
+    ("an unknown key", {"verdict": "failed"}, "unknown key verdict"),
 ]
 
 

@@ -34,7 +34,6 @@ REFUSED = [
     ("empty", b"", "is empty: nothing to triage"),
     ("binary", bytes(range(256)) * 40, "is binary, no log"),
     ("a truncated zip", zipped(ckpt=OOM * 2000)[:-900], "zip"),
-    ("a zip of two jobs", zipped(a=OOM, b=OOM), "--job takes one of"),
 ]
 
 
@@ -52,6 +51,24 @@ def test_a_hostile_log_has_an_answer_and_what_is_none_a_clear_error(
         assert run_command("triage", log=str(tmp_path / "a.log")) == 2, name
         out, err = capsys.readouterr()
         assert (out, message in err) == ("", True), name
+
+
+def test_all_failed_jobs_are_listed_alike_ones_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.zip").write_bytes(zipped(a=OOM, b=OOM, c=b"no space left on device"))
+    assert run_command("triage", log=str(tmp_path / "a.zip"), json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cause"] == "cuda_oom"
+    assert {name: how.partition(",")[0] for name, how in found["jobs"].items()} == {"a, b": "failed", "c": "blocked"}
+
+
+def test_failed_tests_are_named_with_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = "== FAILURES ==\n____ test_x ____\ntests/a.py:42: in test_x\n    assert f() == 1\nE   assert 2 == 1\n"
+    log += "FAILED tests/a.py::test_x - assert 2 == 1\nFAILED tests/b.py::test_y[3] - OSError: disk\n"
+    (tmp_path / "a.log").write_text(log)
+    assert run_command("triage", log=str(tmp_path / "a.log")) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "2 tests failed: tests/a.py::test_x (tests/a.py:42), tests/b.py::test_y[3]" in out
+    assert f"next: ci-tasks reproduce --log {tmp_path / 'a.log'}" in out
 
 
 def test_a_pipe_is_read_and_json_has_the_fields_of_the_contract(person: Any) -> None:
