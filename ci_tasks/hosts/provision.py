@@ -113,7 +113,7 @@ def failure_message(run: RunDir, code: int | None) -> str:
     if code == _BLOCKED and (blocked := read_run_log(run.log).facts.blocked):
         return f"{blocked} (log {run.log})"
     triage = log_triage(run, JobEnd(run_directory.END_EXIT, code or 1))
-    lines = [triage.text, triage.line, *(each.line for each in triage.candidates)] if triage else []
+    lines = [triage.text, triage.line, *(each.line for each in triage.candidates)]
     line = next(filter(None, lines), "no output")
     return f"the install steps ended with {code}: {line} (log {run.log})"
 
