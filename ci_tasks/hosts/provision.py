@@ -28,10 +28,10 @@ from ci_tasks.agent.serving.messages import StoreProgram
 from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.connection import ReconnectingConnection
-from ci_tasks.hosts.queries import QueryRunner
 
 if TYPE_CHECKING:
+    from ci_tasks.hosts.connection import ReconnectingConnection
+    from ci_tasks.hosts.queries import QueryRunner
     from ci_tasks.planning.planner import SharedSetup
 
 SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
