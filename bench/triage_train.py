@@ -8,7 +8,7 @@ a case}; files may be .xz. The cases of our tests are one more source, and our p
 are logs in which nothing failed. A source is a repository.
 
 Every figure is of logs whose whole source was left out. The line is chosen by a softmax over the candidates of a log
-and "nothing failed"; whose fault it is, and how likely line and verdict are right, are logistic regressions.
+and "nothing failed"; how likely line and verdict are right is a logistic regression.
 Rules are written while one looks at logs, so that what they get right there is no measure: tables of `--unseen` cases
 are of logs that nobody had looked at when the rules were written.
 `--without` leaves a source out of what is written, so that it can be scored with CI_TASKS_TRIAGE_WEIGHTS=FILE. No text
@@ -34,18 +34,17 @@ from sklearn.linear_model import LogisticRegression
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.features.failures.triage.candidate_reader import Candidate
-from ci_tasks.features.failures.triage.certainty import blame_features, blamed_group, confidence_features
-from ci_tasks.features.failures.triage.features import CandidateList, Features, features, features_of_none
-from ci_tasks.features.failures.triage.log_triage import read_candidates
-from ci_tasks.features.failures.triage.ranking import Ranking, cause_of, ranked
-from ci_tasks.features.failures.triage.rules import shipped
-from ci_tasks.features.failures.triage.weights import probability, score
 from ci_tasks.logs.causes import group_of
-from ci_tasks.records import CANCELLED, FAILED
+from ci_tasks.logs.triage.candidate_reader import Candidate
+from ci_tasks.logs.triage.features import CandidateList, Features, features, features_of_none
+from ci_tasks.logs.triage.log_triage import read_candidates
+from ci_tasks.logs.triage.ranking import Ranking, backward, blamed_group, cause_of, confidence_features, ranked
+from ci_tasks.logs.triage.rules import shipped
+from ci_tasks.logs.triage.weights import probability, score
+from ci_tasks.records import FAILED
 
 ROOT = Path(__file__).resolve().parent.parent
-CASES = ROOT / "tests/features/failures/triage/cases"
+CASES = ROOT / "tests/logs/triage/cases"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")]  # prose, in which nothing fails
 # What weights are drawn to where a feature is rare: what was known of logs before anything was learned.
 PRIOR = {
@@ -85,7 +84,6 @@ OF_CONFIDENCE = 0.1  # the inverse of how strongly its weights are drawn to 0
 WORDS = 300  # most words that have a weight
 LEAST = 0.02  # a smaller weight is none
 PRECISION = 0.95
-LEAST_BLOCKED = 0.5  # for the tables; what ships is measured, see threshold()
 LEAST_CONFIDENCE = 0.3  # below, fewer than one in three lines were right
 
 
@@ -114,8 +112,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Answer:
-    """What would be said of a log, and whether that was right. `environment` is the probability that it is at fault,
-    None where nothing failed or somebody stopped the job."""
+    """What would be said of a log, and whether that was right."""
 
     log: Log
     line: bool
@@ -123,7 +120,6 @@ class Answer:
     group: bool
     verdict: str
     features: Features
-    environment: float | None = None
 
     @property
     def verdict_right(self) -> bool:
@@ -161,8 +157,7 @@ def main() -> int:
     logs = [log for log in logs if log.source not in options.without]
     answers = left_out(logs, options.verbose)
     confidences = cross_fitted(answers)
-    least_blocked = threshold(answers)
-    print_tables(answers, confidences, least_blocked)
+    print_tables(answers, confidences)
     if options.write:
         known = teaching(answers)
         tables = learn(logs) | {
@@ -172,8 +167,7 @@ def main() -> int:
         data = {
             "learned from": {"logs": len(logs), "passing": sum(not log.failing for log in logs), "sources": sources},
             "least_confidence": LEAST_CONFIDENCE,
-            "least_blocked": least_blocked,
-            **{name: rounded(tables[name]) for name in ("ranking", "blocked", "confidence")},
+            **{name: rounded(tables[name]) for name in ("ranking", "confidence")},
         }
         options.write.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
@@ -232,8 +226,8 @@ def read_log(case: dict[str, Any], weight: float = 1.0) -> Log:
 
 
 def learn(logs: Sequence[Log]) -> dict[str, dict[str, float]]:
-    """The weights for lines, and for whose fault they are."""
-    return {"ranking": learn_ranking(logs), "blocked": logistic(blame_rows(logs), vocabulary_of_blame(logs), 0.3)}
+    """The weights for lines."""
+    return {"ranking": learn_ranking(logs)}
 
 
 def learn_ranking(logs: Sequence[Log]) -> dict[str, float]:
@@ -291,26 +285,6 @@ def fewest_words(weights: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in weights.items() if name not in heaviest[WORDS:]}
 
 
-def blame_rows(logs: Sequence[Log]) -> list[tuple[Features, bool]]:
-    """Of each failure that was not cancelled, and whose verdict nobody can argue about, its right line and whether
-    the environment was at fault."""
-    rows = []
-    for log in logs:
-        if log.failing and log.case["cause"] != CANCELLED and "v" not in amb(log.case):
-            best = [one for one, right in zip(log.candidates.candidates, log.right, strict=False) if right][:1]
-            rows += [(blame_of(one, log), log.case["verdict"] == "blocked") for one in best]
-    return rows
-
-
-def blame_of(one: Candidate, log: Log) -> Features:
-    cause, verdict = cause_of(one, list(log.candidates.candidates), shipped())
-    return blame_features(one, cause, verdict)
-
-
-def vocabulary_of_blame(logs: Sequence[Log]) -> list[str]:
-    return vocabulary([(log.source, row) for log in logs for row, _ in blame_rows([log])], least=4)
-
-
 def logistic(
     rows: Sequence[tuple[Features, bool]], names: Sequence[str] | None = None, softness: float = 1.0
 ) -> dict[str, float]:
@@ -342,31 +316,31 @@ def left_out(logs: Sequence[Log], verbose: bool) -> list[Answer]:
         for log in [log for log in logs if log.source in fold]:
             log.scores = [score(weights["ranking"], row) for row in log.features]
             for ended in {log.ended or log.case.get("exit_code") not in (None, 0), log.ended}:
-                answers.append(answer(log, weights["blocked"], ended))
+                answers.append(answer(log, ended))
             if verbose and log.failing and not answers[-1].line:
                 print(json.dumps(wrong(log), ensure_ascii=False))
     return answers
 
 
-def answer(log: Log, blocked: dict[str, float], ended: bool) -> Answer:
+def answer(log: Log, ended: bool) -> Answer:
     ranking = log.ranking(ended)
     if not ranking.failed:
         verdict = "pass" if log.succeeded else "unknown"
-        return Answer(log, False, False, False, verdict, confidence_features(ranking, 0.0, ended))
+        return Answer(
+            log, False, False, False, verdict, confidence_features(ranking, blocked=False, ends=ended, agrees=False)
+        )
     right = {id(one) for one, is_right in zip(log.candidates.candidates, log.right, strict=False) if is_right}
     order = [candidate for _, candidate in ranking.order]
     cause, by_rule = cause_of(order[0], order, shipped())
-    share = 1.0 if by_rule == CANCELLED else probability(score(blocked, blame_features(order[0], cause, by_rule)))
-    verdict = "blocked" if share >= LEAST_BLOCKED else "fail"
-    group = blamed_group(order[0], cause, FAILED if verdict == "fail" else by_rule)
+    verdict = "fail" if by_rule == FAILED else "blocked"
+    group = blamed_group(order[0], cause, by_rule)
     return Answer(
         log,
         id(order[0]) in right,
         any(id(one) in right for one in order[:3]),
         group == group_of(log.case["cause"]) or "c" in amb(log.case),
         verdict,
-        confidence_features(ranking, share, ended),
-        None if by_rule == CANCELLED else share,
+        confidence_features(ranking, verdict == "blocked", ended, order[0] is backward(log.candidates)),
     )
 
 
@@ -393,29 +367,10 @@ def teaching(answers: Sequence[Answer]) -> list[Answer]:
     return [one for one in answers if one.log.weight == 1]
 
 
-def threshold(answers: Sequence[Answer]) -> float:
-    """The least probability from which on the environment was at fault in at least 95 of 100 failures. Of the lines
-    that were chosen, be they right or wrong; verdicts that one can argue about do not count."""
-    order = sorted(
-        (
-            (one.environment, one.log.case["verdict"] == "blocked")
-            for one in answers
-            if one.environment is not None and one.log.failing and "v" not in amb(one.log.case)
-        ),
-        reverse=True,
-    )
-    least, hits = 0.95, 0
-    for number, (share, is_blocked) in enumerate(order, 1):
-        hits += is_blocked
-        if hits / number >= PRECISION:
-            least = share
-    return round(max(least, 0.5), 2)
-
-
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def print_tables(answers: Sequence[Answer], confidences: Sequence[float], least_blocked: float) -> None:
+def print_tables(answers: Sequence[Answer], confidences: Sequence[float]) -> None:
     by_source: dict[str, list[tuple[Answer, float]]] = collections.defaultdict(list)
     for one, confidence in zip(answers, confidences, strict=True):
         by_source[one.log.source].append((one, confidence))
@@ -434,7 +389,7 @@ def print_tables(answers: Sequence[Answer], confidences: Sequence[float], least_
             mean = sum(value for _, value in inside) / len(inside)
             share = sum(one.right for one, _ in inside) / len(inside)
             print(json.dumps({"confidence": round(mean, 2), "right": round(share, 2), "answers": len(inside)}))
-    print(json.dumps({"least_blocked": least_blocked, "answered at 95 %": answered(of_confidence)}))
+    print(json.dumps({"answered at 95 %": answered(of_confidence)}))
 
 
 def figures(pairs: Sequence[tuple[Answer, float]]) -> dict[str, Any]:

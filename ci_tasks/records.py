@@ -17,8 +17,6 @@ from ci_tasks.agent.records import Checkout, Deviation, Environment, Plan
 # Statuses of a row and what a process says of them. 125 is the code that `git bisect run` skips.
 PASSED, FAILED, VACUOUS, BLOCKED, CANCELLED, LOST = "passed", "failed", "vacuous", "blocked", "cancelled", "lost"
 EXIT_CODES = {PASSED: 0, FAILED: 1, VACUOUS: 1, BLOCKED: 125, CANCELLED: 130, LOST: 125}
-# Of several rows the first of these that occurred speaks for all: failed wins over blocked, blocked over passed.
-_WORST_FIRST = (CANCELLED, FAILED, VACUOUS, LOST, BLOCKED, PASSED)
 # Of a run that has no end yet; of one without an agent see results.batch_state.
 PREPARING, INSTALLING, WAITING, RUNNING, PLANNED = "preparing", "installing", "waiting", "running", "planned"
 UNFINISHED = (PREPARING, INSTALLING, WAITING, RUNNING, PLANNED)
@@ -26,8 +24,9 @@ STATUSES = (*EXIT_CODES, *UNFINISHED)
 
 
 def overall(statuses: list[str]) -> str:
-    """The status of several rows together. No row at all is vacuous: nothing was shown."""
-    return next((status for status in _WORST_FIRST if status in statuses), VACUOUS)
+    """The status of several rows together: failed wins over blocked, blocked over passed. No row at all is vacuous:
+    nothing was shown."""
+    return next((one for one in (CANCELLED, FAILED, VACUOUS, LOST, BLOCKED, PASSED) if one in statuses), VACUOUS)
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,10 @@ class Triage:
     with the same exception, message and file; `signature` for those whose `evidence` is equal too: two runs of one
     failure. Both are "" where nothing failed. `confidence` is between 0 and 1. `context` are the lines
     around, the failing one among them; `reason` is the rule's explanation; `frames` the innermost calls of its
-    traceback as `file:function`, outermost first. `candidates` are the next best lines; where the line is not known,
-    the best.
+    traceback as `file:function`, outermost first. `candidates` are the next best lines, ten at most with the line
+    itself; where the line is not known, the best. `tests` are the tests that pytest says failed, with their place where
+    it was printed: `tests/a.py::test_x (tests/a.py:42)`. `jobs` are all failed jobs of a log of several, of which this
+    is the first: their names, with commas those that failed alike, and how they failed.
     """
 
     cause: str
@@ -132,6 +133,8 @@ class Triage:
     candidates: tuple[TriageCandidate, ...] = ()
     kind: str = ""
     evidence: FailureEvidence | None = None
+    tests: tuple[str, ...] = ()
+    jobs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

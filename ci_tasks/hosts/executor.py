@@ -40,7 +40,7 @@ from ci_tasks.hosts.remote_run import (
     write_remote_location,
 )
 from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch

@@ -30,7 +30,7 @@ from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.hosts.remote_run import RemoteRun, RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
 from ci_tasks.planning import sbatch
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 from ci_tasks.results import store
 
 

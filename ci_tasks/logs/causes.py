@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from ci_tasks import registry
-from ci_tasks.agent.probe.evidence import RunEvidence
+from ci_tasks.agent.probe.evidence import UNCAUGHT, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.own_modules import IsOwnModule
-from ci_tasks.records import CANCELLED, FAILED, Triage
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
 
 NOTHING = "pass"
 """The cause where nothing failed."""
@@ -41,6 +40,38 @@ NOT_ANALYSED = Triage(UNKNOWN, FAILED, None, "", "", 0.0)
 """Of a log at which nobody looked."""
 
 
+VERDICTS = {
+    FAILED: "failed: the code under test, or its configuration",
+    BLOCKED: "blocked: the environment, not the code",
+    CANCELLED: "cancelled: somebody, or a newer run, stopped it",
+    PASSED: "passed: nothing failed in this log",
+    UNKNOWN: "unknown: the log shows no end of the job; `--exit-code N` gives its exit code",
+}
+_OF_OLD_RECORDS = {"fail": FAILED, "pass": PASSED}
+_MOST_TESTS = 10  # that are named
+
+
+def verdict_sentence(triage: Triage) -> str:
+    return VERDICTS[_OF_OLD_RECORDS.get(triage.verdict, triage.verdict)]
+
+
+def cause_sentence(triage: Triage) -> str:
+    """The cause in words, and its name."""
+    return f"{triage.reason} ({triage.cause})" if triage.reason else triage.cause
+
+
+def tests_sentence(triage: Triage) -> str:
+    """`2 tests failed: tests/a.py::x (a.py:42), …`"""
+    count, shown = len(triage.tests), ", ".join(triage.tests[:_MOST_TESTS])
+    return f"{count} test{'s' * (count > 1)} failed: {shown}{', …' if count > _MOST_TESTS else ''}"
+
+
+def next_command(triage: Triage, source: str) -> str:
+    """What to do about it; "" where nothing is known to have failed. `source` is the log, or its URL."""
+    option = "--url" if source.startswith("https://") else "--log"
+    return {FAILED: f"ci-tasks reproduce {option} {source}", BLOCKED: "ci-tasks doctor"}.get(triage.verdict, "")
+
+
 def group_of(cause: str) -> str:
     return _GROUP_OF.get(cause, UNKNOWN)
 
@@ -68,11 +99,16 @@ class JobKnowledge:
     is_own_module: IsOwnModule = own_modules.none
 
 
-FailureAnalysis = Callable[[Iterable[bytes], JobEnd, JobKnowledge], Triage]
-"""Why a job failed: its log's bytes, cut anywhere, how it ended, and what else is known."""
+def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
+    """Those that ended a program, a thread or a worker, in the order of their time."""
+    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind == UNCAUGHT]
 
 
-def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowledge()) -> Triage | None:
-    """Why a job failed, as far as its log says; None where no feature analyses failures."""
-    failure_analysis: FailureAnalysis | None = registry.hook("failure_analysis")
-    return failure_analysis(log, ended, known) if failure_analysis else None
+def task_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
+    """The others, in the order of their time: whether somebody handled them was not seen."""
+    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind != UNCAUGHT]
+
+
+def _noted_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
+    found = [(process, failure) for process in evidence.processes for failure in process.exceptions if failure.chain]
+    return sorted(found, key=lambda pair: pair[1].t)

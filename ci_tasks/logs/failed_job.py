@@ -27,6 +27,11 @@ from ci_tasks.logs.log_file import OpenLog, read_logs
 
 FAILED = ("failure", "timed_out")
 INCONCLUSIVE = ("cancelled", "skipped", "neutral", "action_required", "stale")
+API_VARIABLE = "GITHUB_API_URL"
+_PAGE_SIZE = 100
+_MAX_RUNS = 300  # of a branch or a commit
+_MAX_GREEN_RUNS = 8  # looked into for a green run of the job
+_WITHOUT_FAILURE = ("success", "skipped", "neutral")
 
 
 @dataclass(frozen=True)
@@ -113,13 +118,6 @@ def number_at(json: Any, key: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-API_VARIABLE = "GITHUB_API_URL"
-_PAGE_SIZE = 100
-_MAX_RUNS = 300  # of a branch or a commit
-_MAX_GREEN_RUNS = 8  # looked into for a green run of the job
-_WITHOUT_FAILURE = ("success", "skipped", "neutral")
-
-
 @dataclass(frozen=True)
 class FailedJob:
     """A failed job and its log; `green` is that of the last run in which it passed, where it was asked for and found;
@@ -133,6 +131,15 @@ class FailedJob:
 
 def print_to_stderr(message: str) -> None:
     print(message, file=sys.stderr)
+
+
+class SeveralFailed(UsageError):
+    """Several jobs failed at a URL; `urls` are theirs."""
+
+    def __init__(self, place: str, failed: Sequence[WorkflowJob]) -> None:
+        listed = "\n".join(f"  {job.name}: {job.html_url}" for job in failed)
+        super().__init__(f"{len(failed)} jobs failed in {place}; which one?", hint=f"--url takes:\n{listed}")
+        self.urls = tuple(job.html_url for job in failed)
 
 
 @contextmanager
@@ -331,8 +338,7 @@ def _only_failed(jobs: Sequence[WorkflowJob], place: str) -> WorkflowJob:
     if len(failed) == 1:
         return failed[0]
     if failed:
-        urls = "\n".join(f"  {job.name}: {job.html_url}" for job in failed)
-        raise UsageError(f"{len(failed)} jobs failed in {place}; which one?", hint=f"--url takes:\n{urls}")
+        raise SeveralFailed(place, failed)
     waiting = sorted({job.name for job in jobs if job.status != "completed"})
     if waiting:
         names = ", ".join(waiting[:5])

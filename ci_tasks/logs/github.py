@@ -45,6 +45,29 @@ _PAGES = (
     rf"commits?/(?P<commit>{_SHA})(/.*)?",
     rf"pulls?/(?P<pull>{_ID})(/.*)?",
 )
+_CLOUD_VARIABLES = ("GH_TOKEN", "GITHUB_TOKEN")
+_ENTERPRISE_VARIABLES = ("GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN")
+_GH_TIMEOUT = 15.0  # seconds; it may ask a keyring, which may ask the person
+EXPIRED_HINT = "re-run the job there, or name its log if somebody saved it"
+_NETWORK_HINT = "check the network; HTTPS_PROXY names a proxy, GITHUB_API_URL another API; a saved log needs neither"
+MAX_WAIT = 300.0  # seconds that a command waits in all before it gives up
+MAX_ATTEMPTS = 5  # of a request that fails for another reason than a rate limit
+_RETRIED = (500, 502, 503, 504)
+_BROKEN = (
+    exceptions.ConnectionError,
+    exceptions.Timeout,
+    exceptions.ChunkedEncodingError,
+    exceptions.ContentDecodingError,
+)
+_TIMEOUTS = (15.0, 60.0)  # seconds to connect, and between bytes
+_CHUNK_BYTES = 1 << 18
+_SECONDARY_LIMIT = 60.0  # seconds; what GitHub's documentation tells clients to wait at least
+_HEADERS = {
+    "User-Agent": f"ci-tasks/{__version__}",
+    "Accept": "application/vnd.github+json",
+    "X-GitHub-Api-Version": "2022-11-28",
+}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -143,11 +166,6 @@ def _not_github(text: str) -> UsageError:
     )
 
 
-_CLOUD_VARIABLES = ("GH_TOKEN", "GITHUB_TOKEN")
-_ENTERPRISE_VARIABLES = ("GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN")
-_GH_TIMEOUT = 15.0  # seconds; it may ask a keyring, which may ask the person
-
-
 @dataclass(frozen=True)
 class GitHubToken:
     """`source` is the variable, or gh, that it is from."""
@@ -194,10 +212,6 @@ def _gh_auth_token(host: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return result.stdout.decode("ascii", "replace").strip() if result.returncode == 0 else ""
-
-
-EXPIRED_HINT = "re-run the job there, or name its log if somebody saved it"
-_NETWORK_HINT = "check the network; HTTPS_PROXY names a proxy, GITHUB_API_URL another API; a saved log needs neither"
 
 
 @dataclass(frozen=True)
@@ -318,27 +332,6 @@ def _missing_error(request: ApiRequest) -> UsageError:
 
 def _quoted(message: str) -> str:
     return f", {message[:200]!r}" if message else ""
-
-
-MAX_WAIT = 300.0  # seconds that a command waits in all before it gives up
-MAX_ATTEMPTS = 5  # of a request that fails for another reason than a rate limit
-_RETRIED = (500, 502, 503, 504)
-_BROKEN = (
-    exceptions.ConnectionError,
-    exceptions.Timeout,
-    exceptions.ChunkedEncodingError,
-    exceptions.ContentDecodingError,
-)
-_TIMEOUTS = (15.0, 60.0)  # seconds to connect, and between bytes
-_CHUNK_BYTES = 1 << 18
-_SECONDARY_LIMIT = 60.0  # seconds; what GitHub's documentation tells clients to wait at least
-_HEADERS = {
-    "User-Agent": f"ci-tasks/{__version__}",
-    "Accept": "application/vnd.github+json",
-    "X-GitHub-Api-Version": "2022-11-28",
-}
-
-T = TypeVar("T")
 
 
 class GitHubClient:

@@ -10,21 +10,23 @@ from dataclasses import replace
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.logs.causes import NOT_ANALYSED, NOT_SEEN, JobEnd, JobKnowledge, analyse
+from ci_tasks.logs.causes import NOT_SEEN, JobEnd, JobKnowledge
 from ci_tasks.logs.job_lines import JobInLog, LogLine, split_lines
 from ci_tasks.logs.job_parser import JobLogReader, parse_job
 from ci_tasks.logs.job_steps import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
 from ci_tasks.logs.lines import read
 from ci_tasks.logs.log_file import STANDARD_INPUT, JobLog, OpenLog, open_log
 from ci_tasks.logs.own_modules import of_repository
+from ci_tasks.logs.triage.log_triage import analyse
 from ci_tasks.records import PASSED, Triage
 
+_MOST_JOBS = 10  # whose logs are downloaded
 _UNKNOWN_FAILURE = 1  # the exit code of a job that failed where the log does not show its code
 
 
 @dataclass(frozen=True)
 class AnalysedLog:
-    """What one job's log says. `name` is where it is from. `triage` is empty where no feature analyses failures."""
+    """What one job's log says. `name` is where it is from."""
 
     name: str
     job: RecoveredJob
@@ -42,18 +44,44 @@ def from_file(
     """The job in a file, or on standard input for `-`. `exit_code` is the job's, where the caller knows it; `passed`
     are files with logs of runs of it that passed; `attempt` is which one of the log's, else the last. Raises UsageError
     for what is no log, holds several jobs of which `job` names none, or does not have the attempt."""
+    return _from_file(path, job, exit_code, passed, attempt, every=False)[0]
+
+
+def all_from_file(
+    path: str,
+    job: str | None = None,
+    *,
+    exit_code: int | None = None,
+    passed: Sequence[str] = (),
+    attempt: int | None = None,
+) -> list[AnalysedLog]:
+    """The same of every job that may be meant, in their order."""
+    return _from_file(path, job, exit_code, passed, attempt, every=True)
+
+
+def _from_file(
+    path: str, job: str | None, exit_code: int | None, passed: Sequence[str], attempt: int | None, every: bool
+) -> list[AnalysedLog]:
     with ExitStack() as stack:
         green = [_selected(stack.enter_context(open_log(name)), job) for name in passed]
         log = stack.enter_context(open_log(path))
-        selected = _selected(log, job, attempt)
-        if selected.note:
-            print(f"{log.name}: {selected.note}", file=sys.stderr)
-        analysed = _analysed(log.name, selected, RecoveredJob(), exit_code, green)
+        try:
+            selected = {"": _selected(log, job, attempt)}
+        except SeveralJobs as several:
+            if not every:
+                raise
+            selected = {name: _selected(log, name, attempt) for name in several.names}
+        for one in selected.values():
+            if one.note:
+                print(f"{log.name}: {one.note}", file=sys.stderr)
+        analysed = [
+            _analysed(log.name, one, RecoveredJob(job_name=name), exit_code, green) for name, one in selected.items()
+        ]
         if not log.cut:
             return analysed
         print(log.cut, file=sys.stderr)
         # What came later may have failed.
-        return replace(analysed, triage=NOT_SEEN) if analysed.triage.verdict == PASSED else analysed
+        return [replace(one, triage=NOT_SEEN) if one.triage.verdict == PASSED else one for one in analysed]
 
 
 def from_url(url: str, *, exit_code: int | None = None, passed: Sequence[str] = ()) -> AnalysedLog:
@@ -87,6 +115,26 @@ class CiJobLog:
     name: str
     text: Iterable[bytes]
     failing_line: int | None
+
+
+class SeveralJobs(UsageError):
+    """One job is asked for, and several of a log may be meant: `names`."""
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        super().__init__(message, hint="--job takes one of:\n" + "\n".join(f"  {name}" for name in names))
+        self.names = tuple(names)
+
+
+def all_from_url(url: str, *, exit_code: int | None = None, passed: Sequence[str] = ()) -> list[AnalysedLog]:
+    """The same of every failed job at the URL, of the first _MOST_JOBS at most."""
+    from ci_tasks.logs.failed_job import SeveralFailed
+
+    try:
+        return [from_url(url, exit_code=exit_code, passed=passed)]
+    except SeveralFailed as several:
+        if len(several.urls) > _MOST_JOBS:
+            print(f"{several.message.partition(';')[0]}: the first {_MOST_JOBS} are read", file=sys.stderr)
+        return [from_url(one, exit_code=exit_code, passed=passed) for one in several.urls[:_MOST_JOBS]]
 
 
 @contextmanager
@@ -146,7 +194,7 @@ def _selected(log: OpenLog, name: str | None, attempt: int | None = None) -> _Se
     names = [job.name for job in log.jobs]
     failed = [job for job in log.jobs if any(part.failed for part in _read_jobs(job).jobs)]
     if len(failed) != 1:
-        raise _ambiguous(f"{log.name!r} holds the logs of {len(names)} jobs", [job.name for job in failed] or names)
+        raise SeveralJobs(f"{log.name!r} holds the logs of {len(names)} jobs", [job.name for job in failed] or names)
     return _noted(
         _in_text(failed[0], None, log.name, attempt),
         f"of {len(names)} jobs only {failed[0].name!r} failed: it is meant",
@@ -175,7 +223,7 @@ def _in_text(text: JobLog, name: str | None, where: str, attempt: int | None) ->
         return _noted(replace(selected, read=job_read), _check_name(name, job_read, where))
     failed = [job for job in jobs if job.failed] or list(jobs)
     if len(failed) != 1:
-        raise _ambiguous(f"{len(failed)} jobs failed in {where!r}; which one?", [job.name for job in failed])
+        raise SeveralJobs(f"{len(failed)} jobs failed in {where!r}; which one?", [job.name for job in failed])
     return _attempt_of(text, failed[0], None, where, attempt)
 
 
@@ -202,7 +250,7 @@ def _attempt_of(text: JobLog, job: JobInLog, name: str | None, where: str, attem
     if name is None and len(names) > 1:
         failed = list(dict.fromkeys(part.name for part in job.parts if part.failed))
         if len(failed) != 1 or not failed[0]:
-            raise _ambiguous(f"{where!r} holds the logs of {len(names)} jobs", names)
+            raise SeveralJobs(f"{where!r} holds the logs of {len(names)} jobs", [*filter(None, failed)] or names)
         wanted = failed[0]
     own = [at for at, part in enumerate(job.parts) if wanted is None or part.name == wanted]
     _check_attempt(attempt, len(own), where)
@@ -226,10 +274,6 @@ def _noted(selected: _SelectedJob, note: str) -> _SelectedJob:
     return replace(selected, note="; ".join(part for part in (note, selected.note) if part))
 
 
-def _ambiguous(message: str, names: Sequence[str]) -> UsageError:
-    return UsageError(message, hint="--job takes one of:\n" + "\n".join(f"  {name}" for name in names))
-
-
 def _analysed(
     name: str,
     selected: _SelectedJob,
@@ -240,7 +284,7 @@ def _analysed(
     job = _completed(selected.parsed(), api_job)
     ended = _job_end(job) if exit_code is None else replace(_job_end(job), exit_code=exit_code)
     known = JobKnowledge(passed=[_pieces(green) for green in passed], is_own_module=of_repository(job.repository))
-    return AnalysedLog(name, job, analyse(_pieces(selected), ended, known) or NOT_ANALYSED)
+    return AnalysedLog(name, job, analyse(_pieces(selected), ended, known))
 
 
 def _pieces(selected: _SelectedJob) -> Iterable[bytes]:

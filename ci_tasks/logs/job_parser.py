@@ -63,6 +63,7 @@ _HEAD = 1 << 16  # bytes
 _MAX_STEPS = 300
 _MAX_HEADS = 50
 _MAX_HEADER_BYTES = 8 << 20  # bytes of steps' groups; a log that has more of them is not a job's
+_WHOLE_SHA = 40
 
 
 def parse_job(lines: Iterable[LogLine]) -> RecoveredJob:
@@ -281,8 +282,8 @@ def recover_job(state: JobState) -> RecoveredJob:
         commit=checkout.commit,
         ref=checkout.ref or ref,
         pull_request=pull_request_of(checkout.ref or ref),
-        merge_head=checkout.merge_head,
-        merge_base=checkout.merge_base,
+        merge_head=checkout.head.merge_head,
+        merge_base=checkout.head.merge_base,
         workspace=checkout.workspace,
         steps=steps,
         failed_step=failed[0].name if failed else _failed_setup(state),
@@ -349,9 +350,6 @@ def _with_image(job: RecoveredJob, state: JobState) -> RecoveredJob:
     pinned = image.partition("@")[2]
     digest = pinned if pinned.startswith("sha256:") else pulled.get(with_tag(image), "")
     return replace(job, image=image, digest=digest)
-
-
-_WHOLE_SHA = 40
 
 
 def missing_facts(job: RecoveredJob, *, is_whole: bool) -> tuple[str, ...]:

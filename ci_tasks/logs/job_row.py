@@ -17,15 +17,17 @@ from ci_tasks.errors import WorkflowError, printable
 from ci_tasks.logs.job_steps import RecoveredJob, RecoveredStep
 from ci_tasks.workflow import expressions, secrets
 from ci_tasks.workflow import rows as expanded
-from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.context import EventContext, Resolver
 from ci_tasks.workflow.expressions import ExpressionError, split
 from ci_tasks.workflow.model import Job, Row, Workflow
-from ci_tasks.workflow.naming import leaves
-from ci_tasks.workflow.resolve import Resolver
-from ci_tasks.workflow.values import loose_equal, to_string
+from ci_tasks.workflow.values import leaves, loose_equal, to_string
 
 _MAX_NAME_UNITS = 100  # UTF-16 units in a job's name; GitHub cuts what is longer and puts three dots there
 _MASK = "***"
+_MAX_NEAREST = 10
+_SHORTEST_STEM = 40  # of a cut name; less says too little
+_SHA = "github.sha"
+_NUMBER = "github.event.pull_request.number"
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,6 @@ def _is_value_of(value: Any, values: Any) -> bool:
 
 def _masked(text: str) -> str:
     return _MASK.join(literal for literal, _ in secrets.split(text))
-
-
-_MAX_NEAREST = 10
-_SHORTEST_STEM = 40  # of a cut name; less says too little
 
 
 @dataclass(frozen=True)
@@ -299,10 +297,6 @@ def _nearest(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate
     by_name = {own: candidate for candidate in candidates for own in candidate.names}
     close = difflib.get_close_matches(name, by_name, n=_MAX_NEAREST, cutoff=0.6) if name else []
     return [candidate for candidate in candidates if any(own in close for own in candidate.names)]
-
-
-_SHA = "github.sha"
-_NUMBER = "github.event.pull_request.number"
 
 
 def commit_from_variables(recovered: RecoveredJob, workflow: Workflow, job: Job) -> RecoveredJob:

@@ -31,6 +31,60 @@ from ci_tasks.workflow import shell
 # How a step ended, where the log says so.
 FAILURE, CANCELLED, TIMED_OUT, LOST = "failure", "cancelled", "timed out", "runner lost"
 SUCCESS = "success"
+_PULLING = re.compile(rb"\S{1,200}: Pulling from \S{1,300}\s*")
+_LAYER = re.compile(rb"(?:[0-9a-f]{12}: .{0,200}|\s*)")
+_DIGEST = re.compile(rb"Digest: (sha256:[0-9a-f]{64})\s*")
+_STATUS = re.compile(rb"Status: (?:Downloaded newer image|Image is up to date) for (\S{1,400})\s*")
+_ABSENT = re.compile(rb"Unable to find image '\S{1,400}' locally\s*")
+_MAX_DIGESTS = 100
+_SHA = rb"[0-9a-f]{40}(?:[0-9a-f]{24})?"
+_REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}")
+_LOG = re.compile(rb"log -1 ['\"]?--format=['\"]?(?:format:)?%H['\"]?\s*\Z")
+_COMMIT = re.compile(rb"['\"]?(" + _SHA + rb")['\"]?\s*")
+_FETCHED = re.compile(rb"\+(" + _SHA + rb"):refs/(\S{1,300})")
+_HEAD = re.compile(rb"HEAD is now at ([0-9a-f]{4,64})\b ?(.{0,1000})")
+_MERGE = re.compile(rb"Merge (" + _SHA + rb") into (" + _SHA + rb")\s*")
+_PULL = re.compile(r"refs/pull/(\d{1,9})/\w+")
+_DRIVER = re.compile(rb"Driver Version: (\d[\d.]{1,20})")
+_TABLE = re.compile(rb"\|\s{1,4}(\d{1,3})\s{1,4}(NVIDIA \S+(?: \S+){0,6})\s")
+_LISTED = re.compile(rb"GPU (\d{1,3}): (.{1,100}?) \(UUID: GPU-")
+_INSTALLED = b"Successfully installed "
+_FROZEN = re.compile(rb"(?: [+~] )?([A-Za-z0-9][\w.-]{0,100})==(\d\S{0,60})\s*")
+_HEADING = re.compile(rb"Package +Version\b.{0,100}")
+_ENTRY = re.compile(rb"([A-Za-z0-9][\w.-]{0,100}) +(\d\S{0,60})(?: .{0,300})?")
+_MAX_PACKAGES = 5000
+_MESSAGES = {
+    b"Runner name: ": "runner_name",
+    b"Complete job name: ": "job_name",
+    b"Job defined at: ": "defined_at",
+    b"Job is about to start running on the runner: ": "hosted_on",
+}
+_BEGINNINGS = tuple(_MESSAGES)
+_CREATE = re.compile(rb"##\[command\]\S*docker create ")
+_CONTAINER_PULL = re.compile(rb"##\[command\]\S*docker (?:--config \S+ )?pull (\S+)\s*\Z")
+_CONTAINER = b"Starting job container"
+_CONTAINERS = (b"Checking docker version", _CONTAINER)
+_DEFINED = re.compile(r"([\w.-]+/[\w.-]+)/(\.github/workflows/[^@]+)@(\S+)")
+_RESET = b"\x1b[0m"
+TITLE = b"##[group]Run "
+END = b"##[endgroup]"
+_ACTION = re.compile(r"(?:[\w.-]+/[\w./-]+@|\./|\.github/|docker://)\S*")
+_SECTIONS = (b"with:", b"env:")
+_SETTING = re.compile(r"  ([^\s:][^:]{0,200}):(?: (.*))?", re.DOTALL)
+_MASK = "***"
+_SILENT = ("set", "export", "cd")  # commands that print nothing before docker does
+WORDS = (
+    *(rb"##\[(?:end)?group\]", *(re.escape(beginning) for beginning in _BEGINNINGS)),
+    *(rb"\[command\]", rb"HEAD is now at ", rb"Syncing repository: ", rb"Working directory is '", rb": Pulling from "),
+    *(
+        rb"Driver Version: \d",
+        rb"NVIDIA ",
+        rb"GPU \d{1,3}: ",
+        rb"Successfully installed ",
+        rb"==\d",
+        rb"Package +Version",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -105,14 +159,6 @@ class RecoveredJob:
         return tuple(step for step in self.steps if not step.uses)
 
 
-_PULLING = re.compile(rb"\S{1,200}: Pulling from \S{1,300}\s*")
-_LAYER = re.compile(rb"(?:[0-9a-f]{12}: .{0,200}|\s*)")
-_DIGEST = re.compile(rb"Digest: (sha256:[0-9a-f]{64})\s*")
-_STATUS = re.compile(rb"Status: (?:Downloaded newer image|Image is up to date) for (\S{1,400})\s*")
-_ABSENT = re.compile(rb"Unable to find image '\S{1,400}' locally\s*")
-_MAX_DIGESTS = 100
-
-
 class ImagePullParser:
     """Fed with lines of Docker's output, and with those after it. The first digest of an image counts.
 
@@ -155,16 +201,6 @@ def with_tag(image: str) -> str:
     return image if "@" in image or ":" in image.rsplit("/", 1)[-1] else f"{image}:latest"
 
 
-_SHA = rb"[0-9a-f]{40}(?:[0-9a-f]{24})?"
-_REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}")
-_LOG = re.compile(rb"log -1 ['\"]?--format=['\"]?(?:format:)?%H['\"]?\s*\Z")
-_COMMIT = re.compile(rb"['\"]?(" + _SHA + rb")['\"]?\s*")
-_FETCHED = re.compile(rb"\+(" + _SHA + rb"):refs/(\S{1,300})")
-_HEAD = re.compile(rb"HEAD is now at ([0-9a-f]{4,64})\b ?(.{0,1000})")
-_MERGE = re.compile(rb"Merge (" + _SHA + rb") into (" + _SHA + rb")\s*")
-_PULL = re.compile(r"refs/pull/(\d{1,9})/\w+")
-
-
 class CheckoutParser:
     """Fed with the lines of one checkout step. The first message of a kind counts."""
 
@@ -174,18 +210,17 @@ class CheckoutParser:
         self.has_own_path = bool(inputs.get("path"))  # beside the workspace's own checkout
         self.ref = ""
         self.workspace = ""
-        self.merge_head = self.merge_base = ""
-        self._logged = self._fetched = self._short = ""
+        self.head = Head("")
+        self._logged = self._fetched = ""
         self._expects_commit = False
 
     @property
     def commit(self) -> str:
         """As `git log` says it, else as it was fetched, unless that is not what HEAD is at, else the short form."""
-        return self._logged or (self._fetched if self._fetched.startswith(self._short) else self._short)
+        return self._logged or (self._fetched if self._fetched.startswith(self.head.commit) else self.head.commit)
 
     @property
     def needs_next_line(self) -> bool:
-        """Whether the next line may tell something without one of WORDS_CHECKOUT_PARSER."""
         return self._expects_commit
 
     def feed(self, text: bytes) -> None:
@@ -195,8 +230,8 @@ class CheckoutParser:
             match = _COMMIT.fullmatch(text)
             self._logged = self._logged or (match[1].decode() if match else "")
             self._expects_commit = False
-        elif head := _HEAD.match(text):
-            self._head(head)
+        elif head := head_in(text):
+            self.head = self.head if self.head.commit else head
         elif text.startswith(b"Syncing repository: "):
             named = printable_text(text.partition(b": ")[2]).strip()
             self.repository = self.repository or (named if _REPOSITORY.fullmatch(named) else "")
@@ -210,13 +245,6 @@ class CheckoutParser:
             self.ref = self.ref or _full_ref(printable_text(match[2]))
         elif b" checkout " in text and b"--force" in text and not self.ref:
             self.ref = _full_ref(printable_text(text.rstrip().rsplit(b" ", 1)[-1]).removeprefix("refs/"))
-
-    def _head(self, head: re.Match[bytes]) -> None:
-        if self._short:
-            return
-        self._short = head[1].decode()
-        if merge := _MERGE.fullmatch(head[2]):
-            self.merge_head, self.merge_base = merge[1].decode(), merge[2].decode()
 
 
 def head_in(text: bytes) -> Head | None:
@@ -243,16 +271,6 @@ def _full_ref(tracking: str) -> str:
     return "refs/" + tracking if tracking.startswith("tags/") else ""
 
 
-_DRIVER = re.compile(rb"Driver Version: (\d[\d.]{1,20})")
-_TABLE = re.compile(rb"\|\s{1,4}(\d{1,3})\s{1,4}(NVIDIA \S+(?: \S+){0,6})\s")
-_LISTED = re.compile(rb"GPU (\d{1,3}): (.{1,100}?) \(UUID: GPU-")
-_INSTALLED = b"Successfully installed "
-_FROZEN = re.compile(rb"(?: [+~] )?([A-Za-z0-9][\w.-]{0,100})==(\d\S{0,60})\s*")
-_HEADING = re.compile(rb"Package +Version\b.{0,100}")
-_ENTRY = re.compile(rb"([A-Za-z0-9][\w.-]{0,100}) +(\d\S{0,60})(?: .{0,300})?")
-_MAX_PACKAGES = 5000
-
-
 class MachineParser:
     """Fed with the output of steps. Of GPUs and driver the first value counts, of a package the last."""
 
@@ -264,7 +282,6 @@ class MachineParser:
 
     @property
     def needs_next_line(self) -> bool:
-        """Whether the next line may tell something without one of WORDS_MACHINE_PARSER."""
         return self._listing
 
     def feed(self, text: bytes) -> None:
@@ -296,20 +313,6 @@ class MachineParser:
             self.packages[key] = printable_text(version)
 
 
-_MESSAGES = {
-    b"Runner name: ": "runner_name",
-    b"Complete job name: ": "job_name",
-    b"Job defined at: ": "defined_at",
-    b"Job is about to start running on the runner: ": "hosted_on",
-}
-_BEGINNINGS = tuple(_MESSAGES)
-_CREATE = re.compile(rb"##\[command\]\S*docker create ")
-_CONTAINER_PULL = re.compile(rb"##\[command\]\S*docker (?:--config \S+ )?pull (\S+)\s*\Z")
-_CONTAINER = b"Starting job container"
-_CONTAINERS = (b"Checking docker version", _CONTAINER)
-_DEFINED = re.compile(r"([\w.-]+/[\w.-]+)/(\.github/workflows/[^@]+)@(\S+)")
-
-
 class SetupParser:
     """Fed with every line before the first step. The first message of a kind counts."""
 
@@ -322,7 +325,6 @@ class SetupParser:
 
     @property
     def needs_next_line(self) -> bool:
-        """Whether the next line may tell something without one of WORDS_SETUP_PARSER."""
         return self._group == _CONTAINER
 
     def feed(self, text: bytes) -> None:
@@ -359,14 +361,6 @@ class SetupParser:
         """Repository, workflow file and ref of the workflow."""
         match = _DEFINED.fullmatch(self.values.get("defined_at", ""))
         return (match[1], match[2], match[3]) if match else ("", "", "")
-
-
-_RESET = b"\x1b[0m"
-TITLE = b"##[group]Run "
-END = b"##[endgroup]"
-_ACTION = re.compile(r"(?:[\w.-]+/[\w./-]+@|\./|\.github/|docker://)\S*")
-_SECTIONS = (b"with:", b"env:")
-_SETTING = re.compile(r"  ([^\s:][^:]{0,200}):(?: (.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -444,22 +438,6 @@ def _sections(body: Sequence[tuple[bytes, bool]]) -> dict[str, dict[str, str]]:
     return sections
 
 
-_MASK = "***"
-_SILENT = ("set", "export", "cd")  # commands that print nothing before docker does
-
-
-WORDS = (
-    *(rb"##\[(?:end)?group\]", *(re.escape(beginning) for beginning in _BEGINNINGS)),
-    *(rb"\[command\]", rb"HEAD is now at ", rb"Syncing repository: ", rb"Working directory is '", rb": Pulling from "),
-    *(
-        rb"Driver Version: \d",
-        rb"NVIDIA ",
-        rb"GPU \d{1,3}: ",
-        rb"Successfully installed ",
-        rb"==\d",
-        rb"Package +Version",
-    ),
-)
 """A line without one of these tells something only where `needs_next_line` says so."""
 
 

@@ -17,7 +17,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -27,153 +27,6 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked, UnknownName, UsageError, some
 from ci_tasks.logs.job_lines import without_numbers
-
-_BOM = b"\xef\xbb\xbf"  # GitHub begins every log with one, and the file of every step
-MAX_LOG_BYTES = 8 << 30  # no log is that long, but a stream may be endless
-
-
-def temporary_copy(chunks: Iterable[bytes], name: str) -> BinaryIO:
-    """A file with the bytes of `chunks`. It has no path, so nothing is left behind even after SIGKILL.
-
-    Raises Blocked where the disk is full, UsageError for more than `MAX_LOG_BYTES` bytes.
-    """
-    file = _temporary_file()
-    try:
-        for chunk in chunks:
-            if file.tell() + len(chunk) > MAX_LOG_BYTES:
-                raise too_large(name, MAX_LOG_BYTES)
-            write(file, chunk)
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-def write(file: BinaryIO, chunk: bytes) -> None:
-    """Raises Blocked where the disk is full."""
-    try:
-        file.write(chunk)
-        file.flush()  # a full disk may show only here
-    except OSError as error:
-        raise _disk_error(error) from None
-
-
-def too_large(name: str, limit: int) -> UsageError:
-    return UsageError(
-        f"{name!r} has more than {limit >> 20} MiB, so it is no log",
-        hint="pass the failed job's log alone",
-    )
-
-
-def _temporary_file() -> BinaryIO:
-    try:
-        return tempfile.TemporaryFile()
-    except OSError as error:
-        raise _disk_error(error) from None
-
-
-def _disk_error(error: OSError) -> Blocked:
-    return Blocked(
-        f"the log cannot be stored on disk while it is read: {error.strerror}",
-        hint="set TMPDIR to another directory for temporary files",
-    )
-
-
-_CHUNK_BYTES = 1 << 18
-_HARMLESS_BYTES = 1 << 28  # may come out of any archive, however small it is
-_JOB = re.compile(r"-?(?P<number>\d+)_(?P<job>[^/]+)\.txt")
-_STEP = re.compile(r"(?P<job>[^/]+)/-?(?P<number>\d+)_[^/]*\.txt")
-_ANY_LOG = re.compile(r".*\.(txt|log)", re.IGNORECASE)
-_IGNORED = re.compile(r"(.*/)?(__MACOSX/.*|\.DS_Store)|.*/")  # what macOS adds, and directories
-# A name that leads out of the archive, or moves a terminal's cursor, is not GitHub's.
-_HOSTILE = re.compile(r"/|\w:|(.*[/\\])?\.\.([/\\]|$)|.*[\x00-\x1f\x7f-\x9f]", re.DOTALL)
-# What zipfile raises over damaged bytes.
-_ZIP_ERRORS = (BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError)
-
-
-@dataclass(frozen=True)
-class ZippedJob:
-    """A job of the zip and the members with its log, in order."""
-
-    name: str
-    archive: ZipFile
-    members: tuple[ZipInfo, ...]
-
-    def chunks(self) -> Iterator[bytes]:
-        """Its log. Raises UsageError where the zip is damaged."""
-        try:
-            for info in self.members:
-                with self.archive.open(info) as member:
-                    yield member.read(_CHUNK_BYTES).removeprefix(_BOM)
-                    while chunk := member.read(_CHUNK_BYTES):
-                        yield chunk
-        except _ZIP_ERRORS as error:
-            raise damaged(str(self.archive.filename), error) from error
-
-
-def jobs_in(file: BinaryIO, name: str) -> list[ZippedJob]:
-    """The jobs of a zip, which can be read while `file` is open.
-
-    Raises UsageError for what is no zip of logs: damaged, encrypted, a zip bomb, with hostile names.
-    """
-    try:
-        archive = ZipFile(file)
-    except _ZIP_ERRORS as error:
-        raise damaged(name, error) from None
-    archive.filename = name  # for messages
-    members = {info.filename: info for info in archive.infolist() if not _IGNORED.fullmatch(info.filename)}
-    _check(archive, name, max_unpacked_bytes(os.fstat(file.fileno()).st_size))
-    jobs = [ZippedJob(job, archive, tuple(infos)) for job, infos in _members_by_job(members)]
-    if not jobs:
-        what = some([*members], 5) or "nothing"
-        raise UsageError(f"{name!r} is a zip without a log; it contains {what}", hint="pass the zip of a run's logs")
-    return jobs
-
-
-def max_unpacked_bytes(packed: int) -> int:
-    """How many bytes may come out of `packed` ones: no log shrinks to a 100th, an archive that was made to does."""
-    return min(MAX_LOG_BYTES, max(_HARMLESS_BYTES, 100 * packed))
-
-
-def damaged(name: str, error: Exception) -> UsageError:
-    return UsageError(
-        f"{name!r} is damaged or incomplete: {error}",
-        hint="download it again, or save the job's log as text: gh run view RUN --log-failed > FILE",
-    )
-
-
-def _check(archive: ZipFile, name: str, limit: int) -> None:
-    unpack = "if you trust it, unpack it yourself and pass the failed job's log"
-    for info in archive.infolist():
-        if _HOSTILE.match(info.orig_filename):
-            member = info.orig_filename[:200]
-            raise UsageError(f"{name!r} has a member named {member!r}, which GitHub would not write", hint=unpack)
-        if info.flag_bits & 1:
-            raise UsageError(f"{name!r} is encrypted, which GitHub's are not", hint=unpack)
-    # Reading a member ends at the size that is declared here.
-    if sum(info.file_size for info in archive.infolist()) > limit:
-        raise too_large(name, limit)
-
-
-def _members_by_job(members: Mapping[str, ZipInfo]) -> list[tuple[str, list[ZipInfo]]]:
-    """Each job's name and its members in order; without GitHub's names every log is a job of its own."""
-    if any(path.count("/") == 2 for path in members) and len({path.partition("/")[0] for path in members}) == 1:
-        # The unpacked directory was packed again.
-        return _members_by_job({path.partition("/")[2]: info for path, info in members.items()})
-    whole = _matching(_JOB, members)
-    steps: dict[str, list[ZipInfo]] = {}
-    for job, info in _matching(_STEP, members):
-        steps.setdefault(job, []).append(info)
-    jobs = [(job, [info]) for job, info in whole]
-    jobs += [(job, infos) for job, infos in steps.items() if job not in {job for job, _ in whole}]
-    return jobs or [(path, [info]) for path, info in members.items() if _ANY_LOG.fullmatch(path)]
-
-
-def _matching(pattern: re.Pattern[str], members: Mapping[str, ZipInfo]) -> list[tuple[str, ZipInfo]]:
-    matches = [(match, info) for path, info in members.items() if (match := pattern.fullmatch(path))]
-    matches.sort(key=lambda pair: int(pair[0]["number"]))
-    return [(match["job"], info) for match, info in matches]
-
 
 STANDARD_INPUT = "-"
 _HEAD_BYTES = 1 << 13
@@ -195,6 +48,18 @@ _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # what PowerShell makes of `gh … > file`
 # Control bytes, but for those that programs write to terminals: \a \b \t \n \f \r and escape.
 _CONTROL = re.compile(rb"[\x00-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f]")
+_BOM = b"\xef\xbb\xbf"  # GitHub begins every log with one, and the file of every step
+MAX_LOG_BYTES = 8 << 30  # no log is that long, but a stream may be endless
+_CHUNK_BYTES = 1 << 18
+_HARMLESS_BYTES = 1 << 28  # may come out of any archive, however small it is
+_JOB = re.compile(r"-?(?P<number>\d+)_(?P<job>[^/]+)\.txt")
+_STEP = re.compile(r"(?P<job>[^/]+)/-?(?P<number>\d+)_[^/]*\.txt")
+_ANY_LOG = re.compile(r".*\.(txt|log)", re.IGNORECASE)
+_IGNORED = re.compile(r"(.*/)?(__MACOSX/.*|\.DS_Store)|.*/")  # what macOS adds, and directories
+# A name that leads out of the archive, or moves a terminal's cursor, is not GitHub's.
+_HOSTILE = re.compile(r"/|\w:|(.*[/\\])?\.\.([/\\]|$)|.*[\x00-\x1f\x7f-\x9f]", re.DOTALL)
+# What zipfile raises over damaged bytes.
+_ZIP_ERRORS = (BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError)
 
 
 @dataclass(frozen=True)
@@ -230,10 +95,7 @@ def open_log(path: str) -> Iterator[OpenLog]:
     Raises UsageError for what is no log, with the next step; Blocked where a stream does not fit on the disk.
     """
     if re.match(r"https?://", path):
-        raise UsageError(
-            f"{without_secrets(path)!r} is an address",
-            hint=_URL_HINT,
-        )
+        raise UsageError(f"{without_secrets(path)!r} is an address", hint=_URL_HINT)
     name = "standard input" if path == STANDARD_INPUT else path
     with _standard_input() if path == STANDARD_INPUT else _open_file(path) as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and path != STANDARD_INPUT:
@@ -250,11 +112,11 @@ def read_logs(file: BinaryIO, name: str) -> Iterator[OpenLog]:
     with ExitStack() as copies:
         head, cut = _head(file, name), ""
         if head.startswith(_ZIP):
-            yield OpenLog(name, tuple(_job_in_zip(job, name) for job in jobs_in(file, name)))
+            yield OpenLog(name, _jobs_in_zip(file, name))
             return
         if head.startswith(_GZIP):
             packed = os.fstat(file.fileno()).st_size
-            begun = _Beginning(_gunzipped(file, name), max_unpacked_bytes(packed), max(_MAX_LINES, packed))
+            begun = _Beginning(_gunzipped(file, name), _max_unpacked_bytes(packed), max(_MAX_LINES, packed))
             file = copies.enter_context(temporary_copy(begun, name))
             head = _head(file, name)
             if begun.is_cut:
@@ -267,14 +129,33 @@ def read_logs(file: BinaryIO, name: str) -> Iterator[OpenLog]:
         yield OpenLog(name, (JobLog("", lambda: without_numbers(_file_chunks(file))),), cut)
 
 
-def _job_in_zip(job: ZippedJob, name: str) -> JobLog:
-    def chunks() -> Iterator[bytes]:
-        for number, chunk in enumerate(job.chunks()):
-            if number == 0:
-                _refuse_binary(chunk[:_HEAD_BYTES], f"{name}: {job.name}")
-            yield chunk
+def temporary_copy(chunks: Iterable[bytes], name: str) -> BinaryIO:
+    """A file with the bytes of `chunks`. It has no path, so nothing is left behind even after SIGKILL.
 
-    return JobLog(job.name, lambda: without_numbers(chunks()))
+    Raises Blocked where the disk is full, UsageError for more than `MAX_LOG_BYTES` bytes.
+    """
+    try:
+        file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    except OSError as error:
+        raise _disk_error(error) from None
+    try:
+        for chunk in chunks:
+            if file.tell() + len(chunk) > MAX_LOG_BYTES:
+                raise _too_large(name, MAX_LOG_BYTES)
+            write(file, chunk)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def write(file: BinaryIO, chunk: bytes) -> None:
+    """Raises Blocked where the disk is full."""
+    try:
+        file.write(chunk)
+        file.flush()  # a full disk may show only here
+    except OSError as error:
+        raise _disk_error(error) from None
 
 
 def _file_chunks(file: BinaryIO) -> Iterator[bytes]:
@@ -290,7 +171,7 @@ def _gunzipped(file: BinaryIO, name: str) -> Iterator[bytes]:
         try:
             yield from iter(partial(unpacked.read, _CHUNK_BYTES), b"")
         except (OSError, EOFError, zlib.error) as error:
-            raise damaged(name, error) from error
+            raise _damaged(name, error) from error
 
 
 class _Beginning:
@@ -372,6 +253,106 @@ def _open_file(path: str) -> BinaryIO:
         file.close()
         raise UsageError(f"{path!r} is a terminal", hint=_LOG_HINT)
     return file
+
+
+def _jobs_in_zip(file: BinaryIO, name: str) -> tuple[JobLog, ...]:
+    """The jobs of a zip, which can be read while `file` is open.
+
+    Raises UsageError for what is no zip of logs: damaged, encrypted, a zip bomb, with hostile names.
+    """
+    try:
+        archive = ZipFile(file)
+    except _ZIP_ERRORS as error:
+        raise _damaged(name, error) from None
+    archive.filename = name  # for messages
+    members = {info.filename: info for info in archive.infolist() if not _IGNORED.fullmatch(info.filename)}
+    _check_zip(archive, name, _max_unpacked_bytes(os.fstat(file.fileno()).st_size))
+    jobs = tuple(
+        JobLog(job, partial(_job_in_zip, archive, infos, f"{name}: {job}")) for job, infos in _members_by_job(members)
+    )
+    if not jobs:
+        what = some([*members], 5) or "nothing"
+        raise UsageError(f"{name!r} is a zip without a log; it contains {what}", hint="pass the zip of a run's logs")
+    return jobs
+
+
+def _job_in_zip(archive: ZipFile, members: Sequence[ZipInfo], name: str) -> Iterator[bytes]:
+    return without_numbers(_zipped_chunks(archive, members, name))
+
+
+def _zipped_chunks(archive: ZipFile, members: Sequence[ZipInfo], name: str) -> Iterator[bytes]:
+    head = True
+    try:
+        for info in members:
+            with archive.open(info) as member:
+                chunk = member.read(_CHUNK_BYTES).removeprefix(_BOM)
+                if head:
+                    _refuse_binary(chunk[:_HEAD_BYTES], name)
+                    head = False
+                while chunk:
+                    yield chunk
+                    chunk = member.read(_CHUNK_BYTES)
+    except _ZIP_ERRORS as error:
+        raise _damaged(str(archive.filename), error) from error
+
+
+def _check_zip(archive: ZipFile, name: str, limit: int) -> None:
+    unpack = "if you trust it, unpack it yourself and pass the failed job's log"
+    for info in archive.infolist():
+        if _HOSTILE.match(info.orig_filename):
+            member = info.orig_filename[:200]
+            raise UsageError(f"{name!r} has a member named {member!r}, which GitHub would not write", hint=unpack)
+        if info.flag_bits & 1:
+            raise UsageError(f"{name!r} is encrypted, which GitHub's are not", hint=unpack)
+    # Reading a member ends at the size that is declared here.
+    if sum(info.file_size for info in archive.infolist()) > limit:
+        raise _too_large(name, limit)
+
+
+def _members_by_job(members: Mapping[str, ZipInfo]) -> list[tuple[str, list[ZipInfo]]]:
+    """Each job's name and its members in order; without GitHub's names every log is a job of its own."""
+    if any(path.count("/") == 2 for path in members) and len({path.partition("/")[0] for path in members}) == 1:
+        # The unpacked directory was packed again.
+        return _members_by_job({path.partition("/")[2]: info for path, info in members.items()})
+    whole = _matching(_JOB, members)
+    steps: dict[str, list[ZipInfo]] = {}
+    for job, info in _matching(_STEP, members):
+        steps.setdefault(job, []).append(info)
+    jobs = [(job, [info]) for job, info in whole]
+    jobs += [(job, infos) for job, infos in steps.items() if job not in {job for job, _ in whole}]
+    return jobs or [(path, [info]) for path, info in members.items() if _ANY_LOG.fullmatch(path)]
+
+
+def _matching(pattern: re.Pattern[str], members: Mapping[str, ZipInfo]) -> list[tuple[str, ZipInfo]]:
+    matches = [(match, info) for path, info in members.items() if (match := pattern.fullmatch(path))]
+    matches.sort(key=lambda pair: int(pair[0]["number"]))
+    return [(match["job"], info) for match, info in matches]
+
+
+def _max_unpacked_bytes(packed: int) -> int:
+    """How many bytes may come out of `packed` ones: no log shrinks to a 100th, an archive that was made to does."""
+    return min(MAX_LOG_BYTES, max(_HARMLESS_BYTES, 100 * packed))
+
+
+def _damaged(name: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"{name!r} is damaged or incomplete: {error}",
+        hint="download it again, or save the job's log as text: gh run view RUN --log-failed > FILE",
+    )
+
+
+def _too_large(name: str, limit: int) -> UsageError:
+    return UsageError(
+        f"{name!r} has more than {limit >> 20} MiB, so it is no log",
+        hint="pass the failed job's log alone",
+    )
+
+
+def _disk_error(error: OSError) -> Blocked:
+    return Blocked(
+        f"the log cannot be stored on disk while it is read: {error.strerror}",
+        hint="set TMPDIR to another directory for temporary files",
+    )
 
 
 def without_secrets(url: str) -> str:

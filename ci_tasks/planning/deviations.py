@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from ci_tasks.agent.records import AGENT, Checkout, Deviation, GpuRequest, ProbeRules
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.steps import (
     PlannedSteps,
@@ -16,28 +15,15 @@ from ci_tasks.planning.steps import (
     referenced_names,
     version_matches,
 )
-from ci_tasks.workflow.context import ASSUMED, EventContext
+from ci_tasks.workflow.context import ASSUMED, EventContext, Resolver
 from ci_tasks.workflow.model import Job, Row, Workflow
-from ci_tasks.workflow.naming import leaves
-from ci_tasks.workflow.resolve import Resolver
 from ci_tasks.workflow.runner import labels
-from ci_tasks.workflow.values import Unknown, shown, unknowns
+from ci_tasks.workflow.values import Unknown, leaves, shown, unknowns
 
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
 _GITHUB_MINUTES = 360
 CODE, CONVERTED, OVERLAY, LOCKS = "code", "files unlike CI's checkout", "overlay", "GPU locks"
 _OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
-
-
-def check_runner(workflow: Workflow, job: Job, row: Row) -> None:
-    """Raises WorkflowError for a row whose machine has no equivalent here, or whose number of GPUs is not known."""
-    message, hint = row.refused, ""
-    if message is None and row.gpus is None:
-        message = "the workflow does not say how many GPUs the row takes"
-        hint = "give the number that CI's runner gives it: --gpus N (0 for none)"
-    if message is not None:
-        line, text = getattr(job.runs_on, "line", 0) or job.line, f"runs-on: {job.runs_on}"
-        raise WorkflowError(message, file=workflow.place, job=job.id, line=line, text=text, hint=hint)
 
 
 def deviations(

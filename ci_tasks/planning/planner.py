@@ -5,27 +5,46 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
 
 from ci_tasks.agent.containers.docker_argv import DOCKER, PODMAN
 from ci_tasks.agent.containers.rewrite import container_deviations
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import JOB, OVERLAYS, Checkout, InstallStep, InstallSteps, Plan, ProbeOverlay, ProbeRules
+from ci_tasks.agent.records import (
+    JOB,
+    OVERLAYS,
+    Checkout,
+    Deviation,
+    Event,
+    InstallStep,
+    InstallSteps,
+    Plan,
+    ProbeOverlay,
+    ProbeRules,
+    Retry,
+)
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
-from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks
-from ci_tasks.planning.deviations import check_runner, deviations
-from ci_tasks.planning.host_paths import container_of, container_words
-from ci_tasks.planning.overlay_builds import build_steps, position
+from ci_tasks.planning.containers import (
+    LOCK_DIR_ENV,
+    container_of,
+    container_rules,
+    container_words,
+    exclusive,
+    gpu_locks,
+    rules_of_run,
+)
+from ci_tasks.planning.deviations import CODE, CONVERTED, code_deviations, deviations
 from ci_tasks.planning.sbatch import node_lines, on_slurm
-from ci_tasks.planning.script import Script, Venv, render
+from ci_tasks.planning.script import Script, Venv, render, retried
 from ci_tasks.planning.steps import (
     PlannedStep,
     architecture,
+    build_steps,
     check_job,
     depends_on_matrix,
     is_true,
     plan_steps,
+    position,
     referenced_names,
 )
 from ci_tasks.workflow import rows, secrets
@@ -86,9 +105,16 @@ def wanted_python(workflow: Workflow, job: Job, row: Row, event: EventContext, o
 
 
 def check_row(workflow: Workflow, job: Job, row: Row) -> None:
-    """Raises WorkflowError for a row that no host could run as it is known."""
+    """Raises WorkflowError for a row that no host could run as it is known: its machine has no equivalent here, or its
+    number of GPUs is not known."""
     check_job(job, workflow.place)
-    check_runner(workflow, job, row)
+    message, hint = row.refused, ""
+    if message is None and row.gpus is None:
+        message = "the workflow does not say how many GPUs the row takes"
+        hint = "give the number that CI's runner gives it: --gpus N (0 for none)"
+    if message is not None:
+        line, text = getattr(job.runs_on, "line", 0) or job.line, f"runs-on: {job.runs_on}"
+        raise WorkflowError(message, file=workflow.place, job=job.id, line=line, text=text, hint=hint)
 
 
 def make_plan(
@@ -102,10 +128,11 @@ def make_plan(
 ) -> RowPlan:
     """Decide everything about `row` on `host`. Raises WorkflowError for what cannot be planned."""
     check_row(workflow, job, row)
-    planning = _Planning(workflow, job, row, host, event, overrides, location)
-    if directory := planning.shared_directory():
-        planning.move(f"{directory}/workspace")
-    return planning.plan(directory)
+    directory = _Planning(workflow, job, row, host, event, overrides, location).shared_directory()
+    if directory:  # the rows that share it are evaluated for its workspace, which was not known before
+        workspace = f"{directory}/workspace"
+        event, location = replace(event, workspace=workspace), replace(location, workspace=workspace)
+    return _Planning(workflow, job, row, host, event, overrides, location).plan(directory)
 
 
 @dataclass
@@ -189,24 +216,6 @@ class _Planning:
             of_nodes = node_lines(location.nodes, plan.gpus, host).deviations
             plan = replace(plan, deviations=(*plan.deviations, *of_nodes))
         return RowPlan(on_slurm(plan) if host.kind == "slurm" else plan, setup)
-
-    def move(self, workspace: str) -> None:
-        """Everything that was evaluated, for another workspace: which one rows share is known only afterwards."""
-        before, steps, contexts = self.location.workspace, self.steps, self.resolve.contexts
-
-        def moved(values: Mapping[str, Any]) -> dict[str, Any]:
-            pairs = values.items()
-            return {key: text.replace(before, workspace) if isinstance(text, str) else text for key, text in pairs}
-
-        def step(each: PlannedStep) -> PlannedStep:
-            texts = {"name": each.name, "text": each.text, "directory": each.directory}
-            return replace(each, env=moved(each.env), **moved(texts))
-
-        differences = tuple(replace(each, **moved({"ci": each.ci, "here": each.here})) for each in steps.deviations)
-        self.steps = replace(steps, steps=tuple(map(step, steps.steps)), deviations=differences)
-        self.row = replace(self.row, env=moved(self.row.env))
-        self.location = replace(self.location, workspace=workspace)
-        contexts["github"]["workspace"], contexts["env"] = workspace, moved(contexts["env"])
 
     def shared_directory(self) -> str | None:
         """Where the rows share a venv: where CI uses setup-python, the matrix has several rows, and its leading steps
@@ -354,3 +363,42 @@ def _secrets(script: Script, host: HostSpec | None) -> tuple[str, ...]:
         texts += [step.text, step.directory, *step.env.values()]
     used = [name for text in texts for name in secrets.names(text)]
     return tuple(dict.fromkeys([*used, *(host.secrets if host else ())]))
+
+
+# -- retry -------------------------------------------------------------------------------------------------------------
+
+RETRIED = "retried"
+
+
+def failed_step(plan: Plan, events: Sequence[Event]) -> int:
+    """The step that failed, or the last that began, counted from 1 among those that ran."""
+    number = plan.retry.step - 1 if plan.retry else 0
+    for event in events:
+        if event.event == "step failed":
+            break
+        number += event.event == "step"
+    return max(number, plan.retry.step if plan.retry else 1)
+
+
+def retry_plan(before: Plan, *, id: str, run_dir: str, earlier_dir: str, step: int, checkout: Checkout) -> Plan:
+    """The plan of the run `id` in `run_dir`, which goes on from `before`, whose script it has, in `earlier_dir`."""
+    directories = (*(before.retry.directories if before.retry else ()), earlier_dir)
+    commits = before.checkout.commit, checkout.commit
+    rules = rules_of_run(before.container, id, run_dir) if before.container else None
+    venv = f"{directories[0]}/tmp/venv"
+    if rules and before.has_container_daemon and venv in before.script:  # a job's container sees only what is mounted
+        rules = replace(rules, volumes=(*rules.volumes, venv))
+    here, why = f"steps {step}.. of run {before.id}", "in its kept workspace; earlier steps were not run again"
+    said = Deviation(RETRIED, "all steps", here, why)
+    others = (deviation for deviation in before.deviations if deviation.what not in (CODE, CONVERTED, RETRIED))
+    return replace(
+        before,
+        id=id,
+        checkout=checkout,
+        script=retried(before.script, step, commits, directories),
+        container=rules,
+        keep=True,
+        retry_of=before.id,
+        retry=Retry(directories, step, before.checkout.commit, before.checkout.flat or before.checkout.tree),
+        deviations=(*code_deviations(checkout), *others, said),
+    )

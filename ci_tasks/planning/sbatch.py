@@ -20,7 +20,7 @@ from ci_tasks.agent.records import JOB, SLURM, Deviation, GpuRequest, Plan
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
 from ci_tasks.planning.deviations import LOCKS
-from ci_tasks.workflow.gpus import LOCK_SCRIPT
+from ci_tasks.workflow.runner import LOCK_SCRIPT
 
 # Minutes between the row's own timeout and Slurm's limit: the runner ends the job, collects and says how it ended.
 GRACE = 5

@@ -201,9 +201,8 @@ def _directory(directory: str, workspace: str) -> str:
     """Below the workspace wherever that is, so that the script also runs with another one."""
     if directory in (workspace, "", "."):
         return '"$GITHUB_WORKSPACE"'
-    if directory.startswith(workspace + "/"):
-        return '"$GITHUB_WORKSPACE"/' + quote(directory[len(workspace) + 1 :])
-    return quote(directory) if directory.startswith("/") else '"$GITHUB_WORKSPACE"/' + quote(directory)
+    below = directory.removeprefix(workspace + "/")
+    return quote(directory) if below.startswith("/") else '"$GITHUB_WORKSPACE"/' + quote(below)
 
 
 def quote(text: str) -> str:

@@ -5,19 +5,11 @@ from __future__ import annotations
 import re
 
 from ci_tasks.errors import printable
-from ci_tasks.logs.causes import UNKNOWN
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, RunRecord, Triage
+from ci_tasks.logs.causes import UNKNOWN, cause_sentence, next_command, tests_sentence, verdict_sentence
+from ci_tasks.records import PASSED, RunRecord, Triage
 from ci_tasks.report.layout import columns, without_middle
 
-VERDICTS = {
-    FAILED: "failed: the code under test, or its configuration",
-    BLOCKED: "blocked: the environment, not the code",
-    CANCELLED: "cancelled: somebody, or a newer run, stopped it",
-    PASSED: "passed: nothing failed in this log",
-    UNKNOWN: "unknown: the log shows no end of the job; `--exit-code N` gives its exit code",
-}
-_OF_OLD_RECORDS = {"fail": FAILED, "pass": PASSED}
-_NO_LINE = (PASSED, UNKNOWN)
+_MOST_OTHERS = 3
 _SURE = 0.8  # from here on the other candidates are not worth a person's time
 _WIDE = 200
 _NARROWEST = 24  # columns of a log's line
@@ -27,21 +19,27 @@ _CI_PREFIX = re.compile(
 )
 
 
-def describe(triage: Triage, width: int | None = None) -> list[str]:
-    """The lines of `triage`. In a terminal its words wrap, and lines of the log lose their middle."""
-    if triage.verdict in _NO_LINE:
-        return [verdict_sentence(triage)]
-    where = f"line {triage.line_no}" if triage.line_no else "no line"
-    facts = [
-        ("cause:", _cause(triage)),
-        ("line:", _cut(triage.text or triage.line or "(the log says nothing)")),
-        ("where:", f"{where}{_frames(triage)}, confidence {triage.confidence:.2f}"),
-        *([("signature:", _cut(triage.signature))] if triage.signature else []),
-    ]
-    if triage.confidence < _SURE:
-        facts += [("or:", f"{_cut(other.line)} (line {other.line_no}, {other.cause})") for other in triage.candidates]
+def describe(triage: Triage, width: int | None = None, source: str = "") -> list[str]:
+    """The lines of `triage`. In a terminal its words wrap, and lines of the log lose their middle. With the `source`,
+    the log or URL as a command takes it, the next command is the last."""
+    facts: list[tuple[str, str]] = []
+    if triage.verdict not in (PASSED, UNKNOWN):
+        where = f"line {triage.line_no}" if triage.line_no else "no line"
+        facts = [
+            ("cause:", cause_sentence(triage)),
+            *([("tests:", tests_sentence(triage))] if triage.tests else []),
+            ("line:", _cut(triage.text or triage.line or "(the log says nothing)")),
+            ("where:", f"{where}{_frames(triage)}, confidence {triage.confidence:.2f}"),
+            *([("signature:", _cut(triage.signature))] if triage.signature else []),
+        ]
+    if triage.verdict != PASSED and triage.confidence < _SURE:
+        others = triage.candidates[:_MOST_OTHERS]
+        facts += [("or:", f"{_cut(other.line)} (line {other.line_no}, {other.cause})") for other in others]
+    facts += [("job:", f"{name}: {_cut(how)}") for name, how in triage.jobs.items()]
     body = columns([(f"{name:<10}", text) for name, text in facts], width)
-    return [verdict_sentence(triage), *body, *(printable(line) for line in _context(triage, width))]
+    follows = [f"next: {printable(command)}"] if source and (command := next_command(triage, source)) else []
+    context = [printable(line) for line in _context(triage, width)] if facts else []
+    return [verdict_sentence(triage), *body, *context, *(["", *follows] if follows else [])]
 
 
 def exceptions_of(record: RunRecord) -> list[tuple[str, str]]:
@@ -52,10 +50,6 @@ def exceptions_of(record: RunRecord) -> list[tuple[str, str]]:
     return [*uncaught, *(("in a task", printable(text)) for text in record.probe.task_exceptions)]
 
 
-def verdict_sentence(triage: Triage) -> str:
-    return VERDICTS[_OF_OLD_RECORDS.get(triage.verdict, triage.verdict)]
-
-
 def numbered_context(triage: Triage) -> list[tuple[int, str]]:
     """The lines around the blamed one with their numbers, without what CI puts before each; none where it is not
     among them."""
@@ -63,10 +57,6 @@ def numbered_context(triage: Triage) -> list[tuple[int, str]]:
         return []
     first = triage.line_no - triage.context.index(triage.line)
     return list(enumerate((_CI_PREFIX.sub("", line, count=1) for line in triage.context), first))
-
-
-def _cause(triage: Triage) -> str:
-    return f"{triage.cause}{f' ({reason})' if (reason := triage.reason) else ''}"
 
 
 def _frames(triage: Triage) -> str:

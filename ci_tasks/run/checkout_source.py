@@ -13,7 +13,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import CheckoutError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.run.find_checkout import REPO_ENV, SAMPLE, find_checkout, usual_workflows
-from ci_tasks.workflow.naming import label_of
+from ci_tasks.workflow.suite import label_of
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Conversion
@@ -126,9 +126,9 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
         raise CheckoutError(
             f"{path} has no {file_name}{f' at {rev}' if rev else ''}, nor {template}", hint=_choices(path, rev)
         )
-    from ci_tasks.workflow.template import render
+    from ci_tasks.workflow.reader import render_template
 
-    rendered = read_workflow(render(text, template), template, rendered=True)
+    rendered = read_workflow(render_template(text, template), template, rendered=True)
     return with_local_actions(rendered, lambda name: _text(path, rev, name))
 
 

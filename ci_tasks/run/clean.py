@@ -26,7 +26,7 @@ from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import clock_ahead
-from ci_tasks.results.read_record import load_record
+from ci_tasks.results.read_record import UnreadableRun, load_record
 from ci_tasks.run.disk_usage import describe_usage
 
 _DAY = 24 * 3600.0
@@ -171,7 +171,7 @@ def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Seq
         elif info.kept and not everything:
             yield f"{info.id}: stays, it was kept for `shell`; --all removes what was kept", []
         elif info.state != "planned" and _has_left(run):
-            with suppress(OSError, ValueError):
+            with suppress(OSError, UnreadableRun):
                 load_record(run)  # so that a run whose runner was killed has its record
             yield f"{info.id}: what it left is removed", end_and_clean(run.path)
 

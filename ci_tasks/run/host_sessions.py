@@ -21,7 +21,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, Say
-from ci_tasks.planning.capacity import HostFacts, missing_resources, python_problem, requires_python
+from ci_tasks.planning.placement import HostFacts, missing_resources, python_problem, requires_python
 from ci_tasks.workflow.model import Row
 
 if TYPE_CHECKING:

@@ -24,13 +24,11 @@ from ci_tasks.planning.planner import RunLocation, make_plan
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.changed_tests import changed_jobs, is_test
-from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.context import EventContext, UnknownValueError
 from ci_tasks.workflow.model import Job, Row
-from ci_tasks.workflow.naming import label_of, matches_job
-from ci_tasks.workflow.resolve import UnknownValueError
 from ci_tasks.workflow.rows import job_of
 from ci_tasks.workflow.shell import parse_outputs
-from ci_tasks.workflow.suite import ChangedRule, ChangedTests
+from ci_tasks.workflow.suite import ChangedRule, ChangedTests, label_of, matches_job
 
 _HERE = HostSpec(name="local", runtime="none", timeout_minutes=5)
 

@@ -9,8 +9,8 @@ from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.naming import label_of, matches_job
 from ci_tasks.workflow.rows import job_of
+from ci_tasks.workflow.suite import label_of, matches_job
 
 
 def list_jobs(

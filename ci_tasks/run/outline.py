@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.workflow.model import Job
-from ci_tasks.workflow.naming import label_of, plain_names
+from ci_tasks.workflow.suite import label_of, plain_names
 
 
 def outline(source: CheckoutSource) -> dict[str, list[str]]:

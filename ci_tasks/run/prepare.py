@@ -14,7 +14,7 @@ from ci_tasks.checkout.repository import find_repository
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
-from ci_tasks.planning.container_rules import LOCK_DIR_ENV
+from ci_tasks.planning.containers import LOCK_DIR_ENV
 from ci_tasks.planning.planner import SharedSetup, check_row
 from ci_tasks.planning.steps import override_warnings
 from ci_tasks.results import store

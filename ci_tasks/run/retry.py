@@ -1,7 +1,7 @@
 """`retry`: the failed step of a kept run again, with the working tree as it is now, where the run was kept.
 
-It is a run of its own, with the plan of the kept one: see ci_tasks.planning.retry. The agent brings the kept workspace
-to the new tree before it starts.
+It is a run of its own, with the plan of the kept one: see ci_tasks.planning.planner. The agent brings the kept
+workspace to the new tree before it starts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError, printable, some
 from ci_tasks.hosts.executor import Executor, PreparedRow, start_host_snapshot
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.planning.defined_tests import defines_tests
-from ci_tasks.planning.retry import failed_step, retry_plan
+from ci_tasks.planning.planner import failed_step, retry_plan
+from ci_tasks.planning.tested_files import defines_tests
 from ci_tasks.records import BatchResult, RunRecord
 from ci_tasks.report.live import RowProgress
 from ci_tasks.results import store

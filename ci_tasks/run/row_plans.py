@@ -13,9 +13,9 @@ from ci_tasks.agent.records import Checkout, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.hosts.executor import PreparedRow, Say
-from ci_tasks.planning.capacity import other_hosts
-from ci_tasks.planning.defined_tests import defines_tests
+from ci_tasks.planning.placement import other_hosts
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
+from ci_tasks.planning.tested_files import defines_tests, starts_ray
 from ci_tasks.results.history.queries import silences
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
@@ -23,7 +23,6 @@ from ci_tasks.run.host_sessions import HostRequirements, HostSession
 from ci_tasks.run.job_outputs import JobRows
 from ci_tasks.run.probe_rules import own_packages, probe_rules
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.ray import starts_ray
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config, Override

@@ -236,7 +236,7 @@ class _Evaluation:
                 if _contains(known, arguments[1]):
                     return True
             is_unknown = any(True for argument in arguments for _ in unknowns(argument))
-            return combined(arguments) if is_unknown else _CALLED[name](*arguments)
+            return combined(arguments) if is_unknown else _FUNCTIONS[name][2](*arguments)
         except ValueError as error:
             raise ExpressionError(str(error), self.text, call.position) from None
 
@@ -308,7 +308,7 @@ def _to_json(value: Value) -> str:
         return values.as_number(item) if isinstance(item, float) else item
 
     try:
-        return json.dumps(plain(value), indent=2, ensure_ascii=False)
+        return _joined([json.dumps(plain(value), indent=2, ensure_ascii=False)])
     except RecursionError:
         raise ValueError("toJSON: the value is nested too deeply") from None
 
@@ -333,17 +333,28 @@ def _hash_files(*_: Value) -> Value:
     raise ValueError("hashFiles needs the files of the checkout and is not supported")
 
 
+def _by_the_evaluation(*_: Value) -> Value:
+    raise AssertionError("depends on more than its arguments' values")
+
+
 _TESTS = ("contains", "endsWith", "startsWith")  # give a boolean and no text of their arguments
-_CALLED: dict[str, Callable[..., Value]] = {
-    "contains": _contains,
-    "endsWith": _compare_text(str.endswith),
-    "startsWith": _compare_text(str.startswith),
-    "format": _format,
-    "fromJSON": _from_json,
-    "hashFiles": _hash_files,
-    "join": _join,
-    "toJSON": _to_json,
+STATUS_FUNCTIONS = ("success", "failure", "always", "cancelled")
+# The fewest and the most arguments, and what is called with their values. 255 is GitHub's own upper bound. success()
+# and failure() take job names in a job's `if` on GitHub's side, which its documentation does not offer; here they take
+# none.
+_FUNCTIONS: dict[str, tuple[int, int, Callable[..., Value]]] = {
+    "case": (3, 255, _by_the_evaluation),
+    "contains": (2, 2, _contains),
+    "endsWith": (2, 2, _compare_text(str.endswith)),
+    "format": (1, 255, _format),
+    "fromJSON": (1, 1, _from_json),
+    "hashFiles": (1, 255, _hash_files),
+    "join": (1, 2, _join),
+    "startsWith": (2, 2, _compare_text(str.startswith)),
+    "toJSON": (1, 1, _to_json),
+    **dict.fromkeys(STATUS_FUNCTIONS, (0, 0, _by_the_evaluation)),
 }
+_SPELLINGS = {name.lower(): name for name in _FUNCTIONS}
 
 
 # -- the grammar -------------------------------------------------------------------------------------------------------
@@ -380,27 +391,11 @@ class Node:
             pending.extend(reversed(current.parts))
 
 
-STATUS_FUNCTIONS = ("success", "failure", "always", "cancelled")
-# The fewest and the most arguments. 255 is GitHub's own upper bound. success() and failure() take job names in a job's
-# `if` on GitHub's side, which its documentation does not offer; here they take none.
-_ARITIES = {
-    "case": (3, 255),
-    "contains": (2, 2),
-    "endsWith": (2, 2),
-    "format": (1, 255),
-    "fromJSON": (1, 1),
-    "hashFiles": (1, 255),
-    "join": (1, 2),
-    "startsWith": (2, 2),
-    "toJSON": (1, 1),
-    **dict.fromkeys(STATUS_FUNCTIONS, (0, 0)),
-}
 _CONTEXTS = (
     *("github", "env", "matrix", "inputs", "secrets", "needs"),
     *("steps", "runner", "vars", "job", "jobs", "strategy"),
 )
 _MAX_DEPTH = 50  # ExpressionConstants.MaxDepth in the runner
-_FUNCTIONS = {name.lower(): name for name in _ARITIES}
 _PRECEDENCE = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4}
 _CONSTANTS: dict[str, Value] = {"null": None, "true": True, "false": False, "NaN": nan, "Infinity": inf}
 _KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -508,15 +503,15 @@ class _Parser:
                 return node
 
     def _call(self, token: _Token) -> Node:
-        if token.text.lower() not in _FUNCTIONS:
-            self._refuse_name("function", token, tuple(_ARITIES))
-        name = _FUNCTIONS[token.text.lower()]
+        if token.text.lower() not in _SPELLINGS:
+            self._refuse_name("function", token, tuple(_FUNCTIONS))
+        name = _SPELLINGS[token.text.lower()]
         arguments: list[Node] = []
         while not self._accept(")"):
             if arguments:
                 self._expect(",")
             arguments.append(self._binary(0))
-        (fewest, most), count = _ARITIES[name], len(arguments)
+        (fewest, most, _), count = _FUNCTIONS[name], len(arguments)
         if not fewest <= count <= most:
             arity, noun = " to ".join(map(str, sorted({fewest, most}))), "argument" if most == 1 else "arguments"
             self._refuse(f"{name} takes {arity} {noun}, not {count}", token.position)

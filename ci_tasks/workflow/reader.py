@@ -1,5 +1,6 @@
 """Workflow text → Workflow: GitHub's syntax as records, unevaluated, each with its line; and the composite actions of
 the checkout that a workflow uses (`uses: ./DIR`), whose steps are read as those of a job are.
+Templates are rendered here, too.
 
 A key that GitHub does not have is an error with its line and the nearest valid key: a workflow that we read only in
 part would be reproduced only in part. What becomes of each key that GitHub has is in `keys.txt`.
@@ -328,3 +329,34 @@ def _walk(body: Map, path: str) -> Iterator[_FoundKey]:
         for inside, item in items:
             if isinstance(item, Map) and inside not in (_JOB, _STEP):
                 yield from _walk(item, inside)
+
+
+# -- templates ---------------------------------------------------------------------------------------------------------
+
+
+def render_template(text: str, file: str) -> str:
+    """The workflow that the template gives. Raises WorkflowError with the template's line."""
+    import traceback
+
+    import jinja2
+    from jinja2.exceptions import SecurityError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """Refuses at once: the text of what was refused would otherwise be silently empty."""
+
+        def unsafe_undefined(self, obj: object, attribute: str) -> jinja2.Undefined:
+            raise SecurityError(f"access to {attribute!r} of a {type(obj).__name__} is unsafe")
+
+    environment = Sandbox("<%", "%>", "<<", ">>") if "<%" in text else Sandbox()
+    try:
+        return environment.from_string(text).render()
+    except jinja2.TemplateSyntaxError as error:
+        cause: Exception = error
+        line, why = error.lineno, f"the template has an error: {error.message}"
+    except Exception as error:  # whatever the template's own code raises, 1/0 as well
+        # jinja2 writes the template's lines into the traceback
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+        cause, line, why = error, (frames[-1].lineno if frames else 0) or 1, f"the template cannot be rendered: {error}"
+    quoted = "".join(text.splitlines()[line - 1 : line])
+    raise WorkflowError(why, file=file, line=line, text=quoted) from cause

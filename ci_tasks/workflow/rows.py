@@ -14,18 +14,27 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ci_tasks.errors import UnknownName, WorkflowError
-from ci_tasks.workflow import expressions, gpus, runner, secrets
-from ci_tasks.workflow.context import EventContext, contexts
+from ci_tasks.workflow import expressions, runner, secrets
+from ci_tasks.workflow.context import EventContext, Resolver, contexts, is_unset
 from ci_tasks.workflow.expressions import ExpressionError
 from ci_tasks.workflow.model import Job, Row, Step, Workflow
-from ci_tasks.workflow.naming import Describe, MatrixTest, label_of, leaves, make_unique, matches_job, name_of
-from ci_tasks.workflow.resolve import Resolver, is_unset
-from ci_tasks.workflow.values import OpenObject, lookup, loose_equal, shown, unknowns
+from ci_tasks.workflow.suite import Describe, MatrixTest, label_of, make_unique, matches_job, name_of
+from ci_tasks.workflow.values import (
+    OpenObject,
+    fold,
+    is_primitive,
+    leaves,
+    lookup,
+    loose_equal,
+    shown,
+    to_number,
+    unknowns,
+)
 
 if TYPE_CHECKING:
     from ci_tasks.agent.containers.docker_argv import DockerRun
@@ -164,13 +173,13 @@ def _gpus(
     """As the workflow says: the matrix, else CI's lock script, else docker's `--gpus`, else the runner."""
     if in_matrix is not None:
         return in_matrix
-    scripts = [step.run for step in job.steps if step.run and gpus.LOCK_SCRIPT in step.run and _may_run(step, resolve)]
-    locked = [count for text in scripts if (count := gpus.in_script(resolve.shown(text))) is not None]
+    texts = [step.run for step in job.steps if runner.LOCK_SCRIPT in (step.run or "") and _may_run(step, resolve)]
+    locked = [count for text in texts if (count := runner.gpus_in_script(resolve.shown(text))) is not None]
     flag = docker_run.last("gpus") if docker_run else None
     of_runner = runner.gpu_count(labels)
     if locked or flag is None:
         return max(locked, default=of_runner)
-    in_flag = gpus.in_docker_flag(flag)
+    in_flag = runner.gpus_in_docker_flag(flag)
     return in_flag if in_flag is not None else (of_runner or None)  # `all` of a machine without any is not known
 
 
@@ -239,22 +248,41 @@ def expand(matrix: Any) -> list[dict[str, Any]]:
     for key, values in axes.items():
         if not isinstance(values, list):
             raise ValueError(f"matrix.{key} is a list, not {_kind(values)}")
-    if math.prod(map(len, axes.values())) > _MAX_COMBINATIONS:  # counted before they are made
+    included, excluded = _entries(matrix, "include"), _entries(matrix, "exclude")
+    if max(math.prod(map(len, axes.values())), len(included)) > _MAX_COMBINATIONS:  # counted before they are made
         raise ValueError(f"the matrix has more than {_MAX_COMBINATIONS} combinations; GitHub runs at most 256")
     products = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
-    excluded = _entries(matrix, "exclude")
     for key in (key for entry in excluded for key in entry):
         if key not in axes:
             raise ValueError(f"matrix.exclude names {key!r}, which is no key of the matrix")
-    original = [combination for combination in products if not any(_agrees(entry, combination) for entry in excluded)]
+    left_out = set(itertools.chain.from_iterable(_agreeing(excluded, products)))
+    original = [combination for at, combination in enumerate(products) if at not in left_out]
     combinations = [dict(combination) for combination in original]
-    for entry in _entries(matrix, "include"):
-        named = {key: value for key, value in entry.items() if key in axes}
-        met = [at for at, before in enumerate(original) if _agrees(named, before)]
+    names = [{key: value for key, value in entry.items() if key in axes} for entry in included]
+    for entry, named, met in zip(included, names, _agreeing(names, original), strict=True):
         for at in met:
             combinations[at].update({key: value for key, value in entry.items() if key not in axes})
         combinations += [] if met else [{**named, **entry}]
     return combinations
+
+
+def _agreeing(entries: list[dict[str, Any]], combinations: list[dict[str, Any]]) -> Iterator[list[int]]:
+    """For each entry the positions of the combinations that agree with it. Only those with one of its plain values are
+    compared: thousands of entries would take minutes."""
+    places: dict[tuple[str, Any], list[int]] = {}
+    for at, combination in enumerate(combinations):
+        for key, value in combination.items():
+            places.setdefault((key, _comparable(value)), []).append(at)
+    for entry in entries:
+        found = [places.get((key, _comparable(value)), []) for key, value in entry.items() if is_primitive(value)]
+        some: Sequence[int] = min(found, key=len, default=range(len(combinations)))
+        yield [at for at in some if _agrees(entry, combinations[at])]
+
+
+def _comparable(value: Any) -> Any:
+    """The same for all values that are loosely equal: a number where the value stands for one."""
+    number = to_number(value.lower() if isinstance(value, str) else value)
+    return number if number == number else fold(value) if isinstance(value, str) else None
 
 
 def _agrees(expected: Any, value: Any) -> bool:

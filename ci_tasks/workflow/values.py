@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ci_tasks.agent.quick_dataclass import dataclass
 
@@ -91,6 +91,12 @@ def truth(value: Value) -> bool | None:
     if isinstance(value, Unknown):
         return value.holds
     return isinstance(value, (list, dict)) or (bool(value) and value == value)
+
+
+def leaves(value: Any) -> list[Any]:
+    """The scalars in a value of YAML, in order."""
+    inside = list(value.values()) if isinstance(value, Mapping) else value
+    return [leaf for item in inside for leaf in leaves(item)] if isinstance(inside, list) else [value]
 
 
 def shown(value: Value) -> str:

@@ -25,7 +25,7 @@ from ci_tasks.hosts import executor, executors
 from ci_tasks.hosts.executor import Executor, PreparedRow
 from ci_tasks.hosts.executors import LocalExecutor, SlurmExecutor
 from ci_tasks.hosts.remote_run import WATCHING, RemoteRun
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch

@@ -18,7 +18,7 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import queries
 from ci_tasks.hosts.queries import LocalQueryRunner
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 from tests import fixtures as support
 
 

@@ -22,7 +22,7 @@ until = support.until
 
 HOSTS = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
 BLOCKED = "import time; from ci_tasks.run import prepare; prepare.gather_facts = lambda *_: time.sleep(600)"
-SHORT = "from ci_tasks.hosts import install_steps; install_steps._CLIENT_SECONDS = 1.0"
+SHORT = "from ci_tasks.hosts import provision; provision._CLIENT_SECONDS = 1.0"
 
 
 class Place:

@@ -315,10 +315,7 @@ def test_a_command_over_a_link_into_a_black_hole_is_given_up_soon(
 
 # A terminal
 
-SHELL = (
-    "import sys; from ci_tasks.hosts.ssh import connection as c; "
-    "sys.exit(c.SSHConnection('box').interactive(sys.argv[1]))"
-)
+SHELL = "import sys; from ci_tasks.hosts import ssh as c; sys.exit(c.SSHConnection('box').interactive(sys.argv[1]))"
 
 
 def test_a_terminal_is_handed_over_and_given_back(sshd: Sshd) -> None:

@@ -179,7 +179,7 @@ def test_without_evidence_no_row_is_chosen_and_those_like_it_are_near() -> None:
 
 
 def test_the_failed_steps_alone_tell_the_commit_by_what_the_workflow_makes_of_it() -> None:
-    recovered = parse_job(split_lines(github.from_gh(log_of(1, number_of_pr=88), failed=True).splitlines()))
+    recovered = parse_job(split_lines([github.from_gh(log_of(1, number_of_pr=88), failed=True)]))
     assert recovered.commit == ""
     learnt = commit_from_variables(recovered, FLOW, FLOW.jobs["ckpt"])
     assert (learnt.commit, learnt.pull_request) == ("c" * 40, 88)

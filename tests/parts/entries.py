@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ci_tasks.workflow.naming import MatrixTest
+from ci_tasks.workflow.suite import MatrixTest
 
 
 def describe(entry: Mapping[str, Any]) -> MatrixTest:

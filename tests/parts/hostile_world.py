@@ -40,7 +40,7 @@ from ci_tasks.hosts.remote_run import CodePack, RemoteRun, write_remote_location
 from ci_tasks.results.read_record import load_record
 from ci_tasks.run import attach, clean, host_of_run, list_runs, report_runs
 from tests.parts.hostile_cases import CLEAN, FACTS, KINDS, START, Case, Surroundings
-from tests.parts.hostile_server import HostileTransport
+from tests.parts.hostile_server import HostileServer, HostileTransport
 
 REFUSED, HARMLESS, WRONG = "refused", "harmless", "WRONG"
 LONGEST_S = 60.0  # of one case, on a machine that is busy
@@ -165,8 +165,12 @@ class HostileWorld:
         out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")  # as commands have it
         flow = {START: self._start, CLEAN: self._clean, FACTS: self._facts}.get(case.flow, self._attach)
         times = 1 if case.flow in (START, CLEAN) else 2
+
+        def transport(spec: HostSpec) -> HostileTransport:  # this machine is asked too, and is honest
+            return HostileTransport(case.server if spec.name == HOST else HostileServer(near.batch), times, spec.name)
+
         with (
-            mock.patch.object(run_manager, "_transport", lambda spec: HostileTransport(case.server, times, spec.name)),
+            mock.patch.object(run_manager, "_transport", transport),
             _output_to(out),
         ):
             for step in (lambda: flow(case, near, rng), lambda: self._look(rng), lambda: self._away(near)):

@@ -7,13 +7,13 @@ import pytest
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import GivenValues
-from ci_tasks.planning.deviations import check_runner, runner_deviations
+from ci_tasks.planning.deviations import runner_deviations
+from ci_tasks.planning.planner import check_row
 from ci_tasks.planning.steps import architecture
 from ci_tasks.workflow import rows
-from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.context import EventContext, Resolver
 from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.reader import read
-from ci_tasks.workflow.resolve import Resolver
 from ci_tasks.workflow.suite import describe
 from tests.parts.cases import cases
 
@@ -34,7 +34,7 @@ LINUX, NVIDIA = "only Linux jobs can be run", "only NVIDIA GPUs are supported"
 def test_a_row_whose_machine_has_no_equivalent_is_refused_by_name(runs_on: str, why: str) -> None:
     parsed, job, row, _ = job_on(runs_on)
     with pytest.raises(WorkflowError) as caught:
-        check_runner(parsed, job, row)
+        check_row(parsed, job, row)
     assert why in caught.value.message and f"runs-on: {job.runs_on}" in caught.value.message
     assert ("--gpus N" in caught.value.hint) == ("does not say" in why)
     assert (caught.value.job, caught.value.exit_code) == ("a", 2)
@@ -56,6 +56,6 @@ def test_a_row_whose_machine_has_no_equivalent_is_refused_by_name(runs_on: str, 
 )
 def test_what_differs_about_the_machine_is_named(runs_on: str, arch: str, named: list[tuple[str, str]]) -> None:
     parsed, job, row, resolve = job_on(runs_on, EventContext(given=GivenValues(gpus=4)))
-    check_runner(parsed, job, row)
+    check_row(parsed, job, row)
     assert architecture(job, resolve) == arch
     assert [(item.what, item.ci) for item in runner_deviations(job, row, HostSpec("box"), resolve)] == named

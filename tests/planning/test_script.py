@@ -18,9 +18,8 @@ import pytest
 
 from ci_tasks.agent import archive
 from ci_tasks.agent.records import Checkout, Overlay
-from ci_tasks.planning.overlay_builds import build_steps
 from ci_tasks.planning.script import Script, Venv, render
-from ci_tasks.planning.steps import PlannedStep
+from ci_tasks.planning.steps import PlannedStep, build_steps
 from ci_tasks.workflow import secrets
 from tests import fixtures as support
 from tests.parts.cases import cases

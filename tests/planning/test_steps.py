@@ -12,9 +12,9 @@ from ci_tasks.agent.records import Deviation
 from ci_tasks.config import Override
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.steps import PlannedSteps, override_warnings, plan_steps
+from ci_tasks.workflow.context import Resolver
 from ci_tasks.workflow.model import Job
 from ci_tasks.workflow.reader import read
-from ci_tasks.workflow.resolve import Resolver
 from tests.parts.cases import cases
 
 CASES = cases("planning/data/steps.yaml")

@@ -12,9 +12,8 @@ from ci_tasks.config import HostSpec
 from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.planner import RunLocation, make_plan
 from ci_tasks.workflow import rows
-from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.context import EventContext, UnknownValueError
 from ci_tasks.workflow.reader import read
-from ci_tasks.workflow.resolve import UnknownValueError
 from ci_tasks.workflow.suite import describe
 from tests.parts.cases import cases
 

@@ -46,7 +46,7 @@ def test_a_summary_has_the_verdict_table_failures_and_differences() -> None:
         "",
         "````text",
         "failed: the code under test, or its configuration",
-        "cause:      cuda_oom (too little memory)",
+        "cause:      too little memory (cuda_oom)",
         "line:       OutOfMemoryError: no room",
         "where:      line 2 in a.py:f, confidence 0.90",
         "signature:  OutOfMemoryError#1",

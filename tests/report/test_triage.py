@@ -22,7 +22,7 @@ def test_in_a_terminal_every_line_fits_and_words_stay_whole() -> None:
 
 def test_in_a_file_a_fact_is_one_line() -> None:
     lines = describe(FOUND)
-    assert lines[1] == "cause:      cuda_oom (no room)"
+    assert lines[1] == "cause:      no room (cuda_oom)"
     assert lines[2].startswith("line:       OutOfMemory: word-0-end word-1-end ") and len(lines[2]) > 180
 
 

@@ -26,7 +26,7 @@ from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import HostPaths, PreparedRow, Say
 from ci_tasks.hosts.remote_run import RunState
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.report.live import HostProgress, RowProgress

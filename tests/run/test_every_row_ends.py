@@ -25,8 +25,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
-from ci_tasks.planning.capacity import HostFacts
-from ci_tasks.planning.placement import ExpectedTime
+from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
 from ci_tasks.run import execute, host_sessions, live_state, place_rows

@@ -13,7 +13,7 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.hosts.queries import LOCKS_QUERY_NAME
-from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.placement import HostFacts
 from ci_tasks.run import host_sessions as module
 from ci_tasks.run.host_sessions import HostRequirements, HostSession, HostSessions, query_inventory
 from tests.run import simulated

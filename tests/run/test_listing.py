@@ -14,7 +14,7 @@ from ci_tasks.given_values import GivenValues
 from ci_tasks.run.checkout_source import event_context, open_source
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.listing import list_jobs
-from ci_tasks.workflow.resolve import UnknownValueError
+from ci_tasks.workflow.context import UnknownValueError
 
 WORKFLOW = """
 on: pull_request

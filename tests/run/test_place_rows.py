@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.capacity import HostFacts
-from ci_tasks.planning.placement import Decision, ExpectedTime, HostLoad, WaitingRow
+from ci_tasks.planning.placement import Decision, ExpectedTime, HostFacts, HostLoad, WaitingRow
 from ci_tasks.records import Attempt
 from ci_tasks.run import place_rows
 from ci_tasks.run.host_sessions import HostSession

@@ -9,8 +9,7 @@ import pytest
 
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.executor import Executor
-from ci_tasks.planning.capacity import HostFacts
-from ci_tasks.planning.placement import ExpectedTime
+from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import Attempt, RunRecord
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.results_table import statuses

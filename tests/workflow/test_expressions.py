@@ -121,7 +121,16 @@ def test_a_text_of_more_than_a_megabyte_is_refused_before_it_is_made() -> None:
         doubled = f"format('{{0}}{{0}}', {doubled})"
     long = "x" * 1_000_000
     contexts: dict[str, Value] = {"github": {"sha": "abc"}, "env": {"LONG": long}}
-    for text in (doubled, "join(fromJSON('[1,2,3]'), env.LONG)", "format('{0}{0}', env.LONG)"):
+    escaped = "env.LONG"
+    for _ in range(40):
+        escaped = f"toJSON({escaped})"
+    for text in (
+        doubled,
+        escaped,
+        "toJSON(env.LONG)",
+        "join(fromJSON('[1,2,3]'), env.LONG)",
+        "format('{0}{0}', env.LONG)",
+    ):
         with pytest.raises(ExpressionError, match="the text has more than 1,000,000 characters"):
             evaluate(text, contexts)
     with pytest.raises(ExpressionError, match="more than 1,000,000"):

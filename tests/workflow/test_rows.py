@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import JobRow, Row, Workflow
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.rows import expand, job_of, select
+from ci_tasks.workflow.values import loose_equal
 from tests.parts.cases import cases
 from tests.parts.entries import describe
 
@@ -215,6 +217,30 @@ def test_a_matrix_has_githubs_combinations(matrix: str, combinations: str) -> No
 def test_what_github_refuses_is_an_error(matrix: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         expand(matrix)
+
+
+def test_thousands_of_entries_are_compared_with_few_combinations_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2,000 entries with 2,000 combinations, GitHub's `==` is asked once for each pair that may be equal."""
+    compare = Mock(wraps=loose_equal)
+    monkeypatch.setattr("ci_tasks.workflow.rows.loose_equal", compare)
+    included = [{"x": f"v{number}", "y": number} for number in range(2000)]
+    found = expand({"x": [f"V{number}" for number in range(2000)], "include": included, "exclude": [{"x": "v0"}]})
+    assert found[0] == {"x": "V1", "y": 1} and found[-1] == {"x": "v0", "y": 0} and len(found) == 2000
+    assert compare.call_count == 2000
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (f"strategy: {{matrix: {{include: [{', '.join(['{a: 1}'] * 10001)}]}}}}", "more than 10000 combinations"),
+        (f'env: {{A: "${{{{ {"toJSON(" * 45}github.sha{")" * 45} }}}}"}}', "more than 1,000,000 characters"),
+    ],
+)
+def test_a_matrix_or_a_text_that_memory_would_not_hold_is_an_error_of_the_workflow(job: str, message: str) -> None:
+    workflow = read(f"on: pull_request\njobs: {{j: {{runs-on: x, steps: [{{run: x}}], {job}}}}}\n", "w.yml")
+    with pytest.raises(WorkflowError, match=message) as caught:
+        rows.rows(workflow, workflow.jobs["j"], EventContext(), describe)
+    assert caught.value.exit_code == 2
 
 
 # Jobs by their labels, and rows by parts of their names

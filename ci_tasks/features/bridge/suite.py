@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ci_tasks.workflow.model import Workflow
-from ci_tasks.workflow.naming import MatrixTest
-from ci_tasks.workflow.suite import GENERIC, Suite
+from ci_tasks.workflow.suite import GENERIC, MatrixTest, Suite
 
 WORKFLOW = ".github/workflows/cicd-main.yml"
 WEEKLY = ".github/workflows/verl-e2e-weekly.yml"

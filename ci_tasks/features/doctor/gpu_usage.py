@@ -16,7 +16,7 @@ from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, warni
 from ci_tasks.features.doctor.gpus import visible_gpus
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, ago, unanswered
 from ci_tasks.hosts import queries as asked
-from ci_tasks.planning.container_rules import LOCKED_GPUS
+from ci_tasks.planning.containers import LOCKED_GPUS
 
 MEMORY, LOCKS = "GPU memory", "GPU locks"
 APPS_QUERY, PROCESSES = "gpu processes", "processes"

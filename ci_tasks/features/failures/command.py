@@ -41,24 +41,27 @@ def triage(options: TriageOptions) -> int:
     ci-tasks triage failed.log --passed yesterday.log --exit-code 1
     ci-tasks triage failed.log --brief            for an assistant
     """
-    from ci_tasks.logs.job_log import from_file, from_url
+    from ci_tasks.logs.job_log import all_from_file, all_from_url
+    from ci_tasks.logs.triage.log_triage import together
     from ci_tasks.report import brief
     from ci_tasks.report.triage import describe
     from ci_tasks.safe_output import terminal_width
 
     known: dict[str, Any] = {"exit_code": options.exit_code, "passed": options.passed}
     if options.url:
-        analysis = from_url(options.url, **known)
+        analysed = all_from_url(options.url, **known)
     elif options.log:
-        analysis = from_file(options.log, options.job, attempt=options.attempt, **known)
+        analysed = all_from_file(options.log, options.job, attempt=options.attempt, **known)
     else:
         raise UsageError("triage needs LOG, or --url URL", hint="`ci-tasks triage --help` has examples")
+    found = together([(one.job.job_name, one.triage) for one in analysed])
+    source = options.url or options.log or ""
     if options.json:
-        print_json(encode(analysis.triage, versioned=False))
+        print_json(encode(found, versioned=False))
     elif options.brief:
-        print(brief.triage(analysis.triage, analysis.name), end="")
+        print(brief.triage(found, source if options.url else analysed[0].name), end="")
     else:
-        print("\n".join(describe(analysis.triage, terminal_width())))
+        print("\n".join(describe(found, terminal_width(), source)))
     return 0
 
 

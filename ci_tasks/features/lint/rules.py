@@ -12,7 +12,7 @@ from ci_tasks.features.lint.checkout_files import CheckoutFiles
 from ci_tasks.features.lint.lint_finding import LintFinding
 from ci_tasks.features.lint.template_drift import template_drift
 from ci_tasks.features.lint.trigger_rules import changed_only, no_num_gpus, without_row
-from ci_tasks.planning.defined_tests import only_defines_tests
+from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.workflow.model import Row, Step
 
 _PYTEST = re.compile(r"\bpytest\b|\bpython3? -m (?:pytest|unittest)\b")

@@ -12,7 +12,7 @@ from ci_tasks import yaml_lines
 from ci_tasks.errors import WorkflowError, some
 from ci_tasks.features.lint.checkout_files import CheckoutFiles
 from ci_tasks.features.lint.lint_finding import LintFinding
-from ci_tasks.workflow.template import render
+from ci_tasks.workflow.reader import render_template
 
 _LONGEST = 100
 _BEFORE = 30  # characters that two long values have in common and that are shown
@@ -24,7 +24,7 @@ def template_drift(checkout: CheckoutFiles) -> Iterator[LintFinding]:
         return
     template_path = f"{checkout.path}.j2"
     try:
-        expected = yaml_lines.load(_with_final_newline(render(checkout.template, template_path)))
+        expected = yaml_lines.load(_with_final_newline(render_template(checkout.template, template_path)))
     except (WorkflowError, yaml_lines.YamlError) as problem:
         line = getattr(problem, "line", None) or 1
         yield _finding(template_path, int(line), f"the template gives no workflow: {problem.message}", "the template")

@@ -20,7 +20,7 @@ from ci_tasks.features.prefetch.repositories import CACHE, DATASET
 from ci_tasks.features.prefetch.requirements import RequiredRepository
 from ci_tasks.hosts.executor import Executor, PreparedRow, Say
 from ci_tasks.hosts.remote_run import RunState
-from ci_tasks.planning.host_paths import HOME, filled
+from ci_tasks.planning.containers import HOME, filled
 from ci_tasks.planning.script import part
 
 # What a container of the row's needs for a download, and nothing of its GPUs.

@@ -41,8 +41,7 @@ from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
 from ci_tasks.hosts.queries import parse_json_object
-from ci_tasks.planning.container_rules import container_rules
-from ci_tasks.planning.host_paths import is_inside
+from ci_tasks.planning.containers import container_rules, is_inside
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context

@@ -14,7 +14,7 @@ from ci_tasks.features.prefetch.detection import hub_requirements
 from ci_tasks.features.prefetch.report import UnresolvedInRows
 from ci_tasks.features.prefetch.repositories import HubRepository, HubRequirements
 from ci_tasks.features.recorder.record import LaunchRecorder
-from ci_tasks.planning.host_paths import HostPath, container_of, environment_of, place
+from ci_tasks.planning.containers import HostPath, container_of, environment_of, place
 from ci_tasks.planning.steps import plan_steps
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.job_outputs import JobRows

@@ -12,8 +12,7 @@ from typing import Any
 
 from ci_tasks.features.suites import changed
 from ci_tasks.workflow.model import Workflow
-from ci_tasks.workflow.naming import MatrixTest
-from ci_tasks.workflow.suite import ChangedTests, Suite, gpu_count
+from ci_tasks.workflow.suite import ChangedTests, MatrixTest, Suite, gpu_count
 
 WORKFLOW = ".github/workflows/pr-test.yml"
 

@@ -108,7 +108,7 @@ FINDS = {
         (PATH, 26),
     ),
     "a label that starts no job": ("unknown-label",
-     subject(docs={"docs/ci.md": "first\nAdd `run-ci-chkpt`.\nrun-ci-chkpt again"}), ("docs/ci.md", 2)),
+     subject(docs={"docs/ci.md": "first\nAdd `run-ci-image`.\nrun-ci-image again"}), ("docs/ci.md", 2)),
     "a job without a timeout": ("no-timeout", changed("    timeout-minutes: 10\n", ""), (PATH, 19)),
     "a tag that moves": ("moving-image", changed("slimerl/slime:v0.2.2", "slimerl/slime:latest"), (PATH, 15)),
     "no tag at all": ("moving-image", changed("slimerl/slime:v0.2.2", "r.example:5000/slime"), (PATH, 15)),

@@ -20,7 +20,7 @@ from ci_tasks.features.prefetch.inventory import FolderState, files_query, folde
 from ci_tasks.features.prefetch.repositories import HubRepository
 from ci_tasks.features.prefetch.requirements import RequiredRepository
 from ci_tasks.hosts.queries import LocalQueryRunner
-from ci_tasks.planning.host_paths import HostPath
+from ci_tasks.planning.containers import HostPath
 from tests.features.prefetch.hub_server import Fault, Hub, Repo, etag
 
 FILES = {"config.json": b"{}", "sub/notes.txt": b"notes", "model.safetensors": bytes(range(256)) * 512}

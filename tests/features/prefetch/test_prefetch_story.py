@@ -23,7 +23,7 @@ from ci_tasks.features.prefetch.options import PrefetchOptions
 from ci_tasks.features.prefetch.repositories import HubRepository
 from ci_tasks.features.prefetch.requirements import RequiredRepository
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.planning.host_paths import HostPath
+from ci_tasks.planning.containers import HostPath
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.prepare import prepare
 from ci_tasks.run.request import RunRequest

@@ -41,8 +41,8 @@ from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.naming import label_of
 from ci_tasks.workflow.rows import job_of, select
+from ci_tasks.workflow.suite import label_of
 
 if TYPE_CHECKING:
     from ci_tasks.features.failures.options import ReproduceOptions

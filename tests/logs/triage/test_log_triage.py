@@ -1,0 +1,190 @@
+"""Any bytes have an answer, whatever they are, and however many."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci_tasks.logs.causes import NOTHING, UNKNOWN
+from ci_tasks.logs.triage.log_triage import triage
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
+
+OOM = b"""loading
+Traceback (most recent call last):
+  File "/root/slime/train.py", line 3, in step
+    loss.backward()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+stopping
+"""
+
+
+def strings(got: Triage) -> list[str]:
+    """All text of an answer that may come to a terminal."""
+    values = [got.line, got.signature, got.reason, got.rule, got.cause, *got.context, *got.frames]
+    return values + [candidate.line for candidate in got.candidates]
+
+
+def test_the_answer_names_line_cause_and_verdict() -> None:
+    got = triage([OOM])
+    assert (got.cause, got.verdict, got.line_no) == ("cuda_oom", FAILED, 5)
+    assert got.line.startswith("torch.OutOfMemoryError")
+    assert got.signature.startswith("OutOfMemoryError: CUDA out of memory")
+    assert got.frames == ("train.py:step",)
+    assert got.context[0] == "loading" and got.context[-1] == "stopping"
+    assert got.reason and got.confidence > 0.8
+
+
+@pytest.mark.parametrize("log", [[], [b""], [b"", b""], [b"\n"], [b"\n\n\n"], [b"step 1\nstep 2\n"]])
+def test_a_log_without_an_end_is_unknown_and_its_exit_code_decides(log: list[bytes]) -> None:
+    for exit_code, cause, verdict in ((None, UNKNOWN, UNKNOWN), (0, NOTHING, PASSED)):
+        got = triage(log, exit_code=exit_code)
+        assert (got.cause, got.verdict, got.line_no, got.line, got.signature) == (cause, verdict, None, "", "")
+
+
+TELLING = [
+    b"Traceback (most recent call last):\n",
+    b'  File "/x/\x1b[1ma.py", line 3, in \x1b]0;f\x07\n',
+    b"ValueError: \x1b[31mx\n",
+]
+TELLING += [
+    b"[rank1]: ",
+    b"(A pid=3) ",
+    b"ERROR \x9b ",
+    b"\xff\xfe error\n",
+    b"E   assert \x07 1\n",
+    b"FAILED a::b\n",
+    b"\r",
+    b"\n",
+]
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.one_of(st.sampled_from(TELLING), st.binary(max_size=20)), max_size=30), st.sampled_from([None, 0, 1])
+)
+def test_no_log_breaks_it_and_nothing_raw_comes_out(parts: list[bytes], exit_code: int | None) -> None:
+    got = triage(parts, exit_code=exit_code)
+    assert got.verdict in (FAILED, BLOCKED, PASSED, UNKNOWN, CANCELLED)
+    assert 0 <= got.confidence <= 1
+    for text in strings(got):
+        assert all(char.isprintable() or char == "\t" for char in text)
+
+
+@pytest.mark.parametrize("size", [1 << 12, 1 << 16, 100_003])
+def test_a_long_log_cut_anywhere_has_one_answer(size: int) -> None:
+    """The failure begins where some blocks end: its context must not depend on that."""
+    noise = b"".join(b"row %06d: loss 2.0\n" % n for n in range(200_000))
+    for length in (262_136, 262_144, 300_000):
+        log = noise[:length].rsplit(b"\n", 1)[0] + b"\n" + OOM + noise
+        whole = triage([log])
+        assert triage(log[at : at + size] for at in range(0, len(log), size)) == whole
+        assert len(whole.context) > 8
+
+
+NAMES = ["".join(chr(97 + number // 26**place % 26) for place in range(4)) for number in range(1000)]
+
+
+STREAM = """
+import sys
+from ci_tasks.logs.triage.log_triage import triage
+
+def pieces(megabytes):
+    for n in range(megabytes * 4):
+        row = b"[2025-03-01 09:12:%02d TP0] Decode batch. #token: %d, token usage: 0.02\\n" % (n % 60, n)
+        warning = b"WARNING %d: request %x failed with status %d, retrying\\n" % (n, n * 7919, n % 600)
+        yield (row * 60 + warning) * (262144 // (60 * len(row) + len(warning)))
+    yield b"Traceback (most recent call last):\\n  File \\"/x/a.py\\", line 3, in f\\nKeyError: 'the end'\\n"
+
+got = triage(pieces(int(sys.argv[1])))
+peak = next(row for row in open("/proc/self/status") if row.startswith("VmHWM"))
+print(got.line, peak.split()[1], sep="\\n")
+"""
+
+
+def test_a_log_of_any_size_takes_little_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", STREAM, "200"], stdout=subprocess.PIPE, check=True, timeout=100)
+    line, peak = done.stdout.decode().splitlines()
+    assert line == "KeyError: 'the end'"
+    assert int(peak) < 100 * 1024
+
+
+IMPORTS = [
+    ("tiny.hub.x", FAILED, "import_error", "code"),
+    ("vllm.hub.x", BLOCKED, "dependency_version_mismatch", "dependency"),
+    ("tiny", BLOCKED, "import_error", "dependency"),
+]
+
+
+@pytest.mark.parametrize(("module", "verdict", "cause", "group"), IMPORTS)
+def test_a_module_that_the_code_under_test_lacks_is_its_own_fault(
+    module: str, verdict: str, cause: str, group: str
+) -> None:
+    log = f"""Traceback (most recent call last):
+  File "/w/tests/test_x.py", line 3, in <module>
+    from {module} import x
+ModuleNotFoundError: No module named '{module}'
+"""
+    result = triage([log.encode()], 1, is_own=lambda name: name.startswith("tiny."))
+    assert (result.verdict, result.cause, result.group) == (verdict, cause, group)
+
+
+def raised(line: str, file: str = "/x/run.py") -> str:
+    return f'Traceback (most recent call last):\n  File "{file}", line 3, in main\n    call()\n{line}\n'
+
+
+FULL, EXIT_1 = "OSError: [Errno 28] No space left on device", "##[error]Process completed with exit code 1.\n"
+DIED = "subprocess.CalledProcessError: Command '['python', '-m', 'engine']' died with <Signals.SIGKILL: 9>."
+MISSING = "".join(f"cat: part{n}.json: No such file or directory\n" for n in range(3))
+SCRIPT = "##[group]Run verl\ngrep 'CUDA out of memory' log\necho 'No CUDA GPUs are available'\n##[endgroup]\n"
+PAGE = "# Statuses\n\n```bash\nci-tasks triage failed.log   # why a job of CI failed\n```\n\n| status |\n|---|\n"
+PAGE += "| failed: a test failed, or the script did |\n| blocked: the disk is full |\n" + "- one more line\n" * 20
+SURVIVED = "".join(f"ERROR: request {name} failed: no such tool\n" for name in NAMES)
+NO_SPACE = {"cause": "disk_full", "line_no": 2}
+KEY_ERROR = {"line": "KeyError: 'lr'"}
+SERVED, NODE = '1 - "POST /generate HTTP/1.1" 200 OK\n', "srun: error: gpu1: task 0: Exited with exit code 1\n"
+ENGINE = (
+    f"ERROR EngineCore encountered a fatal error.\n{raised('RuntimeError: no frames')}Application shutdown complete\n"
+)
+HUB = "ERROR 429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/x\n"
+# what the log is, the log, its exit code → what the answer has
+ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
+    ("it passed", OOM, 0, {"verdict": PASSED}),
+    ("UTF-8", f"caf\n{FULL}: '/größe/данные'\nx", None, NO_SPACE),
+    ("a byte order mark", f"\ufeff{FULL}: '/x'", None, {"cause": "disk_full", "line": f"{FULL}: '/x'"}),
+    ("an emptied log's hole", b"\0" * 4096 + b"RuntimeError: CUDA error: illegal access\n", None, {"verdict": FAILED}),
+    ("a page about failures", PAGE, None, {"verdict": UNKNOWN}),
+    ("a binary line", b"\x7fELF\0error: No space left on device\0%s failed\n", None, {"verdict": UNKNOWN}),
+    ("a clean log that failed", "copying\nall quiet\n\n", 3,
+     {"cause": UNKNOWN, "verdict": FAILED, "line_no": 2, "line": "all quiet"}),
+    ("an empty log that failed", "", 3, {"cause": UNKNOWN, "verdict": FAILED, "line_no": None, "line": ""}),
+    ("a logged success is no exit code", "Job 'raysubmit_x' succeeded\nbash: line 9: upload: command not found\n", 127,
+     {"verdict": FAILED, "line_no": 2}),
+    ("a thousand errors before it", SURVIVED + OOM.decode(), 1, {"cause": "cuda_oom"}),
+    ("no rule knows it", raised("x.y.OddError: no z"), 1, {"cause": UNKNOWN, "group": "code", "verdict": FAILED}),
+    ("a reason beside a killed process", f"[TP0] Watchdog timeout (self.watchdog_timeout=300)\n{raised(DIED)}", 1,
+     {"cause": "timeout_hang"}),
+    ("lines below a plain one end no traceback", MISSING + raised("KeyError: 'lr'"), 1, KEY_ERROR),
+    ("a step's script is no reason", f"{SCRIPT}KeyError: 'lr'\n{EXIT_1}", None, KEY_ERROR),
+    ("a server that answers on has handled it", raised("ValueError: x") + SERVED * 3, None, {"verdict": UNKNOWN}),
+    ("no word of success outweighs an engine's death", ENGINE, None, {"line": "RuntimeError: no frames"}),
+    ("what follows the first death is no reason", raised("KeyError: 'lr'") + NODE + raised(FULL), None, KEY_ERROR),
+    ("what the hub refused is missing later", HUB + raised("OSError: Invalid repository"), 1, {"verdict": BLOCKED}),
+    ("no test that failed is blocked", f"E   {FULL}\n", 1, {"verdict": FAILED, "cause": "disk_full"}),
+    ("tests that began after a success", "== 1 passed in 1s ==\n== test session starts ==", None, {"verdict": UNKNOWN}),
+    ("the last of all steps", "iteration 19/20\niteration 20/20\n", None, {"verdict": PASSED}),
+    ("not the last of all steps", "iteration 18/20\niteration 19/20\n", None, {"verdict": UNKNOWN}),
+    ("SGLang's frames", raised("ValueError: leak", "/x/sglang/srt/a.py"), 1, {"cause": "sglang_engine_crash"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("log", "code", "answer"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
+def test_a_log_has_this_answer(log: str | bytes, code: int | None, answer: dict[str, Any]) -> None:
+    got = triage([log.encode() if isinstance(log, str) else log], exit_code=code)
+    assert {name: getattr(got, name) for name in answer} == answer
+    assert "\r" not in "".join(strings(got))
+    assert "grep 'CUDA out of memory' log" not in [other.line for other in got.candidates]

@@ -1,0 +1,101 @@
+"""A signature is equal for two runs of one failure and differs for two failures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_tasks.logs.triage.signature import kind_of, package_of, signature_of, stable
+from ci_tasks.records import FailureEvidence
+
+SAME = [
+    ("numbers", "Tried to allocate 1.16 GiB on GPU 3", "Tried to allocate 20.00 GiB on GPU 0"),
+    ("addresses", "<Engine object at 0x7f2a93c1b6a0>", "<Engine object at 0x1>"),
+    ("process ids", "worker died (pid=1203, signal 9)", "worker died (pid=7, signal 9)"),
+    ("uuids", "3f2504e0-4f89-11d3-9a0c-0305e82c3301 is gone", "00000000-4f89-11d3-9a0c-0305e82c3399 is gone"),
+    ("hashes", "blob 9f2d1c0a7b is missing", "blob 0011aabb22cc is missing"),
+    ("hosts and ports", "no answer from 10.0.0.1:6379", "no answer from 192.168.100.23:40122"),
+    ("directories", "no file /root/a/x.json", "no file /home/me/work/b/c/x.json"),
+    ("times", "not up after 600.02 s at 2025-01-01 10:00:00", "not up after 30 s at 2025-12-31 23:59:59"),
+    ("ranks", "rank 3 of 8 is missing", "rank 0 of 16 is missing"),
+    ("the order of a set", "unused: {'b', 'a', 'c'}", "unused: {'c', 'b', 'a'}"),
+    ("the order of a dict", "got {'a': 'b', 'c': 'd'}", "got {'c': 'd', 'a': 'b'}"),
+    ("nan", "kl is nan", "kl is 0.3"),
+    ("samples", "no answer in 'What is the capital of France?'", "no answer in 'How many legs has a spider?'"),
+]
+DIFFERENT = [
+    ("words", "CUDA out of memory", "CUDA out of patience"),
+    ("a file's own name", "no file /root/a/x.json", "no file /root/a/y.json"),
+    ("members of a set", "unused: {'b', 'a'}", "unused: {'b', 'c'}"),
+    ("values of a dict", "got {'a': 'b', 'c': 'd'}", "got {'a': 'd', 'c': 'b'}"),
+    ("layers' names", "missing key: mlp.gate.weight", "missing key: attn.qkv.weight"),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), [row[1:] for row in SAME], ids=[row[0] for row in SAME])
+def test_what_varies_from_run_to_run_is_left_out(first: str, second: str) -> None:
+    assert stable(first) == stable(second)
+
+
+@pytest.mark.parametrize(("first", "second"), [row[1:] for row in DIFFERENT], ids=[row[0] for row in DIFFERENT])
+def test_what_makes_it_another_failure_stays(first: str, second: str) -> None:
+    assert stable(first) != stable(second)
+
+
+@given(st.text(max_size=80))
+def test_making_it_stable_twice_changes_nothing(message: str) -> None:
+    assert stable(stable(message)) == stable(message)
+
+
+LINE = 'raise ValueError(f"{batch} has no advantages")'
+EVIDENCE = FailureEvidence("ValueError", "no rows", "a.py", "load", source_line=LINE, line=7, source_path="/x/a.py")
+
+
+def test_a_signature_is_a_few_words_and_a_hash_of_all_of_them() -> None:
+    long = replace(EVIDENCE, message="no rows at all " * 9)
+    for sign in (kind_of, signature_of):
+        summary, _, digest = sign(long).partition("#")
+        assert summary.startswith("ValueError: no rows at all")
+        assert len(summary) < 90 and digest
+        assert sign(replace(long, message=f"{long.message} two")) != sign(long)
+
+
+LEVELS: list[tuple[str, dict[str, Any], bool, bool]] = [
+    ("another exception", {"exception": "KeyError"}, False, False),
+    ("another message", {"message": "no columns"}, False, False),
+    ("another file", {"file": "b.py"}, False, False),
+    ("another statement", {"source_line": LINE.replace("advantages", "rewards")}, True, False),
+    ("another metric", {"metric": "kl"}, True, False),
+    ("another status code", {"http_status": 429}, True, False),
+    ("a renamed function around the same statement", {"function": "read"}, True, True),
+    ("a line further down, in another checkout", {"line": 99, "source_path": "/home/me/src/y/a.py"}, True, True),
+    ("a file of that name in another package", {"source_path": "/x/ray/a.py"}, True, False),
+]
+
+
+@pytest.mark.parametrize(("change", "same_kind", "same"), [row[1:] for row in LEVELS], ids=[row[0] for row in LEVELS])
+def test_what_changes_the_kind_and_what_the_signature(change: dict[str, Any], same_kind: bool, same: bool) -> None:
+    other = replace(EVIDENCE, **change)
+    assert (kind_of(other) == kind_of(EVIDENCE), signature_of(other) == signature_of(EVIDENCE)) == (same_kind, same)
+
+
+PACKAGES = {
+    "": ["/root/slime/train.py", "/__w/slime/slime/train.py", "./test_a.py", "",
+         "/home/me/.ci-tasks/runs/20261123-062221-ckpt-38a7bf/01/workspace/train.py",
+         "/tmp/ray/session_2026-11-23/runtime_resources/working_dir_files/_ray_pkg_38a7bf/train.py"],
+    "utils": ["/root/slime/slime/utils/data.py", "/home/me/git/slime/slime/utils/data.py",
+              "/home/runner/work/slime/slime/slime/utils/data.py"],
+    "tests": ["/root/slime/tests/test_a.py", "tests/test_a.py",
+              "/home/me/.ci-tasks/runs/20261123-062221-ckpt-38a7bf/01/workspace/tests/test_a.py"],
+    "asyncio": ["/usr/lib/python3.12/asyncio/tasks.py"],
+    "modules": ["/opt/venv/lib/python3.10/site-packages/torch/nn/modules/linear.py"],
+    "managers": ["/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py"],
+}  # fmt: skip
+
+
+def test_the_directory_of_a_file_counts_where_it_is_not_the_tree_itself() -> None:
+    assert {name: [path for path in paths if package_of(path) == name] for name, paths in PACKAGES.items()} == PACKAGES

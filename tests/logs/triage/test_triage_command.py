@@ -1,0 +1,89 @@
+"""`triage` of whatever somebody hands it: an answer or a clear error, and never a byte that moves the cursor."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parts.commands import run_command
+
+OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def zipped(**members: bytes) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(f"0_{name}.txt", content)
+    return held.getvalue()
+
+
+ANSWERED = [
+    ("one line of 100 MB", b"x" * 100_000_000 + b"\n" + OOM + b"\n", 2),
+    ("escape sequences", b"\x1b]0;owned\x07\x1b[2J\x1b[31m" + OOM + b"\x1b[0m\n\x1b[9A\n", 1),
+    ("a zip of one job", zipped(ckpt=OOM + b"\n"), 1),
+    ("NULs within", b"\0\0\0 0 1\n" * 3 + b"fine\n" * 9 + OOM + b"\n", 13),
+]
+REFUSED = [
+    ("empty", b"", "is empty: nothing to triage"),
+    ("binary", bytes(range(256)) * 40, "is binary, no log"),
+    ("a truncated zip", zipped(ckpt=OOM * 2000)[:-900], "zip"),
+]
+
+
+def test_a_hostile_log_has_an_answer_and_what_is_none_a_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, content, line_no in ANSWERED:
+        (tmp_path / "a.log").write_bytes(content)
+        assert run_command("triage", log=str(tmp_path / "a.log")) == 0, name
+        out, err = capsys.readouterr()
+        assert "cuda_oom" in out and f"line {line_no}" in out and not err, name
+        assert all(char.isprintable() or char == "\n" for char in out), name
+    for name, content, message in REFUSED:
+        (tmp_path / "a.log").write_bytes(content)
+        assert run_command("triage", log=str(tmp_path / "a.log")) == 2, name
+        out, err = capsys.readouterr()
+        assert (out, message in err) == ("", True), name
+
+
+def test_all_failed_jobs_are_listed_alike_ones_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.zip").write_bytes(zipped(a=OOM, b=OOM, c=b"no space left on device"))
+    assert run_command("triage", log=str(tmp_path / "a.zip"), json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cause"] == "cuda_oom"
+    assert {name: how.partition(",")[0] for name, how in found["jobs"].items()} == {"a, b": "failed", "c": "blocked"}
+
+
+def test_failed_tests_are_named_with_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = "== FAILURES ==\n____ test_x ____\ntests/a.py:42: in test_x\n    assert f() == 1\nE   assert 2 == 1\n"
+    log += "FAILED tests/a.py::test_x - assert 2 == 1\nFAILED tests/b.py::test_y[3] - OSError: disk\n"
+    (tmp_path / "a.log").write_text(log)
+    assert run_command("triage", log=str(tmp_path / "a.log")) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "2 tests failed: tests/a.py::test_x (tests/a.py:42), tests/b.py::test_y[3]" in out
+    assert f"next: ci-tasks reproduce --log {tmp_path / 'a.log'}" in out
+
+
+def test_a_pipe_is_read_and_json_has_the_fields_of_the_contract(person: Any) -> None:
+    gh = b"".join(b"e2e-test-ckpt\tExecute\t2026-01-02T03:04:05.1234567Z " + line + b"\n" for line in (b"hi", OOM))
+    done = subprocess.run(
+        person.command("triage", "-", "--json"),
+        input=gh,
+        capture_output=True,
+        cwd=person.checkout,
+        env=person.environment(),
+        check=True,
+        timeout=60,
+    )
+    answer = json.loads(done.stdout)
+    contract = "cause group verdict line_no line signature confidence candidates context reason"
+    assert set(answer) >= set(contract.split())
+    assert (answer["cause"], answer["verdict"], answer["line_no"]) == ("cuda_oom", "failed", 2)
+    assert answer["text"] == OOM.decode()
