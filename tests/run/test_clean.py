@@ -50,15 +50,9 @@ def test_runs_of_other_clients_stay_while_they_are_young_or_run(
     assert _stays_there(RunSummary(f"/runs/b-other/{INSTALL}", alive=True), is_old=True, everything=False) == "it runs"
 
 
-def test_a_run_whose_plan_cannot_be_read_is_named_and_the_others_are_cleaned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_plan_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
-    for number in (ROW, HERE):
-        (tmp_path / "runs/b" / number / "workspace").mkdir(parents=True)
-        (tmp_path / "runs/b" / number / "status.json").write_text('{"state": "ended", "end": "exit", "exit_code": 0}')
-    (tmp_path / "runs/b" / ROW / "plan.json").write_text("no JSON")
-    (tmp_path / "runs/b" / HERE / "plan.json").write_text("{}")
-    lines = dict(_clean_here(None, everything=False))
-    assert [bool(left) for left in lines.values()] == [True, False] and "plan.json" in next(iter(lines))
-    assert [(tmp_path / "runs/b" / number / "workspace").exists() for number in (ROW, HERE)] == [True, False]
+    (tmp_path / "runs/b/01/workspace").mkdir(parents=True)
+    (tmp_path / "runs/b/01/plan.json").write_text("no JSON")
+    ((line, left),) = _clean_here(None, everything=False)
+    assert "plan.json" in line and left
