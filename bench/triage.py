@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.records import Triage
 
 GOALS = {"line": 0.90, "cause": 0.85, "verdict": 0.95}

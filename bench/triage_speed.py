@@ -42,7 +42,7 @@ FAILURE = "ValueError: rollout 311 has no advantages"
 # In a process of its own, so that the peak is the reading's: VmHWM starts anew with a process, ru_maxrss does not.
 READ = """
 import json, sys, time
-from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.logs.triage.log_triage import triage
 def pieces(path, size):
     with open(path, "rb") as log:
         while piece := log.read(size):
@@ -147,7 +147,7 @@ def words() -> str:
     """rules.yaml's words as an extended regular expression of grep's."""
     import yaml
 
-    listed: str = yaml.safe_load(resources.text("features/failures/triage/rules.yaml"))["words"]
+    listed: str = yaml.safe_load(resources.text("logs/triage/rules.yaml"))["words"]
     return re.sub(r"\|\s+", "|", listed).replace("(?:", "(").replace(r"\d", "[0-9]")
 
 

@@ -1,6 +1,6 @@
 """Templates of what frameworks print at the start-up and shut-down of runs that pass, for a triage without a history.
 
-    python bench/triage_templates.py PASSING… --failing CASES… > ci_tasks/features/failures/triage/noise_templates.txt
+    python bench/triage_templates.py PASSING… --failing CASES… > ci_tasks/logs/triage/noise_templates.txt
 
 PASSING are logs of runs that passed, or were well when the log ended, CASES labelled failures: JSON lines {id, log,
 group?, source?, …}, .xz or not; of CASES, the lines labelled as root are used, and the whole log where nothing failed.
@@ -23,9 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.features.failures.triage import log_prefixes
-from ci_tasks.features.failures.triage.line_template import masked
 from ci_tasks.logs.lines import segments
+from ci_tasks.logs.triage import log_prefixes
+from ci_tasks.logs.triage.features import masked
 
 MOST = 1500  # lines of the table
 _TELLING = re.compile(

@@ -34,19 +34,17 @@ from sklearn.linear_model import LogisticRegression
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.features.failures.triage.backward import backward
-from ci_tasks.features.failures.triage.candidate_reader import Candidate
-from ci_tasks.features.failures.triage.certainty import blamed_group, confidence_features
-from ci_tasks.features.failures.triage.features import CandidateList, Features, features, features_of_none
-from ci_tasks.features.failures.triage.log_triage import read_candidates
-from ci_tasks.features.failures.triage.ranking import Ranking, cause_of, ranked
-from ci_tasks.features.failures.triage.rules import shipped
-from ci_tasks.features.failures.triage.weights import probability, score
 from ci_tasks.logs.causes import group_of
+from ci_tasks.logs.triage.candidate_reader import Candidate
+from ci_tasks.logs.triage.features import CandidateList, Features, features, features_of_none
+from ci_tasks.logs.triage.log_triage import read_candidates
+from ci_tasks.logs.triage.ranking import Ranking, backward, blamed_group, cause_of, confidence_features, ranked
+from ci_tasks.logs.triage.rules import shipped
+from ci_tasks.logs.triage.weights import probability, score
 from ci_tasks.records import FAILED
 
 ROOT = Path(__file__).resolve().parent.parent
-CASES = ROOT / "tests/features/failures/triage/cases"
+CASES = ROOT / "tests/logs/triage/cases"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")]  # prose, in which nothing fails
 # What weights are drawn to where a feature is rare: what was known of logs before anything was learned.
 PRIOR = {

@@ -58,8 +58,8 @@ class Feature:
     `ci_tasks.run.row_plans.BeforeRows`.
     `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
     feature's shows, and returns its exit code, None for a run that is none of its.
-    `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `failure_analysis` is a
-    function of the type in `logs.causes`, `hang_analysis` of that in `results.analysis`.
+    `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `hang_analysis` is a
+    function of the type in `results.analysis`.
     """
 
     name: str
@@ -71,7 +71,6 @@ class Feature:
     run_summary: str = ""
     suite: str = ""
     metric_format: str = ""
-    failure_analysis: str = ""
     hang_analysis: str = ""
 
 

@@ -64,7 +64,7 @@ PURE = [
     *("features.suites.*", "features.lint.*", "features.doctor.check_results"),
     *(
         "features.coverage.*",
-        "features.failures.triage.*",
+        "logs.triage.*",
         "features.failures.bisection.*",
         "features.failures.*.report",
         "features.failures.hang.*",
@@ -77,7 +77,7 @@ PURE = [
 ]
 RIM = [
     *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
-    "features.failures.triage.weights",
+    "logs.triage.weights",
     *(
         f"features.failures.bisection.{name}"
         for name in (*("bisect", "bisection", "run_commits", "bisection_state", "earlier_runs"),)
@@ -357,9 +357,9 @@ BUDGETS = {
     "ci_tasks/agent": 7_907,
     "ci_tasks/checkout": 797,
     "ci_tasks/cli": 1_759,
-    "ci_tasks/features": 19_832,
+    "ci_tasks/features": 17_880,
     "ci_tasks/hosts": 2_757,
-    "ci_tasks/logs": 3_000,
+    "ci_tasks/logs": 4_704,
     "ci_tasks/planning": 1_571,
     "ci_tasks/report": 1_919,
     "ci_tasks/results": 2_651,

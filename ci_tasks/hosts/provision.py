@@ -28,10 +28,10 @@ from ci_tasks.agent.serving.messages import StoreProgram
 from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.connection import ReconnectingConnection
-from ci_tasks.hosts.queries import QueryRunner
 
 if TYPE_CHECKING:
+    from ci_tasks.hosts.connection import ReconnectingConnection
+    from ci_tasks.hosts.queries import QueryRunner
     from ci_tasks.planning.planner import SharedSetup
 
 SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
@@ -113,7 +113,7 @@ def failure_message(run: RunDir, code: int | None) -> str:
     if code == _BLOCKED and (blocked := read_run_log(run.log).facts.blocked):
         return f"{blocked} (log {run.log})"
     triage = log_triage(run, JobEnd(run_directory.END_EXIT, code or 1))
-    lines = [triage.text, triage.line, *(each.line for each in triage.candidates)] if triage else []
+    lines = [triage.text, triage.line, *(each.line for each in triage.candidates)]
     line = next(filter(None, lines), "no output")
     return f"the install steps ended with {code}: {line} (log {run.log})"
 

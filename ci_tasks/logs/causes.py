@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from ci_tasks import registry
-from ci_tasks.agent.probe.evidence import RunEvidence
+from ci_tasks.agent.probe.evidence import UNCAUGHT, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.own_modules import IsOwnModule
@@ -100,11 +99,16 @@ class JobKnowledge:
     is_own_module: IsOwnModule = own_modules.none
 
 
-FailureAnalysis = Callable[[Iterable[bytes], JobEnd, JobKnowledge], Triage]
-"""Why a job failed: its log's bytes, cut anywhere, how it ended, and what else is known."""
+def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
+    """Those that ended a program, a thread or a worker, in the order of their time."""
+    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind == UNCAUGHT]
 
 
-def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowledge()) -> Triage | None:
-    """Why a job failed, as far as its log says; None where no feature analyses failures."""
-    failure_analysis: FailureAnalysis | None = registry.hook("failure_analysis")
-    return failure_analysis(log, ended, known) if failure_analysis else None
+def task_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
+    """The others, in the order of their time: whether somebody handled them was not seen."""
+    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind != UNCAUGHT]
+
+
+def _noted_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
+    found = [(process, failure) for process in evidence.processes for failure in process.exceptions if failure.chain]
+    return sorted(found, key=lambda pair: pair[1].t)

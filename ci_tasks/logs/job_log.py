@@ -10,13 +10,14 @@ from dataclasses import replace
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.logs.causes import NOT_ANALYSED, NOT_SEEN, JobEnd, JobKnowledge, analyse
+from ci_tasks.logs.causes import NOT_SEEN, JobEnd, JobKnowledge
 from ci_tasks.logs.job_lines import JobInLog, LogLine, split_lines
 from ci_tasks.logs.job_parser import JobLogReader, parse_job
 from ci_tasks.logs.job_steps import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
 from ci_tasks.logs.lines import read
 from ci_tasks.logs.log_file import STANDARD_INPUT, JobLog, OpenLog, open_log
 from ci_tasks.logs.own_modules import of_repository
+from ci_tasks.logs.triage.log_triage import analyse
 from ci_tasks.records import PASSED, Triage
 
 _MOST_JOBS = 10  # whose logs are downloaded
@@ -25,7 +26,7 @@ _UNKNOWN_FAILURE = 1  # the exit code of a job that failed where the log does no
 
 @dataclass(frozen=True)
 class AnalysedLog:
-    """What one job's log says. `name` is where it is from. `triage` is empty where no feature analyses failures."""
+    """What one job's log says. `name` is where it is from."""
 
     name: str
     job: RecoveredJob
@@ -283,7 +284,7 @@ def _analysed(
     job = _completed(selected.parsed(), api_job)
     ended = _job_end(job) if exit_code is None else replace(_job_end(job), exit_code=exit_code)
     known = JobKnowledge(passed=[_pieces(green) for green in passed], is_own_module=of_repository(job.repository))
-    return AnalysedLog(name, job, analyse(_pieces(selected), ended, known) or NOT_ANALYSED)
+    return AnalysedLog(name, job, analyse(_pieces(selected), ended, known))
 
 
 def _pieces(selected: _SelectedJob) -> Iterable[bytes]:

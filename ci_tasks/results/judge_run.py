@@ -37,7 +37,7 @@ from ci_tasks.agent.run_directory import (
 )
 from ci_tasks.errors import Blocked
 from ci_tasks.logs import own_modules
-from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, analyse, group_of
+from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import (
     LOST,
@@ -213,9 +213,10 @@ def _with_gpu_use(record: RunRecord, use: GpuUse | None) -> RunRecord:
     return replace(record, gpu_use=use, deviations=(*record.deviations, *others), reason=reason)
 
 
-def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage | None:
-    """Why a run ended so, as far as its log, its processes and the last runs that passed say; None where no
-    feature analyses failures."""
+def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage:
+    """Why a run ended so, as far as its log, its processes and the last runs that passed say."""
+    from ci_tasks.logs.triage.log_triage import analyse  # commands that only look load none of it
+
     passed = [pieces_of(earlier.log) for earlier in (_passed_before(run, plan) if plan else [])]
     is_own = own_modules.lacking_in(plan.checkout.path if plan else "")
     return analyse(pieces_of(run.log), ended, JobKnowledge(read_run_evidence(run), passed, is_own))

@@ -26,6 +26,7 @@ from ci_tasks.agent.probe.evidence import (
 from ci_tasks.agent.records import Deviation, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import truncated
+from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
 from ci_tasks.logs.lines import visible
 from ci_tasks.records import ProbeSummary, RankMemory, RunEnvironment
 
@@ -223,21 +224,6 @@ def _hook_failures(evidence: RunEvidence) -> list[str]:
 
 
 # -- failures and memory -----------------------------------------------------------------------------------------------
-
-
-def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
-    """Those that ended a program, a thread or a worker, in the order of their time."""
-    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind == UNCAUGHT]
-
-
-def task_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
-    """The others, in the order of their time: whether somebody handled them was not seen."""
-    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind != UNCAUGHT]
-
-
-def _noted_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
-    found = [(process, failure) for process in evidence.processes for failure in process.exceptions if failure.chain]
-    return sorted(found, key=lambda pair: pair[1].t)
 
 
 def exception_text(process: ProcessEvidence, failure: NotedException) -> str:

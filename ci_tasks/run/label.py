@@ -216,8 +216,9 @@ def _open_view(request: RunRequest, ready: PreparedBatch) -> ProgressView:
     return open_view(f"{request.label} on {request.host}", runs)
 
 
-def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[PlanEntry]:
-    """Write the run directories that `run` would execute, with their checkouts. Returns their plans."""
+def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_on_host: bool = True) -> list[PlanEntry]:
+    """Write the run directories that `run` would execute, with their checkouts; `makes_on_host`: there too. Returns
+    their plans."""
     if len(config.select_hosts(request.host)) > 1:
         raise UsageError(
             f"plan is for one host, and {request.host} is several: which row runs where is decided when GPUs are free",
@@ -228,7 +229,8 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[Pl
     if not ready.rows:
         shutil.rmtree(ready.batch.path, ignore_errors=True)
     rows = list(ready.planned_rows.values())
-    ready.sessions[0].executor.prepare_manual_run(rows)
+    if makes_on_host:
+        ready.sessions[0].executor.prepare_manual_run(rows)
     return [PlanEntry(**vars(row.plan), run_dir=row.run.path, lacks=tuple(row.missing)) for row in rows]
 
 

@@ -205,7 +205,9 @@ def test_sigterm_alone_ends_a_command_whose_host_never_concludes(far: Far) -> No
 
 def test_a_plan_for_a_host_runs_by_hand_there_and_clean_removes_it(far: Far) -> None:
     far.job(LINES)
-    said = far.person.ci_tasks("plan", "ckpt", "--only", "async", "--host", "box", "--json")
+    plan = ("plan", "ckpt", "--only", "async", "--host", "box")
+    assert (far.person.ci_tasks(*plan, "--json").code, list(far.there.glob("runs/*"))) == (0, [])  # it only tells
+    said = far.person.ci_tasks(*plan)
     command = said.err.partition("by hand on box: ")[2].strip()
     assert command.startswith(f"bash {far.there}/runs/"), said.err
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=far.directory)
@@ -213,7 +215,7 @@ def test_a_plan_for_a_host_runs_by_hand_there_and_clean_removes_it(far: Far) -> 
     assert far.person.ci_tasks("clean", "--host", "box", "--all").code == 0
     assert far.left() == []
     far.box.stop()  # a plan for a host that is away is shown all the same
-    said = far.person.ci_tasks("plan", "ckpt", "--only", "async", "--host", "box")
+    said = far.person.ci_tasks(*plan)
     assert (said.code, "nothing to run by hand was made on box" in said.err) == (0, True), said.out + said.err
 
 

@@ -19,6 +19,7 @@ from ci_tasks.agent.probe.evidence import (
 )
 from ci_tasks.agent.records import ContainerState, Deviation, DirectUrl, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.records import ProbeSummary, RunEnvironment
 from ci_tasks.results.probe_evidence import (
     conflicts,
@@ -28,7 +29,6 @@ from ci_tasks.results.probe_evidence import (
     peak_memory,
     probe_summary,
     read_run_evidence,
-    uncaught_exceptions,
     with_imports,
 )
 from ci_tasks.results.probe_evidence import test_process as find_test_process

@@ -98,7 +98,7 @@ def plan(options: PlanOptions) -> int:
         run_needs=options.run_needs,
         probe=not options.no_probe,
     )
-    plans = plan(source, config, request)
+    plans = plan(source, config, request, makes_on_host=not options.json)
     if options.json:
         print_json([encode(planned) for planned in plans])
     else:

@@ -50,5 +50,4 @@ FEATURE = Feature(
     ),
     repeated_run=f"{_COMMANDS}:repeated_run",
     hang_analysis="ci_tasks.features.failures.hang.analysis:analyse_hang",
-    failure_analysis="ci_tasks.features.failures.triage.analysis:analyse",
 )

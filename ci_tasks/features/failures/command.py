@@ -41,8 +41,8 @@ def triage(options: TriageOptions) -> int:
     ci-tasks triage failed.log --passed yesterday.log --exit-code 1
     ci-tasks triage failed.log --brief            for an assistant
     """
-    from ci_tasks.features.failures.triage.several_jobs import together
     from ci_tasks.logs.job_log import all_from_file, all_from_url
+    from ci_tasks.logs.triage.log_triage import together
     from ci_tasks.report import brief
     from ci_tasks.report.triage import describe
     from ci_tasks.safe_output import terminal_width

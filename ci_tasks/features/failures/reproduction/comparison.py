@@ -34,7 +34,7 @@ import re
 from collections.abc import Callable
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.failures.triage.signature import ROOTS, SCRATCH, is_specific, stable
+from ci_tasks.logs.triage.signature import ROOTS, SCRATCH, is_specific, stable
 from ci_tasks.records import FailureEvidence, Triage
 
 SAME, ALIKE, DIFFERENT = "same", "alike", "different"

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.checkout.repository import find_repository
-from ci_tasks.features.failures.triage.evidence import direction_of, metric_of, one_line
-from ci_tasks.features.failures.triage.identity import of_evidence
-from ci_tasks.features.failures.triage.signature import is_of_code
+from ci_tasks.logs.triage.evidence import direction_of, metric_of, of_evidence, one_line
+from ci_tasks.logs.triage.signature import is_of_code
 from ci_tasks.records import Triage
 
 _MOST_LINES = 20  # of a statement

@@ -10,8 +10,8 @@ from ci_tasks.agent.probe.evidence import NotedException, ProcessEvidence, RunEv
 from ci_tasks.errors import some
 from ci_tasks.features.verl.judge.log_records import LoggedFailure, TrainingFacts
 from ci_tasks.features.verl.levels.criterion import Criterion, contradicted, not_seen, shown
+from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
 from ci_tasks.logs.lines import visible
-from ci_tasks.results.probe_evidence import task_exceptions, uncaught_exceptions
 
 LOCAL_BRIDGE = "local Bridge in every process"
 ONE_MEGATRON = "one Megatron-LM in every process"

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.verl.judge import log_patterns as lines
 from ci_tasks.features.verl.judge.log_records import KEYS, Metrics, PreflightCheck, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.training_log import TrainingLogParser
 from ci_tasks.logs.causes import UNKNOWN
 from ci_tasks.logs.lines import LineReader, blocks, expression, read, segments, visible
+from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.records import PASSED, Triage
 
 _OPTIONAL = b" failed with: Traceback (most recent call last):"

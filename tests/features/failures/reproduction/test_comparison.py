@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ci_tasks.features.failures.reproduction.comparison import ALIKE, DIFFERENT, SAME, Comparison, compare
-from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.logs.triage.log_triage import triage
 
 _FOLDER = Path(__file__).parent
 _FILES = [

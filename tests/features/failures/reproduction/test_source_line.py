@@ -9,7 +9,7 @@ import pytest
 
 from ci_tasks.features.failures.reproduction.comparison import ALIKE, compare
 from ci_tasks.features.failures.reproduction.source_line import path_in_tree, statement_at, with_statement
-from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.records import Triage
 from tests.parts import git
 

@@ -1,15 +1,18 @@
-"""What tells a failure from others of its kind, read from its line, its traceback and the lines around. Pure."""
+"""What tells a failure from others of its kind, read from its line, its traceback and the lines around; and the two
+signatures that follow from it. Pure."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.failures.triage.signature import ROOTS, SCRATCH, is_of_code, name_without_ids, stable
-from ci_tasks.features.failures.triage.tracebacks import TracebackFrame
+from ci_tasks.logs.triage.candidate_reader import LAST, PLAIN, Candidate
+from ci_tasks.logs.triage.log_prefixes import read
+from ci_tasks.logs.triage.signature import ROOTS, SCRATCH, is_of_code, kind_of, name_without_ids, signature_of, stable
+from ci_tasks.logs.triage.tracebacks import TracebackFrame
 from ci_tasks.records import FailureEvidence
 
 _MOST_PARAMETERS = 20
@@ -336,3 +339,41 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return ""
+
+
+@dataclass(frozen=True)
+class FailureIdentity:
+    """The fields of these names in a Triage."""
+
+    signature: str
+    kind: str
+    evidence: FailureEvidence
+
+
+def identify(chosen: Candidate, candidates: Iterable[Candidate], exit_code: int | None = None) -> FailureIdentity:
+    """The identity of the failure whose line is `chosen`. `candidates` are all of the log: pytest's summary is among
+    them. `exit_code` is the job's."""
+    name = chosen.type or (chosen.rule.name if chosen.rule else "error")
+    message = chosen.text[len(chosen.type) :].lstrip(": ") if chosen.type else chosen.text
+    above = [read(0, raw).text for raw in chosen.above.split(b"\n")[1:] if raw]
+    lines = FailureLines(
+        name,
+        message,
+        chosen.frames,
+        chosen.calls,
+        above or chosen.before,
+        [read(0, shown.encode("utf-8", "replace")).text for shown in chosen.after],
+        [other.text for other in candidates if other.text.startswith(("FAILED ", "ERROR "))],
+        raised=bool(chosen.type) or chosen.kind not in (PLAIN, LAST),
+        exit_code=exit_code,
+    )
+    return of_evidence(evidence_of(lines))
+
+
+def of_ending(name: str, exit_code: int | None = None) -> FailureIdentity:
+    """The identity of a failure of which only the job's end is known."""
+    return of_evidence(evidence_of(FailureLines(name, "", raised=False, exit_code=exit_code)))
+
+
+def of_evidence(evidence: FailureEvidence) -> FailureIdentity:
+    return FailureIdentity(signature_of(evidence), kind_of(evidence), evidence)

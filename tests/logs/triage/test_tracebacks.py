@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ci_tasks.features.failures.triage.log_prefixes import read
-from ci_tasks.features.failures.triage.log_triage import read_candidates
-from ci_tasks.features.failures.triage.rules import shipped
-from ci_tasks.features.failures.triage.tracebacks import TracebackEnd, Tracebacks
+from ci_tasks.logs.triage.log_prefixes import read
+from ci_tasks.logs.triage.log_triage import read_candidates
+from ci_tasks.logs.triage.rules import shipped
+from ci_tasks.logs.triage.tracebacks import TracebackEnd, Tracebacks
 
 
 def ends(log: str) -> list[TracebackEnd]:

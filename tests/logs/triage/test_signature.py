@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_tasks.features.failures.triage.signature import kind_of, package_of, signature_of, stable
+from ci_tasks.logs.triage.signature import kind_of, package_of, signature_of, stable
 from ci_tasks.records import FailureEvidence
 
 SAME = [

@@ -14,7 +14,7 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS = "root", "symptom", "wrapper", "noise", "success", "progress"
 RANKS = (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS)
 RAISED, LOGGED = "raised", "logged"
-FILE = "features/failures/triage/rules.yaml"
+FILE = "logs/triage/rules.yaml"
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ci_tasks.features.failures.triage import log_prefixes
-from ci_tasks.features.failures.triage.line_template import masked
-from ci_tasks.features.failures.triage.noise_templates import is_noise
+from ci_tasks.logs.triage import log_prefixes
+from ci_tasks.logs.triage.features import is_noise, masked
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.log"))
 

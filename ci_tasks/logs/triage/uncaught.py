@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
-from ci_tasks.features.failures.triage.candidate_reader import PYTEST, Candidate
-from ci_tasks.features.failures.triage.rules import WRAPPER, Rules
-from ci_tasks.results.probe_evidence import task_exceptions, uncaught_exceptions
+from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
+from ci_tasks.logs.triage.candidate_reader import PYTEST, Candidate
+from ci_tasks.logs.triage.rules import WRAPPER, Rules
 
 _OF_COMMUNICATION = ("nccl_error", "ray_cluster")
 _LEAST_RANKS = 2

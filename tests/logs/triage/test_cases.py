@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.features.failures.triage.log_triage import triage
-from ci_tasks.features.failures.triage.rules import shipped
+from ci_tasks.logs.triage.log_triage import triage
+from ci_tasks.logs.triage.rules import shipped
 
 DIRECTORY = Path(__file__).parent / "cases"
 NAMES = sorted(path.stem for path in DIRECTORY.glob("*.log"))

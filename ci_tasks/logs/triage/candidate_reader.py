@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.failures.triage import log_prefixes as lines
-from ci_tasks.features.failures.triage.log_prefixes import PrefixedLine
-from ci_tasks.features.failures.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
-from ci_tasks.features.failures.triage.tracebacks import EXCEPTION, HEADER, TracebackEnd, TracebackFrame, Tracebacks
 from ci_tasks.logs.lines import VARYING, LineReader, segments, visible
+from ci_tasks.logs.triage import log_prefixes as lines
+from ci_tasks.logs.triage.log_prefixes import PrefixedLine
+from ci_tasks.logs.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
+from ci_tasks.logs.triage.tracebacks import EXCEPTION, HEADER, TracebackEnd, TracebackFrame, Tracebacks
 
 EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN, LAST = "traceback", "exception", "pytest", "line", "last"
 AROUND = 5  # lines of context before and after

@@ -14,7 +14,7 @@ from ci_tasks import resources
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
 
-FILE = "features/failures/triage/weights.json"
+FILE = "logs/triage/weights.json"
 VARIABLE = "CI_TASKS_TRIAGE_WEIGHTS"
 
 

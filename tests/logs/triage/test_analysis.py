@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
-from ci_tasks.features.failures.triage.analysis import analyse
-from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.logs.causes import JobEnd, JobKnowledge
+from ci_tasks.logs.triage.log_triage import analyse, triage
 
 TIMEOUT = JobEnd("timeout", 143, timeout_minutes=90)
 FULL = [b"OSError: [Errno 28] No space left on device\n"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.logs.causes import NOTHING, UNKNOWN
+from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
 
 OOM = b"""loading
@@ -91,7 +91,7 @@ NAMES = ["".join(chr(97 + number // 26**place % 26) for place in range(4)) for n
 
 STREAM = """
 import sys
-from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.logs.triage.log_triage import triage
 
 def pieces(megabytes):
     for n in range(megabytes * 4):

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from ci_tasks import resources
-from ci_tasks.features.failures.triage.log_prefixes import read
-from ci_tasks.features.failures.triage.rules import FILE, NOISE, PROGRESS, RAISED, SUCCESS, Rule, compiled, shipped
+from ci_tasks.logs.triage.log_prefixes import read
+from ci_tasks.logs.triage.rules import FILE, NOISE, PROGRESS, RAISED, SUCCESS, Rule, compiled, shipped
 
 DESCRIBED: dict[str, Any] = yaml.safe_load(resources.text(FILE))
 RULES: list[dict[str, Any]] = DESCRIBED["rules"]

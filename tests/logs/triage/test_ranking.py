@@ -11,9 +11,9 @@ import yaml
 from ci_tasks import resources
 from ci_tasks.agent.probe.evidence import UNCAUGHT, LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.errors import UsageError
-from ci_tasks.features.failures.triage.log_triage import triage
-from ci_tasks.features.failures.triage.rules import compiled
-from ci_tasks.features.failures.triage.weights import FILE, VARIABLE
+from ci_tasks.logs.triage.log_triage import triage
+from ci_tasks.logs.triage.rules import compiled
+from ci_tasks.logs.triage.weights import FILE, VARIABLE
 from ci_tasks.records import Triage
 
 RULES = compiled(

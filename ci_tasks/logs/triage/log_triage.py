@@ -1,29 +1,28 @@
-"""From the bytes of a log to a Triage, in one pass and bounded memory."""
+"""From the bytes of a log to a Triage, in one pass and bounded memory; and the reason of a failure, with what is known
+of its end beside what the log says."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ci_tasks.agent import run_directory
 from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.failures.triage.backward import backward
-from ci_tasks.features.failures.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
-from ci_tasks.features.failures.triage.certainty import blamed_group, confidence_features
-from ci_tasks.features.failures.triage.features import CandidateList
-from ci_tasks.features.failures.triage.identity import identify, of_ending
-from ci_tasks.features.failures.triage.line_template import masked
-from ci_tasks.features.failures.triage.ranking import Ranking, cause_of, rank
-from ci_tasks.features.failures.triage.rules import Rules, shipped
-from ci_tasks.features.failures.triage.signature import of_code
-from ci_tasks.features.failures.triage.uncaught import uncaught_candidates
-from ci_tasks.features.failures.triage.weights import Weights, probability, score, shipped_weights
 from ci_tasks.logs import own_modules
-from ci_tasks.logs.causes import CODE, NOTHING, UNKNOWN, group_of
+from ci_tasks.logs.causes import CODE, NOTHING, TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.logs.lines import read
 from ci_tasks.logs.own_modules import IsOwnModule
-from ci_tasks.records import BLOCKED, FAILED, PASSED, Triage, TriageCandidate
+from ci_tasks.logs.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
+from ci_tasks.logs.triage.evidence import identify, of_ending, of_evidence
+from ci_tasks.logs.triage.features import CandidateList, masked
+from ci_tasks.logs.triage.ranking import Ranking, backward, blamed_group, cause_of, confidence_features, rank
+from ci_tasks.logs.triage.rules import Rules, shipped
+from ci_tasks.logs.triage.signature import of_code
+from ci_tasks.logs.triage.uncaught import first_to_end, uncaught_candidates
+from ci_tasks.logs.triage.weights import Weights, probability, score, shipped_weights
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, FailureEvidence, Triage, TriageCandidate
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all
@@ -38,6 +37,26 @@ _AT_START = ("import_error", "dependency_version_mismatch")
 _NAME_NOT_THERE = "import-name"  # a rule
 _IMPORTS = re.compile(r":<module>$|importlib|:_call_with_frames_removed$|:_find_and_load")
 _OF_TESTS = ("test-summary", "test-header", "no-testcase")  # rules of what says that a test failed
+_KILLED = ("killed-child", "killed-by-shell")  # rules of lines that do not say by whom
+_OF_A_KILL = (*_KILLED, "cancelled")  # rules of what the timeout itself makes a job print
+_NOT_FOR_MEMORY = "a process was killed by SIGKILL, not by the kernel for its memory: it killed none meanwhile"
+_LIKELY = 0.5  # confidence: less likely than not is no better than what is known, that the time was over
+
+
+def together(jobs: Sequence[tuple[str, Triage]]) -> Triage:
+    """The triage of the first job that failed, with all that did; those that failed in the same way are listed once."""
+    if len(jobs) == 1:
+        return jobs[0][1]
+    failed = [pair for pair in jobs if pair[1].verdict in (FAILED, BLOCKED, CANCELLED)]
+    alike: dict[str, list[tuple[str, Triage]]] = {}
+    for name, found in failed:
+        alike.setdefault(found.kind or name, []).append((name, found))
+    listed = {", ".join(name for name, _ in pairs): _how(pairs[0][1]) for pairs in alike.values()}
+    return replace((failed or jobs)[0][1], jobs=listed)
+
+
+def _how(found: Triage) -> str:
+    return f"{found.verdict}, {found.cause}{f': {found.text}' if found.text else ''}"
 
 
 def triage(
@@ -230,3 +249,27 @@ def _of_engine(result: Triage, named: dict[str, int], rules: Rules) -> Triage:
         return result
     cause = f"{engine}_engine_crash"
     return replace(result, cause=cause, group=group_of(cause), reason=rules.explanations.get(cause, ""))
+
+
+def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowledge()) -> Triage:
+    """Why a job failed; what ran into its timeout hangs, unless the log knows better."""
+    result = triage(log, ended.exit_code, passed=known.passed, evidence=known.evidence, is_own=known.is_own_module)
+    knows_better = result.cause != UNKNOWN and result.confidence >= _LIKELY and result.rule not in _OF_A_KILL
+    if result.rule in _KILLED and ended.oom_kills == 0:
+        blameless = replace(result, cause=UNKNOWN, verdict=FAILED, group=group_of(UNKNOWN))
+        result = replace(blameless, reason=_NOT_FOR_MEMORY)
+    if ended.end != run_directory.END_TIMEOUT:
+        return _with_first_to_end(result, known)
+    if knows_better:
+        return result
+    identity = of_evidence(replace(result.evidence or FailureEvidence(), exception="timeout"))
+    hang = replace(result, cause=TIMEOUT_HANG, verdict=FAILED, group=group_of(TIMEOUT_HANG), **vars(identity))
+    return replace(hang, reason=f"it did not end within {ended.timeout_minutes:g} min")
+
+
+def _with_first_to_end(result: Triage, known: JobKnowledge) -> Triage:
+    """With the rank that ended first, before what the log says. After a timeout all were killed."""
+    if result.verdict not in (FAILED, BLOCKED):
+        return result
+    first = first_to_end(known.evidence, shipped())
+    return replace(result, reason="; ".join(filter(None, [first, result.reason]))) if first else result

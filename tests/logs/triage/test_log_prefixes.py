@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.features.failures.triage.log_prefixes import read
 from ci_tasks.logs.lines import segments, visible
+from ci_tasks.logs.triage.log_prefixes import read
 
 PREFIXES = [
     # what stands there, the text, who spoke, how loud

@@ -11,7 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.logs.triage.log_triage import triage
 
 SAMPLE = Path(__file__).parents[4] / "examples/tiny-slime"
 FAILURES = ["oom", "nccl-timeout", "engine", "kl", "hang", "disk", "import"]

@@ -8,9 +8,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
+from functools import cache
 
+from ci_tasks import resources
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.failures.triage.candidate_reader import (
+from ci_tasks.logs.triage.candidate_reader import (
     EXCEPTION_END,
     EXCEPTION_LINE,
     LAST,
@@ -19,12 +21,18 @@ from ci_tasks.features.failures.triage.candidate_reader import (
     Candidate,
     CandidateReader,
 )
-from ci_tasks.features.failures.triage.line_template import masked
-from ci_tasks.features.failures.triage.noise_templates import is_noise
-from ci_tasks.features.failures.triage.rules import ROOT, SYMPTOM, WRAPPER
+from ci_tasks.logs.triage.rules import ROOT, SYMPTOM, WRAPPER
 
+_LONGEST = 400  # characters that count; a line of settings or of a model's output has thousands
+_URL = re.compile(r"\b[a-z][a-z0-9+]{1,10}://[^\s'\"<>)\]]+")
+_PATH = re.compile(r"(?<![\w.])(?:~|\.{1,2})?(?:/[\w.@+~=:-]+)+/?|\b[A-Z]:\\[^\s'\"]+|\b(?:[\w.-]+/){2,}[\w.-]+")
+_ID = re.compile(r"\b(?:0x)?(?=[a-f-]*\d)[0-9a-f][0-9a-f-]{6,}\b", re.I)
+_NUMBER = re.compile(r"[-+]?\d[\d.,:]*(?:e[-+]?\d+)?", re.I)
+_LIST = re.compile(r"#(?:[\s,;x/|-]*#)+")
+_BAR = re.compile(r"[█▉▊▋▌▍▎▏#=*_.~-]{3,}|[█▉▊▋▌▍▎▏]+")
+_SPACE = re.compile(r"\s+")
+FILE = "logs/triage/noise_templates.txt"
 Features = dict[str, float]
-
 _CONTROL_FLOW = ("StopIteration", "StopAsyncIteration", "queue.Empty", "_queue.Empty")  # how loops and queues end
 _QUIET = ("info", "debug", "i", "d", "notice")
 _WARNING = ("warning", "warn", "w")
@@ -40,6 +48,29 @@ _SHORTEST_MESSAGE, _LONGEST_MESSAGE = 15, 60  # characters that tell two message
 _RAISED = (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
 _ENDS = ("killed-by-shell", "killed-child", "launcher", "job-timeout", "cancelled", "slurm-cancelled")  # of rules
 _LONG_LOG = 200  # lines; shorter ones are excerpts, in which the end says less
+
+
+def masked(text: str) -> str:
+    """The template of a line: equal for two lines that differ only in numbers, ids, paths, addresses and spaces."""
+    text = _URL.sub("<url>", text[:_LONGEST])
+    text = _PATH.sub("<path>", text)
+    text = _ID.sub("#", text)
+    text = _NUMBER.sub("#", text)
+    text = _LIST.sub("#", text)
+    text = _BAR.sub("…", text)
+    return _SPACE.sub(" ", text).strip()
+
+
+def is_noise(masked_line: str) -> bool:
+    """Whether runs that pass have the line too. It takes a template, see `line_template.masked`."""
+    return masked_line in _templates()
+
+
+@cache
+def _templates() -> frozenset[str]:
+    """Read when first asked for: most commands never triage. The header ends with the first empty line."""
+    _, _, table = resources.text(FILE).partition("\n\n")
+    return frozenset(table.splitlines())
 
 
 @dataclass(frozen=True)

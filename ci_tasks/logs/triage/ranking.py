@@ -1,17 +1,19 @@
-"""Of all that may be the reason, the one that a maintainer would quote, or that nothing failed; and its cause."""
+"""Of all that may be the reason, the line that a maintainer would quote, or that nothing failed; its cause; and how
+likely line and verdict are right."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.failures.triage.candidate_reader import LAST, Candidate
-from ci_tasks.features.failures.triage.features import CandidateList, Features, features, features_of_none
-from ci_tasks.features.failures.triage.rules import ROOT, WRAPPER, Rules
-from ci_tasks.features.failures.triage.weights import Weights, probabilities, score
-from ci_tasks.logs.causes import UNKNOWN
+from ci_tasks.logs.causes import CODE, UNKNOWN, group_of
+from ci_tasks.logs.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, LAST, PYTEST, Candidate
+from ci_tasks.logs.triage.features import CandidateList, Features, features, features_of_none, rank_of
+from ci_tasks.logs.triage.rules import ROOT, WRAPPER, Rules
+from ci_tasks.logs.triage.weights import Weights, probabilities, score
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 
 _NEAR = 200  # lines
@@ -22,6 +24,33 @@ _NOT_THERE = re.compile(
     r"(?i)repositor|local (?:directory|path|folder)|snapshot|offline|cached|could ?n.t (?:find|load)|not found"
 )
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's summary names the exception too
+_LEAST = 1e-4
+_RIVAL = 0.05  # share of a second that counts
+# Features of the chosen line, and of "nothing failed", that say how sure it is.
+_OF_CHOICE = (
+    "first root",
+    "a root stands elsewhere",
+    "first traceback",
+    "last traceback",
+    "the only traceback",
+    "raised last",
+    "quoted later",
+    "quotes an earlier one",
+    "a success came later",
+    "passed on later",
+    "plain beside a traceback",
+    "survived",
+    "long",
+)
+_OF_NOTHING = (
+    "no candidate",
+    "no traceback",
+    "says that it succeeded",
+    "succeeded after all",
+    "nothing raised or loud",
+)
+_NEAR_DEATH = 40  # lines above the death in which the first error counts
+_WARNING = ("warning", "warn", "w", "info", "debug", "notice", "i", "d")
 
 
 @dataclass(frozen=True)
@@ -175,3 +204,65 @@ def _of_rule(candidate: Candidate) -> tuple[str, str]:
     rule = candidate.rule
     assert rule is not None
     return rule.cause or UNKNOWN, rule.verdict or BLOCKED
+
+
+def blamed_group(candidate: Candidate, cause: str, verdict: str) -> str:
+    """The group of the cause; that of the code for an exception of no known cause that is not the environment's."""
+    is_code = cause == UNKNOWN and verdict == FAILED and candidate.kind in (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
+    return CODE if is_code else group_of(cause)
+
+
+def confidence_features(ranking: Ranking, blocked: bool, ends: bool, agrees: bool) -> Features:
+    """What speaks for line and verdict. `blocked` says that the environment is blamed, `ends` that the exit code is
+    known, `agrees` that the search upwards found the same line."""
+    shares = [share for share, _ in ranking.order[:2]] + [0.0, 0.0]
+    best, second = max(shares[0], _LEAST), max(shares[1], _LEAST)
+    if not ranking.failed:
+        passed: Features = {"nothing failed": 1, "nothing failed, log-odds": _log_odds(ranking.nothing)}
+        return passed | {f"nothing failed, {name}": ranking.features.get(name, 0.0) for name in _OF_NOTHING}
+    candidate = ranking.order[0][1]
+    return {
+        "always": 1,
+        "best, log-odds": _log_odds(best),
+        "best against second": min(math.log(best / second), 6),
+        "nothing failed against best": max(-6.0, math.log(max(ranking.nothing, _LEAST) / best)),
+        "score of the best": min(max(ranking.best, -4.0), 8.0) / 4,
+        "blocked": blocked,
+        "the search upwards agrees": agrees,
+        "exit code known": ends,
+        "candidates": math.log1p(len(ranking.order)),
+        f"kind {candidate.kind}": 1,
+        f"rank {rank_of(candidate)}": 1,
+        "no rule of its own": candidate.rule is None,
+        "second says another thing": _differ(ranking),
+        **{name: ranking.features.get(name, 0.0) for name in _OF_CHOICE},
+    }
+
+
+def _differ(ranking: Ranking) -> bool:
+    """Whether the second is of another origin than the first: neither of its chain nor of its rule."""
+    if len(ranking.order) < 2 or ranking.order[1][0] < _RIVAL:
+        return False
+    first, second = ranking.order[0][1], ranking.order[1][1]
+    return not (first.chain and first.chain == second.chain) and (first.rule is None or first.rule is not second.rule)
+
+
+def _log_odds(share: float) -> float:
+    share = min(max(share, _LEAST), 1 - _LEAST)
+    return math.log(share / (1 - share))
+
+
+def backward(log: CandidateList) -> Candidate | None:
+    """The first failure that pytest reports; else the last exception that passes on nobody else's, of a chain the first
+    link; else the first error right above the end, else the last."""
+    told = [one for one in log.candidates if one.kind != LAST and not one.ignored and not one.survived]
+    if reports := [one for one in told if one.kind == PYTEST]:
+        return reports[0]
+    raised = [one for one in told if one.kind in (EXCEPTION_END, EXCEPTION_LINE) and rank_of(one) != WRAPPER]
+    ends = [one for one in raised if one.kind == EXCEPTION_END] or raised
+    if ends:
+        return next(one for one in ends if one is ends[-1] or (one.chain and one.chain == ends[-1].chain))
+    errors = [one for one in told if one.line.level not in _WARNING and rank_of(one) != WRAPPER]
+    near = [one for one in errors if log.lines - one.last_at <= _NEAR_DEATH]
+    last = [one for one in log.candidates if one.kind == LAST][-1:]
+    return next(iter(near or errors[-1:] or last), None)
