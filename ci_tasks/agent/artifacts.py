@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Sequence, 
 
 from . import codec
 from .containers.run_containers import RunContainer
+from .directories import remove_own
 from .files import open_file, unused_path
 from .mask import Masker, mask_text
 from .records import CoreFile, CoreFiles, LeftOut, LeftOutFile, Plan
@@ -298,7 +299,7 @@ class _Masking:
             pass
         except OSError:
             self._check_stop()
-            os.unlink(path)
+            remove_own(path)
 
     def _copy(self, path: str, target: str, withholds_archives: bool = False) -> None:
         """Write the masked content to the new file `target`. In a binary file a mask is as long as the secret, so that

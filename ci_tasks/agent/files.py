@@ -69,6 +69,13 @@ def replace_file(path: str, content: bytes) -> None:
         raise
 
 
+def replace_any(path: str, content: bytes) -> None:
+    """The same, also of a directory that a job has put there, which gets another name."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        os.rename(path, unused_path(path))
+    replace_file(path, content)
+
+
 def unused_path(path: str) -> str:
     """`path`, or one beside it that does not exist yet."""
     free, number = path, 1

@@ -77,7 +77,7 @@ def conclude(run: RunDir) -> Status:
     status = _read(run)
     if not is_alive(run, status):
         status = _read(run)  # it may have ended meanwhile
-        if not status.has_ended and os.path.lexists(run.status):
+        if not status.has_ended and os.path.lexists(run.status) and not os.path.islink(run.path):  # a job's link
             return _write(run, _lost(status))
     return status
 

@@ -15,7 +15,7 @@ import os
 from typing import Any, Dict, Final, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from . import codec
-from .files import NotAFile, read_file, replace_file
+from .files import NotAFile, read_file, replace_any, replace_file
 from .mask import is_maskable
 from .records import Plan, RemoteLocation, RunDescription, Status
 
@@ -126,7 +126,7 @@ def read_record(kind: Type[T], path: str) -> Optional[T]:
 
 def write_record(path: str, record: Any, compact: bool = False) -> None:
     """Replace `path` whole; `compact` leaves out what is at its default."""
-    replace_file(path, record_bytes(record, compact))
+    replace_any(path, record_bytes(record, compact))
 
 
 def record_bytes(record: Any, compact: bool = False) -> bytes:

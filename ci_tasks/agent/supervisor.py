@@ -20,7 +20,7 @@ from . import run_directory as rd
 from .cleanup import CleanupResult, RunCleanup, call_with_heartbeat, remove_left_containers
 from .codec import RecordError, masked_record
 from .containers.run_containers import DaemonMonitor
-from .files import content_of, replace_file, unused_path
+from .files import content_of, replace_any
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.samples import GpuSampler
 from .hang.look import MAX_SECONDS as LOOK_SECONDS
@@ -290,6 +290,9 @@ class Supervisor:
         for path, content in self._own_files.items():
             if content_of(path, rd.LARGEST) != content:
                 self._note_changed(path)
+        if os.path.basename(self.paths.plan) in self.status.changed:
+            with suppress(OSError):
+                replace_any(self.own.plan, self._own_files[self.paths.plan])  # by it the run is judged
         self._set(state=rd.STATE_ENDED, phase="ended", end=end, exit_code=code, ended_at=ended_at, waiting=())
         self._set(log_sha256=self.log.sha256, kept=cleaned.kept, masked=cleaned.masked, left=self._left(cleaned.left))
         # The end must be on record even if the disk was full a moment ago.
@@ -352,9 +355,7 @@ class Supervisor:
         number = self.status.sequence + 1
         self._set(sequence=number, heartbeat_at=time.time(), log_bytes=self.log.bytes, log_error=self.log.error)
         content = rd.record_bytes(masked_record(self.status, self._secrets))
-        if os.path.isdir(self.own.status) and not os.path.islink(self.own.status):  # nothing replaces a directory
-            os.rename(self.own.status, unused_path(self.own.status))
-        replace_file(self.own.status, content)
+        replace_any(self.own.status, content)
         self._own_files[self.paths.status] = content
 
     def _event(self, name: str, **facts: object) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from ci_tasks.agent.files import LockTimeout, content_of, file_lock, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Checkout, CheckoutPart, Overlay
-from ci_tasks.agent.trees.git import SHA1, make_repository, quoted
+from ci_tasks.agent.trees.git import SHA1, Git, make_repository, quoted
 from ci_tasks.checkout.overlays import check_distinct, describe_overlay, find_conversions, in_directory
 from ci_tasks.checkout.repository import (
     CheckoutGit,
@@ -94,7 +94,8 @@ class Snapshot:
     @cached_property
     def reader(self) -> subprocess.Popen[bytes]:
         """One process for all files, which ends with the snapshot."""
-        running = CheckoutGit(self.store).started("cat-file", "--batch", "--follow-symlinks")
+        # Not a CheckoutGit: ^C does not reach this one.
+        running = Git(self.store).started("cat-file", "--batch", "--follow-symlinks")
         weakref.finalize(self, running.__exit__, None, None, None)
         return running.__enter__()
 

@@ -51,7 +51,11 @@ LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
     """The record of a run that never began: blocked, or cancelled while it waited; or that is not there any more."""
     os.makedirs(run.path, exist_ok=True)  # a job on this machine may take its directory away
-    return save_record(run, new_record(read_description(run), Status(), Verdict(status, reason, NO_EVIDENCE)))
+    try:
+        plan = read_description(run)
+    except (OSError, ValueError):  # it may also have changed the plan
+        plan = RunDescription()
+    return save_record(run, new_record(plan, Status(), Verdict(status, reason, NO_EVIDENCE)))
 
 
 def is_over(run: RunDir) -> bool:
@@ -168,7 +172,7 @@ def _changed_files(status: Status) -> list[Deviation]:
     """What the job, or somebody else, changed that only the agent writes."""
     if not status.changed:
         return []
-    why = "a job here is the same user as its agent; only status.json was written again"
+    why = "a job here is the same user as its agent; only status.json and plan.json were written again"
     return [Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)]
 
 

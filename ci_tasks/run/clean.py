@@ -10,13 +10,14 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
 from ci_tasks.agent.serving import requests
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.config import Config
@@ -25,7 +26,7 @@ from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import clock_ahead
-from ci_tasks.results.read_record import load_record
+from ci_tasks.results.read_record import UnreadableRun, load_record
 from ci_tasks.run.disk_usage import describe_usage
 
 _DAY = 24 * 3600.0
@@ -112,7 +113,7 @@ def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
     if not run.is_row and _is_active(str(store.home() / "runs" / run.batch.removesuffix(_own_suffix()))):
         return "its command is not over"
     if run.is_row and not _is_home(run) and not everything:
-        return "it is not home yet: `fetch` it first, or --all"
+        return "it is not home yet, or was only planned: `fetch` it first, or --all"
     return ""
 
 
@@ -146,6 +147,11 @@ def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Seq
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
     for info in runs:
         run = RunDir(info.dir)
+        try:
+            read_plan(run)
+        except (OSError, ValueError) as problem:  # a job may have changed it: what it left is not known
+            yield f"{info.id}: stays, {problem}", [f"{run.path}: remove it by hand"]
+            continue
         age = time.time() + clock_ahead(run) - info.ended_at if info.ended_at else 0.0
         is_old = days is not None and age > days * _DAY
         if os.path.lexists(run.remote):
@@ -165,7 +171,8 @@ def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Seq
         elif info.kept and not everything:
             yield f"{info.id}: stays, it was kept for `shell`; --all removes what was kept", []
         elif info.state != "planned" and _has_left(run):
-            load_record(run)  # so that a run whose runner was killed has its record
+            with suppress(OSError, UnreadableRun):
+                load_record(run)  # so that a run whose runner was killed has its record
             yield f"{info.id}: what it left is removed", end_and_clean(run.path)
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.errors import CiTasksError
@@ -198,7 +199,10 @@ class LabelExecution:
                 if state.aborted:
                     record = record_not_started(prepared.run, *self._why_aborted(*state.aborted))
                 else:
-                    record = self._with_mending(judge_run(prepared.run), prepared.run)
+                    try:
+                        record = self._with_mending(judge_run(prepared.run), prepared.run)
+                    except RecordError as problem:  # a job on this machine may have changed what is read
+                        record = record_not_started(prepared.run, LOST, str(problem))
                     session.executor.release(prepared)
                 self._record_attempt(execution, session, _ran_on(record, execution.row, session.name), prepared.run)
             if time.monotonic() > deadline:

@@ -13,6 +13,7 @@ import pytest
 
 from ci_tasks.agent import codec, liveness, processes
 from ci_tasks.agent.records import Status
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.serving import serve
 from ci_tasks.agent.serving.messages import FollowedRun
 from ci_tasks.hosts import executors
@@ -31,6 +32,8 @@ FORGERIES = {
     "garbage for a status": ("echo garbage > status.json", "status.json"),
     "a directory for a status": ("rm -f status.json; mkdir -p status.json/x", "status.json"),
     "a plan": ('echo "{}" > plan.json', "plan.json"),
+    "garbage for a plan": ("rm plan.json; mkfifo plan.json", "plan.json"),
+    "directories for a plan and a record": ("rm plan.json; mkdir -p plan.json/x record.json", "plan.json"),
     "a script": ("echo 'exit 0' > new; mv new run.sh", "run.sh"),
     "an agent": ("echo 'exit' > bin/agent.pyz", "bin/agent.pyz"),
     "a shorter log": (": > log", "log"),
@@ -78,6 +81,17 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     until(lambda: executors.has_ended(run.paths))
     watched.poll()
     assert watched.over and b'"exit_code": 4' in bytes(sent[-1])
+
+
+def test_what_a_link_in_the_place_of_a_run_directory_leads_to_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text("its own")
+    (tmp_path / "link").symlink_to(tmp_path)
+    sent = list[bytes]()
+    watched = serve.RunFollower(FollowedRun(1, str(tmp_path / "link"), 0), sent.append, serve.LinkSpeed())
+    watched.poll()
+    assert watched.over and b"missing" in bytes(sent[-1])
+    liveness.conclude(RunDir(str(tmp_path / "link")))
+    assert (tmp_path / "status.json").read_text() == "its own"
 
 
 # -- an agent that is killed -----------------------------------------------------------------------------------------

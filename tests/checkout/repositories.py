@@ -89,10 +89,7 @@ CHANGES: dict[str, tuple[str, list[str]]] = {
     "untracked": ("mkdir 'new dir'; echo x > 'new dir/new'; touch empty", ["empty", "new dir/new"]),
     "intent to add": ("echo x > meant; git add --intent-to-add meant", ["meant"]),
     "force-added": ("echo x > wanted.log; git add --force wanted.log", ["wanted.log"]),
-    "tracked and ignored": (
-        "echo '*.txt' > .gitignore; echo x | tee kept.txt > new.txt",
-        [".gitignore", "kept.txt"],
-    ),
+    "tracked and ignored": ("echo '*.txt' > .gitignore; echo x | tee kept.txt > new.txt", [".gitignore", "kept.txt"]),
     "executable": ("git config core.fileMode false; chmod +x kept.txt", ["kept.txt"]),
     "links": ("ln -s nowhere a; ln -s /etc/passwd b; ln -s sub c", ["a", "b", "c"]),
     "a link for a directory": ("rm -r sub; ln -s /tmp sub", ["sub", "sub/inner.txt"]),

@@ -133,12 +133,7 @@ class Person:
             "split": lambda: git(source, "update-index", "--split-index"),
             "intent": lambda: git(source, "add", "-N", "."),
             "stash": lambda: git(source, "stash"),
-            "sparse": lambda: git(
-                source,
-                "sparse-checkout",
-                "set",
-                *rng.choice([["dir"], ["--no-cone", "/a"]]),
-            ),
+            "sparse": lambda: git(source, "sparse-checkout", "set", *rng.choice([["dir"], ["--no-cone", "/a"]])),
             "autocrlf": lambda: git(source, "config", "core.autocrlf", rng.choice(["true", "input", "false"])),
             "nested": self._nested,
             "submodule": self._submodule,

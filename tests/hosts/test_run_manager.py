@@ -174,11 +174,7 @@ def test_a_link_that_dies_again_and_again_costs_not_a_byte(host: PipedHost, tmp_
 
 @pytest.mark.parametrize(
     "before",
-    [
-        "echo 'Welcome! You have mail.'; ",
-        "head -c 80000 /dev/zero | tr '\\0' -; echo; ",
-        "read -r answer; ",
-    ],
+    ["echo 'Welcome! You have mail.'; ", "head -c 80000 /dev/zero | tr '\\0' -; echo; ", "read -r answer; "],
     ids=["a greeting", "one of 80 kB", "a question that the first line answers"],
 )
 def test_a_login_script_does_no_harm(host: PipedHost, before: str) -> None:

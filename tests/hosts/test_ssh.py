@@ -64,10 +64,7 @@ def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKe
 @pytest.mark.parametrize(
     ("attributes", "phrases"),
     [
-        (
-            {"tried": ["/id"]},
-            ["Permission denied for alice", "tried: /id; no agent is running", "authorized_keys"],
-        ),
+        ({"tried": ["/id"]}, ["Permission denied for alice", "tried: /id; no agent is running", "authorized_keys"]),
         ({"unusable": ["/my id"]}, ["or are no keys: /my id", "ssh-add '/my id'"]),
         ({"is_partial": True, "wanted": ["keyboard-interactive"]}, ["also wants keyboard-interactive", "never asks"]),
         ({"wanted": ["password"]}, ["takes password only", "never asks for passwords"]),

@@ -9,7 +9,7 @@ import pytest
 from ci_tasks.agent.serving.messages import RunSummary
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import Phase, write_phase
-from ci_tasks.run.clean import _stays_there
+from ci_tasks.run.clean import _clean_here, _stays_there
 
 ROW, HERE, INSTALL = "01", "02", "environments/abc"
 
@@ -20,7 +20,7 @@ ROW, HERE, INSTALL = "01", "02", "environments/abc"
         (ROW, True, False, "running", "it runs"),
         (ROW, True, False, "ended", "it runs"),  # a row goes on without its command
         (ROW, False, False, "ended", ""),
-        (HERE, False, False, "ended", "it is not home yet: `fetch` it first, or --all"),
+        (HERE, False, False, "ended", "it is not home yet, or was only planned: `fetch` it first, or --all"),
         (ROW, False, True, "ended", "it was kept for `shell`; --all removes it"),
         (INSTALL, True, False, "running", "it runs"),
         (INSTALL, False, False, "running", "its command is not over"),
@@ -48,3 +48,11 @@ def test_runs_of_other_clients_stay_while_they_are_young_or_run(
     assert "younger than --days" in _stays_there(theirs, is_old=False, everything=True)
     assert _stays_there(theirs, is_old=True, everything=False) == ""
     assert _stays_there(RunSummary(f"/runs/b-other/{INSTALL}", alive=True), is_old=True, everything=False) == "it runs"
+
+
+def test_a_run_whose_plan_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    (tmp_path / "runs/b/01/workspace").mkdir(parents=True)
+    (tmp_path / "runs/b/01/plan.json").write_text("no JSON")
+    ((line, left),) = _clean_here(None, everything=False)
+    assert "plan.json" in line and left

@@ -128,7 +128,8 @@ class RunFollower:
         # Before the status is read: an agent writes the end, and then it ends itself. One that lives writes a status
         # again that its job took away.
         has_agent = liveness.is_held(self._run.path)
-        if not (mtime or has_agent or self._is_starting() or os.path.lexists(self._run.status)):
+        is_there = mtime or has_agent or self._is_starting() or os.path.lexists(self._run.status)
+        if not is_there or os.path.islink(self._run.path):
             why = "there is no run %s on the host any more" % self._run.path
             return RunUpdate(self.key, over=True, code="missing", problem=why)
         status = run_directory.read_status(self._run) if has_agent else liveness.conclude(self._run)

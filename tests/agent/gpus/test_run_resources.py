@@ -89,10 +89,7 @@ def test_all_or_none_and_who_holds_what_is_named(
     monitor.see(6, GpuProcess("GPU-5", 4242, 62464, "python train.py"))
     mine = new(4)
     assert (mine.phase, mine.gpu_ids, gpu_host.free()) == ("waiting", None, [2, 4, 5, 6, 7])
-    others = [
-        "GPU 5: 61 GiB in use by pid 4242 (python train.py) without a lock",
-        "GPUs 6-7 do not exist here",
-    ]
+    others = ["GPU 5: 61 GiB in use by pid 4242 (python train.py) without a lock", "GPUs 6-7 do not exist here"]
     assert mine.waiting == ["GPUs 0-1, 3 held by run batch.07 for less than a minute", *others]
     monkeypatch.setattr(lock_files, "LOCKS", "/no/such/file")
     monitor.problem = "no answer from nvidia-smi within 20 s"

@@ -41,10 +41,7 @@ def test_the_last_collective_that_was_begun() -> None:
             {"profiling_name": "nccl:recv 1<-0", "is_p2p": True, "p2p_seq_id": 9},
             RecordedCollective(3, "recv 1<-0", 9, "scheduled", "0 default_pg", "", (2, 3)),
         ),
-        (
-            {"process_group": ("7", "tp")},
-            RecordedCollective(3, "all_reduce", 6, "scheduled", "7 tp"),
-        ),
+        ({"process_group": ("7", "tp")}, RecordedCollective(3, "all_reduce", 6, "scheduled", "7 tp")),
     ],
     ids=["sizes", "a message", "a group that is not described"],
 )

@@ -13,11 +13,7 @@ from ci_tasks.agent.probe.payload.notes import set_flight_recorder
 from tests.agent.probe.interpreters import Interpreter, make_interpreter
 
 SIZE, OLD_SIZE = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
-PIPE, DUMP, OLD_DUMP = (
-    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
-    "TORCH_FR_DUMP_TEMP_FILE",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
-)
+PIPE, DUMP, OLD_DUMP = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 OURS = {SIZE: "2000", PIPE: "/e/7-1-ab.", DUMP: "/e/7-1-ab.fr-"}
 
 

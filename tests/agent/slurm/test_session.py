@@ -151,10 +151,7 @@ def test_an_accepted_submission_has_its_number(out: str, job: str) -> None:
         ("no answer from sbatch within 150 s", True),
         (f"sbatch: error: QOSMaxGRESPerJob\n{_POLICY}", False),
         (f"{_FAILED}Requested node configuration is not available\n", False),
-        (
-            f"sbatch: error: invalid partition specified: nope\n{_FAILED}Invalid partition name specified\n",
-            False,
-        ),
+        (f"sbatch: error: invalid partition specified: nope\n{_FAILED}Invalid partition name specified\n", False),
         ("sbatch: No such file or directory", False),
     ],
 )
