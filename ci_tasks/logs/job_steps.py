@@ -74,16 +74,10 @@ _SETTING = re.compile(r"  ([^\s:][^:]{0,200}):(?: (.*))?", re.DOTALL)
 _MASK = "***"
 _SILENT = ("set", "export", "cd")  # commands that print nothing before docker does
 WORDS = (
-    *(rb"##\[(?:end)?group\]", *(re.escape(beginning) for beginning in _BEGINNINGS)),
-    *(rb"\[command\]", rb"HEAD is now at ", rb"Syncing repository: ", rb"Working directory is '", rb": Pulling from "),
-    *(
-        rb"Driver Version: \d",
-        rb"NVIDIA ",
-        rb"GPU \d{1,3}: ",
-        rb"Successfully installed ",
-        rb"==\d",
-        rb"Package +Version",
-    ),
+    *(re.escape(beginning) for beginning in _BEGINNINGS),
+    *(rb"##\[(?:end)?group\]", rb"\[command\]", rb"HEAD is now at ", rb"Syncing repository: "),
+    *(rb"Working directory is '", rb": Pulling from ", rb"Driver Version: \d", rb"NVIDIA ", rb"GPU \d{1,3}: "),
+    *(rb"Successfully installed ", rb"==\d", rb"Package +Version"),
 )
 """A line without one of these tells something only where `needs_next_line` says so."""
 
