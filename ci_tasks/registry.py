@@ -59,7 +59,7 @@ class Feature:
     `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
     feature's shows, and returns its exit code, None for a run that is none of its.
     `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `hang_analysis` is a
-    function of the type in `results.analysis`.
+    function of the type in `results.judge_run`.
     """
 
     name: str

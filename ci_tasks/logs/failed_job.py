@@ -80,30 +80,23 @@ class WorkflowJob:
 def workflow_run(json: Any) -> WorkflowRun:
     pulls = [number_at(pull, "number") for pull in items(json, "pull_requests")]
     return WorkflowRun(
-        id=number_at(json, "id"),
-        conclusion=text_at(json, "conclusion"),
-        head_sha=text_at(json, "head_sha"),
-        head_branch=text_at(json, "head_branch"),
+        number_at(json, "id"),
         head_repository=text_at(json, "head_repository", "full_name"),
-        event=text_at(json, "event"),
         pull_requests=tuple(number for number in pulls if number),
         workflow_path=text_at(json, "path").partition("@")[0],
+        **{name: text_at(json, name) for name in ("conclusion", "head_sha", "head_branch", "event")},
     )
 
 
 def workflow_job(json: Any, run: WorkflowRun, repository: str) -> WorkflowJob:
     return WorkflowJob(
-        repository=repository,
-        run=run,
-        id=number_at(json, "id"),
-        name=text_at(json, "name"),
-        status=text_at(json, "status"),
-        conclusion=text_at(json, "conclusion"),
+        repository,
+        run,
+        number_at(json, "id"),
         head_sha=text_at(json, "head_sha") or run.head_sha,
         head_branch=text_at(json, "head_branch") or run.head_branch,
         pull_requests=run.pull_requests,
-        runner_name=text_at(json, "runner_name"),
-        html_url=text_at(json, "html_url"),
+        **{name: text_at(json, name) for name in ("name", "status", "conclusion", "runner_name", "html_url")},
     )
 
 
@@ -222,12 +215,12 @@ class _Repository:
     name: str
 
     def job(self, number: int, run: int) -> WorkflowJob:
-        json = self._json(f"actions/jobs/{number}", f"job {number}")
+        json = self.json(f"actions/jobs/{number}", f"job {number}")
         return workflow_job(json, self.run(number_at(json, "run_id") or run), self.name)
 
     def run(self, number: int) -> WorkflowRun:
         try:
-            return workflow_run(self._json(f"actions/runs/{number}", f"run {number}"))
+            return workflow_run(self.json(f"actions/runs/{number}", f"run {number}"))
         except UsageError:  # its jobs are what counts; the request for them fails with a better message
             return WorkflowRun(number)
 
@@ -247,17 +240,14 @@ class _Repository:
 
     def completed_runs(self, workflow: str) -> list[WorkflowRun]:
         """The newest runs of a workflow file that have ended, the newest first."""
-        json = self._json(
+        json = self.json(
             f"actions/workflows/{workflow}/runs", f"runs of {workflow}", status="completed", per_page=_PAGE_SIZE
         )
         found = [workflow_run(item) for item in items(json, "workflow_runs")]
         return [run for run in found if run.conclusion not in INCONCLUSIVE]
 
     def full_sha(self, commit: str) -> str:
-        return text_at(self._json(f"commits/{commit}", f"commit {commit}"), "sha") or commit
-
-    def pull(self, number: int) -> Any:
-        return self._json(f"pulls/{number}", f"pull request {number}")
+        return text_at(self.json(f"commits/{commit}", f"commit {commit}"), "sha") or commit
 
     def pull_requests_of(self, job: WorkflowJob) -> tuple[int, ...]:
         """Those of the job's commit, which GitHub does not name in a run of a fork."""
@@ -266,7 +256,7 @@ class _Repository:
             return ()
         query = {"head": f"{owner}:{job.head_branch}", "state": "all"}
         try:
-            pulls = items(self._json("pulls", "list of pull requests", **query), "")
+            pulls = items(self.json("pulls", "list of pull requests", **query), "")
         except UsageError:  # helpful, not necessary
             return ()
         same = [pull for pull in pulls if text_at(pull, "head", "sha") == job.head_sha]
@@ -274,18 +264,18 @@ class _Repository:
 
     def _pages(self, path: str, subject: str, key: str, **query: str) -> Iterator[Any]:
         for page in count(1):
-            found = items(self._json(path, subject, per_page=_PAGE_SIZE, page=page, **query), key)
+            found = items(self.json(path, subject, per_page=_PAGE_SIZE, page=page, **query), key)
             yield from found
             if len(found) < _PAGE_SIZE:
                 return
 
-    def _json(self, path: str, subject: str, **query: str | int) -> Any:
+    def json(self, path: str, subject: str, **query: str | int) -> Any:
         return self.client.json(f"/repos/{self.name}/{path}", f"{subject} of {self.name}", **query)
 
 
 def _jobs_of_pull(github: _Repository, number: int) -> list[WorkflowJob]:
     """Jobs of its newest commit; of an earlier one while no run of the newest has ended."""
-    pull = github.pull(number)
+    pull = github.json(f"pulls/{number}", f"pull request {number}")
     newest = text_at(pull, "head", "sha")
     runs = github.runs(head_sha=newest)
     jobs = _newest_jobs(github, runs)

@@ -33,18 +33,10 @@ class AnalysedLog:
     triage: Triage
 
 
-def from_file(
-    path: str,
-    job: str | None = None,
-    *,
-    exit_code: int | None = None,
-    passed: Sequence[str] = (),
-    attempt: int | None = None,
-) -> AnalysedLog:
-    """The job in a file, or on standard input for `-`. `exit_code` is the job's, where the caller knows it; `passed`
-    are files with logs of runs of it that passed; `attempt` is which one of the log's, else the last. Raises UsageError
-    for what is no log, holds several jobs of which `job` names none, or does not have the attempt."""
-    return _from_file(path, job, exit_code, passed, attempt, every=False)[0]
+def from_file(path: str, job: str | None = None, *, attempt: int | None = None) -> AnalysedLog:
+    """The job in a file, or on standard input for `-`; `attempt` is which one of the log's, else the last. Raises
+    UsageError for what is no log, holds several jobs of which `job` names none, or does not have the attempt."""
+    return all_from_file(path, job, attempt=attempt, only_one=True)[0]
 
 
 def all_from_file(
@@ -54,21 +46,17 @@ def all_from_file(
     exit_code: int | None = None,
     passed: Sequence[str] = (),
     attempt: int | None = None,
+    only_one: bool = False,
 ) -> list[AnalysedLog]:
-    """The same of every job that may be meant, in their order."""
-    return _from_file(path, job, exit_code, passed, attempt, every=True)
-
-
-def _from_file(
-    path: str, job: str | None, exit_code: int | None, passed: Sequence[str], attempt: int | None, every: bool
-) -> list[AnalysedLog]:
+    """The same of every job that may be meant, in their order. `exit_code` is the job's, where the caller knows it;
+    `passed` are files with logs of runs of it that passed."""
     with ExitStack() as stack:
         green = [_selected(stack.enter_context(open_log(name)), job) for name in passed]
         log = stack.enter_context(open_log(path))
         try:
             selected = {"": _selected(log, job, attempt)}
         except SeveralJobs as several:
-            if not every:
+            if only_one:
                 raise
             selected = {name: _selected(log, name, attempt) for name in several.names}
         for one in selected.values():

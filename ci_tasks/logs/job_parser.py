@@ -10,10 +10,9 @@ runner's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs import job_steps
 from ci_tasks.logs.job_lines import JOBS_WORDS, JobInLog, JobsInLog, LineForm, LogLine, printable_text
 from ci_tasks.logs.job_steps import (
@@ -68,73 +67,65 @@ _WHOLE_SHA = 40
 
 def parse_job(lines: Iterable[LogLine]) -> RecoveredJob:
     """What the log of one job tells. Lines of another job, and what stands around gh's output, are left out."""
-    reader = JobReader()
+    reader = JobLogReader()
     for line in lines:
-        reader.feed(line)
-    return reader.finish()
-
-
-class JobReader:
-    """`parse_job` for lines that come one by one: of all lines those are enough that have one of WORDS, those after a
-    line with which `needs_next_line` became true, the first and last with a timestamp, and all of gh's form."""
-
-    def __init__(self) -> None:
-        self._parser = JobParser()
-
-    def feed(self, line: LogLine) -> None:
-        if line.job and not self._parser.state.job:
-            self._parser = JobParser(line.job)
-        if line.job == self._parser.state.job:
-            self._parser.feed(line)
-
-    def saw_time(self, seconds: float | None) -> None:
-        if seconds is not None:
-            self._parser.saw_time(seconds)
-
-    def needs_next_line(self) -> bool:
-        return self._parser.needs_next_line()
-
-    def finish(self) -> RecoveredJob:
-        return self._parser.finish()
+        reader.take(line)
+    reader.end([])
+    return reader.job
 
 
 class JobLogReader(LineReader):
     """Reads from a log which jobs it has lines of, and what it tells of the first: nearly always there is but one.
-    Nearly every log shows its form in the lines at its beginning; they are all read, and all of gh's form."""
+    Nearly every log shows its form in the lines at its beginning; they are all read, and all of gh's form. Of the
+    others those are enough that have one of the words, those after a line with which `needs_next_line` became true, and
+    the last with a timestamp."""
 
     words = b"|".join((*WORDS, *JOBS_WORDS))
 
     def __init__(self) -> None:
         self._form, self._head = LineForm(), _HEAD
-        self._jobs, self._job = JobsInLog(), JobReader()
+        self._jobs, self._parser = JobsInLog(), JobParser()
         self.jobs: tuple[JobInLog, ...] = ()
         self.job = RecoveredJob()
 
     def needs_next_line(self) -> bool:
-        return self._head > 0 or bool(self._form.columns) or self._job.needs_next_line()
+        return self._head > 0 or bool(self._form.columns) or self._parser.needs_next_line()
 
     def feed(self, number: int, line: bytes, before: bytes) -> bool:
         self._head -= len(line) + 1
-        self._take(self._form.text_of(number, line))
+        self.take(self._form.text_of(number, line))
         return True
+
+    def take(self, line: LogLine) -> None:
+        self._jobs.feed(line)
+        if line.job and not self._parser.job:
+            self._parser = JobParser(line.job)
+        if line.job == self._parser.job:
+            self._parser.feed(line)
 
     def end(self, tail: list[tuple[int, bytes]]) -> None:
         """With the time of the last line that has one."""
         times = [self._form.text_of(number, line).seconds for number, line in tail]
-        if not self._form.columns:
-            self._job.saw_time(next((time for time in reversed(times) if time is not None), None))
-        self.jobs, self.job = self._jobs.jobs(), self._job.finish()
-
-    def _take(self, line: LogLine) -> None:
-        self._jobs.feed(line)
-        self._job.feed(line)
+        stamped = [time for time in times if time is not None]
+        if stamped and not self._form.columns:
+            self._parser.saw_time(stamped[-1])
+        self.jobs, self.job = self._jobs.jobs(), self._parser.finish()
 
 
 class JobParser:
-    """The state between two lines. `_column` is gh's step, "" where there is none."""
+    """What was parsed so far. `job` is gh's column, and `_column` its step, "" where there is none. `is_whole` says
+    that the log goes on to the runner's last message. `setup_error` is its first error outside of every step, in gh's
+    step `setup_column`. `heads` are the commits that git says HEAD is at, anywhere."""
 
     def __init__(self, job: str = "") -> None:
-        self.state = JobState(job)
+        self.job = job
+        self.setup, self.machine = SetupParser(), MachineParser()
+        self.steps: list[StepParser] = []
+        self.started: float | None = None
+        self.ended: float | None = None
+        self.is_whole = False
+        self.setup_error = self.setup_column = ""
+        self.heads: dict[str, Head] = {}
         self._column = ""
         self._stamped = False
         self._cleanup = False
@@ -157,22 +148,22 @@ class JobParser:
 
     def saw_time(self, seconds: float) -> None:
         self._stamped = True
-        self.state.started = seconds if self.state.started is None else self.state.started
-        self.state.ended = seconds
+        self.started = seconds if self.started is None else self.started
+        self.ended = seconds
 
     def needs_next_line(self) -> bool:
         """Whether the next line may tell something without one of WORDS."""
         if self._title is not None:
             return True
-        if not self.state.steps:
-            return self.state.setup.needs_next_line
+        if not self.steps:
+            return self.setup.needs_next_line
         is_in_step = not self._cleanup and self._in_last_step()
-        return is_in_step and (self.state.steps[-1].needs_next_line or self.state.machine.needs_next_line)
+        return is_in_step and (self.steps[-1].needs_next_line or self.machine.needs_next_line)
 
     def finish(self) -> RecoveredJob:
         if self._title is not None:
             self._begin_step(self._title, self._body or [])
-        return recover_job(self.state)
+        return _recovered(self)
 
     def _next_column(self, line: LogLine) -> None:
         if self._title is not None:
@@ -185,7 +176,7 @@ class JobParser:
         return not self._column or not self._in_last_step()
 
     def _in_last_step(self) -> bool:
-        return bool(self.state.steps) and self.state.steps[-1].column == self._column
+        return bool(self.steps) and self.steps[-1].column == self._column
 
     def _in_group(self, line: LogLine, is_own: bool, title: LogLine) -> bool:
         """Whether the line belongs to a step's group. A group that turns out to be none is a program's output."""
@@ -207,33 +198,33 @@ class JobParser:
 
     def _begin_step(self, title: LogLine, body: list[tuple[bytes, bool]]) -> None:
         self._title, self._cleanup = None, False
-        steps = self.state.steps
+        steps = self.steps
         if len(steps) < _MAX_STEPS:
-            early = not any(step.header.script for step in steps)
-            steps.append(StepParser(parse_header(title.text, body), title, early=early))
+            early = not any(step.announced.script for step in steps)
+            steps.append(StepParser(*parse_header(title, body), column=title.step, early=early))
 
     def _feed_line(self, line: LogLine, is_own: bool) -> None:
         """A line outside of a step's group: the runner's or, once steps have begun, mostly the program's."""
-        text, steps = line.text, self.state.steps
-        if text.startswith(b"HEAD is now at ") and len(self.state.heads) < _MAX_HEADS and (head := head_in(text)):
-            self.state.heads.setdefault(head.commit, head)
+        text, steps = line.text, self.steps
+        if text.startswith(b"HEAD is now at ") and len(self.heads) < _MAX_HEADS and (head := head_in(text)):
+            self.heads.setdefault(head.commit, head)
         if is_own and text.startswith(AFTER_STEPS):
-            self.state.is_whole = self.state.is_whole or text.startswith(_LAST_MESSAGE)
+            self.is_whole = self.is_whole or text.startswith(_LAST_MESSAGE)
             self._cleanup = bool(steps)
         elif is_own and text.startswith(_ERROR):
             self._error(text.removeprefix(_ERROR), line)
         elif not steps:
-            self.state.setup.feed(text)
+            self.setup.feed(text)
         elif not self._cleanup and self._in_last_step():
             steps[-1].feed(text)
-            self.state.machine.feed(text)
+            self.machine.feed(text)
 
     def _error(self, text: bytes, line: LogLine) -> None:
-        if not self.state.steps:
-            self.state.setup_error = self.state.setup_error or printable_text(text, 300)
-            self.state.setup_column = self.state.setup_column or line.step
+        if not self.steps:
+            self.setup_error = self.setup_error or printable_text(text, 300)
+            self.setup_column = self.setup_column or line.step
         elif self._in_last_step():
-            _record_error(self.state.steps[-1], text)
+            _record_error(self.steps[-1], text)
 
 
 def _record_error(step: StepParser, text: bytes) -> None:
@@ -250,25 +241,7 @@ def _record_error(step: StepParser, text: bytes) -> None:
         step.error = printable_text(text, 300)
 
 
-@dataclass
-class JobState:
-    """What was parsed so far. `job` is gh's column. `is_whole` says that the log goes on to the runner's last message.
-    `setup_error` is its first error outside of every step, in gh's step `setup_column`. `heads` are the
-    commits that git says HEAD is at, anywhere."""
-
-    job: str = ""
-    setup: SetupParser = field(default_factory=SetupParser)
-    machine: MachineParser = field(default_factory=MachineParser)
-    steps: list[StepParser] = field(default_factory=list)
-    started: float | None = None
-    ended: float | None = None
-    is_whole: bool = False
-    setup_error: str = ""
-    setup_column: str = ""
-    heads: dict[str, Head] = field(default_factory=dict)
-
-
-def recover_job(state: JobState) -> RecoveredJob:
+def _recovered(state: JobParser) -> RecoveredJob:
     _fail_last_action(state)
     steps = tuple(step.record() for step in state.steps)
     failed = [step for step in steps if step.outcome]
@@ -300,12 +273,12 @@ def recover_job(state: JobState) -> RecoveredJob:
     return replace(job, missing=missing_facts(job, is_whole=state.is_whole))
 
 
-def _fail_last_action(state: JobState) -> None:
+def _fail_last_action(state: JobParser) -> None:
     """An action has no exit code: if the last step is one and showed an error, and nothing else failed, it failed."""
     if not state.steps or any(step.failed for step in state.steps):
         return
     last = state.steps[-1]
-    if last.header.uses and last.error:
+    if last.announced.uses and last.error:
         last.outcome, last.has_later_output = FAILURE, False
 
 
@@ -319,13 +292,13 @@ def _checkout(steps: Iterable[StepParser]) -> CheckoutParser:
     )
 
 
-def _failed_setup(state: JobState) -> str:
+def _failed_setup(state: JobParser) -> str:
     if not state.setup_error:
         return ""
     return state.setup_column or ("Initialize containers" if state.setup.containers else "Set up job")
 
 
-def _conclusion(state: JobState, failed: list[RecoveredStep]) -> str:
+def _conclusion(state: JobParser, failed: list[RecoveredStep]) -> str:
     if failed:
         return CANCELLED if failed[0].outcome == CANCELLED else FAILURE
     if state.setup_error:
@@ -335,7 +308,7 @@ def _conclusion(state: JobState, failed: list[RecoveredStep]) -> str:
     return SUCCESS if state.is_whole and "job_name" in state.setup.values and state.steps and without_error else ""
 
 
-def _with_image(job: RecoveredJob, state: JobState) -> RecoveredJob:
+def _with_image(job: RecoveredJob, state: JobParser) -> RecoveredJob:
     """The job's container, else that of the first `docker run` in a script, with the digest that its pull showed."""
     pulled: dict[str, str] = {}
     for pulls in (state.setup.pulls, *(step.pulls for step in state.steps if step.pulls)):
@@ -354,77 +327,65 @@ def _with_image(job: RecoveredJob, state: JobState) -> RecoveredJob:
 
 def missing_facts(job: RecoveredJob, *, is_whole: bool) -> tuple[str, ...]:
     """One sentence for each thing that was not in the log. `is_whole`: the log goes on to the runner's last message."""
-    return (
-        *_code(job),
-        *_job(job, is_whole),
-        *_image(job),
-        *_machine(job),
-        *_ending(job, is_whole),
-    )
-
-
-def _code(job: RecoveredJob) -> Iterator[str]:
-    if not job.repository:
-        yield "the repository: no checkout is in the log"
-    if not job.commit and job.heads:
-        heads = ", ".join(head.commit[:12] for head in job.heads[:5])
-        yield f"the commit: no checkout step names it; git says that HEAD is at {heads}, which may be other code"
-    elif not job.commit:
-        yield "the commit: no `git log -1` and no `HEAD is now at` is in the log, so which code ran is not known"
-    elif len(job.commit) < _WHOLE_SHA:
-        yield f"the whole commit: the log has only {job.commit}, which must be looked up in the repository"
-    if job.commit and not job.ref:
-        yield "the ref: the checkout does not name it, so whether this was a pull request is not known"
-    if job.pull_request and not job.merge_head:
-        yield (
-            "the merge's parents: the checkout has no `Merge A into B`, and GitHub drops the merge commit once the "
-            "pull request moves on"
-        )
-
-
-def _job(job: RecoveredJob, is_whole: bool) -> Iterator[str]:
-    if not job.job_name:
-        yield "the job's name: no `Complete job name:` is in the log, so only the scripts tell which row it was"
-    if not job.runner_name:
-        yield "the runner: the log has no set-up, so which machine ran the job is not known"
-    if not job.steps:
-        yield "the steps: the log has no `Run` group, so no script and no environment is known"
-    masked = dict.fromkeys(name for step in job.steps for name in step.masked)
-    if masked:
-        yield f"the values of {', '.join(masked)}: GitHub shows secrets as ***, so yours are used"
-
-
-def _image(job: RecoveredJob) -> Iterator[str]:
-    if not job.image:
-        if any("docker" in step.script for step in job.steps):
-            yield "the image: the script names docker, and no `docker run` could be read from it"
-        return
-    if "$" in job.image:
-        yield f"the image: the script calls it {job.image}, which only the shell knew"
-    if not job.digest:
-        yield f"the image's digest: no pull of {job.image} is in the log, so its tag may have moved since"
-
-
-def _machine(job: RecoveredJob) -> Iterator[str]:
+    heads = ", ".join(head.commit[:12] for head in job.heads[:5])
+    masked = ", ".join(dict.fromkeys(name for step in job.steps for name in step.masked))
     scripts = " ".join(step.script for step in job.steps)
-    if "--gpus" in scripts or "gpu_lock_exec" in scripts:
-        if not job.gpu_models:
-            yield "the GPU model: the job did not print nvidia-smi's table"
-        if not job.driver:
-            yield "the driver's version: the job did not print nvidia-smi's table"
-    if not job.packages:
-        yield "the packages: the job printed none, so they are what image and install steps gave that day"
-
-
-def _ending(job: RecoveredJob, is_whole: bool) -> Iterator[str]:
+    wants_gpu = "--gpus" in scripts or "gpu_lock_exec" in scripts
     failed = [step for step in job.steps if step.outcome]
-    if len(failed) > 1:
-        names = ", ".join(step.name for step in failed)
-        yield f"which step failed the job: {names} all ended badly; the first is meant, unless it may fail"
-    if job.started is None:
-        yield "the times: the log has no timestamps"
-    if not is_whole:
-        yield "the log's end: the runner's last message is not in it, so it is only a part"
-    if job.exit_code is None and job.conclusion not in (SUCCESS, CANCELLED):
-        ended = f" ({failed[0].outcome})" if failed else ""
-        yield f"the exit code: no step ended with `Process completed with exit code`{ended}"
+    names = ", ".join(step.name for step in failed)
+    no_exit = job.exit_code is None and job.conclusion not in (SUCCESS, CANCELLED)
+    ended = f" ({failed[0].outcome})" if failed else ""
+    facts = (
+        (not job.repository, "the repository: no checkout is in the log"),
+        (
+            not job.commit and heads,
+            f"the commit: no checkout step names it; git says that HEAD is at {heads}, which may be other code",
+        ),
+        (
+            not job.commit and not heads,
+            "the commit: no `git log -1` and no `HEAD is now at` is in the log, so which code ran is not known",
+        ),
+        (
+            0 < len(job.commit) < _WHOLE_SHA,
+            f"the whole commit: the log has only {job.commit}, which must be looked up in the repository",
+        ),
+        (
+            job.commit and not job.ref,
+            "the ref: the checkout does not name it, so whether this was a pull request is not known",
+        ),
+        (
+            job.pull_request and not job.merge_head,
+            "the merge's parents: the checkout has no `Merge A into B`, and GitHub drops the merge commit once the "
+            "pull request moves on",
+        ),
+        (
+            not job.job_name,
+            "the job's name: no `Complete job name:` is in the log, so only the scripts tell which row it was",
+        ),
+        (not job.runner_name, "the runner: the log has no set-up, so which machine ran the job is not known"),
+        (not job.steps, "the steps: the log has no `Run` group, so no script and no environment is known"),
+        (masked, f"the values of {masked}: GitHub shows secrets as ***, so yours are used"),
+        (
+            not job.image and "docker" in scripts,
+            "the image: the script names docker, and no `docker run` could be read from it",
+        ),
+        ("$" in job.image, f"the image: the script calls it {job.image}, which only the shell knew"),
+        (
+            job.image and not job.digest,
+            f"the image's digest: no pull of {job.image} is in the log, so its tag may have moved since",
+        ),
+        (wants_gpu and not job.gpu_models, "the GPU model: the job did not print nvidia-smi's table"),
+        (wants_gpu and not job.driver, "the driver's version: the job did not print nvidia-smi's table"),
+        (
+            not job.packages,
+            "the packages: the job printed none, so they are what image and install steps gave that day",
+        ),
+        (
+            len(failed) > 1,
+            f"which step failed the job: {names} all ended badly; the first is meant, unless it may fail",
+        ),
+        (job.started is None, "the times: the log has no timestamps"),
+        (not is_whole, "the log's end: the runner's last message is not in it, so it is only a part"),
+        (no_exit, f"the exit code: no step ended with `Process completed with exit code`{ended}"),
+    )
+    return tuple(sentence for is_missing, sentence in facts if is_missing)

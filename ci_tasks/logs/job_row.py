@@ -26,6 +26,7 @@ _MAX_NAME_UNITS = 100  # UTF-16 units in a job's name; GitHub cuts what is longe
 _MASK = "***"
 _MAX_NEAREST = 10
 _SHORTEST_STEM = 40  # of a cut name; less says too little
+_WHOLE_SCRIPT = "the script"
 _SHA = "github.sha"
 _NUMBER = "github.event.pull_request.number"
 
@@ -133,12 +134,10 @@ def identify_row(recovered: RecoveredJob, candidates: Sequence[RowCandidate]) ->
     name = recovered.job_name
     named = [candidate for candidate in candidates if any(_same_name(name, own) for own in candidate.names)]
     of_same_job = named or _of_same_job(name, candidates)
-    left, evidence = _narrow(recovered, of_same_job or list(candidates))
+    left, reasons, is_decisive = _narrow(recovered, of_same_job or list(candidates))
     name_reasons = [f"its job is called {name!r}" if named else f"no row's job is called {name!r}"] if name else []
-    why = (
-        "; ".join([*name_reasons, *evidence.reasons]) or "the log has neither a job's name nor a script that a row has"
-    )
-    is_decisive = bool(named) or evidence.is_decisive
+    why = "; ".join([*name_reasons, *reasons]) or "the log has neither a job's name nor a script that a row has"
+    is_decisive = is_decisive or bool(named)
     # Scripts of two jobs may be the same, so one that has a name and another job's script is not that job.
     if len(left) == 1 and is_decisive and (of_same_job or not name):
         return RowIdentity(left[0].row, why)
@@ -147,75 +146,48 @@ def identify_row(recovered: RecoveredJob, candidates: Sequence[RowCandidate]) ->
     return RowIdentity(None, why + several, tuple(candidate.row for candidate in nearest[:_MAX_NEAREST]))
 
 
-@dataclass
-class _Evidence:
-    """What scripts and environment show. `is_decisive`: something in them belongs to the rows left and to no others, or
-    is word for word what they run."""
-
-    reasons: list[str]
-    is_decisive: bool = False
-
-
-def _narrow(recovered: RecoveredJob, pool: list[RowCandidate]) -> tuple[list[RowCandidate], _Evidence]:
-    evidence = _Evidence([])
+def _narrow(recovered: RecoveredJob, pool: list[RowCandidate]) -> tuple[list[RowCandidate], list[str], bool]:
+    """The rows left, what scripts and environment show, and whether that is decisive: something in them belongs to the
+    rows left and to no others, or is word for word what they run."""
+    reasons: list[str] = []
     unlike: list[str] = []
+    is_decisive = False
     for step in recovered.scripts:
-        fits = _fitting(step, pool)
-        if not fits:
+        rows, what = _fitting(step, pool)
+        if not rows:
             unlike.append(step.name)
             continue
-        if len(fits.rows) < len(pool) or fits.whole:
-            evidence.is_decisive = True
-            evidence.reasons.append(f"{fits.description} of step {step.name!r}")
-        pool = fits.rows
+        if len(rows) < len(pool) or what == _WHOLE_SCRIPT:
+            is_decisive = True
+            reasons.append(f"{what} of step {step.name!r}")
+        pool = rows
     env = recovered.scripts[0].env if recovered.scripts else {}
     for key in sorted({key for candidate in pool for key in candidate.env if key in env}):
-        fits_env = [
-            candidate for candidate in pool if key in candidate.env and _agrees(env[key], printable(candidate.env[key]))
-        ]
-        if fits_env and len(fits_env) < len(pool):
-            evidence.is_decisive, pool = True, fits_env
-            evidence.reasons.append(f"its {key} is {env[key]!r}")
+        rows = [row for row in pool if key in row.env and _agrees(env[key], printable(row.env[key]))]
+        if rows and len(rows) < len(pool):
+            is_decisive, pool = True, rows
+            reasons.append(f"its {key} is {env[key]!r}")
     if unlike:
-        evidence.reasons.append(
-            f"the script of step {unlike[0]!r} is no row's, so the workflow may be another revision"
-        )
-    return pool, evidence
+        reasons.append(f"the script of step {unlike[0]!r} is no row's, so the workflow may be another revision")
+    return pool, reasons, is_decisive
 
 
-@dataclass(frozen=True)
-class _Fits:
-    rows: list[RowCandidate]
-    description: str
-    whole: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.rows)
-
-
-def _fitting(step: RecoveredStep, pool: list[RowCandidate]) -> _Fits:
-    """Those of `pool` that have the step's script: word for word, else in every line in which rows differ, else by the
-    test and arguments that it names."""
+def _fitting(step: RecoveredStep, pool: list[RowCandidate]) -> tuple[list[RowCandidate], str]:
+    """Those of `pool` that have the step's script, and what of it: all, word for word, else every line in which rows
+    differ, else the test and arguments that it names."""
     lines = _lines(step.script)
     if not lines:
-        return _Fits([], "")
-    whole = _with_script(pool, lambda script: _agree(lines, script))
-    if whole:
-        return _Fits(whole, "the script", whole=True)
+        return [], ""
+    if whole := _with_script(pool, lambda script: len(lines) == len(script) and all(map(_agrees, lines, script))):
+        return whole, _WHOLE_SCRIPT
     differing = _differing_lines(pool, len(lines))
-    if differing:
-        matches = _with_script(pool, lambda script: _agree_in(lines, script, differing))
-        if matches:
-            return _Fits(matches, "the lines that differ from row to row in the script")
-    return _Fits(_with_named_test(step.script, pool), "the test in the script")
+    if differing and (rows := _with_script(pool, lambda script: _agree_in(lines, script, differing))):
+        return rows, "the lines that differ from row to row in the script"
+    return _with_named_test(step.script, pool), "the test in the script"
 
 
 def _with_script(pool: list[RowCandidate], fits: Callable[[list[str]], bool]) -> list[RowCandidate]:
     return [candidate for candidate in pool if any(fits(_lines(script)) for script in candidate.scripts if script)]
-
-
-def _agree(lines: list[str], script: list[str]) -> bool:
-    return len(lines) == len(script) and all(map(_agrees, lines, script))
 
 
 def _differing_lines(pool: list[RowCandidate], count: int) -> list[int]:
@@ -285,11 +257,7 @@ def _same_name(shown: str, own: str) -> bool:
 
 def _of_same_job(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate]:
     job = name.rpartition(" / ")[2].split(" (")[0]
-    return [candidate for candidate in candidates if job in (candidate.row.job, *_bare(candidate.names))]
-
-
-def _bare(names: Iterable[str]) -> list[str]:
-    return [name.split(" (")[0] for name in names]
+    return [row for row in candidates if job in (row.row.job, *(own.split(" (")[0] for own in row.names))]
 
 
 def _nearest(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -74,17 +74,12 @@ _SETTING = re.compile(r"  ([^\s:][^:]{0,200}):(?: (.*))?", re.DOTALL)
 _MASK = "***"
 _SILENT = ("set", "export", "cd")  # commands that print nothing before docker does
 WORDS = (
-    *(rb"##\[(?:end)?group\]", *(re.escape(beginning) for beginning in _BEGINNINGS)),
-    *(rb"\[command\]", rb"HEAD is now at ", rb"Syncing repository: ", rb"Working directory is '", rb": Pulling from "),
-    *(
-        rb"Driver Version: \d",
-        rb"NVIDIA ",
-        rb"GPU \d{1,3}: ",
-        rb"Successfully installed ",
-        rb"==\d",
-        rb"Package +Version",
-    ),
+    *(re.escape(beginning) for beginning in _BEGINNINGS),
+    *(rb"##\[(?:end)?group\]", rb"\[command\]", rb"HEAD is now at ", rb"Syncing repository: "),
+    *(rb"Working directory is '", rb": Pulling from ", rb"Driver Version: \d", rb"NVIDIA ", rb"GPU \d{1,3}: "),
+    *(rb"Successfully installed ", rb"==\d", rb"Package +Version"),
 )
+"""A line without one of these tells something only where `needs_next_line` says so."""
 
 
 @dataclass(frozen=True)
@@ -363,17 +358,6 @@ class SetupParser:
         return (match[1], match[2], match[3]) if match else ("", "", "")
 
 
-@dataclass(frozen=True)
-class StepHeader:
-    """What a step's group says. `name` is GitHub's default name of the step, `uses` its action or ""."""
-
-    name: str
-    uses: str = ""
-    inputs: dict[str, str] = field(default_factory=dict)
-    script: str = ""
-    env: dict[str, str] = field(default_factory=dict)
-
-
 def begins(title: bytes, below: bytes, *, stamped: bool) -> bool:
     """Whether a group's title and the line below are the beginning of a step. In a log without timestamps the script
     may have lost its colour, and in our own logs the title is the step's name, so there every `Run` group is one."""
@@ -383,18 +367,18 @@ def begins(title: bytes, below: bytes, *, stamped: bool) -> bool:
     return (below in _SECTIONS or below == END) and _ACTION.fullmatch(printable_text(first)) is not None
 
 
-def parse_header(title: bytes, body: Sequence[tuple[bytes, bool]]) -> StepHeader:
-    """The header of a step from its group's lines, each with whether it is a line of its own (not what a newline in a
-    value made of one)."""
-    name = printable_text(title.removeprefix(b"##[group]"))
-    action = _ACTION.fullmatch(name.removeprefix("Run "))
+def parse_header(title: LogLine, body: Sequence[tuple[bytes, bool]]) -> tuple[RecoveredStep, dict[str, str]]:
+    """A step under GitHub's default name, and its inputs, from its group's lines, each with whether it is a line of its
+    own (not what a newline in a value made of one)."""
+    name = printable_text(title.text.removeprefix(b"##[group]"))
     count = _script_lines(body)
-    if action and count == 0:
-        sections = _sections(body)
-        return StepHeader(name, name.removeprefix("Run "), sections.get("with:", {}), env=sections.get("env:", {}))
-    env = _sections(body[count:]).get("env:", {})
+    sections = _sections(body[count:])
+    env = sections.get("env:", {})
+    masked = tuple(name for name, value in env.items() if _MASK in value)
+    if count == 0 and _ACTION.fullmatch(uses := name.removeprefix("Run ")):
+        return RecoveredStep(name, title.number, uses, env=env, masked=masked), sections.get("with:", {})
     script = "\n".join(_script_line(line) for line, _ in body[:count])
-    return StepHeader(name, script=script, env=env)
+    return RecoveredStep(name, title.number, script=script, env=env, masked=masked), {}
 
 
 def _script_line(raw: bytes) -> str:
@@ -438,34 +422,20 @@ def _sections(body: Sequence[tuple[bytes, bool]]) -> dict[str, dict[str, str]]:
     return sections
 
 
-"""A line without one of these tells something only where `needs_next_line` says so."""
-
-
-@dataclass
 class StepParser:
-    """`early` says that no script ran before it, so nothing but the runner can have announced it."""
+    """`announced` is the step as its group shows it. `column` is gh's name of it, "" where there is none; `early` says
+    that no script ran before it, so nothing but the runner can have announced it."""
 
-    header: StepHeader
-    title: LogLine
-    early: bool
-    error: str = ""
-    outcome: str = ""
-    exit_code: int | None = None
-    minutes: int | None = None
-    has_later_output: bool = False  # after the message that says how the step ended
-    name: str = ""
-    checkout: CheckoutParser | None = field(init=False, default=None)
-    pulls: ImagePullParser | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        if self.header.uses.startswith("actions/checkout@"):
-            self.checkout = CheckoutParser(self.header.inputs)
-        elif "docker" in self.header.script:
-            self.pulls = ImagePullParser(strict=_begins_with_docker(self.header.script))
-
-    @property
-    def column(self) -> str:
-        return self.title.step
+    def __init__(self, announced: RecoveredStep, inputs: Mapping[str, str], *, column: str, early: bool) -> None:
+        self.announced, self.column, self.early = announced, column, early
+        self.outcome = self.error = ""
+        self._exit_code: int | None = None
+        self._minutes: int | None = None
+        self._name = ""
+        self.has_later_output = False  # after the message that says how the step ended
+        self.checkout = CheckoutParser(inputs) if announced.uses.startswith("actions/checkout@") else None
+        has_docker = "docker" in announced.script
+        self.pulls = ImagePullParser(strict=_begins_with_docker(announced.script)) if has_docker else None
 
     @property
     def needs_next_line(self) -> bool:
@@ -476,41 +446,25 @@ class StepParser:
     def feed(self, text: bytes) -> None:
         if self.outcome and text and not text.startswith(b"##["):
             self.has_later_output = True
-        if self.checkout:
-            self.checkout.feed(text)
-        elif self.pulls:
-            self.pulls.feed(text)
+        if within := self.checkout or self.pulls:
+            within.feed(text)
 
     def fail(
-        self,
-        outcome: str,
-        message: bytes,
-        *,
-        exit_code: int | None = None,
-        minutes: int | None = None,
-        name: str = "",
+        self, outcome: str, message: bytes, exit_code: int | None = None, minutes: int | None = None, name: str = ""
     ) -> None:
         """The runner's message about the step's end; the last such message is the runner's own."""
-        self.outcome, self.exit_code, self.minutes, self.has_later_output = outcome, exit_code, minutes, False
-        self.error, self.name = printable_text(message, 300), name
+        self.outcome, self._exit_code, self._minutes, self.has_later_output = outcome, exit_code, minutes, False
+        self.error, self._name = printable_text(message, 300), name
 
     @property
     def failed(self) -> bool:
-        return bool(self.outcome) and not self.has_later_output and self.exit_code != 0
+        return bool(self.outcome) and not self.has_later_output and self._exit_code != 0
 
     def record(self) -> RecoveredStep:
-        return RecoveredStep(
-            name=self.column or self.name or self.header.name,
-            line=self.title.number,
-            uses=self.header.uses,
-            script=self.header.script,
-            env=self.header.env,
-            masked=tuple(name for name, value in self.header.env.items() if _MASK in value),
-            outcome=self.outcome if self.failed else "",
-            exit_code=self.exit_code if self.failed else None,
-            minutes=self.minutes if self.failed else None,
-            error=self.error,
-        )
+        step = replace(self.announced, name=self.column or self._name or self.announced.name, error=self.error)
+        if not self.failed:
+            return step
+        return replace(step, outcome=self.outcome, exit_code=self._exit_code, minutes=self._minutes)
 
 
 def _begins_with_docker(script: str) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ci_tasks import known_secrets
+from ci_tasks import known_secrets, registry
 from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.files import content_of, pieces_of, read_file
 from ci_tasks.agent.gpus.samples import read_gpu_samples
+from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.liveness import conclude
 from ci_tasks.agent.probe.evidence import collect_left_evidence
 from ci_tasks.agent.records import (
@@ -53,7 +54,6 @@ from ci_tasks.records import (
     Triage,
     Verdict,
 )
-from ci_tasks.results.analysis import hang_of
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.clock import clock_ahead, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use, since
@@ -69,6 +69,8 @@ _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is comp
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _LARGEST_SAMPLES = 1 << 23
+HangAnalysis = Callable[[HangFacts], Hang]
+"""Why a run hangs: what was seen of its processes."""
 
 
 def judge_run(run: RunDir) -> RunRecord:
@@ -90,7 +92,7 @@ def judge_run(run: RunDir) -> RunRecord:
     record = replace(record, metrics=metrics, triage=triage if verdict.status != PASSED else None)
     record = replace(record, deviations=(*record.deviations, *_of_install_steps(events), *_withheld(run)))
     record = _with_evidence(record, run, plan, calls)
-    record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
+    record = _with_hang(record, _hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
     record = _with_gpu_use(record, _read_gpu_use(run, record, status.ended_at, events))
     return save_record(run, record)
 
@@ -100,6 +102,16 @@ def _withheld(run: RunDir) -> list[Deviation]:
     more = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     here = f"withheld: {', '.join(names[:_MOST_NAMED])}{more}"
     return [Deviation("artifacts", "uploaded as they are", here, f"the run has secrets: {ARCHIVE}")] if names else []
+
+
+def _hang_of(run: RunDir) -> Hang | None:
+    """Why the run hung when its processes were last looked at; None where they were not, or no feature says it."""
+    analysis: HangAnalysis | None = registry.hook("hang_analysis")
+    try:
+        facts = read_record(HangFacts, run.hang) if analysis else None
+    except (OSError, RecordError):
+        return None
+    return analysis(facts) if analysis and facts is not None else None
 
 
 def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ci_tasks.logs.triage.log_triage import triage
 
-SAMPLE = Path(__file__).parents[4] / "examples/tiny-slime"
+SAMPLE = Path(__file__).parents[3] / "examples/tiny-slime"
 FAILURES = ["oom", "nccl-timeout", "engine", "kl", "hang", "disk", "import"]
 
 
