@@ -217,8 +217,8 @@ def _open_view(request: RunRequest, ready: PreparedBatch) -> ProgressView:
 
 
 def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_on_host: bool = True) -> list[PlanEntry]:
-    """Write the run directories that `run` would execute, with their checkouts; `makes_on_host`: there too. Returns
-    their plans."""
+    """Write the run directories that `run` would execute, with their checkouts; `makes_on_host`: on another host
+    there too. Returns their plans."""
     if len(config.select_hosts(request.host)) > 1:
         raise UsageError(
             f"plan is for one host, and {request.host} is several: which row runs where is decided when GPUs are free",
@@ -229,8 +229,9 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
     if not ready.rows:
         shutil.rmtree(ready.batch.path, ignore_errors=True)
     rows = list(ready.planned_rows.values())
-    if makes_on_host:
-        ready.sessions[0].executor.prepare_manual_run(rows)
+    session = ready.sessions[0]
+    if makes_on_host or session.spec.kind == "local":
+        session.executor.prepare_manual_run(rows)
     return [PlanEntry(**vars(row.plan), run_dir=row.run.path, lacks=tuple(row.missing)) for row in rows]
 
 

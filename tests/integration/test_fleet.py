@@ -84,5 +84,5 @@ def test_a_host_with_a_broken_python_is_dropped_and_every_row_passes_on_the_othe
     assert said.code == 0, said.out + said.err
     assert "dropping host two: no test of its first two rows was seen" in said.out
     attempts = [(one["host"], one["status"]) for record in fleet.records() for one in record["attempts"]]
-    assert {status for host, status in attempts if host == "two"} == {"blocked"}
+    assert {status for host, status in attempts if host == "two"} == {"failed"}
     assert {status for host, status in attempts if host == "one"} == {"passed"}

@@ -110,7 +110,8 @@ def test_what_was_begun_twice_under_one_number_was_one_attempt(left: World) -> N
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join([lines[0], *(line for line in lines[1:] for _ in range(2))]) + "\n")
     done = left.execute_label(resume=True)
-    assert [attempt.reason for record in done.records for attempt in record.earlier] in ([], ["not here"])
+    for record in done.records:
+        assert [attempt.reason for attempt in record.earlier] in ([], ["not here"])
 
 
 def test_a_row_whose_host_is_away_is_waited_for(left: World) -> None:

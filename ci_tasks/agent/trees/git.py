@@ -33,7 +33,8 @@ _ENVIRONMENT = {
 }
 # git gives no reason for the second kind, which has always been a full disk: what was written is removed by then.
 _FULL = re.compile(
-    r"(?m)No space left on device|Out of diskspace|Disk quota exceeded|unable to write (?:file|new index)[^:]*$"
+    r"(?m)No space left on device|Out of diskspace|Disk quota exceeded|File too large"
+    r"|unable to write (?:file|new index)[^:]*$"
 )
 # Outranks every other file with attributes.
 _AS_ON_DISK = b"* -text !eol !filter !ident !working-tree-encoding\n"

@@ -93,7 +93,7 @@ class TreeStore:
                     make_repository(self.path, self.form)
                     yield
             except OSError as error:  # of a store that is damaged, too
-                is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
                 if not (is_full or error.filename):  # the link's
                     raise
                 message = "%s: %s" % (error.filename or self.path, error.strerror)
