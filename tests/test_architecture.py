@@ -352,20 +352,20 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 
 # Lines with code of each folder, without docstrings and comments. A number only goes down: lower it with the code.
 BUDGETS = {
-    "bench": 4_422,
-    "ci_tasks/*.py": 1_102,
-    "ci_tasks/agent": 7_907,
+    "bench": 4_387,
+    "ci_tasks/*.py": 1_101,
+    "ci_tasks/agent": 7_780,
     "ci_tasks/checkout": 797,
     "ci_tasks/cli": 1_759,
-    "ci_tasks/features": 17_880,
-    "ci_tasks/hosts": 2_757,
-    "ci_tasks/logs": 4_704,
-    "ci_tasks/planning": 1_571,
-    "ci_tasks/report": 1_919,
-    "ci_tasks/results": 2_651,
-    "ci_tasks/run": 3_890,
-    "ci_tasks/workflow": 1_823,
-    "tests": 38_814,
+    "ci_tasks/features": 15_564,
+    "ci_tasks/hosts": 2_658,
+    "ci_tasks/logs": 4_606,
+    "ci_tasks/planning": 1_565,
+    "ci_tasks/report": 1_915,
+    "ci_tasks/results": 2_077,
+    "ci_tasks/run": 3_888,
+    "ci_tasks/workflow": 1_793,
+    "tests": 38_805,
 }
 
 
