@@ -4,7 +4,7 @@
     status = from_json(Status, text, where="status.json")   or RecordError: s.json: gpu_ids[2]: expected int, got str
 
 A field's annotation says what it may hold: str, int, float, bool, None, Literal, Optional and Union
-of these, Tuple[X, ...], List[X], Mapping[str, X], another dataclass, a Union of dataclasses that a Literal
+of these, Tuple[X, ...], Tuple[X, Y], List[X], Mapping[str, X], another dataclass, a Union of dataclasses that a Literal
 field tells apart, and Any for values of the workflow's own YAML. An unknown key is ignored, a missing one takes the
 field's default or is an error. A bool is no int; an int may stand for a float, and has at most 64 bits. What is
 decoded may come from anywhere: the reader limits its bytes, this module the number of values.
@@ -222,7 +222,10 @@ def _value(kind: Any, value: Any) -> Any:
     if origin in (tuple, list):
         if not isinstance(value, (list, tuple)):
             raise _unexpected("list", value)
-        return origin([_inside(f"[{n}]", arguments[0], item) for n, item in enumerate(value)])
+        kinds = arguments if origin is tuple and arguments[-1] is not Ellipsis else arguments[:1] * len(value)
+        if len(kinds) != len(value):
+            raise _WrongValue(f"expected {len(kinds)} items, got {len(value)}")
+        return origin([_inside(f"[{n}]", kinds[n], item) for n, item in enumerate(value)])
     if origin is dict and arguments[0] is str:
         if not isinstance(value, dict):
             raise _unexpected("object", value)

@@ -168,7 +168,7 @@ MASKED = "***"
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable's value is nobody's business, by its name."""
+    """Whether a variable's value is a secret, by its name."""
     return re.search(_SECRET_NAME, name) is not None
 
 

@@ -148,7 +148,7 @@ def _count_gpus(host: HostSpec, answer: QueryAnswer | None) -> tuple[int, str]:
 
 
 def _container_problem(runtime: str, answer: QueryAnswer | None) -> str:
-    """Why `runtime` cannot start a container; empty when it can, or when nobody asked."""
+    """Why `runtime` cannot start a container; empty when it can, or when it was not asked for."""
     if answer is None:
         return ""
     if answer.code == 0:

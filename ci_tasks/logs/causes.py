@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 from ci_tasks.agent.probe.evidence import UNCAUGHT, NotedException, ProcessEvidence, RunEvidence
@@ -37,13 +38,13 @@ NOT_SEEN = Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0)
 """Of a log whose end was not read, and that shows no failure until there."""
 
 NOT_ANALYSED = Triage(UNKNOWN, FAILED, None, "", "", 0.0)
-"""Of a log at which nobody looked."""
+"""Of a log that was not read."""
 
 
 VERDICTS = {
     FAILED: "failed: the code under test, or its configuration",
     BLOCKED: "blocked: the environment, not the code",
-    CANCELLED: "cancelled: somebody, or a newer run, stopped it",
+    CANCELLED: "cancelled: a person, or a newer run, stopped it",
     PASSED: "passed: nothing failed in this log",
     UNKNOWN: "unknown: the log shows no end of the job; `--exit-code N` gives its exit code",
 }
@@ -67,9 +68,11 @@ def tests_sentence(triage: Triage) -> str:
 
 
 def next_command(triage: Triage, source: str) -> str:
-    """What to do about it; "" where nothing is known to have failed. `source` is the log, or its URL."""
+    """What to do about it; "" where nothing is known to have failed. `source` is the log's file or URL, `-` what was
+    piped in."""
     option = "--url" if source.startswith("https://") else "--log"
-    return {FAILED: f"ci-tasks reproduce {option} {source}", BLOCKED: "ci-tasks doctor"}.get(triage.verdict, "")
+    log = "FILE" if source == "-" else shlex.quote(source)
+    return {FAILED: f"ci-tasks reproduce {option} {log}", BLOCKED: "ci-tasks doctor"}.get(triage.verdict, "")
 
 
 def group_of(cause: str) -> str:
@@ -105,7 +108,7 @@ def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, No
 
 
 def task_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
-    """The others, in the order of their time: whether somebody handled them was not seen."""
+    """The others, in the order of their time: whether they were handled was not seen."""
     return [pair for pair in _noted_exceptions(evidence) if pair[1].kind != UNCAUGHT]
 
 

@@ -243,7 +243,7 @@ class CheckoutParser:
 
 
 def head_in(text: bytes) -> Head | None:
-    """What git says of HEAD in a line, whoever ran it."""
+    """What git says of HEAD in a line, by whatever it was run."""
     match = _HEAD.match(text)
     if match is None:
         return None

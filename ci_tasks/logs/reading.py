@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 
 from ci_tasks import __version__
-from ci_tasks.agent.codec import decode, encode
+from ci_tasks.agent.codec import from_json, to_json
 from ci_tasks.agent.files import open_file, read_file, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.facts import FactsReader, LogFacts
-from ci_tasks.logs.lines import LineReader, read
-from ci_tasks.logs.metrics import Points, Series, SeriesReader
+from ci_tasks.logs.lines import read
+from ci_tasks.logs.metrics import Series, SeriesReader
 from ci_tasks.registry import metric_formats
 
 FILE = "reading.json"  # beside the log
@@ -31,58 +29,23 @@ class LogReading:
 
 
 @dataclass(frozen=True)
-class _KeptSeries:
-    """A series in lists of one type: its steps and values, by part."""
-
-    family: str
-    name: str
-    steps: tuple[tuple[int, ...], ...]
-    values: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
 class _KeptReading:
     """`log` says which log was read, by which version of this program."""
 
     log: tuple[str, ...]
-    facts: LogFacts
-    last_line: tuple[str, ...]
-    series: tuple[_KeptSeries, ...]
-
-    @classmethod
-    def of(cls, log: tuple[str, ...], reading: LogReading) -> _KeptReading:
-        series = tuple(
-            _KeptSeries(
-                each.family,
-                each.name,
-                tuple(tuple(step for step, _ in part) for part in each.parts),
-                tuple(tuple(value for _, value in part) for part in each.parts),
-            )
-            for each in reading.series
-        )
-        last_line = tuple(map(str, reading.facts.last_line or ()))
-        return cls(log, replace(reading.facts, last_line=None), last_line, series)
-
-    def reading(self) -> LogReading:
-        """Raises ValueError where it holds none."""
-        number, line = self.last_line or ("0", "")
-        series = tuple(
-            Series(each.family, each.name, tuple(map(_points, each.steps, each.values))) for each in self.series
-        )
-        return LogReading(replace(self.facts, last_line=(int(number), line) if self.last_line else None), series)
+    reading: LogReading
 
 
-def read_run_log(path: str, *more: LineReader) -> LogReading:
-    """Read the log of an ended run for what every log is read for, and for `more`, and keep what it says beside it. Of
-    a log that is missing, nothing."""
+def read_run_log(path: str) -> LogReading:
+    """Read the log of an ended run, and keep what it says beside it. Of a log that is missing, nothing."""
     try:
         with open_file(path) as source:
             log = _identity(os.fstat(source.fileno()))
-            reading = read_log(iter(lambda: source.read(_PIECE), b""), *more)
+            reading = read_log(iter(lambda: source.read(_PIECE), b""))
     except OSError:
         return LogReading(LogFacts())
     with suppress(OSError, TypeError):  # a full disk, or metrics that are no JSON (nan): it is read again
-        content = json.dumps(encode(_KeptReading.of(log, reading))).encode()
+        content = to_json(_KeptReading(log, reading)).encode("utf-8", "backslashreplace")
         if len(content) <= _LARGEST:
             replace_file(_kept_beside(path), content)
     return reading
@@ -92,23 +55,19 @@ def reading_of(path: str) -> LogReading:
     """The same of a log that may be read already, or go on. Nothing is written. Raises OSError."""
     with open_file(path) as source:
         status = os.fstat(source.fileno())
-        with suppress(OSError, ValueError, RecursionError):
-            kept = decode(_KeptReading, json.loads(read_file(_kept_beside(path), _LARGEST)), where=FILE)
+        with suppress(OSError, ValueError):
+            kept = from_json(_KeptReading, read_file(_kept_beside(path), _LARGEST), where=FILE)
             if kept.log == _identity(status):
-                return kept.reading()
+                return kept.reading
         left = status.st_size  # it may be growing
         return read_log(source.read(min(_PIECE, left - at)) for at in range(0, left, _PIECE))
 
 
-def read_log(pieces: Iterable[bytes], *more: LineReader) -> LogReading:
+def read_log(pieces: Iterable[bytes]) -> LogReading:
     """Read a log, whose bytes may be cut anywhere."""
     facts, series = FactsReader(), SeriesReader(metric_formats())
-    read(pieces, facts, series, *more)
+    read(pieces, facts, series)
     return LogReading(facts.facts, series.series())
-
-
-def _points(steps: Iterable[int], values: Iterable[float]) -> Points:
-    return tuple(zip(steps, values, strict=True))
 
 
 def _identity(status: os.stat_result) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ _CI_PREFIX = re.compile(
 
 def describe(triage: Triage, width: int | None = None, source: str = "") -> list[str]:
     """The lines of `triage`. In a terminal its words wrap, and lines of the log lose their middle. With the `source`,
-    the log or URL as a command takes it, the next command is the last."""
+    the log's file or URL, the next command is the last."""
     facts: list[tuple[str, str]] = []
     if triage.verdict not in (PASSED, UNKNOWN):
         where = f"line {triage.line_no}" if triage.line_no else "no line"

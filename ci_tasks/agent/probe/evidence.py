@@ -105,7 +105,7 @@ class PeakMemory:
 @dataclass(frozen=True)
 class ProcessEvidence:
     """A Python process. `pid` counts in `namespace` (each container has its own), `start` is in the kernel's ticks:
-    together they are nobody else's. `forked`: it runs on in the interpreter of its parent.
+    together they are of one process alone. `forked`: it runs on in the interpreter of its parent.
 
     `env` are the variables of ranks and devices, by name, as they were last. `signal` makes it write the stacks of all
     threads into its file, 0 where it has no such handler. Before it is sent: is the handler still there (SigCgt), and

@@ -66,7 +66,7 @@ _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 @dataclass
 class Candidate:
     """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
-    it that are no repetition. `survived` is set where somebody said that it goes on all the same, `outlived` where its
+    it that are no repetition. `survived` is set where a line says that it goes on all the same, `outlived` where its
     process was seen to go on; `last_at` is the
     number of the latest repetition, `count` how often it came, `origins` are those who said it. LAST is a line that
     has no telling word, but is one of the last before the end. `calls` are the frames in full, `above` what stood
@@ -313,7 +313,7 @@ class CandidateReader(LineReader):
         return True
 
     def _survive(self, line: PrefixedLine) -> None:
-        """Whoever goes on says so after the error..."""
+        """What goes on says so after the error..."""
         for candidate in self._kept.values():
             if candidate.kind in (PLAIN, EXCEPTION_LINE) and line.number - candidate.last_at <= _SURVIVED_WITHIN:
                 candidate.survived = True

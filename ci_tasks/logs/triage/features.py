@@ -108,7 +108,7 @@ class CandidateList:
 
 
 def _is_long_gone(candidate: Candidate, died_at: int) -> bool:
-    """Whether a line that nobody raised or logged as an error was followed by much else: the job went on after it."""
+    """Whether a line that was neither raised nor logged as an error was followed by much else: the job went on."""
     return (
         candidate.kind == PLAIN
         and candidate.line.level not in _LOUD
@@ -279,7 +279,7 @@ def _echo(candidate: Candidate, log: CandidateList) -> Features:
 
 
 def _message(candidate: Candidate) -> str:
-    """What it says beside its type, cut: whoever quotes it may cut it too."""
+    """What it says beside its type, cut: what quotes it may cut it too."""
     return candidate.text[len(candidate.type) :].strip(": ")[:_LONGEST_MESSAGE]
 
 

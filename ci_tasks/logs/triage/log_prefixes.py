@@ -41,7 +41,7 @@ _PREFIXES = (
     rf" *\[(?P<level>{_LEVEL}|Error|Warning)\]:? *",
     r"(?P<level>Warning): ",
     r"##\[(?P<level>error|warning)\]",
-    r"::(?P<level>error|warning|notice)(?: [^\n]{0,300}?)?::",  # GitHub's commands, where nobody obeyed them
+    r"::(?P<level>error|warning|notice)(?: [^\n]{0,300}?)?::",  # GitHub's commands, where they were not obeyed
     r"[\w.]+\.py:\d+ - ",
     r"(?P<origin>[\w.-]{2,40}) +\| ",
     r"\[[\w.-]+[-_.]py:\d+(?::\w+)?\] ?",

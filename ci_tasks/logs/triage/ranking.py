@@ -253,7 +253,7 @@ def _log_odds(share: float) -> float:
 
 
 def backward(log: CandidateList) -> Candidate | None:
-    """The first failure that pytest reports; else the last exception that passes on nobody else's, of a chain the first
+    """The first failure that pytest reports; else the last exception that passes on no other, of a chain the first
     link; else the first error right above the end, else the last."""
     told = [one for one in log.candidates if one.kind != LAST and not one.ignored and not one.survived]
     if reports := [one for one in told if one.kind == PYTEST]:

@@ -40,7 +40,7 @@ class TracebackFrame:
 class Traceback:
     """One that is being read. `frames` are `path:function`, outermost first, `calls` those in full; `chain` is shared
     by those that Python printed as one raising during the handling of another, `depth` its place there; `ignored` where
-    it was raised in a destructor, `survived` where somebody logged it and went on."""
+    it was raised in a destructor, `survived` where it was logged and the process went on."""
 
     origin: str
     chain: int
