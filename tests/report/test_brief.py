@@ -42,6 +42,12 @@ def test_a_triage_is_verdict_cause_line_context_and_next_command() -> None:
     ]
 
 
+def test_the_next_command_takes_a_url_as_one_and_asks_for_a_file_of_what_was_piped_in() -> None:
+    url = "https://github.com/a/b/actions/runs/1/job/2?pr=3"
+    for source, words in {url: f"--url '{url}'", "-": "--log FILE"}.items():
+        assert triage(FOUND, source).splitlines()[-1] == f"next: ci-tasks reproduce {words}"
+
+
 def test_runs_are_counts_the_rows_that_did_not_pass_and_the_first_failure() -> None:
     passed = RunRecord("20261122-1-ckpt.02", "ckpt", "sync", "h100a", "passed")
     lines = runs("20261122-1-ckpt", [passed, RECORD]).splitlines()
