@@ -272,10 +272,11 @@ def test_the_program_sees_the_path_and_the_sitecustomize_that_it_would_have_with
     plain = make_interpreter(tmp_path / "plain", str(Path(late.venv / "bin/python").resolve()), probe=False)
     before = plain("-c", program, env={"PYTHONPATH": "/a:/b"})[1]
     assert late("-c", program, env=path_of(late, "/a", "/b"))[1] == before.replace(str(plain.venv), str(late.venv))
+    theirs = path_of(late, str(late.packages))  # before a sitecustomize of the interpreter, which Debian's has
     late.install(sitecustomize="print('theirs', __name__, 'ci_tasks_probe' in __file__)")
-    assert late("-c", "print('program')", env=path_of(late))[1] == "theirs sitecustomize False\nprogram\n"
+    assert late("-c", "print('program')", env=theirs)[1] == "theirs sitecustomize False\nprogram\n"
     late.install(sitecustomize="raise ValueError('theirs')")
-    code, out, err = late("-c", "print('program')", env=path_of(late))
+    code, out, err = late("-c", "print('program')", env=theirs)
     assert (code, out) == (0, "program\n") and "ValueError: theirs" in err
 
 
