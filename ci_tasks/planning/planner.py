@@ -24,6 +24,7 @@ from ci_tasks.agent.records import (
 )
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
+from ci_tasks.planning.actions import architecture
 from ci_tasks.planning.containers import (
     LOCK_DIR_ENV,
     container_of,
@@ -38,7 +39,6 @@ from ci_tasks.planning.sbatch import node_lines, on_slurm
 from ci_tasks.planning.script import Script, Venv, render, retried
 from ci_tasks.planning.steps import (
     PlannedStep,
-    architecture,
     build_steps,
     check_job,
     depends_on_matrix,

@@ -155,7 +155,7 @@ def _payload(
     label: dict[str, Value] = {"name": trigger} if trigger else {}
     given = event.given.event
     pull_request = {
-        "number": Unknown.named_value(f"{_EVENT}.pull_request.number", absent=True),
+        **{key: Unknown.named_value(f"{_EVENT}.pull_request.{key}", absent=True) for key in ("number", "title", "body")},
         "draft": False,
         "merged": False,
         "state": "open",

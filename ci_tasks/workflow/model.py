@@ -47,11 +47,13 @@ class Step:
 
 @dataclass(frozen=True)
 class LocalAction:
-    """A composite action of the checkout. `file` is from its root; `inputs` are the defaults, unevaluated."""
+    """A composite action of the checkout. `file` is from its root; `inputs` are the defaults, `outputs` what its steps
+    give, unevaluated."""
 
     file: str
     inputs: Mapping[str, Any]
     steps: tuple[Step, ...]
+    outputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

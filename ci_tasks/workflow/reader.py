@@ -87,11 +87,12 @@ def with_local_actions(workflow: Workflow, read_file: Callable[[str], str | None
 
 def _action(text: str, file: str) -> LocalAction | None:
     tree = _tree(text, file)
-    runs, declared = _below(tree, "runs"), _below(tree, "inputs")
+    runs, declared, given = (_below(tree, key) for key in ("runs", "inputs", "outputs"))
     if not isinstance(runs, Map) or runs.get("using") != "composite":
         return None
     inputs = {name: _below(declared, name).get("default", "") for name in declared}
-    return LocalAction(file, inputs, _steps(_At(file, text.splitlines(), ""), runs))
+    outputs = {name: _below(given, name).get("value", "") for name in given}
+    return LocalAction(file, inputs, _steps(_At(file, text.splitlines(), ""), runs), outputs)
 
 
 def _tree(text: str, file: str) -> Any:
