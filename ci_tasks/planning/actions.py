@@ -19,7 +19,7 @@ from ci_tasks.workflow.runner import labels
 from ci_tasks.workflow.values import OpenObject, Value
 
 CHECKOUT, SETUP_PYTHON, VERSION = "actions/checkout", "actions/setup-python", "python-version"
-BUILD = "docker/build-push-action"
+BUILD, PRE_COMMIT = "docker/build-push-action", "pre-commit/action"
 _MOVES, _ROOM, _TELLS = "only moves files around in CI", "frees room on CI's machine", "only tells people"
 # An action, or the directory of several, and why nothing is run for it.
 WITHOUT_EFFECT = {
@@ -114,6 +114,12 @@ def on_path(action: str) -> str:
     program = ON_PATH[action]
     missing = f"{action} is not run, and {program} is not on PATH here: install {program}"
     return f"command -v {program} || {{ echo {shlex.quote(f'ci-tasks: blocked: {missing}')} >&2; exit 125; }}\n"
+
+
+def pre_commit(inputs: Mapping[str, str]) -> str:
+    """The commands of pre-commit/action."""
+    arguments = inputs.get("extra_args") or "--all-files"
+    return f"python -m pip install pre-commit\npre-commit run --show-diff-on-failure --color=always {arguments}\n"
 
 
 def docker_build(inputs: Mapping[str, str]) -> str | None:

@@ -83,6 +83,8 @@ def _compiled(node: Node, evaluation: Evaluation) -> Late:
     value = evaluation.value(node)
     if not isinstance(value, Unknown):
         return _literal(value)
+    if not all(name.startswith(("steps.", "env.")) for name in value.names):
+        raise NotLateError
     if value.named:
         return _named(value.names[0])
     if node.kind in ("&&", "||"):

@@ -148,7 +148,7 @@ take() {
 
 # finish EXIT_CODE CONTINUE_ON_ERROR ID MINUTES: take over what the step left for later ones
 finish() {
-  local _line _code=$1 _id=$3 _outcome=success
+  local _line _code=$1 _id=${3,,} _outcome=success
   while IFS= read -r _line || [ -n "$_line" ]; do
     if [ -z "$_line" ]; then continue; fi
     PATH=$_adapter$_line:${PATH#"$_adapter"}; printf 'PATH=%q:$PATH\n' "$_line" >> "$_tmp/later"
@@ -156,7 +156,7 @@ finish() {
   take "$GITHUB_ENV" keep || [ "$_code" != 0 ] || _code=1
   if [ -n "$_id" ]; then
     take "$GITHUB_OUTPUT" leave || [ "$_code" != 0 ] || _code=1
-    mkdir -p "$CI_TASKS_RUN_DIR/artifacts/outputs" && cp "$GITHUB_OUTPUT" "$CI_TASKS_RUN_DIR/artifacts/outputs/$_id"
+    mkdir -p "$CI_TASKS_RUN_DIR/artifacts/outputs" && cp "$GITHUB_OUTPUT" "$CI_TASKS_RUN_DIR/artifacts/outputs/$3"
     [ "$_code" = 0 ] || _outcome=failure
     if [ "$2" = 1 ]; then ended "$_outcome" success; else ended "$_outcome" "$_outcome"; fi
   fi

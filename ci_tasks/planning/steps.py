@@ -86,9 +86,9 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
 def check_job(job: Job, file: str) -> None:
     """Raises WorkflowError for a job with what no row of it could have."""
     if job.uses:
-        hint = f"list its jobs with --workflow {job.uses.removeprefix('./')}" if job.uses.startswith("./") else ""
-        message, text = "reusable workflows are not supported", f"uses: {job.uses}"
-        raise WorkflowError(message, file=file, job=job.id, line=job.line, text=text, hint=hint)
+        where = "is not in the checkout" if job.uses.startswith("./") else "is in another repository"
+        message, text = f"calls a workflow that {where}", f"uses: {job.uses}"
+        raise WorkflowError(message, file=file, job=job.id, line=job.line, text=text)
     for key in job.refused:
         raise WorkflowError(f"`{key.name}`: {key.why}", file=file, job=job.id, line=key.line)
 
@@ -131,12 +131,15 @@ class _StepsPlanner:
         self.sources.append(replace(step, with_=actions.used_inputs(step)))
         if not step.uses:
             self.planned.append(_run_step(step, self.job, resolve, scope))
-        elif any(resolve.decide(step.condition, status, step=step) is not False for status in (SUCCESS, FAILURE)):
+            return None
+        holds = [_holds(step, resolve, status) for status in (SUCCESS, FAILURE)]
+        if step.action and any(holds):
             # Whether a step of a local action runs after a failure, its own `if` says.
-            if step.action:
-                inside = f"{scope}{step.id or len(self.planned)}."
-                inner = self.add(step.action.steps, resolve.of_action(step), inside)
-                return {name: inner.value(raw) for name, raw in step.action.outputs.items()}
+            first, inside = len(self.planned), f"{scope}{step.id or len(self.planned)}."
+            inner = self.add(step.action.steps, resolve.of_action(step), inside)
+            self.planned[first:] = [_only_if(holds[0], planned) for planned in self.planned[first:]]
+            return {name: inner.value(raw) for name, raw in step.action.outputs.items()}
+        if any(holds):
             self._add_equivalent(action, step, resolve, scope)
         return None
 
@@ -144,11 +147,13 @@ class _StepsPlanner:
         if action in actions.ON_PATH:
             self._add_script(actions.on_path(action), "is to be on PATH", step, resolve, scope)
             return
-        if action not in (actions.CHECKOUT, actions.SETUP_PYTHON, actions.BUILD):
+        if action not in (actions.CHECKOUT, actions.SETUP_PYTHON, actions.BUILD, actions.PRE_COMMIT):
             raise _unsupported(step, resolve, "uses an action that has no equivalent here")
+        if action in (actions.CHECKOUT, actions.SETUP_PYTHON):
+            resolve.condition(step.condition, step=step)  # known only while the job runs: too late for these two
         inputs = {key: resolve.text(value, step=step) for key, value in actions.used_inputs(step).items()}
-        if action == actions.BUILD:
-            script = actions.docker_build(inputs)
+        if action in (actions.BUILD, actions.PRE_COMMIT):
+            script = actions.docker_build(inputs) if action == actions.BUILD else actions.pre_commit(inputs)
             if script is None:
                 raise _unsupported(step, resolve, "builds an image and pushes it, or with what has no equivalent here")
             self._add_script(script, script.strip(), step, resolve, scope)
@@ -270,6 +275,17 @@ def _holds(step: Step, resolve: Resolver, status: str) -> bool | str:
         except late.NotLateError:
             return resolve.condition(step.condition, status, step=step)  # which raises
     return holds
+
+
+def _only_if(holds: bool | str, step: PlannedStep) -> PlannedStep:
+    """The step of an action that runs only if `holds`, a command."""
+    if not isinstance(holds, str):
+        return step
+
+    def both(own: bool | str) -> bool | str:
+        return f"{{ {holds}; }} && {own}" if isinstance(own, str) else holds if own else False
+
+    return replace(step, on_success=both(step.on_success), on_failure=both(step.on_failure))
 
 
 def _text(raw: object, step: Step, resolve: Resolver, words: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import CheckoutError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.run.find_checkout import REPO_ENV, SAMPLE, find_checkout, usual_workflows
-from ci_tasks.workflow.suite import label_of
+from ci_tasks.workflow.suite import label_of, matches_job
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Conversion
@@ -57,14 +57,16 @@ class CheckoutSource:
 
     def label_of(self, name: str) -> str:
         """The label that a label, a job's name or a PR label means; any other text stays as it is."""
-        labels = {job.id: label_of(job.id) for job in self.workflow.jobs.values()}
+        labels = {job.id: label_of(job.id) for job in self.workflow.labelled}
         if name in labels.values():
             return name
         if name not in labels:
             from ci_tasks.workflow.rows import trigger_of
 
             # The job that another one needs has the same PR label; the job that it is for stands behind it.
-            labels = {trigger_of(self.workflow, job) or "": labels[job.id] for job in self.workflow.jobs.values()}
+            labels = {trigger_of(self.workflow, job) or "": labels[job.id] for job in self.workflow.labelled}
+            named = [label_of(job.id) for job in self.workflow.labelled if matches_job(name, job.id)]
+            return named[0] if named else labels.get(name, name)
         return labels.get(name, name)
 
 
@@ -112,13 +114,12 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
 
 
 def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
-    from ci_tasks.workflow.reader import read as read_workflow
-    from ci_tasks.workflow.reader import with_local_actions
+    from ci_tasks.workflow.reader import read_with_called
 
     file_name = name or _usual(path, rev)
     text = _text(path, rev, file_name)
     if text is not None and not file_name.endswith(".j2"):
-        return with_local_actions(read_workflow(text, file_name), lambda name: _text(path, rev, name))
+        return read_with_called(text, file_name, lambda name: _text(path, rev, name))
     template = file_name if file_name.endswith(".j2") else file_name + ".j2"
     text = _text(path, rev, template) if text is None else text
     if text is None:
@@ -128,8 +129,9 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
         )
     from ci_tasks.workflow.reader import render_template
 
-    rendered = read_workflow(render_template(text, template), template, rendered=True)
-    return with_local_actions(rendered, lambda name: _text(path, rev, name))
+    return read_with_called(
+        render_template(text, template), template, lambda name: _text(path, rev, name), rendered=True
+    )
 
 
 def _usual(path: Path, rev: str | None) -> str:

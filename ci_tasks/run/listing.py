@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ci_tasks.checkout.repository import BASE, find_commit
+from ci_tasks.errors import WorkflowError
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
-from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.model import Job, Row
 from ci_tasks.workflow.rows import job_of
 from ci_tasks.workflow.suite import label_of, matches_job
 
@@ -23,7 +24,7 @@ def list_jobs(
     if label is not None and not source.suite.is_changed(label):
         job_of(source.workflow, label)
     listed: list[Row] = []
-    for job in source.workflow.jobs.values():
+    for job in source.workflow.labelled:
         if label is not None and not matches_job(label, job.id):
             continue
         name = label_of(job.id)
@@ -31,10 +32,20 @@ def list_jobs(
         if wanted and rows.missing_outputs(job, event):
             listed += _find_rows(source, name, event, base, run_needs=run_needs)
         else:
-            listed += rows.rows(source.workflow, job, event, source.suite.describe)
+            listed += _rows(source, job, event, alone=label is not None)
     if label is not None and source.suite.is_changed(label) and not any(row.label == label for row in listed):
         listed = _find_rows(source, label, event, base)
     return [_shown(row) for row in listed]
+
+
+def _rows(source: CheckoutSource, job: Job, event: EventContext, *, alone: bool) -> list[Row]:
+    """A job with an error hides no others: among them it is one row that says so."""
+    try:
+        return rows.rows(source.workflow, job, event, source.suite.describe)
+    except WorkflowError as error:
+        if alone:
+            raise
+        return [rows.refused_row(job, str(error).splitlines()[0])]
 
 
 def why_no_rows(source: CheckoutSource, label: str, base: str | None, *, run_needs: bool) -> str:
