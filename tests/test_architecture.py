@@ -67,7 +67,7 @@ PURE = [
         "logs.triage.*",
         "features.failures.bisection.*",
         "features.failures.*.report",
-        "features.failures.hang.*",
+        "features.hang.*",
         "agent.hang.facts",
     ),
     *(f"features.failures.comparison.{name}" for name in ("decision", "metrics", "result")),

@@ -111,6 +111,16 @@ class RecordedCollective:
 
 
 @dataclass(frozen=True)
+class GpuUse:
+    """A GPU of the machine as nvidia-smi shows it; utilization in percent. `pids` are of the processes that use it."""
+
+    gpu: int
+    utilization: Optional[float] = None
+    watts: Optional[float] = None
+    pids: Tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class HangFacts:
     """Everything that was seen, of a run or by `inspector` in one place. `seconds_between` are those between the two
     looks, `seconds` those that all of it took. `sources` are the texts of files that frames are in. `ras` is NCCL's
@@ -129,4 +139,5 @@ class HangFacts:
     sources: Mapping[str, str] = field(default_factory=dict)
     ras: Mapping[str, str] = field(default_factory=dict)
     collectives: Tuple[RecordedCollective, ...] = ()
+    gpus: Tuple[GpuUse, ...] = ()
     could_not: Tuple[str, ...] = ()

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from ci_tasks.features.failures.hang.analysis import CONTRADICTED, analyse_hang
-from ci_tasks.features.failures.hang.finding import SHOWN
+from ci_tasks.features.hang.analysis import analyse_hang
+from ci_tasks.features.hang.rules import CONTRADICTED, SHOWN
 from ci_tasks.records import Hang
-from tests.features.failures.hang.planted_runs import look, planted
+from tests.features.hang.planted_runs import look, planted
 
 PY_SPY = Path(sys.executable).parent / "py-spy"
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.hang.facts import DeadProcess, HangFacts, ProcessFacts, RecordedCollective, ThreadFacts
-from ci_tasks.features.failures.hang.analysis import CONTRADICTED, NOT_DETERMINED, analyse_hang
-from ci_tasks.features.failures.hang.finding import SHOWN
-from ci_tasks.features.failures.hang.report import hang_lines
+from ci_tasks.features.hang.analysis import analyse_hang
+from ci_tasks.features.hang.command import hang_lines
+from ci_tasks.features.hang.rules import CONTRADICTED, NOT_DETERMINED, SHOWN
 
 C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 CUDA = "/usr/lib/python3.11/site-packages/torch/cuda/__init__.py"
@@ -133,7 +133,7 @@ def few(count: int) -> list[ProcessFacts]:
         (facts(*WAITS, rank(3, *CHILD), SLEEPS), "rank waits elsewhere", [3, None], "rank 3 waits in subprocess.wait"),
         (facts(rank(0, *LOOP, cpu=3.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
         # Claims that stacks alone do not carry.
-        (facts(*ALL[:3], rank(3, *gpu(99))), "", [], "not determined"),
+        (facts(*ALL[:3], rank(3, *gpu(99))), "kernel", [], "a kernel that does not end, or slow work"),
         (facts(*ALL[:3], replace(rank(3, cpu=2.1), stacks=ENDS)), "", [], "not determined"),
         (facts(*(rank(at, *collective("recv" if at == 3 else "all_reduce")) for at in range(4))), "", [],
          "not determined"),
@@ -167,7 +167,7 @@ MOVES: dict[str, Any] = {
         ([*WAITS, replace(rank(3, *QUEUE), busy_since=0.13)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
         ([*WAITS, replace(rank(3, *QUEUE), busy_since=0.01)], SHOWN, "rank 3 waits in queue.get"),
         # A child that is no Python, as a compiler.
-        ([rank(0, *QUEUE, size=1), NVCC], NOT_DETERMINED, "cc1plus (pid 9) computes: slow work"),
+        ([rank(0, *QUEUE, size=1), NVCC], NOT_DETERMINED, "cc1plus (pid 9, below rank 0) computes: slow"),
         # That a rank is gone, or stopped, shows a hang, whoever computes.
         ([*ALL[:2], replace(rank(3, cpu=3.0), **MOVES)], SHOWN, "rank 2 is gone"),
     ],
