@@ -11,7 +11,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.hang import waits
 from ci_tasks.features.hang.locks import LockUse, lock_use
 from ci_tasks.features.hang.stacks import Stack, read_stacks
-from ci_tasks.features.hang.waits import Wait, is_library, user_frame, wait_of
+from ci_tasks.features.hang.waits import Wait, user_frame, wait_of
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -110,7 +110,7 @@ class Process:
         for stack in stacks if any(stack.frames for stack in stacks) else [None]:
             own = kernel.get(facts.pid if stack is None or stack.main else stack.tid or -1)
             computes = own is not None and own.cpu / seconds >= BUSY
-            still = stack is not None and facts.same_stacks is not False
+            still = stack is not None and self.stays
             sources = self._seen.sources if stack else {}
             wait = wait_of(stack or Stack(()), own, self._seen.machine, sources, computes=computes, still=still)
             found.append(Thread(self, stack, own, wait, lock_use(stack, sources) if stack else LockUse()))
@@ -122,10 +122,8 @@ class Process:
 
     @property
     def stays(self) -> bool:
-        """Whether its main thread was in the same functions in both looks; lines of a loop may differ."""
-        looks = [read_stacks(text)[-1:] for text in (self.facts.stacks_before, self.facts.stacks)]
-        functions = [[f.function for f in stack.python if not is_library(f)] for stacks in looks for stack in stacks]
-        return not self.facts.stacks_before or len(functions) < 2 or functions[0] == functions[1]
+        """Whether its main thread was in the same functions in both looks, as far as that was seen."""
+        return self.facts.same_stacks is not False
 
     def file(self, fd: int | None) -> OpenFile | None:
         return next((file for file in self.facts.files if file.fd == fd), None)

@@ -19,8 +19,6 @@ SHOWN, CONTRADICTED, NOT_DETERMINED = "shown", "contradicted", "not determined"
 _LAUNCHED = re.compile(r"has launched up to operation (\d{1,18}) -- GPU \d{1,4} managed by process (\d{1,10})")
 _MESSAGE = re.compile(r"(send|recv) \d{1,7}(?:->|<-)(\d{1,7})$")
 _BETWEEN_TWO = ("send", "recv", "batch_isend_irecv")
-# All ranks give as much to them; to others, as to all_to_all, each may give its own.
-_EQUAL_SIZES = ("all_reduce", "all_gather", "_all_gather_base", "reduce_scatter", "_reduce_scatter_base", "broadcast")
 _MOST_NAMED = 8
 _BUSY_GPU = 50  # percent of the time
 
@@ -98,23 +96,6 @@ def _forked_lock(run: RunProcesses) -> Finding | None:
         if is_copy and len(process.facts.threads) == 1 and main.wait.kind == waits.LOCK:
             why = f"{process.name} was forked while another thread had the lock that it waits for: {main.wait.text}"
             return Finding("fork with a held lock", why, [main])
-    return None
-
-
-def _import_deadlock(run: RunProcesses) -> Finding | None:
-    for process in run.by_id.values():
-        blocked = [thread for thread in process.threads if thread.wait.kind == waits.IMPORT]
-        importing = [
-            thread
-            for thread in process.threads
-            if thread.stack
-            and thread.wait.kind in (waits.JOIN, waits.CONDITION, waits.QUEUE)
-            and any(frame.function == "exec_module" for frame in thread.stack.python)
-        ]
-        if blocked and len(importing) == 1:
-            why = f"import deadlock in {process.name}: a thread waits for a module that is being imported"
-            why += f" ({blocked[0].wait.text}), and the import waits: {importing[0].wait.text}"
-            return Finding("import deadlock", why, [importing[0], blocked[0]])
     return None
 
 
@@ -272,8 +253,8 @@ def _sender(item: RecordedCollective) -> int | None:
 
 
 def _recorded(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
-    """By torch's flight recorder: two process groups of which all are members, or one number that is another operation,
-    or has another size, on some ranks."""
+    """By torch's flight recorder: two process groups of which all are members, or one number that is another operation
+    on some ranks."""
     ranks = {item.rank for item in last}
     if len({item.group for item in last}) == 2:
         if not all(ranks <= set(item.members) for item in last):
@@ -281,10 +262,7 @@ def _recorded(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding 
         return _odd_of_two(run, {item.rank: f"{item.operation} of group {item.group}" for item in last})
     if len({(item.group, item.number) for item in last}) != 1 or any(_MESSAGE.match(item.operation) for item in last):
         return None
-    words = {item.rank: f"{item.operation} number {item.number}" for item in last}
-    if len(set(words.values())) == 1 and last[0].operation in _EQUAL_SIZES and all(item.sizes for item in last):
-        words = {item.rank: f"{words[item.rank]} with {item.sizes}" for item in last}
-    return _odd_of_two(run, words)
+    return _odd_of_two(run, {item.rank: f"{item.operation} number {item.number}" for item in last})
 
 
 def _in_stacks(run: RunProcesses) -> Finding | None:
@@ -316,7 +294,7 @@ def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding 
     if any(process.main.wait.kind != waits.GPU or not process.stays for process in ranks.values()):
         return None
     early = [ranks[item.rank] for item in last if item.state == "scheduled"]
-    pids = {pid for gpu in run.facts.gpus if (gpu.utilization or 0) >= _BUSY_GPU for pid in gpu.pids}
+    pids = {each.pid for gpu in run.facts.gpus if (gpu.utilization or 0) >= _BUSY_GPU for each in gpu.processes}
     busy = [process for process in ranks.values() if process.facts.pid in pids]
     use = ", ".join(f"GPU {gpu.gpu} {gpu.utilization or 0:.0f} % at {gpu.watts or 0:.0f} W" for gpu in run.facts.gpus)
     words = f"a kernel that does not end, or slow work{f' ({use})' if use else ''}"
@@ -392,7 +370,6 @@ RULES: tuple[Rule, ...] = (
     _uninterruptible,
     _lock_cycle,
     _forked_lock,
-    _import_deadlock,
     _missing_rank,
     _goes_on,
     _rank_elsewhere,

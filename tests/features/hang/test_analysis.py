@@ -60,10 +60,6 @@ def recorded(*numbers: int, operations: str = "all_reduce", group: str = "0") ->
     return tuple(RecordedCollective(at, words[at], number, group=group) for at, number in enumerate(numbers))
 
 
-def sized(*sizes: str, operation: str = "all_reduce") -> tuple[RecordedCollective, ...]:
-    return tuple(RecordedCollective(at, operation, 6, sizes=f"{size} Float") for at, size in enumerate(sizes))
-
-
 def in_group(number: int, group: str, *members: int) -> RecordedCollective:
     return RecordedCollective(number, "all_reduce", 1, "scheduled", group=group, members=members or (0, 1))
 
@@ -113,8 +109,6 @@ def few(count: int) -> list[ProcessFacts]:
             [0, 1],
             "rank 0 waits in all_reduce number 6 (synchronize at train.py:61, in step)",
         ),
-        (facts(*ALL, collectives=sized("8", "8", "4", "8")), "collectives differ", [2],
-         "rank 2 waits in all_reduce number 6 with 4 Float (synchronize"),
         (facts(*few(2), collectives=(in_group(0, "1 tp"), in_group(1, "2 dp"))), "collectives differ", [0, 1],
          "rank 0 waits in all_reduce of group 1 tp ("),
         (facts(*few(3), collectives=(received(0, 1), received(1, 2), received(2, 0))), "wait cycle", [0, 1, 2],
@@ -148,7 +142,6 @@ def test_ranks(seen: HangFacts, kind: str, named: list[int], words: str) -> None
 
 MOVES: dict[str, Any] = {
     "stacks": 'Current thread 0x1 (most recent call first):\n  File "/job/loader.py", line 12 in tokenize\n',
-    "stacks_before": 'Current thread 0x1 (most recent call first):\n  File "/job/loader.py", line 30 in read\n',
     "same_stacks": False,
 }
 

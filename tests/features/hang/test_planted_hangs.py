@@ -26,7 +26,7 @@ class Case(NamedTuple):
 CASES = {
     "lock_order": Case(0, "lock cycle", {"lock_order", "other"}),
     "queue_never_filled": Case(0, "queue", {"queue_never_filled"}),
-    "import_deadlock": Case(0, "import deadlock", {"begin", "load"}),
+    "import_deadlock": Case(0, "import", {"load"}),
     "c_code": Case(0, "C code", {"c_code"}),
     "gil_held": Case(0, "read", {"gil_held"}),
     "d_state": Case(0, "uninterruptible", {"d_state"}),
