@@ -333,7 +333,7 @@ ONE_MODULE = {
             "hosts.bootstrap",
             "hosts.provision",
             "features.setup.setup",
-            "results.history.database",
+            "results.index",
         ),
         *("run.output_file", "agent.trees.git"),
     ],

@@ -55,14 +55,21 @@ from ci_tasks.records import (
     Verdict,
 )
 from ci_tasks.results.batch_state import BatchState
-from ci_tasks.results.clock import clock_ahead, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use, since
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
-from ci_tasks.results.record import LARGEST_EVENTS, events_of, is_over, new_record, save_record
+from ci_tasks.results.runs import (
+    LARGEST_EVENTS,
+    clock_ahead,
+    events_of,
+    is_over,
+    local_status,
+    new_record,
+    queue_seconds,
+    save_record,
+)
 from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
-from ci_tasks.results.waits import queue_seconds
 
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
@@ -237,7 +244,7 @@ def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -
 def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
     """Runs that passed, as `passed_runs` has them; none where the history is not to be had."""
     try:
-        from ci_tasks.results.history.passed_runs import passed_runs
+        from ci_tasks.results.index import passed_runs
     except Blocked:  # a Python that was built without SQLite
         return []
     digest = RunEnvironment(**vars(_environment(run))).digest or ""

@@ -28,9 +28,7 @@ from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, Loc
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.clock import seconds_since_start
-from ci_tasks.results.read_record import load_record
-from ci_tasks.results.record import is_over, pending_phase, record_not_started
+from ci_tasks.results.runs import is_over, load_record, pending_phase, record_not_started, seconds_since_start
 from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.events import EventStream, EventView, RunEnded, now
 from ci_tasks.run.growing_log import GrowingLog

@@ -17,7 +17,7 @@ from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.layout import columns
-from ci_tasks.results.history.queries import latest
+from ci_tasks.results.history import latest
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.job_outputs import JobRows, find_rows
 from ci_tasks.run.label import LabelResult, execute_label, write_junit

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ci_tasks.hosts.executor import Executor, PreparedRow
 from ci_tasks.records import BLOCKED, CANCELLED, RunRecord
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.execute import why_blocked
 from ci_tasks.run.interrupts import Interrupts
 from ci_tasks.run.prepare import PreparedBatch

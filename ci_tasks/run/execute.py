@@ -17,7 +17,7 @@ from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, RunRecord
-from ci_tasks.results.record import record_not_started, with_status
+from ci_tasks.results.runs import record_not_started, with_status
 from ci_tasks.run import journal as journals
 from ci_tasks.run.host_sessions import HostSession, HostSessions
 from ci_tasks.run.journal import JournalEntry

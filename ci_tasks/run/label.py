@@ -35,8 +35,8 @@ from ci_tasks.records import (
 )
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
-from ci_tasks.results.history.queries import durations
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results.history import durations
+from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.detach import start_detached
 from ci_tasks.run.events import EventView, RunEnded, RunPrepared, now

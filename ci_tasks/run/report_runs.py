@@ -25,11 +25,9 @@ from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar, phases
 from ci_tasks.report.outcome import NextStep, next_steps, verdict
 from ci_tasks.results import store
-from ci_tasks.results.clock import local_status
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples
-from ci_tasks.results.read_record import load_record
-from ci_tasks.results.record import events_of
+from ci_tasks.results.runs import events_of, load_record, local_status
 from ci_tasks.run.output_file import write_file
 from ci_tasks.run.results_table import batch_result, print_results
 

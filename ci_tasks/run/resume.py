@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
 from ci_tasks.errors import UsageError
 from ci_tasks.hosts.executor import PreparedRow
-from ci_tasks.results.clock import seconds_since_start
-from ci_tasks.results.read_record import load_record, read_run_record
-from ci_tasks.results.record import is_over
+from ci_tasks.results.runs import is_over, load_record, read_run_record, seconds_since_start
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.journal import BatchJournal, JournalEntry
 from ci_tasks.run.prepare import PreparedBatch

@@ -11,7 +11,7 @@ from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
-from ci_tasks.results.record import with_attempts
+from ci_tasks.results.runs import with_attempts
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.workflow.model import Row

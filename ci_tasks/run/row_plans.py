@@ -16,7 +16,7 @@ from ci_tasks.hosts.executor import PreparedRow, Say
 from ci_tasks.planning.placement import other_hosts
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.planning.tested_files import defines_tests, starts_ray
-from ci_tasks.results.history.queries import silences
+from ci_tasks.results.history import silences
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.host_sessions import HostRequirements, HostSession

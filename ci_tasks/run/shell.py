@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from ci_tasks.agent.run_directory import read_remote
-from ci_tasks.results.one_run import find_one
+from ci_tasks.results.runs import find_one
 
 
 def shell(name: str) -> int:

@@ -37,7 +37,7 @@ from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
 from ci_tasks.hosts import connection, queries, remote_run, run_manager
 from ci_tasks.hosts.remote_run import CodePack, RemoteRun, write_remote_location
-from ci_tasks.results.read_record import load_record
+from ci_tasks.results.runs import load_record
 from ci_tasks.run import attach, clean, host_of_run, list_runs, report_runs
 from tests.parts.hostile_cases import CLEAN, FACTS, KINDS, START, Case, Surroundings
 from tests.parts.hostile_server import HostileServer, HostileTransport

@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import FAILED, PASSED, BatchResult
-from ci_tasks.results.history.queries import LastRun
+from ci_tasks.results.history import LastRun
 from ci_tasks.run import changed_label
 from ci_tasks.run.changed_label import ChangedRows, changed_runs, divide, parts
 from ci_tasks.run.job_outputs import JobRows

@@ -25,7 +25,7 @@ from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.executors import LocalExecutor
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager
-from ci_tasks.results.read_record import load_record
+from ci_tasks.results.runs import load_record
 from ci_tasks.results.store import Batch
 from ci_tasks.run import detach, execute
 from ci_tasks.run.interrupts import Interrupts, noticed, termination_interrupts

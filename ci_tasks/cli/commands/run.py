@@ -248,7 +248,7 @@ def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
     """The rows that `--last-failed` selects. Raises UsageError if there are none."""
     from ci_tasks.errors import UsageError
     from ci_tasks.records import PASSED
-    from ci_tasks.results.history.queries import latest
+    from ci_tasks.results.history import latest
 
     last = latest(label, str(source.path))
     hint = "run it without --last-failed"

@@ -73,7 +73,7 @@ def logs(options: LogsOptions) -> int:
     """
     from contextlib import closing
 
-    from ci_tasks.results.one_run import find_one
+    from ci_tasks.results.runs import find_one
     from ci_tasks.run.growing_log import GrowingLog
 
     id, run = find_one(options.run)

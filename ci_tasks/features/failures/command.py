@@ -74,7 +74,7 @@ def hang(options: HangOptions) -> int:
     from ci_tasks.features.failures.hang.analysis import EXIT_CODES, analyse_hang
     from ci_tasks.features.failures.hang.report import ended_hang, ended_note, hang_lines
     from ci_tasks.report import brief
-    from ci_tasks.results.one_run import RUNS, find_one
+    from ci_tasks.results.runs import RUNS, find_one
     from ci_tasks.run.look import look_at, look_of_ended
     from ci_tasks.safe_output import terminal_width
 

@@ -43,7 +43,7 @@ from ci_tasks.features.failures.repeats.outcomes import count_outcomes, is_concl
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.features.failures.repeats.repeat_label import Perform
 from ci_tasks.records import CANCELLED, PASSED
-from ci_tasks.results.history import queries as history
+from ci_tasks.results import history
 from ci_tasks.results.rates import wilson
 from ci_tasks.run import interrupts
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source

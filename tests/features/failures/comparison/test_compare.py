@@ -19,8 +19,7 @@ from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest,
 from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.records import Attempt, RunRecord, Triage
-from ci_tasks.results import store
-from ci_tasks.results.history import queries as history
+from ci_tasks.results import history, store
 from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.request import RunRequest
