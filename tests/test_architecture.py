@@ -335,7 +335,7 @@ ONE_MODULE = {
             "features.setup.setup",
             "results.index",
         ),
-        *("run.output_file", "agent.trees.git"),
+        *("run.report_runs", "agent.trees.git"),
     ],
 }
 

@@ -29,7 +29,7 @@ from ci_tasks.records import (
     RunRecord,
 )
 from ci_tasks.results import index, store
-from ci_tasks.results.runs import UnreadableRun, load_record
+from ci_tasks.results.load import UnreadableRun, load_record
 
 _RECENT = 20  # of the passed runs of a row, how many say how long it takes
 _NEWEST = 100  # batches whose directory is compared with what was seen, for rows that were added later

@@ -1,16 +1,11 @@
-"""A run as its directory has it: record.json, how it stands without one, its events, and its times by our clock.
-
-record.json is the truth, and the history is told of it. What judges an ended run is in `judge_run`, which is loaded
-where a run has no record yet.
-"""
+"""A run as its directory has it: whether it is over, its events, its times by our clock; and record.json, as it is
+written. `load` reads it."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -32,20 +27,15 @@ from ci_tasks.agent.run_directory import (
     END_EXIT,
     RunDir,
     read_description,
-    read_record,
     read_remote,
     read_status,
     read_status_if_readable,
     write_record,
 )
-from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.errors import Blocked
 from ci_tasks.records import (
-    BLOCKED,
     FAILED,
-    LOST,
     NO_EVIDENCE,
-    RUNNING,
-    VACUOUS,
     Attempt,
     LogDigest,
     RunEnvironment,
@@ -53,72 +43,12 @@ from ci_tasks.records import (
     Timings,
     Verdict,
 )
-from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 
 LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
-NOT_PASSED, RUNS = (FAILED, VACUOUS, BLOCKED, LOST), (RUNNING,)
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
-_MOST_LISTED = 12
-_WORDS = {NOT_PASSED: "did not pass", RUNS: "runs"}
 _FAR = 1e12  # seconds since 1970; no clock says so
 _WAIT_ENDS = ("gpus", "step", "cancelled", "timeout", "ended")
-
-
-class UnreadableRun(UsageError):
-    """A file of a run directory is not what it should be; the message names the file and the key."""
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
-def read_run_record(run: RunDir) -> RunRecord | None:
-    """The content of record.json; None where there is none. Raises UnreadableRun, OSError."""
-    with _readable():
-        return read_record(RunRecord, run.record)
-
-
-def load_record(run: RunDir) -> RunRecord:
-    """The record of a run, or what can be said of one without: it runs, it has yet to begin, or its client went away
-    before. Raises UnreadableRun, OSError."""
-    with _readable():
-        batch = read_state_if_readable(os.path.dirname(run.path))
-        if record := read_record(RunRecord, run.record):
-            return record
-        from ci_tasks.results.judge_run import record_without_file
-
-        return record_without_file(run, batch)
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    try:
-        yield
-    except RecordError as error:
-        raise UnreadableRun(str(error), hint="a record.json that is removed is made again from its run") from None
-
-
-def find_one(name: str, statuses: tuple[str, ...] = NOT_PASSED) -> tuple[str, RunDir]:
-    """The one run that `name` means; where it was chosen among several, a line on standard error says so. Raises
-    UnknownName, and UsageError where none can be chosen."""
-    runs = store.find(name)
-    if len(runs) == 1:
-        return runs[0]
-    records = {id: load_record(run) for id, run in runs}
-    chosen = choose(name, records, statuses)
-    words = f"{chosen}: {records[chosen].row}, the only one of {len(runs)} rows that {_WORDS[statuses]}"
-    print(words, file=sys.stderr, flush=True)
-    return chosen, dict(runs)[chosen]
-
-
-def choose(name: str, records: Mapping[str, RunRecord], statuses: tuple[str, ...] = NOT_PASSED) -> str:
-    """The id of the only run with such a status. Raises UsageError, whose hint lists those that may be meant."""
-    candidates = {id: record for id, record in records.items() if record.status in statuses}
-    if len(candidates) == 1:
-        return next(iter(candidates))
-    lines = [f"  {id}  {record.status}  {record.row}" for id, record in (candidates or records).items()]
-    more = [f"  and {len(lines) - _MOST_LISTED} more: `ci-tasks runs`"] if len(lines) > _MOST_LISTED else []
-    raise UsageError(f"{name!r} has {len(records)} rows; pick one", hint="\n".join([*lines[:_MOST_LISTED], *more]))
 
 
 def is_over(run: RunDir) -> bool:

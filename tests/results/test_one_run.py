@@ -6,7 +6,7 @@ import pytest
 
 from ci_tasks.errors import UsageError
 from ci_tasks.records import RunRecord
-from ci_tasks.results.runs import RUNS, choose
+from ci_tasks.results.load import RUNS, choose
 
 
 def _records(*statuses: str) -> dict[str, RunRecord]:

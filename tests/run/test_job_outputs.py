@@ -10,7 +10,7 @@ import pytest
 
 from ci_tasks.errors import CiTasksError, WorkflowError
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read
 from tests.parts.git import repository
@@ -138,5 +138,5 @@ def test_a_file_at_which_cis_detection_ends_with_an_error_is_named(tmp_path: Pat
     (note,) = found.deviations
     assert (
         note.why
-        == "CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in tests/test_a.py"
+        == "CI's detection fails and no changed test runs: no line NUM_GPUS = n in tests/test_a.py"
     )

@@ -15,7 +15,7 @@ from ci_tasks.features.difference.read_run import of_file, of_run
 from ci_tasks.features.difference.result import SUBMODULE, RunDifference, RunSide
 from ci_tasks.results import store
 from ci_tasks.results.index import runs_of_row
-from ci_tasks.results.runs import find_one, load_record
+from ci_tasks.results.load import find_one, load_record
 
 LAST_PASSED = "last-passed"
 _MOST_COMMITS = 20

@@ -11,7 +11,7 @@ from ci_tasks.features.lint.checkout_files import CheckoutFiles
 from ci_tasks.features.lint.rules import lint
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
-from ci_tasks.run.listing import list_jobs
+from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.changed_tests import changed_jobs
 

@@ -15,7 +15,8 @@ import pytest
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.results import history, index
 from ci_tasks.results.history import RunQuery
-from ci_tasks.results.runs import load_record, record_not_started
+from ci_tasks.results.load import load_record
+from ci_tasks.results.runs import record_not_started
 
 Make = Callable[..., RunDir]
 

@@ -15,7 +15,8 @@ from ci_tasks.records import RunRecord, Timings
 from ci_tasks.results import history
 from ci_tasks.results.history import RunQuery
 from ci_tasks.results.judge_run import judge_run
-from ci_tasks.results.runs import load_record, record_not_started
+from ci_tasks.results.load import load_record
+from ci_tasks.results.runs import record_not_started
 
 Make = Callable[..., RunDir]
 

@@ -47,10 +47,9 @@ from ci_tasks.results import history
 from ci_tasks.results.rates import wilson
 from ci_tasks.run import interrupts
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
-from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select

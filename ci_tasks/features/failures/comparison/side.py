@@ -17,8 +17,7 @@ from ci_tasks.records import BLOCKED, PASSED, RunRecord
 from ci_tasks.results import history, store
 from ci_tasks.results.history import RunQuery
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 SAMPLE = "comparison"
 """A file in the directory of a run that a comparison made, whatever came of the runs before."""

@@ -22,8 +22,7 @@ from ci_tasks.records import Attempt, RunRecord, Triage
 from ci_tasks.results import history, store
 from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import LabelResult
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from tests.parts.git import git, repository
 
 WORKFLOW = """
