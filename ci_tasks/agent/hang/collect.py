@@ -37,7 +37,6 @@ from .look import facts_of, find_py_spy
 SECONDS = 47.0  # for the processes
 DUMP_SECONDS = 8.0  # for torch to write its flight recorder
 MAX_OUTPUT = 12 << 20  # bytes of one inspector
-_GPU_ROWS = 100  # of gpu.csv, from its end
 _Key = Tuple[int, int]  # pid and start
 # Reads the inspector's text from standard input, which goes on with pids and py-spy: it needs no file in a container.
 _BOOT = """
@@ -119,7 +118,7 @@ def look(
 def _gpus(paths: run_directory.RunDir) -> Tuple[GpuSample, ...]:
     """The newest sample of each of the run's GPUs."""
     head, *lines = content_of(paths.gpu_samples, MAX_BYTES).decode("utf-8", "replace").splitlines() or [""]
-    samples = read_gpu_samples("\n".join([head, *lines[-_GPU_ROWS:]]))
+    samples = read_gpu_samples("\n".join([head, *lines[-100:]]))
     return tuple({sample.uuid: sample for sample in samples if sample.is_measurement}.values())
 
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
-    from ci_tasks.run.request import RunRequest
-    from ci_tasks.run.row_execution import ExecutionOptions
+    from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 _UNTIL_FAIL_LIMIT = 100
 

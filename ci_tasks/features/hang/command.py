@@ -36,7 +36,7 @@ def hang(options: HangOptions) -> int:
     from ci_tasks.cli.output import print_json
     from ci_tasks.features.hang.analysis import EXIT_CODES, analyse_hang
     from ci_tasks.report import brief
-    from ci_tasks.results.one_run import RUNS, find_one
+    from ci_tasks.results.load import RUNS, find_one
     from ci_tasks.run.look import look_at, look_of_ended
     from ci_tasks.safe_output import terminal_width
 
