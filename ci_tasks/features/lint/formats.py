@@ -8,7 +8,7 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, printable
 from ci_tasks.features.lint.lint_finding import LintFinding
-from ci_tasks.report.layout import paragraph
+from ci_tasks.report.table import paragraph
 from ci_tasks.safe_output import json_document
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ci_tasks.features.failures.hang.analysis import NOT_DETERMINED, analyse_hang
 from ci_tasks.records import Hang
-from ci_tasks.report.hang import hang_groups
+from ci_tasks.report.triage import hang_groups
 from ci_tasks.run.look import LookOfEnded
 
 _MOST_FRAMES, _MOST_REASONS = 8, 6
