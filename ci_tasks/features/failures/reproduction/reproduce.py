@@ -15,7 +15,6 @@ from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest,
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
-from ci_tasks.features.failures.reproduction.source_line import with_statement
 from ci_tasks.features.failures.reproduction.verdicts import (
     BLOCKED,
     DIFFERENT,
@@ -32,13 +31,12 @@ from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, RunRecord
 from ci_tasks.report import results
 from ci_tasks.report.triage import describe
 from ci_tasks.results import store
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
-from ci_tasks.run.find_checkout import find_checkout
-from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, origin
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
+from ci_tasks.trials.source_line import with_statement
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import job_of, select
