@@ -67,7 +67,7 @@ def of_ended(ended: LookOfEnded) -> tuple[Hang, str]:
 
 def hang_lines(hang: Hang, run: str, stacks: str, note: str = "", width: int | None = None) -> list[str]:
     """The conclusion, then who is where, then what could not be had. `note` says of when that is."""
-    from ci_tasks.report.hang import hang_groups
+    from ci_tasks.report.triage import hang_groups
 
     lines = [f"{run}: {hang.outcome}{f', {hang.kind}' if hang.kind else ''}", f"  {hang.reason}"]
     lines += [*([f"  seen: {note}"] if note else []), "", *hang_groups(hang, width)]

@@ -21,7 +21,7 @@ from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionO
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, RunRecord, overall
-from ci_tasks.report import table
+from ci_tasks.report import results
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.run import interrupts
 from ci_tasks.run.checkout_source import CheckoutSource
@@ -168,7 +168,7 @@ def print_results(done: Repetitions, label: str) -> None:
     rows = done.rows()
     many = "" if done.count == 1 else "s"
     width = terminal_width()
-    differs = table.deviations([record for record, _ in done.records], width)
+    differs = results.deviations([record for record, _ in done.records], width)
     print("\n".join(["", *report.results(rows, repeats.EQUAL_FAILURES, width), "", *differs, ""]) if rows else "")
     ended = "; interrupted" if done.interrupted else ""
     print(
