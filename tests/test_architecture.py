@@ -71,7 +71,7 @@ PURE = [
         "trials.bisection",
         "features.failures.bisection.*",
         "features.failures.*.report",
-        "features.failures.hang.*",
+        "features.hang.*",
         "agent.hang.facts",
     ),
     *(f"features.failures.comparison.{name}" for name in ("decision", "metrics", "result")),
@@ -337,9 +337,9 @@ ONE_MODULE = {
             "hosts.bootstrap",
             "hosts.provision",
             "features.setup.setup",
-            "results.history.database",
+            "results.index",
         ),
-        *("run.output_file", "agent.trees.git"),
+        *("run.report_runs", "agent.trees.git"),
     ],
 }
 
