@@ -34,7 +34,6 @@ _NO_MODULE, _OWN_IMPORT = re.compile(r"No module named '((?:\w+\.)+\w+)'"), "imp
 _ENGINE_DEATHS = ("engine-core", "scheduler-exception")  # the same of what says that an engine's process died
 _NEAR_SUCCESS = 10  # lines
 _AT_START = ("import_error", "dependency_version_mismatch")
-_OFFERS_NONE = "(from versions: none)"  # pip, of an index that cannot be read, or has nothing for this Python
 _NAME_NOT_THERE = "import-name"  # a rule
 _IMPORTS = re.compile(r":<module>$|importlib|:_call_with_frames_removed$|:_find_and_load")
 _OF_TESTS = ("test-summary", "test-header", "no-testcase")  # rules of what says that a test failed
@@ -196,9 +195,8 @@ class _Analysis:
         cause, verdict = cause_of(candidate, self.candidates, self.rules)
         if self.tested and verdict == BLOCKED:
             return cause, FAILED
-        if cause in _AT_START and not self.tested and _lacks_package(candidate):
-            return cause, BLOCKED
-        return cause, verdict
+        lacks = cause in _AT_START and not self.tested and _lacks_package(candidate)
+        return cause, BLOCKED if lacks else verdict
 
     def _lacks_own_module(self, candidate: Candidate) -> bool:
         missing = _NO_MODULE.search(candidate.text)
@@ -222,10 +220,9 @@ def _lacks_package(candidate: Candidate) -> bool:
     """Whether a package is missing, or another one, before anything of the code ran: pip's index offers none at all, or
     each frame of the traceback is of a module that imports the next. A name that a module does not have may well be the
     code's own."""
-    if _OFFERS_NONE in candidate.text:
-        return True
     is_name = candidate.rule is not None and candidate.rule.name == _NAME_NOT_THERE
-    return bool(candidate.frames) and not is_name and all(_IMPORTS.search(frame) for frame in candidate.frames)
+    imports = bool(candidate.frames) and not is_name and all(_IMPORTS.search(frame) for frame in candidate.frames)
+    return imports or "(from versions: none)" in candidate.text
 
 
 def _without_failure(analysis: _Analysis) -> Triage:
