@@ -15,7 +15,6 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, CiTasksError
-from ci_tasks.features.failures.hang.finding import SHOWN
 from ci_tasks.features.failures.repeats import outcomes as repeats
 from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome
@@ -202,7 +201,7 @@ def _add_repetition(repetitions: Repetitions, done: LabelResult) -> None:
 
 def _line(record: RunRecord) -> str:
     """The one that says why. Of a row that hung, the log's last line says nothing."""
-    hung = record.hang.reason if record.hang is not None and record.hang.outcome == SHOWN else ""
+    hung = record.hang.reason if record.hang is not None and record.hang.outcome == "shown" else ""
     return hung or (record.triage.line if record.triage is not None else "") or record.reason
 
 
