@@ -50,6 +50,7 @@ def measure(case: str) -> bool:
             time.sleep(SETTLE_SECONDS)
             began = time.monotonic()
             facts = with_gpus(look(runs, directory, PY_SPY)[case])
+        print((directory / "stderr").read_text(errors="replace")[-2000:], end="", file=sys.stderr)
     hang = analyse_hang(facts)
     is_named = CASES[case] in hang.reason
     words = {"case": case, "named": is_named, "torch": HAS_TORCH, "look_s": round(time.monotonic() - began, 1)}

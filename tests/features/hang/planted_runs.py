@@ -16,6 +16,7 @@ from pathlib import Path
 from ci_tasks.agent.hang import collect
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.probe.evidence import payload, read_evidence
+from ci_tasks.agent.processes import children
 
 PLANTED = Path(__file__).parent / "data" / "planted.py"
 STAND_IN = PLANTED.with_name("stand_in")  # for torch
@@ -83,7 +84,8 @@ def _start(case: str, directory: Path, path: Path, rank: int | None, ranks: int)
         env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", TORCH_FR_BUFFER_SIZE="2000")
         env.update(TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{directory}/pipe", TORCH_FR_DUMP_TEMP_FILE=f"{directory}/dump")
     argv, null = [sys.executable, str(PLANTED), case, str(directory)], subprocess.DEVNULL
-    return subprocess.Popen(argv, env=env, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    with (directory / "stderr").open("ab") as stderr:
+        return subprocess.Popen(argv, env=env, stdin=null, stdout=null, stderr=stderr, start_new_session=True)
 
 
 def _wait_for_state(run: PlantedRun, directory: Path) -> None:
@@ -114,6 +116,4 @@ def _read(pid: int, name: str) -> str:
 
 
 def _below(pid: int) -> list[int]:
-    threads = [path.name for path in Path(f"/proc/{pid}/task").glob("*")]
-    children = [int(word) for thread in threads for word in _read(pid, f"task/{thread}/children").split()]
-    return [other for child in children for other in (child, *_below(child))]
+    return [other for child in children(pid) for other in (child, *_below(child))]

@@ -229,7 +229,7 @@ def loader_worker():
     """Its DataLoader's worker waits, so rank 1 does, and so do the others."""
     if RANK == 1:
         ready()
-        next(iter(DataLoader(Samples([1]), num_workers=1)))
+        read_samples()
     train()
 
 
