@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.errors import printable
-from ci_tasks.report.layout import columns
+from ci_tasks.report.table import Table
 
 # A fault would block or break a row; a warning may; unknown is what could not be queried.
 OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
@@ -65,10 +65,10 @@ def lines(host: str, results: Sequence[CheckResult], width: int | None = None) -
     for result in results:
         text, *more = result.text.strip().splitlines() or [""]
         name = result.topic if result.topic != topic else ""
-        shown += columns([(f"  {result.status:8}", f"{name:{topics}}", text)], width)
+        shown += Table([(f"  {result.status:8}", f"{name:{topics}}", text)]).text(width)
         step, *further = result.next_step.splitlines() or [""]
         shown += map(printable, more)
-        shown += columns([(" " * 10, " " * topics, f"→ {step}")], width) if step else []
+        shown += Table([(" " * 10, " " * topics, f"→ {step}")]).text(width) if step else []
         shown += map(printable, further)
         topic = result.topic
     return shown

@@ -25,8 +25,8 @@ def doctor(options: DoctorOptions) -> int:
     from ci_tasks.features.doctor.examine import examine_host
     from ci_tasks.hosts.run_manager import open_query_runner
     from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.find_rows import images
     from ci_tasks.run.hosts_files import open_config
-    from ci_tasks.run.listing import images
     from ci_tasks.safe_output import terminal_width
 
     source, config, results = open_source(options.repo), open_config(options.repo), []
