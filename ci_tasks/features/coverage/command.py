@@ -65,7 +65,7 @@ def checkout_coverage(
     from ci_tasks.features.suites.slime_helpers import HELPERS
     from ci_tasks.results import store
     from ci_tasks.run.checkout_source import event_context
-    from ci_tasks.run.listing import list_jobs
+    from ci_tasks.run.find_rows import list_jobs
 
     snapshot = take_snapshot(source.path, store.home() / "sync" / "lint", rev=source.rev)
     rows = list_jobs(source)

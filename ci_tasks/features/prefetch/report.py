@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, some
-from ci_tasks.report.layout import columns, paragraph
+from ci_tasks.report.table import Table, paragraph
 
 THERE, PARTLY, MISSING, FETCHED, NOT_KEPT = "there", "partly", "missing", "fetched", "not kept"
 # What a person reads for a refusal's code, where that is not the code itself.
@@ -106,7 +106,7 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
     blocks: list[list[str]] = []
     if report.repositories:
         head = ("STATE", "REPOSITORY", "REVISION", "SIZE", "ROWS", f"ON {report.host.upper()}")
-        blocks.append(columns([*map(_cells, report.repositories)], width, head=head, names=[1]))
+        blocks.append(Table([*map(_cells, report.repositories)], head).text(width))
     asked: dict[tuple[str, str], list[str]] = {}
     for line in report.repositories:
         if line.problem:

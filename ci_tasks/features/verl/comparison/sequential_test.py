@@ -23,7 +23,7 @@ from statistics import fmean, stdev
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
-from ci_tasks.results.student import chance_of_more, student_quantile
+from ci_tasks.trials.student import chance_of_more, student_quantile
 
 ERROR = 0.05
 MARGIN = 0.05
