@@ -264,7 +264,7 @@ def _follow(
 ) -> None:
     view = open_view(name, [attached_run.run for attached_run in attached])
     if events:
-        view = EventView(view, events)
+        view = EventView(view, [events])
     try:
         while True:
             for line in _messages(managers):

@@ -19,7 +19,7 @@ from ci_tasks.results import history, store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.history import RunQuery
 from ci_tasks.results.store import Batch
-from ci_tasks.run.journal import read as read_journal
+from ci_tasks.run.events import read_journal
 from ci_tasks.safe_output import json_document, terminal_width
 
 _AGO = re.compile(r"([0-9]{1,6})(m|h|d|w)")
@@ -93,8 +93,8 @@ def _rows_without_directory(batch: Batch) -> Iterator[tuple[str, str]]:
         journal = read_journal(batch)
         there = {read_plan(run).row for _, run in store.rows_of(batch.id)}
         if journal is not None and there:
-            gone = {entry.row for entry in journal.entries}
-            yield from ((row, journal.label) for row in journal.rows if row not in there | gone)
+            gone = {event.row for event in journal.placed}
+            yield from ((row, journal.asked.label) for row in journal.asked.rows if row not in there | gone)
 
 
 def _in_time(added: Sequence[RunRecord], records: Sequence[RunRecord]) -> list[RunRecord]:

@@ -179,7 +179,7 @@ def _run(executor: Executor, row: PreparedRow, events: EventStream | None) -> Ru
     interrupts.defer()
     try:
         view = open_view(row.row.row, [row.run])
-        with closing(EventView(view, events) if events else view) as view:
+        with closing(EventView(view, [events]) if events else view) as view:
             executor.start(row)
             state = executor.poll(row)
             while not state.is_over:
