@@ -148,8 +148,8 @@ def execute_label(
             if records:
                 status = overall(statuses(records))
                 events.write(RunEnded(now(), result.batch, status, result.exit_code))
-    if options.detach and not records:
-        print("\n".join(detached_lines(list(ready.planned_rows.values()))))
+        if options.detach and not records:
+            print("\n".join(detached_lines(list(ready.planned_rows.values()))), flush=True)
     return result
 
 
