@@ -14,7 +14,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_plan
 from ci_tasks.errors import UnknownName, UsageError, did_you_mean
 from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord, epoch_seconds
-from ci_tasks.report import history as tables
+from ci_tasks.report import lists
 from ci_tasks.results import history, store
 from ci_tasks.results.batch_state import BatchState, read_state_if_readable
 from ci_tasks.results.history import RunQuery
@@ -58,7 +58,7 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
         if unlisted:  # each before the first record of its own or an older command
             records = sorted([*unlisted, *records], key=lambda record: store.batch_of(record.id), reverse=True)
     now = time.time()
-    lines = tables.listed(records, [_age(record, now) for record in records], terminal_width()) if records else []
+    lines = lists.runs(records, [_age(record, now) for record in records], terminal_width()) if records else []
     _print(records, lines, options, json)
     return 0
 
@@ -66,7 +66,7 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
 def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
     """Print how often each row ended how on each host. Raises UsageError."""
     tallies = history.flakes(parse_query(options))
-    _print(tallies, tables.tallied(tallies, terminal_width()) if tallies else [], options, json)
+    _print(tallies, lists.flakes(tallies, terminal_width()) if tallies else [], options, json)
     return 0
 
 
@@ -96,7 +96,7 @@ def _age(record: RunRecord, now: float) -> str:
     """How long ago a run started, or its command where it has not."""
     try:
         started = epoch_seconds(record.started_at)
-        return tables.age(max(0.0, now - (store.started_at(record.id) if started is None else started)))
+        return lists.age(max(0.0, now - (store.started_at(record.id) if started is None else started)))
     except (ValueError, OverflowError, OSError):
         return "-"
 

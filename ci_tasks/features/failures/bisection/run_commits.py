@@ -15,7 +15,7 @@ from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MIS
 from ci_tasks.records import BLOCKED as WAS_BLOCKED
 from ci_tasks.records import CANCELLED, LOST, PASSED, VACUOUS, RunRecord
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
-from ci_tasks.report.timeline import duration
+from ci_tasks.report.table import duration
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed
