@@ -106,9 +106,9 @@ def test_events_tell_a_program_everything_from_the_plan_to_the_exit_code(person:
     done = person.ci_tasks(*RUN, "--events", "-")
     lines = check_events(done.out)
     named = [line["event"] for line in lines if line["event"] not in ("row_waiting", "message")]
-    assert named[:2] == ["run_prepared", "row_started"]
+    assert named[:3] == ["run_prepared", "row_placed", "row_started"]
     assert named[-3:] == ["row_ended", "run_ended", "command_ended"]
-    assert set(named[2:-3]) == {"row_step"}
+    assert set(named[3:-3]) == {"row_step"}
     ended = next(line for line in lines if line["event"] == "row_ended")
     assert (ended["row"], ended["status"]) == ("tiny_ckpt[async-save]", "passed")
     assert (lines[-2]["status"], lines[-1]["exit_code"], done.code) == ("passed", 0, 0)
