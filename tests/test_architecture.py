@@ -80,7 +80,7 @@ PURE = [
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines", "features.verl.report"),
 ]
 RIM = [
-    *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
+    *("features.*.command", "features.lint.lint_checkout"),
     "logs.triage.weights",
     *(
         f"features.failures.bisection.{name}"
