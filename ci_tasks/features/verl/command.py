@@ -176,10 +176,10 @@ def verl(options: VerlOptions) -> int:
 def _print_plan(options: VerlOptions, request: LevelRequest, config: Config) -> int:
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.verl import run_levels
-    from ci_tasks.report.plan import describe
+    from ci_tasks.report import lists
 
     plans, entries, overview = run_levels.plan(options, request, config)
-    lines = [*describe(plans), "", *overview]
+    lines = [*lists.plans(plans), "", *overview]
     print_json([encode(entry) for entry in entries]) if options.json else print("\n".join(lines))
     return 0
 

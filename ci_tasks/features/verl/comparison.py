@@ -31,10 +31,10 @@ from ci_tasks.features.verl.run_summary import RESULT_CODES, EvaluatedRun, evalu
 from ci_tasks.features.verl.settings import different, flat
 from ci_tasks.records import CANCELLED
 from ci_tasks.resources import user_path
-from ci_tasks.results.read_record import load_record
+from ci_tasks.results.load import load_record
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.trials import rules
 from ci_tasks.trials.rules import AB, Metrics, Outcome, Verdict
 from ci_tasks.trials.trial import Run, Trial

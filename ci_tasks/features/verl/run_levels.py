@@ -28,8 +28,7 @@ from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, PlanEn
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.workflow.model import Workflow
 
 if TYPE_CHECKING:
