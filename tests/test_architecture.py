@@ -80,7 +80,7 @@ PURE = [
     "features.verl.settings",
 ]
 RIM = [
-    *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
+    *("features.*.command", "features.lint.lint_checkout"),
     "logs.triage.weights",
     *(
         f"features.failures.bisection.{name}"
