@@ -21,11 +21,11 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError
-from ci_tasks.features.verl.command import VerlOptions
 from ci_tasks.features.verl.judge.learning_signal import REWARD, series
 from ci_tasks.features.verl.level_context import read_context
 from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS
+from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.features.verl.run_levels import BRIDGE_HAS, TreesUnderTest, trees_under_test
 from ci_tasks.features.verl.run_summary import RESULT_CODES, EvaluatedRun, evaluate, image_identity
 from ci_tasks.features.verl.settings import different, flat
