@@ -105,11 +105,8 @@ class Machine:
         return file.read_text() if file.exists() else ""
 
 
-QUIET = {"checks": "3 passed", "no_reward_model": True, "model_id": "org/m"}
-
-
 def quiet(**more: Any) -> LevelRequest:
-    return LevelRequest(0, **{**QUIET, **more})
+    return LevelRequest(0, **{"checks": "3 passed", "no_reward_model": True, "model_id": "org/m", **more})
 
 
 NO_UV = quiet(env={"VERL_USE_UV": "0"})
