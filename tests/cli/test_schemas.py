@@ -75,14 +75,14 @@ def test_what_a_command_prints_is_what_its_schema_says(person: Any, tmp_path: Pa
         "hosts": ["hosts"],
         "triage": ["triage", str(log)],
         "lint": ["lint"],
-        "coverage": ["coverage", "--static"],
+        "coverage": ["coverage"],
         "doctor": ["doctor", "--host", "local"],
         "clean": ["clean", "--days", "0.0000001"],
     }
     printed = {name: check(name, person.ci_tasks(*line, "--json").json) for name, line in lines.items()}
     assert all(value for name, value in printed.items() if name != "cancel")  # of each list an entry was checked
     assert check("runs", person.ci_tasks("runs", "--flakes", "--json").json)
-    assert check("coverage", person.ci_tasks("coverage", "--static", "--diff", "HEAD", "--json").json)
+    assert check("coverage", person.ci_tasks("coverage", "--diff", "HEAD", "--json").json)
     assert {"remote", *lines} == {command.name for command in COMMANDS.values() if command.json} - TESTED_ELSEWHERE
 
 
