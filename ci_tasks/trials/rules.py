@@ -34,8 +34,7 @@ GIVE_UP = 3  # a setting is given up if runs that say nothing outnumber the othe
 class Outcome:
     """One run of a row in a setting, which is named by its key. `status` is PASSED or FAILED; any other one, such as
     BLOCKED, says nothing of the code. `signature` identifies the failure, `kind` is what failures share whose
-    signature varies from run to run, `reason` the line that explains it. `seconds` are those of the run, `total` those
-    with its set-up."""
+    signature varies from run to run, `reason` the line that explains it."""
 
     setting: str
     row: str
@@ -49,7 +48,6 @@ class Outcome:
     image: str = ""
     gpus: str = ""
     seconds: float | None = None
-    total: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -188,7 +188,8 @@ class Trial:
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-        self._write(masked_record(outcome, known_secrets.values()))
+        if outcome.status != CANCELLED:  # it is made again
+            self._write(masked_record(outcome, known_secrets.values()))
         self.say(self.show(len(self.outcomes), outcome))
 
     def _write(self, entry: Any) -> None:

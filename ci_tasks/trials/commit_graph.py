@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate
 
 
 class CommitGraph:
@@ -34,19 +33,15 @@ class CommitGraph:
         return len(self.parents)
 
     @cached_property
-    def is_linear(self) -> bool:
-        return all(above == (position - 1,) for position, above in enumerate(self.parents) if position)
-
-    @cached_property
     def ancestors(self) -> tuple[int, ...]:
         """Bit c of number x: whether x contains c. Every commit contains itself and position 0: what is older than
         the good end is everywhere."""
         masks: list[int] = []
         for position, above in enumerate(self.parents):
-            information = 1 << position
+            mask = 1 << position
             for parent in above:
-                information |= masks[parent]
-            masks.append(information)
+                mask |= masks[parent]
+            masks.append(mask)
         return tuple(masks)
 
     @cached_property
@@ -57,13 +52,3 @@ class CommitGraph:
             for parent in self.parents[position]:
                 masks[parent] |= masks[position]
         return tuple(masks)
-
-    def within(self, weights: Sequence[float], positions: Sequence[int]) -> list[float]:
-        """For each of the `positions`, the sum of the weights of what it contains."""
-        if self.is_linear:
-            sums = list(accumulate(weights))
-            return [sums[position] for position in positions]
-        heavy = [(place, weight) for place, weight in enumerate(weights) if abs(weight) > 1e-9]
-        return [
-            sum(weight for place, weight in heavy if self.ancestors[position] >> place & 1) for position in positions
-        ]
