@@ -337,9 +337,9 @@ ONE_MODULE = {
             "hosts.bootstrap",
             "hosts.provision",
             "features.setup.setup",
-            "results.history.database",
+            "results.index",
         ),
-        *("run.output_file", "agent.trees.git"),
+        *("run.report_runs", "agent.trees.git"),
     ],
 }
 

@@ -7,6 +7,7 @@ from where it stopped. Several people may watch one run, and several processes h
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,25 +18,22 @@ from ci_tasks import registry
 from ci_tasks.agent import processes
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
-from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status
-from ci_tasks.agent.serving.messages import Cancel
-from ci_tasks.config import Config
-from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status, write_record
+from ci_tasks.agent.serving.messages import Cancel, DescribeRun, ListRuns, RunSummary
+from ci_tasks.config import Config, HostSpec
+from ci_tasks.errors import Blocked, UnknownName, UsageError
 from ci_tasks.hosts import executors
-from ci_tasks.hosts.remote_run import RemoteRun, RunState, lock_mirror, secrets_of
+from ci_tasks.hosts.connection import ReconnectingConnection
+from ci_tasks.hosts.remote_run import RemoteRun, RunState, lock_mirror, secrets_of, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
 from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.clock import seconds_since_start
-from ci_tasks.results.read_record import load_record
-from ci_tasks.results.record import is_over, pending_phase, record_not_started
-from ci_tasks.run.adopt import adopt_runs
+from ci_tasks.results.load import load_record
+from ci_tasks.results.runs import is_over, pending_phase, record_not_started, seconds_since_start
 from ci_tasks.run.events import EventStream, EventView, RunEnded, now
-from ci_tasks.run.growing_log import GrowingLog
-from ci_tasks.run.host_of_run import host_of_run
-from ci_tasks.run.progress_view import open_view, running_row_progress
+from ci_tasks.run.progress import GrowingLog, open_view, running_row_progress
 from ci_tasks.run.results_table import kept_lines, print_results
 
 _POLL_SECONDS = 0.05
@@ -334,3 +332,56 @@ def _location(run: RunDir) -> RemoteLocation:
     remote = read_remote(run)
     assert remote is not None
     return remote
+
+
+_MAX_LISTED = 10
+_CLIENT = re.compile(r"-[0-9a-f]{6}$")  # the end of a batch's directory on a host: see store.client_id
+
+
+def adopt_runs(name: str, spec: HostSpec) -> list[tuple[str, RunDir]]:
+    """The runs of the host by that name. Raises UnknownName, UsageError, Blocked."""
+    from ci_tasks.hosts.run_manager import open_remote_host
+
+    if spec.kind == "local":
+        raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
+    with closing(open_remote_host(spec)) as manager:
+        listed = list({run.dir: run for run in manager.connection.request(ListRuns()).runs if run.is_row}.values())
+        adopted = [(run.id, _adopt(run, spec, manager.connection)) for run in listed if _is_called(run, name)]
+    if not adopted:
+        raise UnknownName("run", name, _newest(listed), where=f"host {spec.name}")
+    return adopted
+
+
+def _is_called(run: RunSummary, name: str) -> bool:
+    """Whoever began it knows it without the end of its batch's name."""
+    ids = (run.id, f"{_CLIENT.sub('', run.batch)}.{run.number}")
+    return any(f"{id}.".startswith(f"{name}.") for id in ids)
+
+
+def _adopt(remote_run: RunSummary, spec: HostSpec, connection: ReconnectingConnection) -> RunDir:
+    run = RunDir(str(store.home() / "runs" / remote_run.batch / remote_run.number))
+    if os.path.lexists(run.path):
+        _check_same(run, remote_run, spec)
+    if not os.path.exists(run.claims):
+        claims = connection.request(DescribeRun(remote_run.dir)).description
+        write_remote_location(run, spec, remote_run.dir, adopted=True)
+        write_record(run.claims, replace(claims, id=remote_run.id, host=spec.name))
+    return run
+
+
+def _check_same(run: RunDir, remote_run: RunSummary, spec: HostSpec) -> None:
+    remote = read_remote(run)
+    if remote is None or not remote.adopted or remote.directory != remote_run.dir:
+        raise Blocked(
+            f"host {spec.name} has a run {remote_run.id}, and another one by that name is here: {run.path}",
+            hint="`ci-tasks clean --days N` removes old runs from this machine",
+        )
+
+
+def _newest(runs: Sequence[RunSummary]) -> list[str]:
+    return sorted({run.id for run in runs}, reverse=True)[:_MAX_LISTED]
+
+
+def host_of_run(remote: RemoteLocation) -> HostSpec:
+    """The host where the run is, as it was called then: hosts.yaml may say something else by now."""
+    return HostSpec(remote.host, remote.kind, remote.address, workspace=remote.workspace, persist=remote.persist)

@@ -17,14 +17,12 @@ from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.layout import columns
-from ci_tasks.results.history.queries import latest
+from ci_tasks.results.history import latest
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
-from ci_tasks.run.job_outputs import JobRows, find_rows
+from ci_tasks.run.find_rows import JobRows, find_rows, list_jobs
 from ci_tasks.run.label import LabelResult, execute_label, write_junit
-from ci_tasks.run.listing import list_jobs
-from ci_tasks.run.request import RunRequest
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import kept_lines, print_results, statuses
-from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.changed_tests import is_test
 from ci_tasks.workflow.model import Row

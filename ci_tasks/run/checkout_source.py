@@ -12,8 +12,9 @@ from ci_tasks import known_secrets, registry, resources
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import CheckoutError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
-from ci_tasks.run.find_checkout import REPO_ENV, SAMPLE, find_checkout, usual_workflows
-from ci_tasks.workflow.suite import label_of
+from ci_tasks.resources import user_path
+from ci_tasks.workflow.model import Job
+from ci_tasks.workflow.suite import label_of, plain_names
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Conversion
@@ -193,3 +194,61 @@ def origin(path: Path) -> str:
         return repository.setting("--get", "remote.origin.url") if repository else ""
     except CheckoutError:
         return ""
+
+
+REPO_ENV = "CI_TASKS_REPO"
+SAMPLE = "examples/tiny-slime"
+
+
+def find_checkout(repo: str | None) -> tuple[Path, str]:
+    """The directory that is meant, and how it was found. Raises CheckoutError."""
+    if repo:
+        return _directory(repo, "--repo"), "--repo"
+    if named := os.environ.get(REPO_ENV):
+        return _directory(named, REPO_ENV), REPO_ENV
+    if directory := current_checkout():
+        return directory, "the current directory"
+    here = Path.cwd()
+    for name in (suite.directory for suite in registry.suites() if suite.directory):
+        if _has_workflow(here.parent / name):
+            return (here.parent / name).resolve(), f"the sibling ../{name}"
+    return resources.path(SAMPLE), "no checkout was named and none is here"
+
+
+def current_checkout() -> Path | None:
+    """The checkout that the current directory is, or lies in."""
+    here = Path.cwd()
+    return next((directory for directory in (here, *here.parents) if _has_workflow(directory)), None)
+
+
+def _directory(name: str, what: str) -> Path:
+    path = user_path(name).absolute()
+    if not path.is_dir():
+        raise CheckoutError(f"{what} names {path}, which is not a directory")
+    return path.resolve()
+
+
+def _has_workflow(directory: Path) -> bool:
+    return any((directory / f"{name}{end}").is_file() for name in usual_workflows() for end in ("", ".j2"))
+
+
+def usual_workflows() -> list[str]:
+    """The paths of the workflows that the suites know."""
+    return [suite.workflow for suite in registry.suites() if suite.workflow]
+
+
+def outline(source: CheckoutSource) -> dict[str, list[str]]:
+    """Label → row names; none for a matrix that another job's output gives. Raises WorkflowError."""
+    return {label_of(job.id): _names(source, job) for job in source.workflow.jobs.values()}
+
+
+def _names(source: CheckoutSource, job: Job) -> list[str]:
+    if isinstance(job.matrix, str) and "needs." in job.matrix:
+        return []
+    names = plain_names(label_of(job.id), job.matrix, source.suite.describe)
+    if names is None:
+        from ci_tasks.workflow import rows
+        from ci_tasks.workflow.context import EventContext
+
+        names = rows.names(source.workflow, job, EventContext(secrets=source.workflow.secrets), source.suite.describe)
+    return names

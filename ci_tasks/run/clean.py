@@ -25,8 +25,8 @@ from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.clock import clock_ahead
-from ci_tasks.results.read_record import UnreadableRun, load_record
+from ci_tasks.results.load import UnreadableRun, load_record
+from ci_tasks.results.runs import clock_ahead
 from ci_tasks.run.disk_usage import describe_usage
 
 _DAY = 24 * 3600.0

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from ci_tasks.hosts.executor import Executor, PreparedRow
 from ci_tasks.records import BLOCKED, CANCELLED, RunRecord
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.execute import why_blocked
 from ci_tasks.run.interrupts import Interrupts
 from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.progress_view import ProgressView, running_row_progress
+from ci_tasks.run.progress import ProgressView, running_row_progress
 
 _POLL_SECONDS = 0.05
 

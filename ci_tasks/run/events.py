@@ -27,8 +27,8 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import EXIT_BUG, EXIT_CANCELLED, CiTasksError, UsageError
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
-from ci_tasks.results.record import events_of
-from ci_tasks.run.progress_view import ProgressView
+from ci_tasks.results.runs import events_of
+from ci_tasks.run.progress import ProgressView
 
 STDOUT = "-"
 _STATE_EVENTS: dict[str, Literal["row_waiting", "row_started", "row_stalled"]] = {

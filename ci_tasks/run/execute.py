@@ -11,21 +11,21 @@ from dataclasses import replace
 
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.records import Plan
-from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.errors import CiTasksError
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
+from ci_tasks.errors import CiTasksError, UsageError
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, RunRecord
-from ci_tasks.results.record import record_not_started, with_status
+from ci_tasks.results.load import load_record, read_run_record
+from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_status
 from ci_tasks.run import journal as journals
 from ci_tasks.run.host_sessions import HostSession, HostSessions
-from ci_tasks.run.journal import JournalEntry
-from ci_tasks.run.live_state import host_progress, row_progress
-from ci_tasks.run.place_rows import RowPlacer
+from ci_tasks.run.journal import BatchJournal, JournalEntry
+from ci_tasks.run.place_rows import RowExecution, RowPlacer, ended_before_test, host_progress, row_progress
 from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.progress_view import ProgressView
-from ci_tasks.run.row_execution import ExecutionOptions, RowExecution, ended_before_test
+from ci_tasks.run.progress import ProgressView
+from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
 
 _POLL_SECONDS = 0.05  # seconds between two looks at the rows, where no event comes from them
@@ -156,8 +156,6 @@ class LabelExecution:
 
     def resume(self) -> None:
         """Come back to the attempts of an earlier command: what has a record has ended, what was begun is watched."""
-        from ci_tasks.run.resume import restore_executions
-
         if self.ready.journal:
             self._numbers = itertools.count(self.ready.journal.next_number)
             restore_executions(self.ready.journal, self.executions, self.ready, self.view.print_message)
@@ -377,3 +375,63 @@ def why_blocked(row: PreparedRow) -> str:
         else "no other host of hosts.yaml could run it"
     )
     return f"{row.plan.host} lacks {'; '.join(row.missing)}; {advice}"
+
+
+def check_same_tree(journal: BatchJournal, tree: str) -> None:
+    """All rows of a command run one tree. Raises UsageError where the checkout is another by now."""
+    if journal.tree != tree:
+        raise UsageError(
+            f"the checkout is not what {journal.batch.id} runs: tree {journal.tree[:12]} then, {tree[:12]} now",
+            hint="put it back as it was (git stash), or run the label anew; `--last-failed` takes what did not pass",
+        )
+
+
+def restore_executions(
+    journal: BatchJournal, executions: Sequence[RowExecution], ready: PreparedBatch, say: Callable[[str], None]
+) -> None:
+    """Put each row where it stands."""
+    sessions = {session.name: session for session in ready.sessions}
+    ended = watched = 0
+    for execution in executions:
+        # What never left this machine was begun anew under the same number.
+        attempts = list({entry.number: entry for entry in journal.entries if entry.row == execution.row.row}.values())
+        for earlier in attempts[:-1]:
+            _add_earlier_attempt(execution, ready.batch.run_dir(earlier.number))
+        if not attempts:
+            continue
+        last, run = attempts[-1], ready.batch.run_dir(attempts[-1].number)
+        if read_run_record(run) or (_has_started(run) and is_over(run)):
+            execution.finish(load_record(run), run)
+            ended += 1
+        elif _has_started(run):
+            _rejoin(execution, run, last, sessions)
+            watched += 1
+    waiting = len(executions) - ended - watched
+    say(f"resuming {journal.batch.id}: {ended} ended, {watched} still running, {waiting} to be started")
+
+
+def _has_started(run: RunDir) -> bool:
+    """Whether a host may have heard of the run; one that never left this machine is begun anew."""
+    return read_status(run).exists or read_remote(run) is not None
+
+
+def _add_earlier_attempt(execution: RowExecution, run: RunDir) -> None:
+    record = read_run_record(run)
+    if record is not None:
+        execution.earlier += record.attempts[-1:]
+
+
+def _rejoin(execution: RowExecution, run: RunDir, begun: JournalEntry, sessions: dict[str, HostSession]) -> None:
+    session = sessions.get(begun.host)
+    if session is None:
+        raise UsageError(
+            f"{execution.row.row} runs on {begun.host}, which --host does not name", hint=f"add {begun.host} to --host"
+        )
+    execution.prepared, execution.session, execution.is_resumed = _prepared_row(execution, run), session, True
+    execution.started_at = time.monotonic() - (seconds_since_start(run) or 0.0)
+    session.executor.reattach(execution.prepared)
+
+
+def _prepared_row(execution: RowExecution, run: RunDir) -> PreparedRow:
+    """The attempt as it was planned."""
+    return PreparedRow(row=execution.row, plan=read_plan(run), run=run, setup=None)

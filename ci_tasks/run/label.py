@@ -35,19 +35,19 @@ from ci_tasks.records import (
 )
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
-from ci_tasks.results.history.queries import durations
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results.history import durations
+from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.detach import start_detached
 from ci_tasks.run.events import EventView, RunEnded, RunPrepared, now
 from ci_tasks.run.execute import run_rows
 from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.journal import find_unfinished, start_journal
+from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch, prepare
-from ci_tasks.run.progress_view import ProgressView, open_view
-from ci_tasks.run.request import RunRequest
+from ci_tasks.run.progress import ProgressView, open_view
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import kept_lines, print_results, statuses
-from ci_tasks.run.row_execution import ExecutionOptions, RowExecution
 from ci_tasks.run.row_plans import host_requirements
 from ci_tasks.workflow.model import Row
 
@@ -123,7 +123,7 @@ def execute_label(
             _print_no_rows(source, request, ready)
             return None
         if journal:
-            from ci_tasks.run.resume import check_same_tree
+            from ci_tasks.run.execute import check_same_tree
 
             check_same_tree(journal, ready.checkout.tree)
         else:

@@ -15,10 +15,9 @@ from ci_tasks.agent.run_directory import read_plan
 from ci_tasks.errors import UnknownName, UsageError, did_you_mean
 from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord
 from ci_tasks.report import history as tables
-from ci_tasks.results import store
+from ci_tasks.results import history, store
 from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.history import queries as history
-from ci_tasks.results.history.run_row import RunQuery
+from ci_tasks.results.history import RunQuery
 from ci_tasks.results.store import Batch
 from ci_tasks.run.journal import read as read_journal
 from ci_tasks.safe_output import json_document, terminal_width
@@ -110,7 +109,7 @@ def _in_time(added: Sequence[RunRecord], records: Sequence[RunRecord]) -> list[R
 
 def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
     """Print how often each row ended how on each host. Raises UsageError."""
-    tallies = history.flakes(query=parse_query(options))
+    tallies = history.flakes(parse_query(options))
     if json:
         _print_json(tallies)
     elif tallies:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
+import subprocess
+import sys
 import tempfile
 from contextlib import closing
 
@@ -27,7 +30,8 @@ from ci_tasks.agent.serving.messages import LookAtProcesses
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import provision
 from ci_tasks.results import store
-from ci_tasks.run.host_of_run import host_of_run
+from ci_tasks.results.load import find_one
+from ci_tasks.run.attach import host_of_run
 
 _IN_MEMORY = 1 << 22
 _MAX_BYTES = 1 << 26
@@ -107,3 +111,23 @@ def _keep(run: RunDir, spool: object) -> HangFacts:
             with open(run.hang_stacks, "w", encoding="utf-8", errors="replace") as out:
                 out.write(text)
         return facts
+
+
+def shell(name: str) -> int:
+    """Open bash in the run's container, or beside its workspace; its exit code."""
+    _, run = find_one(name)
+    remote = read_remote(run)
+    if remote is None:
+        return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])
+    from ci_tasks.hosts.ssh import SSHConnection
+
+    directory = remote.directory
+    connection = SSHConnection(remote.address or remote.host)
+    try:
+        runner = shlex.quote(f"{directory}/bin/agent.pyz")
+        message = "ci-tasks: nothing is left of the run on its host; --keep keeps a failed one"
+        script = f"[ -e {runner} ] || {{ echo {shlex.quote(message)} >&2; exit 2; }}; "
+        script += f"exec python3 -I {runner} shell {shlex.quote(directory)}"
+        return connection.interactive(f"exec sh -c {shlex.quote(script)}")
+    finally:
+        connection.close()

@@ -25,12 +25,10 @@ from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar, phases
 from ci_tasks.report.outcome import NextStep, next_steps, verdict
 from ci_tasks.results import store
-from ci_tasks.results.clock import local_status
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples
-from ci_tasks.results.read_record import load_record
-from ci_tasks.results.record import events_of
-from ci_tasks.run.output_file import write_file
+from ci_tasks.results.load import load_record
+from ci_tasks.results.runs import events_of, local_status
 from ci_tasks.run.results_table import batch_result, print_results
 
 _PIECE = 1 << 18
@@ -220,3 +218,21 @@ def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | No
 def _size(path: Path) -> str:
     size = path.stat().st_size
     return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+
+
+def write_file(path: Path, text: Iterable[str]) -> None:
+    """Write a file whole or not at all. Raises UsageError where it cannot be there."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", hint="name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no directory {path.absolute().parent}", hint="make it, or name another file")
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        # A path that is no UTF-8 may stand in a record as a lone surrogate.
+        with open(beside, "x", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
+            out.writelines(text)
+        os.replace(beside, path)
+    except OSError as error:  # a full disk's has no name
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        beside.unlink(missing_ok=True)

@@ -27,12 +27,12 @@ from ci_tasks.records import BatchResult, RunRecord
 from ci_tasks.report.live import RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.judge_run import judge_run
-from ci_tasks.results.one_run import find_one
-from ci_tasks.results.record import events_of, is_over, record_not_started
+from ci_tasks.results.load import find_one
+from ci_tasks.results.runs import events_of, is_over, record_not_started
+from ci_tasks.run.attach import host_of_run
 from ci_tasks.run.events import EventStream, EventView
-from ci_tasks.run.host_of_run import host_of_run
 from ci_tasks.run.interrupts import Interrupts
-from ci_tasks.run.progress_view import open_view, running_row_progress
+from ci_tasks.run.progress import open_view, running_row_progress
 from ci_tasks.run.results_table import print_results
 from ci_tasks.workflow.model import Row
 

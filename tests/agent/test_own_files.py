@@ -18,7 +18,7 @@ from ci_tasks.agent.serving import serve
 from ci_tasks.agent.serving.messages import FollowedRun
 from ci_tasks.hosts import executors
 from ci_tasks.results.judge_run import judge_run
-from ci_tasks.results.read_record import load_record
+from ci_tasks.results.load import load_record
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run

@@ -11,12 +11,11 @@ import pytest
 from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import FAILED, PASSED, BatchResult
-from ci_tasks.results.history.queries import LastRun
+from ci_tasks.results.history import LastRun
 from ci_tasks.run import changed_label
 from ci_tasks.run.changed_label import ChangedRows, changed_runs, divide, parts
-from ci_tasks.run.job_outputs import JobRows
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
+from ci_tasks.run.find_rows import JobRows
+from ci_tasks.run.request import ExecutionOptions, RunPolicy, RunRequest
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 

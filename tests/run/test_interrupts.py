@@ -25,7 +25,7 @@ from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.executors import LocalExecutor
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager
-from ci_tasks.results.read_record import load_record
+from ci_tasks.results.load import load_record
 from ci_tasks.results.store import Batch
 from ci_tasks.run import detach, execute
 from ci_tasks.run.interrupts import Interrupts, noticed, termination_interrupts
@@ -36,7 +36,7 @@ from tests.run.simulated import ENDLESS, Act, Played, TreeCode, World
 Make = Callable[..., World]
 Line = tuple[str, int]
 _OURS = str(Path(ci_tasks.__file__).parent)
-_WITHOUT_EFFECT = ("place_rows.py", "row_plans.py", "progress_view.py", "live_state.py")
+_WITHOUT_EFFECT = ("place_rows.py", "row_plans.py", "progress.py")
 _FOLDERS = tuple(f"{_OURS}/{folder}/" for folder in ("run", "hosts"))
 
 

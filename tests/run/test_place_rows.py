@@ -13,9 +13,7 @@ from ci_tasks.planning.placement import Decision, ExpectedTime, HostFacts, HostL
 from ci_tasks.records import Attempt
 from ci_tasks.run import place_rows
 from ci_tasks.run.host_sessions import HostSession
-from ci_tasks.run.live_state import host_progress
-from ci_tasks.run.place_rows import RowPlacer
-from ci_tasks.run.row_execution import RowExecution
+from ci_tasks.run.place_rows import RowExecution, RowPlacer, host_progress
 from ci_tasks.workflow.model import Row
 from tests.run import simulated
 

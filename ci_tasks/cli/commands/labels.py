@@ -31,8 +31,8 @@ def jobs(options: JobsOptions) -> int:
     """
     from ci_tasks.report.jobs_table import jobs as jobs_table
     from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.find_rows import list_jobs, why_no_rows
     from ci_tasks.run.hosts_files import open_config
-    from ci_tasks.run.listing import list_jobs, why_no_rows
     from ci_tasks.safe_output import terminal_width
     from ci_tasks.workflow.model import JobRow
 
@@ -82,9 +82,9 @@ def plan(options: PlanOptions) -> int:
 
     from ci_tasks.report.plan import describe
     from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.find_rows import why_no_rows
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.label import plan
-    from ci_tasks.run.listing import why_no_rows
     from ci_tasks.run.request import RunRequest
     from ci_tasks.safe_output import terminal_width
 

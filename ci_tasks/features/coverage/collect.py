@@ -13,7 +13,7 @@ from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
-from ci_tasks.run.listing import list_jobs
+from ci_tasks.run.find_rows import list_jobs
 
 
 def _silent(_: str) -> None:

@@ -21,8 +21,8 @@ def doctor(options: DoctorOptions) -> int:
     from ci_tasks.features.doctor.examine import run_doctor
     from ci_tasks.hosts.run_manager import open_query_runner
     from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.find_rows import images
     from ci_tasks.run.hosts_files import open_config
-    from ci_tasks.run.listing import images
 
     source = open_source(options.repo)
     return run_doctor(

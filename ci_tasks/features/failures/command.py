@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
-    from ci_tasks.run.request import RunRequest
-    from ci_tasks.run.row_execution import ExecutionOptions
+    from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 _UNTIL_FAIL_LIMIT = 100
 
@@ -74,7 +73,7 @@ def hang(options: HangOptions) -> int:
     from ci_tasks.features.failures.hang.analysis import EXIT_CODES, analyse_hang
     from ci_tasks.features.failures.hang.report import ended_hang, ended_note, hang_lines
     from ci_tasks.report import brief
-    from ci_tasks.results.one_run import RUNS, find_one
+    from ci_tasks.results.load import RUNS, find_one
     from ci_tasks.run.look import look_at, look_of_ended
     from ci_tasks.safe_output import terminal_width
 

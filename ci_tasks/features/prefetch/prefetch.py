@@ -45,8 +45,8 @@ from ci_tasks.planning.containers import container_rules, is_inside
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.find_rows import JobRows, find_rows
 from ci_tasks.run.host_sessions import HostSession
-from ci_tasks.run.job_outputs import JobRows, find_rows
 from ci_tasks.run.prepare import print_override_warnings
 from ci_tasks.run.row_plans import RowPlanner
 from ci_tasks.safe_output import terminal_width

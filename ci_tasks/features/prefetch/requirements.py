@@ -17,7 +17,7 @@ from ci_tasks.features.recorder.record import LaunchRecorder
 from ci_tasks.planning.containers import HostPath, container_of, environment_of, place
 from ci_tasks.planning.steps import plan_steps
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.job_outputs import JobRows
+from ci_tasks.run.find_rows import JobRows
 from ci_tasks.workflow import rows as workflow_rows
 from ci_tasks.workflow import secrets
 from ci_tasks.workflow.model import Row

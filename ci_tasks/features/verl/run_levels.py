@@ -28,8 +28,7 @@ from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, PlanEn
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}
 BRIDGE_HAS = "src/megatron/bridge"

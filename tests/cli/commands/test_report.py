@@ -9,7 +9,7 @@ import pytest
 
 from ci_tasks.agent.run_directory import RunDir, write_json
 from ci_tasks.results import store
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results.runs import record_not_started
 from tests.parts.commands import run_command
 
 BATCH = "20260101-120000-ckpt"

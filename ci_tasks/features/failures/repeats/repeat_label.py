@@ -27,10 +27,9 @@ from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.run import interrupts
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult, execute_label
-from ci_tasks.run.progress_view import PlainView, ProgressView
-from ci_tasks.run.request import RunRequest
+from ci_tasks.run.progress import PlainView, ProgressView
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import batch_result
-from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials.pinned_tree import pinned
 

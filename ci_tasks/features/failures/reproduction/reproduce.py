@@ -31,12 +31,10 @@ from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, RunRecord
 from ci_tasks.report import table
 from ci_tasks.report.triage import describe
 from ci_tasks.results import store
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
-from ci_tasks.run.find_checkout import find_checkout
-from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, origin
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials.source_line import with_statement
 from ci_tasks.workflow import rows

@@ -44,7 +44,7 @@ from ci_tasks.resources import user_path
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 
 _PAIRS = 5

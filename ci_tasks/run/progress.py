@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
+from ci_tasks.agent.files import NotAFile, open_file
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
 from ci_tasks.errors import shortened, some
-from ci_tasks.hosts.provision import last_line
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end, remaining
-from ci_tasks.run.growing_log import GrowingLog
-from ci_tasks.safe_output import SafeStream, escape, program_of, terminal_of, with_program
+from ci_tasks.safe_output import LogFilter, SafeStream, escape, program_of, terminal_of, with_program
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -265,6 +264,8 @@ class _LastLines:
             return line
         grown = _size(run.log)
         if grown != size:
+            from ci_tasks.hosts.provision import last_line  # what follows a log alone needs none of it
+
             line = last_line(run)
         if len(self._known) >= _CACHE_SIZE:
             self._known.clear()
@@ -280,3 +281,34 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+class GrowingLog:
+    """Copies a log to standard output as it grows: safe for a terminal, or with `raw` byte for byte."""
+
+    def __init__(self, path: str, *, raw: bool = False) -> None:
+        self.path = path
+        self._offset = 0
+        self._filter = None if raw else LogFilter()
+
+    def copy(self) -> None:
+        """Copy what has come since the last call."""
+        try:
+            with open_file(self.path) as source:
+                source.seek(self._offset)
+                while chunk := source.read(1 << 18):
+                    self._write(self._filter.feed(chunk) if self._filter else chunk)
+                    self._offset += len(chunk)
+        except (FileNotFoundError, NotAFile):
+            return
+        sys.stdout.buffer.flush()
+
+    def close(self) -> None:
+        """Copy what was held back."""
+        if self._filter:
+            self._write(self._filter.flush())
+            sys.stdout.buffer.flush()
+
+    def _write(self, data: bytes) -> None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)

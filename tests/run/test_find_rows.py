@@ -12,8 +12,7 @@ import pytest
 from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, jobs, plan
 from ci_tasks.given_values import GivenValues
 from ci_tasks.run.checkout_source import event_context, open_source
-from ci_tasks.run.job_outputs import find_rows
-from ci_tasks.run.listing import list_jobs
+from ci_tasks.run.find_rows import find_rows, list_jobs
 from ci_tasks.workflow.context import UnknownValueError
 
 WORKFLOW = """

@@ -1,16 +1,17 @@
-"""record.json: what is known of a run, written and told to the history. What judges an ended run is in `judge_run`,
-which is loaded while rows run."""
+"""A run as its directory has it: whether it is over, its events, its times by our clock; and record.json, as it is
+written. `load` reads it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
 from ci_tasks import known_secrets
 from ci_tasks.agent import liveness
-from ci_tasks.agent.codec import masked_record
+from ci_tasks.agent.codec import RecordError, masked_record
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.records import (
     Deviation,
@@ -27,6 +28,7 @@ from ci_tasks.agent.run_directory import (
     RunDir,
     read_description,
     read_remote,
+    read_status,
     read_status_if_readable,
     write_record,
 )
@@ -42,20 +44,11 @@ from ci_tasks.records import (
     Verdict,
 )
 from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.clock import local_events
 
-_CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
-
-
-def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
-    """The record of a run that never began: blocked, or cancelled while it waited; or that is not there any more."""
-    os.makedirs(run.path, exist_ok=True)  # a job on this machine may take its directory away
-    try:
-        plan = read_description(run)
-    except (OSError, ValueError):  # it may also have changed the plan
-        plan = RunDescription()
-    return save_record(run, new_record(plan, Status(), Verdict(status, reason, NO_EVIDENCE)))
+_CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
+_FAR = 1e12  # seconds since 1970; no clock says so
+_WAIT_ENDS = ("gpus", "step", "cancelled", "timeout", "ended")
 
 
 def is_over(run: RunDir) -> bool:
@@ -72,6 +65,69 @@ def pending_phase(run: RunDir) -> str:
     batch = read_state_if_readable(os.path.dirname(run.path))
     is_pending = batch is not None and batch.is_active and not os.path.exists(run.record)
     return batch.phase if batch is not None and is_pending else ""
+
+
+# -- events and times. A host writes times by its own clock, which may be wrong by an hour or a year. ------------------
+
+
+def events_of(run: RunDir) -> list[Event]:
+    """What happened in a run, with times by our clock; a line that is none is left out."""
+    ahead = clock_ahead(run)
+    events = read_events(content_of(run.events, LARGEST_EVENTS).decode("utf-8", "replace"))
+    return [replace(event, t=event.t - ahead) if ahead else event for event in events]
+
+
+def clock_ahead(run: RunDir) -> float:
+    """How many seconds the clock that the run's times are from is ahead of ours."""
+    try:
+        remote = read_remote(run)
+    except (OSError, RecordError):
+        return 0.0
+    return remote.clock_ahead if remote is not None else 0.0
+
+
+def local_status(run: RunDir) -> Status:
+    """status.json with times by our clock."""
+    status, ahead = read_status(run), clock_ahead(run)
+    if not ahead:
+        return status
+    times = (status.started_at, status.heartbeat_at, status.ended_at)
+    started, heartbeat, ended = (None if moment is None else moment - ahead for moment in times)
+    return replace(status, started_at=started, heartbeat_at=heartbeat, ended_at=ended)
+
+
+def seconds_since_start(run: RunDir) -> float | None:
+    """None for a run that has not started."""
+    started = local_status(run).started_at
+    return None if started is None else max(0.0, time.time() - started)
+
+
+def queue_seconds(events: Iterable[Event]) -> float | None:
+    """How long a run waited for GPUs and host-wide locks: the sum of all waits in seconds, each ended by what it was
+    for, or by the run; 0 where nothing kept it waiting, None where its events do not say."""
+    begun, since, total = False, None, 0.0
+    for event in events:
+        if not 0 < event.t < _FAR:
+            continue
+        begun = begun or event.event == "started"
+        if event.event == "waiting":
+            since = event.t if since is None else since
+        elif since is not None and event.event in _WAIT_ENDS:
+            total, since = total + max(0.0, event.t - since), None
+    return round(total, 3) if begun and since is None else None
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
+    """The record of a run that never began: blocked, or cancelled while it waited; or that is not there any more."""
+    os.makedirs(run.path, exist_ok=True)  # a job on this machine may take its directory away
+    try:
+        plan = read_description(run)
+    except (OSError, ValueError):  # it may also have changed the plan
+        plan = RunDescription()
+    return save_record(run, new_record(plan, Status(), Verdict(status, reason, NO_EVIDENCE)))
 
 
 def with_status(run: RunDir, record: RunRecord, status: str, reason: str) -> RunRecord:
@@ -92,7 +148,7 @@ def save_record(run: RunDir, record: RunRecord) -> RunRecord:
     record = masked_record(record, known_secrets.values())
     write_record(run.record, record)
     try:
-        from ci_tasks.results.history.writer import add_run
+        from ci_tasks.results.index import add_run
     except Blocked:  # a Python that was built without SQLite
         return record
     add_run(run, record)
@@ -133,6 +189,7 @@ def new_record(
         started_at=_iso(started),
         ended_at=_iso(ended),
     )
+    seconds = round(ended - started, 3) if started and ended else None
     return RunRecord(
         id=plan.id,
         label=plan.label,
@@ -143,56 +200,37 @@ def new_record(
         may_fail=plan.may_fail,
         retry_of=plan.retry_of,
         exit_code=status.exit_code,
-        started_at=_iso(started),
-        ended_at=_iso(ended),
-        timings=Timings(
-            round(ended - started, 3) if started and ended else None, queued, status.longest_silence or None
-        ),
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        timings=Timings(seconds, queued, status.longest_silence or None),
         checkout=plan.checkout if plan.checkout.path else None,
         gpus=plan.gpus,
         gpu_ids=gpu_ids,
         log=LogDigest(status.log_bytes, status.log_sha256),
         evidence=verdict.evidence,
-        deviations=tuple(
-            dict.fromkeys([*foreseen, *observed, *_shell(status), *_changed_files(status), *_slurm_exit_code(status)])
-        ),
+        deviations=tuple(dict.fromkeys([*foreseen, *observed, *_of_status(status)])),
         environment=around,
         left=status.left,
         attempts=(attempt,),
     )
 
 
-def _shell(status: Status) -> list[Deviation]:
-    """By name: a value may hold a password."""
-    why = "set in the shell on the host; values are not shown"
-    return [Deviation("shell variables", "the runner's", " ".join(status.shell), why)] if status.shell else []
-
-
-def _changed_files(status: Status) -> list[Deviation]:
-    """What the job, or somebody else, changed that only the agent writes."""
-    if not status.changed:
-        return []
-    why = "a job here is the same user as its agent; only status.json and plan.json were written again"
-    return [Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)]
-
-
-def _slurm_exit_code(status: Status) -> list[Deviation]:
-    """Where the exit code that status.json has is not the one that Slurm saw."""
+def _of_status(status: Status) -> Iterator[Deviation]:
+    """What the agent noted of the run: variables of the shell by name, since a value may hold a password; what the job,
+    or another program, changed that only the agent writes; an exit code that is not the one that Slurm saw."""
+    if status.shell:
+        why = "set in the shell on the host; values are not shown"
+        yield Deviation("shell variables", "the runner's", " ".join(status.shell), why)
+    if status.changed:
+        why = "a job here is the same user as its agent; only status.json and plan.json were written again"
+        yield Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)
     slurm = status.slurm
-    if slurm is None:
-        return []
-    if slurm.claimed is not None:
+    if slurm is not None and slurm.claimed is not None:
         why = f"Slurm saw exit code {slurm.exit_code}, which counts; a job is the same user as its agent"
-        return [Deviation("status.json", "out of the job's reach", f"says exit code {slurm.claimed}", why)]
-    if slurm.exit_code is None and status.end == END_EXIT:
+        yield Deviation("status.json", "out of the job's reach", f"says exit code {slurm.claimed}", why)
+    elif slurm is not None and slurm.exit_code is None and status.end == END_EXIT:
         why = f"neither squeue nor sacct knows job {slurm.job} any more"
-        return [Deviation("exit code", "told by the runner", "not verified by Slurm", why)]
-    return []
-
-
-def events_of(run: RunDir) -> list[Event]:
-    """What happened in a run; a line that is none is left out."""
-    return local_events(run, read_events(content_of(run.events, LARGEST_EVENTS).decode("utf-8", "replace")))
+        yield Deviation("exit code", "told by the runner", "not verified by Slurm", why)
 
 
 def _iso(seconds: float | None) -> str | None:
