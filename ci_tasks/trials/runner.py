@@ -18,12 +18,10 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, VACUOUS, RunRec
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
 from ci_tasks.report.timeline import duration
 from ci_tasks.results import store
-from ci_tasks.results.history.queries import search
-from ci_tasks.results.history.run_row import RunQuery
+from ci_tasks.results.history import RunQuery, search
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult, execute_label
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.pinned_tree import PinnedTree
 from ci_tasks.trials.rules import MISSING, Outcome
 from ci_tasks.trials.trial import Run
@@ -50,13 +48,15 @@ class Subject:
 class Runner:
     """Makes the runs of a trial. `subject` gives what a setting is, or raises UsageError: there is no such row.
     `hosts`: one, or several of which each runs one setting at a time. `known_to_run` is the setting that a host has to
-    run that blocks one after another; a host that blocks it too is dropped. `records` are those of the runs, by id."""
+    run that blocks one after another; a host that blocks it too is dropped. `records` are those of the runs, by id.
+    `live` shows a run as if it were the only one: its log."""
 
     config: Config
     subject: Callable[[str], Subject]
     hosts: Sequence[str]
     how: ExecutionOptions = ExecutionOptions()
     known_to_run: str = ""
+    live: bool = False
     say: Callable[[str], None] = lambda line: print(line, flush=True)
     execute: Execute = execute_label
     records: dict[str, RunRecord] = field(default_factory=dict)
@@ -117,14 +117,16 @@ class Runner:
     def run(self, run: Run, host: str, *, by_thread: bool = False) -> list[Outcome]:
         """Run the rows once. Raises KeyboardInterrupt, Blocked if nothing has run before, and UsageError unless another
         setting is known to run: then the setting has no such row."""
-        view = QuietView(f"{run.setting[:12]} on {host}", self, self.pressed if by_thread else None)
+        name = f"{run.setting[:12]} on {host}"
+        view = QuietView(name, self.say, lambda: self.pressed if by_thread else 0)
         searches = bool(self.known_to_run)
         try:
             subject = self.subject(run.setting)
             fresh = subject.request.fresh_env and run.number == 1
             request = replace(subject.request, host=host, rows=run.rows or subject.request.rows, fresh_env=fresh)
             opened = subject.tree.wrap(open_executor) if subject.tree else open_executor
-            done = self.execute(subject.source, self.config, request, self.how, open_executor=opened, view=view)
+            seen = None if self.live else view
+            done = self.execute(subject.source, self.config, request, self.how, open_executor=opened, view=seen)
         except Blocked as problem:
             if not (self.records or searches):
                 raise
@@ -133,7 +135,7 @@ class Runner:
             if not searches or run.setting == self.known_to_run:
                 raise
             return [Outcome(run.setting, row, MISSING, reason=problem.message, host=host) for row in run.rows]
-        if view.pressed and (done is None or any(record.status == CANCELLED for record in done.records)):
+        if view.pressed() and (done is None or any(record.status == CANCELLED for record in done.records)):
             raise KeyboardInterrupt
         if done is None:
             return [Outcome(run.setting, row, MISSING, reason=f"no row {row}", host=host) for row in run.rows]
@@ -201,36 +203,31 @@ def expected_seconds(label: str, row: str, hosts: Sequence[str]) -> float | None
 
 class QuietView:
     """The view of a run among others: what is unusual, and now and then that it still goes on. Its log would bury the
-    lines that count. A thread hears of ^C only here: `pressed` is how often it has heard, None for the main thread."""
+    lines that count. A thread hears of ^C only here: `pressed` says how often it was pressed."""
 
-    def __init__(self, name: str, runner: Runner, pressed: int | None) -> None:
-        self.name, self.runner, self.heard = name, runner, pressed
+    def __init__(self, name: str, say: Callable[[str], None], pressed: Callable[[], int] = lambda: 0) -> None:
+        self.name, self.say, self.pressed, self.heard = name, say, pressed, pressed()
         self.printed_at = time.monotonic()
-
-    @property
-    def pressed(self) -> bool:
-        return self.heard is not None and self.runner.pressed > 0
 
     def print_message(self, text: str) -> None:
         self._interrupt()
-        self.runner.say(f"     {self.name}: {printable(text)}")
+        self.say(f"     {self.name}: {printable(text)}")
 
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
     ) -> None:
         self._interrupt()
         busy = [row for row in rows if row.state in (RUNNING, STALLED, WAITING)]
-        if not busy or time.monotonic() - self.printed_at <= _REMINDER:
-            return
-        self.printed_at = time.monotonic()
-        for row in busy[:_MOST_REMINDED]:
-            since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
-            self.print_message(f"{row.row} {row.state}{since}{f': {row.note}' if row.note else ''}")
+        if busy and time.monotonic() - self.printed_at > _REMINDER:
+            self.printed_at = time.monotonic()
+            for row in busy[:_MOST_REMINDED]:
+                since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
+                self.print_message(f"{row.row} {row.state}{since}{f': {row.note}' if row.note else ''}")
 
     def close(self) -> None:
         pass
 
     def _interrupt(self) -> None:
-        if self.heard is not None and self.runner.pressed > self.heard:
-            self.heard = self.runner.pressed
+        if self.pressed() > self.heard:
+            self.heard = self.pressed()
             raise KeyboardInterrupt

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field
+from io import BytesIO
 from types import TracebackType
 from typing import IO, Any
 
@@ -72,12 +73,15 @@ class Trial:
         *,
         more: Mapping[str, str] | None = None,
         resume: bool = True,
+        has_journal: bool = True,
         say: Callable[[str], None] = lambda line: print(line, flush=True),
         show: Callable[[int, Outcome], str] | None = None,
     ) -> None:
         head = JournalHead(question, dict(settings), tuple(rows), more or {})
         self.head = masked_record(head, known_secrets.values())
         self.perform, self.resume, self.say, self.show = perform, resume, say, show or _line
+        self._file: IO[bytes] = BytesIO()
+        self._has_journal = has_journal
         self.earlier: list[Outcome] = []
         self.outcomes: list[Outcome] = []
         self.verdicts: dict[str, Verdict] = {}
@@ -88,6 +92,8 @@ class Trial:
 
     def __enter__(self) -> Trial:
         """Read the journal. Raises UsageError if another command has it, or if it cannot be read."""
+        if not self._has_journal:
+            return self
         directory = store.home() / "trials"
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{self._name()}.jsonl"
@@ -195,7 +201,8 @@ class Trial:
     def _write(self, entry: Any) -> None:
         self._file.write(json.dumps(encode(entry, versioned=False)).encode() + b"\n")
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._has_journal:
+            os.fsync(self._file.fileno())
 
 
 def _line(number: int, one: Outcome) -> str:
