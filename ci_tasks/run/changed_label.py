@@ -16,7 +16,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
-from ci_tasks.report.layout import columns
+from ci_tasks.report.table import Table
 from ci_tasks.results.history import latest
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.find_rows import JobRows, find_rows, list_jobs
@@ -135,8 +135,8 @@ def _overview(changed: ChangedRows, request: RunRequest) -> list[str]:
     lines = [(f"  {row.test}", f"{where}{left_out.get(row.test or '', '')}") for row, where in running]
     not_run = [(f"  {path}", why) for path, why in sorted(changed.not_run.items())]
     return [
-        *([f"Changed since {request.base or BASE}:", *columns(lines, terminal_width())] if lines else []),
-        *(["Changed, and not run:", *columns(not_run, terminal_width())] if not_run else []),
+        *([f"Changed since {request.base or BASE}:", *Table(lines).text(terminal_width())] if lines else []),
+        *(["Changed, and not run:", *Table(not_run).text(terminal_width())] if not_run else []),
         *([f"Otherwise than in CI: {changed.problem}"] if changed.problem else []),
     ]
 

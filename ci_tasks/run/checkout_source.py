@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, registry, resources
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import CheckoutError, UnknownName, printable
+from ci_tasks.errors import CheckoutError, UnknownName, WorkflowError, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.resources import user_path
 from ci_tasks.workflow.model import Job
-from ci_tasks.workflow.suite import label_of, plain_names
+from ci_tasks.workflow.suite import label_of, matches_job, plain_names
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Conversion
@@ -58,14 +58,16 @@ class CheckoutSource:
 
     def label_of(self, name: str) -> str:
         """The label that a label, a job's name or a PR label means; any other text stays as it is."""
-        labels = {job.id: label_of(job.id) for job in self.workflow.jobs.values()}
+        labels = {job.id: label_of(job.id) for job in self.workflow.labelled}
         if name in labels.values():
             return name
         if name not in labels:
             from ci_tasks.workflow.rows import trigger_of
 
             # The job that another one needs has the same PR label; the job that it is for stands behind it.
-            labels = {trigger_of(self.workflow, job) or "": labels[job.id] for job in self.workflow.jobs.values()}
+            labels = {trigger_of(self.workflow, job) or "": labels[job.id] for job in self.workflow.labelled}
+            named = [label_of(job.id) for job in self.workflow.labelled if matches_job(name, job.id)]
+            return named[0] if named else labels.get(name, name)
         return labels.get(name, name)
 
 
@@ -113,13 +115,12 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
 
 
 def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
-    from ci_tasks.workflow.reader import read as read_workflow
-    from ci_tasks.workflow.reader import with_local_actions
+    from ci_tasks.workflow.reader import read_with_called
 
     file_name = name or _usual(path, rev)
     text = _text(path, rev, file_name)
     if text is not None and not file_name.endswith(".j2"):
-        return with_local_actions(read_workflow(text, file_name), lambda name: _text(path, rev, name))
+        return read_with_called(text, file_name, lambda name: _text(path, rev, name))
     template = file_name if file_name.endswith(".j2") else file_name + ".j2"
     text = _text(path, rev, template) if text is None else text
     if text is None:
@@ -129,8 +130,9 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
         )
     from ci_tasks.workflow.reader import render_template
 
-    rendered = read_workflow(render_template(text, template), template, rendered=True)
-    return with_local_actions(rendered, lambda name: _text(path, rev, name))
+    return read_with_called(
+        render_template(text, template), template, lambda name: _text(path, rev, name), rendered=True
+    )
 
 
 def _usual(path: Path, rev: str | None) -> str:
@@ -238,17 +240,21 @@ def usual_workflows() -> list[str]:
 
 
 def outline(source: CheckoutSource) -> dict[str, list[str]]:
-    """Label → row names; none for a matrix that another job's output gives. Raises WorkflowError."""
-    return {label_of(job.id): _names(source, job) for job in source.workflow.jobs.values()}
+    """Label → row names; none for a matrix that another job's output gives, or that has an error."""
+    return {label_of(job.id): _names(source, job) for job in source.workflow.labelled}
 
 
 def _names(source: CheckoutSource, job: Job) -> list[str]:
     if isinstance(job.matrix, str) and "needs." in job.matrix:
         return []
-    names = plain_names(label_of(job.id), job.matrix, source.suite.describe)
+    names = None if job.call else plain_names(label_of(job.id), job.matrix, source.suite.describe)
     if names is None:
         from ci_tasks.workflow import rows
         from ci_tasks.workflow.context import EventContext
 
-        names = rows.names(source.workflow, job, EventContext(secrets=source.workflow.secrets), source.suite.describe)
+        event = EventContext(secrets=source.workflow.secrets)
+        try:
+            names = rows.names(source.workflow, job, event, source.suite.describe)
+        except WorkflowError:
+            return []  # `jobs` says why
     return names

@@ -61,12 +61,17 @@ def list_jobs(
     if label is not None and not is_changed:
         job_of(source.workflow, label)
     listed: list[Row] = []
-    for job in source.workflow.jobs.values():
+    for job in source.workflow.labelled:
         if label is None or matches_job(label, job.id):
             if (run_needs or is_changed) and rows.missing_outputs(job, event):
                 listed += find_rows(source, label_of(job.id), event, base, run_needs=run_needs).rows
-            else:
+                continue
+            try:
                 listed += rows.rows(source.workflow, job, event, source.suite.describe)
+            except WorkflowError as error:
+                if label is not None:
+                    raise
+                listed.append(rows.refused_row(job, str(error).splitlines()[0]))  # it hides no others
     if label is not None and is_changed and not any(row.label == label for row in listed):
         listed = find_rows(source, label, event, base).rows
     return [replace(row, env={name: secrets.shown(value) for name, value in row.env.items()}) for row in listed]

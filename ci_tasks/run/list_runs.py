@@ -14,7 +14,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_plan
 from ci_tasks.errors import UnknownName, UsageError, did_you_mean
 from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord
-from ci_tasks.report import history as tables
+from ci_tasks.report import lists
 from ci_tasks.results import history, store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.history import RunQuery
@@ -57,7 +57,7 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
         _print_json(records)
     elif records:
         now = time.time()
-        print("\n".join(tables.listed(records, [_age(record, now) for record in records], terminal_width())))
+        print("\n".join(lists.runs(records, [_age(record, now) for record in records], terminal_width())))
     else:
         print(_no_runs_message(options))
     return 0
@@ -113,7 +113,7 @@ def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
     if json:
         _print_json(tallies)
     elif tallies:
-        print("\n".join(tables.tallied(tallies, terminal_width())))
+        print("\n".join(lists.flakes(tallies, terminal_width())))
     else:
         print(_no_runs_message(options))
     return 0
@@ -201,7 +201,7 @@ def _age(record: RunRecord, now: float) -> str:
             started = store.started_at(record.id)
     except (ValueError, OverflowError, OSError):
         return "-"
-    return tables.age(max(0.0, now - started))
+    return lists.age(max(0.0, now - started))
 
 
 def _print_json(records: Sequence[RunRecord] | Sequence[RowTally]) -> None:

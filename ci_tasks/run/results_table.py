@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status_if_readable
 from ci_tasks.errors import counted
 from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
-from ci_tasks.report import table, timeline
+from ci_tasks.report import results, timeline
 from ci_tasks.safe_output import terminal_width
 
 
@@ -25,16 +25,16 @@ def print_results(
     times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
     lines = [
         "",
-        *table.results(records, logs, width),
+        *results.table(records, logs, width),
         "",
-        *table.deviations(records, width),
+        *results.deviations(records, width),
         "",
         *times,
         *([""] if times else []),
         *also,
     ]
     print("\n".join(lines))
-    print(f"{name}: {table.summary(records)}", flush=True)
+    print(f"{name}: {results.summary(records)}", flush=True)
     return batch_result(name, records, logs)
 
 

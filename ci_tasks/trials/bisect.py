@@ -16,7 +16,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted, one_line, printable, some
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.records import FAILED
-from ci_tasks.report.timeline import duration
+from ci_tasks.report.table import duration
 from ci_tasks.results import history
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.events import EventStream, Message, now

@@ -12,7 +12,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import default_base, resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, printable
-from ci_tasks.report.layout import paragraph
+from ci_tasks.report.table import paragraph
 from ci_tasks.results import history
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.find_rows import find_rows

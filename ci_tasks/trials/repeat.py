@@ -9,7 +9,7 @@ from dataclasses import replace
 from ci_tasks.config import Config
 from ci_tasks.errors import CiTasksError, counted
 from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord, overall
-from ci_tasks.report import table
+from ci_tasks.report import results
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
@@ -104,5 +104,5 @@ def _print(trial: Trial, runner: Runner, rule: Repeat, label: str) -> None:
     words = Counter(verdict.word for verdict in verdicts.values())
     summary = ", ".join(f"{count} {word}" for word, count in words.items()) or "no row ran"
     ended = "; interrupted, --resume goes on" if trial.is_interrupted else ""
-    print("\n".join(["", *lines, "", *table.deviations(records, width), ""]) if lines else "")
+    print("\n".join(["", *lines, "", *results.deviations(records, width), ""]) if lines else "")
     print(f"{label}: {counted(len(trial.outcomes), 'run')}: {summary}{ended}", flush=True)

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, printable
-from ci_tasks.report.layout import columns
-from ci_tasks.report.timeline import duration
+from ci_tasks.report.table import Table, duration
 from ci_tasks.trials.rules import PASSED, Outcome, Verdict, interval, telling, ways
 
 _SHORT = 70
@@ -63,7 +62,7 @@ def rates(
     body = [
         (verdict.word, row, *(str(of[row]) for of in sides.values()), verdict.why) for row, verdict in verdicts.items()
     ]
-    return columns(body, width, head=("RESULT", "ROW", *sides, "WHY"), names=[1])
+    return Table(body, ("RESULT", "ROW", *sides, "WHY")).text(width)
 
 
 def failures(row: str, outcomes: Sequence[Outcome]) -> list[str]:

@@ -18,9 +18,8 @@ from ci_tasks.logs.job_log import AnalysedLog
 from ci_tasks.logs.job_row import commit_from_variables, context_of_log, identify_row, row_candidates
 from ci_tasks.logs.job_steps import RecoveredJob
 from ci_tasks.records import EXIT_CODES, PASSED, VACUOUS, RunRecord, Triage
-from ci_tasks.report import table
-from ci_tasks.report.layout import columns, paragraph
-from ci_tasks.report.timeline import duration
+from ci_tasks.report import results
+from ci_tasks.report.table import Table, duration, paragraph
 from ci_tasks.report.triage import describe
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, origin
@@ -179,8 +178,8 @@ def _print(result: ReproductionResult, shows: Outcome, source: CheckoutSource, r
     """The run that shows it, CI's job beside it, and the word."""
     record, width = result.run, terminal_width()
     assert record is not None
-    differences = table.deviations([_without_code_deviation(record, recovered)], width)
-    shown = table.results([record], [shows.log], width)
+    differences = results.deviations([_without_code_deviation(record, recovered)], width)
+    shown = results.table([record], [shows.log], width)
     print("\n".join(["", *shown, "", *_beside(recovered, record, width), "", *differences, ""]))
     print(f"{result.verdict}: {one_line(result.why)}", flush=True)
     if result.verdict == BLOCKED:
@@ -324,7 +323,7 @@ def _recovered(job: RecoveredJob, row: str, label: str, width: int | None = None
         ("step", ", exit code ".join(filter(None, [job.failed_step, _code(job.exit_code)]))),
         ("took", duration(job.ended - job.started) if job.ended and job.started else ""),
     ]
-    lines = columns([(f"  {name}:", value) for name, value in facts if value], width)
+    lines = Table([(f"  {name}:", value) for name, value in facts if value]).text(width)
     missing = [line for sentence in job.missing for line in paragraph(f"not recovered: {sentence}", width, "  ")]
     return ["CI's job:", *lines, *missing]
 
@@ -347,7 +346,7 @@ def _beside(job: RecoveredJob, record: RunRecord, width: int | None = None) -> l
         *_packages(job.packages, container.packages or environment.packages or {}),
     ]
     lines = [(what, ci or _UNKNOWN, here or _NONE, _equal(ci, here)) for what, ci, here in body]
-    return columns(lines, width, head=("", "CI", "HERE", ""), names=[1, 2])
+    return Table(lines, ("", "CI", "HERE", "")).text(width)
 
 
 def _equal(ci: str, here: str) -> str:

@@ -16,7 +16,7 @@ from ci_tasks.errors import Blocked, UsageError, printable
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, VACUOUS, RunRecord, epoch_seconds
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
-from ci_tasks.report.timeline import duration
+from ci_tasks.report.table import duration
 from ci_tasks.results import store
 from ci_tasks.results.history import RunQuery, search
 from ci_tasks.run.checkout_source import CheckoutSource

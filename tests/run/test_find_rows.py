@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, jobs, plan
+from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import GivenValues
-from ci_tasks.run.checkout_source import event_context, open_source
+from ci_tasks.run.checkout_source import event_context, open_source, outline
 from ci_tasks.run.find_rows import find_rows, list_jobs
 from ci_tasks.workflow.context import UnknownValueError
 
@@ -76,3 +77,14 @@ def test_a_matrix_that_only_github_knows_is_no_row_to_run(checkout: Path) -> Non
     with pytest.raises(UnknownValueError, match="the rows are not known") as caught:
         find_rows(source, "vars", event_context(source), None)
     assert caught.value.hint.startswith("give --var MATRIX=VALUE")
+
+
+def test_a_job_with_an_error_hides_no_others(commit: Callable[[str], Path]) -> None:
+    steps = "runs-on: ubuntu-latest, steps: [{run: x}]"
+    bad = f"  bad: {{{steps}, strategy: {{matrix: {{a: \"${{{{ fromJSON('[1') }}}}\"}}}}}}\n"
+    source = open_source(str(commit(f"on: pull_request\njobs:\n{bad}  good: {{{steps}}}\n")))
+    listed = {row.label: row.refused for row in list_jobs(source)}
+    assert "fromJSON: not JSON" in (listed["bad"] or "") and listed["good"] is None
+    assert outline(source) == {"bad": [], "good": ["good"]}
+    with pytest.raises(WorkflowError, match="fromJSON: not JSON"):
+        list_jobs(source, "bad")

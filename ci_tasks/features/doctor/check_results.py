@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import one_line
-from ci_tasks.report.layout import columns
+from ci_tasks.report.table import Table
 
 # A fault would block or break a row; a warning may; unknown is what could not be queried.
 OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
@@ -54,7 +54,7 @@ def lines(host: str, results: Sequence[CheckResult], width: int | None = None) -
         topic = result.topic
         if result.next_step:
             cells.append(("", "", f"→ {one_line(result.next_step)}"))
-    return [host, *columns(cells, width)]
+    return [host, *Table(cells).text(width)]
 
 
 def table_position(result: CheckResult) -> int:

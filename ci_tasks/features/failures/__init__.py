@@ -1,4 +1,4 @@
-"""Jobs that fail or hang: what failed and why, and which rank the others wait for."""
+"""Jobs that fail: what failed, and why."""
 
 from ci_tasks.registry import Command, Feature
 
@@ -15,14 +15,5 @@ FEATURE = Feature(
             f"{_COMMANDS}:triage",
             json=("ci_tasks.records:Triage",),
         ),
-        Command(
-            "hang",
-            _HEADING,
-            "Find why a run hangs, and which rank.",
-            f"{_COMMANDS}:hang",
-            json=("ci_tasks.records:Hang",),
-            exit_codes="ci_tasks.features.failures.hang.analysis:EXIT_CODES",
-        ),
     ),
-    hang_analysis="ci_tasks.features.failures.hang.analysis:analyse_hang",
 )

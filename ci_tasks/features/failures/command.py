@@ -1,4 +1,4 @@
-"""Commands about a job that failed or hangs: `triage`, `hang`."""
+"""The command `triage`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from ci_tasks.agent.codec import encode
 from ci_tasks.cli.output import print_json
 from ci_tasks.errors import UsageError
-from ci_tasks.features.failures.options import HangOptions, TriageOptions
+from ci_tasks.features.failures.options import TriageOptions
 
 
 def triage(options: TriageOptions) -> int:
@@ -40,29 +40,3 @@ def triage(options: TriageOptions) -> int:
     else:
         print("\n".join(describe(found, terminal_width(), source)))
     return 0
-
-
-def hang(options: HangOptions) -> int:
-    """
-    ci-tasks hang last                    which rank is where, and whom the others wait for
-    ci-tasks hang last --brief            for an assistant
-    ci-tasks hang last --json
-    """
-    from ci_tasks.features.failures.hang.analysis import EXIT_CODES, analyse_hang
-    from ci_tasks.features.failures.hang.report import ended_hang, ended_note, hang_lines
-    from ci_tasks.report import brief
-    from ci_tasks.results.load import RUNS, find_one
-    from ci_tasks.run.look import look_at, look_of_ended
-    from ci_tasks.safe_output import terminal_width
-
-    id, run = find_one(options.run, RUNS)
-    ended = look_of_ended(run)
-    result = analyse_hang(look_at(run)) if ended is None else ended_hang(ended)
-    note = "" if ended is None else ended_note(ended)
-    if options.json:
-        print_json(encode(result, versioned=False))
-    elif options.brief:
-        print(brief.hang(result, id, note), end="")
-    else:
-        print("\n".join(hang_lines(result, id, run.hang_stacks, note, terminal_width())))
-    return EXIT_CODES[result.outcome]

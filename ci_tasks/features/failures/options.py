@@ -1,4 +1,4 @@
-"""The options of the commands about a job that failed, or hangs."""
+"""The options of `triage`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,5 @@ class TriageOptions:
     passed: tuple[str, ...] = flags.repeatable(
         "a log of a run of this job that passed: its lines are normal; may be repeated", "FILE"
     ).field()
-    json: bool = flags.JSON.field()
-    brief: bool = flags.BRIEF.field()
-
-
-@dataclass(frozen=True)
-class HangOptions:
-    run: str = flags.ONE_RUN.field()
     json: bool = flags.JSON.field()
     brief: bool = flags.BRIEF.field()

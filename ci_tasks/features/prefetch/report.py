@@ -6,7 +6,7 @@ from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, some
-from ci_tasks.report.layout import columns, paragraph
+from ci_tasks.report.table import Table, paragraph
 
 THERE, PARTLY, MISSING, FETCHED, NOT_KEPT = "there", "partly", "missing", "fetched", "not kept"
 # What a person reads for a refusal's code, where that is not the code itself.
@@ -112,7 +112,7 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
     lines: list[str] = []
     if report.repositories:
         head = ("STATE", "REPOSITORY", "REVISION", "SIZE", "ROWS", f"ON {report.host.upper()}")
-        lines += columns([_cells(line) for line in report.repositories], width, head=head, names=[1])
+        lines += Table([_cells(line) for line in report.repositories], head).text(width)
     lines += _problems(report, width)
     messages = dict.fromkeys(line.message for line in report.repositories if line.state == THERE and line.message)
     lines += ["", *messages] if messages else []

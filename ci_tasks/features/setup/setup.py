@@ -19,9 +19,10 @@ from ci_tasks.features.setup import package_index, users_file
 from ci_tasks.features.setup.gpu_host import gpu_host_lines
 from ci_tasks.features.setup.package_index import Ask, IndexFinding
 from ci_tasks.hosts.executors import LocalExecutor
+from ci_tasks.planning.actions import version_matches
 from ci_tasks.planning.pip_commands import entry, install_commands, mending_override, merged
 from ci_tasks.planning.planner import wanted_python
-from ci_tasks.planning.steps import plan_steps, version_matches
+from ci_tasks.planning.steps import plan_steps
 from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source

@@ -133,14 +133,14 @@ def verl(options: VerlOptions) -> int:
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.verl import report, run_levels
     from ci_tasks.records import BatchResult
-    from ci_tasks.report.plan import describe
+    from ci_tasks.report import lists
     from ci_tasks.run.hosts_files import open_config
 
     request = _request_of(options)
     config = open_config(request.bridge, request.verl)
     if options.plan:
         plans, entries, overview = run_levels.plan(request, config)
-        lines = [*describe(plans), "", *overview]
+        lines = [*lists.plans(plans), "", *overview]
         print_json([encode(entry) for entry in entries]) if options.json else print("\n".join(lines))
         return 0
     if options.base:

@@ -15,7 +15,7 @@ from ci_tasks.report.html.timeline import Bar
 from ci_tasks.report.html.words import clock
 from ci_tasks.report.outcome import Cause, Failure
 from ci_tasks.report.outcome import causes as causes_of
-from ci_tasks.report.table import attempts, evidence_of, rows_by_deviation
+from ci_tasks.report.results import attempts, evidence_of, rows_by_deviation
 from ci_tasks.report.triage import describe, exceptions_of, numbered_context
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from ci_tasks.features.verl.comparison.observed_run import ObservedRun
 from ci_tasks.features.verl.comparison.result import LevelComparison, Quantity
-from ci_tasks.report.layout import columns, paragraph
+from ci_tasks.report.table import Table, paragraph
 
 
 def progress(run: ObservedRun, planned: int) -> str:
@@ -25,7 +25,7 @@ def text(result: LevelComparison, width: int | None = None) -> list[str]:
     known = [quantity for quantity in result.quantities if quantity.base is not None or quantity.candidate is not None]
     if known:
         body = [(quantity.name, *_cells(quantity)) for quantity in known]
-        lines += [*columns(body, width, head=("", "BASE", "CANDIDATE", "CHANGE"), names=[0]), ""]
+        lines += [*Table(body, ("", "BASE", "CANDIDATE", "CHANGE")).text(width), ""]
     not_seen = [quantity.name for quantity in result.quantities if quantity not in known]
     if all("memory" not in quantity.name for quantity in result.quantities):
         not_seen.append("memory of a rank")

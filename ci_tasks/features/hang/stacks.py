@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 
@@ -12,6 +13,7 @@ _THREAD = re.compile(
     r"(?P<current>Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_STARTED = re.compile(r"(^|/)multiprocessing/process\.py:_bootstrap$")
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,10 @@ class StackFrame:
     file: str
     line: int | None = None
     native: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.file}:{self.function}"
 
     @property
     def name(self) -> str:
@@ -35,20 +41,18 @@ class StackFrame:
 @dataclass(frozen=True)
 class Stack:
     """A thread's frames, the innermost first. `tid` is the kernel's number, or faulthandler's own, which is
-    none of the kernel's; `main`: it is the main thread."""
+    none of the kernel's; `main`: it is the main thread; `started_by` is how multiprocessing started its process, "" for
+    any other: the frames of its parent, which a fork copies, are left out."""
 
     frames: tuple[StackFrame, ...]
     name: str = ""
     tid: int | None = None
     main: bool = False
+    started_by: str = ""
 
     @property
     def python(self) -> tuple[StackFrame, ...]:
         return tuple(frame for frame in self.frames if not frame.native)
-
-    @property
-    def natives(self) -> frozenset[str]:
-        return frozenset(frame.function for frame in self.frames if frame.native)
 
 
 def read_stacks(text: str) -> list[Stack]:
@@ -66,7 +70,14 @@ def read_stacks(text: str) -> list[Stack]:
             number = int(found["line"]) if not native and len(found["line"]) < 9 else None
             stacks[-1][1].append(StackFrame(function if native else _last(function), found["file"], number, native))
     main = stacks[-1][0] if stacks else None
-    return [Stack(tuple(frames), head["name"] or "", int(head["id"], 16), head is main) for head, frames in stacks]
+    return [_stack(frames, head, head is main) for head, frames in stacks]
+
+
+def _stack(frames: Sequence[StackFrame], head: re.Match[str], main: bool) -> Stack:
+    bottom = next((at for at, frame in enumerate(frames) if main and _STARTED.search(frame.key)), len(frames))
+    above = next((frame.name for frame in frames[bottom:] if frame.name.startswith("popen_")), "spawn")
+    started_by = above if bottom < len(frames) else ""
+    return Stack(tuple(frames[:bottom]), head["name"] or "", int(head["id"], 16), main, started_by)
 
 
 def _last(function: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.features.failures.hang.report import ended_hang, ended_note, hang_lines
+from ci_tasks.features.hang.command import hang_lines, of_ended
 from ci_tasks.records import Hang, HangCulprit, HangGroup
 from ci_tasks.report import brief
 from ci_tasks.run.look import LookOfEnded, look_of_ended
@@ -41,7 +41,7 @@ def look(run: RunDir) -> LookOfEnded:
 
 def test_what_was_seen_before_the_end_is_said_with_when(run: RunDir) -> None:
     write_record(run.hang, STOPPED)
-    hang, note = ended_hang(look(run)), ended_note(look(run))
+    hang, note = of_ended(look(run))
     assert (hang.outcome, note) == ("shown", "before its timeout ended it; the run has ended since")
     lines = hang_lines(hang, "b.01", run.hang_stacks, note)
     assert lines[0] == "b.01: shown, stopped"
@@ -52,12 +52,12 @@ def test_what_was_seen_before_the_end_is_said_with_when(run: RunDir) -> None:
 
 
 def test_of_a_run_that_nobody_looked_at_that_is_said(run: RunDir) -> None:
-    hang = ended_hang(look(run))
+    hang, note = of_ended(look(run))
     reason = "the run has ended, and no stacks were captured; its log was silent for at most 12 s"
     assert (hang.outcome, hang.reason) == ("not determined", reason)
     Path(run.hang).write_text("{")
-    assert ended_hang(look(run)) == hang
-    assert hang_lines(hang, "b.01", run.hang_stacks, ended_note(look(run)))[-1] != f"all stacks: {run.hang_stacks}"
+    assert of_ended(look(run)) == (hang, note)
+    assert hang_lines(hang, "b.01", run.hang_stacks, note)[-1] != f"all stacks: {run.hang_stacks}"
 
 
 def test_for_an_assistant_it_is_the_verdict_and_quoted_places() -> None:

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from ci_tasks.features.failures.hang.analysis import CONTRADICTED, analyse_hang
-from ci_tasks.features.failures.hang.finding import SHOWN
+from ci_tasks.features.hang.analysis import analyse_hang
+from ci_tasks.features.hang.rules import CONTRADICTED, SHOWN
 from ci_tasks.records import Hang
-from tests.features.failures.hang.planted_runs import look, planted
+from tests.features.hang.planted_runs import look, planted
 
 PY_SPY = Path(sys.executable).parent / "py-spy"
 
@@ -26,7 +26,7 @@ class Case(NamedTuple):
 CASES = {
     "lock_order": Case(0, "lock cycle", {"lock_order", "other"}),
     "queue_never_filled": Case(0, "queue", {"queue_never_filled"}),
-    "import_deadlock": Case(0, "import deadlock", {"begin", "load"}),
+    "import_deadlock": Case(0, "import", {"load"}),
     "c_code": Case(0, "C code", {"c_code"}),
     "gil_held": Case(0, "read", {"gil_held"}),
     "d_state": Case(0, "uninterruptible", {"d_state"}),

@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.agent.hang.look import wait_for_look
 from ci_tasks.agent.records import ProbeRules
-from ci_tasks.features.failures.hang.analysis import analyse_hang
+from ci_tasks.features.hang.analysis import analyse_hang
 from ci_tasks.hosts import provision
 from ci_tasks.records import Hang
 from tests import fixtures as support
