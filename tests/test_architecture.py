@@ -69,23 +69,17 @@ PURE = [
         "trials.student",
         "trials.same_failure",
         "trials.bisection",
-        "features.failures.bisection.*",
-        "features.failures.*.report",
+        "trials.commit_graph",
+        "trials.report",
         "features.hang.*",
         "agent.hang.facts",
     ),
-    *(f"features.failures.comparison.{name}" for name in ("decision", "metrics", "result")),
-    *("features.failures.repeats.outcomes", "features.failures.reproduction.verdicts"),
     *(f"features.verl.comparison.{name}" for name in ("sequential_test", "observed_run", "result", "report")),
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines", "features.verl.report"),
 ]
 RIM = [
     *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
     "logs.triage.weights",
-    *(
-        f"features.failures.bisection.{name}"
-        for name in (*("bisect", "bisection", "run_commits", "bisection_state", "earlier_runs"),)
-    ),
 ]
 # `time` is a clock, and so are some of datetime's methods.
 CLOCKS = {"now", "utcnow", "today"}

@@ -121,7 +121,7 @@ def bisect(
     more = {"label": options.label, "repo": str(source.path), "signature": options.signature or ""}
     more |= {"image": options.image or "", "revision": search.revision, "axis": search.axis}
     settings = {key: key for key in keys}
-    trial = Trial("bisect", settings, [row], runner, more=more, resume=not options.fresh, say=say)
+    trial = Trial("bisect", settings, [row], runner, more=more, at_once=True, resume=not options.fresh, say=say)
     with trial:
         if options.resume and not trial.outcomes:
             raise UsageError("there is nothing to resume: no run of this bisection is on record", hint=str(trial.path))
@@ -254,8 +254,8 @@ def _mark(rule: Bisect, outcomes: Sequence[Outcome], last: Outcome) -> str:
     if last.status == FAILED and seen.target not in (last.signature, last.kind):
         return f"skip: another failure: {last.signature}"
     if seen.fails[at]:
-        how = "passes this time, fails" if last.status == PASSED else "fails"
-        return f"bad: {how} in {seen.fails[at]} of {runs}"
+        how, what = ("passes this time, fails", "") if last.status == PASSED else ("fails", f": {last.signature}")
+        return f"bad: {how} in {seen.fails[at]} of {runs}{what}"
     return f"{'unclear' if at == rule.graph.bad else 'good so far'}: passes in {seen.passes[at]} of {runs}"
 
 

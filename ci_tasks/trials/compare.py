@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -201,19 +202,15 @@ def compare_rows(
         )
         trial.earlier = _earlier(trial, trees, request) if request.resume else []
         print("\n".join(map(printable, _announcement(request, trial, trees))), flush=True)
-        seed = "".join(settings.values())
-
-        def rule(row: str, known: Sequence[Outcome]) -> AB:
-            at_most = request.max_runs + sum(one.counts for one in known)
-            return AB(BASE, YOURS, at_most, request.screen, seed)
-
-        trial.run(rule)
+        rule = AB(BASE, YOURS, request.max_runs, request.screen, seed="".join(settings.values()))
+        trial.run(lambda row, known: replace(rule, at_most=rule.at_most + sum(one.counts for one in known)))
         new = trial.outcomes[trial.resumed :]
-        rows = tuple(_row(row, trial, new, differences.get(row, ())) for row in trial.rows)
+        sample = {row: rule.sample(trial.of_row(row)) for row in trial.rows}
+        rows = tuple(_row(row, trial.verdict(row), of, new, differences.get(row, ())) for row, of in sample.items())
     word = CANCELLED if trial.is_interrupted else min((row.verdict for row in rows), key=[*COMPARE].index)
     commits = base.commit, yours.commit
     result = ComparisonResult(word, COMPARE[word], run.label, run.host, *commits, ERROR, RISE, rows)
-    print("\n".join(["", *_lines(result, trial, terminal_width())]), flush=True)
+    print("\n".join(["", *_lines(result, sample, terminal_width())]), flush=True)
     return result
 
 
@@ -251,8 +248,9 @@ def _announcement(request: ComparisonRequest, trial: Trial, trees: Mapping[str, 
     ]
 
 
-def _row(row: str, trial: Trial, new: Sequence[Outcome], differs: tuple[str, ...]) -> RowComparison:
-    verdict, outcomes = trial.verdict(row), trial.of_row(row)
+def _row(
+    row: str, verdict: Verdict, outcomes: Sequence[Outcome], new: Sequence[Outcome], differs: tuple[str, ...]
+) -> RowComparison:
     yours, base = (report.side(outcomes, side, new) for side in (YOURS, BASE))
     return RowComparison(row, verdict.word, verdict.why, verdict.way, yours, base, compare_metrics(outcomes), differs)
 
@@ -273,7 +271,7 @@ def compare_metrics(outcomes: Sequence[Outcome]) -> MetricComparison:
     return MetricComparison(len(enough), tuple(change for change in changes if change.p <= _SIGNIFICANT))
 
 
-def _lines(result: ComparisonResult, trial: Trial, width: int | None) -> list[str]:
+def _lines(result: ComparisonResult, sample: Mapping[str, Sequence[Outcome]], width: int | None) -> list[str]:
     """Both rates of each row, what differs, and the word with what it promises."""
     verdicts = {row.row: Verdict(row.verdict, row.why) for row in result.rows}
     sides = {
@@ -283,7 +281,7 @@ def _lines(result: ComparisonResult, trial: Trial, width: int | None) -> list[st
     lines = report.rates(verdicts, sides, width)
     for row in result.rows:
         for side in (YOURS, BASE):
-            own = [one for one in trial.of_row(row.row) if one.setting == side]
+            own = [one for one in sample[row.row] if one.setting == side]
             lines += report.failures(f"{row.row}, {side}", own)
         for text in _details(row):
             lines += paragraph(f"{row.row}: {text}" if len(result.rows) > 1 else text, width)

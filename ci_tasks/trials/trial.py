@@ -62,7 +62,8 @@ class JournalHead:
 class Trial:
     """`settings` are what is compared or searched, by key, each with what it is pinned to; `more` is what else makes
     two trials one. Without `rows` they are those that the first run has. `earlier` are runs of the history that count.
-    `show` gives the line of an outcome, with its number. `resume`: go on with the journal, else begin again."""
+    `at_once`: all runs that the rule wants are given to `perform` together, and not one after another. `show` gives the
+    line of an outcome, with its number. `resume`: go on with the journal, else begin again."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Trial:
         perform: Perform,
         *,
         more: Mapping[str, str] | None = None,
+        at_once: bool = False,
         resume: bool = True,
         has_journal: bool = True,
         say: Callable[[str], None] = lambda line: print(line, flush=True),
@@ -81,7 +83,7 @@ class Trial:
         self.head = masked_record(head, known_secrets.values())
         self.perform, self.resume, self.say, self.show = perform, resume, say, show or _line
         self._file: IO[bytes] = BytesIO()
-        self._has_journal = has_journal
+        self._has_journal, self.at_once = has_journal, at_once
         self.earlier: list[Outcome] = []
         self.outcomes: list[Outcome] = []
         self.verdicts: dict[str, Verdict] = {}
@@ -123,10 +125,11 @@ class Trial:
             try:
                 while not until() and (runs := self._wanted(rule)):
                     before = len(self.outcomes)
-                    for outcome in self.perform(runs):
-                        self._add(outcome)
-                    if interrupted():
-                        raise KeyboardInterrupt
+                    for together in [runs] if self.at_once else [[run] for run in runs]:
+                        for outcome in self.perform(together):
+                            self._add(outcome)
+                        if interrupted():
+                            raise KeyboardInterrupt
                     if len(self.outcomes) == before:
                         break
             except KeyboardInterrupt:

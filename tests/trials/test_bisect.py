@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_tasks.config import read
+from ci_tasks.agent.records import Checkout
+from ci_tasks.config import Config, read
 from ci_tasks.errors import Blocked, UsageError
-from ci_tasks.features.failures.bisection import bisection
-from ci_tasks.features.failures.bisection.axis import images_of
-from ci_tasks.features.failures.bisection.bisect import bisect
-from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
-from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest
-from ci_tasks.features.failures.options import BisectOptions
+from ci_tasks.records import RunRecord, Timings, Triage
+from ci_tasks.results import history as past
+from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.label import LabelResult
+from ci_tasks.run.request import ExecutionOptions, RunRequest
+from ci_tasks.trials.bisect import bisect, images_of
+from ci_tasks.trials.options import BisectOptions
+from ci_tasks.trials.rules import BLOCKED, FAILED, MISSING, PASSED
 from tests.parts.git import git
 
 WORKFLOW = """
@@ -31,38 +33,41 @@ jobs:
 """
 CONFIG = read("hosts: {one: {kind: local}, two: {kind: local}}", "hosts.yaml")
 COUNT, CULPRIT = 8, 5
+IMAGES = tuple(f"registry.example/slime@sha256:{number:064x}" for number in range(9))
 NUMBERS = count(1)
 Kind = tuple[str, str]  # kind and signature
 Capture = pytest.CaptureFixture[str]
 
 
 class Runs:
-    """Takes the place of runs: `says` knows what a commit (by number) says on a host. `asked` are all that ran."""
+    """Takes the place of runs: `says` knows what a commit (by number) says on a host. `requests` are all that ran."""
 
     def __init__(self, says: Callable[[int, str], Kind]) -> None:
-        self.says, self.requests = says, list[tuple[int, str]]()
+        self.says, self.requests, self.ran = says, list[tuple[int, str]](), set[tuple[int, str, str | None]]()
         self.stop_after = 1000
 
     def __call__(
-        self,
-        work: RowUnderTest,
-        commit_runs: Sequence[CommitRun],
-        print_line: Callable[[str], None],
-        on_result: Callable[[Observation], None],
-    ) -> None:
-        for commit_run in commit_runs:
-            if len(self.requests) == self.stop_after:
-                raise KeyboardInterrupt
-            self.requests.append((commit_run.position, commit_run.host))
-            kind, word = self.says(commit_run.position, commit_run.host)
-            signature, reason = (word, "") if kind == FAIL else ("", word)
-            on_result(
-                Observation(commit_run.position, kind, signature, reason, f"run-{next(NUMBERS)}", commit_run.host, 60.0)
-            )
+        self, source: CheckoutSource, config: Config, request: RunRequest, how: ExecutionOptions, **more: Any
+    ) -> LabelResult:
+        if len(self.requests) == self.stop_after:
+            raise KeyboardInterrupt
+        number = git(source.path, "log", "-1", "--format=%s", source.rev or "").split()[-1].partition("\x1b")[0]
+        position = IMAGES.index(request.image) if request.image else int(number)
+        self.requests.append((position, request.host))
+        self.ran.add((position, source.rev or "", request.image))
+        kind, word = self.says(position, request.host)
+        if kind == MISSING:
+            raise UsageError(word)
+        triage = Triage("x", "failed", 1, word, word, 0.9) if kind == FAILED else None
+        (row,) = request.rows
+        id = f"20260101-120000-quick.{next(NUMBERS)}"
+        reason = word if kind == BLOCKED else ""
+        record = RunRecord(id, "quick", row, request.host, kind, reason, timings=Timings(60.0), triage=triage)
+        return LabelResult("batch", [record], [""])
 
 
 def truth(position: int, host: str) -> Kind:
-    return (FAIL, "it is broken#1") if position >= CULPRIT else (PASS, "")
+    return (FAILED, "it is broken#1") if position >= CULPRIT else (PASSED, "")
 
 
 def but(**others: Kind) -> Callable[[int, str], Kind]:
@@ -92,8 +97,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def repo(history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+def repo(history: Path, tmp_path: Path) -> Path:
     return shutil.copytree(history, tmp_path / "checkout")
 
 
@@ -107,12 +111,12 @@ Ask = Callable[..., int]
 
 
 @pytest.fixture
-def ask(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(repo: Path) -> Ask:
     def run_bisect(runs: Runs, hosts: tuple[str, ...] = ("one",), **more: object) -> int:
-        monkeypatch.setattr(bisection, "run_commits", runs)
         defaults: dict[str, object] = {"good": "c0", "bad": f"c{COUNT}", "label": "quick", "only": "a"}
-        options = BisectOptions(**{**defaults, "repo": str(repo), **more})  # type: ignore[arg-type]
-        return bisect(options, hosts, CONFIG).exit_code
+        defaults |= {"repo": str(repo), "host": ",".join(hosts)}
+        options = BisectOptions(**{**defaults, **more})  # type: ignore[arg-type]
+        return bisect(options, CONFIG, execute=runs).exit_code
 
     return run_bisect
 
@@ -121,7 +125,6 @@ def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, ca
     assert ask(Runs(truth)) == 0
     out = capsys.readouterr().out
     assert "row a of label quick" in out, "not ab"
-    assert "passes at the bad end" not in out
     end = out[out.index("the culprit: ") :].splitlines()
     assert end[1].startswith(f"    change {CULPRIT}")
     assert end[2].startswith("    Ada <ada@example.com>, 20")
@@ -141,15 +144,15 @@ def test_an_interrupted_bisection_resumes(ask: Ask, capsys: Capture) -> None:
     assert "going on after 5 runs of before" in capsys.readouterr().out
 
 
-def test_a_finished_bisection_is_not_run_again_unless_fresh(ask: Ask, tmp_path: Path) -> None:
+def test_a_finished_bisection_is_not_run_again_unless_fresh(ask: Ask, own_home: Path) -> None:
     with pytest.raises(UsageError, match="there is nothing to resume"):
         ask(Runs(truth), resume=True)
     assert ask(Runs(truth)) == 0
     again, fresh = Runs(truth), Runs(truth)
     assert ask(again, resume=True) == 0 and not again.requests
     assert ask(fresh, fresh=True) == 0 and fresh.requests
-    (state,) = (tmp_path / "home/bisections").glob("*.json")
-    state.write_text(json.dumps({"observations": [{"commit": "unknown"}]}))
+    (state,) = (own_home / "trials").glob("*.jsonl")
+    state.write_text("nonsense\n")
     with pytest.raises(UsageError) as caught:
         ask(Runs(truth))
     assert "--fresh" in caught.value.hint
@@ -169,7 +172,7 @@ def test_a_host_that_blocks_a_commit_that_ran_elsewhere_is_out(ask: Ask, capsys:
     runs = Runs(but(two=(BLOCKED, "no GPU")))
     assert ask(runs, hosts=("one", "two")) == 0
     assert sum(host == "two" for _, host in runs.requests) <= 4
-    assert "two is out: blocked" in capsys.readouterr().out
+    assert "dropping host two: no GPU" in capsys.readouterr().out
 
 
 def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Ask) -> None:
@@ -183,25 +186,25 @@ def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Ask)
 
 
 def test_where_no_host_can_go_on_it_is_blocked_and_goes_on_once_one_can(ask: Ask) -> None:
-    with pytest.raises(Blocked, match=r"no host can run row a .* one: no GPU; two: no GPU"):
+    with pytest.raises(Blocked, match=r"no host can run what should run: one: no GPU; two: no GPU"):
         ask(Runs(but(one=(BLOCKED, "no GPU"), two=(BLOCKED, "no GPU"))), hosts=("one", "two"))
     assert ask(Runs(truth), hosts=("one", "two")) == 0
 
 
 def test_only_untestable_commits_left_are_listed(ask: Ask, capsys: Capture) -> None:
-    assert ask(Runs(but(c4=(FAIL, "another"), c5=(FAIL, "another")))) == 1
+    assert ask(Runs(but(c4=(FAILED, "another"), c5=(FAILED, "another")))) == 1
     out = capsys.readouterr().out
-    assert "only commits that cannot be tested are left; the culprit is one of:" in out
+    assert "nothing between them can be tested; the culprit is one of:" in out
     assert all(f"change {number}" in out for number in (4, 5, 6))
 
 
 @pytest.mark.parametrize(
     ("says", "more", "message"),
     [
-        (but(c0=(FAIL, "it is broken#1")), {}, "is not good: a fails there as it does at the bad end"),
-        (but(c0=(FAIL, "another")), {}, "cannot be tested: skip: another failure: another"),
+        (but(c0=(FAILED, "it is broken#1")), {}, "is not good: a fails there as it does at the bad end"),
+        (but(c0=(FAILED, "another")), {}, "cannot be tested: skip: another failure: another"),
         (but(c0=(MISSING, "no row a")), {}, "cannot be tested: skip: no row a"),
-        (but(c8=(PASS, "")), {}, "is not bad: a did not fail there in 30 runs"),
+        (but(c8=(PASSED, "")), {}, "is not bad: a did not fail there in 30 runs"),
         (truth, {"signature": "another"}, "does not fail with the signature that is looked for: skip: another failure"),
     ],
 )
@@ -212,21 +215,10 @@ def test_ends_that_will_not_do_are_refused_with_what_was_seen(
         ask(Runs(says), **more)
 
 
-IMAGES = tuple(f"registry.example/slime@sha256:{number:064x}" for number in range(9))
-
-
-class ImageRuns(Runs):
-    """Runs of one commit, each with the image that it ran in."""
-
-    def __call__(self, work: RowUnderTest, commit_runs: Sequence[CommitRun], *more: Any) -> None:
-        self.ran = {*getattr(self, "ran", ()), *((run.position, run.sha, run.image) for run in commit_runs)}
-        super().__call__(work, commit_runs, *more)
-
-
 def test_images_are_searched_with_one_commit_and_a_search_goes_on(repo: Path, ask: Ask, capsys: Capture) -> None:
     rewrite(repo, "runs-on: [self-hosted, cpu]", "runs-on: self-hosted\n    container: {image: 'slime:latest'}")
     (repo / "images.txt").write_text("\n".join(IMAGES))
-    whole, first, rest = ImageRuns(truth), ImageRuns(truth), ImageRuns(truth)
+    whole, first, rest = Runs(truth), Runs(truth), Runs(truth)
     first.stop_after = 4
     asked: dict[str, Any] = {"axis": "image", "images": str(repo / "images.txt"), "good": None, "bad": None}
     assert (ask(first, **asked), ask(rest, **asked)) == (130, 0)
@@ -253,3 +245,18 @@ def test_images_are_searched_with_one_commit_and_a_search_goes_on(repo: Path, as
 def test_a_list_that_gives_no_two_ends_is_refused(text: str, good: str | None, bad: str | None, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         images_of(text, good, bad)
+
+
+def test_clean_runs_of_the_good_end_and_of_what_is_older_tell_how_often_it_fails_by_chance(
+    ask: Ask, repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    older, good, newer = (git(repo, "rev-parse", f"c{number}") for number in (0, 1, 4))
+
+    def record(commit: str, status: str = "passed", row: str = "a", **more: Any) -> RunRecord:
+        return RunRecord("", "quick", row, "one", status, checkout=Checkout(commit=commit, **more))
+
+    records = [record(older), record(older, "failed"), record(good)]
+    records += [record(newer), record(good, dirty=("a.py",)), record(good, row="ab")]
+    monkeypatch.setattr(past, "search", lambda query: records)
+    assert ask(Runs(truth), good="c1") == 0
+    assert "3 runs of commits up to the good end on record tell how often it fails by chance" in capsys.readouterr().out

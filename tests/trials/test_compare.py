@@ -15,14 +15,14 @@ import pytest
 from ci_tasks.agent.records import Checkout
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError
-from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest, compare_rows
-from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.records import Attempt, RunRecord, Triage
-from ci_tasks.results import history, store
+from ci_tasks.results import history
 from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.request import ExecutionOptions, RunRequest
+from ci_tasks.trials.compare import ComparisonRequest, ComparisonResult, compare_metrics, compare_rows
 from ci_tasks.trials.pinned_tree import pinned
+from ci_tasks.trials.rules import Outcome
 from tests.parts.git import git, repository
 
 WORKFLOW = """
@@ -91,8 +91,9 @@ def record(status: str, image: str = "", tree: str = "", row: str = "a", gpus: t
 
 
 def compared(source: CheckoutSource, script: Script, *rows: str, **more: Any) -> ComparisonResult:
-    request = TreeComparisonRequest("quick", rows or ("a",), "local", "main", screen=len(rows) > 1, **more)
-    return compare_rows(source, Config({}, {}, ()), request, perform=script)
+    run = RunRequest("quick", None, "local", rows=rows or ("a",))
+    request = ComparisonRequest(run, "main", screen=len(rows) > 1, **{"resume": False, **more})
+    return compare_rows(source, Config({}, {}, ()), request, execute=script)
 
 
 def test_a_regression_takes_three_runs_of_each_side_in_turn(source: CheckoutSource, capsys: Capture) -> None:
@@ -112,14 +113,12 @@ def test_of_several_rows_those_that_fail_are_compared_and_that_failure_is_no_sam
     assert {row.row: row.verdict for row in result.rows} == {"a": "yours", "b": "passes"}
     assert script.runs[0] == ("yours", ("a", "b"))
     assert (result.rows[0].yours.runs, script.letters["yours_a"]) == (3, [])
-    screened, *samples = script.requests
-    assert not screened.files and all(request.files for request in samples)
 
 
-def test_runs_that_said_nothing_are_made_up_for_and_two_in_a_row_end_it(source: CheckoutSource) -> None:
+def test_runs_that_said_nothing_are_made_up_for_until_they_outnumber_the_others(source: CheckoutSource) -> None:
     result = compared(source, Script(base_a=".B..", yours_a="xxx"))
     assert (result.verdict, result.rows[0].base.inconclusive) == ("yours", {"blocked": 1})
-    result = compared(source, Script(base_a="BB", yours_a="xx"))
+    result = compared(source, Script(base_a="BBB", yours_a="x"))
     assert (result.verdict, result.exit_code) == ("blocked", 125)
 
 
@@ -129,9 +128,8 @@ def press() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("end", ["C", press], ids=["a cancelled row", "^C between two rows"])
-def test_ctrl_c_ends_it_without_a_word(source: CheckoutSource, end: str | Callable[[], None]) -> None:
-    script = Script(base_a=[end], yours_a=[end])
+def test_ctrl_c_ends_it_without_a_word(source: CheckoutSource) -> None:
+    script = Script(base_a=[press], yours_a=[press])
     result = compared(source, script)
     assert (result.verdict, result.exit_code, len(script.runs)) == ("cancelled", 130, 1)
 
@@ -146,30 +144,24 @@ def test_the_history_counts_where_tree_host_and_image_are_equal(
     newest_first.append(replace(record("failed", "new", base), retry_of="an earlier run"))
     newest_first.append(record("passed", "old", base))
     monkeypatch.setattr(history, "search", lambda query: newest_first if query.host == ("local",) else [])
-    result = compared(source, Script(base_a=base_runs, yours_a="xxxx", image=image))
+    result = compared(source, Script(base_a=base_runs, yours_a="xxxx", image=image), resume=True)
     assert (result.verdict, result.rows[0].base.from_history, result.rows[0].base.failed) == ("yours", kept, 0)
     assert result.rows[0].base.images == (image,)
 
 
-def test_a_failure_of_yours_in_the_history_counts_if_an_earlier_comparison_ran_it(
-    source: CheckoutSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_first_failure_of_yours_in_the_history_is_no_sample_and_one_of_the_comparison_is(
+    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it is why one asks, and no sample."""
-    monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "state"))
+    """It is why one asks. The same command goes on with its own runs, this first failure included."""
     with pinned(source, None) as tree:
         failed = record("failed", "", tree.checkout.tree)
-    before = Script(base_a="...", yours_a=".x.")
-    undecided = compared(source, before, max_runs=6)
-    assert (undecided.verdict, undecided.exit_code) == ("cannot tell", 4)
+    monkeypatch.setattr(history, "search", lambda query: [failed])
+    undecided = compared(source, Script(base_a="...", yours_a="x.."), max_runs=6, resume=True)
+    assert (undecided.verdict, undecided.exit_code, undecided.rows[0].yours.from_history) == ("cannot tell", 4, 0)
     assert undecided.rows[0].why == "yours failed in 1 of 3 runs, the base in none: too few to blame your tree"
-    run = store.home() / "runs/20260101-120000-quick/01"
-    run.mkdir(parents=True)
-    for name, text in before.requests[0].files.items():
-        (run / name).write_text(text)
-    for id, letters, counted in (("", "xxx", 0), ("20260101-120000-quick.01", "xx", 1)):
-        monkeypatch.setattr(history, "search", lambda query, id=id: [replace(failed, id=id)])
-        yours = compared(source, Script(base_a="...", yours_a=letters)).rows[0].yours
-        assert (yours.runs, yours.from_history) == (3, counted)
+    monkeypatch.setattr(history, "search", lambda query: [])
+    again = compared(source, Script(base_a="..", yours_a="xx"), max_runs=4, resume=True)
+    assert (again.rows[0].yours.runs, again.rows[0].yours.failed, again.rows[0].yours.from_history) == (5, 3, 3)
 
 
 def test_what_the_workflow_gives_a_row_otherwise_is_listed(source: CheckoutSource, capsys: Capture) -> None:
@@ -186,3 +178,14 @@ def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:
     (source.path / "code.py").unlink()
     with pytest.raises(UsageError, match="your tree is that of the base"):
         compared(source, Script())
+
+
+def test_metrics_that_moved_beyond_the_scatter_of_a_side_are_named() -> None:
+    def runs(side: str, **values: Sequence[float]) -> list[Outcome]:
+        count = len(next(iter(values.values())))
+        return [Outcome(side, "a", "passed", metrics={k: v[at] for k, v in values.items()}) for at in range(count)]
+
+    base = runs("base", loss=[1.0, 1.1, 0.9], step=[5.0, 5.0, 5.0])
+    found = compare_metrics([*base, *runs("yours", loss=[9.0, 9.1, 8.9], step=[5.0, 5.0, 5.0])])
+    assert (found.compared, [(one.name, one.base, one.yours) for one in found.moved]) == (2, [("loss", 1.0, 9.0)])
+    assert compare_metrics([*base, *runs("yours", loss=[9.0, 9.0])]).compared == 0, "two values show no scatter"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,13 +14,12 @@ import pytest
 from ci_tasks.agent.records import Deviation
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UnknownName
-from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
-from ci_tasks.features.failures.repeats.repeat_label import repeat
 from ci_tasks.records import Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.request import ExecutionOptions, RunRequest
+from ci_tasks.trials.repeat import repeat
 from ci_tasks.workflow.model import Workflow
 
 Capture = pytest.CaptureFixture[str]
@@ -61,8 +59,13 @@ class Script:
         triage = Triage("x", "failed", 1, f"the line of {letter}", f"Error#{letter}", 0.9) if failed else None
         differs = (Deviation("image", "none", "ours", "it is pinned"),)
         hang = Hang("shown", "computes", "rank 2 computes") if letter == "h" else None
-        known: dict[str, Any] = {"triage": triage, "hang": hang, "deviations": differs}
-        return RunRecord("", "", row, None, STATUSES[letter], "the reason", **known)
+        known: dict[str, Any] = {
+            "triage": triage,
+            "hang": hang,
+            "deviations": differs,
+            "started_at": "2026-01-01T00:00:00Z",
+        }
+        return RunRecord(f"batch.{len(self.requested_rows)}", "", row, None, STATUSES[letter], "the reason", **known)
 
 
 @pytest.fixture
@@ -80,9 +83,12 @@ def the_usual_interrupt() -> Iterator[None]:
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
-def ended(source: CheckoutSource, script: Script, limit: RepeatLimit, *, fresh_env: bool = False) -> int:
-    request = RunRequest("ckpt", fresh_env=fresh_env)
-    return repeat(source, Config({}, {}, ()), request, limit, perform=script).exit_code or 0
+def ended(
+    source: CheckoutSource, script: Script, runs: int, *, until_fail: bool = False, resume: bool = False, **how: Any
+) -> int:
+    request, options = RunRequest("ckpt", **how), ExecutionOptions(resume=resume)
+    result = repeat(source, Config({}, {}, ()), request, runs, until_fail=until_fail, how=options, execute=script)
+    return result.exit_code or 0
 
 
 def press() -> None:
@@ -100,52 +106,61 @@ def rename_the_row() -> None:
 
 
 def test_each_repetition_runs_only_the_rows_that_still_need_evidence(source: CheckoutSource) -> None:
-    script = Script(steady="." * 6, broken="a" * 5, blocked="BB")
-    assert ended(source, script, RepeatLimit(6)) == 1
+    script = Script(steady="." * 6, broken="a" * 5, blocked="BBB")
+    assert ended(source, script, 6) == 1
     everyone, not_blocked = ["steady", "broken", "blocked"], ["steady", "broken"]
-    assert script.requested_rows == [everyone, everyone, not_blocked, not_blocked, not_blocked, ["steady"]]
+    assert script.requested_rows == [everyone, everyone, everyone, not_blocked, not_blocked, ["steady"]]
 
 
 def test_fresh_packages_are_installed_once_for_all_repetitions(source: CheckoutSource) -> None:
     script = Script(steady="...")
-    ended(source, script, RepeatLimit(3), fresh_env=True)
+    ended(source, script, 3, fresh_env=True)
     assert script.fresh == [True, False, False]
 
 
-# rows → goal, repetitions that ran, exit code, the last line
-ENDS: list[tuple[dict[str, Any], RepeatLimit, int, int, str]] = [
-    ({"x": "..."}, RepeatLimit(3), 3, 0, "3 repetitions on tree 0123: 1 passes"),
-    ({"x": ".a."}, RepeatLimit(3), 3, 1, "3 repetitions on tree 0123: 1 flaky"),
-    ({"x": "aaaaa"}, RepeatLimit(20), 5, 1, "5 repetitions on tree 0123: 1 fails at least 56 %"),
-    ({"x": "BB"}, RepeatLimit(2), 2, 125, "2 repetitions on tree 0123: 1 unclear"),
-    ({"x": "CC"}, RepeatLimit(1), 2, 130, "2 repetitions on tree 0123: 1 unclear"),
-    ({"x": [".", lose_the_host, "."]}, RepeatLimit(2), 3, 0, "3 repetitions on tree 0123: 1 passes"),
-    ({"x": [".", lose_the_host, lose_the_host]}, RepeatLimit(2), 3, 125, "3 repetitions on tree 0123: 1 passes"),
-    ({"x": "..a", "y": "..."}, RepeatLimit(9, until_fail=True), 3, 1, "3 repetitions on tree 0123: 1 flaky, 1 passes"),
-    ({"x": "a"}, RepeatLimit(9, until_fail=True), 1, 1, "1 repetition on tree 0123: 1 unclear"),
-    ({"x": [".", press]}, RepeatLimit(9), 2, 130, "2 repetitions on tree 0123: 1 passes; interrupted"),
+# rows → runs asked for, repetitions that ran, exit code, the last line
+ENDS: list[tuple[dict[str, Any], int, int, int, str]] = [
+    ({"x": "..."}, 3, 3, 0, "3 runs: 1 passes"),
+    ({"x": ".a."}, 3, 3, 1, "3 runs: 1 flaky"),
+    ({"x": "aaaaa"}, 20, 5, 1, "5 runs: 1 fails"),
+    ({"x": "BBB"}, 2, 3, 125, "3 runs: 1 unclear"),
+    ({"x": "CCC"}, 1, 3, 130, "3 runs: 1 unclear"),
+    ({"x": [".", lose_the_host, "."]}, 2, 3, 0, "3 runs: 1 passes"),
+    ({"x": [".", press]}, 9, 2, 130, "2 runs: 1 passes; interrupted, --resume goes on"),
 ]
 
 
-@pytest.mark.parametrize(("rows", "limit", "count", "code", "last"), ENDS)
+@pytest.mark.parametrize(("rows", "runs", "count", "code", "last"), ENDS)
 def test_it_ends_when_the_answer_is_clear_with_the_rows_statuses_for_its_exit_code(
-    rows: dict[str, Any], limit: RepeatLimit, count: int, code: int, last: str, source: CheckoutSource, capsys: Capture
+    rows: dict[str, Any], runs: int, count: int, code: int, last: str, source: CheckoutSource, capsys: Capture
 ) -> None:
-    assert ended(source, Script(**rows), limit) == code
-    out = capsys.readouterr().out
-    assert out.count("\nrepetition ") == count
-    assert re.sub("tree [0-9a-f]{12}", "tree 0123", out.splitlines()[-1]) == f"ckpt: {last}"
+    script = Script(**rows)
+    assert ended(source, script, runs) == code
+    assert len(script.requested_rows) == count
+    assert capsys.readouterr().out.splitlines()[-1] == f"ckpt: {last}"
+
+
+def test_until_fail_ends_all_rows_with_the_first_failure(source: CheckoutSource, capsys: Capture) -> None:
+    assert ended(source, Script(x="..a", y="..."), 9, until_fail=True) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "ckpt: 6 runs: 1 flaky, 1 passes"
+
+
+def test_resume_makes_the_runs_that_are_left_and_without_it_all_are_made_again(source: CheckoutSource) -> None:
+    assert ended(source, Script(x=[".", ".", press]), 5) == 130
+    rest = Script(x="..")
+    assert (ended(source, rest, 5, resume=True), len(rest.requested_rows)) == (0, 2)
+    assert ended(source, Script(x="....."), 5) == 0
 
 
 def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_time(
     source: CheckoutSource, capsys: Capture
 ) -> None:
-    ended(source, Script(x="a.abB."), RepeatLimit(5))
+    ended(source, Script(x="a.abB."), 5)
     out = capsys.readouterr().out
     assert "  2 × Error#a\n      the line of a\n      log: /logs/3/x\n" in out
     assert "  1 × Error#b\n      the line of b\n      log: /logs/4/x\n" in out
-    assert "not counted of x:  1 blocked, such as: the reason\n" in out
-    ended(source, Script(x="h"), RepeatLimit(1))
+    assert "not counted of x: 1 blocked, such as: the reason\n" in out
+    ended(source, Script(x="h"), 1)
     assert "  1 × Error#h\n      rank 2 computes\n      log: " in capsys.readouterr().out, (
         "not the last line of its log"
     )
@@ -154,8 +169,8 @@ def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_
 
 def test_an_error_is_reported_after_the_earlier_repetitions(source: CheckoutSource, capsys: Capture) -> None:
     with pytest.raises(UnknownName):
-        ended(source, Script(x=[".", rename_the_row]), RepeatLimit(3))
-    assert "1 repetition on tree" in capsys.readouterr().out.splitlines()[-1]
+        ended(source, Script(x=[".", rename_the_row]), 3)
+    assert "1 run: 1 passes" in capsys.readouterr().out.splitlines()[-1]
     with pytest.raises(Blocked, match="does not answer"):
-        ended(source, Script(x=[lose_the_host]), RepeatLimit(3))
-    assert "repetition 1" not in capsys.readouterr().out
+        ended(source, Script(x=[lose_the_host]), 3)
+    assert "  1  x" not in capsys.readouterr().out
