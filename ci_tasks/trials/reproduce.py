@@ -27,29 +27,16 @@ from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
-from ci_tasks.trials import report, same_failure
+from ci_tasks.trials import report, rules, same_failure
 from ci_tasks.trials.compare import ComparisonRequest, ComparisonResult, compare_rows, open_base
 from ci_tasks.trials.pinned_tree import pinned
-from ci_tasks.trials.rules import (
-    ALIKE,
-    BLOCKED,
-    DIFFERENT,
-    DIFFERENT_FAILURE,
-    FIXED_HERE,
-    PASSED_HERE,
-    REPRODUCED,
-    SAME,
-    SAME_KIND,
-    Match,
-    Outcome,
-    Verdict,
-)
+from ci_tasks.trials.rules import Match, Outcome, Verdict
 from ci_tasks.trials.runner import Execute, Runner, Subject
 from ci_tasks.trials.same_failure import Comparison, Difference
 from ci_tasks.trials.source_line import with_statement
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import CANCELLED, ON_MY_TREE, REPRODUCE
-from ci_tasks.workflow import rows
+from ci_tasks.workflow import rows as workflow_rows
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import job_of, select
 from ci_tasks.workflow.suite import label_of
@@ -116,7 +103,9 @@ def reproduce(
 
         def match(outcome: Outcome) -> str:
             record = _with_statement(runner.record(outcome), source)
-            compared[outcome.run] = same_failure.compare(ci, record.triage) if record.triage else Comparison(DIFFERENT)
+            compared[outcome.run] = (
+                same_failure.compare(ci, record.triage) if record.triage else Comparison(rules.DIFFERENT)
+            )
             return compared[outcome.run].outcome
 
         trial = Trial("reproduce", {_HERE: ""}, request.rows, runner, has_journal=False, show=_shown)
@@ -131,7 +120,7 @@ def reproduce(
     shows = _showing(verdict, outcomes, compared)
     result = _result(verdict, ci, runner.record(shows), compared.get(shows.run), len(outcomes), options.on_my_tree)
     _print(result, shows, source, recovered)
-    if rows is None or verdict.word not in (REPRODUCED, SAME_KIND, DIFFERENT_FAILURE):
+    if rows is None or verdict.word not in (rules.REPRODUCED, rules.SAME_KIND, rules.DIFFERENT_FAILURE):
         return result
     return replace(result, comparison=compare_rows(source, config, rows, events, execute=execute))
 
@@ -142,29 +131,30 @@ def _shown(number: int, one: Outcome) -> str:
 
 def _showing(verdict: Verdict, outcomes: Sequence[Outcome], compared: Mapping[str, Comparison]) -> Outcome:
     """The run that shows the verdict."""
-    wanted = {REPRODUCED: SAME, SAME_KIND: ALIKE, DIFFERENT_FAILURE: DIFFERENT}.get(verdict.word)
+    shown_by = {rules.REPRODUCED: rules.SAME, rules.SAME_KIND: rules.ALIKE, rules.DIFFERENT_FAILURE: rules.DIFFERENT}
+    wanted = shown_by.get(verdict.word)
     fits = [one for one in outcomes if one.run in compared and compared[one.run].outcome == wanted]
-    return (fits or [one for one in outcomes if one.counts and verdict.word != BLOCKED] or outcomes)[0]
+    return (fits or [one for one in outcomes if one.counts] or outcomes)[0]
 
 
 def _result(
     verdict: Verdict, ci: Triage, record: RunRecord, found: Comparison | None, runs: int, on_my_tree: bool
 ) -> ReproductionResult:
-    word = FIXED_HERE if on_my_tree and verdict.word == PASSED_HERE else verdict.word
+    word = rules.FIXED_HERE if on_my_tree and verdict.word == rules.PASSED_HERE else verdict.word
     same, differs = (found.same, found.differs) if found else ((), ())
     there = truncated(ci.text or ci.line or "no reason in its log", _LONGEST)
     here = truncated((record.triage and record.triage.text) or record.reason or record.status, _LONGEST)
     why = verdict.why
-    if verdict.word == REPRODUCED:
+    if verdict.word == rules.REPRODUCED:
         why += f": {there}; equal on both sides: {_listed(same)}"
         why += "; the log says little of why, so this is a weak sign" if ci.confidence < _UNSURE else ""
-    elif verdict.word == SAME_KIND and differs:
+    elif verdict.word == rules.SAME_KIND and differs:
         why = f"alike, but not the same: {_listed(map(str, differs))}"
-    elif verdict.word in (SAME_KIND, DIFFERENT_FAILURE):
+    elif verdict.word in (rules.SAME_KIND, rules.DIFFERENT_FAILURE):
         why += f". CI: {there}; here: {here}"
-    elif verdict.word == PASSED_HERE and ci.verdict == BLOCKED:
+    elif verdict.word == rules.PASSED_HERE and ci.verdict == rules.BLOCKED:
         why += f"; CI's failure was its environment's ({ci.cause})"
-    elif verdict.word == PASSED_HERE and runs == 1:
+    elif verdict.word == rules.PASSED_HERE and runs == 1:
         why += "; `--repeat 20` tells whether it is flaky"
     codes = ON_MY_TREE if on_my_tree else REPRODUCE
     return ReproductionResult(word, why, codes[word], ci, record, same, differs)
@@ -182,9 +172,9 @@ def _print(result: ReproductionResult, shows: Outcome, source: CheckoutSource, r
     shown = results.table([record], [shows.log], width)
     print("\n".join(["", *shown, "", *_beside(recovered, record, width), "", *differences, ""]))
     print(f"{result.verdict}: {one_line(result.why)}", flush=True)
-    if result.verdict == BLOCKED:
+    if result.verdict == rules.BLOCKED:
         print("nothing was shown about the code: repair the environment, or name another --host")
-    if result.verdict == SAME_KIND:
+    if result.verdict == rules.SAME_KIND:
         print("it is not shown to be the same failure; `--repeat 20` may show it, `diff` compares two runs")
 
 
@@ -265,8 +255,8 @@ def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOpti
     jobs = source.workflow.jobs.values() if not options.label else [job_of(source.workflow, options.label)]
     job_rows = []
     for job in jobs:
-        if not rows.missing_outputs(job, context):
-            job_rows.append((job, rows.rows(source.workflow, job, context, source.suite.describe)))
+        if not workflow_rows.missing_outputs(job, context):
+            job_rows.append((job, workflow_rows.rows(source.workflow, job, context, source.suite.describe)))
         elif options.label or recovered.job_name.startswith(job.id):  # another job's output says which rows it has
             decided = find_rows(source, label_of(job.id), context, recovered.merge_base or None)
             job_rows.append((decided.job, decided.rows))

@@ -49,7 +49,7 @@ def test_a_failure_of_an_edit_is_yours_and_the_next_call_uses_the_history(change
     result = check("compare", first.json)
     (row,) = result["rows"]
     assert (result["verdict"], row["yours"]["failed"], row["base"]["failed"]) == ("yours", 3, 0)
-    assert "(where HEAD and origin/main part)" in first.err
+    assert "(merge base of HEAD and origin/main)" in first.err
     events = check_events(events_file.read_text())
     assert sum(event["event"] == "row_ended" for event in events) == 6
     assert (events[-1]["event"], events[-1]["exit_code"]) == ("command_ended", 1)
