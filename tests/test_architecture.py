@@ -78,7 +78,7 @@ PURE = [
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines", "features.verl.report"),
 ]
 RIM = [
-    *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
+    *("features.*.command", "features.lint.lint_checkout"),
     "logs.triage.weights",
 ]
 # `time` is a clock, and so are some of datetime's methods.

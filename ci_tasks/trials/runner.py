@@ -15,21 +15,20 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, printable
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, VACUOUS, RunRecord, epoch_seconds
-from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
-from ci_tasks.report.table import duration
+from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.history import RunQuery, search
 from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.events import RowChanged
 from ci_tasks.run.label import LabelResult, execute_label
+from ci_tasks.run.progress import PlainView
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.pinned_tree import PinnedTree
 from ci_tasks.trials.rules import MISSING, Outcome
 from ci_tasks.trials.trial import Run
 
-_REMINDER = 60.0  # seconds after which a run says that it still goes on
 _BLOCKED_IN_A_ROW = 3  # runs that a host blocks, after which it has to run what is known to run
 _RECENT = 5  # runs by which the next one's time is estimated
-_MOST_REMINDED = 8  # rows in one reminder
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")  # from run to run, in a reason without a signature
 
 Execute = Callable[..., LabelResult | None]  # as run.label.execute_label
@@ -201,30 +200,26 @@ def expected_seconds(label: str, row: str, hosts: Sequence[str]) -> float | None
     return median(took) if took else None
 
 
-class QuietView:
+class QuietView(PlainView):
     """The view of a run among others: what is unusual, and now and then that it still goes on. Its log would bury the
     lines that count. A thread hears of ^C only here: `pressed` says how often it was pressed."""
 
     def __init__(self, name: str, say: Callable[[str], None], pressed: Callable[[], int] = lambda: 0) -> None:
+        super().__init__()
         self.name, self.say, self.pressed, self.heard = name, say, pressed, pressed()
-        self.printed_at = time.monotonic()
 
     def print_message(self, text: str) -> None:
         self._interrupt()
+        self._last_message_at = time.monotonic()
         self.say(f"     {self.name}: {printable(text)}")
 
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
     ) -> None:
         self._interrupt()
-        busy = [row for row in rows if row.state in (RUNNING, STALLED, WAITING)]
-        if busy and time.monotonic() - self.printed_at > _REMINDER:
-            self.printed_at = time.monotonic()
-            for row in busy[:_MOST_REMINDED]:
-                since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
-                self.print_message(f"{row.row} {row.state}{since}{f': {row.note}' if row.note else ''}")
+        super().update(rows, hosts, left)
 
-    def close(self) -> None:
+    def print_row(self, event: RowChanged, several: bool) -> None:
         pass
 
     def _interrupt(self) -> None:

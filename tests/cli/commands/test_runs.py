@@ -150,8 +150,8 @@ def test_no_match_lists_the_labels_that_have_runs(home: Path, show: Output) -> N
     assert show(json=True) == "[]\n"
     _keep(home, 1, "blocked")
     assert show(label="ckp") == "no runs of label 'ckp'; did you mean 'ckpt'?\nthere are runs of: ckpt\n"
-    assert show(label="ckpt", status="passed") == "no runs like that\n"
-    assert show(flakes=True, host="local") == "no runs like that\n"
+    assert show(label="ckpt", status="passed") == "no matching run\n"
+    assert show(flakes=True, host="local") == "no matching run\n"
 
 
 def test_flakes_are_counted_by_row_and_host(home: Path, show: Output) -> None:
