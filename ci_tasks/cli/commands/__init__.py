@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from ci_tasks import registry
 from ci_tasks.registry import Command
 
-_RUN, _RESULTS, _FAILURES, _HOSTS = "Run a CI label", "Results", "Failures", "Hosts"
-HEADINGS = (_RUN, _RESULTS, _FAILURES, "Before a run", _HOSTS)
-_HERE, _TRIALS = "ci_tasks.cli.commands", "ci_tasks.trials"
+_RUN, _RESULTS, _HOSTS = "Run a CI label", "Results", "Hosts"
+HEADINGS = (_RUN, _RESULTS, "Failures", "Before a run", _HOSTS)
+_HERE = "ci_tasks.cli.commands"
 _BATCH, _LOCATED, _CODES = (
     "ci_tasks.records:BatchResult",
     "ci_tasks.records:LocatedRun[]",
     "ci_tasks.records:EXIT_CODES",
+)
+_TRIALS = (
+    ("reproduce", "ReproductionResult", "Run a job that failed in CI again, and compare."),
+    ("compare", "ComparisonResult", "Compare your tree with a base: is a failure yours?"),
+    ("bisect", "BisectionResult", "Find the commit that made a row fail, flaky or not."),
 )
 
 COMMANDS = (
@@ -76,29 +81,16 @@ COMMANDS = (
         f"{_HERE}.report:report",
         (_BATCH,),
     ),
-    Command(
-        "reproduce",
-        _FAILURES,
-        "Run a job that failed in CI again, and compare.",
-        f"{_TRIALS}.command:reproduce",
-        (f"{_TRIALS}.reproduce:ReproductionResult",),
-        f"{_TRIALS}.words:REPRODUCE_ANY",
-    ),
-    Command(
-        "compare",
-        _FAILURES,
-        "Compare your tree with a base: is a failure yours?",
-        f"{_TRIALS}.command:compare",
-        (f"{_TRIALS}.compare:ComparisonResult",),
-        f"{_TRIALS}.words:COMPARE",
-    ),
-    Command(
-        "bisect",
-        _FAILURES,
-        "Find the commit that made a row fail, flaky or not.",
-        f"{_TRIALS}.command:bisect",
-        (f"{_TRIALS}.bisect:BisectionResult",),
-        f"{_TRIALS}.words:BISECT",
+    *(
+        Command(
+            name,
+            "Failures",
+            summary,
+            f"ci_tasks.trials.command:{name}",
+            (f"ci_tasks.trials.{name}:{record}",),
+            f"ci_tasks.trials.words:{name.upper()}",
+        )
+        for name, record, summary in _TRIALS
     ),
     Command(
         "hosts",
