@@ -132,7 +132,8 @@ def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | N
 def _environment(triage: Triage, containers: bool) -> bool:
     """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it, and
     that a process was killed does not say by whom. How sure it has to be is measured, see the triage's weights."""
-    return triage.verdict == BLOCKED and (containers or triage.rule not in _DOCKERS_RULES) and triage.rule not in _KILLED
+    never = _KILLED if containers else (*_KILLED, *_DOCKERS_RULES)
+    return triage.verdict == BLOCKED and triage.rule not in never
 
 
 def _failed_otherwise(evidence: Evidence, triage: Triage) -> bool:
