@@ -24,7 +24,8 @@ class OverlaySource:
 class GivenValues:
     """What a person says of what only GitHub knows. `outputs` is by job; `event` is a payload or a part of one.
     `sources` says where each comes from, by its name in expressions, such as `vars.REGISTRY`.
-    `overlays` are working trees beside the checkout. `gpus` is the count of rows for which the workflow says none."""
+    `overlays` are working trees beside the checkout. `gpus` is the count of rows for which the workflow says none.
+    `tests` are the only ones that rows run, as pytest names them: `FILE::NAME`."""
 
     vars: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -33,6 +34,14 @@ class GivenValues:
     sources: Mapping[str, str] = field(default_factory=dict)
     overlays: tuple[OverlaySource, ...] = ()
     gpus: int | None = None
+    tests: tuple[str, ...] = ()
+
+    @property
+    def pytest_options(self) -> str:
+        """The option with which pytest runs the given tests alone; "" for all. Its -k takes parts of names, so that the
+        name of a test below a class, or with another one's in it, selects both."""
+        each = [" and ".join([test.split("::")[0].rpartition("/")[2], *test.split("::")[1:]]) for test in self.tests]
+        return f"-k '{' or '.join(f'({names})' for names in each)}'" if each else ""
 
     def under(self, other: GivenValues) -> GivenValues:
         """Both; where they contradict each other, the other one's. Payloads are merged member by member."""
@@ -45,6 +54,7 @@ class GivenValues:
             {**self.sources, **other.sources},
             (*self.overlays, *other.overlays),
             self.gpus if other.gpus is None else other.gpus,
+            other.tests or self.tests,
         )
 
     def with_overlay_at(self, name: str, rev: str) -> GivenValues:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import BUILD, GIVE_UP, GPUS, NO_PERSIST, NO_PROBE, WITH, repeatable, text
+from ci_tasks.cli.options import BUILD, GIVE_UP, GPUS, NO_PERSIST, NO_PROBE, TEST, WITH, repeatable, text
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.known_secrets import secret_variables
@@ -18,6 +18,7 @@ from ci_tasks.resources import user_path
 if TYPE_CHECKING:
     from ci_tasks.config import Config
 
+_TEST = re.compile(r"[\w./-]+\.py(::[\w\[\].:/+-]+)+")  # what pytest's -k can read
 _OVERLAY_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
 
 
@@ -54,6 +55,7 @@ class OverlayOptions(GivenOptions):
 class RowOptions(OverlayOptions):
     """Options of every command that runs rows."""
 
+    test: tuple[str, ...] = TEST.field()
     give_up: int = GIVE_UP.field(last=True)
 
 
@@ -84,7 +86,13 @@ def _given(options: GivenOptions) -> GivenValues:
     if not isinstance(options, OverlayOptions):
         return GivenValues(variables, inputs, outputs, event, sources)
     overlays = overlay_sources(options.with_, options.build)
-    return GivenValues(variables, inputs, outputs, event, sources, overlays, options.gpus)
+    tests = options.test if isinstance(options, RowOptions) else ()
+    for test in tests:
+        if not _TEST.fullmatch(test):
+            raise UsageError(
+                f"--test takes FILE::NAME, not {test!r}", hint="for example --test tests/test_a.py::test_b"
+            )
+    return GivenValues(variables, inputs, outputs, event, sources, overlays, options.gpus, tests)
 
 
 def overlay_sources(words: tuple[str, ...], builds: tuple[str, ...] = ()) -> tuple[OverlaySource, ...]:

@@ -49,7 +49,7 @@ VERDICTS = {
     UNKNOWN: "unknown: the log shows no end of the job; `--exit-code N` gives its exit code",
 }
 _OF_OLD_RECORDS = {"fail": FAILED, "pass": PASSED}
-_MOST_TESTS = 10  # that are named
+_MOST_TESTS, _FEW_TESTS = 10, 2  # that are named, and that a command names
 
 
 def verdict_sentence(triage: Triage) -> str:
@@ -69,10 +69,12 @@ def tests_sentence(triage: Triage) -> str:
 
 def next_command(triage: Triage, source: str) -> str:
     """What to do about it; "" where nothing is known to have failed. `source` is the log's file or URL, `-` what was
-    piped in."""
+    piped in. Of few tests that failed, it runs those alone."""
     option = "--url" if source.startswith("https://") else "--log"
     log = "FILE" if source == "-" else shlex.quote(source)
-    return {FAILED: f"ci-tasks reproduce {option} {log}", BLOCKED: "ci-tasks doctor"}.get(triage.verdict, "")
+    tests = [test.partition(" (")[0].partition("[")[0] for test in triage.tests if ".py::" in test]
+    only = "".join(f" --test {shlex.quote(test)}" for test in tests) if len(triage.tests) <= _FEW_TESTS else ""
+    return {FAILED: f"ci-tasks reproduce {option} {log}{only}", BLOCKED: "ci-tasks doctor"}.get(triage.verdict, "")
 
 
 def group_of(cause: str) -> str:

@@ -151,6 +151,8 @@ def _event(event: EventContext, resolve: Resolver, read: Iterable[str]) -> Itera
         # an expression may read the whole object
         if any(name.lower() == each or name.lower().startswith(f"{each}.") for each in names):
             yield Deviation(name, "GitHub's value", value, given.sources.get(name, "given"))
+    if given.tests:
+        yield Deviation("tests", "all of the row", " ".join(given.tests), "--test")
     if given.event and any(name.startswith(("github.event.", *_OF_PULL_REQUEST)) for name in names):
         yield Deviation("github.event", "GitHub's payload", "the given one", given.sources.get("github.event", "given"))
     for name in () if given.event else read:

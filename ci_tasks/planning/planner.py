@@ -304,6 +304,8 @@ class _Planning:
             venv = Venv(layered=True)  # a person inside the image already wants to keep it, and rows run side by side
         container: list[str] = []
         env = dict(row.env)
+        if tests := self.event.given.pytest_options:
+            env["PYTEST_ADDOPTS"] = f"{env.get('PYTEST_ADDOPTS', '')} {tests}".strip()
         if job.container:
             env.update(resolve.strings(job.container.env))
             try:

@@ -74,6 +74,9 @@ class PreparedBatch:
         write_phase(self.batch.path, "ended")
 
 
+_MOST_TESTS = 5  # that are named
+
+
 def prepare(
     source: CheckoutSource,
     config: Config,
@@ -95,7 +98,7 @@ def prepare(
     try:
         event = event_context(source)
         job_rows = find_rows(source, request.label, event, request.base, run_needs=request.run_needs)
-        chosen = _select_rows(job_rows.rows, request)
+        chosen = _with_tests(_select_rows(job_rows.rows, request), source.given.tests, request.label)
         for row in chosen:
             check_row(source.workflow, job_rows.job, row)
         _check_given_gpus(job_rows.rows, source)
@@ -166,6 +169,16 @@ def _select_rows(rows: list[Row], request: RunRequest) -> list[Row]:
         if all(row.row != name for row in rows):
             raise UnknownName("row", name, [row.row for row in rows], where=f"label {request.label}")
     return [row for row in rows if row.row in request.rows]
+
+
+def _with_tests(rows: list[Row], tests: Sequence[str], label: str) -> list[Row]:
+    """The rows that run a file of the given tests, or may do so. Raises UsageError where none does."""
+    files = [test.partition("::")[0] for test in tests]
+    chosen = [row for row in rows if row.test is None or any(f"/{row.test}".endswith(f"/{file}") for file in files)]
+    if tests and not chosen:
+        run = ", ".join(sorted({row.test for row in rows if row.test})[:_MOST_TESTS])
+        raise UsageError(f"--test {tests[0]}: no row of {label} runs {files[0]}", hint=f"they run {run}, …")
+    return chosen if tests else rows
 
 
 def _check_given_gpus(rows: Sequence[Row], source: CheckoutSource) -> None:

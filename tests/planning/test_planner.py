@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Checkout, Conversion, Deviation, Event, Overlay, Plan, ProbeRules, Retry
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
+from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.planner import RowPlan, RunLocation, failed_step, make_plan, retry_plan, wanted_python
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
@@ -498,3 +500,12 @@ def test_its_containers_are_its_own() -> None:
     assert plan.container.labels == {"ci-tasks.run": "Y.01", "ci-tasks.dir": "/h/y"}
     assert (plan.container.env["CI_TASKS_RUN_DIR"], plan.container.env["A"]) == ("/h/y", "1")
     assert plan.container.volumes == ("/h/y/artifacts",)
+
+
+def test_the_given_tests_are_pytests_only_ones_and_a_deviation() -> None:
+    given = GivenValues(tests=("tests/test_a.py::TestX::test_y", "test_b.py::test_z[1-a]"))
+    plan = draft(workflow("    env: {PYTEST_ADDOPTS: -v}\n" + STEPS), event=replace(EVENT, given=given)).plan
+    options = "-v -k '(test_a.py and TestX and test_y) or (test_b.py and test_z[1-a])'"
+    assert f"export PYTEST_ADDOPTS={shlex.quote(options)}" in plan.script
+    told = Deviation("tests", "all of the row", "tests/test_a.py::TestX::test_y test_b.py::test_z[1-a]", "--test")
+    assert told in plan.deviations

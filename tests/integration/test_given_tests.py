@@ -1,0 +1,16 @@
+"""`--test FILE::NAME`: which rows it means, and that they run that test alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def test_only_rows_that_run_its_file_run_and_they_run_it_alone(person: Any) -> None:
+    ran = person.ci_tasks("run", "cpu-unittest", "--test", "tests/test_rewards.py::test_a_wrong_answer_earns_nothing", "--json")
+    assert [(row["row"], row["evidence"]["tests"]) for row in ran.json["rows"]] == [("rewards", 1)], ran.err
+
+
+def test_a_file_that_no_row_runs_is_an_error_that_names_those_that_do(person: Any) -> None:
+    refused = person.ci_tasks("run", "cpu-unittest", "--test", "tests/test_none.py::test_x")
+    assert refused.code == 2 and "no row of cpu-unittest runs tests/test_none.py" in refused.err
+    assert "tests/test_rewards.py" in refused.err
