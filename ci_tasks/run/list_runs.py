@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_plan
-from ci_tasks.errors import UnknownName, UsageError, did_you_mean
+from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord
 from ci_tasks.report import lists
 from ci_tasks.results import history, store
@@ -59,7 +59,7 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
         now = time.time()
         print("\n".join(lists.runs(records, [_age(record, now) for record in records], terminal_width())))
     else:
-        print(_no_runs_message(options))
+        print("no runs like that" if history.labels() else "no runs yet")
     return 0
 
 
@@ -115,7 +115,7 @@ def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
     elif tallies:
         print("\n".join(lists.flakes(tallies, terminal_width())))
     else:
-        print(_no_runs_message(options))
+        print("no runs like that" if history.labels() else "no runs yet")
     return 0
 
 
@@ -126,6 +126,9 @@ def parse_query(options: RunFilterOptions) -> RunQuery:
     if since is not None and until is not None and since >= until:
         raise UsageError(f"--since {options.since} is not before --until {options.until}", hint=f"either is {_FORMS}")
     _check_hosts(_split_names(options.host))
+    labels = history.labels() if options.label else []
+    if labels and options.label not in labels:
+        raise UnknownName("label", options.label, labels, where="the history")
     commit = options.commit.strip().lower()
     if commit and not _COMMIT.fullmatch(commit):
         raise UsageError(
@@ -179,17 +182,6 @@ def _check_hosts(names: Sequence[str]) -> None:
 
 def _split_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _no_runs_message(options: RunFilterOptions) -> str:
-    """That there is none; where a label may be mistyped, which there are."""
-    labels = history.labels()
-    if not labels:
-        return "no runs yet"
-    if options.label and options.label not in labels:
-        near = did_you_mean(options.label, labels)
-        return f"no runs of label {options.label!r}{near}\nthere are runs of: {', '.join(labels)}"
-    return "no runs like that"
 
 
 def _age(record: RunRecord, now: float) -> str:
