@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ci_tasks import __version__, debug_log, registry
 from ci_tasks.cli import exit_handler
+from ci_tasks.errors import UsageError
 from ci_tasks.safe_output import PROGRAM
 
 if TYPE_CHECKING:
@@ -70,7 +71,11 @@ def run_command(name: str, values: Mapping[str, Any]) -> int:
     command = find(name)
     assert command is not None
     function = registry.load(command.function)
-    code: int = function(build(options_class(function), values, name))
+    try:
+        code: int = function(build(options_class(function), values, name))
+    except UsageError as error:
+        error.hint = error.hint.replace("ci-tasks COMMAND ", f"ci-tasks {name} ")  # a command to type
+        raise
     return code
 
 

@@ -171,12 +171,6 @@ def latest(label: str, checkout: str) -> list[LastRun]:
     return list(last.values())
 
 
-def batches_without_rows() -> list[str]:
-    """The batches that have no row yet, newest first."""
-    query = "SELECT name FROM batches WHERE open AND name NOT IN (SELECT batch FROM runs) ORDER BY name DESC"
-    return [name for (name,) in _ask(query)]
-
-
 def labels() -> list[str]:
     return sorted(label for (label,) in _ask("SELECT DISTINCT label FROM runs WHERE label != ''"))
 

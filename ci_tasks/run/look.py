@@ -67,41 +67,36 @@ def look_at(run: RunDir) -> HangFacts:
 
 
 def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
+    """The facts that the host sends, masked and stored in the run directory here."""
     from ci_tasks.hosts.connection import RequestRefused
     from ci_tasks.hosts.run_manager import open_remote_host
 
     known_secrets.add_variables(read_plan(run).secrets)
-    with closing(open_remote_host(host_of_run(remote))) as manager:
+    with (
+        closing(open_remote_host(host_of_run(remote))) as manager,
+        tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+
+        def keep(chunk: bytes) -> None:
+            if spool.tell() + len(chunk) > _MAX_BYTES:
+                raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
+            spool.write(chunk)
+
         provision.send_py_spy(manager.connection)
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
-
-            def keep(chunk: bytes) -> None:
-                if spool.tell() + len(chunk) > _MAX_BYTES:
-                    raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
-                spool.write(chunk)
-
-            try:
-                manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
-            except RequestRefused as refusal:
-                raise Blocked(
-                    refusal.message, hint="`ci-tasks fetch` brings what was seen of a run that has ended"
-                ) from None
-            spool.seek(0)
-            return _keep(run, spool)
-
-
-def _keep(run: RunDir, spool: object) -> HangFacts:
-    """The facts that a bundle holds, masked and stored in the run directory here."""
-    with tempfile.TemporaryDirectory() as directory:
         try:
+            manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
+            spool.seek(0)
             bundle.unpack(spool, directory)
+        except RequestRefused as refusal:
+            hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
+            raise Blocked(refusal.message, hint=hint) from None
         except (bundle.BundleError, OSError) as problem:
-            raise Blocked(f"the host sent what no host of ci-tasks sends: {problem}") from None
-        there = RunDir(directory)
+            raise Blocked(f"{remote.host} sent what no host of ci-tasks sends: {problem}") from None
+        there, values = RunDir(directory), known_secrets.values()
         facts = read_record(HangFacts, there.hang)
         if facts is None:
-            raise Blocked("the host sent nothing of the run's processes")
-        values = known_secrets.values()
+            raise Blocked(f"{remote.host} sent nothing of the run's processes")
         facts = masked_record(facts, values)
         os.makedirs(os.path.dirname(run.hang), exist_ok=True)
         write_record(run.hang, facts, compact=True)

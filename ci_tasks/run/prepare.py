@@ -24,10 +24,10 @@ from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.events import BatchJournal
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.host_sessions import HostSession, gather_facts
 from ci_tasks.run.interrupts import Interrupts
-from ci_tasks.run.journal import BatchJournal
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_plans import RowPlanner, host_requirements, sorted_setups
 from ci_tasks.workflow.model import Row

@@ -1,4 +1,4 @@
-"""Showing a run while it goes on: in place on a terminal, one line per event elsewhere, a single row's log."""
+"""What a terminal shows of a run: a table that changes in place, a line per event elsewhere, a single row's log."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ci_tasks.agent.files import NotAFile, open_file
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
 from ci_tasks.errors import shortened, some
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end, remaining
+from ci_tasks.run.events import Changes, HostChanged, ProgressView, RowChanged
 from ci_tasks.safe_output import LogFilter, SafeStream, escape, program_of, terminal_of, with_program
 
 if TYPE_CHECKING:
@@ -25,20 +26,7 @@ _LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
 _CACHE_SIZE = 1024  # rows whose last line and status are kept
 _REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds
-_UNFINISHED = (RUNNING, WAITING)  # states of a row that has not ended
-
-
-class ProgressView(Protocol):
-    """What the execution of rows tells a person: how each stands, and each host where there are several. `left` is how
-    many seconds all of it should still take, negative where it takes longer."""
-
-    def print_message(self, text: str) -> None: ...
-
-    def update(
-        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None: ...
-
-    def close(self) -> None: ...
+_STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLED}
 
 
 def open_view(title: str, rows: Sequence[RunDir]) -> ProgressView:
@@ -54,9 +42,9 @@ class PlainView:
     """A line when a row starts, moves, ends or stalls, when a host comes or goes, and a reminder in between."""
 
     def __init__(self) -> None:
-        self._states: dict[str, str] = {}
-        self._places: dict[str, tuple[str, int]] = {}  # row → host and attempt
-        self._up: dict[str, bool] = {}
+        self._changes = Changes()
+        self._shown: dict[str, tuple[str, str, int]] = {}  # row → state, host and attempt of its last line
+        self._known_hosts: set[str] = set()
         self._last_message_at = time.monotonic()
 
     def print_message(self, text: str) -> None:
@@ -67,65 +55,54 @@ class PlainView:
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
     ) -> None:
         several = len(hosts) > 1
-        if several:
-            self._show_hosts(hosts)
-        for progress in rows:
-            if self._has_changed(progress):
-                took = (
-                    f" after {progress.seconds:.1f} s"
-                    if progress.state not in _UNFINISHED and progress.seconds is not None
-                    else ""
-                )
-                note = f": {progress.note}" if progress.state != RUNNING and progress.note else ""
-                self.print_message(
-                    f"{progress.state:<9} {progress.row}{_host_and_attempt(progress) if several else ''}{took}{note}"
-                )
+        gpus = {host.name: host.gpus for host in hosts}
+        for event in self._changes.since_last(rows, hosts if several else ()):
+            if isinstance(event, RowChanged):
+                self.print_row(event, several)
+            elif isinstance(event, HostChanged):
+                self._print_host(event, gpus[event.host])
         if time.monotonic() - self._last_message_at > _REMINDER_SECONDS:
             self._remind(rows, several, left)
 
-    def _has_changed(self, progress: RowProgress) -> bool:
-        before, place = self._states.get(progress.row, WAITING), (progress.host, progress.attempt)
-        self._states[progress.row] = progress.state
-        if progress.state != WAITING and progress.host:
-            last_place = self._places.get(progress.row, place)
-            self._places[progress.row] = place
-            return before != progress.state or last_place != place
-        return before != progress.state
+    def print_row(self, event: RowChanged, several: bool) -> None:
+        state = event.status or _STATES[event.event]
+        standing = (state, event.host, event.attempt)
+        before = self._shown.get(event.row, (WAITING, "", 1))
+        self._shown[event.row] = standing
+        if state == before[0] and (state == WAITING or not event.host or standing == before):
+            return
+        took = f" after {event.seconds:.1f} s" if event.status and event.seconds is not None else ""
+        note = f": {event.note}" if event.note else ""
+        place = _host_and_attempt(event.host, event.attempt) if several else ""
+        self.print_message(f"{state:<9} {event.row}{place}{took}{note}")
 
-    def _show_hosts(self, hosts: Sequence[HostProgress]) -> None:
-        for host in hosts:
-            was_up = self._up.get(host.name)
-            if was_up == host.up or (was_up is None and host.up and host.gpus is None):  # it is still being reached
-                continue
-            self._up[host.name] = host.up
-            note = f": {host.note}" if host.note else ""
-            if not host.up:
-                self.print_message(f"host {host.name} is unreachable{note}")
-            elif was_up is None:
-                self.print_message(f"host {host.name} is connected, {host.gpus} GPU{'' if host.gpus == 1 else 's'}")
-            else:
-                self.print_message(f"host {host.name} is reachable again")
+    def _print_host(self, event: HostChanged, gpus: int | None) -> None:
+        if event.event == "host_down":
+            self.print_message(f"host {event.host} is unreachable{f': {event.note}' if event.note else ''}")
+        elif event.host in self._known_hosts:
+            self.print_message(f"host {event.host} is reachable again")
+        else:
+            self.print_message(f"host {event.host} is connected, {gpus} GPU{'' if gpus == 1 else 's'}")
+        self._known_hosts.add(event.host)
 
     def _remind(self, rows: Sequence[RowProgress], several: bool, left: float | None) -> None:
-        running = [progress for progress in rows if progress.state in (RUNNING, STALLED)]
-        waiting = [progress for progress in rows if progress.state == WAITING]
+        running = [row for row in rows if row.state in (RUNNING, STALLED)]
+        waiting = [row for row in rows if row.state == WAITING]
         if running:
-            names = [f"{progress.row}{_host_and_attempt(progress) if several else ''}" for progress in running]
-            self.print_message(
-                f"still running: {some(names, _MAX_REMINDED)}; {len(waiting)} waiting{_expected_end(rows, left)}"
-            )
-        noted = [progress for progress in rows if progress.state in (WAITING, STALLED) and progress.note]
-        for progress in noted[:_MAX_REMINDED]:
-            self.print_message(f"still {progress.state}: {progress.row}: {progress.note}")
+            names = [f"{row.row}{_host_and_attempt(row.host, row.attempt) if several else ''}" for row in running]
+            end = _expected_end(rows, left)
+            self.print_message(f"still running: {some(names, _MAX_REMINDED)}; {len(waiting)} waiting{end}")
+        noted = [row for row in rows if row.state in (WAITING, STALLED) and row.note]
+        for row in noted[:_MAX_REMINDED]:
+            self.print_message(f"still {row.state}: {row.row}: {row.note}")
 
     def close(self) -> None:
         pass
 
 
-def _host_and_attempt(progress: RowProgress) -> str:
+def _host_and_attempt(host: str, attempt: int) -> str:
     """What a line says of a row's place where there are several hosts."""
-    place = f" on {progress.host}" if progress.host else ""
-    return place + (f", attempt {progress.attempt}" if progress.attempt > 1 else "")
+    return (f" on {host}" if host else "") + (f", attempt {attempt}" if attempt > 1 else "")
 
 
 def _expected_end(rows: Sequence[RowProgress], left: float | None) -> str:
@@ -186,13 +163,14 @@ class StreamView:
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
     ) -> None:
         self._log.copy()
-        progress = rows[0]
-        if progress.log and progress.log != self._log.path:  # another attempt
+        row = rows[0]
+        if row.log and row.log != self._log.path:  # another attempt
             self._log.close()
-            print(f"ci-tasks:{_host_and_attempt(progress).removeprefix(',')}", file=sys.stderr, flush=True)
-            self._log = GrowingLog(progress.log)
+            place = _host_and_attempt(row.host, row.attempt).removeprefix(",")
+            print(f"ci-tasks:{place}", file=sys.stderr, flush=True)
+            self._log = GrowingLog(row.log)
             self._log.copy()
-        notice = f"{progress.state}, {progress.note}" if progress.state in (STALLED, WAITING) and progress.note else ""
+        notice = f"{row.state}, {row.note}" if row.state in (STALLED, WAITING) and row.note else ""
         if notice and notice != self._last_notice:
             print(f"ci-tasks: {notice}", file=sys.stderr, flush=True)
         self._last_notice = notice
@@ -200,87 +178,6 @@ class StreamView:
     def close(self) -> None:
         self._log.copy()
         self._log.close()
-
-
-def running_row_progress(
-    row: str,
-    run: RunDir,
-    seconds: float,
-    note: str,
-    *,
-    host: str = "",
-    gpus: int = 0,
-    left: float | None = None,
-    first_run: bool = False,
-    attempt: int = 1,
-) -> RowProgress:
-    """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
-    `note` is what its site says that it does just now, if that is something else. It is called for every running row,
-    many times a second, so it reads only what has changed."""
-    status = _status(run.path, _stamp(run.status))
-    state, message = RUNNING, note
-    if waiting := status.waiting:
-        state, message, left = WAITING, "; ".join(waiting), None  # its time has not begun
-    elif status.daemon_silent_seconds:
-        state = STALLED
-        message = f"{read_description(run).runtime} has not answered for {_roughly(status.daemon_silent_seconds)}"
-    elif status.stalled:
-        state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
-    elif not note:
-        message = "collecting what it leaves" if status.phase == "collecting" else _LAST.of(run)
-    ids = status.gpu_ids or ()
-    return RowProgress(row, state, seconds, message, host, gpus, ids, left, attempt, run.log, first_run)
-
-
-def _roughly(seconds: float) -> str:
-    """In steps, so that a line for each is not too many."""
-    return f"{seconds // 10 * 10:.0f} s" if seconds < 60 else f"{seconds // 60:.0f} min"
-
-
-@lru_cache(maxsize=_CACHE_SIZE)
-def _status(path: str, stamp: tuple[int, ...]) -> Status:
-    """The status of the run in `path`: the file is replaced whole when it changes, and then has another stamp."""
-    return read_status_if_readable(RunDir(path)) if stamp else Status()
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-class _LastLines:
-    """The last lines of logs that grow, each read only after it has grown and not too often."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[float, int, str]] = {}  # path → when it was read, its size then, its line
-
-    def of(self, run: RunDir) -> str:
-        read_at, size, line = self._known.get(run.log, (-_LINE_MAX_AGE, -1, ""))
-        now = time.monotonic()
-        if now < read_at + _LINE_MAX_AGE:
-            return line
-        grown = _size(run.log)
-        if grown != size:
-            from ci_tasks.hosts.provision import last_line  # what follows a log alone needs none of it
-
-            line = last_line(run)
-        if len(self._known) >= _CACHE_SIZE:
-            self._known.clear()
-        self._known[run.log] = now, grown, line
-        return line
-
-
-_LAST = _LastLines()
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 class GrowingLog:
@@ -312,3 +209,71 @@ class GrowingLog:
     def _write(self, data: bytes) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
+
+
+# -- how a row stands --------------------------------------------------------------------------------------------------
+
+
+def running_row_progress(
+    row: str,
+    run: RunDir,
+    seconds: float,
+    note: str,
+    *,
+    host: str = "",
+    gpus: int = 0,
+    left: float | None = None,
+    first_run: bool = False,
+    attempt: int = 1,
+) -> RowProgress:
+    """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
+    `note` is what its host says that it does just now, if that is something else. It is called for every running row,
+    many times a second, so it reads only what has changed."""
+    status = _status(run.path, _stamp(run.status))
+    state, message = RUNNING, note
+    if waiting := status.waiting:
+        state, message, left = WAITING, "; ".join(waiting), None  # its time has not begun
+    elif silent := status.daemon_silent_seconds:
+        # In steps, so that a line for each is not too many.
+        span = f"{silent // 10 * 10:.0f} s" if silent < 60 else f"{silent // 60:.0f} min"
+        state, message = STALLED, f"{read_description(run).runtime} has not answered for {span}"
+    elif status.stalled:
+        state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
+    elif not note:
+        message = "collecting what it leaves" if status.phase == "collecting" else _last_line(run)
+    ids = status.gpu_ids or ()
+    return RowProgress(row, state, seconds, message, host, gpus, ids, left, attempt, run.log, first_run)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _status(path: str, stamp: tuple[int, ...]) -> Status:
+    """The status of the run in `path`: the file is replaced whole when it changes, and then has another stamp."""
+    return read_status_if_readable(RunDir(path)) if stamp else Status()
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+_last_lines: dict[str, tuple[float, tuple[int, ...], str]] = {}  # log → when it was read, its stamp then, its line
+
+
+def _last_line(run: RunDir) -> str:
+    """The last line of a log, which is read only after it has grown, and not too often."""
+    read_at, before, line = _last_lines.get(run.log, (-_LINE_MAX_AGE, (), ""))
+    now = time.monotonic()
+    if now < read_at + _LINE_MAX_AGE:
+        return line
+    stamp = _stamp(run.log)
+    if stamp != before:
+        from ci_tasks.hosts.provision import last_line  # what follows a log alone needs none of it
+
+        line = last_line(run)
+    if len(_last_lines) >= _CACHE_SIZE:
+        _last_lines.clear()
+    _last_lines[run.log] = now, stamp, line
+    return line

@@ -29,6 +29,7 @@ from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
 from ci_tasks.run import execute, host_sessions, place_rows
+from ci_tasks.run.events import EventView
 from ci_tasks.run.execute import run_rows
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.place_rows import RowExecution
@@ -242,7 +243,7 @@ class World:
         with ExitStack() as stack:
             for module in modules:
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
-            return run_rows(self.ready, options, self.view, lambda row: ExpectedTime(10.0))
+            return run_rows(self.ready, options, EventView(self.view, []), lambda row: ExpectedTime(10.0))
 
 
 @pytest.fixture(scope="module")

@@ -149,8 +149,8 @@ def test_no_match_is_said(home: Path, show: Output) -> None:
     assert show() == "no runs yet\n"
     assert show(json=True) == "[]\n"
     _keep(home, 1, "blocked")
-    assert show(label="ckpt", status="passed") == "no runs like that\n"
-    assert show(flakes=True, host="local") == "no runs like that\n"
+    assert show(label="ckpt", status="passed") == "no matching run\n"
+    assert show(flakes=True, host="local") == "no matching run\n"
 
 
 @pytest.mark.parametrize("flags", [{}, {"json": True}, {"flakes": True}])

@@ -63,5 +63,4 @@ def test_each_option_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def options_of(argv: list[str]) -> VerlOptions:
-    _, command = parse(argv)
-    return build(VerlOptions, command.values, "verl")
+    return build(VerlOptions, parse(argv).current.values, "verl")

@@ -22,11 +22,11 @@ from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, RunRecord, overall
 from ci_tasks.report import results
-from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.run import interrupts
 from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.events import ProgressView, RowChanged
 from ci_tasks.run.label import LabelResult, execute_label
-from ci_tasks.run.progress import PlainView, ProgressView
+from ci_tasks.run.progress import PlainView
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import batch_result
 from ci_tasks.safe_output import terminal_width
@@ -214,8 +214,5 @@ class QuietRowsView(PlainView):
     """A line a repetition is enough: of the rows in it, a person hears what is unusual, and now and then that they
     still run. Their logs would bury the lines that count."""
 
-    def update(
-        self, lanes: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None:
-        self._states.update({lane.row: lane.state for lane in lanes})
-        super().update(lanes, hosts, left)
+    def print_row(self, event: RowChanged, several: bool) -> None:
+        pass
