@@ -23,6 +23,12 @@ def _command(
     return Command(name, heading, summary, f"{__name__}.{module}:{name}", json, codes)
 
 
+def _trial(name: str, record: str, summary: str) -> Command:
+    trials = "ci_tasks.trials"
+    json = (f"{trials}.{name}:{record}",)
+    return Command(name, "Failures", summary, f"{trials}.command:{name}", json, f"{trials}.words:{name.upper()}")
+
+
 COMMANDS = (
     _command("labels", _RUN, "jobs", "List the rows of the checkout's workflow.", _ROWS),
     _command("labels", _RUN, "plan", "Write what `run` would execute, and what differs from CI.", _PLANS),
@@ -36,6 +42,9 @@ COMMANDS = (
     _command("runs", _RESULTS, "shell", "Open bash where a run is, with its environment."),
     _command("runs", _RESULTS, "retry", "Run the failed step of a kept run again with your edits.", _BATCH, _CODES),
     _command("runs", _RESULTS, "report", "Report runs in the terminal, HTML, markdown or JUnit XML.", _BATCH),
+    _trial("reproduce", "ReproductionResult", "Run a job that failed in CI again, and compare."),
+    _trial("compare", "ComparisonResult", "Compare your tree with a base: is a failure yours?"),
+    _trial("bisect", "BisectionResult", "Find the commit that made a row fail, flaky or not."),
     _command("hosts", _HOSTS, "hosts", "List the hosts of hosts.yaml.", ("ci_tasks.run.hosts_files:ListedHost[]",)),
     _command("hosts", _HOSTS, "clean", "Remove what old runs left on a host.", ("ci_tasks.run.clean:CleanedRun[]",)),
 )

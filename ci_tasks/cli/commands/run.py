@@ -42,12 +42,10 @@ class RunOptions(RowOptions):
     nodes: int | None = flags.NODES.field()
     repeat: int | None = flags.REPEAT.field(
         help="number of repetitions of each row on one tree, to see whether it is flaky",
-        feature="failures",
         excludes=_NOT_REPEATED,
     )
     until_fail: bool = switch(
         "repeat until a row fails, at most 100 or --repeat times",
-        feature="failures",
         nox=True,
         excludes=_NOT_REPEATED,
     ).field()
@@ -80,8 +78,6 @@ class RunOptions(RowOptions):
             ("only", _RESUMED_ROWS, ""),
             ("last_failed", _RESUMED_ROWS, ""),
             ("detach", "--resume waits for the results of running rows", ""),
-            ("repeat", "a command with --repeat cannot be resumed", ""),
-            ("until_fail", "a command with --until-fail cannot be resumed", ""),
         ),
     ).field()
     explain: bool = switch(
@@ -149,7 +145,7 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
     request, how = _request(options, source), _how(options, events)
     is_changed = source.suite.is_changed(request.label)
     if options.repeat or options.until_fail:
-        repeated_run = registry.hook("repeated_run")
+        repeated_run = registry.load("ci_tasks.trials.command:repeated_run")
         parts = changed_runs(source, request, last_failed=options.last_failed) if is_changed else [request]
         return together(request.label, [repeated_run(source, config, part, how, options) for part in parts])
     if is_changed and not options.resume:

@@ -21,7 +21,6 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError, counted
-from ci_tasks.features.failures.repeats.repeat_label import QuietRowsView
 from ci_tasks.features.verl.comparison import report, sequential_test
 from ci_tasks.features.verl.comparison.observed_run import BASE, CANDIDATE, ObservedRun, links_of, observe
 from ci_tasks.features.verl.comparison.result import (
@@ -46,6 +45,7 @@ from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
+from ci_tasks.trials.runner import QuietView
 
 _PAIRS = 5
 _SEED = 42  # verl's own default; each pair adds one, so that pairs differ and their sides do not
@@ -177,7 +177,7 @@ class _Comparison:
         options = self.request.base_side if side == BASE else self.request.candidate
         trees = self.sides[side].with_overrides(seeds(self.request.candidate.verl, number))
         how = ExecutionOptions(events=self.events)
-        done = execute_label(trees.source, self.config, run_request(options, trees), how, view=QuietRowsView())
+        done = execute_label(trees.source, self.config, run_request(options, trees), how, view=QuietView(side, print))
         if done is None or not done.records or done.records[0].status == CANCELLED:
             return None
         record, log = done.records[0], done.logs[0]
