@@ -22,7 +22,6 @@ from ci_tasks.features.verl.levels.job import LABEL
 from ci_tasks.features.verl.levels.levels import trainings
 from ci_tasks.features.verl.levels.script import BRIDGE
 from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, Provenance, Summary
-from ci_tasks.features.verl.levels.wrapper import trainings_as_read
 from ci_tasks.records import CANCELLED, RunRecord
 from ci_tasks.results.probe_evidence import read_run_evidence
 
@@ -78,7 +77,7 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
     judged = judge(
         LevelRun(
             context.request,
-            trainings_as_read(trainings(context.request), context.scripts),
+            trainings(context.request, context.scripts),
             facts,
             ended,
             provenance,

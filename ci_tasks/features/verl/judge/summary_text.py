@@ -66,7 +66,7 @@ def sentence(
 
 def requested(request: LevelRequest) -> str:
     level = LEVELS[request.level]
-    text = f"Level {level.number} ({level.name})"
+    text = f"Level {level.number} ({level.title})"
     if request.level == 2:
         text += f": {', '.join(request.variants)}"
     if request.level == LEARNING_LEVEL:
