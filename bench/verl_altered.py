@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from ci_tasks.agent.codec import from_json
@@ -34,7 +35,11 @@ DEATH = "(raylet) A worker died or was killed while executing a task by an unexp
 WATCHDOG = "[rank1]:[E ProcessGroupNCCL.cpp:632] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6)\n"
 BAR = r"(?=\x1b\[36m\(TaskRunner\w* pid=\d+\)\x1b\[0m \rTraining Progress:   0%)|(?=[^\n]*Training Progress:   0%)"
 STEP = r"[^\n]*step:1 - [^\n]*\n"
-LOG, NOTED = "log", "evidence.jsonl"
+LOG, NOTED, ASKED = "log", "evidence.jsonl", "verl.json"
+Edit = tuple[str, str, "str | Callable[[re.Match[str]], str]"]  # the file, what is replaced in it, by what
+# Level 0 from where its adapters are made, and all that follows.
+CONSTRUCTION = r"[^\n]*Adding lora to: decoder\.layers\.0\.self_attention\.linear_qkv[\s\S]*"
+ENDED = "ci-tasks-verl: end: level 0: {}\n"
 LOW_MEMORY = "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
 ELSEWHERE = "(WorkerDict pid=9) /usr/lib/python3/dist-packages/megatron/bridge/peft/lora.py:3: UserWarning: x\n"
 FSDP = "(WorkerDict pid=9) Setting up FullyShardedDataParallel with config x\n"
@@ -90,14 +95,107 @@ ALTERED_NOTES = (
     ("no checkpoint that was written", r'"kind": "saved"', '"kind": "none"', N),
     ("another Bridge in each process", r'[^"]*/Megatron-Bridge(/src/megatron/bridge/)', r"/usr/lib\1", B),
 )
-# name: (level, the file, what is replaced in it, by what, whether what the probe noted is kept, the right result)
-CASES: dict[str, tuple[int, str, str, str, bool, str]] = {
+# What ends level 0 in Bridge: whose it is says the exception, and not the words in it.
+IN_BRIDGE = (
+    ("an ECC error", "RuntimeError: CUDA error: uncorrectable ECC error encountered", B),
+    ("no kernel image", "RuntimeError: CUDA error: no kernel image is available for execution on the device", B),
+    ("no libcudnn", "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory", B),
+    (
+        "a transformers too old",
+        "ImportError: cannot import name 'Qwen9' from 'transformers' (/usr/lib/t/__init__.py)",
+        B,
+    ),
+    ("a gated repository", "OSError: You are trying to access a gated repo.", B),
+    ("no route to the hub", "OSError: [Errno 113] No route to host", B),
+    ("a truncated checkpoint", "safetensors_rust.SafetensorError: Error while deserializing header: incomplete", B),
+    ("a cache without permission", "PermissionError: [Errno 13] Permission denied: '/root/.cache/huggingface/hub'", B),
+    ("too many open files", "OSError: [Errno 24] Too many open files: '/models/a.safetensors'", B),
+    ("an undefined symbol", "ImportError: /usr/lib/te/transformer_engine_torch.so: undefined symbol: _ZN3c106", B),
+    ("a full disk", "OSError: [Errno 28] No space left on device", B),
+    ("a package without its name", "AttributeError: module 'transformer_engine' has no attribute 'pytorch'", B),
+    (
+        "a core that is not the pinned one",
+        "ImportError: cannot import name 'A' from 'megatron.core' (/usr/lib/m.py)",
+        B,
+    ),
+    ("no GPU memory", OOM.rstrip(), N),
+    ("a collective that hangs", WATCHDOG.rstrip(), N),
+    ("a NameError", "NameError: name 'foo' is not defined", F),
+    ("an AttributeError", "AttributeError: 'GPTModelProvider' object has no attribute 'x'", F),
+    ("a TypeError", "TypeError: provide() got an unexpected keyword argument 'vp_stage'", F),
+    ("a name that the core lacks", "ImportError: cannot import name 'A' from 'megatron.core.utils'", F),
+    ("a module that the core lacks", "ModuleNotFoundError: No module named 'megatron.core.new'", F),
+    ("a reward model by name", "KeyError: 'reward_model'", F),
+    ("vllm by name", "ValueError: vllm weight and placement group do not fit", F),
+    ("missing keys", "RuntimeError: Missing key(s) in state_dict: 'decoder.layers.0'", F),
+    ("another shape", "RuntimeError: shape mismatch: value tensor of shape [4]", F),
+)
+PLACES = {
+    "in AutoBridge": ("conversion/auto_bridge.py", "load_hf_weights"),
+    "as Bridge is imported": ("__init__.py", "<module>"),
+}
+
+
+def raised(place: str, text: str) -> str:
+    """A traceback out of Bridge, and the end of the training with it."""
+    file, function = PLACES[place]
+    return (
+        '(WorkerDict pid=9) Traceback (most recent call last):\n(WorkerDict pid=9)   File "/w/Megatron-Bridge/src/'
+        f'megatron/bridge/models/{file}", line 3, in {function}\n(WorkerDict pid=9) {text}\n{ENDED.format(1)}'
+    ).replace("\\", "\\\\")
+
+
+def by_step(key: str, value: Callable[[int, float], float]) -> Edit:
+    """Another value of a metric at each step."""
+
+    def other(match: re.Match[str]) -> str:
+        number = float(match[3].removeprefix("np.float64(").rstrip(")"))
+        return f"{match[1]}{value(int(match[2]), number)!r}"
+
+    return LOG, rf"(step:(\d+) - (?:[^\n]* )?{key}:)(\S+)", other
+
+
+SMALL = (
+    (ASKED, r'"env": \{\}', '"env": {"COMMON_TP": "1", "COMMON_PP": "1"}'),
+    (NOTED, r'(\\"(?:tensor|pipeline)\\": )2', r"\1 1"),
+    (LOG, r"('pipeline_model_parallel_size': )2((?:.*\n)*?.*'tensor_model_parallel_size': )2", r"\g<1>1\g<2>1"),
+)
+REWARDS = r"critic/(?:rewards|score)/mean"
+SERVED = (
+    "(vLLMHttpServer pid=9) Initializing a V1 LLM engine (v0.11) with config: model='m', tensor_parallel_size={}, x\n"
+)
+# Further runs: the level, what is altered, the right result.
+FURTHER: tuple[tuple[str, int, tuple[Edit, ...], str], ...] = (
+    ("exit code 139 after all steps", 1, ((LOG, r"(end: level 0): 0", r"\1: 139"),), N),
+    ("vLLM as wide as asked", 1, ((LOG, BAR, SERVED.format(1)),), P),
+    ("vLLM wider than asked", 1, ((LOG, BAR, SERVED.format(2)),), F),
+    ("LoRA on one of sixteen layers", 1, ((NOTED, r'(\\"LoRALinear\\": )16', r"\g<1>1"),), F),
+    ("the critic's checkpoint alone", 1, ((NOTED, r"(global_step_\d/)actor", r"\1critic"),), F),
+    ("another experiment's checkpoint", 1, ((LOG, r"(from \S*)/verl-test/", r"\1/other/"),), F),
+    ("another experiment's files", 1, ((NOTED, r'("kind": "loaded"[^}]*)/verl-test/', r"\1/other/"),), F),
+    ("a loss that is no number", 1, (by_step("actor/pg_loss", lambda _step, _old: "tensor"),), N),  # type: ignore
+    ("a validation that falls", 5, (by_step(r"val-core/\S*?", lambda step, old: old if step == 0 else 0.1 * old),), N),
+    ("zero gradients at every other step", 5, (by_step("actor/grad_norm", lambda step, old: old * (step % 2)),), F),
+    ("one zero gradient", 5, (by_step("actor/grad_norm", lambda step, old: old * (step != 7)),), P),
+    ("a saturated reward", 5, (by_step(REWARDS, lambda step, old: min(1.0, 0.7 + 0.05 * step)),), N),
+    ("a reward that halves", 5, (by_step(REWARDS, lambda step, old: 0.8 - 0.02 * step + old / 50),), F),
+)
+# name: (level, edits, whether what the probe noted is kept, the right result)
+CASES: dict[str, tuple[int, tuple[Edit, ...], bool, str]] = {
     **{
-        f"{name}, with the probe": (level, LOG, old, new, True, right)
-        for name, level, old, new, right, _ in ALTERED_LOG
+        f"{name}, with the probe": (level, ((LOG, old, new),), True, one)
+        for name, level, old, new, one, _ in ALTERED_LOG
     },
-    **{f"{name}, without": (level, LOG, old, new, False, alone) for name, level, old, new, _, alone in ALTERED_LOG},
-    **{f"{name}, as noted": (1, NOTED, old, new, True, right) for name, old, new, right in ALTERED_NOTES},
+    **{f"{name}, without": (level, ((LOG, old, new),), False, one) for name, level, old, new, _, one in ALTERED_LOG},
+    **{f"{name}, as noted": (1, ((NOTED, old, new),), True, right) for name, old, new, right in ALTERED_NOTES},
+    **{
+        f"{name}, {place}": (1, ((LOG, CONSTRUCTION, raised(place, text)),), True, right)
+        for place in PLACES
+        for name, text, right in IN_BRIDGE
+        if not (place.startswith("as") and right == N)
+    },
+    **{name: (level, edits, True, right) for name, level, edits, right in FURTHER},
+    "level 2 that is not parallel": (2, SMALL, True, N),
 }
 
 
@@ -114,17 +212,18 @@ def sample(level: int, home: Path) -> Path:
     return next((home / "runs").glob("*/01"))
 
 
-def judged(run: Path, file: str, old: str, new: str, kept: bool, copy: Path) -> tuple[str, str]:
+def judged(run: Path, edits: tuple[Edit, ...], kept: bool, copy: Path) -> tuple[str, str]:
     """(result, sentence) of a copy of the run with another log, or other notes of the probe."""
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("tmp", "workspace", "bin"))
     log = (run / "log").read_text(encoding="utf-8", errors="surrogateescape")
     root = re.search(r"import-driver: pass: (\S+)/src/", log)
     assert root is not None
-    text = (copy / file).read_text(encoding="utf-8", errors="surrogateescape")
-    altered = re.sub(old, new.replace("/w/Megatron-Bridge", root[1]), text)
-    if altered == text and old != r"\Z":
-        raise SystemExit(f"{old!r} alters nothing")
-    (copy / file).write_text(altered, encoding="utf-8", errors="surrogateescape", newline="")
+    for file, old, new in edits:
+        text = (copy / file).read_text(encoding="utf-8", errors="surrogateescape")
+        altered = re.sub(old, new.replace("/w/Megatron-Bridge", root[1]) if isinstance(new, str) else new, text)
+        if altered == text and old != r"\Z":
+            raise SystemExit(f"{old!r} alters nothing")
+        (copy / file).write_text(altered, encoding="utf-8", errors="surrogateescape", newline="")
     if not kept:
         (copy / "evidence.jsonl").unlink()
     context = read_context(str(copy))
@@ -135,19 +234,20 @@ def judged(run: Path, file: str, old: str, new: str, kept: bool, copy: Path) -> 
 
 
 def main() -> None:
-    wrong = {"Pass": 0, "Fail": 0}
+    wrong = {"Pass": 0, "Fail": 0, "Blocked": 0}
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         runs = {}
         for level in sorted({case[0] for case in CASES.values()}):
             (home / str(level)).mkdir()
             runs[level] = sample(level, home / str(level))
-        for number, (case, (level, file, old, new, kept, right)) in enumerate(CASES.items()):
-            result, sentence = judged(runs[level], file, old, new, kept, home / f"altered-{number}")
+        for number, (case, (level, edits, kept, right)) in enumerate(CASES.items()):
+            result, sentence = judged(runs[level], edits, kept, home / f"altered-{number}")
             if result != right:
                 wrong[result] = wrong.get(result, 0) + 1
                 print(json.dumps({"case": case, "result": result, "right": right, "sentence": sentence[:200]}))
-    figures = {"cases": len(CASES), "false Pass": wrong["Pass"], "false Fail": wrong["Fail"], "wrong": wrong}
+    figures = {"cases": len(CASES), "false Pass": wrong["Pass"], "false Fail": wrong["Fail"]}
+    figures |= {"false Blocked": wrong["Blocked"], "wrong": sum(wrong.values())}
     print(json.dumps({"figure": "altered verl runs", **figures}))
     sys.exit(1 if any(wrong.values()) else 0)
 
