@@ -37,6 +37,7 @@ LEVELS = [
     ["hosts"],
     ["run"],
     ["cli"],
+    ["trials"],
 ]
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 # Modules that touch no process, socket, file or clock, as dotted names below ci_tasks, and the rim of theirs that does.
@@ -65,6 +66,9 @@ PURE = [
     *(
         "features.coverage.*",
         "logs.triage.*",
+        "trials.student",
+        "trials.same_failure",
+        "trials.bisection",
         "features.failures.bisection.*",
         "features.failures.*.report",
         "features.failures.hang.*",
@@ -364,6 +368,7 @@ BUDGETS = {
     "ci_tasks/report": 1_915,
     "ci_tasks/results": 2_077,
     "ci_tasks/run": 3_888,
+    "ci_tasks/trials": 1_600,
     "ci_tasks/workflow": 1_793,
     "tests": 38_809,
 }

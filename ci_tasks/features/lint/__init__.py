@@ -10,7 +10,7 @@ FEATURE = Feature(
             "Before a run",
             "Check the checkout's CI for mistakes before anything runs.",
             "ci_tasks.features.lint.command:lint",
-            json=("ci_tasks.features.lint.formats:PublicFinding[]",),
+            json=("ci_tasks.features.lint.checkout_files:LintFinding[]",),
             exit_codes="ci_tasks.features.lint.lint_checkout:EXIT_CODES",
         ),
     ),

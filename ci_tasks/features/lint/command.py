@@ -5,40 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import REPO, REV, WORKFLOW, repeatable, switch, text
+from ci_tasks.cli.options import JSON, REPO, REV, WORKFLOW, repeatable
 
 
 @dataclass(frozen=True)
 class LintOptions:
-    format: str = text(
-        "text, json or github (annotations of a pull request)",
-        "FORMAT",
-        default="text",
-        choices=("text", "json", "github"),
-    ).field()
-    json: bool = switch("same as --format json").field()
-    rule: tuple[str, ...] = repeatable(
-        "only this rule; several with commas, or --rule again",
-        "NAME",
-        commas=True,
-        complete="ci_tasks.features.lint.command:rule_names",
-    ).field()
     ignore: tuple[str, ...] = repeatable(
         "all rules but this one; several with commas, or --ignore again",
-        "NAME",
+        "RULE",
         commas=True,
         complete="ci_tasks.features.lint.command:rule_names",
     ).field()
-    severity: str = text(
-        "error: only errors; warning: errors and warnings", "LEVEL", default="warning", choices=("error", "warning")
-    ).field()
+    json: bool = JSON.field()
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()
 
 
 def rule_names(_given: object, _typed: str) -> Iterable[str]:
-    from ci_tasks.features.lint.lint_finding import RULES
+    from ci_tasks.features.lint.rules import RULES
 
     return RULES
 
@@ -46,21 +31,27 @@ def rule_names(_given: object, _typed: str) -> Iterable[str]:
 def lint(options: LintOptions) -> int:
     """
     ci-tasks lint
-    ci-tasks lint --severity error                    what is surely a mistake
-    ci-tasks lint --rule unreachable,no-num-gpus      only these rules
-    ci-tasks lint --ignore moving-image               all rules but this one
+    ci-tasks lint --ignore moving-image,no-timeout    all rules but these
     ci-tasks lint --rev v0.2.2 --json
-    ci-tasks lint --format github
 
     Errors come before warnings.
     """
-
-    from ci_tasks.features.lint.lint_checkout import JSON, run_lint
-    from ci_tasks.features.lint.lint_finding import select_rules
+    from ci_tasks.agent.codec import encode
+    from ci_tasks.cli.output import print_json
+    from ci_tasks.errors import UnknownName
+    from ci_tasks.features.lint.lint_checkout import EXIT_CODES, find, print_findings
+    from ci_tasks.features.lint.rules import RULES
     from ci_tasks.run.checkout_source import open_source
 
-    return run_lint(
-        open_source(options.repo, options.rev, options.workflow),
-        JSON if options.json else options.format,
-        select_rules(options.rule, options.ignore, options.severity),
-    )
+    ignored = [name.strip() for item in options.ignore for name in item.split(",") if name.strip()]
+    for name in ignored:
+        if name not in RULES:
+            raise UnknownName("rule", name, RULES)
+    source = open_source(options.repo, options.rev, options.workflow)
+    findings = find(source, ignored)
+    if options.json:
+        print_json([encode(finding, versioned=False) for finding in findings])
+    else:
+        print(source.headline)
+        print_findings(findings)
+    return EXIT_CODES["findings" if findings else "no finding"]

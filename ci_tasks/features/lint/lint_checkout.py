@@ -3,54 +3,66 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from ci_tasks.checkout.snapshot import take_snapshot
-from ci_tasks.features.lint import formats
-from ci_tasks.features.lint.checkout_files import CheckoutFiles
+from ci_tasks.errors import counted, printable
+from ci_tasks.features.lint.checkout_files import CheckoutFiles, LintFinding
 from ci_tasks.features.lint.rules import lint
+from ci_tasks.report.layout import paragraph
 from ci_tasks.results import store
-from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.listing import list_jobs
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.changed_tests import changed_jobs
 
-JSON, GITHUB = "json", "github"
-NO_FINDING, FINDINGS = "no finding", "findings"
-EXIT_CODES = {NO_FINDING: 0, FINDINGS: 1}
-_DOCS = (".md", ".rst")
-_OTHER_WORKFLOW = re.compile(r"\.github/workflows/[^/]+\.ya?ml(\.j2)?")
+EXIT_CODES = {"no finding": 0, "findings": 1}
+_TEST = re.compile(r"tests/.*\.py", re.DOTALL)
+_DOC = re.compile(r".*\.(?:md|rst)", re.DOTALL)
+# Files whose commands CI may run. A script that no step names counts: another one may call it.
+_COMMANDS = re.compile(r"\.github/workflows/[^/]+\.ya?ml(?:\.j2)?|\.github/actions/.*\.ya?ml|.*\.sh", re.DOTALL)
 
 
-def run_lint(source: CheckoutSource, form: str, rules: Collection[str]) -> int:
-    """Print the findings of `rules` in the format `form`."""
-    findings = [finding for finding in lint(checkout_files(source)) if finding.rule in rules]
-    if form == JSON:
-        print(formats.as_json(findings))
-    elif form == GITHUB:
-        print("\n".join(formats.github(findings)), end="\n" if findings else "")
-    else:
-        print("\n".join([source.headline, *formats.text(findings, terminal_width()), "", formats.summary(findings)]))
-    return EXIT_CODES[FINDINGS if findings else NO_FINDING]
+def find(source: CheckoutSource, ignored: Collection[str]) -> list[LintFinding]:
+    """The findings about a checkout, without those of the rules `ignored`."""
+    return [finding for finding in lint(_read(source)) if finding.rule not in ignored]
 
 
-def checkout_files(source: CheckoutSource) -> CheckoutFiles:
+def print_findings(findings: Sequence[LintFinding]) -> None:
+    """Each finding with its fix; why a rule matters once, before its first finding."""
+    width = terminal_width()
+    counts = Counter(finding.rule for finding in findings)
+    for rule in counts:
+        of_rule = [finding for finding in findings if finding.rule == rule]
+        lines = ["", *paragraph(f"{rule} ({of_rule[0].level}): {of_rule[0].why}", width)]
+        for finding in of_rule:
+            lines += paragraph(f"{finding.file}:{finding.line}: {finding.message}", width, "  ")
+            lines += paragraph(f"fix: {finding.fix}", width, "    ")
+        print("\n".join(map(printable, lines)))
+    parts = ", ".join(f"{count} {rule}" for rule, count in counts.items())
+    print(f"\n{counted(len(findings), 'finding')}: {parts}" if findings else "\nno finding")
+
+
+def _read(source: CheckoutSource) -> CheckoutFiles:
     """The checkout's tracked and untracked files, or those of the revision."""
     snapshot = take_snapshot(source.path, store.home() / "sync" / "lint", rev=source.rev)
     names = snapshot.names()
     path = source.workflow.path.removesuffix(".j2")
-    steps = [step for job in source.workflow.jobs.values() for step in job.steps]
-    others = [name for name in names if _OTHER_WORKFLOW.fullmatch(name) and name.removesuffix(".j2") != path]
-    commands = [*(step.run or "" for step in steps), *(snapshot.read_file(name) or "" for name in others)]
+
+    def texts(pattern: re.Pattern[str]) -> dict[str, str]:
+        return {name: snapshot.read_file(name) or "" for name in names if pattern.fullmatch(name)}
+
+    others = {name: text for name, text in texts(_COMMANDS).items() if name.removesuffix(".j2") != path}
+    scripts = [step.run or "" for job in source.workflow.jobs.values() for step in job.steps]
     return CheckoutFiles(
         workflow=source.workflow,
         text=snapshot.read_file(path),
         template=snapshot.read_file(f"{path}.j2"),
         rows=list_jobs(source),
-        tests={name: snapshot.read_file(name) or "" for name in names if re.fullmatch(r"(?s)tests/.*\.py", name)},
-        docs={name: snapshot.read_file(name) or "" for name in names if name.endswith(_DOCS)},
+        tests=texts(_TEST),
+        docs=texts(_DOC),
         files=frozenset(names),
-        framework=event_context(source, secrets=()).repository.rpartition("/")[2],
         changed=[(job, frozenset(snapshot.select(job.rule.pathspecs))) for job in changed_jobs(source.workflow)],
-        other_commands=[line for text in commands for line in text.splitlines()],
+        commands=[line for text in (*scripts, *others.values()) for line in text.replace("\\\n", " ").splitlines()],
     )

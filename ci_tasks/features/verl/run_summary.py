@@ -16,14 +16,13 @@ from ci_tasks.errors import UsageError
 from ci_tasks.features.verl import report
 from ci_tasks.features.verl.judge.learning import REWARD, series
 from ci_tasks.features.verl.judge.summary_text import judge
-from ci_tasks.features.verl.judge.training_log import RunFacts, TrainingFacts, read_run
+from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, PreflightCheck, RunFacts, TrainingFacts, read_run
 from ci_tasks.features.verl.judge.verdict import LevelRun, Provenance, RunEnd
 from ci_tasks.features.verl.level_context import LevelContext, read_context
 from ci_tasks.features.verl.levels.job import LABEL
 from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
 from ci_tasks.features.verl.levels.script import BRIDGE
 from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, Summary
-from ci_tasks.features.verl.levels.wrapper import trainings_as_read
 from ci_tasks.records import CANCELLED, PASSED, RunRecord
 from ci_tasks.results.probe_evidence import read_run_evidence
 
@@ -65,7 +64,6 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
     run = RunDir(directory)
     workspace = read_plan(run).workspace
     identity = image_identity(record)
-    simulated = any(item.here == "simulated GPUs" for item in record.deviations)
     host = record.host or context.host
     provenance = Provenance(
         bridge=_repository(context.bridge),
@@ -75,7 +73,7 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
         image=f"{context.image}, {identity or 'digest not seen'}" if context.image else "",
         host=host,
         root=f"{workspace}/{BRIDGE}" if workspace else "",
-        simulated=host if simulated else "",
+        simulated=host if context.simulated else "",
     )
     facts = read_run(lambda: pieces_of(run.log), context.request.proofs)
     evidence = read_run_evidence(run)
@@ -85,7 +83,7 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
     summary = judge(
         LevelRun(
             context.request,
-            trainings_as_read(trainings(context.request), context.scripts),
+            trainings(context.request, context.scripts),
             facts,
             RunEnd(record.status, record.reason),
             provenance,
@@ -115,6 +113,8 @@ def judge_log(
     facts = read_run(lambda: pieces_of(str(log)), request.proofs, [one.name for one in planned])
     for training in facts.trainings.values():
         training.exit_code = exit_code if training.exit_code is None else training.exit_code
+    if request.checks:
+        facts.preflight.setdefault(BRIDGE_CHECKS, PreflightCheck(BRIDGE_CHECKS, "cited", request.checks))
     unknown = "not known: only a log was judged"
     status = PASSED if exit_code in (0, None) else "failed"
     base = read_baseline(baseline) if baseline else None

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.features.lint.checkout_files import CheckoutFiles
-from ci_tasks.features.lint.lint_finding import RULES, LintFinding
-from ci_tasks.features.lint.rules import lint
+from ci_tasks.features.lint.checkout_files import CheckoutFiles, LintFinding
+from ci_tasks.features.lint.rules import RULES, lint
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read
@@ -69,7 +68,6 @@ def subject(
         tests=tests,
         docs=docs or {},
         files=frozenset(tests),
-        framework="slime",
     )
 
 
@@ -96,27 +94,15 @@ def having(path: str, text: str) -> CheckoutFiles:
 
 # rule, subject, where
 FINDS = {
-    "a file that does not exist": ("missing-file", without("tests/utils/test_b.py"), (PATH, 26)),
     "a file that defines tests only": ("runs-nothing",
      having("tests/utils/test_b.py", "def test_x():\n    assert True\n"), ("tests/utils/test_b.py", 2)),
-    "other GPUs in the test": ("gpus-differ", having("tests/test_a.py", f"import os\nNUM_GPUS = 8\n{RUNS}"),
-     ("tests/test_a.py", 2)),
-    "one row twice": (
-        "duplicate-row",
-        changed("          - {test_file: utils/test_b.py, num_gpus: 0}\n",
-         "          - {test_file: utils/test_b.py, num_gpus: 0}\n" * 2),
-        (PATH, 26),
-    ),
     "a label that starts no job": ("unknown-label",
      subject(docs={"docs/ci.md": "first\nAdd `run-ci-image`.\nrun-ci-image again"}), ("docs/ci.md", 2)),
     "a job without a timeout": ("no-timeout", changed("    timeout-minutes: 10\n", ""), (PATH, 19)),
     "a tag that moves": ("moving-image", changed("slimerl/slime:v0.2.2", "slimerl/slime:latest"), (PATH, 15)),
     "no tag at all": ("moving-image", changed("slimerl/slime:v0.2.2", "r.example:5000/slime"), (PATH, 15)),
-    "the framework from a branch, by pip": ("installs-branch",
-     changed("pip install pytest", "pip install git+https://github.com/THUDM/slime.git@main"), (PATH, 28)),
-    "the framework from a branch, by git": ("installs-branch",
-     changed("pip install -e . --no-deps", "git clone --depth 1 https://github.com/THUDM/slime && cd slime"),
-     (PATH, 16)),
+    "a moving tag of a registry that only GitHub knows": ("moving-image",
+     changed("slimerl/slime:v0.2.2", "${{ vars.REGISTRY }}/slime:latest"), (PATH, 1)),
 }  # fmt: skip
 
 
@@ -135,28 +121,19 @@ LEAVES = {
     ),
     "a script that calls its own tests": ("runs-nothing",
      having("tests/utils/test_b.py", "NUM_GPUS = 0\ndef test_x(): ...\ntest_x()\n")),
-    "GPUs that are one row's of several": ("gpus-differ",
-     changed("test_a.py, num_gpus: 4, test_args", "test_a.py, num_gpus: 8, test_args")),
-    "rows that differ in their arguments": ("duplicate-row", subject()),
     "a word that begins almost like a label": ("unknown-label", subject(docs={"a.md": "run-cd-x, run-code, run-ci"})),
     "a called workflow, which cannot have a timeout": (
         "no-timeout", changed("  cpu-unittest:\n", "  called: {uses: o/r/a.yml@1}\n  cpu-unittest:\n"),
     ),
     "a digest": ("moving-image", changed("slimerl/slime:v0.2.2", f"slimerl/slime:latest@sha256:{'a' * 64}")),
-    "another repository of the same owner": ("installs-branch",
-     changed("pip install pytest", "pip install git+https://github.com/THUDM/slime_plugins.git")),
+    "an image of the commit": ("moving-image", changed("slime:v0.2.2", "slime:${{ github.sha }}")),
+    "an image whose tag is another job's output": ("moving-image",
+     changed("slime:v0.2.2", "slime:${{ needs.configure.outputs.merge_sha }}")),
 }  # fmt: skip
 
 
 def test_it_leaves_alone() -> None:
     assert {what: found for what, (rule, of) in LEAVES.items() if (found := findings_of(of, rule))} == {}
-
-
-def test_a_row_is_pointed_at_in_the_template_where_there_is_one() -> None:
-    of = replace(
-        without("tests/utils/test_b.py"), template="<% set tests = [\n  {'test_file': 'utils/test_b.py'},\n] %>"
-    )
-    assert findings_of(of, "missing-file") == [(f"{PATH}.j2", 2)]
 
 
 TEMPLATE = "name: PR Test\njobs:\n<% for job in ['a', 'b'] %>\n  << job >>:\n    timeout-minutes: 1\n    steps: [{run: 'x\n\n      << job >>'}]\n    strategy: {matrix: {info: << [{'test_file': 'test_a.py'}] | tojson >>}}\n<% endfor %>\n"  # noqa: E501
@@ -192,6 +169,7 @@ DRIFTS = {
     ),
     "a row only in the template": (("[{test_file: test_a.py}]}}\n  b", "[]}}\n  b"), 3, "only in the .j2"),
     "a value": (('timeout-minutes: 1\n    steps: [{run: "x\\nb"}]', 'steps: [{run: "x\\nb"}]'), 7, "timeout-minutes"),
+    "the last line end of a step": (('"x\\nb"', '"x\\nb\\n"'), 7, "steps[0].run, its line 2"),
     "a line of a step": (('"x\\nb"', '"x\\nc"'), 7, "steps[0].run, its line 2"),
 }
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_tasks.features.lint.checkout_files import CheckoutFiles
-from ci_tasks.features.lint.lint_finding import LintFinding
+from ci_tasks.features.lint.checkout_files import CheckoutFiles, LintFinding
 from ci_tasks.features.lint.rules import lint
 from ci_tasks.workflow.changed_tests import ChangedJob
 from ci_tasks.workflow.suite import ChangedRule
@@ -22,11 +21,9 @@ def checkout(rule: ChangedRule | None, files: dict[str, str], *commands: str) ->
     """The clean checkout and more files; the rule selects what lies in tests/, or in a folder of it named test_…"""
     whole = subject(tests={**CLEAN, **files})
     if rule is None:
-        return replace(whole, other_commands=commands)
+        return replace(whole, commands=commands)
     selected = frozenset(path for path in whole.files if path.startswith("tests/test_"))
-    return replace(
-        whole, changed=[(ChangedJob("cpu-unittest", "run-ci-changed", rule), selected)], other_commands=commands
-    )
+    return replace(whole, changed=[(ChangedJob("cpu-unittest", "run-ci-changed", rule), selected)], commands=commands)
 
 
 def reported(of: CheckoutFiles, *rules: str) -> list[tuple[str, str]]:

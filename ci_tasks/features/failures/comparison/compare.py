@@ -40,7 +40,6 @@ from ci_tasks.features.failures.comparison.metrics import compare_metrics
 from ci_tasks.features.failures.comparison.result import ComparisonResult, RowComparison, SideResult
 from ci_tasks.features.failures.comparison.side import SAMPLE, Side, gpus_of, image_of
 from ci_tasks.features.failures.repeats.outcomes import count_outcomes, is_conclusive, outcome
-from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.features.failures.repeats.repeat_label import Perform
 from ci_tasks.records import CANCELLED, PASSED
 from ci_tasks.results.history import queries as history
@@ -52,6 +51,7 @@ from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
+from ci_tasks.trials.pinned_tree import pinned
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import PASSED, RunRecord
-from ci_tasks.results.student import welch
+from ci_tasks.trials.student import welch
 
 LEAST_RUNS = 3
 SIGNIFICANT = 0.05  # of the probability, for all metrics together

@@ -10,7 +10,6 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked
 from ci_tasks.features.failures.comparison.decision import YOURS
 from ci_tasks.features.failures.repeats.outcomes import RepetitionOutcome, is_conclusive, outcome
-from ci_tasks.features.failures.repeats.pinned_tree import PinnedTree
 from ci_tasks.features.failures.repeats.repeat_label import Perform, QuietRowsView
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, PASSED, RunRecord
@@ -20,6 +19,7 @@ from ci_tasks.results.history.run_row import RunQuery
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.trials.pinned_tree import PinnedTree
 
 SAMPLE = "comparison"
 """A file in the directory of a run that a comparison made, whatever came of the runs before."""

@@ -19,7 +19,6 @@ from ci_tasks.features.failures.hang.finding import SHOWN
 from ci_tasks.features.failures.repeats import outcomes as repeats
 from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome
-from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, RunRecord, overall
@@ -33,6 +32,7 @@ from ci_tasks.run.request import RunRequest
 from ci_tasks.run.results_table import batch_result
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
+from ci_tasks.trials.pinned_tree import pinned
 
 
 class Perform(Protocol):

@@ -15,7 +15,6 @@ from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest,
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
-from ci_tasks.features.failures.reproduction.source_line import with_statement
 from ci_tasks.features.failures.reproduction.verdicts import (
     BLOCKED,
     DIFFERENT,
@@ -39,6 +38,7 @@ from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
+from ci_tasks.trials.source_line import with_statement
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import job_of, select

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import truncated
 from ci_tasks.features.failures.comparison.result import ComparisonResult
-from ci_tasks.features.failures.reproduction.comparison import ALIKE, SAME, Comparison, Difference, compare
 from ci_tasks.records import BLOCKED as STATUS_BLOCKED
 from ci_tasks.records import CANCELLED, LOST, PASSED, RunRecord, Triage
+from ci_tasks.trials.same_failure import ALIKE, SAME, Comparison, Difference, compare
 
 REPRODUCED, SAME_KIND, DIFFERENT = "reproduced", "same kind", "different failure"
 PASSED_HERE, BLOCKED = "passed here", "blocked"

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from ci_tasks.features.verl.judge.training_log import Metrics
 from ci_tasks.features.verl.levels.summary import Criterion, contradicted, not_seen, shown
-from ci_tasks.results.student import chance_of_more
+from ci_tasks.trials.student import chance_of_more
 
 REWARD = "critic/rewards/mean"
 TREND = "validation or reward trend"

@@ -76,13 +76,13 @@ def asked_settings(training: Training) -> dict[str, AskedSetting]:
     it is given for the actor on to the reference model and the critic, where those have no variable of their own. Hydra
     takes the last value that it is given."""
     found: dict[str, AskedSetting] = {}
+    is_wrapper = training.level != 4 or training.script == WRAPPER
     for name, dotted in SETTINGS.items():
         if name not in training.env:
             continue
         found[dotted] = AskedSetting(training.env[name], name)
-        if training.script != WRAPPER or not dotted.startswith(_ACTOR) or ".router_replay." in dotted:
-            continue
-        for role, prefix in _OTHER_ROLES.items():
+        passed_on = is_wrapper and dotted.startswith(_ACTOR) and "router_replay" not in dotted
+        for role, prefix in _OTHER_ROLES.items() if passed_on else ():
             own = f"{role}_{name.partition('_')[2]}" in training.env or ("VANILLA" in name and role == "CRITIC")
             if not own:
                 found[prefix + dotted.removeprefix(_ACTOR)] = found[dotted]

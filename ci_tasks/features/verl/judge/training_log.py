@@ -185,7 +185,7 @@ class TrainingFacts:
 class RunFacts:
     """`error` is what the log says of a failure before any training began."""
 
-    preflight: Mapping[str, PreflightCheck]
+    preflight: dict[str, PreflightCheck]
     trainings: Mapping[str, TrainingFacts]
     error: Failure | None = None
 

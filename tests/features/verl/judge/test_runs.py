@@ -32,6 +32,7 @@ UNKNOWN = "RuntimeError: nobody knows this one"
 
 def asked(level: int, **other: Any) -> LevelRequest:
     usual: dict[int, dict[str, Any]] = {
+        1: {"exact": True},
         2: {"variants": ("dense", "expert")},
         4: {"proofs": (r"routing replay layers: \d+",), "env": {"ROUTING_REPLAY_MODE": "R3"}},
     }

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.features.failures.reproduction.comparison import ALIKE, compare
-from ci_tasks.features.failures.reproduction.source_line import path_in_tree, statement_at, with_statement
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.records import Triage
+from ci_tasks.trials.same_failure import ALIKE, compare
+from ci_tasks.trials.source_line import path_in_tree, statement_at, with_statement
 from tests.parts import git
 
 SOURCE = """\

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ci_tasks.features.failures.reproduction.comparison import ALIKE, DIFFERENT, SAME, Comparison, compare
 from ci_tasks.logs.triage.log_triage import triage
+from ci_tasks.trials.same_failure import ALIKE, DIFFERENT, SAME, Comparison, compare
 
 _FOLDER = Path(__file__).parent
 _FILES = [

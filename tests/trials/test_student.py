@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.results.student import student_quantile, student_tails
+from ci_tasks.trials.student import student_quantile, student_tails
 
 
 # Tables of Student's t, two-sided 5 %.

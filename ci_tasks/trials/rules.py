@@ -1,0 +1,363 @@
+"""Which runs come next, or what the runs so far show. Pure: the outcomes alone decide.
+
+rule      question                                 method
+Repeat    how often does it fail?                  Clopper-Pearson interval; N runs, or five equal failures
+Match     is it CI's failure?                      the first equal failure; else the rate that was not excluded
+AB        is the failure yours, or the base's?     a stake after each pair of runs (an e-value, Ville's inequality)
+Metrics   is a metric worse on your side?          Student's t of paired runs; the looks share the error
+Bisect    which setting is the first bad one?      bisection.py
+
+`bench/trials.py` measures what each rule promises.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cache
+from math import comb, fsum, sqrt
+from statistics import fmean, stdev
+from typing import Protocol
+
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import counted
+from ci_tasks.trials.student import chance_of_more
+
+PASSED, FAILED, BLOCKED, MISSING = "passed", "failed", "blocked", "missing"
+ERROR = 0.05  # the most probable that a word is wrong
+GIVE_UP = 3  # a setting is given up if runs that say nothing outnumber the others by so many
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of a row in a setting, which is named by its key. `status` is PASSED or FAILED; any other one, such as
+    BLOCKED, says nothing of the code. `signature` identifies the failure, `kind` is what failures share whose
+    signature varies from run to run, `reason` the line that explains it. `seconds` are those of the run, `total` those
+    with its set-up."""
+
+    setting: str
+    row: str
+    status: str
+    signature: str = ""
+    kind: str = ""
+    reason: str = ""
+    run: str = ""
+    log: str = ""
+    host: str = ""
+    image: str = ""
+    gpus: str = ""
+    seconds: float | None = None
+    total: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it says something of the code."""
+        return self.status in (PASSED, FAILED)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A word of `words` and why. `promise` is the least probability that the word is right, None if none is promised.
+    `way` is the failure that decides, "" for all together; `interval` bounds the failure rate; `likely` are settings
+    that may be the first bad one, each with its probability."""
+
+    word: str
+    why: str
+    promise: float | None = None
+    way: str = ""
+    interval: tuple[float, float] = (0.0, 1.0)
+    likely: tuple[tuple[str, float], ...] = ()
+
+
+class Rule(Protocol):
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+        """The settings to run now, at once where that is possible, or how it ends. `outcomes` are of one row."""
+
+
+# -- what all rules share --------------------------------------------------------------------------------------------
+
+
+def telling(outcomes: Sequence[Outcome], setting: str | None = None) -> list[Outcome]:
+    """The outcomes that say something of the code. A failure whose signature varies has its kind as signature."""
+    signatures: dict[tuple[str, str], Counter[str]] = {}
+    for one in outcomes:
+        if one.kind:
+            signatures.setdefault((one.setting, one.kind), Counter())[one.signature] += 1
+    varies = {kind for (_, kind), seen in signatures.items() if 2 * max(seen.values()) < seen.total()}
+    own = [one for one in outcomes if one.counts and (setting is None or one.setting == setting)]
+    return [replace(one, signature=one.kind) if one.kind in varies else one for one in own]
+
+
+def ways(outcomes: Iterable[Outcome]) -> Counter[str]:
+    """Failures by signature, the most frequent first."""
+    found = Counter(one.signature or FAILED for one in outcomes if one.status == FAILED)
+    return Counter(dict(found.most_common()))
+
+
+def given_up(outcomes: Sequence[Outcome], *settings: str) -> Verdict | None:
+    """That one of the settings is not worth another run."""
+    for setting in settings:
+        own = [one for one in outcomes if one.setting == setting]
+        silent = [one for one in own if not one.counts]
+        if 2 * len(silent) - len(own) >= GIVE_UP:
+            reason = silent[-1].reason or silent[-1].status
+            return Verdict(BLOCKED, f"{setting} shows nothing in {len(silent)} of {counted(len(own), 'run')}: {reason}")
+    return None
+
+
+@cache
+def interval(failed: int, runs: int, error: float = ERROR) -> tuple[float, float]:
+    """Bounds of the failure rate (Clopper and Pearson): the rates at which so many failures or more, and so many or
+    fewer, happen in error / 2."""
+
+    def rate(tail: Callable[[float], float], goal: float) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if tail(middle) < goal else (low, middle)
+        return low
+
+    def at_most(rate: float, most: int) -> float:
+        return fsum(comb(runs, k) * rate**k * (1 - rate) ** (runs - k) for k in range(most + 1))
+
+    low = rate(lambda p: 1 - at_most(p, failed - 1), error / 2) if failed else 0.0
+    high = rate(lambda p: 1 - at_most(p, failed), 1 - error / 2) if failed < runs else 1.0
+    return low, high
+
+
+# -- Repeat ----------------------------------------------------------------------------------------------------------
+
+FLAKY, FAILS, PASSES, UNCLEAR = "flaky", "fails", "passes", "unclear"
+EQUAL_FAILURES = 5  # failures in one way, and no pass, after which more runs cost more than they show
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """`runs` are those that count. `until_fail`: the first failure is enough."""
+
+    setting: str
+    runs: int = 20
+    until_fail: bool = False
+
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+        known = telling(outcomes, self.setting)
+        failed = sum(ways(known).values())
+        enough = len(known) >= self.runs or _equal_failures(known) or (failed and self.until_fail)
+        return self.verdict(outcomes) if enough or given_up(outcomes, self.setting) else [self.setting]
+
+    def verdict(self, outcomes: Sequence[Outcome]) -> Verdict:
+        """The word that these outcomes show, at whatever point it ends."""
+        known = telling(outcomes, self.setting)
+        seen, runs = ways(known), len(known)
+        failed, equal = seen.total(), _equal_failures(known)
+        if not runs:
+            return Verdict(UNCLEAR, "no run says anything of the code")
+        # The early look at equal failures takes one tail's half of the error.
+        low, high = interval(failed, runs, ERROR * (0.5 if equal else 0.75))
+        if not failed:
+            why = f"0 of {runs} failed: the true rate is below {100 * high:.0f} %"
+            return Verdict(PASSES, why, 1 - ERROR, interval=(low, high))
+        word = FLAKY if failed < runs or len(seen) > 1 else FAILS if equal else UNCLEAR
+        reasons = {
+            FLAKY: "passes and fails, on one tree" if failed < runs else f"fails in {len(seen)} ways, on one tree",
+            FAILS: f"{failed} of {runs} failed in one way: it fails at least {int(100 * low)} %",
+            UNCLEAR: f"{failed} of {runs} failed in one way: more repeats ({EQUAL_FAILURES} such are clear)",
+        }
+        return Verdict(word, reasons[word], 1 - ERROR, interval=(low, high))
+
+
+def _equal_failures(known: Sequence[Outcome]) -> bool:
+    seen = ways(known)
+    return len(seen) == 1 and len(known) == seen.total() >= EQUAL_FAILURES
+
+
+# -- Match -----------------------------------------------------------------------------------------------------------
+
+SAME, ALIKE, DIFFERENT = "same", "alike", "different"
+REPRODUCED, SAME_KIND, DIFFERENT_FAILURE = "reproduced", "same kind", "different failure"
+PASSED_HERE, FIXED_HERE = "passed here", "fixed here"
+
+
+@dataclass(frozen=True)
+class Match:
+    """`match` says how a failure here compares with the known one: SAME, ALIKE or DIFFERENT."""
+
+    setting: str
+    match: Callable[[Outcome], str]
+    runs: int = 1
+
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+        known = telling(outcomes, self.setting)
+        matches = Counter(self.match(one) for one in known if one.status == FAILED)
+        if matches[SAME]:
+            often = f" in {matches[SAME]} of {len(known)} runs" if len(known) > 1 else ""
+            return Verdict(REPRODUCED, f"the same failure{often}")
+        if len(known) < self.runs:
+            # A single run is all that was asked for.
+            silent = Verdict(BLOCKED, outcomes[-1].reason) if outcomes and self.runs == 1 else None
+            return silent or given_up(outcomes, self.setting) or [self.setting]
+        if matches[ALIKE]:
+            return Verdict(SAME_KIND, "alike, but not shown to be the same")
+        missed = f"; CI's failure happens here in less than {100 * (1 - ERROR ** (1 / len(known))):.0f} % of runs"
+        rest = missed if len(known) > 1 else ""
+        if matches:
+            return Verdict(DIFFERENT_FAILURE, f"it fails in another way{rest}", 1 - ERROR)
+        often = f"in all {len(known)} runs" if len(known) > 1 else "once"
+        return Verdict(PASSED_HERE, f"it passed here {often}{rest}", 1 - ERROR)
+
+
+# -- AB --------------------------------------------------------------------------------------------------------------
+
+YOURS, BROKEN, FIXED, FINE, CANNOT_TELL = "yours", "already broken", "fixed", "fine", "cannot tell"
+RISE = 0.5  # a rise of the failure rate that is not overlooked
+STEADY = 5  # pairs without a failure of yours, or with nothing but failures of the base, exclude RISE: 1 in 32
+_ANY = ""  # all ways of failing together
+# Bets: how much is at stake, the rate of one side around which it is laid, and its boldness, 0 to 1.
+LESS = (
+    (0.36, 0.5, 0.99),
+    (0.15, 0.25, 0.97),
+    (0.15, 0.75, 0.97),
+    (0.11, 0.35, 0.9),
+    (0.11, 0.65, 0.9),
+    (0.12, 0.5, 0.6),
+)
+NO_RISE = ((0.62, 0.25, 0.34), (0.19, 0.1, 0.5), (0.19, 0.4, 0.5))
+
+
+@cache
+def stake(one: int, other: int, pairs: int, shift: float = 0.0) -> float:
+    """What became of a stake of 1, after so many failures in pairs of runs, laid on `other` failing less often than
+    `one` does and `shift` more. If that is not so, no pair lets the stake grow on average, whatever the rates are and
+    however they drift: it ever reaches 20 in one case of 20 at most (Ville)."""
+    total = 0.0
+    for share, middle, boldness in NO_RISE if shift else LESS:
+        factor = boldness / max(middle, 1 - middle - shift)
+        won = (1 + factor * (1 - middle)) ** one * (1 - factor * middle) ** (pairs - one)
+        lost = (1 - factor * (1 - middle - shift)) ** other * (1 + factor * (middle + shift)) ** (pairs - other)
+        total += share * won * lost
+    return total
+
+
+@dataclass(frozen=True)
+class AB:
+    """`at_most` is how many runs of both sides together. `screen`: a row that passes once on yours is not compared, and
+    a first failure there is not counted: it was chosen because it failed."""
+
+    base: str
+    yours: str
+    at_most: int = 20
+    screen: bool = False
+    seed: str = ""
+
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+        if verdict := given_up(outcomes, self.yours, self.base):
+            return verdict
+        base, yours = telling(outcomes, self.base), telling(outcomes, self.yours)
+        if self.screen and not yours:
+            return [self.yours]
+        if self.screen and all(one.status == PASSED for one in yours) and not base:
+            return Verdict(PASSES, "passed on your tree; not compared")
+        if self.screen and yours[0].status == FAILED:
+            yours = yours[1:]
+        pairs = min(len(base), len(yours))
+        if verdict := self.verdict(ways(base[:pairs]), ways(yours[:pairs]), pairs):
+            return verdict
+        if len(base) + len(yours) >= self.at_most:
+            return Verdict(CANNOT_TELL, _why_not(ways(base), ways(yours), pairs))
+        # Which side is first changes at random: a host that warms up, or fills, is not read as a difference.
+        sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == pairs]
+        return random.Random(f"{self.seed} {pairs}").sample(sides or [self.base, self.yours], len(sides) or 2)
+
+    def verdict(self, base: Counter[str], yours: Counter[str], pairs: int) -> Verdict | None:
+        """The word that so many failures, by way, in as many runs of each side show."""
+        kinds = [*(yours | base)]
+        counts = {_ANY: (base.total(), yours.total())}
+        if len(kinds) > 1:
+            counts |= {kind: (base[kind], yours[kind]) for kind in kinds}
+        if more := [kind for kind, (b, y) in counts.items() if stake(y, b, pairs) * ERROR >= len(counts)]:
+            way = more[-1] or (kinds[0] if len(kinds) == 1 else "")
+            apart = " in this way" if more[-1] else ""
+            return Verdict(YOURS, f"your tree fails more often than the base{apart}", 1 - ERROR, way)
+        if not yours and stake(counts[_ANY][0], 0, pairs) * ERROR >= 1:
+            return Verdict(FIXED, "your tree never failed, the base did more often", 1 - ERROR)
+        if not all(_no_rise(b, y, pairs) for b, y in counts.values()):
+            return None
+        if not yours:
+            others = f"; the base failed in {base.total()} of {pairs} runs, which may be chance" if base else ""
+            return Verdict(FINE, f"your tree never failed{others}", 1 - ERROR)
+        main = yours.most_common(1)[0][0]
+        if not base[main]:
+            return None
+        if 2 * base.total() > pairs:
+            return Verdict(BROKEN, "the base fails in most runs, too", 1 - ERROR, main)
+        return Verdict(FLAKY, "both fail now and then in the same way", 1 - ERROR, main)
+
+
+def _no_rise(base: int, yours: int, pairs: int) -> bool:
+    """Whether a rise of the rate by RISE is excluded."""
+    return pairs >= STEADY and (not yours or base == pairs or stake(base, yours, pairs, RISE) * ERROR >= 1)
+
+
+def _why_not(base: Counter[str], yours: Counter[str], pairs: int) -> str:
+    failed = f"yours failed in {yours.total()} of {counted(pairs, 'run')}"
+    if yours and not base:
+        return f"{failed}, the base in none: too few to blame your tree"
+    if yours and not {*yours} & {*base}:
+        return "both fail, but never in the same way"
+    return f"{failed}, the base in {base.total()}"
+
+
+# -- Metrics ---------------------------------------------------------------------------------------------------------
+
+WORSE, NOT_WORSE = "worse", "not worse"
+FEWEST_PAIRS = 3  # two differences have a scatter that may be anything
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Is `name`, of which more is better, less on yours? `margin` is the loss that is to be excluded, `pairs` how many
+    are run at most. A metric `name + " error"`, if there is one, is a run's own scatter: pairs that are alike by chance
+    prove nothing. Run n of the base is paired with run n of yours."""
+
+    base: str
+    yours: str
+    name: str
+    margin: float
+    pairs: int = 5
+    seed: str = ""
+
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+        if verdict := given_up(outcomes, self.base, self.yours):
+            return verdict
+        base, yours = telling(outcomes, self.base), telling(outcomes, self.yours)
+        if bad := next((one for one in [*base, *yours] if one.status == FAILED or self.name not in one.metrics), None):
+            why = f"failed: {bad.reason}" if bad.status == FAILED else f"has no {self.name}"
+            return Verdict(CANNOT_TELL, f"run {bad.run or 'of ' + bad.setting} {why}")
+        both = list(zip(base, yours, strict=False))
+        if len(both) >= FEWEST_PAIRS and (verdict := self.verdict(both)):
+            return verdict
+        if len(both) >= self.pairs:
+            return Verdict(CANNOT_TELL, f"{self.name} scatters too much to tell a loss of {self.margin:g}")
+        sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == len(both)]
+        return random.Random(f"{self.seed} {len(both)}").sample(sides or [self.base, self.yours], len(sides) or 2)
+
+    def verdict(self, both: Sequence[tuple[Outcome, Outcome]]) -> Verdict | None:
+        """The word that these pairs show, three of them at least."""
+        less = [base.metrics[self.name] - yours.metrics[self.name] for base, yours in both]
+        noise = [sum(one.metrics.get(f"{self.name} error", 0.0) ** 2 for one in pair) for pair in both]
+        error = max(stdev(less), sqrt(fmean(noise))) / sqrt(len(both))
+        allowed = error_of_look(len(both), self.pairs)
+        if chance_of_more(fmean(less), error, len(both) - 1) <= allowed:
+            return Verdict(WORSE, f"{self.name} is less by {fmean(less):.4g}", 1 - ERROR)
+        if chance_of_more(self.margin - fmean(less), error, len(both) - 1) <= allowed:
+            return Verdict(NOT_WORSE, f"{self.name} is not less by {self.margin:g}", 1 - ERROR)
+        return None
+
+
+def error_of_look(pair: int, planned: int) -> float:
+    """The probability of a wrong word that the look after this pair may have: all looks together have ERROR."""
+    before = pair - 1 if pair > FEWEST_PAIRS else 0
+    return float(ERROR * (pair**2 - before**2) / planned**2)

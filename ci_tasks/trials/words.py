@@ -1,0 +1,77 @@
+"""The verdicts of reproduce, compare and bisect: each word with its exit code and its meaning. The only such table.
+
+python -m ci_tasks.trials.words      writes it into docs/reference/statuses.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ci_tasks.errors import EXIT_CANCELLED
+
+CANCELLED = "cancelled"
+_BLOCKED = {"blocked": (125, "the environment could not run it; nothing is known about the code")}
+_CANCELLED = {CANCELLED: (EXIT_CANCELLED, "you stopped it; the same command goes on from here")}
+
+# Of several rows, the first word counts that one of them has.
+MEANINGS: Mapping[str, Mapping[str, tuple[int, str]]] = {
+    "reproduce": {
+        "reproduced": (0, "the same failure: the same kind, and at least one equal piece of evidence beyond it"),
+        "passed here": (1, "it passed: flaky, or a difference matters"),
+        "different failure": (3, "it fails in another way"),
+        "same kind": (4, "alike, but not shown to be the same failure; what differs is listed"),
+        **_BLOCKED,
+    },
+    "reproduce --on-my-tree": {
+        "fixed here": (0, "your tree passes where CI's commit failed"),
+        "reproduced": (1, "your tree has the same failure"),
+    },
+    "compare": {
+        "yours": (1, "your tree fails more often than the base"),
+        **_BLOCKED,
+        "cannot tell": (4, "none of the others is shown after `--max-runs` new runs"),
+        "already broken": (0, "the base fails in most runs too"),
+        "flaky": (0, "both fail now and then in the same way"),
+        "fixed": (0, "your tree never failed, and the base fails more often"),
+        "fine": (0, "your tree never failed"),
+        "passes": (0, "a row of several that passed once on your tree: not compared"),
+        **_CANCELLED,
+    },
+    "bisect": {
+        "found": (0, "the first bad commit or image"),
+        "unclear": (1, "several may be it: those between show nothing, or 400 runs were not enough"),
+        **_CANCELLED,
+    },
+}
+
+
+def _codes(command: str) -> dict[str, int]:
+    return {word: code for word, (code, _) in MEANINGS[command].items()}
+
+
+REPRODUCE, COMPARE, BISECT = _codes("reproduce"), _codes("compare"), _codes("bisect")
+ON_MY_TREE = {**REPRODUCE, **_codes("reproduce --on-my-tree")}
+# For the reference: the words of --on-my-tree beside those without it.
+REPRODUCE_ANY = {**REPRODUCE, "fixed here": ON_MY_TREE["fixed here"]}
+
+PAGE, _BEGIN = Path("docs/reference/statuses.md"), "## Results of reproduce\n"
+
+
+def markdown() -> str:
+    """The tables as the end of the page has them."""
+    lines = []
+    for command, meanings in MEANINGS.items():
+        lines += [f"## Results of {command}", "", "| result | exit code | meaning |", "|---|---|---|"]
+        lines += [f"| {word} | {code} | {meaning} |" for word, (code, meaning) in meanings.items()]
+        lines += ["", "The other results are those of `reproduce`.", ""] if "--" in command else [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(text.partition(_BEGIN)[0] + markdown(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

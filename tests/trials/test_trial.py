@@ -1,0 +1,151 @@
+"""The loop: what runs next, what a journal remembers, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.errors import UsageError
+from ci_tasks.results import store
+from ci_tasks.trials.rules import AB, FAILED, PASSED, Outcome, Repeat, Rule
+from ci_tasks.trials.trial import Run, Trial
+
+
+@pytest.fixture(autouse=True)
+def the_usual_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """^C ends what runs, before and after."""
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+class Machine:
+    """Yours always fails, the base never. `stop`: ^C after so many runs."""
+
+    def __init__(self, stop: int = 1000, **image: str) -> None:
+        self.asked: list[Run] = []
+        self.stop, self.image, self.count = stop, image.get("image", ""), 0
+
+    def __call__(self, runs: Sequence[Run]) -> Iterator[Outcome]:
+        for run in runs:
+            self.asked.append(run)
+            for row in run.rows or ("r1",):
+                if self.count == self.stop:
+                    raise KeyboardInterrupt
+                self.count += 1
+                failed = run.setting == "yours"
+                status, signature = (FAILED, "x") if failed else (PASSED, "")
+                yield Outcome(
+                    run.setting, row, status, signature, image=self.image, run=f"run-{self.count}", seconds=7.0
+                )
+
+
+def ab(row: str, known: Sequence[Outcome]) -> Rule:
+    return AB("base", "yours")
+
+
+def trial(machine: Any, rows: Sequence[str] = ("r1", "r2"), tree: str = "t", **more: Any) -> Trial:
+    settings: Mapping[str, str] = {"base": "b", "yours": tree}
+    return Trial("compare", settings, rows, machine, say=more.pop("say", lambda line: None), **more)
+
+
+@pytest.mark.parametrize("stop", range(13))
+def test_a_trial_goes_on_where_ctrl_c_ended_it(stop: int) -> None:
+    first, second = Machine(stop), Machine()
+    with trial(first) as begun:
+        begun.run(ab)
+    assert begun.is_interrupted == (stop < 12)
+    lines: list[str] = []
+    with trial(second, say=lines.append) as rest:
+        rest.run(ab)
+    assert first.count + second.count == 12
+    assert {row: rest.verdict(row).word for row in rest.rows} == {"r1": "yours", "r2": "yours"}
+    assert len([line for line in lines if "[run-" in line]) == 12, "what ran before is shown too"
+
+
+def test_a_setting_runs_all_rows_that_want_it_at_once_and_a_row_with_its_word_no_more() -> None:
+    machine = Machine()
+    with trial(machine) as whole:
+        whole.run(ab)
+    assert [run.rows for run in machine.asked] == [("r1", "r2")] * 6
+    assert [run.number for run in machine.asked if run.setting == "base"] == [1, 2, 3]
+
+
+def test_rows_that_are_not_known_before_are_those_of_the_first_run() -> None:
+    machine = Machine()
+    with Trial("repeat", {"yours": "t"}, (), machine, say=lambda line: None) as repeated:
+        repeated.run(lambda row, known: Repeat("yours", 3))
+    assert [run.rows for run in machine.asked] == [(), ("r1",), ("r1",)]
+    assert repeated.verdict("r1").word == "unclear"
+
+
+def test_the_interrupt_of_a_run_that_ends_its_rows_by_itself_ends_the_trial() -> None:
+    def pressed(runs: Sequence[Run]) -> Iterator[Outcome]:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        yield Outcome("yours", "r1", "cancelled")
+
+    with trial(pressed) as ended:
+        ended.run(ab)
+    assert ended.is_interrupted
+    assert [ended.verdict(row).word for row in ended.rows] == ["cancelled", "cancelled"]
+
+
+def test_another_tree_begins_another_journal_and_two_commands_cannot_have_one() -> None:
+    with trial(Machine(3)) as first:
+        first.run(ab)
+        with pytest.raises(UsageError, match="another command is at this very compare"), trial(Machine()):
+            pass
+    with trial(Machine(), tree="edited") as other:
+        assert (other.path != first.path, other.outcomes) == (True, [])
+    with trial(Machine(), resume=False) as again:
+        assert (again.path, again.outcomes) == (first.path, [])
+
+
+def test_a_journal_may_end_in_half_a_line_and_nothing_else() -> None:
+    with trial(Machine(3)) as first:
+        first.run(ab)
+    whole = first.path.read_bytes()
+    first.path.write_bytes(whole[:-9])  # killed as it wrote: that run is made again
+    second = Machine()
+    with trial(second) as rest:
+        rest.run(ab)
+    assert second.count == 10
+    for text in (whole + b"nonsense\n", whole.replace(b'"r1"', b'"r3"', 1)):
+        first.path.write_bytes(text)
+        with pytest.raises(UsageError, match="not what a trial left there"), trial(Machine()):
+            pass
+    first.path.write_bytes(whole[:20])  # killed as it wrote the first line
+    with trial(Machine()) as fresh:
+        assert fresh.outcomes == []
+        assert json.loads(fresh.path.read_bytes())["question"] == "compare"
+
+
+def test_a_secret_of_a_reason_is_masked_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "s3cr3t-value")
+
+    def perform(runs: Sequence[Run]) -> Iterator[Outcome]:
+        yield Outcome("yours", "r1", "blocked", reason="cannot log in with s3cr3t-value")
+        raise KeyboardInterrupt
+
+    with trial(perform, more={"why": "s3cr3t-value"}) as ended:
+        ended.run(ab)
+    assert "s3cr3t" not in ended.path.read_text()
+
+
+def test_runs_of_the_history_count_as_long_as_the_image_is_theirs() -> None:
+    for image, count in (("new", 4), ("moved", 6)):
+        machine = Machine(image=image)
+        with trial(machine, rows=("r1",), tree=image) as known:
+            known.earlier = [Outcome("base", "r1", PASSED, image="new")] * 2
+            known.run(ab)
+        assert (machine.count, known.verdict("r1").word) == (count, "yours")
+        assert len(known.of_row("r1")) == 6
