@@ -76,8 +76,8 @@ PURE = [
     ),
     *(f"features.failures.comparison.{name}" for name in ("decision", "metrics", "result")),
     *("features.failures.repeats.outcomes", "features.failures.reproduction.verdicts"),
-    *(f"features.verl.comparison.{name}" for name in ("sequential_test", "observed_run", "result", "report")),
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines", "features.verl.report"),
+    "features.verl.settings",
 ]
 RIM = [
     *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),

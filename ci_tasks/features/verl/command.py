@@ -80,11 +80,6 @@ class VerlOptions:
     ).field()
     steps: int = flags.number("of level 5: 20 to 100", "steps", default=20, hint="for example --steps 40").field()
     baseline: str | None = flags.text("of level 5: the log of a known-good run", "FILE").field()
-    log: str | None = flags.text(
-        "judge this log of a level that ran elsewhere, and run nothing",
-        "FILE",
-        excludes=tuple((name, "--log runs nothing", "") for name in ("plan", "detach", "base")),
-    ).field()
     base: str | None = flags.text(
         "train this Bridge too, a revision of --bridge or another checkout, and compare both",
         "REV|DIR",
@@ -159,8 +154,6 @@ def verl(options: VerlOptions) -> int:
     from ci_tasks.run.hosts_files import open_config
 
     request = level_request(options)
-    if options.log:
-        return _judge_log(options, request)
     if not (options.bridge and options.verl):
         raise UsageError(
             "verl needs --bridge DIR and --verl DIR (or BRIDGE_REPO and VERL_REPO)",
@@ -178,19 +171,6 @@ def verl(options: VerlOptions) -> int:
     if options.json and result is not None:
         print_json(report.public(result) if isinstance(result, Summary) else encode(result))
     return code
-
-
-def _judge_log(options: VerlOptions, request: LevelRequest) -> int:
-    from ci_tasks.features.verl import report, run_summary
-
-    baseline = Path(options.baseline) if options.baseline else None
-    command = options.command_line
-    summary = run_summary.judge_log(user_path(options.log or ""), request, command=command, baseline=baseline)
-    if options.json:
-        print_json(report.public(summary))
-    else:
-        print(report.markdown(summary) if options.markdown else "\n".join(report.text(summary)))
-    return run_summary.RESULT_CODES[summary.result]
 
 
 def _print_plan(options: VerlOptions, request: LevelRequest, config: Config) -> int:

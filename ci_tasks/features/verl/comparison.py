@@ -1,8 +1,8 @@
 """`verl --base`: a level with the base Bridge and with the candidate, until a rule of trials decides.
 
 Below level 5 the question is whether the candidate fails more often (AB: a candidate that passes is not compared), at
-level 5 whether its reward is lower (Metrics: both sides of a pair have one seed, each pair another). Before either
-counts, both sides have to have run alike: the same resolved settings, image and GPUs.
+level 5 whether its reward is lower (Metrics: both sides of a pair have one seed, each pair another). Neither counts
+where the sides did not run alike: with the same resolved settings, image and GPUs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from ci_tasks.results.read_record import load_record
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.row_execution import ExecutionOptions
-from ci_tasks.trials.rules import AB, Metrics, Outcome, Rule, Verdict
+from ci_tasks.trials import rules
+from ci_tasks.trials.rules import AB, Metrics, Outcome, Verdict
 from ci_tasks.trials.trial import Run, Trial
 
 BASE, CANDIDATE = "base", "candidate"
@@ -43,40 +44,26 @@ _LEARNING_LEVEL = 5
 _SEED = 42  # verl's own default; each pair adds one, so that pairs differ and their sides do not
 _SEEDS = ("data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.actor.megatron.seed")
 _ROLLOUT = "verl/trainer/config/rollout/rollout.yaml"
-_PASSES = ("passes", "fine", "fixed", "not worse")
-_RESULTS = {**dict.fromkeys(_PASSES, PASS), "yours": FAIL, "worse": FAIL, "blocked": BLOCKED}
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """A run of one side. `reward` is the mean of the last half of its steps, null if there are none; `result` and `why`
-    are those of the level's own summary."""
-
-    side: str
-    id: str
-    directory: str
-    result: str
-    why: str
-    reward: float | None = None
-    image: str = ""
-    gpus: str = ""
+_STATUSES = {PASS: rules.PASSED, FAIL: rules.FAILED, BLOCKED: rules.BLOCKED}  # Not proven says nothing of the code
+_RESULTS = {
+    **dict.fromkeys((rules.PASSES, rules.FINE, rules.FIXED, rules.NOT_WORSE), PASS),
+    **dict.fromkeys((rules.YOURS, rules.WORSE), FAIL),
+    rules.BLOCKED: BLOCKED,
+}
 
 
 @dataclass(frozen=True)
 class LevelComparison:
     """`result` is Pass, Fail, Not proven or Blocked. `differences` are settings, images or GPUs that are not the same
-    on both sides: then there is no verdict."""
+    on both sides: then there is no verdict. The metric of `runs` is the mean reward of the last half of the steps."""
 
     result: str
     exit_code: int
     sentence: str
-    level: int
     base: str
     candidate: str
-    verl: str
-    host: str
     differences: tuple[str, ...]
-    runs: tuple[ComparedRun, ...]
+    runs: tuple[Outcome, ...]
 
 
 def compare(
@@ -85,100 +72,75 @@ def compare(
     """Run both sides until the result is clear, and print it. Returns its exit code; no result after ^C."""
     if len(config.select_hosts(options.host)) > 1:
         raise UsageError("--base runs both sides on one host", hint="name one host: two differ in more than Bridge")
-    base = str(user_path(options.base or "").absolute())
-    is_tree = (Path(base) / BRIDGE_HAS).is_dir()
-    base_options = replace(options, bridge=base) if is_tree else options
+    base, revision = options, options.base or ""
+    if (user_path(revision) / BRIDGE_HAS).is_dir():
+        base, revision = replace(options, bridge=str(user_path(revision).absolute())), ""
     with ExitStack() as stack:
-        revision = "" if is_tree else options.base or ""
-        sides = {
-            BASE: stack.enter_context(trees_under_test(base_options, request, config, revision)),
-            CANDIDATE: stack.enter_context(trees_under_test(options, request, config)),
-        }
-        theirs, ours = sides[BASE].context, sides[CANDIDATE].context
-        if theirs.bridge.tree == ours.bridge.tree:
-            raise UsageError(
-                f"the candidate's tree is that of the base, {theirs.bridge.title}",
-                hint="--base REV|DIR names another Bridge",
-            )
-        if theirs.verl.tree != ours.verl.tree:
+        theirs = stack.enter_context(trees_under_test(base, request, config, revision))
+        ours = stack.enter_context(trees_under_test(options, request, config))
+        titles = theirs.context.bridge.title, ours.context.bridge.title
+        if theirs.context.bridge.tree == ours.context.bridge.tree:
+            raise UsageError(f"the candidate's tree is that of the base, {titles[0]}", hint="--base names another")
+        if theirs.context.verl.tree != ours.context.verl.tree:
             raise CheckoutError(f"{options.verl} changed while it was copied", hint="run it again")
-        print(f"Base:      {theirs.bridge.title}, {options.base}\nCandidate: {ours.bridge.title}, {options.bridge}")
-        print("\n".join([f"verl:      {ours.verl.title}", *(f"note: {each}" for each in ours.remarks)]), flush=True)
-        pinned = {side: trees.context.bridge.tree for side, trees in sides.items()}
-        more = {"verl": ours.verl.tree, "host": options.host, "image": ours.image, "request": repr(encode(request))}
+        print(f"base: {titles[0]}; candidate: {titles[1]}; verl: {ours.context.verl.title}", flush=True)
 
         def perform(runs: Sequence[Run]) -> Iterator[Outcome]:
-            for run in runs:
-                yield _run(sides[run.setting], run, config, events)
+            return (_run(theirs if run.setting == BASE else ours, run, config, events) for run in runs)
 
+        rule = AB(BASE, CANDIDATE, at_most=2 * options.repeat, screen=True)
+        curves = Metrics(BASE, CANDIDATE, "reward", options.margin, options.repeat)
+        pinned = {BASE: theirs.context.bridge.tree, CANDIDATE: ours.context.bridge.tree}
+        more = {"verl": ours.context.verl.tree, "host": options.host, "request": repr(encode(request))}
         with Trial("verl", pinned, [f"level {request.level}"], perform, more=more) as trial:
-            trial.run(lambda _row, _known: _Alike(_rule(options, request), request.level == _LEARNING_LEVEL))
+            trial.run(
+                lambda *_: curves if request.level == _LEARNING_LEVEL else rule,
+                until=lambda: bool(_is_unclear(trial.outcomes)),
+            )
     if trial.is_interrupted:
         return EXIT_CANCELLED, None
-    outcomes, runs = trial.outcomes, tuple(_compared(one) for one in trial.outcomes)
-    word, sentence = conclusion(trial.verdict(trial.rows[0]), runs)
-    result = LevelComparison(
-        result=word,
-        exit_code=RESULT_CODES[word],
-        sentence=sentence,
-        level=request.level,
-        base=theirs.bridge.title,
-        candidate=ours.bridge.title,
-        verl=ours.verl.title,
-        host=options.host,
-        differences=tuple(differences(outcomes)),
-        runs=runs,
-    )
-    print("\n".join(["", f"Result: {word} - {sentence}", *(f"- {line}" for line in result.differences)]))
-    if {one.setting for one in outcomes} == {BASE, CANDIDATE}:
-        last = {one.setting: one.run for one in outcomes}
+    trial.path.unlink(missing_ok=True)  # the same command begins again: only an interrupted one goes on
+    word, sentence = conclusion(trial.outcomes, trial.verdict(trial.rows[0]))
+    found, outcomes = tuple(differences(trial.outcomes)), tuple(trial.outcomes)
+    result = LevelComparison(word, RESULT_CODES[word], sentence, *titles, found, outcomes)
+    print("\n".join(["", f"Result: {word} - {sentence}", *(f"- {line}" for line in found)]))
+    last = {one.setting: one.run for one in outcomes}
+    if len(last) == 2:
         print(f"settings, metrics, time and memory side by side: ci-tasks diff {last[BASE]} {last[CANDIDATE]}")
     return result.exit_code, result
 
 
-def conclusion(verdict: Verdict, runs: Sequence[ComparedRun]) -> tuple[str, str]:
-    """The result in the levels' words, and its sentence. Alike may mean that neither side learns: a candidate that
-    missed its level's own criteria is no Pass."""
+def conclusion(outcomes: Sequence[Outcome], verdict: Verdict) -> tuple[str, str]:
+    """The result in the levels' words, and its sentence."""
+    if unclear := _is_unclear(outcomes):
+        return NOT_PROVEN, unclear
     word = _RESULTS.get(verdict.word, NOT_PROVEN)
-    missed = [run for run in runs if run.side == CANDIDATE and run.result != PASS]
+    # Alike may mean that neither side learns: a candidate that missed its level's own criteria is no Pass.
+    missed = [one for one in outcomes if one.setting == CANDIDATE and one.reason]
     if word == PASS and missed:
-        return NOT_PROVEN, f"{verdict.why}, but {missed[0].id} is {missed[0].result}: {missed[0].why}"
+        return NOT_PROVEN, f"{verdict.why}, but {missed[0].run} is {missed[0].reason}"
     promise = f" (wrong in at most {1 - verdict.promise:.0%})" if verdict.promise else ""
     return word, f"{verdict.word}: {verdict.why}{promise}"
 
 
-def _rule(options: VerlOptions, request: LevelRequest) -> Rule:
-    if request.level == _LEARNING_LEVEL:
-        return Metrics(BASE, CANDIDATE, "reward", options.margin, options.repeat)
-    return AB(BASE, CANDIDATE, at_most=2 * options.repeat, screen=True)
-
-
-@dataclass(frozen=True)
-class _Alike:
-    """A rule that counts only while both sides run alike."""
-
-    rule: Rule
-    learns: bool
-
-    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
-        if found := differences(outcomes):
-            return Verdict("cannot tell", f"the sides did not run alike: {'; '.join(found[:3])}")
-        return self.rule.next(outcomes)
+def _is_unclear(outcomes: Sequence[Outcome]) -> str:
+    """What ends it without a verdict, "" for nothing."""
+    if found := differences(outcomes):
+        return f"the sides did not run alike: {'; '.join(found[:3])}"
+    return next((f"{one.run} is {one.reason}" for one in outcomes if one.status == NOT_PROVEN), "")
 
 
 def differences(outcomes: Sequence[Outcome]) -> list[str]:
     """What is not the same in a run of the candidate as in the base's, or was not seen there."""
     lines: list[str] = []
-    bases, candidates = ([one for one in outcomes if one.setting == side] for side in (BASE, CANDIDATE))
-    for theirs, ours in zip(bases, candidates, strict=False):
-        if not (theirs.counts and ours.counts):
-            continue
-        settings = {one.setting: _settings(os.path.dirname(one.log)) for one in (theirs, ours)}
-        unseen = [side for side, values in settings.items() if not values]
-        lines += [f"the resolved settings of the {side} were not seen" for side in unseen]
-        lines += different(BASE, settings[BASE], settings[CANDIDATE]) if not unseen else []
-        machines = [{"image": one.image, "GPUs": one.gpus} for one in (theirs, ours)]
-        lines += different(BASE, *machines)
+    sides = ([one for one in outcomes if one.setting == side and one.counts] for side in (BASE, CANDIDATE))
+    for pair in zip(*sides, strict=False):
+        theirs, ours = (_settings(os.path.dirname(one.log)) for one in pair)
+        if theirs and ours:
+            lines += different(BASE, theirs, ours)
+        else:
+            lines.append(f"the resolved settings of the {CANDIDATE if theirs else BASE} were not seen")
+        lines += different(BASE, *({"image": one.image, "GPUs": one.gpus} for one in pair))
     return list(dict.fromkeys(lines))[:12]
 
 
@@ -192,38 +154,30 @@ def seeds(verl: Path, pair: int) -> list[str]:
 
 def _run(trees: TreesUnderTest, run: Run, config: Config, events: EventStream | None) -> Outcome:
     """A run of one side, judged as its level is. Raises KeyboardInterrupt after ^C."""
-    seeded = trees.with_overrides(seeds(Path(trees.source.path, "verl"), run.number))
-    done = execute_label(seeded.source, config, seeded.run_request, ExecutionOptions(events=events))
+    trees = trees.with_overrides(seeds(trees.source.path / "verl", run.number))
+    done = execute_label(trees.source, config, trees.run_request, ExecutionOptions(events=events))
     if done is None or not done.records or done.records[0].status == CANCELLED:
         raise KeyboardInterrupt
     record, log = done.records[0], done.logs[0]
     seen = _evaluated(os.path.dirname(log))
-    training = seen.facts.trainings.get(seeded.trainings[-1].name)
+    word, sentence = seen.summary.result, seen.summary.sentence
+    training = seen.facts.trainings.get(trees.trainings[-1].name)
     rewards = [value for _, value in series(training.metrics, REWARD)] if training else []
-    last = rewards[len(rewards) // 2 :]
-    learns, word = seeded.context.request.level == _LEARNING_LEVEL, seen.summary.result
+    last = rewards[len(rewards) // 2 :] if len(rewards) > 3 else []
     # At level 5 the curves decide, whatever the level's own criteria say of a training that came to its end.
-    is_complete = training is not None and training.exit_code == 0 and len(last) > 1
-    status = {PASS: "passed", FAIL: "failed"}.get(word, word.lower())
+    learned = trees.context.request.level == _LEARNING_LEVEL and training and training.exit_code == 0 and last
     return Outcome(
         run.setting,
         run.rows[0],
-        "passed" if learns and is_complete else status,
-        signature=re.sub(r"\d+|/\S+", "…", seen.summary.sentence),
-        reason=seen.summary.sentence,
+        rules.PASSED if learned else _STATUSES.get(word, word),
+        signature=re.sub(r"\d+|/\S+", "…", sentence),
+        reason="" if word == PASS else f"{word}: {sentence}",
         run=record.id,
         log=log,
-        host=record.host or "",
         image=image_identity(record),
         gpus=", ".join(sorted(gpu.name for gpu in record.environment.gpus)),
-        metrics={"reward": fmean(last), "reward error": stdev(last) / len(last) ** 0.5} if len(last) > 1 else {},
+        metrics={"reward": fmean(last), "reward error": stdev(last) / len(last) ** 0.5} if last else {},
     )
-
-
-def _compared(one: Outcome) -> ComparedRun:
-    summary, directory = _evaluated(os.path.dirname(one.log)).summary, os.path.dirname(one.log)
-    reward = one.metrics.get("reward")
-    return ComparedRun(one.setting, one.run, directory, summary.result, summary.sentence, reward, one.image, one.gpus)
 
 
 @cache

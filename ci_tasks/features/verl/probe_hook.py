@@ -89,7 +89,7 @@ def note_sizes(emit: Emit, _name: str, call: WrappedCall) -> None:
         try:
             size = int(getattr(state, "get_" + name + "_parallel_world_size")())
         except Exception:
-            size = None  # type: ignore[assignment]
+            size = None
         sizes[name.replace("_model", "")] = size
     emit("sizes", rank=_of_group("get_rank", "RANK", 0), world=_of_group("get_world_size", "WORLD_SIZE", 1), **sizes)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 # Of a baseline: a run of another day, whose paths begin otherwise and whose other settings may be the change itself.
 _BASELINE = re.compile(
-    r"(actor_rollout_ref|critic)\.model\.path|.*\bseed|data\.(train_files|val_files|train_batch_size|max_\w+_length)"
+    r"(actor_rollout_ref|critic)\.model\.path|.*seed|data\.(train_files|val_files|train_batch_size|max_\w+_length)"
     r"|actor_rollout_ref\.(actor\.ppo_(mini|micro)_batch_size\w*|rollout\.(n|response_length))|reward\..*model_path"
 )
 

@@ -126,6 +126,10 @@ def quiet(**more: Any) -> LevelRequest:
     return LevelRequest(0, **{**QUIET, **more})
 
 
+NO_UV = quiet(env={"VERL_USE_UV": "0"})
+MISSING = {"train_files": "/none/t", "val_files": "/none/v"}
+
+
 def test_the_preflight_runs_in_the_environment_that_the_wrapper_launches_and_puts_the_probe_there(
     tmp_path: Path,
 ) -> None:
@@ -144,15 +148,15 @@ def test_the_preflight_runs_in_the_environment_that_the_wrapper_launches_and_put
 @pytest.mark.parametrize(
     ("request_", "wrapper", "without", "more", "line"),
     [
-        (quiet(), WRAPPERS, "uv", "", "uv: blocked: verl's wrapper launches by uv, and there is none on PATH; take an"),
+        (quiet(), WRAPPERS, "uv", "", "uv: blocked: verl's wrapper launches by uv, and there is none on PATH; take"),
         (quiet(), WRAPPERS, "", "export SYNC=2", "uv: blocked: uv sync --frozen"),
-        (quiet(env={"VERL_USE_UV": "0"}), WRAPPERS, "uv", "", "model: pass"),
+        (NO_UV, WRAPPERS, "uv", "", "model: pass"),
         (quiet(), "python3 -m verl.trainer.main_ppo\n", "uv", "", "model: pass"),
-        (quiet(train_files="/none/t", val_files="/none/v"), WRAPPERS, "", "", "data: blocked: there is no /none/t; --tr"),
+        (quiet(**MISSING), WRAPPERS, "", "", "data: blocked: there is no /none/t; --train-files"),
         (quiet(no_reward_model=False), WRAPPERS, "", "", "reward-model: blocked: no "),
-        (quiet(model_path="/none", dummy_config="/none.json"), WRAPPERS, "", "", "dummy-config: blocked: /none.json is"),
-        (quiet(model_path="/none", dummy_config="/etc/passwd"), WRAPPERS, "", "", "dummy-config: blocked: no /none/con"),
-        (quiet(nodes=2), WRAPPERS, "", "export MASTER_ADDR=h ALIVE=1", "ray: blocked: 2 nodes were asked for, and Ray has: 1"),
+        (quiet(model_path="/none", dummy_config="/none.json"), WRAPPERS, "", "", "dummy-config: blocked: /none.js"),
+        (quiet(model_path="/none", dummy_config="/etc/passwd"), WRAPPERS, "", "", "dummy-config: blocked: no /none"),
+        (quiet(nodes=2), WRAPPERS, "", "export MASTER_ADDR=h ALIVE=1", "ray: blocked: 2 nodes were asked for"),
         (quiet(nodes=2), WRAPPERS, "", "export MASTER_ADDR=h ALIVE=2", "model: pass"),
     ],
 )  # fmt: skip
@@ -161,7 +165,7 @@ def test_what_is_missing_blocks_the_run_before_a_training(
 ) -> None:
     machine = Machine(tmp_path, without)
     assert machine.run(request_, wrapper, more)[-1].startswith(line)
-    assert not list((tmp_path / "home/data").glob("*")) or not request_.train_files, "nothing is written for named files"
+    assert not (request_.train_files and list((tmp_path / "home/data").glob("*"))), "nothing is written for named files"
 
 
 def test_ray_is_stopped_in_a_container_of_its_own_only(tmp_path: Path) -> None:
@@ -210,12 +214,12 @@ def test_bridge_checks_that_fail_are_told_from_those_that_cannot_run(
     ],
 )
 def test_a_level_0_that_its_own_output_contradicts_ends_the_run(tmp_path: Path, said: str, why: str) -> None:
-    machine = Machine(tmp_path)
+    Machine(tmp_path)
     train = f"train 'level 0' 1 {shlex.quote(f'echo {shlex.quote(said)}')}; train other 1 true"
     text = text_of(quiet())
     script = text[: text.index("\ntrain ")] + f"\n{train}"
-    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "GITHUB_WORKSPACE": str(tmp_path), "HOME": f"{tmp_path}/home"}
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    env = {"PATH": path, "GITHUB_WORKSPACE": str(tmp_path), "HOME": f"{tmp_path}/home"}
     done = subprocess.run(["bash", "-c", script], env=env, text=True, capture_output=True)
     assert (done.returncode, "begin: other" in done.stdout) == ((1, False) if why else (0, True)), done.stdout
     assert why in done.stdout and ("level-0: fail" in done.stdout) is bool(why)
-    assert machine.root
