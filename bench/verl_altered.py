@@ -207,7 +207,7 @@ def sample(level: int, home: Path) -> Path:
     env = {**os.environ, "CI_TASKS_HOME": str(home), "CI_TASKS_HOSTS": str(hosts)}
     pair = ["--bridge", str(ROOT / "examples/tiny-bridge"), "--verl", str(ROOT / "examples/tiny-verl")]
     program = [sys.executable, "-c", "from ci_tasks.cli.program import main; main()"]
-    options = ["--host", "box", "--no-reward-model", "--level", str(level)]
+    options = ["--host", "box", "--no-reward-model", "--level", str(level), *(["--exact"] if level == 1 else [])]
     subprocess.run([*program, "verl", *pair, *options], env=env, capture_output=True, check=True)
     return next((home / "runs").glob("*/01"))
 

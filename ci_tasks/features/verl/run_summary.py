@@ -66,8 +66,8 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
     identity = image_identity(record)
     host = record.host or context.host
     provenance = Provenance(
-        bridge=_repository(context.bridge),
-        verl=_repository(context.verl),
+        bridge=repository(context.bridge),
+        verl=repository(context.verl),
         command=context.command,
         log=run.log if Path(run.log).exists() else "",
         image=f"{context.image}, {identity or 'digest not seen'}" if context.image else "",
@@ -142,7 +142,7 @@ def image_identity(record: RunRecord) -> str:
     return record.environment.digest or next(iter(ids), "")
 
 
-def _repository(tree: Checkout) -> str:
+def repository(tree: Checkout) -> str:
     """Its commit, which git knows, plus the files that differ from it."""
     dirty: Sequence[str] = tree.dirty
     if not tree.head:
