@@ -90,7 +90,9 @@ def test_a_tree_is_named_by_the_commit_that_git_knows_and_the_files_that_differ(
 
 def test_a_summary_has_at_most_thirty_lines_whatever_failed() -> None:
     writer = Writer()
-    request = LevelRequest(1, exact=True, no_reward_model=True, enforce_eager=True, dummy_config="/c.json")
+    request = LevelRequest(
+        1, exact=True, no_reward_model=True, enforce_eager=True, dummy_config="/c.json", model_path="/m"
+    )
     edits = [{"body": ["(raylet) noise"] * 50, "exit_code": 1}] * 4
     for more in ({}, {"preflight": {"bridge_checks": None, "import_worker": None}}):
         summary = writer.ran(request, *edits, **more)

@@ -197,6 +197,8 @@ _OF_CHECKS = {
     "reward-model": _BY_NAME["the reward model"],
     "model": _BY_NAME["the download of a model or data"],
     "room": _BY_NAME["a full disk"],
+    "uv": _BY_NAME["package setup"],
+    "dummy-config": _BY_NAME["the data"],
     DRIVER: WRONG_PATH,
     WORKER: WRONG_PATH,
 }

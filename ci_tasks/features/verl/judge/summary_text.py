@@ -131,23 +131,24 @@ def _evidence(verdict: RunVerdict) -> Iterator[EvidenceItem]:
     where = [f"{what} {value}" for what, value in (("image", known.image), ("host", known.host)) if value]
     yield EvidenceItem("Bridge repo", (known.bridge,))
     yield EvidenceItem("verl repo", (known.verl,))
-    yield EvidenceItem("Command", (known.command or "not known: only its log was judged", *where))
-    yield EvidenceItem("Key lines", tuple(_key_lines(verdict)) or ("none: no training began",))
+    yield EvidenceItem("Command", (known.command or "not known: only its log was judged",))
+    yield EvidenceItem("Key lines", (*(_key_lines(verdict) or ("no training began",)), *where))
 
 
-def _key_lines(verdict: RunVerdict) -> Iterator[str]:
+def _key_lines(verdict: RunVerdict) -> list[str]:
     """What was active in the last training that began, how far it came, and the first relevant error."""
     began = [one.facts for one in verdict.verdicts if one.facts is not None]
-    errors = [one.error for one in began if one.error] + ([verdict.facts.error] if verdict.facts.error else [])
+    lines = []
     for facts in began[-1:]:
         values = {name: facts.settings.get(SETTINGS[name]) for name in _NAMED}
         active = [f"{name}={value_text(value)}" for name, value in values.items() if value is not MISSING]
-        yield f"resolved {', '.join(active)}" if active else "resolved settings not seen"
-        for line in (facts.said.get(name) for name in ("scratch", "resumed", "progress", "step")):
-            if line is not None:
-                yield f"{line.place}: {truncated(line.text, _LONGEST_LINE)}"
-    for error in errors[:1]:
-        yield f"{error.place}: {truncated(error.text, _LONGEST_LINE)}"
+        lines.append(f"resolved {', '.join(active)}" if active else "resolved settings not seen")
+        said = (facts.said[name] for name in ("scratch", "resumed", "progress", "step") if name in facts.said)
+        lines += [f"{line.place}: {truncated(line.text, _LONGEST_LINE)}" for line in said]
+    errors = [*(one.error for one in began), verdict.facts.error]
+    for error in [one for one in errors if one is not None][:1]:
+        lines.append(f"{error.place}: {truncated(error.text, _LONGEST_LINE)}")
+    return lines
 
 
 def _limitations(verdict: RunVerdict) -> Iterator[str]:
