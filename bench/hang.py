@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ci_tasks.agent.hang.collect import look
 from ci_tasks.agent.probe.evidence import payload
-from ci_tasks.features.failures.hang.analysis import analyse_hang
+from ci_tasks.features.hang.analysis import analyse_hang
 from ci_tasks.hosts.provision import find_py_spy
 
 # A rank that waits, without end: all but the last in what looks like torch's all_reduce.

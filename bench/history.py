@@ -34,11 +34,7 @@ sys.path.insert(0, str(ROOT))
 from ci_tasks.agent.codec import decode  # noqa: E402
 from ci_tasks.agent.run_directory import RunDir, write_json  # noqa: E402
 from ci_tasks.records import RunRecord  # noqa: E402
-from ci_tasks.results import store  # noqa: E402
-from ci_tasks.results.history import database, writer  # noqa: E402
-from ci_tasks.results.history import queries as history  # noqa: E402
-from ci_tasks.results.history.run_row import RunRow, run_row  # noqa: E402
-from ci_tasks.results.history.sync_index import sync_index  # noqa: E402
+from ci_tasks.results import history, index, store  # noqa: E402
 
 LIMIT = 1.0
 ROWS = 10  # of a batch
@@ -127,9 +123,10 @@ def _make_files(home: Path, count: int) -> None:
         write_json(run.record, record_of(number))
 
 
-def _entry(number: int) -> RunRow:
+def _entry(number: int) -> dict[str, Any]:
     record = decode(RunRecord, record_of(number), where="bench")
-    return run_row(batch_of(number), number % ROWS + 1, record, planned=1)
+    run = RunDir(str(store.home() / "runs" / batch_of(number) / f"{number % ROWS + 1:02d}"))
+    return index.entry(batch_of(number), number % ROWS + 1, run, record)
 
 
 def _fill(count: int) -> None:
@@ -139,12 +136,12 @@ def _fill(count: int) -> None:
     def put(connection: Any) -> None:
         for at in range(first, first + count, 5000):
             found = range(at, min(at + 5000, first + count))
-            with database.writing(connection):
-                writer.put(connection, [_entry(number) for number in found])
+            with index.transaction(connection):
+                index.put(connection, [_entry(number) for number in found])
                 names = {batch_of(number) for number in found}
                 connection.executemany("INSERT OR REPLACE INTO batches VALUES (?, 0, 0)", [(name,) for name in names])
 
-    database.with_connection(put)
+    index.with_connection(put)
     for at in range(first, first + count, ROWS):
         os.makedirs(store.home() / "runs" / batch_of(at) / "01")
 
@@ -153,7 +150,7 @@ def _fill(count: int) -> None:
 
 
 def _rebuild(files: int) -> None:
-    taken = timed(lambda: database.with_connection(sync_index))
+    taken = timed(lambda: index.with_connection(history.sync))
     known = len(history.search(history.RunQuery(limit=files)))
     assert known == files, f"{known} of {files} runs were found"
     tell("rebuild", runs=files, seconds=taken, ms_per_1000_runs=1e6 * taken / files)
@@ -220,7 +217,7 @@ def _paid(count: int) -> Iterator[float]:
     for number in range(20_000_000, 20_000_000 + count):
         run_dir = RunDir(str(store.home() / "runs" / batch_of(number) / f"{number % ROWS + 1:02d}"))
         record = decode(RunRecord, record_of(number), where="bench")
-        yield timed(lambda run_dir=run_dir, record=record: writer.add_run(run_dir, record))  # type: ignore[misc]
+        yield timed(lambda run_dir=run_dir, record=record: index.add_run(run_dir, record))  # type: ignore[misc]
 
 
 def run(typed: list[str]) -> None:

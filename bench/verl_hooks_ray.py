@@ -83,7 +83,7 @@ def main(python: str, verl: str) -> None:
     from ci_tasks.agent.run_directory import RunDir
     from ci_tasks.features.verl.judge.noted import KINDS, noted
     from ci_tasks.features.verl.levels.job import SUITE
-    from ci_tasks.run.probe_rules import probe_rules
+    from ci_tasks.run.row_plans import probe_rules
 
     run = RunDir(tempfile.mkdtemp())
     write_files(run, probe_rules(SUITE))

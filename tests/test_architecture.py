@@ -71,7 +71,7 @@ PURE = [
         "trials.bisection",
         "features.failures.bisection.*",
         "features.failures.*.report",
-        "features.failures.hang.*",
+        "features.hang.*",
         "agent.hang.facts",
     ),
     *(f"features.failures.comparison.{name}" for name in ("decision", "metrics", "result")),
@@ -80,7 +80,7 @@ PURE = [
     "features.verl.settings",
 ]
 RIM = [
-    *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
+    *("features.*.command", "features.lint.lint_checkout"),
     "logs.triage.weights",
     *(
         f"features.failures.bisection.{name}"
@@ -337,9 +337,9 @@ ONE_MODULE = {
             "hosts.bootstrap",
             "hosts.provision",
             "features.setup.setup",
-            "results.history.database",
+            "results.index",
         ),
-        *("run.output_file", "agent.trees.git"),
+        *("run.report_runs", "agent.trees.git"),
     ],
 }
 
@@ -361,16 +361,16 @@ BUDGETS = {
     "ci_tasks/agent": 7_783,
     "ci_tasks/checkout": 797,
     "ci_tasks/cli": 1_759,
-    "ci_tasks/features": 15_564,
+    "ci_tasks/features": 15_015,
     "ci_tasks/hosts": 2_658,
     "ci_tasks/logs": 4_577,
-    "ci_tasks/planning": 1_565,
+    "ci_tasks/planning": 1_767,
     "ci_tasks/report": 1_915,
-    "ci_tasks/results": 2_077,
-    "ci_tasks/run": 3_888,
-    "ci_tasks/trials": 1_600,
-    "ci_tasks/workflow": 1_793,
-    "tests": 38_809,
+    "ci_tasks/results": 2_039,
+    "ci_tasks/run": 3_903,
+    "ci_tasks/trials": 753,
+    "ci_tasks/workflow": 1_928,
+    "tests": 39_006,
 }
 
 

@@ -20,9 +20,8 @@ from ci_tasks.cli.options import build, options_of
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import CiTasksError
 from ci_tasks.records import STATUSES
-from ci_tasks.run.checkout_source import open_source
+from ci_tasks.run.checkout_source import open_source, outline
 from ci_tasks.run.list_runs import parse_time
-from ci_tasks.run.outline import outline
 from tests.parts.commands import COMMANDS, options_of_command
 from tests.parts.documents import EXAMPLES, PAGES, ROOT, name_of, tokens
 

@@ -23,6 +23,7 @@ LEFT_OUT = {
     r"^diff\b": "two runs of a row: tests/features/difference",
     r"^nox\b": "a process that runs rows or builds: tests/integration",
     r"^shell\b": "an interactive shell",
+    r"--record": "needs a sandbox: tests/features/recorder",
     r"^mcp\b": "serves until its input ends: tests/features/mcp",
     r"\b(h100\w?|cluster|H)\b": "another host",
     r"\b(RUN|LABEL|2026\d{4}-\d{6}\S*)\b": "a name that stands for one of the reader's",
@@ -32,7 +33,6 @@ LEFT_OUT = {
 }
 # A host may lack what doctor checks, and the sample has mistakes for lint to find.
 EXIT_CODES = {"doctor": {0, 125}, "lint": {0, 1}}
-WITHOUT_EXECUTION = ("coverage", "prefetch")  # with --static; that they execute tests is tested in their own folders
 LOG = "Traceback (most recent call last):\nAssertionError: the loss is 2.0\n##[error]exit code 1\n"
 
 # Calls of `invoke` and `ci-tasks` are the same; the former are made by the same program.
@@ -75,8 +75,6 @@ def test_a_call_that_the_documents_show_works(
     call: str, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = call.split()[0]
-    if command in WITHOUT_EXECUTION:
-        call += " --static"
     with (checkout / "failed.log").open() as log:
         monkeypatch.setattr("sys.stdin", log)
         assert run(call.replace("/tmp/", f"'{tmp_path}'/")) in EXIT_CODES.get(command, {0})

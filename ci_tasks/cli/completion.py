@@ -108,7 +108,7 @@ class _State:
 
 
 def labels(arguments: Given, _typed: str) -> Iterable[str]:
-    from ci_tasks.run.outline import outline
+    from ci_tasks.run.checkout_source import outline
 
     source = _source(arguments)
     return [*outline(source), *([source.suite.changed.label] if source.suite.changed else [])]
@@ -117,7 +117,7 @@ def labels(arguments: Given, _typed: str) -> Iterable[str]:
 def rows(arguments: Given, _typed: str) -> Iterable[str]:
     """Parts of the names of the label's rows that need no quotes: the file's name, and the mode without its
     brackets."""
-    from ci_tasks.run.outline import outline
+    from ci_tasks.run.checkout_source import outline
 
     source = _source(arguments)
     row_names = outline(source)[source.label_of(arguments["label"])]

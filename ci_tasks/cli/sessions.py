@@ -36,8 +36,7 @@ def register() -> None:
 
 
 def _register() -> int:
-    from ci_tasks.run.checkout_source import open_source
-    from ci_tasks.run.outline import outline
+    from ci_tasks.run.checkout_source import open_source, outline
 
     source = open_source()
     rows_by_label, changed = outline(source), source.suite.changed

@@ -14,8 +14,8 @@ from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.records import PATTERN, QueryAnswer
 from ci_tasks.agent.run_directory import machine_environment
 from ci_tasks.config import HostSpec
+from ci_tasks.planning.actions import version_matches
 from ci_tasks.planning.placement import HostFacts
-from ci_tasks.planning.steps import version_matches
 
 
 class QueryRunner(Protocol):

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 from ci_tasks.agent.records import AGENT, Checkout, Deviation, GpuRequest, ProbeRules
 from ci_tasks.config import HostSpec
 from ci_tasks.given_values import GivenValues
+from ci_tasks.planning.actions import architecture, version_matches
 from ci_tasks.planning.steps import (
     PlannedSteps,
-    architecture,
     condition_texts,
     expression_texts,
     referenced_names,
-    version_matches,
 )
 from ci_tasks.workflow.context import ASSUMED, EventContext, Resolver
 from ci_tasks.workflow.model import Job, Row, Workflow

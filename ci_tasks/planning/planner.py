@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
@@ -24,6 +25,7 @@ from ci_tasks.agent.records import (
 )
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
+from ci_tasks.planning.actions import architecture
 from ci_tasks.planning.containers import (
     LOCK_DIR_ENV,
     container_of,
@@ -38,7 +40,6 @@ from ci_tasks.planning.sbatch import node_lines, on_slurm
 from ci_tasks.planning.script import Script, Venv, render, retried
 from ci_tasks.planning.steps import (
     PlannedStep,
-    architecture,
     build_steps,
     check_job,
     depends_on_matrix,
@@ -107,14 +108,15 @@ def wanted_python(workflow: Workflow, job: Job, row: Row, event: EventContext, o
 def check_row(workflow: Workflow, job: Job, row: Row) -> None:
     """Raises WorkflowError for a row that no host could run as it is known: its machine has no equivalent here, or its
     number of GPUs is not known."""
-    check_job(job, workflow.place)
+    check_job(job, workflow.file_of(job).place)
     message, hint = row.refused, ""
     if message is None and row.gpus is None:
         message = "the workflow does not say how many GPUs the row takes"
         hint = "give the number that CI's runner gives it: --gpus N (0 for none)"
     if message is not None:
         line, text = getattr(job.runs_on, "line", 0) or job.line, f"runs-on: {job.runs_on}"
-        raise WorkflowError(message, file=workflow.place, job=job.id, line=line, text=text, hint=hint)
+        file = workflow.file_of(job).place
+        raise WorkflowError(message, file=file, job=job.id, line=line, text=text, hint=hint)
 
 
 def make_plan(
@@ -227,7 +229,8 @@ class _Planning:
         own = sorted((name, self.row.env[name]) for name in of_row if _mentioned(name, shared))
         text = repr((self.location.python[1], own))
         key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
-        return f"{self.location.environments}/{self.row.label}-{key}"
+        label = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.row.label)
+        return f"{self.location.environments}/{label}-{key}"
 
     def _setup(self, directory: str) -> SharedSetup:
         location, (shared, _), install = self.location, self.steps.split(), self._install()
@@ -272,7 +275,7 @@ class _Planning:
     def _setup_env(self, shared: Sequence[PlannedStep]) -> Mapping[str, str]:
         """The variables that every row and every commit has alike, such as PIP_INDEX_URL, and those which the shared
         steps name. Others would make other install steps of each row, or of each edit."""
-        raw = {**self.workflow.env, **self.job.env}
+        raw = {**self.workflow.file_of(self.job).env, **self.job.env}
 
         def changes(name: str) -> bool:
             reads = referenced_names([str(raw.get(name, ""))])
@@ -308,7 +311,7 @@ class _Planning:
             except ValueError as error:
                 message, text = f"container options: {error}", resolve.text(job.container.options)
                 line = job.container.line
-                raise WorkflowError(message, file=self.workflow.path, job=job.id, line=line, text=text) from None
+                raise WorkflowError(message, file=self.resolve.file, job=job.id, line=line, text=text) from None
         return Script(
             title=f"{row.label} / {row.row}",
             commit=location.checkout.commit,
@@ -327,7 +330,7 @@ class _Planning:
         return {
             "CI": "true",
             "GITHUB_ACTIONS": "true",
-            "GITHUB_JOB": self.row.job,
+            "GITHUB_JOB": self.job.own_id,
             "GITHUB_EVENT_NAME": "pull_request",
             **{f"GITHUB_{name.upper()}": str(github[name]) for name in ("ref", "base_ref", "repository", "workflow")},
             "GITHUB_SHA": self.location.checkout.commit,

@@ -46,7 +46,8 @@ fi
 END_OF_LOGIN_SHELL
   export BASH_ENV='$CI_TASKS_RUN_DIR/tmp/login-shell'
 fi
-_status=success _exit_code=0 _number=0 _step='' _adapter='' _odd=()
+_status=success _exit_code=0 _number=0 _step='' _id='' _adapter='' _odd=() _late=()
+declare -A _steps=()  # what steps leave for the expressions of later ones
 
 event() { printf '{"t": %s, %s}\n' "$(date +%s.%N)" "$1" >> "$CI_TASKS_RUN_DIR/events.jsonl"; }
 
@@ -75,8 +76,9 @@ restore_env() {
 # script [-n] WORDS…: the step's text, from standard input, run by WORDS, in which {0} is its file; -n: the text has no
 # newline at its end
 script() {
-  local _file=$_tmp/step-$_number _text _word _words=() _name _short=
+  local _file=$_tmp/step-$_number _text _word _words=() _given _name _short=
   if [ "$1" = -n ]; then _short=1; shift; fi
+  _given=("$@")
   _text=$(cat; printf .); _text=${_text%.}
   printf '%s' "${_text//[$'\002\003']/}"; echo '##[endgroup]'
   if [ -n "$_short" ]; then _text=${_text%$'\n'}; fi
@@ -84,8 +86,10 @@ script() {
   for _name in ${_secrets[@]+"${_secrets[@]}"}; do
     _text=${_text//$'\002'"$_name"$'\003'/"${!_name:-}"}
   done
+  set -- ${_late[@]+"${_late[@]}"}
+  while [ $# != 0 ]; do _text=${_text//$'\002'"$1"$'\003'/"$2"}; shift 2; done
   (umask 077; printf '%s' "$_text" > "$_file") || blocked "cannot write in $_tmp"
-  for _word; do _word=${_word//'{0}'/"$_file"}; _words+=("$_word"); done
+  for _word in "${_given[@]}"; do _word=${_word//'{0}'/"$_file"}; _words+=("$_word"); done
   if [ "${#_odd[@]}" != 0 ]; then _words=(env -- "${_odd[@]}" "${_words[@]}"); fi
   "${_words[@]}" < /dev/null
 }
@@ -99,9 +103,28 @@ keep() {
   fi
 }
 
-# take_env: what the step wrote to GITHUB_ENV; fails where GitHub would
-take_env() {
-  local _line _name _value _end _first
+# leave NAME VALUE: an output of the step, for the expressions of those that follow
+leave() {
+  local _key=$_id.outputs.${1,,}
+  _steps[$_key]=$2; printf '_steps[%q]=%q\n' "$_key" "$2" >> "$_tmp/later"
+}
+
+# ended OUTCOME CONCLUSION
+ended() {
+  _steps[$_id.outcome]=$1 _steps[$_id.conclusion]=$2
+  printf '_steps[%s.outcome]=%s _steps[%s.conclusion]=%s\n' "$_id" "$1" "$_id" "$2" >> "$_tmp/later"
+}
+
+# What expressions ask of two texts, case aside.
+same() { [ "${1,,}" = "${2,,}" ]; }
+contains() { [[ ${1,,} == *"${2,,}"* ]]; }
+starts_with() { [[ ${1,,} == "${2,,}"* ]]; }
+ends_with() { [[ ${1,,} == *"${2,,}" ]]; }
+
+# take FILE FUNCTION: each name and value that the step wrote to GITHUB_ENV or GITHUB_OUTPUT; fails where GitHub would
+take() {
+  local _line _name _value _end _first _of=GITHUB_ENV
+  [ "$1" = "$GITHUB_ENV" ] || _of=GITHUB_OUTPUT
   while IFS= read -r _line || [ -n "$_line" ]; do
     _name=${_line%%[=<]*}
     case $_line in
@@ -110,29 +133,32 @@ take_env() {
         _end=${_line#*<<} _value='' _first=1
         while :; do
           if ! IFS= read -r _line && [ -z "$_line" ]; then
-            echo "##[error]GITHUB_ENV: the value of $_name has no line '$_end' at its end"; return 1
+            echo "##[error]$_of: the value of $_name has no line '$_end' at its end"; return 1
           fi
           if [ "$_line" = "$_end" ]; then break; fi
           if [ -z "$_first" ]; then _value+=$'\n'; fi
           _value+=$_line _first=''
         done
-        keep "$_name" "$_value" ;;
-      *=*) keep "${_line%%=*}" "${_line#*=}" ;;
-      *) echo "##[error]GITHUB_ENV: not NAME=VALUE: $_line"; return 1 ;;
+        "$2" "$_name" "$_value" ;;
+      *=*) "$2" "${_line%%=*}" "${_line#*=}" ;;
+      *) echo "##[error]$_of: not NAME=VALUE: $_line"; return 1 ;;
     esac
-  done < "$GITHUB_ENV"
+  done < "$1"
 }
 
 # finish EXIT_CODE CONTINUE_ON_ERROR ID MINUTES: take over what the step left for later ones
 finish() {
-  local _line _code=$1
+  local _line _code=$1 _id=${3,,} _outcome=success
   while IFS= read -r _line || [ -n "$_line" ]; do
     if [ -z "$_line" ]; then continue; fi
     PATH=$_adapter$_line:${PATH#"$_adapter"}; printf 'PATH=%q:$PATH\n' "$_line" >> "$_tmp/later"
   done < "$GITHUB_PATH"
-  take_env || [ "$_code" != 0 ] || _code=1
-  if [ -n "$3" ]; then
+  take "$GITHUB_ENV" keep || [ "$_code" != 0 ] || _code=1
+  if [ -n "$_id" ]; then
+    take "$GITHUB_OUTPUT" leave || [ "$_code" != 0 ] || _code=1
     mkdir -p "$CI_TASKS_RUN_DIR/artifacts/outputs" && cp "$GITHUB_OUTPUT" "$CI_TASKS_RUN_DIR/artifacts/outputs/$3"
+    [ "$_code" = 0 ] || _outcome=failure
+    if [ "$2" = 1 ]; then ended "$_outcome" success; else ended "$_outcome" "$_outcome"; fi
   fi
   if [ "$_code" != 0 ]; then
     case $4,$_code in
@@ -267,10 +293,10 @@ if [ -z "${CI_TASKS_INSIDE:-}" ]; then
 fi
 
 #: [STEP]
-if begin @begin@; then
+@decide@if begin @begin@; then
 @start@  (
     cd -- @directory@ || exit 1
-@exports@    script @words@ << '@mark@'
+@exports@@late@    script @words@ << '@mark@'
 @text@@mark@
   )
   @end@

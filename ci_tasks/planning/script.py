@@ -16,6 +16,7 @@ from dataclasses import field
 from functools import cache
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.planning.late import quote
 from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
 
@@ -127,7 +128,7 @@ def _head(script: Script) -> str:
 
 
 def _exports(why: str, env: Mapping[str, str]) -> str:
-    lines = [_assignment(name, value) for name, value in env.items()]
+    lines = [_assignment(name, quote(value)) for name, value in env.items()]
     return "\n".join([f"# {why}", *lines, ""]) if lines else ""
 
 
@@ -139,9 +140,8 @@ def retried(text: str, step: int, commits: tuple[str, str], directories: Sequenc
     return head + options + kept + re.sub(r"\A_first=.*\n", "", rest)
 
 
-def _assignment(name: str, value: str) -> str:
+def _assignment(name: str, word: str) -> str:
     """A variable for the steps: exported, or kept for `env` where its name is none for bash."""
-    word = quote(value)
     if name == "PYTEST_ADDOPTS":
         word += '" $_junit"'
     if not _NAME.fullmatch(name) or name in RESERVED:
@@ -179,12 +179,15 @@ def _step(number: int, step: PlannedStep, workspace: str) -> str:
     shown = " ".join(secrets.shown(step.name).split())
     event = shlex.quote(f'"event": "step", "name": {json.dumps(shown)}')
     of_step = f"finish $? {int(step.continue_on_error)} {shlex.quote(step.id or '')} {minutes or repr('')}"
+    decisions = f"{_decision('success', step.on_success)} {_decision('failure', step.on_failure)}"
     return part(
         "STEP",
-        begin=f"{shlex.quote(shown)} {int(step.on_success)} {int(step.on_failure)} {event}",
+        decide=_decided("_on_success", step.on_success) + _decided("_on_failure", step.on_failure),
+        begin=f"{shlex.quote(shown)} {decisions} {event}",
         start="  building\n" if step.builds else "",
         directory=_directory(step.directory, workspace),
-        exports="".join(f"    {_of_step(key, value)}\n" for key, value in step.env.items()),
+        exports="".join(f"    {_of_step(key, value, step.late)}\n" for key, value in step.env.items()),
+        late=_late(step),
         words=("" if whole else "-n ") + " ".join([*limit, *(shlex.quote(word) for word in step.words)]),
         mark=mark,
         text=step.text if whole else step.text + "\n",
@@ -192,9 +195,25 @@ def _step(number: int, step: PlannedStep, workspace: str) -> str:
     )
 
 
-def _of_step(name: str, value: str) -> str:
+def _decided(variable: str, holds: bool | str) -> str:
+    """The line that decides an `if:` which needs what earlier steps left."""
+    return f"if {holds}; then {variable}=1; else {variable}=0; fi\n" if isinstance(holds, str) else ""
+
+
+def _decision(status: str, holds: bool | str) -> str:
+    return f'"$_on_{status}"' if isinstance(holds, str) else str(int(holds))
+
+
+def _late(step: PlannedStep) -> str:
+    """What stands for the marks in the step's text."""
+    used = {source: word for source, word in step.late.items() if f"\x02{source}\x03" in step.text}
+    return f"    _late=({' '.join(f'{shlex.quote(source)} {word}' for source, word in used.items())})\n" if used else ""
+
+
+def _of_step(name: str, value: str, words: Mapping[str, str]) -> str:
     """A variable of one step. Its PATH comes behind the venv and what earlier steps put in front, as on GitHub."""
-    return f'export PATH="${{PATH%"$_path"}}"{quote(value)}' if name == "PATH" else _assignment(name, value)
+    word = quote(value, words)
+    return f'export PATH="${{PATH%"$_path"}}"{word}' if name == "PATH" else _assignment(name, word)
 
 
 def _directory(directory: str, workspace: str) -> str:
@@ -203,14 +222,3 @@ def _directory(directory: str, workspace: str) -> str:
         return '"$GITHUB_WORKSPACE"'
     below = directory.removeprefix(workspace + "/")
     return quote(directory) if below.startswith("/") else '"$GITHUB_WORKSPACE"/' + quote(below)
-
-
-def quote(text: str) -> str:
-    """A bash word for `text`, with each secret taken from the environment when bash comes to it."""
-    pieces: list[str] = []
-    for literal, name in secrets.split(text):
-        if literal or (name is None and not pieces):
-            pieces.append(shlex.quote(literal))
-        if name:
-            pieces.append(f'"${{{name}:-}}"')
-    return "".join(pieces)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -17,14 +17,14 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Checkout, Deviation
 from ci_tasks.config import PIP_DEFAULT, Override
 from ci_tasks.errors import WorkflowError, did_you_mean, nearest
+from ci_tasks.planning import actions, late
 from ci_tasks.planning.pip_commands import pip_installs, uses_pip, with_index
 from ci_tasks.workflow import expressions
-from ci_tasks.workflow.context import Resolver, UnknownValueError
+from ci_tasks.workflow.context import Resolver, UnknownValueError, is_unset
 from ci_tasks.workflow.expressions import FAILURE, SUCCESS
 from ci_tasks.workflow.model import Job, Step
-from ci_tasks.workflow.runner import labels
 from ci_tasks.workflow.suite import label_of, matches_job
-from ci_tasks.workflow.values import OpenObject, Value
+from ci_tasks.workflow.values import OpenObject, Unknown, Value
 
 _SHELLS = {
     None: ("bash", "-e", "{0}"),
@@ -32,30 +32,15 @@ _SHELLS = {
     "sh": ("sh", "-e", "{0}"),
     "python": ("python", "{0}"),
 }
-_CHECKOUT, _SETUP_PYTHON, _VERSION = "actions/checkout", "actions/setup-python", "python-version"
-_WITHOUT_EFFECT = ("actions/cache", "actions/upload-artifact")
-# What checkout does differently when asked to: input → (what, what is here, why); not for values that change nothing.
-_OF_CHECKOUT = {
-    "submodules": ("submodules", "as they are in your checkout", "no server is asked for them"),
-    "lfs": ("LFS files", "pointers, as committed", "no server is asked for them"),
-    "sparse-checkout": ("sparse-checkout", "the whole tree", "your working tree is what is tested"),
-    "fetch-depth": ("history", "one commit", "only the tested commit is sent"),
-    "fetch-tags": ("tags", "none", "only the tested commit is sent"),
-}
-# Inputs of GitHub's actions that say how something is fetched, kept or shown, and not what a later step sees.
-_UNUSED_INPUTS = {
-    _CHECKOUT: ("token", "ssh-key", "ssh-known-hosts", "ssh-strict", "ssh-user", "persist-credentials", "clean")
-    + ("filter", "sparse-checkout-cone-mode", "show-progress", "set-safe-directory", "github-server-url"),
-    _SETUP_PYTHON: ("cache", "cache-dependency-path", "check-latest", "token", "allow-prereleases"),
-}
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_ARM = re.compile(r"(.*[-_.])?(arm|arm64|aarch64)([-_.].*)?", re.IGNORECASE)
 _ALMOST = 0.75  # how alike two names are of which one is misspelt
 
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step as bash will run it. `words` start the interpreter; `{0}` among them is the script's file."""
+    """A step as bash will run it. `words` start the interpreter; `{0}` among them is the script's file. Whether it runs
+    after a success or a failure may be a bash command; `late` are the bash words of the marks in `text` and `env`, see
+    ci_tasks.planning.late."""
 
     name: str
     text: str
@@ -63,10 +48,11 @@ class PlannedStep:
     directory: str
     env: Mapping[str, str] = field(default_factory=dict)
     id: str | None = None
-    on_success: bool = True
-    on_failure: bool = False
+    on_success: bool | str = True
+    on_failure: bool | str = False
     continue_on_error: bool = False
     timeout_minutes: float | None = None
+    late: Mapping[str, str] = field(default_factory=dict)
     own: bool = False  # belongs to this row alone, because it depends on the matrix
     builds: str = ""  # the overlay that it makes ready: if it fails, nothing is known of the row
 
@@ -89,7 +75,7 @@ class PlannedSteps:
 def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> PlannedSteps:
     """Evaluate the job's steps for the row that `resolve` stands for. Raises WorkflowError, ConfigError."""
     check_job(job, resolve.file)
-    runner = OpenObject("runner", {**resolve.contexts["runner"], "arch": architecture(job, resolve)})
+    runner = OpenObject("runner", {**resolve.contexts["runner"], "arch": actions.architecture(job, resolve)})
     planner = _StepsPlanner(job, overrides)
     planner.add(job.steps, resolve.with_contexts(runner=runner, steps={}))
     if not planner.planned:
@@ -100,9 +86,9 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
 def check_job(job: Job, file: str) -> None:
     """Raises WorkflowError for a job with what no row of it could have."""
     if job.uses:
-        hint = f"list its jobs with --workflow {job.uses.removeprefix('./')}" if job.uses.startswith("./") else ""
-        message, text = "reusable workflows are not supported", f"uses: {job.uses}"
-        raise WorkflowError(message, file=file, job=job.id, line=job.line, text=text, hint=hint)
+        where = "is not in the checkout" if job.uses.startswith("./") else "is in another repository"
+        message, text = f"calls a workflow that {where}", f"uses: {job.uses}"
+        raise WorkflowError(message, file=file, job=job.id, line=job.line, text=text)
     for key in job.refused:
         raise WorkflowError(f"`{key.name}`: {key.why}", file=file, job=job.id, line=key.line)
 
@@ -117,48 +103,80 @@ class _StepsPlanner:
         self.sources: list[Step] = []
         self.python: str | None = None
 
-    def add(self, steps: Sequence[Step], resolve: Resolver) -> None:
-        """The steps of the job, or of an action that one of them uses, in order."""
+    def add(self, steps: Sequence[Step], resolve: Resolver, scope: str = "") -> Resolver:
+        """The steps of the job, or of an action that one of them uses, in order. `scope` keeps the ids of an action's
+        steps apart from the job's. Returns the resolver that knows all of them."""
         for original in steps:
             step, named = _overridden(original, self.job, self.overrides)
             self.deviations += named
             if original.id:
-                results = {**resolve.contexts["steps"], original.id: _result(step, original.id)}
-                resolve = resolve.with_contexts(steps=results)
-            if step is not None:
-                self._add(step, resolve)
+                result = actions.result(step, f"{scope}{original.id}")
+                resolve = resolve.with_contexts(steps={**resolve.contexts["steps"], original.id: result})
+            outputs = self._add(step, resolve, scope) if step is not None else None
+            if original.id and outputs is not None:
+                known = {**resolve.contexts["steps"], original.id: {**result, "outputs": outputs}}
+                resolve = resolve.with_contexts(steps=known)
+        return resolve
 
-    def _add(self, step: Step, resolve: Resolver) -> None:
+    def _add(self, step: Step, resolve: Resolver, scope: str) -> dict[str, Value] | None:
+        """The outputs of a step that uses an action of the checkout."""
         for key in step.refused:
             raise _refused(f"`{key.name}` is not supported: {key.why}", step, resolve)
-        action = (step.uses or "").split("@")[0]
-        if any(_is_action(action, name) for name in _WITHOUT_EFFECT):
+        action = actions.name_of(step)
+        if why := actions.without_effect(action):
             # Unevaluated: the key of a cache asks for hashFiles, which only CI's runner can answer.
-            why = "only moves files around in CI"
             self.deviations.append(Deviation(f"step {step.name!r}", f"uses {step.uses}", "not run", why))
-            return
-        _check_exported(step, self.sources, resolve)
-        self.sources.append(replace(step, with_=_used_inputs(step)))
+            return None
+        resolve = _with_exported(step, self.sources, resolve)
+        self.sources.append(replace(step, with_=actions.used_inputs(step)))
         if not step.uses:
-            self.planned.append(_run_step(step, self.job, resolve))
-        elif any(resolve.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE)):
+            self.planned.append(_run_step(step, self.job, resolve, scope))
+            return None
+        holds = [_holds(step, resolve, status) for status in (SUCCESS, FAILURE)]
+        if step.action and any(holds):
             # Whether a step of a local action runs after a failure, its own `if` says.
-            if step.action:
-                self.add(step.action.steps, resolve.of_action(step))
-            else:
-                self._add_equivalent(action, step, resolve)
+            first, inside = len(self.planned), f"{scope}{step.id or len(self.planned)}."
+            inner = self.add(step.action.steps, resolve.of_action(step), inside)
+            self.planned[first:] = [_only_if(holds[0], planned) for planned in self.planned[first:]]
+            return {name: inner.value(raw) for name, raw in step.action.outputs.items()}
+        if any(holds):
+            self._add_equivalent(action, step, resolve, scope)
+        return None
 
-    def _add_equivalent(self, action: str, step: Step, resolve: Resolver) -> None:
-        if action not in _UNUSED_INPUTS:
+    def _add_equivalent(self, action: str, step: Step, resolve: Resolver, scope: str) -> None:
+        if action in actions.ON_PATH:
+            self._add_script(actions.on_path(action), "is to be on PATH", step, resolve, scope)
+            return
+        if action not in (actions.CHECKOUT, actions.SETUP_PYTHON, actions.BUILD, actions.PRE_COMMIT):
             raise _unsupported(step, resolve, "uses an action that has no equivalent here")
-        inputs = {key: resolve.text(value, step=step) for key, value in _used_inputs(step).items()}
-        if action == _SETUP_PYTHON:
-            if not inputs.get(_VERSION):
+        if action in (actions.CHECKOUT, actions.SETUP_PYTHON):
+            resolve.condition(step.condition, step=step)  # known only while the job runs: too late for these two
+        inputs = {key: resolve.text(value, step=step) for key, value in actions.used_inputs(step).items()}
+        if action in (actions.BUILD, actions.PRE_COMMIT):
+            script = actions.docker_build(inputs) if action == actions.BUILD else actions.pre_commit(inputs)
+            if script is None:
+                raise _unsupported(step, resolve, "builds an image and pushes it, or with what has no equivalent here")
+            self._add_script(script, script.strip(), step, resolve, scope)
+            return
+        if action == actions.SETUP_PYTHON:
+            if not inputs.get(actions.VERSION):
                 raise _unsupported(step, resolve, "does not say which Python")
-            self.python = inputs[_VERSION]
-        elif elsewhere := _checked_out_elsewhere(inputs, resolve):
+            self.python = inputs[actions.VERSION]
+        elif elsewhere := actions.checked_out_elsewhere(inputs, resolve):
+            if elsewhere == ["ref"] and actions.is_by_input(step):
+                why = "the workflow asks for the ref to test"
+                self.deviations.append(Deviation("ref", inputs["ref"], "your working tree", why))
+                return
             raise _unsupported(step, resolve, f"checks out something else ({', '.join(elsewhere)})")
-        self.deviations += _input_deviations(action, step, inputs)
+        self.deviations += actions.input_deviations(action, step, inputs)
+
+    def _add_script(self, script: str, here: str, step: Step, resolve: Resolver, scope: str) -> None:
+        """A script that stands for the step's action."""
+        self.deviations.append(Deviation(f"step {step.name!r}", f"uses {step.uses}", here, "the action is not run"))
+        literal = script.replace("${{", "${{ '${{' }}")
+        self.planned.append(
+            _run_step(replace(step, run=literal, uses=None, with_={}, shell="bash"), self.job, resolve, scope)
+        )
 
 
 # -- overrides ---------------------------------------------------------------------------------------------------------
@@ -230,91 +248,78 @@ def _changed_in_parts(step: Step, override: Override) -> tuple[Step, list[tuple[
     return replace(step, run=script, env=env), [*differences, *[("pip's own index", index)] * without_index]
 
 
-# -- actions -----------------------------------------------------------------------------------------------------------
-
-
-def version_matches(requested: str, version: str) -> bool:
-    """Whether `version` (3.10.13) is what setup-python's `requested` (3.10, 3.x, 3.10.13) asks for."""
-    parts = requested.split(".")
-    return all(part in ("x", "*") or part == have for part, have in zip(parts, version.split("."), strict=False))
-
-
-def architecture(job: Job, resolve: Resolver) -> str:
-    """As `runner.arch` has it."""
-    return "ARM64" if any(_ARM.fullmatch(label) for label in labels(job, resolve)) else "X64"
-
-
-def _is_action(action: str, name: str) -> bool:
-    """Whether `uses:` names the action, or a part of it, such as actions/cache/restore."""
-    return action == name or action.startswith(name + "/")
-
-
-def _used_inputs(step: Step) -> dict[str, object]:
-    """The inputs of a step's action that make a difference, unevaluated."""
-    unused = _UNUSED_INPUTS.get((step.uses or "").split("@")[0], ())
-    return {key: value for key, value in step.with_.items() if key not in unused}
-
-
-def _checked_out_elsewhere(inputs: Mapping[str, str], resolve: Resolver) -> list[str]:
-    """The inputs of a checkout that ask for something else than the event's own commit."""
-    github = resolve.contexts["github"]
-    refs = ("", github.get("sha"), github.get("ref"))
-    own = {"repository": ("", github.get("repository")), "ref": refs, "path": ("", ".", "./")}
-    return [key for key, values in own.items() if inputs.get(key, "") not in values]
-
-
-def _input_deviations(action: str, step: Step, inputs: Mapping[str, str]) -> Iterator[Deviation]:
-    """What the action would have done otherwise."""
-    for key, value in inputs.items():
-        if action == _CHECKOUT and key in _OF_CHECKOUT:
-            if value not in ("", "false", "1" if key == "fetch-depth" else ""):
-                what, here, why = _OF_CHECKOUT[key]
-                yield Deviation(what, f"{key}: {value}", here, why)
-        elif key not in {_CHECKOUT: ("repository", "ref", "path"), _SETUP_PYTHON: (_VERSION,)}[action]:
-            yield Deviation(f"step {step.name!r}", f"{key}: {value}", "not used", f"{action} is not run")
-
-
-def _result(step: Step | None, id: str) -> Value:
-    """What later steps see of this one. A cache that is not asked for has missed; else only the step's end can say."""
-    name = f"steps.{id}"
-    if step is None or not step.uses:
-        return OpenObject(name)
-    is_cache = _is_action(step.uses.split("@")[0], "actions/cache")
-    outputs: Value = {"cache-hit": ""} if is_cache else OpenObject(f"{name}.outputs")
-    return OpenObject(name, {"outputs": outputs, "outcome": "success", "conclusion": "success"})
-
-
 # -- `run:` ------------------------------------------------------------------------------------------------------------
 
 
-def _run_step(step: Step, job: Job, resolve: Resolver) -> PlannedStep:
+def _run_step(step: Step, job: Job, resolve: Resolver, scope: str) -> PlannedStep:
     inner = resolve.with_env({**resolve.contexts["env"], **resolve.values(step.env, step=step)})
-    on_success, on_failure = (inner.condition(step.condition, status, step=step) for status in (SUCCESS, FAILURE))
+    on_success, on_failure = (_holds(step, inner, status) for status in (SUCCESS, FAILURE))
+    id = f"{scope}{step.id}" if step.id else None
     try:
-        planned = _evaluated(step, job, resolve, inner)
+        planned = _evaluated(step, job, resolve, inner, id)
     except UnknownValueError:
         if on_success or on_failure:
             raise
         # Nothing runs with what is unknown in it. Bash is given the step so that it has its number and its name.
         name = inner.shown(step.name, step=step)
-        planned = PlannedStep(name, "# its `if` never holds here\n", _SHELLS["bash"], "", id=step.id)
+        planned = PlannedStep(name, "# its `if` never holds here\n", _SHELLS["bash"], "", id=id)
     return replace(planned, on_success=on_success, on_failure=on_failure)
 
 
-def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver) -> PlannedStep:
+def _holds(step: Step, resolve: Resolver, status: str) -> bool | str:
+    """Whether the step runs as the job stands: known, or the command that finds out when it begins."""
+    holds = resolve.decide(step.condition, status, step=step)
+    if isinstance(holds, Unknown):
+        try:
+            return late.test(step.condition or "", resolve.contexts, status)
+        except late.NotLateError:
+            return resolve.condition(step.condition, status, step=step)  # which raises
+    return holds
+
+
+def _only_if(holds: bool | str, step: PlannedStep) -> PlannedStep:
+    """The step of an action that runs only if `holds`, a command."""
+    if not isinstance(holds, str):
+        return step
+
+    def both(own: bool | str) -> bool | str:
+        return f"{{ {holds}; }} && {own}" if isinstance(own, str) else holds if own else False
+
+    return replace(step, on_success=both(step.on_success), on_failure=both(step.on_failure))
+
+
+def _text(raw: object, step: Step, resolve: Resolver, words: dict[str, str]) -> str:
+    """The text, with marks for what is known late, whose words are added to `words`."""
+    try:
+        return resolve.text(raw, step=step)
+    except UnknownValueError:
+        try:
+            text, found = late.text(str(raw), resolve.contexts)
+        except late.NotLateError:
+            pass
+        else:
+            words.update(found)
+            return text
+        raise
+
+
+def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver, id: str | None) -> PlannedStep:
     """Every part of the step as it runs; `inner` sees the step's own variables. Raises UnknownValueError."""
-    step_env = resolve.strings(step.env, step=step)
+    words: dict[str, str] = {}
+    unset = {name for name, value in resolve.values(step.env, step=step).items() if is_unset(value)}
+    step_env = {name: "" if name in unset else _text(raw, step, resolve, words) for name, raw in step.env.items()}
     directory = step.working_directory or job.working_directory
     minutes = inner.number(step.timeout_minutes, "timeout-minutes")
     planned = PlannedStep(
         name=inner.shown(step.name, step=step),
-        text=inner.text(step.run or "", step=step),
+        text=_text(step.run or "", step, inner, words),
         words=_words(step.shell or job.shell, step, inner),
         directory=inner.text(directory, step=step) if directory else str(inner.contexts["github"]["workspace"]),
         env=step_env,
-        id=step.id,
+        id=id,
         continue_on_error=is_true(inner.known(step.continue_on_error, step=step)),
         timeout_minutes=minutes if minutes and minutes > 0 else None,  # GitHub takes 0 for no limit
+        late=words,
         own=_depends_on_matrix(step, job),
     )
     if any("\0" in text for text in (planned.text, planned.name, planned.directory, *step_env, *step_env.values())):
@@ -385,16 +390,17 @@ def _depends_on_matrix(step: Step, job: Job) -> bool:
     return depends_on_matrix([*names, *referenced_names(by_env)])
 
 
-def _check_exported(step: Step, before: Sequence[Step], resolve: Resolver) -> None:
-    """Nothing that this step says is decided by what a step that ran `before` wrote to GITHUB_ENV."""
+def _with_exported(step: Step, before: Sequence[Step], resolve: Resolver) -> Resolver:
+    """A resolver that does not know the variables which a step that ran `before` may have written to GITHUB_ENV."""
     exporting = [earlier.run for earlier in before if earlier.run and "GITHUB_ENV" in earlier.run]
+    if not exporting:
+        return resolve
+    env = dict(resolve.contexts["env"])
     for name in referenced_names(expression_texts(step)):
         context, _, key = name.partition(".")
-        variable = re.compile(rf"\b{re.escape(key.split('.')[0])}\b")
-        if context == "env" and key and any(variable.search(text) for text in exporting):
-            message = "needs a variable that an earlier step writes to GITHUB_ENV, which is known only while it runs"
-            hint = f"the script can take it from its environment: ${key}"
-            raise _refused(message, step, resolve, name, hint)
+        if context == "env" and key and any(re.search(rf"\b{re.escape(key)}\b", text) for text in exporting):
+            env[key] = Unknown.named_value(f"env.{key}")
+    return resolve.with_env(env)
 
 
 # -- --build -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ci_tasks import safe_output
 from ci_tasks.errors import one_line
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, RunRecord
-from ci_tasks.report.table import attempts, cause_and_reason
+from ci_tasks.report.results import attempts, cause_and_reason
 
 _ELEMENTS = {FAILED: "failure", VACUOUS: "failure", BLOCKED: "error", LOST: "error", CANCELLED: "skipped"}
 # What XML 1.0 has no way to write, escaped or not.

@@ -1,49 +1,47 @@
 """How each row stands while rows run, and the table of it that changes in place on a terminal.
 
 With several hosts each has a lane of its own above the rows. A row is drawn in it by its number, which is that of its
-run directory too, so that nothing is said by colour alone.
+run directory too, so that nothing is said by colour alone. A row's name is never cut: where it does not fit beside the
+other cells, it stands below them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, one_line, printable
-from ci_tasks.report.fleet import FREE, OTHERS, Holder, cells, share
-from ci_tasks.report.layout import GAP, cell_len, narrowest, without_middle
+from ci_tasks.report.table import GAP, cell_len, padded
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-    from rich.table import Table
-    from rich.text import Text
 
 # How a row stands that has no status yet. A stalled one runs, and has written nothing for its stall_minutes.
 RUNNING, STALLED, WAITING = "running", "stalled", "waiting"
 # Colours of the 256 that terminals do not redefine, all of middle lightness: they can be read on black and on white.
-_QUIET = "color(244)"
+_QUIET, _OURS, _BAD = "color(244)", "color(31)", "bold color(160)"
 _STYLES = {
     "passed": "color(28)",
-    "failed": "bold color(160)",
+    "failed": _BAD,
     "vacuous": "bold color(136)",
     "blocked": "color(163)",
     "cancelled": _QUIET,
     "lost": "bold color(163)",
-    RUNNING: "color(31)",
+    RUNNING: _OURS,
     STALLED: "bold color(136)",
     WAITING: _QUIET,
 }
 _ORDER = ("failed", "vacuous", "blocked", "lost", STALLED, RUNNING, "cancelled", WAITING, "passed")
-_URGENCY = {state: at for at, state in enumerate(_ORDER)}
-_COLOURS = tuple(f"color({number})" for number in (31, 28, 136, 33, 163, 166, 99, 65))
-_STARTED = (RUNNING, STALLED)
+_OTHERS, _FREE = "#", "."
+_INDENT = "    "
+_FRAME = 6  # lines of a terminal that are not rows
 _HOSTS_PART = 3  # of a low terminal's lines, hosts take one in so many
 _HOST_WIDTH = 16
-_NOTE_WIDTH = 32  # columns for the last line of a row, where names are so long that they lose their middles
-_LEAST_NOTE = 12  # columns, with less it is left out
+_LEAST_NOTE = 12  # columns, with less the last line of a row is left out
 _ECHO = "^C^C"
 _WIDE_COLUMNS = 100  # columns from which on there is room for what the hosts' lanes say too
+_Line = list[tuple[str, str]]  # texts with their styles
 
 
 @dataclass(frozen=True)
@@ -106,15 +104,16 @@ class _Screen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        width, above = options.max_width, 0
-        yield Text(without_middle(self.head, width), "italic")
-        if self.hosts:
-            lanes = _hosts(self.rows, self.hosts, max(2, (self.height - 6) // _HOSTS_PART))
-            yield lanes
-            above = 1 + lanes.row_count
-        yield _rows(self.rows, max(3, self.height - 6 - above), width, several_hosts=bool(self.hosts))
+        width = options.max_width
+        lanes = _lanes(self.rows, self.hosts, max(2, (self.height - _FRAME) // _HOSTS_PART)) if self.hosts else []
+        rows = _rows(self.rows, self.height - _FRAME - len(lanes), width, several_hosts=bool(self.hosts))
         # A terminal echoes ^C at the end of the last line. It must not wrap: one line of the table would be left.
-        yield Text(without_middle(_counts(self.rows), max(width - len(_ECHO), 1)), "italic")
+        counts = (max(width - len(_ECHO), 1), [(_counts(self.rows), "italic")])
+        for most, line in [*((width, line) for line in ([(self.head, "italic")], *lanes, *rows)), counts]:
+            text = Text.assemble(*line, no_wrap=True)
+            text.truncate(most, overflow="ellipsis")
+            text.rstrip()
+            yield text
 
 
 def expected_end(rows: Sequence[RowProgress], left: float | None) -> str:
@@ -140,137 +139,121 @@ def span(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d}"
 
 
-def _rows(rows: Sequence[RowProgress], max_rows: int, width: int, *, several_hosts: bool) -> Table:
-    """`max_rows` rows at most, with expected ends where one is known. Where there are several hosts, rows have numbers,
-    and a narrow terminal sees only above who is where."""
-    from rich.table import Table
-    from rich.text import Text
-
-    placed, timed = several_hosts and width >= _WIDE_COLUMNS, any(row.seconds_left is not None for row in rows)
-    chosen = sorted(sorted(range(len(rows)), key=lambda at: _urgency(rows[at]))[:max_rows])
-    hidden = f"and {len(rows) - len(chosen)} more" if len(chosen) < len(rows) else ""
-    cells: dict[str, list[str]] = {
-        **({"NO": [_label(at, rows) for at in chosen]} if several_hosts else {}),
-        "STATUS": [rows[at].state for at in chosen],
-        "ROW": [printable(rows[at].row) for at in chosen],
-        **({"HOST": [without_middle(rows[at].host, _HOST_WIDTH) for at in chosen]} if placed else {}),
-        "TIME": [_taken(rows[at]) for at in chosen],
-        **({"LEFT": [_left(rows[at]) for at in chosen]} if timed else {}),
+def _rows(rows: Sequence[RowProgress], height: int, width: int, *, several_hosts: bool) -> Iterator[_Line]:
+    """Where there are several hosts, rows have numbers, and a narrow terminal sees only in the lanes who is where."""
+    is_placed = several_hosts and width >= _WIDE_COLUMNS
+    columns = {
+        **({"NO": [_number(at, rows) for at in range(len(rows))]} if several_hosts else {}),
+        "STATUS": [f"{row.state:<{max(map(len, _STYLES))}}" for row in rows],  # it stays as wide when states change
+        "ROW": [printable(row.row) for row in rows],
+        **({"HOST": [printable(row.host)[:_HOST_WIDTH] for row in rows]} if is_placed else {}),
+        "TIME": ["" if row.seconds is None else span(row.seconds) for row in rows],
+        **({"LEFT": [*map(_left, rows)]} if any(row.seconds_left is not None for row in rows) else {}),
     }
-    widths = {head: max(map(cell_len, [head, *column])) for head, column in cells.items()}
-    widths["STATUS"] = max(map(len, _STYLES))  # so that the table stays as it is when states change
-    room = width - sum(widths.values()) + widths["ROW"] - len(GAP) * len(cells)
-    limit = max(room - min(_NOTE_WIDTH, room // 2), len(hidden), 1)
-    if widths["ROW"] > limit:
-        cells["ROW"] = narrowest(cells["ROW"], limit)
-    widths["ROW"] = max(map(cell_len, ["ROW", hidden, *cells["ROW"]]))
-    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0))
-    for head, column_width in widths.items():
-        justify: Literal["left", "right"] = "right" if head in ("TIME", "LEFT") else "left"
-        table.add_column(head, no_wrap=True, width=column_width, justify=justify)
-    noted = room - widths["ROW"] >= _LEAST_NOTE
-    if noted:
-        table.add_column("LAST", no_wrap=True)
-    for number, at in enumerate(chosen):
-        progress = rows[at]
-        tried = f"attempt {progress.attempt}: " if several_hosts and progress.attempt > 1 else ""
-        styles = {
-            "NO": _colour(at) if progress.state in _STARTED else _QUIET,
-            "STATUS": style(progress.state),
-        }
-        table.add_row(
-            *(Text(column[number], styles.get(head, "")) for head, column in cells.items()),
-            *([Text(without_middle(one_line(tried + progress.note), room - widths["ROW"]), _QUIET)] if noted else []),
-        )
-    if hidden:
-        table.add_row(*(Text(hidden if head == "ROW" else "", _QUIET) for head in cells))
-    return table
+    widths = {head: max(map(cell_len, (head, *column))) for head, column in columns.items()}
+    names: list[str] = []
+    if sum(widths.values()) + len(GAP) * (len(widths) - 1) > width:
+        names = columns.pop("ROW")
+        del widths["ROW"]
+    is_noted = width - sum(widths.values()) - len(GAP) * len(widths) >= _LEAST_NOTE
+    yield [(_joined({head: head for head in columns}, widths) + (f"{GAP}LAST" if is_noted else ""), "bold")]
+    if names:
+        yield [(f"{_INDENT}ROW", "bold")]
+    most = max(3, height) // 2 if names else max(3, height)
+    urgent = sorted(range(len(rows)), key=lambda at: _ORDER.index(rows[at].state) if rows[at].state in _ORDER else 99)
+    for at in sorted(urgent[:most]):
+        row = rows[at]
+        before, after = _joined({head: column[at] for head, column in columns.items()}, widths).split(row.state, 1)
+        tried = f"attempt {row.attempt}: " if several_hosts and row.attempt > 1 else ""
+        note = GAP + one_line(tried + row.note) if is_noted else ""
+        yield [(before, _QUIET), (row.state, style(row.state)), (after, ""), (note, _QUIET)]
+        if names:
+            yield [(_INDENT + names[at], "")]
+    if len(rows) > most:
+        yield [(f"{_INDENT}and {len(rows) - most} more", _QUIET)]
 
 
-def _hosts(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], max_rows: int) -> Table:
-    """`max_rows` lines at most, those of hosts that are away and of busy ones first."""
-    from rich.table import Table
-    from rich.text import Text
+def _joined(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    """The cells of one line; times are aligned at their ends."""
+    return GAP.join(
+        " " * (widths[head] - len(cell)) + cell if head in ("TIME", "LEFT") else padded(cell, widths[head])
+        for head, cell in cells.items()
+    )
 
-    ours: dict[str, list[int]] = {host.name: [] for host in hosts}
-    for at, progress in enumerate(rows):
-        if progress.state in _STARTED and progress.host in ours:
-            ours[progress.host].append(at)
-    drawn = {host.name: _cells(host, ours[host.name], rows) for host in hosts}
-    table = Table(box=None, pad_edge=False, expand=True)
-    table.add_column("HOST", no_wrap=True)
-    table.add_column(f"GPUS ({OTHERS} others', {FREE} free)", no_wrap=True)
-    table.add_column("", no_wrap=True, ratio=1)
-    shown = len(hosts) if len(hosts) <= max_rows else max_rows - 1
+
+def _lanes(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], most: int) -> list[_Line]:
+    """The hosts in at most `most` lines, those that are away and busy ones first."""
+    ours = {host.name: [at for at, row in enumerate(rows) if _holds(row, host)] for host in hosts}
+    drawn = {host.name: gpu_cells(host, ours[host.name], rows) for host in hosts}
+    shown = len(hosts) if len(hosts) <= most else most - 1
     first = sorted(range(len(hosts)), key=lambda at: (hosts[at].up, -len(ours[hosts[at].name])))
+    names = {host.name: printable(host.name)[:_HOST_WIDTH] for host in hosts}
+    name_width = max(map(cell_len, ("HOST", *names.values())))
+    head = f"GPUS ({_OTHERS} others', {_FREE} free)"
+    size = len(_number(0, rows))
+    width = max(len(head), *((size + 1) * len(cells) - 1 for cells in drawn.values()))
+    lines: list[_Line] = [[(padded("HOST", name_width) + GAP + head, "bold")]]
     for at in sorted(first[:shown]):
-        host = hosts[at]
-        table.add_row(
-            Text(without_middle(printable(host.name), _HOST_WIDTH), "" if host.up else _STYLES["failed"]),
-            _drawing(drawn[host.name], ours[host.name], rows),
-            Text(_standing(host, drawn[host.name], len(ours[host.name])), _QUIET if host.up else _STYLES["failed"]),
-        )
+        host, cells = hosts[at], drawn[hosts[at].name]
+        colour = "" if host.up else _BAD
+        drawing = [(f"{cell} ", _OURS) if cell.isdecimal() else (f"{cell * size} ", _QUIET) for cell in cells]
+        rest = " " * (width - (size + 1) * len(cells)) + GAP
+        said = _standing(host, cells, len(ours[host.name]))
+        lines.append([(padded(names[host.name], name_width) + GAP, colour), *drawing, (rest + said, colour or _QUIET)])
     if hidden := [hosts[at] for at in first[shown:]]:
-        together = share([cell for host in hidden for cell in drawn[host.name]])
-        table.add_row("", Text(f"and {len(hidden)} more hosts", _QUIET), Text(together, _QUIET))
-    return table
+        together = _share([cell for host in hidden for cell in drawn[host.name]])
+        more = f"and {len(hidden)} more hosts".ljust(width)
+        lines.append([(GAP.join([" " * name_width, more, together]), _QUIET)])
+    return lines
 
 
-def _cells(host: HostProgress, ours: Sequence[int], rows: Sequence[RowProgress]) -> list[str]:
-    holders = [Holder(_label(at, rows), rows[at].gpus, rows[at].gpu_ids) for at in ours]
-    return cells(host.gpus or 0, holders, host.held)
+def _holds(row: RowProgress, host: HostProgress) -> bool:
+    return row.host == host.name and row.state in (RUNNING, STALLED)
 
 
-def _drawing(drawn: Sequence[str], ours: Sequence[int], rows: Sequence[RowProgress]) -> Text:
-    from rich.text import Text
+def gpu_cells(host: HostProgress, ours: Sequence[int], rows: Sequence[RowProgress]) -> list[str]:
+    """One cell a GPU of a host, in the order of their ids; `ours` are the rows on it. What has no id yet, a row that
+    just starts or others' GPUs, of which only the number is known, takes free places: rows the lowest, others the
+    highest."""
+    cells = [""] * max(host.gpus or 0, 0)
+    unplaced: list[str] = []
+    for at in ours:
+        placed = [id for id in dict.fromkeys(rows[at].gpu_ids) if 0 <= id < len(cells) and not cells[id]]
+        for id in placed:
+            cells[id] = _number(at, rows)
+        unplaced += [_number(at, rows)] * (max(rows[at].gpus, len(rows[at].gpu_ids)) - len(placed))
+    free = [id for id, cell in enumerate(cells) if not cell]
+    for id, number in zip(free, unplaced, strict=False):
+        cells[id] = number
+    for id in [id for id in reversed(free) if not cells[id]][: max(host.held, 0)]:
+        cells[id] = _OTHERS
+    return [cell or _FREE for cell in cells]
 
-    colours: Mapping[str, str] = {_label(at, rows): _colour(at) for at in ours}
-    width = _digits(rows)
-    text = Text()
-    for cell in drawn:
-        if text:
-            text.append(" ")
-        text.append(cell if cell in colours else cell * width, colours.get(cell, _QUIET))
-    return text
+
+def _share(cells: Sequence[str]) -> str:
+    """`4 ours, 2 others', 2 free` of the cells of one host or of several; `no GPU` of none."""
+    others, free = cells.count(_OTHERS), cells.count(_FREE)
+    counts = ((len(cells) - others - free, "ours"), (others, "others'"), (free, "free"))
+    return ", ".join(f"{count} {whose}" for count, whose in counts if count) or "no GPU"
 
 
-def _standing(host: HostProgress, drawn: Sequence[str], rows: int) -> str:
+def _standing(host: HostProgress, cells: Sequence[str], rows: int) -> str:
     """What the cells do not say: that it is away, how many rows it has, what it does."""
-    gpus = share(drawn) if host.gpus is not None else "GPUs not known" if host.up else ""
-    count = counted(rows, "row") if rows else ""
-    parts = ("" if host.up else "away", one_line(host.note), gpus, count)
-    return "; ".join(word for word in parts if word)
+    gpus = _share(cells) if host.gpus is not None else "GPUs not known" if host.up else ""
+    parts = ("" if host.up else "away", one_line(host.note), gpus, counted(rows, "row") if rows else "")
+    return "; ".join(filter(None, parts))
 
 
-def _taken(progress: RowProgress) -> str:
-    return "" if progress.seconds is None else span(progress.seconds)
-
-
-def _left(progress: RowProgress) -> str:
-    if progress.seconds_left is None:
+def _left(row: RowProgress) -> str:
+    if row.seconds_left is None:
         return ""
-    return span(progress.seconds_left) if progress.seconds_left >= 0 else f"{span(-progress.seconds_left)} over"
+    return span(row.seconds_left) if row.seconds_left >= 0 else f"{span(-row.seconds_left)} over"
 
 
-def _label(at: int, rows: Sequence[RowProgress]) -> str:
-    return f"{at + 1:0{_digits(rows)}d}"
-
-
-def _digits(rows: Sequence[RowProgress]) -> int:
-    return max(2, len(str(len(rows))))
-
-
-def _colour(at: int) -> str:
-    return _COLOURS[at % len(_COLOURS)]
+def _number(at: int, rows: Sequence[RowProgress]) -> str:
+    return f"{at + 1:0{max(2, len(str(len(rows))))}d}"
 
 
 def _counts(rows: Sequence[RowProgress]) -> str:
-    counts = dict.fromkeys(_STYLES, 0)
-    for progress in rows:
-        if progress.state in counts:
-            counts[progress.state] += 1
+    counts = {state: sum(row.state == state for row in rows) for state in _STYLES}
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-
-
-def _urgency(progress: RowProgress) -> int:
-    return _URGENCY.get(progress.state, len(_ORDER))

@@ -20,7 +20,6 @@ from ci_tasks.records import (
     RUNNING,
     VACUOUS,
     RunRecord,
-    Triage,
 )
 
 _ALLOWED = "allowed"  # of a failed row that does not fail CI's run
@@ -43,36 +42,12 @@ _MOST_NAMED = 3  # rows that a command names
 @dataclass(frozen=True)
 class Failure:
     """Rows that failed, or did not run, in one and the same way: their triages have one signature, or they give one
-    reason."""
-
-    records: tuple[RunRecord, ...]
-
-    @property
-    def status(self) -> str:
-        return self.records[0].status
-
-    @property
-    def triage(self) -> Triage | None:
-        return self.records[0].triage
-
-    @property
-    def reason(self) -> str:
-        return self.records[0].reason
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Failures that triage puts down to the same thing. `name` is its class in `triage --json`, "" where none is known,
-    `explanation` what a person reads."""
+    reason. `cause` is its class in `triage --json`, "" where none is known, `reason` what a person reads."""
 
     status: str
-    name: str
-    explanation: str
-    failures: tuple[Failure, ...]
-
-    @property
-    def records(self) -> list[RunRecord]:
-        return [record for failure in self.failures for record in failure.records]
+    cause: str
+    reason: str
+    records: tuple[RunRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -97,16 +72,19 @@ def verdict(records: Sequence[RunRecord]) -> str:
     return ", ".join([f"{count} of {len(records)} {noun} {_phrase(first, count)}", *rest])
 
 
-def causes(records: Sequence[RunRecord]) -> list[Cause]:
+def failures(records: Sequence[RunRecord]) -> list[Failure]:
     """Why rows that ended did not pass; what matters most, and what hit most rows, first."""
-    grouped: dict[tuple[str, str, str], list[Failure]] = {}
-    for failure in _failures(records):
-        name = _cause_name(failure.triage)
-        explanation = (failure.triage.reason if failure.triage else "") if name else _first_line(failure.reason)
-        grouped.setdefault((failure.status, name, explanation), []).append(failure)
-    all_causes = [Cause(*key, tuple(failures)) for key, failures in grouped.items()]
+    grouped: dict[tuple[str, str, str], list[RunRecord]] = {}
+    for record in records:
+        if record.status in EXIT_CODES and record.status != PASSED:
+            cause = record.cause if record.cause not in (None, UNKNOWN, NOTHING) else ""
+            grouped.setdefault((record.status, cause or "", record.signature or record.reason), []).append(record)
+    found = []
+    for (status, cause, _), alike in grouped.items():
+        reason = alike[0].triage.reason if cause and alike[0].triage else alike[0].reason.strip().partition("\n")[0]
+        found.append(Failure(status, cause, shortened(reason, _LONG) or "the log does not say why", tuple(alike)))
     order = list(_PHRASES)
-    return sorted(all_causes, key=lambda cause: (order.index(cause.status), -len(cause.records)))
+    return sorted(found, key=lambda failure: (order.index(failure.status), -len(failure.records)))
 
 
 def next_steps(
@@ -143,23 +121,6 @@ def _counted(record: RunRecord) -> str:
 def _phrase(status: str, count: int) -> str:
     one, several = _PHRASES.get(status, (status, status))
     return one if count == 1 else several
-
-
-def _failures(records: Sequence[RunRecord]) -> list[Failure]:
-    grouped: dict[tuple[str, ...], list[RunRecord]] = {}
-    for record in records:
-        if record.status in EXIT_CODES and record.status != PASSED:
-            key = (record.status, _cause_name(record.triage), record.signature or record.reason)
-            grouped.setdefault(key, []).append(record)
-    return [Failure(tuple(several)) for several in grouped.values()]
-
-
-def _cause_name(triage: Triage | None) -> str:
-    return triage.cause if triage and triage.cause not in (UNKNOWN, NOTHING) else ""
-
-
-def _first_line(reason: str) -> str:
-    return shortened(reason.strip().partition("\n")[0], _LONG) or "the log does not say why"
 
 
 def _hosts(records: Sequence[RunRecord]) -> list[str]:

@@ -1,208 +1,144 @@
-"""The table that ends a run, and the deviations from CI, as plain text with aligned columns.
+"""How every report is laid out: tables, paragraphs and lengths of time, as text for a terminal and as markdown.
 
-Plain text serves a terminal, a log and a pasted comment alike.
+One rule: a cell is never cut, so that a row's name or a path can be copied. A table that is wider than the terminal
+continues below its row, and sentences wrap at the ends of words.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Protocol
 
-from ci_tasks.agent.records import Deviation
-from ci_tasks.errors import counted, one_line, shortened, some
-from ci_tasks.logs.causes import NOTHING, UNKNOWN
-from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Evidence, GpuUse, RunRecord
-from ci_tasks.report.layout import columns, without_middle
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import one_line, printable, truncated
 
-_MAX_CELL = 58
-GPU_HEADING = "GPUs while rows ran:"
-_MOST_ODDITIES = 4  # of a row's GPUs
-_MAX_REASON = 300  # characters; the record has all of it
-_WHAT_WAS_TESTED = {"code", "files unlike your disk", "files of the run", "status.json", "exit code", "retried"}
-_HARMLESS = {"PYTEST_ADDOPTS", "install steps", "pull request", "changed tests", "event", "if", "node"}
-_SCHEDULING = ("concurrency", "strategy.", "on.")
+GAP = "  "
+_INDENT = "    "  # of what continues below its row
+_LEAST = 24  # columns that a sentence needs to stand beside other cells
+_CELL = 400  # characters of a cell of markdown
+# What markdown or HTML takes for more than text: an underscore only at a word's edge, a bracket only where a link ends.
+_SPECIAL = re.compile(r"[\\`*<>|~&]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|:(?=[\w+-]+:)")
+# GitHub makes links of them after it has read entities; a space of no width stops it.
+_MENTION = re.compile(r"([@#])(?=\w)")
+_NO_WIDTH = "\u200b"
 
 
-class Deviating(Protocol):
-    @property
-    def row(self) -> str: ...
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells, with or without a head; the last column holds sentences. Below a head, an empty column is left
+    out."""
 
-    @property
-    def deviations(self) -> Sequence[Deviation]: ...
+    rows: Sequence[Sequence[str]]
+    head: Sequence[str] = ()
+
+    def text(self, width: int | None = None) -> list[str]:
+        """Lines of at most `width` columns, except for longer words; any number without a `width`, as in a file."""
+        cells = [[printable(cell) for cell in row] for row in self._lines()]
+        most = max(map(len, cells), default=0)
+        widths = [max(cell_len(row[at]) for row in cells if at < len(row)) for at in range(most)]
+        words = (word for row in cells if len(row) == most for word in " ".join(row[-1:]).split())
+        needed = [*widths[:-1], min(widths[-1], max(_LEAST, *map(cell_len, words), 0))] if widths else []
+        groups = _fitting(needed, width)
+        return [line for row in cells for line in _row(row, widths, groups, width)]
+
+    def markdown(self) -> list[str]:
+        lines = self._lines()
+        head, *body = [f"| {' | '.join(map(cell, row))} |" for row in lines]
+        return [head, "|---" * len(lines[0]) + "|", *body]
+
+    def _lines(self) -> list[Sequence[str]]:
+        if not (self.head and self.rows):
+            return [*filter(None, [self.head]), *self.rows]
+        filled = [at for at in range(len(self.head)) if any(row[at : at + 1] not in ([""], ("",)) for row in self.rows)]
+        return [[row[at] for at in filled if at < len(row)] for row in (self.head, *self.rows)]
 
 
-def results(records: Sequence[RunRecord], logs: Sequence[str], width: int | None = None) -> list[str]:
-    """One line a row: status, row, where there are several its host, time, evidence, reason and what became of earlier
-    attempts; then the log of each row that did not pass."""
-    hosts = len({record.host for record in records}) > 1
-    head = ("STATUS", "ROW", *(("HOST",) if hosts else ()), "TIME", "EVIDENCE", "REASON")
-    body = [
-        (r.status, r.row, *((r.host or "-",) if hosts else ()), duration_of(r), evidence_of(r), reason_with_attempts(r))
-        for r in records
-    ]
-    lines = columns(reasons_once(body), width, head=head, names=[1])
-    shown = [(r, log) for r, log in zip(records, logs, strict=True) if r.status != PASSED and r.started_at]
-    if shown:
-        lines += ["", *columns([(f"log of {r.row}:", f"{log}{_at(r)}") for r, log in shown], width)]
-    for part in (gpu_oddities(records, width), left_on_hosts(records, width)):
-        lines += ["", *part] if part else []
+def _fitting(needed: Sequence[int], width: int | None) -> list[list[int]]:
+    """The columns of each line that a row takes."""
+    groups: list[list[int]] = [[]]
+    used = 0
+    for at, size in enumerate(needed):
+        if groups[-1] and width is not None and used + size > width:
+            groups.append([])
+            used = len(_INDENT)
+        groups[-1].append(at)
+        used += size + len(GAP)
+    return groups
+
+
+def _row(row: Sequence[str], widths: Sequence[int], groups: Sequence[Sequence[int]], width: int | None) -> list[str]:
+    lines: list[str] = []
+    for number, group in enumerate(groups):
+        cells = [padded(row[at], widths[at]) for at in group if at < len(row)]
+        left = _INDENT * (number > 0) + GAP.join(cells)
+        if width is not None and group[-1:] == [len(row) - 1] == [len(widths) - 1]:
+            left = left[: len(left) - len(cells[-1])]
+            first, *more = wrapped(row[-1], max(width - cell_len(left), _LEAST))
+            block = [left + first, *(" " * cell_len(left) + text for text in more)]
+        else:
+            block = [left]
+        lines += [line.rstrip() for line in block if line.strip() or number == 0]
     return lines
 
 
-def gpu_oddities(records: Sequence[RunRecord], width: int | None = None) -> list[str]:
-    """The lines of `gpu_sentences` under their heading; none where there are no sentences."""
-    body = [(f"  {row}:", sentence) for row, sentence in gpu_sentences(records)]
-    return [GPU_HEADING, *columns(body, width)] if body else []
+def cell_len(text: str) -> int:
+    """The columns of a terminal that `text` takes."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    from rich import cells  # with tables of all scripts, for names that few have
+
+    return cells.cell_len(text)
 
 
-def gpu_sentences(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """With its row, what was odd about the GPUs while it ran, and of a row that did not pass, when they were not
-    sampled."""
-    return [
-        (record.row, sentence)
-        for record in records
-        if record.gpu_use is not None
-        for sentence in _of_gpus(record.gpu_use, failed=record.status != PASSED)
-    ]
+def padded(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
 
 
-def _of_gpus(use: GpuUse, *, failed: bool) -> list[str]:
-    shown = [*use.oddities[:_MOST_ODDITIES]]
-    more = len(use.oddities) - len(shown)
-    shown += [f"and {more} more, see `ci-tasks report --html`"] if more else []
-    return [*shown, *(use.not_seen[:_MOST_ODDITIES] if failed else [])]
+def wrapped(text: str, width: int) -> list[str]:
+    """`text` in lines of at most `width` columns; no word is broken."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines or [""]
 
 
-def left_on_hosts(records: Sequence[RunRecord], width: int | None = None) -> list[str]:
-    """What could not be removed or collected at the end of a run, with its host and row."""
-    attempts = [(record, attempt) for record in records for attempt in record.attempts if attempt.left]
-    body = [
-        (f"  {attempt.host or 'local'}:", f"{record.row}: {one_line(line)}")
-        for record, attempt in attempts
-        for line in attempt.left
-    ]
-    if not body:
-        return []
-    hosts = list(dict.fromkeys(attempt.host or "local" for _, attempt in attempts))
-    commands = ", ".join(f"`ci-tasks clean --host {host}`" for host in hosts)
-    return [f"Left at the end ({commands}):", *columns(body, width)]
+def paragraph(text: str, width: int | None, indent: str = "") -> list[str]:
+    """`text` as indented lines; those after the first stand further to the right."""
+    if width is None:
+        return [indent + text]
+    first, *more = wrapped(text, width - len(indent) - len(GAP))
+    return [indent + first, *(indent + GAP + line for line in more)]
 
 
-def cause_and_reason(record: RunRecord) -> str:
-    """The cause of a row that did not pass, as far as one is known, and the line that says so."""
-    has_cause = record.cause not in (None, UNKNOWN, NOTHING)
-    reason = one_line(record.reason)
-    return f"{record.cause}: {reason}" if has_cause and reason else reason
-
-
-def attempts(record: RunRecord) -> str:
-    """`attempt 2; blocked on h100a: no space left` of a row that needed several, or what a retry continues."""
-    if record.retry_of:
-        return f"retry of {record.retry_of}"
-    if not record.earlier:
-        return ""
-    return "; ".join([f"attempt {len(record.attempts)}", *map(_ended, record.earlier)])
-
-
-def _ended(attempt: Attempt) -> str:
-    where = f" on {attempt.host}" if attempt.host else ""
-    reason = f": {_short(attempt.reason)}" if attempt.reason else ""
-    return f"{attempt.status}{where}{reason}"
-
-
-def reason_with_attempts(record: RunRecord) -> str:
-    reason, before = shortened(cause_and_reason(record), _MAX_REASON), shortened(attempts(record), _MAX_REASON)
-    return f"{reason} ({before})" if reason and before else reason or before
-
-
-def _at(record: RunRecord) -> str:
-    """Where in the log the line is, as editors open it."""
-    return f":{record.line_no}" if record.line_no else ""
-
-
-def evidence_of(record: RunRecord) -> str:
-    """That a script ran shows something only where it ran to a good end."""
-    weak = record.evidence.kind in ("script", "set-up") and record.status != PASSED
-    return "-" if weak else evidence(record.evidence)
-
-
-def reasons_once(body: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """A long reason that the row above has too, such as what a machine lacks, is not said again."""
-    above = ["", *(line[-1] for line in body)]
-    return [
-        (*line[:-1], "as above" if len(line[-1]) > _MAX_CELL and line[-1] == before else line[-1])
-        for line, before in zip(body, above, strict=False)
-    ]
-
-
-def summary(records: Sequence[RunRecord]) -> str:
-    """`48 passed, 8 vacuous` for the last line: what passed first, then what went wrong in the order of EXIT_CODES."""
-    counts = {status: sum(record.status == status for record in records) for status in EXIT_CODES}
-    text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    return text or "no row ran"
-
-
-def deviations(records: Sequence[Deviating], width: int | None = None) -> list[str]:
-    """What differs from CI, a line each: differences that all rows share once, others with their rows."""
-    rows = rows_by_deviation(records)
-    if not rows:
-        return []
-    all_rows = len({record.row for record in records})
-    body = [
-        (
-            f"  {_short(item.what)}:",
-            f"{_short(item.ci)} → {_short(item.here)}; {one_line(item.why)}{_of(names, all_rows)}",
-        )
-        for item, names in rows.items()
-    ]
-    return ["Different from CI (CI → here; why):", *columns(body, width)]
-
-
-def rows_by_deviation(records: Sequence[Deviating]) -> dict[Deviation, list[str]]:
-    """What differs from CI with the rows that have it: what can change a result first, else as recorded."""
-    rows: dict[Deviation, dict[str, None]] = {}
-    for record in records:
-        for item in record.deviations:
-            rows.setdefault(item, {})[record.row] = None
-    return {item: [*rows[item]] for item in sorted(rows, key=_rank)}
-
-
-def _rank(deviation: Deviation) -> int:
-    """0 of what was tested and whether it can be believed, 2 of what says when a row runs and not what it does."""
-    if deviation.what in _WHAT_WAS_TESTED:
-        return 0
-    return 2 if deviation.what in _HARMLESS or deviation.what.startswith(_SCHEDULING) else 1
-
-
-def evidence(counts: Evidence) -> str:
-    parts = []
-    if counts.kind in ("junit", "pytest", "unittest"):
-        parts.append(counted(counts.tests, "test"))
-    if counts.failures:
-        parts.append(f"{counts.failures} failed")
-    if counts.skipped:
-        parts.append(f"{counts.skipped} skipped")
-    if counts.steps:
-        parts.append(counted(counts.steps, "metric line"))
-    if counts.kind == "script":
-        parts.append("script, no tests")
-    return ", ".join(parts) or "-"
-
-
-def duration_of(record: RunRecord) -> str:
-    seconds = record.timings.seconds
-    if seconds is None:
-        return "-"
+def duration(seconds: float) -> str:
+    """A length of time as short as its size allows: `4.2 s`, `2 min 05 s`, `3 h 10 min`."""
     if seconds < 99.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min" + (f" {rest:02d} s" if rest else "")
+    return f"{minutes // 60} h" + (f" {minutes % 60:02d} min" if minutes % 60 else "")
 
 
-def _short(text: str) -> str:
-    return without_middle(one_line(text), _MAX_CELL)
+def cell(text: str) -> str:
+    """Text on one line that markdown leaves as it is."""
+    line = truncated(one_line(text), _CELL)
+    return _SPECIAL.sub(lambda match: f"&#{ord(match[0])};", _MENTION.sub(rf"\1{_NO_WIDTH}", line))
 
 
-def _of(rows: Sequence[str], all_rows: int) -> str:
-    """Which rows a difference is about, unless it is about all."""
-    return "" if len(rows) == all_rows else f" [{some(rows, 2)}]"
+def code(text: str) -> str:
+    """Text on one line as code of markdown, whatever backticks are in it."""
+    line = one_line(text)
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {line} {fence}" if longest else f"`{line}`"
+
+
+def fenced(lines: Sequence[str]) -> list[str]:
+    """Lines as they are, behind a fence of markdown that none of them can close."""
+    longest = max((len(run) for line in lines for run in re.findall(r"`{3,}", line)), default=2)
+    fence = "`" * (longest + 1)
+    return [f"{fence}text", *(printable(line) for line in lines), fence]

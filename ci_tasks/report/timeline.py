@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
 from ci_tasks.records import RunRecord, epoch_seconds
-from ci_tasks.report.layout import GAP, columns, narrowest
+from ci_tasks.report.table import Table, duration
 
 _AT_ONCE = 2.0  # seconds within which one thing follows another without a wait
 _ROUNDED = 0.01  # seconds: one clock says when a row of a host ended and the next one began, to the millisecond
-_SHORTEST_NAME = 16  # columns
 _MOST = 12  # rows of a chain that are listed
 
 
@@ -38,7 +37,7 @@ def summary_lines(records: Sequence[RunRecord], gpus_by_host: Mapping[str, int],
         return []
     begin, end = min(span.started for span in all_spans), max(span.end for span in all_spans)
     path = critical_path(all_spans)
-    lines = [f"Wall time: {duration(end - begin)}", *_path(path, begin, width, [span.row for span in all_spans])]
+    lines = [f"Wall time: {duration(end - begin)}", *_path(path, begin, width)]
     if busy := _busy(all_spans, gpus_by_host, end - begin):
         lines.append(f"GPUs busy: {busy}")
     return lines
@@ -86,8 +85,8 @@ def _overlap(before: Span, span: Span) -> float:
     return _AT_ONCE if before.host != span.host or span.begin > span.started else _ROUNDED
 
 
-def _path(path: Sequence[Span], begin: float, width: int | None, rows: Sequence[str]) -> list[str]:
-    """The chain as lines; of a long one its longest rows. Shortened names differ from those of all `rows`."""
+def _path(path: Sequence[Span], begin: float, width: int | None) -> list[str]:
+    """The chain as lines; of a long one its longest rows."""
     long = sorted(span.end - span.begin for span in path)[-_MOST:][0]
     released_at = [begin, *(span.end for span in path)]
     body = [
@@ -96,18 +95,8 @@ def _path(path: Sequence[Span], begin: float, width: int | None, rows: Sequence[
         if span.end - span.begin >= long
     ][:_MOST]
     total = sum(span.end - span.begin for span in path)
-    many = counted(len(path), "row")
     more = [f"  and {len(path) - len(body)} shorter"] if len(body) < len(path) else []
-    return [f"Critical path: {many}, {duration(total)}", *columns(_fitting(body, width, rows), width), *more]
-
-
-def _fitting(body: Sequence[tuple[str, ...]], width: int | None, rows: Sequence[str]) -> Sequence[tuple[str, ...]]:
-    others = [max(map(len, column)) for at, column in enumerate(zip(*body, strict=True)) if at != 1]
-    room = (width or 0) - sum(others) - len(GAP) * sum(map(bool, others))
-    if width is None or room >= max(len(line[1]) for line in body):
-        return body
-    names = dict(zip(rows, narrowest(rows, max(room, _SHORTEST_NAME)), strict=True))
-    return [(line[0], names[line[1]], *line[2:]) for line in body]
+    return [f"Critical path: {counted(len(path), 'row')}, {duration(total)}", *Table(body).text(width), *more]
 
 
 def _waited(wait: float) -> str:
@@ -129,11 +118,3 @@ def _busy(all_spans: Sequence[Span], gpus_by_host: Mapping[str, int], wall: floa
 
 def _percent(part: float, whole: float) -> str:
     return f"{min(100.0, 100 * part / whole):.0f} %"
-
-
-def duration(seconds: float) -> str:
-    """A length of time in the two units that matter."""
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -6,10 +6,11 @@ import re
 
 from ci_tasks.errors import printable
 from ci_tasks.logs.causes import UNKNOWN, cause_sentence, next_command, tests_sentence, verdict_sentence
-from ci_tasks.records import PASSED, RunRecord, Triage
-from ci_tasks.report.layout import columns, without_middle
+from ci_tasks.records import PASSED, Hang, RunRecord, Triage
+from ci_tasks.report.table import Table, wrapped
 
 _MOST_OTHERS = 3
+_MOST_GROUPS = 20
 _SURE = 0.8  # from here on the other candidates are not worth a person's time
 _WIDE = 200
 _NARROWEST = 24  # columns of a log's line
@@ -20,8 +21,8 @@ _CI_PREFIX = re.compile(
 
 
 def describe(triage: Triage, width: int | None = None, source: str = "") -> list[str]:
-    """The lines of `triage`. In a terminal its words wrap, and lines of the log lose their middle. With the `source`,
-    the log's file or URL, the next command is the last."""
+    """The lines of `triage`; in a terminal they wrap. With the `source`, the log's file or URL, the next command is the
+    last."""
     facts: list[tuple[str, str]] = []
     if triage.verdict not in (PASSED, UNKNOWN):
         where = f"line {triage.line_no}" if triage.line_no else "no line"
@@ -36,10 +37,16 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
         others = triage.candidates[:_MOST_OTHERS]
         facts += [("or:", f"{_cut(other.line)} (line {other.line_no}, {other.cause})") for other in others]
     facts += [("job:", f"{name}: {_cut(how)}") for name, how in triage.jobs.items()]
-    body = columns([(f"{name:<10}", text) for name, text in facts], width)
+    body = Table([(f"{name:<10}", text) for name, text in facts]).text(width)
     follows = [f"next: {printable(command)}"] if source and (command := next_command(triage, source)) else []
     context = [printable(line) for line in _context(triage, width)] if facts else []
     return [verdict_sentence(triage), *body, *context, *(["", *follows] if follows else [])]
+
+
+def hang_groups(hang: Hang, width: int | None = None) -> list[str]:
+    """Who stood where when a run hung."""
+    rows = [(group.who, group.where) for group in hang.groups[:_MOST_GROUPS]]
+    return Table(rows, ("PROCESSES", "WHERE")).text(width) if rows else []
 
 
 def exceptions_of(record: RunRecord) -> list[tuple[str, str]]:
@@ -67,12 +74,15 @@ def _context(triage: Triage, width: int | None) -> list[str]:
     lines = numbered_context(triage)
     if len(lines) < 2:
         return []
-    return ["", *(_numbered(number, line, triage.line_no, width) for number, line in lines)]
+    return ["", *(part for number, line in lines for part in _numbered(number, line, triage.line_no, width))]
 
 
-def _numbered(number: int, line: str, failing_line: int | None, width: int | None) -> str:
+def _numbered(number: int, line: str, failing_line: int | None, width: int | None) -> list[str]:
     left = f"{'>' if number == failing_line else ' '} {number:>6} | "
-    return left + (_cut(line) if width is None else without_middle(line, max(width - len(left), _NARROWEST)))
+    if width is None or len(left) + len(line) <= width:
+        return [left + _cut(line)]
+    first, *more = wrapped(_cut(line), max(width - len(left), _NARROWEST))
+    return [left + first, *(" " * len(left) + part for part in more)]
 
 
 def _cut(text: str) -> str:

@@ -14,7 +14,6 @@ from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.files import content_of, pieces_of, read_file
 from ci_tasks.agent.gpus.samples import read_gpu_samples
 from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.liveness import conclude
 from ci_tasks.agent.probe.evidence import collect_left_evidence
 from ci_tasks.agent.records import (
     Deviation,
@@ -23,7 +22,6 @@ from ci_tasks.agent.records import (
     Environment,
     Event,
     GpuSample,
-    RemoteLocation,
     RunDescription,
 )
 from ci_tasks.agent.run_directory import (
@@ -41,28 +39,27 @@ from ci_tasks.logs import own_modules
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import (
-    LOST,
-    NO_EVIDENCE,
     PASSED,
-    PLANNED,
-    RUNNING,
-    WAITING,
     GpuUse,
     Hang,
     RunEnvironment,
     RunRecord,
     Triage,
-    Verdict,
 )
-from ci_tasks.results.batch_state import BatchState
-from ci_tasks.results.clock import clock_ahead, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use, since
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
-from ci_tasks.results.record import LARGEST_EVENTS, events_of, is_over, new_record, save_record
+from ci_tasks.results.runs import (
+    LARGEST_EVENTS,
+    clock_ahead,
+    events_of,
+    local_status,
+    new_record,
+    queue_seconds,
+    save_record,
+)
 from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
-from ci_tasks.results.waits import queue_seconds
 
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
@@ -165,31 +162,6 @@ def _mask_leftovers(run: RunDir) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def record_without_file(run: RunDir, batch: BatchState | None) -> RunRecord:
-    """What can be said of a run that has no record.json; of one that has ended, its record, which is written. `batch`
-    is the state of its command as it was before record.json was looked for."""
-    remote = read_remote(run)
-    status = local_status(run) if remote else conclude(run)
-    if status.exists and is_over(run):
-        return judge_run(run)
-    plan = read_description(run)
-    if status.exists:
-        return new_record(plan, status, Verdict(WAITING if status.phase == "waiting" else RUNNING, "", NO_EVIDENCE))
-    return new_record(plan, status, _not_started(batch, remote))
-
-
-def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Verdict:
-    """How a run stands that has neither a record nor, as far as is known here, an agent."""
-    if batch is not None and batch.is_active:
-        return Verdict(WAITING if batch.phase == "running" else batch.phase, "", NO_EVIDENCE)
-    if remote is not None and not remote.complete:
-        why = f"whether it began on {remote.host} is not known here: `ci-tasks attach` asks"
-        return Verdict(WAITING, why, NO_EVIDENCE)
-    if batch is None:
-        return Verdict(PLANNED, "", NO_EVIDENCE)
-    return Verdict(LOST, batch.why_not_started, NO_EVIDENCE)
-
-
 def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:
     """What the row had of the install steps that other runs, or other rows of its command, share with it."""
     again = "shared by runs with the same install steps; --fresh-env installs them again"
@@ -237,7 +209,7 @@ def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -
 def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
     """Runs that passed, as `passed_runs` has them; none where the history is not to be had."""
     try:
-        from ci_tasks.results.history.passed_runs import passed_runs
+        from ci_tasks.results.index import passed_runs
     except Blocked:  # a Python that was built without SQLite
         return []
     digest = RunEnvironment(**vars(_environment(run))).digest or ""

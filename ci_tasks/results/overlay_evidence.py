@@ -26,46 +26,29 @@ _WHY_COMPILED = (
 
 @dataclass(frozen=True)
 class OverlayUse:
-    """How many processes imported the overlay's packages; `problem` names the first that had them from elsewhere.
-    `compiled` are the modules of the installed packages that they imported since the tree lacks them."""
+    """What processes show of an overlay: `text` is shown, contradicted or not seen; `problem` names the first that
+    had its packages from elsewhere. `compiled` are the modules of the installed packages that they imported since the
+    tree lacks them."""
 
-    overlay: Overlay
-    processes: int = 0
+    text: str
     problem: str = ""
     compiled: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return f"overlay {self.overlay.name}"
-
-    @property
-    def text(self) -> str:
-        if self.problem:
-            return f"contradicted: {self.problem}"
-        if not self.processes:
-            return NOT_SEEN
-        many = "the one process" if self.processes == 1 else f"all {self.processes} processes"
-        return f"shown: {many} that {'was' if self.processes == 1 else 'were'} seen to import it had it from there"
-
-    @property
-    def compiled_parts(self) -> Iterator[Deviation]:
-        if self.compiled:
-            here = f"the installed {some([_text(file) for file in self.compiled], _MAX_FILES)}"
-            yield Deviation(f"{self.name}: compiled parts", "built with its Python code", here, _WHY_COMPILED)
 
 
 def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) -> OverlayUse:
     """`directory` is where the run had the overlay's packages; not absolute where that is not known."""
     processes = evidence.processes if evidence is not None else ()
     seen = [(process, module) for process in processes for module in _modules(process, overlay)]
-    elsewhere = [pair for pair in seen if not _is_from(directory, pair[1].origin)]
-    compiled = {_file_of(module) for _, module in elsewhere if _is_compiled(module)}
-    return OverlayUse(
-        overlay,
-        processes=len({process.key for process, module in seen if module.name in overlay.modules}),
-        problem=next((_problem(overlay, *pair) for pair in elsewhere if not _is_compiled(pair[1])), ""),
-        compiled=tuple(sorted(compiled)),
-    )
+    elsewhere = [(process, module) for process, module in seen if not _is_from(directory, module.origin)]
+    compiled = tuple(sorted({_file_of(module) for _, module in elsewhere if _is_compiled(module)}))
+    for process, module in elsewhere:
+        if not _is_compiled(module):
+            who = f"pid {process.pid} ({_text(' '.join(process.argv[:4]), 100)})"
+            problem = f"--with {overlay.name}: {who} imported {_text(module.name)} from {_text(module.origin)}"
+            return OverlayUse(f"contradicted: {problem}", problem, compiled)
+    count = len({process.key for process, module in seen if module.name in overlay.modules})
+    who = "the one process that was" if count == 1 else f"all {count} processes that were"
+    return OverlayUse(f"shown: {who} seen to import it had it from there" if count else NOT_SEEN, compiled=compiled)
 
 
 def with_overlay_uses(
@@ -78,22 +61,24 @@ def with_overlay_uses(
     that code: it is blocked. `places` are the overlays as the probe has them, none of a run that another client
     planned. `built` has what sha256sum printed of the files that each overlay's build wrote."""
     overlays = record.checkout.overlays if record.checkout else ()
-    uses = [overlay_use(overlay, _directory(overlay, places), evidence) for overlay in overlays]
-    if not uses:
+    if not overlays:
         return record
-    texts = {use.name: use.text for use in uses}
+    uses = {f"overlay {each.name}": overlay_use(each, _directory(each, places), evidence) for each in overlays}
     files = {f"overlay {name}: build": f"; it wrote {_built_files(text)}" for name, text in built.items()}
     deviations = [
         replace(
             item,
             here=item.here + files.get(item.what, ""),
-            why=f"{item.why}; {texts[item.what]}" if item.what in texts else item.why,
+            why=f"{item.why}; {uses[item.what].text}" if item.what in uses else item.why,
         )
         for item in record.deviations
     ]
-    compiled = [deviation for use in uses for deviation in use.compiled_parts]
-    record = replace(record, deviations=(*deviations, *compiled))
-    problem = next((use.problem for use in uses if use.problem), "")
+    for name, use in uses.items():
+        if use.compiled:
+            here = f"the installed {some([_text(file) for file in use.compiled], _MAX_FILES)}"
+            deviations.append(Deviation(f"{name}: compiled parts", "built with its Python code", here, _WHY_COMPILED))
+    record = replace(record, deviations=tuple(deviations))
+    problem = next((use.problem for use in uses.values() if use.problem), "")
     if not problem or record.status not in (PASSED, FAILED, VACUOUS):
         return record
     *earlier, last = record.attempts
@@ -136,11 +121,6 @@ def _is_compiled(module: ImportedModule) -> bool:
 def _file_of(module: ImportedModule) -> str:
     """From the directory around the overlay's package."""
     return "/".join([*module.name.split(".")[:-1], module.origin.rpartition("/")[2]])
-
-
-def _problem(overlay: Overlay, process: ProcessEvidence, module: ImportedModule) -> str:
-    command, name, origin = _text(" ".join(process.argv[:4]), 100), _text(module.name), _text(module.origin)
-    return f"--with {overlay.name}: pid {process.pid} ({command}) imported {name} from {origin}"
 
 
 def _text(text: str, longest: int = _MAX_TEXT) -> str:

@@ -153,38 +153,32 @@ def planned_at(batch: str) -> int:
 
 def find(name: str) -> list[tuple[str, RunDir]]:
     """The runs that `name` means: an id, a batch, the beginning of either, or `last` for the newest batch that runs,
-    or of which a row has begun; where there is none, the newest of all.
+    or of which a row has begun; where there is none, the newest of all. BATCH.1 and `last.1` are row 1.
 
     Raises UnknownName where there is none, and BatchHasNoRows for a batch whose rows are not known yet.
     """
-    if name == "last" and (newest := _newest_rows()):
-        return list(reversed(newest))
-    runs = list(_runs_like(name)) if name else []
-    exact = [(id, run) for id, run in runs if id == name or batch_of(id) == name] or _row_by_number(name, runs)
-    matches = exact or [(id, run) for id, run in runs if id.startswith(name)]
-    if not matches and (batch := _batch_without_rows(name)) is not None:
-        raise BatchHasNoRows(*batch)
+    batch, _, number = name.rpartition(".") if is_row(name) else (name, "", "")
+    if batch == "last" and (newest := _newest_rows()):
+        matches = _row_by_number(newest, number) if number else newest
+    else:
+        near = (each for each in batches() if f"{each}.".startswith(name) or name.startswith(f"{each}."))
+        runs = [run for each in _newest_first(near) for run in rows_of(each)] if name else []
+        matches = [(id, run) for id, run in runs if name in (id, batch_of(id))]
+        matches = matches or (_row_by_number([each for each in runs if batch_of(each[0]) == batch], number))
+        matches = matches or [(id, run) for id, run in runs if id.startswith(name)]
     if not matches:
-        rows = [id for id, _ in rows_of(batch_of(name))] if _ID.fullmatch(name) and Path(name).name == name else []
+        for unprepared in _newest_first(each for each in batches() if name and each.startswith(name)):
+            if state := read_state_if_readable(home() / "runs" / unprepared):
+                raise BatchHasNoRows(unprepared, state)
+        rows = [id for id, _ in rows_of(batch)] if number and Path(name).name == name else []
         valid = rows or [id for id, _ in itertools.islice(run_dirs(), 10)]
         raise UnknownName("run", name, valid, where=str(home() / "runs"))
     return list(reversed(matches))
 
 
-def _row_by_number(name: str, runs: list[tuple[str, RunDir]]) -> list[tuple[str, RunDir]]:
-    """BATCH.1 is row 1, and not the beginning of BATCH.10."""
-    if not _ID.fullmatch(name):
-        return []
-    batch, _, number = name.rpartition(".")
-    return [(id, run) for id, run in runs if id.removeprefix(f"{batch}.").lstrip("0") == number.lstrip("0")]
-
-
-def _runs_like(name: str) -> Iterator[tuple[str, RunDir]]:
-    """The runs of which one may be meant, newest first: only their batches' directories are looked at."""
-    for batch in _newest_first(
-        batch for batch in batches() if f"{batch}.".startswith(name) or name.startswith(f"{batch}.")
-    ):
-        yield from rows_of(batch)
+def _row_by_number(runs: list[tuple[str, RunDir]], number: str) -> list[tuple[str, RunDir]]:
+    """Row 1, and not the rows whose numbers begin so."""
+    return [(id, run) for id, run in runs if number and int(id.rpartition(".")[2]) == int(number)]
 
 
 def _newest_rows() -> list[tuple[str, RunDir]]:
@@ -208,24 +202,12 @@ def has_begun(batch: str) -> bool:
     return any(os.path.exists(file) for _, run in rows_of(batch) for file in (run.record, run.status, run.remote))
 
 
-def _batch_without_rows(name: str) -> tuple[str, BatchState] | None:
-    """The newest batch by that name that has a state and no rows."""
-    for batch in _newest_first(batch for batch in batches() if batch.startswith(name)) if name else ():
-        state = read_state_if_readable(home() / "runs" / batch)
-        if state is not None:
-            return batch, state
-    return None
-
-
 def rows_of(batch: str) -> Iterator[tuple[str, RunDir]]:
     """The ids of its rows with their run directories, the last one first."""
     path = home() / "runs" / batch
-    for number in sorted(filter(_is_row, directories(path)), key=int, reverse=True):
+    numbers = [name for name in directories(path) if name.isascii() and name.isdecimal()]
+    for number in sorted(numbers, key=int, reverse=True):
         yield f"{batch}.{number}", RunDir(str(path / number))
-
-
-def _is_row(name: str) -> bool:
-    return name.isascii() and name.isdecimal()
 
 
 def setup_dirs(batch: str) -> list[RunDir]:

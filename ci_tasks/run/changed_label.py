@@ -15,16 +15,14 @@ from ci_tasks.checkout.repository import BASE
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
-from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
-from ci_tasks.report.layout import columns
-from ci_tasks.results.history.queries import latest
+from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult
+from ci_tasks.report.table import Table
+from ci_tasks.results.history import latest
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
-from ci_tasks.run.job_outputs import JobRows, find_rows
+from ci_tasks.run.find_rows import JobRows, find_rows, list_jobs
 from ci_tasks.run.label import LabelResult, execute_label, write_junit
-from ci_tasks.run.listing import list_jobs
-from ci_tasks.run.request import RunRequest
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import kept_lines, print_results, statuses
-from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.changed_tests import is_test
 from ci_tasks.workflow.model import Row
@@ -44,14 +42,6 @@ class ChangedRows:
     left_out: Mapping[str, str]
     not_run: Mapping[str, str]
     problem: str = ""
-
-    def only(self, text: str | None, label: str) -> ChangedRows:
-        """Those whose row's name has a part of `text` in it. Raises UnknownName."""
-        if not text:
-            return self
-        chosen = select([*self.cpu_rows, *self.rows], text, label)
-        cpu_rows, rows = ([row for row in rows if row in chosen] for rows in (self.cpu_rows, self.rows))
-        return replace(self, cpu_rows=cpu_rows, rows=rows)
 
 
 def run_changed(
@@ -79,7 +69,7 @@ def changed_runs(source: CheckoutSource, request: RunRequest, *, last_failed: bo
     that did not pass in the last run of their label. Raises UsageError where that leaves none."""
     print(source.headline, flush=True)
     found = find_rows(source, request.label, event_context(source), request.base)
-    changed = divide(found, list_jobs(source)).only(request.only, request.label)
+    changed = only(divide(found, list_jobs(source)), request.only, request.label)
     for line in _overview(changed, request):
         print(line, flush=True)
     runs = [*parts(changed, request)]
@@ -113,6 +103,13 @@ def divide(found: JobRows, rows: Sequence[Row]) -> ChangedRows:
     return ChangedRows(cpu_rows, left, found.left_out, not_run, problem)
 
 
+def only(changed: ChangedRows, text: str | None, label: str) -> ChangedRows:
+    """Those whose row's name has a part of `text` in it. Raises UnknownName."""
+    chosen = select([*changed.cpu_rows, *changed.rows], text, label) if text else [*changed.cpu_rows, *changed.rows]
+    cpu_rows, rows = ([row for row in rows if row in chosen] for rows in (changed.cpu_rows, changed.rows))
+    return replace(changed, cpu_rows=cpu_rows, rows=rows)
+
+
 def is_on_cpu(row: Row) -> bool:
     """Whether any machine can run it: no GPU, and no container."""
     return row.gpus == 0 and row.image is None
@@ -129,22 +126,18 @@ def parts(changed: ChangedRows, request: RunRequest) -> Iterator[RunRequest]:
 
 def _overview(changed: ChangedRows, request: RunRequest) -> list[str]:
     """Every changed test with where it runs, or why it does not."""
-    running = [
-        *((row, f"row {row.row} of {row.label}, here") for row in changed.cpu_rows),
-        *((row, f"row {row.row} of {row.label}, {_gpus(row)}, on {request.host}") for row in changed.rows),
-    ]
+    lines = [(row, f"row {row.row} of {row.label}, here") for row in changed.cpu_rows]
+    for row in changed.rows:
+        gpus = "GPUs unknown" if row.gpus is None else counted(row.gpus, "GPU")
+        lines.append((row, f"row {row.row} of {row.label}, {gpus}, on {request.host}"))
     left_out = {path: f"; CI's {request.label} leaves it out: {why}" for path, why in changed.left_out.items()}
-    lines = [(f"  {row.test}", f"{where}{left_out.get(row.test or '', '')}") for row, where in running]
+    running = [(f"  {row.test}", f"{where}{left_out.get(row.test or '', '')}") for row, where in lines]
     not_run = [(f"  {path}", why) for path, why in sorted(changed.not_run.items())]
     return [
-        *([f"Changed since {request.base or BASE}:", *columns(lines, terminal_width())] if lines else []),
-        *(["Changed, and not run:", *columns(not_run, terminal_width())] if not_run else []),
+        *([f"Changed since {request.base or BASE}:", *Table(running).text(terminal_width())] if running else []),
+        *(["Changed, and not run:", *Table(not_run).text(terminal_width())] if not_run else []),
         *([f"Otherwise than in CI: {changed.problem}"] if changed.problem else []),
     ]
-
-
-def _gpus(row: Row) -> str:
-    return "GPUs unknown" if row.gpus is None else counted(row.gpus, "GPU")
 
 
 def _end(results: Sequence[LabelResult], request: RunRequest, config: Config) -> BatchResult:
@@ -152,21 +145,17 @@ def _end(results: Sequence[LabelResult], request: RunRequest, config: Config) ->
     for result in results:
         if not result.records:
             print(f"{result.batch}: the rows continue; `ci-tasks attach {result.batch}` follows them")
-    records = [record for result in results for record in result.records]
-    if not records:
+    ended = [result for result in results if result.records]
+    if not ended:
         return results[-1].going_on
-    logs = [log for result in results if result.records for log in result.logs]
-    also = [f"JUnit of {result.batch}: {write_junit(result)}" for result in results if len(result.records) > 1]
+    records = [record for result in ended for record in result.records]
+    logs = [log for result in ended for log in result.logs]
+    also = [f"JUnit of {result.batch}: {write_junit(result)}" for result in ended if len(result.records) > 1]
+    also += kept_lines(records, logs)
+    blocked = [record.row for record in records if record.label == request.label and record.status == BLOCKED]
+    if blocked and request.host == _LOCAL:
+        host = next((name for name, spec in config.hosts.items() if spec.kind != "local"), "HOST")
+        only = shlex.quote(",".join(blocked))
+        also.append(f"on a host with GPUs: `ci-tasks remote --host {host} {request.label} --only {only}`")
     gpus = {host: count for result in results for host, count in result.host_gpus.items()}
-    also += [*kept_lines(records, logs), *_offer(records, request, config)]
     return print_results(records, logs, request.label, gpus, also)
-
-
-def _offer(records: Sequence[RunRecord], request: RunRequest, config: Config) -> list[str]:
-    """The command for what this machine cannot run."""
-    names = [record.row for record in records if record.label == request.label and record.status == BLOCKED]
-    if not names or request.host != _LOCAL:
-        return []
-    host = next((name for name, spec in config.hosts.items() if spec.kind != "local"), "HOST")
-    only = shlex.quote(",".join(names))
-    return [f"on a host with GPUs: `ci-tasks remote --host {host} {request.label} --only {only}`"]

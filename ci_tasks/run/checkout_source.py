@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, registry, resources
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import CheckoutError, UnknownName, printable
+from ci_tasks.errors import CheckoutError, UnknownName, WorkflowError, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
-from ci_tasks.run.find_checkout import REPO_ENV, SAMPLE, find_checkout, usual_workflows
-from ci_tasks.workflow.suite import label_of
+from ci_tasks.resources import user_path
+from ci_tasks.workflow.model import Job
+from ci_tasks.workflow.suite import label_of, matches_job, plain_names
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Conversion
@@ -57,14 +58,16 @@ class CheckoutSource:
 
     def label_of(self, name: str) -> str:
         """The label that a label, a job's name or a PR label means; any other text stays as it is."""
-        labels = {job.id: label_of(job.id) for job in self.workflow.jobs.values()}
+        labels = {job.id: label_of(job.id) for job in self.workflow.labelled}
         if name in labels.values():
             return name
         if name not in labels:
             from ci_tasks.workflow.rows import trigger_of
 
             # The job that another one needs has the same PR label; the job that it is for stands behind it.
-            labels = {trigger_of(self.workflow, job) or "": labels[job.id] for job in self.workflow.jobs.values()}
+            labels = {trigger_of(self.workflow, job) or "": labels[job.id] for job in self.workflow.labelled}
+            named = [label_of(job.id) for job in self.workflow.labelled if matches_job(name, job.id)]
+            return named[0] if named else labels.get(name, name)
         return labels.get(name, name)
 
 
@@ -112,13 +115,12 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
 
 
 def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
-    from ci_tasks.workflow.reader import read as read_workflow
-    from ci_tasks.workflow.reader import with_local_actions
+    from ci_tasks.workflow.reader import read_with_called
 
     file_name = name or _usual(path, rev)
     text = _text(path, rev, file_name)
     if text is not None and not file_name.endswith(".j2"):
-        return with_local_actions(read_workflow(text, file_name), lambda name: _text(path, rev, name))
+        return read_with_called(text, file_name, lambda name: _text(path, rev, name))
     template = file_name if file_name.endswith(".j2") else file_name + ".j2"
     text = _text(path, rev, template) if text is None else text
     if text is None:
@@ -128,8 +130,9 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
         )
     from ci_tasks.workflow.reader import render_template
 
-    rendered = read_workflow(render_template(text, template), template, rendered=True)
-    return with_local_actions(rendered, lambda name: _text(path, rev, name))
+    return read_with_called(
+        render_template(text, template), template, lambda name: _text(path, rev, name), rendered=True
+    )
 
 
 def _usual(path: Path, rev: str | None) -> str:
@@ -193,3 +196,65 @@ def origin(path: Path) -> str:
         return repository.setting("--get", "remote.origin.url") if repository else ""
     except CheckoutError:
         return ""
+
+
+REPO_ENV = "CI_TASKS_REPO"
+SAMPLE = "examples/tiny-slime"
+
+
+def find_checkout(repo: str | None) -> tuple[Path, str]:
+    """The directory that is meant, and how it was found. Raises CheckoutError."""
+    if repo:
+        return _directory(repo, "--repo"), "--repo"
+    if named := os.environ.get(REPO_ENV):
+        return _directory(named, REPO_ENV), REPO_ENV
+    if directory := current_checkout():
+        return directory, "the current directory"
+    here = Path.cwd()
+    for name in (suite.directory for suite in registry.suites() if suite.directory):
+        if _has_workflow(here.parent / name):
+            return (here.parent / name).resolve(), f"the sibling ../{name}"
+    return resources.path(SAMPLE), "no checkout was named and none is here"
+
+
+def current_checkout() -> Path | None:
+    """The checkout that the current directory is, or lies in."""
+    here = Path.cwd()
+    return next((directory for directory in (here, *here.parents) if _has_workflow(directory)), None)
+
+
+def _directory(name: str, what: str) -> Path:
+    path = user_path(name).absolute()
+    if not path.is_dir():
+        raise CheckoutError(f"{what} names {path}, which is not a directory")
+    return path.resolve()
+
+
+def _has_workflow(directory: Path) -> bool:
+    return any((directory / f"{name}{end}").is_file() for name in usual_workflows() for end in ("", ".j2"))
+
+
+def usual_workflows() -> list[str]:
+    """The paths of the workflows that the suites know."""
+    return [suite.workflow for suite in registry.suites() if suite.workflow]
+
+
+def outline(source: CheckoutSource) -> dict[str, list[str]]:
+    """Label → row names; none for a matrix that another job's output gives, or that has an error."""
+    return {label_of(job.id): _names(source, job) for job in source.workflow.labelled}
+
+
+def _names(source: CheckoutSource, job: Job) -> list[str]:
+    if isinstance(job.matrix, str) and "needs." in job.matrix:
+        return []
+    names = None if job.call else plain_names(label_of(job.id), job.matrix, source.suite.describe)
+    if names is None:
+        from ci_tasks.workflow import rows
+        from ci_tasks.workflow.context import EventContext
+
+        event = EventContext(secrets=source.workflow.secrets)
+        try:
+            names = rows.names(source.workflow, job, event, source.suite.describe)
+        except WorkflowError:
+            return []  # `jobs` says why
+    return names

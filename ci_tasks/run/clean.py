@@ -1,7 +1,7 @@
 """`clean`: what runs have left on a host, because somebody went away, something was killed, or it was asked to stay.
 
-A run that goes on is never touched, nor is what is not home yet or was kept for `shell`, unless `everything` says so.
-Somebody else's runs go when they have long been over.
+A run that goes on is never touched, nor is what was not fetched yet or was kept for `shell`, unless `everything` says
+so. Somebody else's runs go when they have long been over.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
 
@@ -21,15 +21,19 @@ from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_st
 from ci_tasks.agent.serving import requests
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.config import Config
+from ci_tasks.errors import printable
 from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
+from ci_tasks.hosts.queries import QueryRunner
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.clock import clock_ahead
-from ci_tasks.results.read_record import UnreadableRun, load_record
-from ci_tasks.run.disk_usage import describe_usage
+from ci_tasks.results.load import UnreadableRun, load_record
+from ci_tasks.results.runs import clock_ahead
 
 _DAY = 24 * 3600.0
+_DU_SECONDS = 120.0
+_DU = 'd=$1; case $d in "~/"*) d=$HOME/${d#"~/"};; esac; [ ! -e "$d" ] || du -ahd1 -- "$d" | sort -rh'
+Cleaned = tuple[str, Sequence[str]]  # what became of a run, in a sentence, and what is left although it should be gone
 
 
 @dataclass(frozen=True)
@@ -44,39 +48,29 @@ class CleanedRun:
 def clean(config: Config, host: str, *, days: float | None, everything: bool) -> list[CleanedRun]:
     """Print what is removed and what stays, with the reason, and return it."""
     from ci_tasks.hosts.executor import OLD_DAYS
+    from ci_tasks.hosts.mux import end
     from ci_tasks.hosts.run_manager import open_remote_host
 
     spec = config.host(host)
     is_here, old = spec.kind == "local", OLD_DAYS if days is None else days
-    manager = open_remote_host(spec)
-    try:
-        if is_here:
-            cleaned = _report(chain(_clean_killed_commands(), _clean_here(days, everything)))
-        else:
+    with closing(open_remote_host(spec)) as manager:
+        lines = chain(_clean_killed_commands(), _clean_here(days, everything))
+        if not is_here:
             runs = manager.connection.request(ListRuns()).runs
-            cleaned = _report(_clean_there(manager.connection, runs, old, everything))
+            lines = chain(_clean_there(manager.connection, runs, old, everything))
+        cleaned = _report(lines)
         pruned = manager.connection.request(Prune(old, all_environments=everything))
         for line in (*pruned.environments, *(f"  left: {each}" for each in pruned.left)):
             print(line)
         print("old objects: removed" if pruned.done else "old objects: not now, another run uses them")
         cleaned += [CleanedRun("packages that runs share", tuple(pruned.left))] if pruned.left else []
-        print("\n".join(describe_usage(manager.connection, str(store.home()) if is_here else spec.workspace)))
-        return cleaned
-    finally:
-        manager.close()
-        _close_kept(None if is_here else spec.address or spec.name)
-
-
-def _close_kept(address: str | None) -> None:
-    """Close what is kept for the next command, to one address or to all."""
-    from ci_tasks.hosts.mux import end
-
-    for kept in end(address):
+        print("\n".join(_sizes(manager.connection, str(store.home()) if is_here else spec.workspace)))
+    for kept in end(None if is_here else spec.address or spec.name):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
+    return cleaned
 
 
-def _report(lines: Iterator[tuple[str, Sequence[str]]]) -> list[CleanedRun]:
-    """`lines`: a sentence each, and what is left although it should be gone."""
+def _report(lines: Iterator[Cleaned]) -> list[CleanedRun]:
     cleaned = []
     for sentence, left in lines:
         print("\n".join([sentence, *(f"  left: {line}" for line in left)]), flush=True)
@@ -86,63 +80,71 @@ def _report(lines: Iterator[tuple[str, Sequence[str]]]) -> list[CleanedRun]:
     return cleaned
 
 
+def _sizes(runner: QueryRunner, directory: str) -> list[str]:
+    """What still is in our directory, the largest part first, as `du` says."""
+    answer = runner.run_queries({"du": ["sh", "-c", _DU, "du", directory]}, _DU_SECONDS)["du"]
+    lines = [f"  {printable(line)}" for line in answer.out.splitlines()]
+    problem = printable(" ".join(answer.err.split()))
+    return [
+        *(["still there:"] if lines else []),
+        *lines,
+        *([f"some of it could not be read: {problem}"] * bool(problem)),
+    ]
+
+
+# -- on another host ---------------------------------------------------------------------------------------------------
+
+
 def _clean_there(
     line: ReconnectingConnection, runs: Sequence[RunSummary], days: float, everything: bool
-) -> Iterator[tuple[str, Sequence[str]]]:
+) -> Iterator[Cleaned]:
     staying: set[str] = set()
     for run in sorted(runs, key=lambda run: not run.is_row):
         age = None if run.ended_at is None else time.time() + line.clock_ahead - run.ended_at
         why = _stays_there(run, age is not None and age > days * _DAY, everything)
         if not run.is_row and run.batch in staying:
             why = "its rows use it"
+        id = run.id.replace(run.batch, _batch_here(run), 1)
         if why:
             staying.add(run.batch)
-            yield f"{_id(run)}: stays, {why}", []
+            yield f"{id}: stays, {why}", []
         else:
-            yield f"{_id(run)}: removed", line.request(Clear(run.dir)).left
+            yield f"{id}: removed", line.request(Clear(run.dir)).left
 
 
 def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
     """Why a run on another host is not to be removed; empty where it is."""
-    if run.alive and not _is_abandoned(run):
+    is_ours = run.batch.endswith(f"-{store.client_id()}")
+    is_active = _is_active(store.home() / "runs" / _batch_here(run))
+    # Install steps of ours that no command waits for any more go, though they run.
+    if run.alive and (run.is_row or not is_ours or is_active):
         return "it runs"
-    if not run.batch.endswith(_own_suffix()):
+    if not is_ours:
         return "" if is_old else "it is somebody else's, and younger than --days"
     if run.kept and not everything:
         return "it was kept for `shell`; --all removes it"
-    if not run.is_row and _is_active(str(store.home() / "runs" / run.batch.removesuffix(_own_suffix()))):
+    if not run.is_row and is_active:
         return "its command is not over"
-    if run.is_row and not _is_home(run) and not everything:
-        return "it is not home yet, or was only planned: `fetch` it first, or --all"
+    if run.is_row and not _is_fetched(run) and not everything:
+        return "its results were not fetched, or it was only planned: `fetch` it first, or --all"
     return ""
 
 
-def _is_abandoned(run: RunSummary) -> bool:
-    """Whether it is install steps of ours that nobody waits for any more."""
-    if run.is_row or not run.batch.endswith(_own_suffix()):
-        return False
-    state = read_state_if_readable(store.home() / "runs" / run.batch.removesuffix(_own_suffix()))
-    return state is None or not state.is_active
+def _batch_here(run: RunSummary) -> str:
+    """As the batch is called here, if this client started it."""
+    return run.batch.removesuffix(f"-{store.client_id()}")
 
 
-def _own_suffix() -> str:
-    return f"-{store.client_id()}"
-
-
-def _id(run: RunSummary) -> str:
-    """As the run is called here, where this client began it."""
-    return run.id.replace(run.batch, run.batch.removesuffix(_own_suffix()), 1)
-
-
-def _is_home(run: RunSummary) -> bool:
-    here = store.home() / "runs" / run.batch.removesuffix(_own_suffix()) / run.number
-    if not here.exists():
-        return True
+def _is_fetched(run: RunSummary) -> bool:
+    here = store.home() / "runs" / _batch_here(run) / run.number
     remote = read_remote(RunDir(str(here)))
-    return remote is not None and remote.complete
+    return not here.exists() or (remote is not None and remote.complete)
 
 
-def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
+# -- on this machine ---------------------------------------------------------------------------------------------------
+
+
+def _clean_here(days: float | None, everything: bool) -> Iterator[Cleaned]:
     runs = requests.list_runs(str(store.home()))
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
     for info in runs:
@@ -166,7 +168,8 @@ def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Seq
             _forget_empty(Path(run.path).parent)
             _forget_empty(Path(info.batch_dir))
         elif not info.is_row:
-            if info.batch not in in_use and (everything or info.state != "planned") and _has_venv(run):
+            has_venv = any(os.path.lexists(os.path.join(run.path, name)) for name in SETUP_PARTS)
+            if info.batch not in in_use and (everything or info.state != "planned") and has_venv:
                 yield f"{info.id}: its venv is removed", [*end_and_clean(run.path), *remove_setup(run.path)]
         elif info.kept and not everything:
             yield f"{info.id}: stays, it was kept for `shell`; --all removes what was kept", []
@@ -176,16 +179,7 @@ def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Seq
             yield f"{info.id}: what it left is removed", end_and_clean(run.path)
 
 
-def _has_venv(run: RunDir) -> bool:
-    return any(os.path.lexists(os.path.join(run.path, name)) for name in SETUP_PARTS)
-
-
-def _is_active(batch_dir: str) -> bool:
-    state = read_state_if_readable(batch_dir)
-    return state is not None and state.is_active
-
-
-def _clean_killed_commands() -> Iterator[tuple[str, Sequence[str]]]:
+def _clean_killed_commands() -> Iterator[Cleaned]:
     """Commands that were killed before a row of theirs began, with all that they left here."""
     for batch in store.batches():
         path = store.home() / "runs" / batch
@@ -196,6 +190,11 @@ def _clean_killed_commands() -> Iterator[tuple[str, Sequence[str]]]:
             left = [line for run in store.setup_dirs(batch) if not read_remote(run) for line in end_and_clean(run.path)]
             left += remove_tree(str(path), None, "none", {})
             yield f"{batch}: removed, {state.why_not_started}{there}", left
+
+
+def _is_active(batch_dir: str | Path) -> bool:
+    state = read_state_if_readable(batch_dir)
+    return state is not None and state.is_active
 
 
 def _has_left(run: RunDir) -> bool:

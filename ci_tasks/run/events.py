@@ -1,12 +1,12 @@
-"""`--events`: what happens while rows run, one JSON object a line, for a program that watches.
+"""What happens while rows run: one stream of events, and who reads it.
 
-    with open_events("-") as events:          or a file
-        view = EventView(view, events)        tells both: people what `view` shows, the program what has changed
-        events.exit_code = …
+    view = EventView(open_view(...), [journal, events])
 
-Each line is written at once. A reader that goes away and a full disk end the events, not the run; without a reader the
-command ends as with any closed pipe. The last line of a command is `command_ended`. Texts (`note`, `text`, `step`) may
-quote what a job or a host wrote.
+A view is told how rows and hosts stand. What has changed becomes events, and these have three readers: the terminal
+(`progress` prints them, or draws how all stands), the file of `--events`, and the journal of the command, by which
+`--resume` finds the runs that exist: HOME/runs/BATCH/events.jsonl. The last line of `--events` is `command_ended`. A
+reader that goes away and a full disk end the events, not the run. Texts (`note`, `text`, `step`) may quote what a job
+or a host wrote, and all is masked.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Protocol
 
 from ci_tasks import known_secrets
-from ci_tasks.agent.codec import encode, masked_record
+from ci_tasks.agent import processes
+from ci_tasks.agent.codec import encode, from_json, masked_record
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.run_directory import RunDir, read_json
 from ci_tasks.errors import EXIT_BUG, EXIT_CANCELLED, CiTasksError, UsageError
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
-from ci_tasks.results.record import events_of
-from ci_tasks.run.progress_view import ProgressView
+from ci_tasks.results import store
+from ci_tasks.results.batch_state import read_state_if_readable
+from ci_tasks.results.runs import events_of
+from ci_tasks.results.store import Batch
 
 STDOUT = "-"
+JOURNAL = "events.jsonl"
 _STATE_EVENTS: dict[str, Literal["row_waiting", "row_started", "row_stalled"]] = {
     WAITING: "row_waiting",
     RUNNING: "row_started",
@@ -40,7 +45,7 @@ _STATE_EVENTS: dict[str, Literal["row_waiting", "row_started", "row_stalled"]] =
 
 @dataclass(frozen=True)
 class RunPrepared:
-    """Rows are planned and about to start. `directory` has their run directories."""
+    """Rows are planned and about to start. `directory` has their run directories; `checkout` is what they test."""
 
     time: str
     id: str
@@ -51,15 +56,16 @@ class RunPrepared:
     tree: str
     directory: str
     event: Literal["run_prepared"] = "run_prepared"
+    checkout: str = ""
 
 
 @dataclass(frozen=True)
 class RowChanged:
-    """A row waits, runs on a host, writes nothing, or has ended with a status, which only the end has. `note` says what
-    it waits for, or why it ended so; `directory` is that of its run, "" before it has one."""
+    """A row waits, is given to a host, runs there, writes nothing, or has ended with a status, which only the end has.
+    `note` says what it waits for, or why it ended so; `directory` is that of its run, "" before it has one."""
 
     time: str
-    event: Literal["row_waiting", "row_started", "row_stalled", "row_ended"]
+    event: Literal["row_waiting", "row_placed", "row_started", "row_stalled", "row_ended"]
     row: str
     host: str
     attempt: int
@@ -122,6 +128,112 @@ class CommandEnded:
 Event = RunPrepared | RowChanged | RowStep | HostChanged | Message | RunEnded | CommandEnded
 
 
+# -- what has changed --------------------------------------------------------------------------------------------------
+
+
+class EventReader(Protocol):
+    """Gets every event."""
+
+    def write(self, event: Event) -> None: ...
+
+
+class ProgressView(Protocol):
+    """What the execution of rows tells a person: how each stands, and each host where there are several. `left` is how
+    many seconds all of it should still take, negative where it takes longer."""
+
+    def print_message(self, text: str) -> None: ...
+
+    def update(
+        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Changes:
+    """How rows and hosts stood when it was asked last, and so what has changed since."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[str, str, int, bool]] = {}  # state, host, attempt, and whether it had a note
+        self._directories: dict[str, str] = {}
+        self._up: dict[str, bool] = {}
+
+    def since_last(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> Iterator[Event]:
+        for host in hosts:
+            was_up = self._up.get(host.name)
+            is_being_reached = was_up is None and host.up and host.gpus is None
+            if was_up != host.up and not is_being_reached:
+                self._up[host.name] = host.up
+                yield HostChanged(now(), "host_up" if host.up else "host_down", host.name, host.note)
+        for row in rows:
+            if row.log:
+                self._directories[row.row] = os.path.dirname(row.log)
+            has_note = bool(row.note) and row.state != RUNNING  # of one that runs it is its last line
+            standing = (row.state, row.host, row.attempt, has_note)
+            if self._rows.get(row.row) != standing:
+                self._rows[row.row] = standing
+                yield self._changed(row, has_note)
+
+    def _changed(self, row: RowProgress, has_note: bool) -> RowChanged:
+        return RowChanged(
+            time=now(),
+            event=_STATE_EVENTS.get(row.state, "row_ended"),
+            row=row.row,
+            host=row.host,
+            attempt=row.attempt,
+            note=row.note if has_note else "",
+            status=None if row.state in _STATE_EVENTS else row.state,
+            seconds=None if row.seconds is None else round(row.seconds, 3),
+            directory=self._directories.get(row.row, ""),
+        )
+
+
+class EventView:
+    """A view that tells its readers what has changed, and shows people what `view` does."""
+
+    def __init__(self, view: ProgressView, readers: Sequence[EventReader]) -> None:
+        self._view, self._readers = view, readers
+        self._changes = Changes()
+        self._steps: dict[str, tuple[int, int]] = {}  # by run directory: size of events.jsonl, and steps written
+
+    def write(self, event: Event) -> None:
+        for reader in self._readers:
+            reader.write(event)
+
+    def print_message(self, text: str) -> None:
+        self.write(Message(now(), text))
+        self._view.print_message(text)
+
+    def update(
+        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
+    ) -> None:
+        for event in self._changes.since_last(rows, hosts):
+            if isinstance(event, RowChanged) and event.event == "row_ended" and event.directory:
+                self._write_steps(event.row, event.directory)
+            self.write(event)
+        for row in rows:
+            if row.log:
+                self._write_steps(row.row, os.path.dirname(row.log))
+        self._view.update(rows, hosts, left)
+
+    def close(self) -> None:
+        self._view.close()
+
+    def _write_steps(self, row: str, directory: str) -> None:
+        """The steps of the job that have begun since the last call, as the run's own events say."""
+        run = RunDir(directory)
+        size, count = self._steps.get(directory, (0, 0))
+        with suppress(OSError):
+            if (grown := os.stat(run.events).st_size) != size:
+                steps = [event for event in events_of(run) if event.event == "step"]
+                for step in steps[count:]:
+                    self.write(RowStep(_iso(datetime.fromtimestamp(step.t, timezone.utc)), row, step.name or ""))
+                self._steps[directory] = grown, len(steps)
+
+
+# -- the file of --events ----------------------------------------------------------------------------------------------
+
+
 class EventStream:
     """Writes events to a file descriptor, from any thread. The command sets `exit_code` before its end. `lost_reader`:
     nobody reads from the pipe any more."""
@@ -135,7 +247,7 @@ class EventStream:
 
     def write(self, event: Event) -> None:
         """Write a line, masked; do nothing once that has failed."""
-        line = json.dumps(encode(masked_record(event, known_secrets.values()))) + "\n"  # ASCII
+        line = _line(event)
         with self._lock:
             if self._fd is None:
                 return
@@ -196,81 +308,91 @@ def _iso(time: datetime) -> str:
     return time.isoformat(timespec="milliseconds")
 
 
-class EventView:
-    """A view that writes an event for what has changed, and shows people what `view` does."""
+def _line(event: Event) -> str:
+    return json.dumps(encode(masked_record(event, known_secrets.values()))) + "\n"  # ASCII
 
-    def __init__(self, view: ProgressView, events: EventStream) -> None:
-        self._view, self._events = view, events
-        self._rows: dict[str, tuple[str, str, int, bool]] = {}  # state, host, attempt, and whether it had a note
-        self._runs: dict[str, RunDir] = {}
-        self._steps: dict[str, tuple[int, int]] = {}  # by run directory: size of events.jsonl, and steps written
-        self._up: dict[str, bool] = {}
 
-    def print_message(self, text: str) -> None:
-        self._events.write(Message(now(), text))
-        self._view.print_message(text)
+# -- the journal of a command ------------------------------------------------------------------------------------------
 
-    def update(
-        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None:
-        for host in hosts:
-            self._write_host(host)
-        for progress in rows:
-            self._write_row(progress)
-        self._view.update(rows, hosts, left)
 
-    def close(self) -> None:
-        self._view.close()
+class Journal:
+    """Appends events to the file of a batch. What `--resume` needs is on disk before a row starts. A full disk ends the
+    journal, not the run."""
 
-    def _write_host(self, host: HostProgress) -> None:
-        was_up = self._up.get(host.name)
-        if was_up == host.up or (was_up is None and host.up and host.gpus is None):  # it is still being reached
-            return
-        self._up[host.name] = host.up
-        self._events.write(HostChanged(now(), "host_up" if host.up else "host_down", host.name, host.note))
+    def __init__(self, batch: Batch) -> None:
+        self._path, self._is_lost = batch.path / JOURNAL, False
 
-    def _write_row(self, progress: RowProgress) -> None:
-        if progress.log:
-            self._runs[progress.row] = RunDir(os.path.dirname(progress.log))
-        has_ended = progress.state not in _STATE_EVENTS
-        has_note = bool(progress.note) and progress.state != RUNNING  # its last line, which changes all the time
-        stands = (progress.state, progress.host, progress.attempt, has_note)
-        if not has_ended and self._rows.get(progress.row) == stands:
-            self._write_steps(progress.row)
-            return
-        if self._rows.get(progress.row) == stands:
-            return
-        if has_ended:
-            self._write_steps(progress.row)
-        self._rows[progress.row] = stands
-        run = self._runs.get(progress.row)
-        self._events.write(
-            RowChanged(
-                time=now(),
-                event=_STATE_EVENTS.get(progress.state, "row_ended"),
-                row=progress.row,
-                host=progress.host,
-                attempt=progress.attempt,
-                note=progress.note if has_note else "",
-                status=progress.state if has_ended else None,
-                seconds=None if progress.seconds is None else round(progress.seconds, 3),
-                directory=run.path if run else "",
-            )
-        )
-
-    def _write_steps(self, row: str) -> None:
-        """The steps that have begun since the last call, as the run's own events say."""
-        run = self._runs.get(row)
-        if run is None:
-            return
-        size, count = self._steps.get(run.path, (0, 0))
+    def write(self, event: Event) -> None:
         try:
-            grown = os.stat(run.events).st_size
-        except OSError:
-            return
-        if grown == size:
-            return
-        steps = [event for event in events_of(run) if event.event == "step"]
-        for step in steps[count:]:
-            self._events.write(RowStep(_iso(datetime.fromtimestamp(step.t, timezone.utc)), row, step.name or ""))
-        self._steps[run.path] = grown, len(steps)
+            with open(self._path, "a", encoding="ascii") as out:
+                out.write(_line(event))
+                out.flush()
+                if event.event in ("run_prepared", "row_placed"):
+                    os.fsync(out.fileno())
+        except OSError as error:
+            if not self._is_lost:
+                self._is_lost = True
+                print(f"ci-tasks: {self._path}: {error.strerror}; --resume will not find all rows", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class BatchJournal:
+    """A command's rows, and its attempts in the order in which they were given to hosts."""
+
+    batch: Batch
+    asked: RunPrepared
+    placed: tuple[RowChanged, ...]
+
+    def attempts(self, row: str) -> list[RowChanged]:
+        """What never left this machine was started again under the same number."""
+        return list({event.directory: event for event in self.placed if event.row == row}.values())
+
+    @property
+    def next_number(self) -> int:
+        return max([len(self.asked.rows), *(number_of(event) for event in self.placed)]) + 1
+
+    def has_end(self, row: str) -> bool:
+        attempts = self.attempts(row)
+        return bool(attempts) and bool(read_json(self.batch.run_dir(number_of(attempts[-1])).record))
+
+
+def number_of(placed: RowChanged) -> int:
+    return int(os.path.basename(placed.directory))
+
+
+def find_unfinished(label: str, checkout: str) -> BatchJournal:
+    """The newest command of this label and checkout that has rows without an end. Raises UsageError where there is
+    none."""
+    for name in sorted(store.batches(), reverse=True):
+        journal = read_journal(Batch(name, store.home() / "runs" / name))
+        if journal is None or (journal.asked.label, journal.asked.checkout) != (label, checkout):
+            continue
+        if not all(map(journal.has_end, journal.asked.rows)):
+            state = read_state_if_readable(journal.batch.path)
+            if state is not None and state.is_active and state.owner != processes.identity():
+                raise UsageError(
+                    f"{name} still runs: process {state.pid} on {state.machine}",
+                    hint=f"`ci-tasks attach {name}` follows it, `ci-tasks cancel {name}` ends it",
+                )
+            return journal
+    raise UsageError(
+        f"no command of label {label} on this checkout was left unfinished", hint="`ci-tasks runs` lists what ran"
+    )
+
+
+def read_journal(batch: Batch) -> BatchJournal | None:
+    """The journal of a batch; None where it has none. A last line that was cut short never was."""
+    asked, placed = None, []
+    path = Path(batch.path / JOURNAL)
+    try:
+        with open(path, encoding="utf-8") as source:
+            for line in source:
+                if line.endswith("\n") and '"event": "run_prepared"' in line:
+                    asked = asked or from_json(RunPrepared, line, where=JOURNAL)
+                elif line.endswith("\n") and '"event": "row_placed"' in line:
+                    placed.append(from_json(RowChanged, line, where=JOURNAL))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise UsageError(f"{path} is no journal of events: {error}", hint="run the label again") from None
+    return BatchJournal(batch, asked, tuple(placed)) if asked else None

@@ -1,4 +1,5 @@
-"""Running rows on the hosts of a command: each as soon as a host has GPUs for it, until every one has ended."""
+"""Running rows on the hosts of a command: each as soon as a host has GPUs for it, until every one has ended. Or, with
+`--detach`, each is started where it is to run, and goes on by itself."""
 
 from __future__ import annotations
 
@@ -11,41 +12,42 @@ from dataclasses import replace
 
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.records import Plan
-from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.errors import CiTasksError
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
+from ci_tasks.errors import CiTasksError, UsageError
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, RunRecord
-from ci_tasks.results.record import record_not_started, with_status
-from ci_tasks.run import journal as journals
+from ci_tasks.report.live import WAITING
+from ci_tasks.results.load import load_record, read_run_record
+from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_status
+from ci_tasks.run.events import BatchJournal, EventView, ProgressView, RowChanged, now, number_of
 from ci_tasks.run.host_sessions import HostSession, HostSessions
-from ci_tasks.run.journal import JournalEntry
-from ci_tasks.run.live_state import host_progress, row_progress
-from ci_tasks.run.place_rows import RowPlacer
+from ci_tasks.run.place_rows import RowExecution, RowPlacer, ended_before_test
 from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.progress_view import ProgressView
-from ci_tasks.run.row_execution import ExecutionOptions, RowExecution, ended_before_test
+from ci_tasks.run.progress import running_row_progress
+from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
 
 _POLL_SECONDS = 0.05  # seconds between two looks at the rows, where no event comes from them
 _DISPLAY_SECONDS = 0.2  # seconds between two pictures of many rows
 _MANY_ROWS = 20
-_WORK_SECONDS = 0.2  # seconds of beginning or judging rows, after which those that run are looked at again
+_WORK_SECONDS = 0.2  # seconds of starting or judging rows, after which those that run are looked at again
 Expected = Callable[[Row], ExpectedTime]
 
 
 def run_rows(
     ready: PreparedBatch,
     options: ExecutionOptions,
-    view: ProgressView,
+    view: EventView,
     expected: Expected,
     hosts: HostSessions | None = None,
 ) -> list[RowExecution]:
     """Run all rows to their ends, in order; `hosts` are the threads of several hosts. On ^C every running row is
     cancelled and the others never start; a second ^C kills what is left at once."""
     run = LabelExecution(ready, options, view, expected, hosts)
-    run.resume()
+    if ready.journal:
+        run.resume(ready.journal)
     handled = 0  # how often ^C was pressed and acted on
     try:
         while not run.is_over:
@@ -73,13 +75,14 @@ class LabelExecution:
         self,
         ready: PreparedBatch,
         options: ExecutionOptions,
-        view: ProgressView,
+        view: EventView,
         expected: Expected,
         hosts: HostSessions | None = None,
     ) -> None:
         self.ready, self.view, self.policy, self.sessions = ready, view, options.policy, ready.sessions
-        now = time.monotonic()
-        self.executions = [RowExecution(at, row, expected(row), waiting_since=now) for at, row in enumerate(ready.rows)]
+        start = time.monotonic()
+        rows = enumerate(ready.rows)
+        self.executions = [RowExecution(at, row, expected(row), waiting_since=start) for at, row in rows]
         self.seconds_left: float | None = None
         self._placer = RowPlacer(ready, self.executions, options.jobs)
         self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
@@ -89,6 +92,43 @@ class LabelExecution:
     @property
     def is_over(self) -> bool:
         return all(execution.record is not None for execution in self.executions)
+
+    # -- runs that exist ---------------------------------------------------------------------------------------------
+
+    def resume(self, journal: BatchJournal) -> None:
+        """Come back to the attempts of an earlier command: what has a record has ended, what was started is watched,
+        the other rows wait for a host again. Raises UsageError."""
+        self._numbers = itertools.count(journal.next_number)
+        for execution in self.executions:
+            attempts = journal.attempts(execution.row.row)
+            for attempt in attempts[:-1]:
+                record = read_run_record(self.ready.batch.run_dir(number_of(attempt)))
+                execution.earlier += record.attempts[-1:] if record else ()
+            if not attempts:
+                continue
+            last, run = attempts[-1], self.ready.batch.run_dir(number_of(attempts[-1]))
+            # A host may have heard of it; what never left this machine is started again.
+            has_started = read_status(run).exists or read_remote(run) is not None
+            if read_run_record(run) or (has_started and is_over(run)):
+                execution.finish(load_record(run), run)
+            elif has_started:
+                self._rejoin(execution, run, last.host)
+        ended = sum(execution.record is not None for execution in self.executions)
+        running = sum(execution.is_running for execution in self.executions)
+        waiting = len(self.executions) - ended - running
+        self.view.print_message(
+            f"resuming {journal.batch.id}: {ended} ended, {running} still running, {waiting} to be started"
+        )
+
+    def _rejoin(self, execution: RowExecution, run: RunDir, host: str) -> None:
+        session = next((session for session in self.sessions if session.name == host), None)
+        if session is None:
+            message = f"{execution.row.row} runs on {host}, which --host does not name"
+            raise UsageError(message, hint=f"add {host} to --host")
+        execution.prepared = PreparedRow(row=execution.row, plan=read_plan(run), run=run, setup=None)
+        execution.session, execution.is_resumed = session, True
+        execution.started_at = time.monotonic() - (seconds_since_start(run) or 0.0)
+        session.executor.reattach(execution.prepared)
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
@@ -122,45 +162,40 @@ class LabelExecution:
 
     def _end_without_host(self, execution: RowExecution) -> None:
         """No host can run the row. What its last attempt showed stays true, if there was one."""
-        if execution.last_end is None:
-            self._record_not_started(execution, BLOCKED, self._why_blocked(execution))
-        else:
+        if execution.last_end is not None:
             execution.earlier.pop()
             execution.finish(*execution.last_end)
-
-    def _why_blocked(self, execution: RowExecution) -> str:
+            return
         planned_row = self.ready.planned_rows.get(execution.position)
-        if planned_row and planned_row.missing:
-            return why_blocked(planned_row)
-        lacking = (
+        lacking = [
             f"{session.name}: {'; '.join(session.missing_for(execution.row)) or 'an earlier attempt ended there'}"
             for session in self.sessions
-        )
-        return f"no host can run it: {'; '.join(lacking)}"
+        ]
+        reason = f"no host can run it: {'; '.join(lacking)}"
+        missing = planned_row is not None and planned_row.missing
+        self._record_not_started(execution, BLOCKED, why_blocked(planned_row) if planned_row and missing else reason)
 
     def _start(self, execution: RowExecution, session: HostSession) -> None:
-        planned_row = self.ready.planned_rows.pop(execution.position, None)
-        number = execution.position + 1 if execution.attempt == 1 and not execution.is_moving else next(self._numbers)
+        prepared = self.ready.planned_rows.pop(execution.position, None)
+        is_first = execution.attempt == 1 and not execution.is_moving
+        number = execution.position + 1 if is_first else next(self._numbers)
         try:
-            prepared = planned_row or self.ready.planner.plan_row(execution.row, session, number)
+            prepared = prepared or self.ready.planner.plan_row(execution.row, session, number)
         except CiTasksError as problem:
             self._placer.replan()
             run = self._unplanned_run_dir(execution, session.name)
             record = record_not_started(run, *self._why_aborted(BLOCKED, problem.message))
             self._record_attempt(execution, session, record, run)
             return
-        self._add_to_journal(JournalEntry(execution.row.row, int(os.path.basename(prepared.run.path)), session.name))
+        self._write_placed(execution, session.name, prepared.run)
         execution.is_moving = False
         execution.prepared, execution.session, execution.started_at = prepared, session, time.monotonic()
         session.executor.start(prepared)
 
-    def resume(self) -> None:
-        """Come back to the attempts of an earlier command: what has a record has ended, what was begun is watched."""
-        from ci_tasks.run.resume import restore_executions
-
-        if self.ready.journal:
-            self._numbers = itertools.count(self.ready.journal.next_number)
-            restore_executions(self.ready.journal, self.executions, self.ready, self.view.print_message)
+    def _write_placed(self, execution: RowExecution, host: str, run: RunDir) -> None:
+        """To be on disk before the row starts: whoever resumes the command looks for its run there."""
+        row, attempt = execution.row.row, execution.attempt
+        self.view.write(RowChanged(now(), "row_placed", row, host, attempt, directory=run.path))
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
@@ -185,31 +220,34 @@ class LabelExecution:
 
     def judge_and_record(self, ended: Sequence[tuple[RowExecution, RunState]]) -> None:
         """Judge what has ended, as far as there is time. All of it is shown by now: to judge a log takes a while."""
-        from ci_tasks.results.judge_run import judge_run
-
         self._placer.replan()
         deadline = time.monotonic() + _WORK_SECONDS
         for execution, state in ended:
             prepared, session = execution.prepared, execution.session
             assert prepared is not None
             assert session is not None
-            if not self._stopping and execution.never_ran(state):
-                self._requeue(execution, prepared)
+            if not self._stopping and execution.never_ran(state):  # the attempt never was; the row waits for the next
+                execution.prepared = execution.session = None
+                shutil.rmtree(prepared.run.path, ignore_errors=True)
+                execution.is_moving, execution.is_resumed = True, False
             else:
                 if state.aborted:
                     record = record_not_started(prepared.run, *self._why_aborted(*state.aborted))
                 else:
-                    try:
-                        record = self._with_mending(judge_run(prepared.run), prepared.run)
-                    except RecordError as problem:  # a job on this machine may have changed what is read
-                        record = record_not_started(prepared.run, LOST, str(problem))
+                    record = self._judged(prepared.run)
                     session.executor.release(prepared)
                 self._record_attempt(execution, session, _ran_on(record, execution.row, session.name), prepared.run)
             if time.monotonic() > deadline:
                 break
 
-    def _with_mending(self, record: RunRecord, run: RunDir) -> RunRecord:
-        """The record; where the row's own install steps failed, with the override that would mend it."""
+    def _judged(self, run: RunDir) -> RunRecord:
+        """The record; where the row's own install steps failed, with the override that would help."""
+        from ci_tasks.results.judge_run import judge_run
+
+        try:
+            record = judge_run(run)
+        except RecordError as problem:  # a job on this machine may have changed what is read
+            return record_not_started(run, LOST, str(problem))
         reason = self.ready.planner.install_problem(record.reason) if record.status == BLOCKED else record.reason
         return record if reason == record.reason else with_status(run, record, BLOCKED, reason)
 
@@ -225,7 +263,11 @@ class LabelExecution:
             session.first_rows = (*session.first_rows, ended_before_test(record))[:2]
         if session.first_rows == (True, True) and not (self._stopping or session.is_dropped):
             self._drop_host(session, record)
-        self._conclude_attempt(execution, record, run)
+        if self._try_again(execution, record, run):
+            return
+        execution.finish(record, run)
+        if record.counted_status in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
+            self._cancel_others(execution)
 
     def _drop_host(self, session: HostSession, record: RunRecord) -> None:
         """No test was seen of the first two rows there: while there is another host, rows go to that one."""
@@ -241,14 +283,6 @@ class LabelExecution:
             if execution.record is not None and execution.record.host == session.name:
                 self._try_again(execution, execution.record, RunDir(os.path.dirname(execution.log)))
 
-    def _conclude_attempt(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
-        """Another attempt follows, or it was the last."""
-        if self._try_again(execution, record, run):
-            return
-        execution.finish(record, run)
-        if record.counted_status in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
-            self._cancel_others(execution)
-
     def _try_again(self, execution: RowExecution, record: RunRecord, run: RunDir) -> bool:
         """Whether another attempt follows; then the row waits for it."""
         was_dropped = any(session.is_dropped for session in self.sessions if session.name == record.host)
@@ -261,21 +295,14 @@ class LabelExecution:
         execution.last_end, execution.waiting_since = (record, run), time.monotonic()
         return True
 
-    def _requeue(self, execution: RowExecution, prepared: PreparedRow) -> None:
-        """The attempt never was; the row waits for the next one."""
-        execution.prepared = execution.session = None
-        shutil.rmtree(prepared.run.path, ignore_errors=True)
-        execution.is_moving, execution.is_resumed = True, False
-
     def _cancel_others(self, failed: RowExecution) -> None:
         self._stopping = True
         self.view.print_message(f"{failed.row.row} failed: cancelling the other rows (--fail-fast)")
         for execution in self.executions:
             execution.is_stopped = execution.record is None
             if execution.is_waiting:
-                self._record_not_started(
-                    execution, CANCELLED, f"not started, since {failed.row.row} failed (--fail-fast)"
-                )
+                reason = f"not started, since {failed.row.row} failed (--fail-fast)"
+                self._record_not_started(execution, CANCELLED, reason)
         self.end_running(kill=False)
 
     def interrupt(self, count: int) -> None:
@@ -295,9 +322,10 @@ class LabelExecution:
     def end_running(self, *, kill: bool, leaves: bool = False) -> None:
         """A person who `leaves` does not wait for a host whose link is down."""
         for session in self.sessions:
-            there = self._running(session)
+            there = [each.prepared for each in self.executions if each.is_running and each.session is session]
             if there:
-                session.executor.cancel(there, kill=kill or (leaves and not session.executor.is_up))
+                kill_now = kill or (leaves and not session.executor.is_up)
+                session.executor.cancel(list(filter(None, there)), kill=kill_now)
 
     def _record_not_started(self, execution: RowExecution, status: str, reason: str) -> None:
         """The record of a row that never began."""
@@ -305,7 +333,7 @@ class LabelExecution:
         run = planned_row.run if planned_row else self._unplanned_run_dir(execution)
         execution.finish(record_not_started(run, status, reason), run)
 
-    def _unplanned_run_dir(self, execution: RowExecution, host: str | None = None) -> RunDir:
+    def _unplanned_run_dir(self, execution: RowExecution, host: str = "") -> RunDir:
         """The run directory of a row that has no plan: no host was given it, or `host` cannot say what it would run."""
         number = execution.position + 1 if execution.attempt == 1 else next(self._numbers)
         run, row = self.ready.batch.run_dir(number), execution.row
@@ -315,25 +343,14 @@ class LabelExecution:
             label=row.label,
             job=row.job,
             row=row.row,
-            host=host or "",
+            host=host,
             test=row.test,
             gpus=row.needed_gpus,
             checkout=self.ready.checkout,
         )
         write_record(run.plan, plan)
-        self._add_to_journal(JournalEntry(row.row, number, host or ""))
+        self._write_placed(execution, host, run)
         return run
-
-    def _add_to_journal(self, begun: JournalEntry) -> None:
-        """A full disk here ends no row."""
-        try:
-            journals.append_entry(self.ready.batch, begun)
-        except OSError as error:
-            self.view.print_message(f"{self.ready.batch.path}: {error.strerror}; --resume will not find {begun.row}")
-
-    def _running(self, session: HostSession) -> list[PreparedRow]:
-        there = [execution for execution in self.executions if execution.is_running and execution.session is session]
-        return [execution.prepared for execution in there if execution.prepared is not None]
 
     # -- showing -----------------------------------------------------------------------------------------------------
 
@@ -348,8 +365,12 @@ class LabelExecution:
 
     def show(self) -> None:
         self._shown = time.monotonic()
-        hosts = host_progress(self.sessions, self.executions) if len(self.sessions) > 1 else ()
-        self.view.update(row_progress(self.executions), hosts, self.seconds_left)
+        ours = dict.fromkeys((session.name for session in self.sessions), 0)
+        for execution in self.executions:
+            if execution.is_running and execution.session is not None:
+                ours[execution.session.name] += execution.row.needed_gpus
+        hosts = [session.progress(ours[session.name]) for session in self.sessions] if len(self.sessions) > 1 else ()
+        self.view.update([execution.progress() for execution in self.executions], hosts, self.seconds_left)
 
     def wait(self) -> None:
         from ci_tasks.results import judge_run  # noqa: F401  # while the rows run, not before they start
@@ -371,9 +392,64 @@ def _ran_on(record: RunRecord, row: Row, host: str) -> RunRecord:
 
 def why_blocked(row: PreparedRow) -> str:
     """What the host lacks, and which other host of hosts.yaml could run the row."""
-    advice = (
-        f"could run on: {', '.join(row.alternative_hosts)}"
-        if row.alternative_hosts
-        else "no other host of hosts.yaml could run it"
-    )
+    others = ", ".join(row.alternative_hosts)
+    advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
     return f"{row.plan.host} lacks {'; '.join(row.missing)}; {advice}"
+
+
+# -- --detach ----------------------------------------------------------------------------------------------------------
+
+
+def start_detached(ready: PreparedBatch, view: ProgressView) -> list[RunRecord]:
+    """Start every row of the one host and let it go on by itself; the locks on the host say which waits for which.
+    Returns the records of all rows where one of them could not start, or ^C came before all had; then those that could
+    are ended again."""
+    rows = [ready.planned_rows[position] for position in range(len(ready.rows))]
+    problems = {row.plan.id: why_blocked(row) for row in rows if row.missing}
+    started: list[PreparedRow] = []
+    executor = ready.sessions[0].executor
+    status, others = BLOCKED, "another row of the command could not begin"
+    try:
+        for row in rows if not problems else ():
+            ready.interrupts.check()
+            started.append(row)
+            executor.start(row)
+        while started:
+            ready.interrupts.check()
+            states = [executor.poll(row) for row in started]
+            problems = {row.plan.id: state.aborted[1] for row, state in zip(rows, states, strict=True) if state.aborted}
+            if problems or all(state.has_started for state in states):
+                break
+            view.update([running_row_progress(row.plan.row, row.run, 0.0, executor.poll(row).note) for row in rows])
+            executor.wait(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        status, others = CANCELLED, "cancelled before all rows had begun"
+    else:
+        if not problems:
+            executor.detach()
+            return []
+    _cancel_started(ready, started, view)
+    return [record_not_started(row.run, status, problems.get(row.plan.id, others)) for row in rows]
+
+
+def _cancel_started(ready: PreparedBatch, started: Sequence[PreparedRow], view: ProgressView) -> None:
+    """End what was started, and wait until it has; a further ^C kills it, and one more leaves it."""
+    executor, interrupts = ready.sessions[0].executor, ready.interrupts
+    view.print_message(f"cancelling the rows that have started ({len(started)})")
+    for kill in (False, True, True):
+        count = interrupts.count
+        executor.cancel(started, kill=kill)
+        while interrupts.count == count:
+            if all(executor.poll(row).is_over for row in started):
+                return
+            executor.wait(_POLL_SECONDS)
+
+
+def detached_lines(rows: Sequence[PreparedRow]) -> list[str]:
+    """Which of the rows run, and what the others wait for."""
+    lines = []
+    for row in rows:
+        standing = running_row_progress(row.plan.row, row.run, 0.0, "")
+        waits = standing.state == WAITING
+        lines.append(f"  {row.plan.row} {f'waits: {standing.note}' if waits else 'runs'}")
+    return lines

@@ -22,6 +22,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, Say
 from ci_tasks.planning.placement import HostFacts, missing_resources, python_problem, requires_python
+from ci_tasks.report.live import HostProgress
 from ci_tasks.workflow.model import Row
 
 if TYPE_CHECKING:
@@ -92,6 +93,13 @@ class HostSession:
         if wants not in self._missing:
             self._missing[wants] = tuple(missing_resources(row, self.spec, self.facts))
         return (*self._missing[wants], *((self.row_problems[row.row],) if row.row in self.row_problems else ()))
+
+    def progress(self, ours: int) -> HostProgress:
+        """How it stands, for a person; `ours` are the GPUs that our rows have there."""
+        is_away = bool(self.unusable_reason) or (self.is_ready and not self.executor.is_up)
+        gpus = None if self.facts is None or self.executor.has_scheduler else self.facts.gpus
+        note = self.unusable_reason or self.activity or ("the link is down" if is_away else "")
+        return HostProgress(self.name, gpus, max(0, len(self.locked_gpus) - ours), not is_away, note)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ci_tasks import known_secrets, resources
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import CheckoutError, ConfigError, UsageError, printable
 from ci_tasks.hosts.mux import KeptConnection, kept_connections
-from ci_tasks.run.find_checkout import current_checkout, find_checkout
+from ci_tasks.run.checkout_source import current_checkout, find_checkout
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config

@@ -35,19 +35,26 @@ from ci_tasks.records import (
 )
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
-from ci_tasks.results.history.queries import durations
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results.history import durations
+from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.detach import start_detached
-from ci_tasks.run.events import EventView, RunEnded, RunPrepared, now
-from ci_tasks.run.execute import run_rows
+from ci_tasks.run.events import (
+    EventReader,
+    EventView,
+    Journal,
+    ProgressView,
+    RunEnded,
+    RunPrepared,
+    find_unfinished,
+    now,
+)
+from ci_tasks.run.execute import detached_lines, run_rows, start_detached
 from ci_tasks.run.host_sessions import HostSessions
-from ci_tasks.run.journal import find_unfinished, start_journal
+from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch, prepare
-from ci_tasks.run.progress_view import ProgressView, open_view
-from ci_tasks.run.request import RunRequest
+from ci_tasks.run.progress import open_view
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import kept_lines, print_results, statuses
-from ci_tasks.run.row_execution import ExecutionOptions, RowExecution
 from ci_tasks.run.row_plans import host_requirements
 from ci_tasks.workflow.model import Row
 
@@ -116,47 +123,52 @@ def execute_label(
         )
     journal = find_unfinished(request.label, str(source.path)) if options.resume else None
     if journal:
-        request = replace(request, rows=journal.rows, only=None)
-    ready = prepare(source, config, request, open_executor, journal)
-    with closing(ready):
+        request = replace(request, rows=journal.asked.rows, only=None)
+    with closing(prepare(source, config, request, open_executor, journal)) as ready:
         if not ready.rows:
-            _print_no_rows(source, request, ready)
+            shutil.rmtree(ready.batch.path, ignore_errors=True)
+            print(f"{VACUOUS}: {_why_no_rows(source, request)}; nothing ran, so nothing is shown")
             return None
-        if journal:
-            from ci_tasks.run.resume import check_same_tree
-
-            check_same_tree(journal, ready.checkout.tree)
-        else:
-            start_journal(ready.batch, request.label, request.host, [row.row for row in ready.rows], ready.checkout)
+        if journal and journal.asked.tree != ready.checkout.tree:
+            then, tree = journal.asked.tree[:12], ready.checkout.tree[:12]
+            raise UsageError(
+                f"the checkout is not what {journal.batch.id} runs: tree {then} then, {tree} now",
+                hint="restore it (git stash), or run the label again; `--last-failed` takes what did not pass",
+            )
         if view is None:
-            print(_headline(ready), flush=True)
-            view = _open_view(request, ready)
-        if options.events:
-            options.events.write(_prepared(ready, request))
-            view = EventView(view, options.events)
-        with closing(view):
-            records, logs = _execute(ready, options, view)
-    result = LabelResult(ready.batch.id, records, logs, ready.host_gpus)
-    if options.events and records:
-        status = overall(statuses(records))
-        options.events.write(RunEnded(now(), result.batch, status, result.exit_code))
+            count, checkout = counted(len(ready.rows), "row"), ready.checkout
+            print(f"run {ready.batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}", flush=True)
+            planned = [row.run for row in ready.planned_rows.values()]
+            view = open_view(f"{request.label} on {request.host}", planned)
+        readers: list[EventReader] = [Journal(ready.batch), *([options.events] if options.events else [])]
+        with closing(EventView(view, readers)) as events:
+            events.write(_prepared(ready, request))
+            records, logs = _execute(ready, options, events)
+            result = LabelResult(ready.batch.id, records, logs, ready.host_gpus)
+            if records:
+                status = overall(statuses(records))
+                events.write(RunEnded(now(), result.batch, status, result.exit_code))
+        if options.detach and not records:
+            print("\n".join(detached_lines(list(ready.planned_rows.values()))), flush=True)
     return result
 
 
 def _prepared(ready: PreparedBatch, request: RunRequest) -> RunPrepared:
+    checkout = ready.checkout
     return RunPrepared(
         time=now(),
         id=ready.batch.id,
         label=request.label,
         host=request.host,
         rows=tuple(row.row for row in ready.rows),
-        commit=ready.checkout.commit,
-        tree=ready.checkout.tree,
+        commit=checkout.commit,
+        tree=checkout.tree,
         directory=str(ready.batch.path),
+        checkout=checkout.path,
     )
 
 
-def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView) -> tuple[list[RunRecord], list[str]]:
+def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> tuple[list[RunRecord], list[str]]:
     """The rows' records and logs; no records for rows that go on detached."""
     expected_times = _expected_times(ready)
     if len(ready.sessions) > 1:
@@ -173,7 +185,7 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
         problem = ready.planner.install_problem(problem) if problem else None
         if problem and ready.journal is None:
             return _record_none_started(ready, BLOCKED, problem)
-        session.unusable_reason = problem or ""  # rows that an earlier command began go on
+        session.unusable_reason = problem or ""  # rows that an earlier command started go on
         write_phase(ready.batch.path, "running")
         if options.detach:
             return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
@@ -187,9 +199,8 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
 
 
 def _results(executions: Sequence[RowExecution]) -> tuple[list[RunRecord], list[str]]:
-    return [execution.record for execution in executions if execution.record is not None], [
-        execution.log for execution in executions
-    ]
+    records = [execution.record for execution in executions if execution.record is not None]
+    return records, [execution.log for execution in executions]
 
 
 def _record_none_started(ready: PreparedBatch, status: str, reason: str) -> tuple[list[RunRecord], list[str]]:
@@ -205,15 +216,8 @@ def _expected_times(ready: PreparedBatch) -> Callable[[Row], ExpectedTime]:
     for session in ready.sessions if len(hosts) > 1 and history else ():
         session.speed = speed(history, durations(label, [session.name]))
     if not history and all(session.spec.simulate for session in ready.sessions):
-        return lambda row: ExpectedTime(
-            _SIMULATED_SECONDS
-        )  # what nobody has seen yet trains for seconds on simulated GPUs
+        return lambda row: ExpectedTime(_SIMULATED_SECONDS)  # what has not run yet trains for seconds there
     return lambda row: expected(row.row, history, row.needed_gpus)
-
-
-def _open_view(request: RunRequest, ready: PreparedBatch) -> ProgressView:
-    runs = [row.run for row in ready.planned_rows.values()]
-    return open_view(f"{request.label} on {request.host}", runs)
 
 
 def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_on_host: bool = True) -> list[PlanEntry]:
@@ -235,12 +239,6 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
     return [PlanEntry(**vars(row.plan), run_dir=row.run.path, lacks=tuple(row.missing)) for row in rows]
 
 
-def _headline(ready: PreparedBatch) -> str:
-    checkout = ready.checkout
-    count = counted(len(ready.rows), "row")
-    return f"run {ready.batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}"
-
-
 def write_junit(result: LabelResult) -> str:
     """Returns where it is, or why there is none: a full disk changes no result."""
     from ci_tasks.report import junit
@@ -253,9 +251,7 @@ def write_junit(result: LabelResult) -> str:
     return str(path)
 
 
-def _print_no_rows(source: CheckoutSource, request: RunRequest, ready: PreparedBatch) -> None:
-    shutil.rmtree(ready.batch.path, ignore_errors=True)
-    why = f"label {request.label} has no row here: its `if:` is false for a pull request, or its matrix is empty"
+def _why_no_rows(source: CheckoutSource, request: RunRequest) -> str:
     if source.suite.is_changed(request.label):
-        why = f"no test file is new or modified since {request.base or BASE}"
-    print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
+        return f"no test file is new or modified since {request.base or BASE}"
+    return f"label {request.label} has no row here: its `if:` is false for a pull request, or its matrix is empty"

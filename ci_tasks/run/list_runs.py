@@ -13,14 +13,13 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_plan
 from ci_tasks.errors import UnknownName, UsageError, did_you_mean
-from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord
-from ci_tasks.report import history as tables
-from ci_tasks.results import store
-from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.history import queries as history
-from ci_tasks.results.history.run_row import RunQuery
+from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord, epoch_seconds
+from ci_tasks.report import lists
+from ci_tasks.results import history, store
+from ci_tasks.results.batch_state import BatchState, read_state_if_readable
+from ci_tasks.results.history import RunQuery
 from ci_tasks.results.store import Batch
-from ci_tasks.run.journal import read as read_journal
+from ci_tasks.run.events import read_journal
 from ci_tasks.safe_output import json_document, terminal_width
 
 _AGO = re.compile(r"([0-9]{1,6})(m|h|d|w)")
@@ -51,73 +50,87 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
     """Print the runs that are meant, newest first; what was only planned where that is asked for. Raises UsageError."""
     query = parse_query(options)
     ran = query.status or tuple(status for status in STATUSES if status != PLANNED)
-    records = history.search(replace(query, status=ran, limit=query.limit or _LIMIT))
+    limit = query.limit or _LIMIT
+    records = history.search(replace(query, status=ran, limit=limit))
     if options == RunFilterOptions(limit=options.limit):
-        records = _in_time([*_batches_without_rows(), *_rows_without_host(records, query.limit or _LIMIT)], records)
-    if json:
-        _print_json(records)
-    elif records:
-        now = time.time()
-        print("\n".join(tables.listed(records, [_age(record, now) for record in records], terminal_width())))
-    else:
-        print(_no_runs_message(options))
+        oldest = store.batch_of(records[-1].id) if len(records) >= limit else ""
+        unlisted = [record for batch in _newest_batches(oldest) for record in _not_in_history(batch)]
+        if unlisted:  # each before the first record of its own or an older command
+            records = sorted([*unlisted, *records], key=lambda record: store.batch_of(record.id), reverse=True)
+    now = time.time()
+    lines = lists.runs(records, [_age(record, now) for record in records], terminal_width()) if records else []
+    _print(records, lines, options, json)
     return 0
-
-
-def _batches_without_rows() -> Iterator[RunRecord]:
-    """Commands that have yet to find their rows, or were killed before, as a run each."""
-    for batch in history.batches_without_rows():
-        state = read_state_if_readable(store.home() / "runs" / batch)
-        if state is not None and state.is_active:
-            yield RunRecord(batch, label="", row="", host=None, status=state.phase)
-        elif state is not None and state.was_killed:
-            yield RunRecord(batch, label="", row="", host=None, status=LOST, reason=state.why_not_started)
-
-
-def _rows_without_host(records: Sequence[RunRecord], limit: int) -> Iterator[RunRecord]:
-    """Rows of commands for several hosts that no host has got: they have no run directory. `records` are those which
-    are listed, at most `limit`: commands before them are not looked at."""
-    oldest = store.batch_of(records[-1].id) if len(records) >= limit else ""
-    for batch in sorted(store.batches(), reverse=True)[:_MAX_BATCHES]:
-        path = store.home() / "runs" / batch
-        state = read_state_if_readable(path) if batch >= oldest else None
-        if state is None or not (state.is_active or state.was_killed):
-            continue
-        status, reason = (LOST, state.why_not_started) if state.was_killed else (WAITING, "")
-        for row, label in _rows_without_directory(Batch(batch, path)):
-            yield RunRecord(batch, label=label, row=row, host=None, status=status, reason=reason)
-
-
-def _rows_without_directory(batch: Batch) -> Iterator[tuple[str, str]]:
-    """Names of rows, each with the label."""
-    with suppress(UsageError, OSError, ValueError):
-        journal = read_journal(batch)
-        there = {read_plan(run).row for _, run in store.rows_of(batch.id)}
-        if journal is not None and there:
-            gone = {entry.row for entry in journal.entries}
-            yield from ((row, journal.label) for row in journal.rows if row not in there | gone)
-
-
-def _in_time(added: Sequence[RunRecord], records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Both, each of `added` before the first record of its own or an older command."""
-    both = list(records)
-    for record in reversed(added):
-        batch = store.batch_of(record.id)
-        older = (at for at, other in enumerate(both) if store.batch_of(other.id) <= batch)
-        both.insert(next(older, len(both)), record)
-    return both
 
 
 def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
     """Print how often each row ended how on each host. Raises UsageError."""
-    tallies = history.flakes(query=parse_query(options))
+    tallies = history.flakes(parse_query(options))
+    _print(tallies, lists.flakes(tallies, terminal_width()) if tallies else [], options, json)
+    return 0
+
+
+def _print(
+    records: Sequence[RunRecord] | Sequence[RowTally], lines: Sequence[str], options: RunFilterOptions, json: bool
+) -> None:
     if json:
-        _print_json(tallies)
-    elif tallies:
-        print("\n".join(tables.tallied(tallies, terminal_width())))
+        print(json_document([encode(record) for record in records]))
+    elif lines:
+        print("\n".join(lines))
     else:
         print(_no_runs_message(options))
-    return 0
+
+
+def _no_runs_message(options: RunFilterOptions) -> str:
+    """That there is none; where a label may be mistyped, which there are."""
+    labels = history.labels()
+    if not labels:
+        return "no runs yet"
+    if options.label and options.label not in labels:
+        near = did_you_mean(options.label, labels)
+        return f"no runs of label {options.label!r}{near}\nthere are runs of: {', '.join(labels)}"
+    return "no matching run"
+
+
+def _age(record: RunRecord, now: float) -> str:
+    """How long ago a run started, or its command where it has not."""
+    try:
+        started = epoch_seconds(record.started_at)
+        return lists.age(max(0.0, now - (store.started_at(record.id) if started is None else started)))
+    except (ValueError, OverflowError, OSError):
+        return "-"
+
+
+# -- rows without a run directory --------------------------------------------------------------------------------------
+
+
+def _newest_batches(oldest: str) -> Iterator[tuple[Batch, BatchState]]:
+    """The commands from `oldest` on that are active, or were killed."""
+    for name in sorted(store.batches(), reverse=True)[:_MAX_BATCHES]:
+        batch = Batch(name, store.home() / "runs" / name)
+        state = read_state_if_readable(batch.path) if name >= oldest else None
+        if state is not None and (state.is_active or state.was_killed):
+            yield batch, state
+
+
+def _not_in_history(found: tuple[Batch, BatchState]) -> Iterator[RunRecord]:
+    """A command that has yet to find its rows, or was killed before, as a run; and rows that no host has got yet."""
+    batch, state = found
+    status, reason = (LOST, state.why_not_started) if state.was_killed else (WAITING, "")
+    rows = list(store.rows_of(batch.id))
+    if not rows:
+        yield RunRecord(batch.id, "", "", None, status if state.was_killed else state.phase, reason)
+        return
+    with suppress(UsageError, OSError, ValueError):
+        journal = read_journal(batch)
+        if journal is not None:
+            known = {read_plan(run).row for _, run in rows} | {event.row for event in journal.placed}
+            for row in journal.asked.rows:
+                if row not in known:
+                    yield RunRecord(batch.id, journal.asked.label, row, None, status, reason)
+
+
+# -- the filter --------------------------------------------------------------------------------------------------------
 
 
 def parse_query(options: RunFilterOptions) -> RunQuery:
@@ -126,17 +139,21 @@ def parse_query(options: RunFilterOptions) -> RunQuery:
     since, until = parse_time("since", options.since, now), parse_time("until", options.until, now)
     if since is not None and until is not None and since >= until:
         raise UsageError(f"--since {options.since} is not before --until {options.until}", hint=f"either is {_FORMS}")
-    _check_hosts(_split_names(options.host))
+    hosts, statuses = _split_names(options.host), _split_names(options.status)
+    _check_names("status", statuses, STATUSES)
+    if hosts:
+        from ci_tasks.run.hosts_files import open_config
+
+        _check_names("host", hosts, (*open_config(quiet=True).hosts, *history.hosts()))
     commit = options.commit.strip().lower()
     if commit and not _COMMIT.fullmatch(commit):
-        raise UsageError(
-            f"--commit is the beginning of a commit's hash, not {options.commit!r}", hint="such as 25740fd8"
-        )
+        message = f"--commit is the beginning of a commit's hash, not {options.commit!r}"
+        raise UsageError(message, hint="such as 25740fd8")
     return RunQuery(
         label=options.label,
         row=_split_names(options.row),
-        status=_statuses(options.status),
-        host=_split_names(options.host),
+        status=statuses,
+        host=hosts,
         commit=commit,
         since=since,
         until=until,
@@ -159,51 +176,11 @@ def parse_time(flag: str, text: str, now: float) -> float | None:
     raise UsageError(f"--{flag} is no date: {text!r}", hint=f"it is {_FORMS}")
 
 
-def _statuses(text: str) -> tuple[str, ...]:
-    for status in _split_names(text):
-        if status not in STATUSES:
-            raise UnknownName("status", status, STATUSES)
-    return _split_names(text)
-
-
-def _check_hosts(names: Sequence[str]) -> None:
-    """Raises UnknownName for one that hosts.yaml does not have and on which nothing ran."""
-    if not names:
-        return
-    from ci_tasks.run.hosts_files import open_config
-
-    valid = {*open_config(quiet=True).hosts, *history.hosts()}
+def _check_names(kind: str, names: Sequence[str], valid: Sequence[str]) -> None:
     for name in names:
         if name not in valid:
-            raise UnknownName("host", name, valid)
+            raise UnknownName(kind, name, list(dict.fromkeys(valid)))
 
 
 def _split_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _no_runs_message(options: RunFilterOptions) -> str:
-    """That there is none; where a label may be mistyped, which there are."""
-    labels = history.labels()
-    if not labels:
-        return "no runs yet"
-    if options.label and options.label not in labels:
-        near = did_you_mean(options.label, labels)
-        return f"no runs of label {options.label!r}{near}\nthere are runs of: {', '.join(labels)}"
-    return "no runs like that"
-
-
-def _age(record: RunRecord, now: float) -> str:
-    """How long ago a run started, or its command where it has not."""
-    try:
-        if record.started_at:
-            started = datetime.fromisoformat(record.started_at).timestamp()
-        else:
-            started = store.started_at(record.id)
-    except (ValueError, OverflowError, OSError):
-        return "-"
-    return tables.age(max(0.0, now - started))
-
-
-def _print_json(records: Sequence[RunRecord] | Sequence[RowTally]) -> None:
-    print(json_document([encode(record) for record in records]))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
+import subprocess
+import sys
 import tempfile
 from contextlib import closing
 
@@ -27,7 +30,8 @@ from ci_tasks.agent.serving.messages import LookAtProcesses
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import provision
 from ci_tasks.results import store
-from ci_tasks.run.host_of_run import host_of_run
+from ci_tasks.results.load import find_one
+from ci_tasks.run.attach import host_of_run
 
 _IN_MEMORY = 1 << 22
 _MAX_BYTES = 1 << 26
@@ -63,41 +67,36 @@ def look_at(run: RunDir) -> HangFacts:
 
 
 def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
+    """The facts that the host sends, masked and stored in the run directory here."""
     from ci_tasks.hosts.connection import RequestRefused
     from ci_tasks.hosts.run_manager import open_remote_host
 
     known_secrets.add_variables(read_plan(run).secrets)
-    with closing(open_remote_host(host_of_run(remote))) as manager:
+    with (
+        closing(open_remote_host(host_of_run(remote))) as manager,
+        tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+
+        def keep(chunk: bytes) -> None:
+            if spool.tell() + len(chunk) > _MAX_BYTES:
+                raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
+            spool.write(chunk)
+
         provision.send_py_spy(manager.connection)
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
-
-            def keep(chunk: bytes) -> None:
-                if spool.tell() + len(chunk) > _MAX_BYTES:
-                    raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
-                spool.write(chunk)
-
-            try:
-                manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
-            except RequestRefused as refusal:
-                raise Blocked(
-                    refusal.message, hint="`ci-tasks fetch` brings what was seen of a run that has ended"
-                ) from None
-            spool.seek(0)
-            return _keep(run, spool)
-
-
-def _keep(run: RunDir, spool: object) -> HangFacts:
-    """The facts that a bundle holds, masked and stored in the run directory here."""
-    with tempfile.TemporaryDirectory() as directory:
         try:
+            manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
+            spool.seek(0)
             bundle.unpack(spool, directory)
+        except RequestRefused as refusal:
+            hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
+            raise Blocked(refusal.message, hint=hint) from None
         except (bundle.BundleError, OSError) as problem:
-            raise Blocked(f"the host sent what no host of ci-tasks sends: {problem}") from None
-        there = RunDir(directory)
+            raise Blocked(f"{remote.host} sent what no host of ci-tasks sends: {problem}") from None
+        there, values = RunDir(directory), known_secrets.values()
         facts = read_record(HangFacts, there.hang)
         if facts is None:
-            raise Blocked("the host sent nothing of the run's processes")
-        values = known_secrets.values()
+            raise Blocked(f"{remote.host} sent nothing of the run's processes")
         facts = masked_record(facts, values)
         os.makedirs(os.path.dirname(run.hang), exist_ok=True)
         write_record(run.hang, facts, compact=True)
@@ -107,3 +106,23 @@ def _keep(run: RunDir, spool: object) -> HangFacts:
             with open(run.hang_stacks, "w", encoding="utf-8", errors="replace") as out:
                 out.write(text)
         return facts
+
+
+def shell(name: str) -> int:
+    """Open bash in the run's container, or beside its workspace; its exit code."""
+    _, run = find_one(name)
+    remote = read_remote(run)
+    if remote is None:
+        return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])
+    from ci_tasks.hosts.ssh import SSHConnection
+
+    directory = remote.directory
+    connection = SSHConnection(remote.address or remote.host)
+    try:
+        runner = shlex.quote(f"{directory}/bin/agent.pyz")
+        message = "ci-tasks: nothing is left of the run on its host; --keep keeps a failed one"
+        script = f"[ -e {runner} ] || {{ echo {shlex.quote(message)} >&2; exit 2; }}; "
+        script += f"exec python3 -I {runner} shell {shlex.quote(directory)}"
+        return connection.interactive(f"exec sh -c {shlex.quote(script)}")
+    finally:
+        connection.close()

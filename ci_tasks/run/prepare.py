@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from functools import partial
+from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout.repository import find_repository
+from ci_tasks.checkout.snapshot import large_untracked_files
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
@@ -21,11 +24,10 @@ from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.events import BatchJournal
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.host_sessions import HostSession, gather_facts
 from ci_tasks.run.interrupts import Interrupts
-from ci_tasks.run.job_outputs import find_rows
-from ci_tasks.run.journal import BatchJournal
-from ci_tasks.run.large_files import announce_large_files
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_plans import RowPlanner, host_requirements, sorted_setups
 from ci_tasks.workflow.model import Row
@@ -199,3 +201,33 @@ def _check_tests_exist(chosen: Sequence[Row], code: CodeSnapshot) -> None:
 def _simulates(source: CheckoutSource, code: CodeSnapshot) -> bool:
     """Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones."""
     return any(LOCK_DIR_ENV in text for text in code.read_files(source.suite.lock_scripts, ".py"))
+
+
+_SHOWN = 5
+_HINT = "to leave them behind, add them to .gitignore or .git/info/exclude"
+
+
+def announce_large_files(checkout: Path, *, to_host: bool, ask: Callable[[str], str] | None = None) -> None:
+    """Print them with their sizes, and ask before they go to a host. `ask` replaces the terminal in tests. Raises
+    UsageError where the answer is no."""
+    files = large_untracked_files(checkout)
+    if not files:
+        return
+    total = sum(size for _, size in files)
+    print(f"large untracked files travel with the working tree, {_size(total)} in all ({_HINT}):")
+    for name, size in files[:_SHOWN]:
+        print(f"  {_size(size)}  {printable(name)}")
+    if len(files) > _SHOWN:
+        print(f"  and {len(files) - _SHOWN} more", flush=True)
+    if not to_host:
+        return
+    if ask is None:
+        if not (os.isatty(0) and os.isatty(1)):
+            return
+        ask = input
+    if ask("send them? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was sent", hint=_HINT)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

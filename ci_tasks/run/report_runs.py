@@ -13,24 +13,21 @@ from pathlib import Path
 from ci_tasks import __version__
 from ci_tasks.agent.files import open_file
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import GpuSample
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.errors import UsageError, some
 from ci_tasks.logs.metrics import Series, read_series
 from ci_tasks.logs.reading import reading_of
-from ci_tasks.records import PASSED, BatchResult, RunRecord
+from ci_tasks.records import BatchResult, RunRecord
 from ci_tasks.registry import features, metric_formats
-from ci_tasks.report.html.curves import CI, Curve
-from ci_tasks.report.html.gpu_charts import RowGpus
-from ci_tasks.report.html.page import Ci, Log, Run, page
-from ci_tasks.report.html.timeline import Bar, phases
+from ci_tasks.report.html.charts import Bar, phases
+from ci_tasks.report.html.page import Log, Run, page
 from ci_tasks.report.outcome import NextStep, next_steps, verdict
 from ci_tasks.results import store
-from ci_tasks.results.clock import local_status
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples
-from ci_tasks.results.read_record import load_record
-from ci_tasks.results.record import events_of
-from ci_tasks.run.output_file import write_file
+from ci_tasks.results.load import load_record
+from ci_tasks.results.runs import events_of, local_status
 from ci_tasks.run.results_table import batch_result, print_results
 
 _PIECE = 1 << 18
@@ -39,13 +36,15 @@ _PIECE = 1 << 18
 @dataclass(frozen=True)
 class ReportOutputs:
     """Where the report goes: files, or markdown or a brief text on standard output; none of them means the terminal,
-    unless it is to be `quiet`. `ci_log` is CI's own log of the row, `job` which of the jobs in it."""
+    unless it is to be `quiet`. `deviations`: all of them, also those of the label's last run. `ci_log` is CI's own log
+    of the row, `job` which of the jobs in it."""
 
     html: Path | None = None
     junit: Path | None = None
     markdown: bool = False
     brief: bool = False
     quiet: bool = False
+    deviations: bool = False
     ci_log: str | None = None
     job: str | None = None
 
@@ -61,8 +60,9 @@ def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
     if options.ci_log is not None and options.html is None:
         raise UsageError("--ci-log draws CI's metrics beside the run's", hint="add --html FILE")
     if options.html is not None:
-        with _ci(options, runs) as ci:
-            write_file(options.html, page(title, _runs(runs), ci, _generator_line(), _next_steps(runs)))
+        with _ci(options, runs) as (series, logs_of_ci):
+            pages = _runs(runs, series)
+            write_file(options.html, page(title, pages, logs_of_ci, _generator_line(), _next_steps(runs)))
     if options.junit is not None:
         from ci_tasks.report import junit
 
@@ -84,7 +84,7 @@ def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
     if not (options.html or options.junit or options.markdown or options.brief or options.quiet):
         codes = dict.fromkeys(record.checkout.title for record in records if record.checkout)
         print(f"{title}: {'; '.join([verdict(records), *codes])}")
-        print_results(records, logs, title)
+        print_results(records, logs, title, all_deviations=options.deviations)
     return batch_result(title, records, logs)
 
 
@@ -114,17 +114,18 @@ def _generator_line() -> str:
 # -- runs as the page wants them ---------------------------------------------------------------------------------------
 
 
-def _runs(runs: Sequence[ReportedRun]) -> list[Run]:
+def _runs(runs: Sequence[ReportedRun], series: Sequence[tuple[str, Series]]) -> list[Run]:
+    """`series` are CI's, of the row that all runs are of."""
     rows = [record.row for _, _, record in runs]
     return [
         Run(
             record,
             _timeline_bar(id, run, record),
-            _curves(id, run, rows.count(record.row)),
+            [*_series("here" if rows.count(record.row) == 1 else id, run), *(series if at == 0 else [])],
             _log(id, run, record),
-            _gpus(id, run, record, rows.count(record.row)),
+            _gpus(run, record),
         )
-        for id, run, record in runs
+        for at, (id, run, record) in enumerate(runs)
     ]
 
 
@@ -148,31 +149,19 @@ def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
     )
 
 
-def _gpus(id: str, run: RunDir, record: RunRecord, alike: int) -> RowGpus | None:
-    """What the row's GPUs did; None where they were not sampled."""
-    if record.gpu_use is None:
-        return None
-    uuids = {peaks.uuid for peaks in record.gpu_use.gpus}
-    samples = own_samples(gpu_samples(run), uuids, ())
-    title = record.row if alike == 1 else f"{record.row} ({id})"
-    return RowGpus(title, record.gpu_use, samples) if samples else None
+def _gpus(run: RunDir, record: RunRecord) -> dict[str, list[GpuSample]]:
+    """What the row's GPUs did, by UUID; empty where they were not sampled."""
+    uuids = {peaks.uuid for peaks in record.gpu_use.gpus} if record.gpu_use else set()
+    return own_samples(gpu_samples(run), uuids, ()) if uuids else {}
 
 
-def _curves(id: str, run: RunDir, alike: int) -> list[Curve]:
-    source = "here" if alike == 1 else id
-    return _drawn(source, reading_of(run.log).series if _log_size(run) else ())
-
-
-def _drawn(source: str, series: Iterable[Series]) -> list[Curve]:
-    return [Curve(each.family, each.name, source, each.parts) for each in series]
+def _series(source: str, run: RunDir) -> list[tuple[str, Series]]:
+    return [(source, each) for each in reading_of(run.log).series] if _log_size(run) else []
 
 
 def _log(id: str, run: RunDir, record: RunRecord) -> Log | None:
     size = _log_size(run)
-    if not size:
-        return None
-    failing_line = record.line_no if record.status != PASSED else None
-    return Log(f"{record.row}: {record.status} ({id})", size, _pieces(run.log, size), failing_line)
+    return Log(f"{record.row}: {record.status} ({id})", _pieces(run.log, size)) if size else None
 
 
 def _log_size(run: RunDir) -> int:
@@ -196,10 +185,11 @@ def _pieces(path: str, size: int) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | None]:
-    """CI's log, for as long as the page is written. Raises UsageError where it is not clear whose it is."""
+def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[tuple[list[tuple[str, Series]], list[Log]]]:
+    """CI's metrics and its log, for as long as the page is written. Raises UsageError where it is not clear whose it
+    is."""
     if options.ci_log is None:
-        yield None
+        yield [], []
         return
     from ci_tasks.logs.job_log import open_ci_log
 
@@ -209,9 +199,8 @@ def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | No
             f"--ci-log is one row's log, and these runs are of {len(rows)} rows", hint="name one of the runs"
         )
     with open_ci_log(options.ci_log, options.job) as log:
-        size = sum(len(piece) for piece in log.text)
-        curves = _drawn(CI, read_series(log.text, metric_formats()))
-        yield Ci(rows[0], curves, Log(f"CI: {log.name}", size, iter(log.text), log.failing_line))
+        series = [("CI", each) for each in read_series(log.text, metric_formats())]
+        yield series, [Log(f"CI: {log.name}", iter(log.text))]
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -220,3 +209,21 @@ def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | No
 def _size(path: Path) -> str:
     size = path.stat().st_size
     return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+
+
+def write_file(path: Path, text: Iterable[str]) -> None:
+    """Write a file whole or not at all. Raises UsageError where it cannot be there."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", hint="name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no directory {path.absolute().parent}", hint="make it, or name another file")
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        # A path that is no UTF-8 may stand in a record as a lone surrogate.
+        with open(beside, "x", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
+            out.writelines(text)
+        os.replace(beside, path)
+    except OSError as error:  # a full disk's has no name
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        beside.unlink(missing_ok=True)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from ci_tasks.run.events import EventStream
 
 
 @dataclass(frozen=True)
@@ -36,3 +40,25 @@ class RunRequest:
     run_needs: bool = True
     probe: bool = True
     files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunPolicy:
+    """What a person wants of several rows. `fail_fast`: the first failure ends the others; `retry_failed`: a failed row
+    gets one more attempt; `explain`: every decision is said."""
+
+    fail_fast: bool = False
+    retry_failed: bool = False
+    explain: bool = False
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """How a label's rows are run: `jobs` at once on a host, left to themselves with `detach`. `resume` goes on with the
+    newest command of the label that did not finish. `events` gets what happens."""
+
+    jobs: int | None = None
+    detach: bool = False
+    policy: RunPolicy = field(default_factory=RunPolicy)
+    resume: bool = False
+    events: EventStream | None = None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from ci_tasks.agent.records import Deviation
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status_if_readable
 from ci_tasks.errors import counted
 from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
-from ci_tasks.report import table, timeline
+from ci_tasks.report import results, timeline
+from ci_tasks.results import store
+from ci_tasks.results.load import load_record
 from ci_tasks.safe_output import terminal_width
 
 
@@ -18,24 +21,39 @@ def print_results(
     name: str,
     gpus_by_host: Mapping[str, int] | None = None,
     also: Sequence[str] = (),
+    *,
+    all_deviations: bool = False,
 ) -> BatchResult:
-    """Print the table that ends a run, then what is `also` to be said."""
+    """Print the table that ends a run, then what is `also` to be said. What differs from CI as in the label's last run
+    is only counted, unless `all_deviations` are to be shown."""
+    batches = list(dict.fromkeys(store.batch_of(record.id) for record in records))
+    known = set() if all_deviations else _known_deviations(batches)
+    command = f"ci-tasks report {','.join(batches)} --deviations"
     counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
     width = terminal_width()
     times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
     lines = [
         "",
-        *table.results(records, logs, width),
+        *results.table(records, logs, width),
         "",
-        *table.deviations(records, width),
+        *results.deviations(records, width, known, command),
         "",
         *times,
         *([""] if times else []),
         *also,
     ]
     print("\n".join(lines))
-    print(f"{name}: {table.summary(records)}", flush=True)
+    print(f"{name}: {results.summary(records)}", flush=True)
     return batch_result(name, records, logs)
+
+
+def _known_deviations(batches: Sequence[str]) -> set[Deviation]:
+    """What differed from CI in the label's run before the first of these."""
+    first = min(batches, default="")
+    label = first[len("20260101-120000") :]
+    earlier = [name for name in store.batches() if name < first and name[len("20260101-120000") :] == label]
+    rows = [load_record(run) for _, run in store.rows_of(max(earlier))] if earlier else []
+    return {deviation for record in rows if record.started_at for deviation in record.deviations}
 
 
 def kept_lines(records: Sequence[RunRecord], logs: Sequence[str]) -> list[str]:

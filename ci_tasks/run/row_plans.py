@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout, RunDescription
+from ci_tasks.agent.records import Checkout, ProbeHook, ProbeRules, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.hosts.executor import PreparedRow, Say
 from ci_tasks.planning.placement import other_hosts
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.planning.tested_files import defines_tests, starts_ray
-from ci_tasks.results.history.queries import silences
+from ci_tasks.results.history import silences
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.find_rows import JobRows
 from ci_tasks.run.host_sessions import HostRequirements, HostSession
-from ci_tasks.run.job_outputs import JobRows
-from ci_tasks.run.probe_rules import own_packages, probe_rules
 from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.suite import Suite
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config, Override
@@ -212,3 +214,28 @@ def _slot(request: RunRequest, row: Row, session: HostSession, number: int) -> t
     """The place in which a row without GPUs runs. Detached runs share the places, so that no host is swamped."""
     counts = request.slots and not row.needed_gpus and not session.executor.has_scheduler
     return (f"cpu-{number % request.slots}",) if counts else ()
+
+
+_PROJECT = re.compile(r"""^name *= *["']([\w.-]+)["']""", re.MULTILINE)
+_ROOTS = ("", "src/", "python/")  # of a checkout, where projects have their packages
+
+
+def probe_rules(suite: Suite, own: tuple[str, ...] = ()) -> ProbeRules:
+    """A suite's hook uses the standard library of Python 3.8 only, so it can be imported here for its `MODULES`."""
+    packages = tuple(dict.fromkeys([*suite.packages, *own]))
+    if not suite.probe_hook:
+        return ProbeRules(packages, own=own)
+    import inspect  # the suites of most labels have no hook
+
+    module = importlib.import_module(suite.probe_hook)
+    hook = ProbeHook(suite.name, tuple(module.MODULES), inspect.getsource(module))
+    return ProbeRules(packages, (hook,), own=own)
+
+
+def own_packages(suite: Suite, repository: str, read_file: Callable[[str], str | None]) -> Iterator[str]:
+    """The packages that the checkout has: the suite's, and one with the name of the project or the repository."""
+    projects = [*_PROJECT.findall(read_file("pyproject.toml") or "")[:1], repository.rpartition("/")[2]]
+    for name in dict.fromkeys([*suite.packages, *(re.sub("[-.]+", "_", project.lower()) for project in projects)]):
+        path = name.replace(".", "/")
+        if any(read_file(f"{root}{path}/__init__.py") is not None for root in _ROOTS):
+            yield name

@@ -26,7 +26,7 @@ from ci_tasks.agent.codec import RecordError, encode, from_json, masked_record
 from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError, counted, printable
-from ci_tasks.report.timeline import duration
+from ci_tasks.report.table import duration
 from ci_tasks.results import store
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.trials.rules import Outcome, Rule, Verdict

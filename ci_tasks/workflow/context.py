@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import reduce
 from typing import Any
 
@@ -21,7 +21,7 @@ from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow import expressions, secrets
 from ci_tasks.workflow.expressions import SUCCESS, ExpressionError
-from ci_tasks.workflow.model import Job, Row, Step, Workflow, WorkflowInput
+from ci_tasks.workflow.model import CALLED, Job, Row, Step, Workflow, WorkflowInput
 from ci_tasks.workflow.values import OpenObject, Unknown, Value, index, parse_number, shown, to_string, unknowns
 
 _UNKNOWN_SHA = "0" * 40
@@ -57,15 +57,19 @@ class EventContext:
 def contexts(event: EventContext, workflow: Workflow, job: Job, row: Row) -> dict[str, Any]:
     """GitHub's contexts for one row of `job`, as the expression evaluator takes them. Of the row count its trigger, and
     its entry of the matrix."""
-    inputs = _inputs(event, workflow)
+    outer = _outer(event, workflow, job, row)
+    inputs = _called_inputs(job, outer) if outer else _inputs(event, workflow)
     machine: dict[str, Value] = {"os": "Linux", "arch": "X64", "name": "ci-tasks", "temp": "/tmp", "debug": None}
+    needs = {name.rpartition(CALLED)[2]: name for name in job.needs}
     values: dict[str, Any] = {
         "github": _github(event, workflow, row, inputs),
         "env": {},
         "matrix": dict(row.matrix),
         "inputs": inputs,
-        "secrets": secrets.SecretsObject(event.secrets, event.empty_secrets, event.read_secret),
-        "needs": {name: {"outputs": _outputs(event, workflow, name), "result": "success"} for name in job.needs},
+        "secrets": _secrets(event, job, outer),
+        "needs": {
+            name: {"outputs": _outputs(event, workflow, name, id), "result": "success"} for name, id in needs.items()
+        },
         "steps": {},
         "runner": OpenObject("runner", {**machine, "environment": "self-hosted"}),
         "vars": OpenObject("vars", dict(event.given.vars)),
@@ -74,6 +78,43 @@ def contexts(event: EventContext, workflow: Workflow, job: Job, row: Row) -> dic
     strategy = {"job-index": row.index, "job-total": row.total, "fail-fast": _evaluated(job.fail_fast, values)}
     limit = _evaluated(job.max_parallel, values)
     return {**values, "strategy": {**strategy, "max-parallel": row.total if limit is None else limit}}
+
+
+def _outer(event: EventContext, workflow: Workflow, job: Job, row: Row) -> dict[str, Any] | None:
+    """The contexts of the job that calls this one."""
+    if job.call is None:
+        return None
+    matrix = row.callers[-1] if row.callers else {}
+    return contexts(event, workflow, job.call.caller, replace(row, matrix=matrix, callers=row.callers[:-1]))
+
+
+def _called_inputs(job: Job, outer: Mapping[str, Any]) -> OpenObject:
+    """What the caller gives, else the defaults, each of its declared type."""
+    assert job.call is not None
+    empty = {"boolean": False, "number": 0}
+    inputs: dict[str, Value] = {}
+    for name, body in job.call.workflow.inputs.items():
+        raw = job.call.caller.with_.get(name, body.default)
+        value = empty.get(body.type, "") if raw is None else _evaluated(raw, outer)
+        if body.type == "boolean" and isinstance(value, str):
+            value = value == "true"
+        inputs[name] = to_string(value) if body.type == "string" and not isinstance(value, Unknown) else value
+    return OpenObject("inputs", inputs, absent=True)
+
+
+def _secrets(event: EventContext, job: Job, outer: Mapping[str, Any] | None) -> secrets.SecretsObject:
+    """All of them; of a job that is called, those that its caller passes on."""
+    if outer is None:
+        return secrets.SecretsObject(event.secrets, event.empty_secrets, event.read_secret)
+    assert job.call is not None
+    theirs, passed = outer["secrets"], job.call.caller.secrets
+    if passed == "inherit":
+        return theirs  # type: ignore[no-any-return]
+    own = secrets.SecretsObject(read=event.read_secret)
+    given = passed if isinstance(passed, Mapping) else {}
+    own.update({name: _evaluated(raw, outer) for name, raw in given.items()})
+    own.update({name: value for name, value in theirs.items() if name == "GITHUB_TOKEN"})
+    return own
 
 
 def _evaluated(raw: Any, values: Mapping[str, Value]) -> Value:
@@ -97,11 +138,11 @@ def _inputs(event: EventContext, workflow: Workflow) -> OpenObject:
     return OpenObject("inputs", inputs, absent=True)
 
 
-def _outputs(event: EventContext, workflow: Workflow, job: str) -> dict[str, Value]:
+def _outputs(event: EventContext, workflow: Workflow, job: str, id: str) -> dict[str, Value]:
     """The outputs of a needed job: given, of its own run, or known only on GitHub."""
     name = f"needs.{job}.outputs"
-    known: dict[str, Value] = {**event.outputs.get(job, {}), **event.given.outputs.get(job, {})}
-    needed = workflow.jobs.get(job)
+    known: dict[str, Value] = {**event.outputs.get(id, {}), **event.given.outputs.get(job, {})}
+    needed = workflow.jobs.get(id)
     if needed is None or needed.uses:
         return OpenObject(name, known)
     return {**{output: Unknown.named_value(f"{name}.{output}") for output in needed.outputs}, **known}
@@ -126,7 +167,7 @@ def _github(event: EventContext, workflow: Workflow, row: Row, inputs: Mapping[s
         "repository_owner": event.repository.split("/")[0],
         "workspace": event.workspace,
         "workflow": workflow.name,
-        "job": row.job,
+        "job": row.job.rpartition(CALLED)[2],
         **dict.fromkeys(("actor", "triggering_actor"), by),
         "token": token or Unknown.named_value("secrets.GITHUB_TOKEN", absent=True),
     }
@@ -143,6 +184,7 @@ _FIXED = {
     "api_url": "https://api.github.com",
     "graphql_url": "https://api.github.com/graphql",
 }
+_NOT_YET = ("number", "title", "body")  # of a pull request that is still to be made
 _OF_THE_PAYLOAD = ("number", "pull_request.head.ref", "pull_request.base.ref", "sender.login")
 
 
@@ -155,7 +197,9 @@ def _payload(
     label: dict[str, Value] = {"name": trigger} if trigger else {}
     given = event.given.event
     pull_request = {
-        "number": Unknown.named_value(f"{_EVENT}.pull_request.number", absent=True),
+        **{
+            key: Unknown.named_value(f"{_EVENT}.pull_request.{key}", absent=True) for key in ("number", "title", "body")
+        },
         "draft": False,
         "merged": False,
         "state": "open",

@@ -37,7 +37,7 @@ def evaluate(text: str, contexts: Mapping[str, Value], status: str = SUCCESS) ->
 
     Raises ExpressionError for what `parse` or a function refuses.
     """
-    return _Evaluation(text, contexts, status).value(parse(text))
+    return Evaluation(text, contexts, status).value(parse(text))
 
 
 def interpolate(template: str, contexts: Mapping[str, Value], status: str = SUCCESS) -> Value:
@@ -62,11 +62,11 @@ def condition(text: str, contexts: Mapping[str, Value], status: str = SUCCESS) -
     Without a call of a status function it is `success() && (…)`. Text beside `${{ }}`, be it a newline, makes the
     whole a non-empty string and hence true, as on GitHub. Raises ExpressionError as `interpolate` does.
     """
-    tree = _condition(text)
+    tree = condition_tree(text)
     calls = (node.value for node in tree.walk() if node.kind == "call") if tree else iter(())
     if tree is None or not (status == SUCCESS or any(name in STATUS_FUNCTIONS for name in calls)):
         return status == SUCCESS
-    value = _Evaluation(text, contexts, status).value(tree)
+    value = Evaluation(text, contexts, status).value(tree)
     holds = truth(value)
     return combined([value]) if holds is None else holds
 
@@ -93,7 +93,7 @@ def label_tests(text: str) -> list[str]:
     ExpressionError where the text does not parse.
     """
     labels: list[str] = []
-    pending = [(_condition(text) or Node("literal"), True)]
+    pending = [(condition_tree(text) or Node("literal"), True)]
     while pending:
         node, is_affirmed = pending.pop()
         if is_affirmed and (node.kind, node.value) == ("call", "contains") and node.parts[1].kind == "literal":
@@ -125,7 +125,7 @@ def split(template: str) -> list[Part]:
     return [part for part in parts if part.text or part.is_expression] or [Part("", False)]
 
 
-def _condition(text: str) -> Node | None:
+def condition_tree(text: str) -> Node | None:
     """The tree of the one expression that GitHub makes of an `if:`; None for no text."""
     parts = split(text)
     if len(parts) > 1:
@@ -156,10 +156,12 @@ def _path(node: Node) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Evaluation:
+class Evaluation:
+    """Evaluates the nodes of the expression `text`."""
+
     text: str
     contexts: Mapping[str, Value]
-    status: str
+    status: str = SUCCESS
 
     def value(self, node: Node) -> Value:
         match node.kind:
@@ -322,11 +324,25 @@ def _from_json(text: Value) -> Value:
 
     try:
         # Not strict: GitHub's parser, Newtonsoft.Json, takes line ends and tabs inside strings.
-        value: Value = json.loads(source, parse_int=number, parse_float=number, strict=False)
+        value: Value = json.loads(_strict_json(source), parse_int=number, parse_float=number, strict=False)
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "nested too deeply"
         raise ValueError(f"fromJSON: not JSON ({why}): {truncated(source, 200)!r}") from None
     return value
+
+
+_LENIENT = re.compile(r"""("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|,(?=\s*[\]}])""", re.DOTALL)
+
+
+def _strict_json(text: str) -> str:
+    """With what Newtonsoft.Json takes beside JSON written as JSON: single quotes, and a comma behind the last item."""
+
+    def strict(found: re.Match[str]) -> str:
+        if found[2] is None:
+            return found[1] or ""
+        return '"' + found[2].replace("\\'", "'").replace('"', '\\"') + '"'
+
+    return _LENIENT.sub(strict, text)
 
 
 def _hash_files(*_: Value) -> Value:

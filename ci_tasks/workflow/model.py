@@ -47,11 +47,13 @@ class Step:
 
 @dataclass(frozen=True)
 class LocalAction:
-    """A composite action of the checkout. `file` is from its root; `inputs` are the defaults, unevaluated."""
+    """A composite action of the checkout. `file` is from its root; `inputs` are the defaults, `outputs` what its steps
+    give, unevaluated."""
 
     file: str
     inputs: Mapping[str, Any]
     steps: tuple[Step, ...]
+    outputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class Container:
 @dataclass(frozen=True)
 class Job:
     """One job of a workflow, unevaluated. `matrix` is a mapping, or an expression that gives one. `refused` keys make
-    it an error to run the job, `unused` ones are a difference from CI."""
+    it an error to run the job, `unused` ones are a difference from CI. `calls`: it `uses` a workflow of the checkout,
+    whose jobs follow it, each with its `call`."""
 
     id: str
     line: int
@@ -88,8 +91,39 @@ class Job:
     timeout_minutes: Any = None
     outputs: Mapping[str, Any] = field(default_factory=dict)
     uses: str | None = None
+    with_: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Any = None
+    calls: bool = False
+    call: Call | None = None
     refused: tuple[UnsupportedKey, ...] = ()
     unused: tuple[UnsupportedKey, ...] = ()
+
+    @property
+    def own_id(self) -> str:
+        """As its own file has it."""
+        return self.id.rpartition(CALLED)[2]
+
+    def needed_id(self, name: str) -> str:
+        """The id of a job that it needs, which its own file calls `name`."""
+        return f"{self.call.caller.id}{CALLED}{name}" if self.call else name
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether a person can ask for it: not where it only calls others, or makes and removes CI's machines."""
+        uses = {(step.uses or "").split("@")[0] for step in self.steps}
+        return not (self.calls or uses & _OF_MACHINES)
+
+
+CALLED = " / "  # between a job and one of the workflow that it calls, as GitHub shows them
+_OF_MACHINES = {"volcengine/vemlp-github-runner", "machulav/ec2-github-runner"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """By whom a job of a reusable workflow is called; `workflow` is its own file."""
+
+    caller: Job
+    workflow: Workflow
 
 
 @dataclass(frozen=True)
@@ -119,7 +153,17 @@ class Workflow:
     inputs: Mapping[str, WorkflowInput] = field(default_factory=dict)
     events: tuple[str, ...] = ()
     branches: tuple[str, ...] = ()
+    outputs: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[UnsupportedKey, ...] = ()
+
+    @property
+    def labelled(self) -> list[Job]:
+        """The jobs that a person can ask for."""
+        return [job for job in self.jobs.values() if job.is_labelled]
+
+    def file_of(self, job: Job) -> Workflow:
+        """The workflow whose file has the job."""
+        return job.call.workflow if job.call else self
 
     @property
     def is_for_pull_requests(self) -> bool:
@@ -170,10 +214,12 @@ class Row(JobRow):
     """One entry of a job's expanded matrix, evaluated: what CI shows as one check.
 
     `test` is a path from the checkout's root, or None where the job names no test file; `matrix` is the entry,
-    `index` its position among the job's `total`. `gpus_given`: a person gave the count of its GPUs.
+    `index` its position among the job's `total`. `callers` are the entries of the jobs that call it, outermost first.
+    `gpus_given`: a person gave the count of its GPUs.
     """
 
     matrix: Mapping[str, Any] = field(default_factory=dict)
+    callers: tuple[Mapping[str, Any], ...] = ()
     index: int = 0
     total: int = 1
     gpus_given: bool = False

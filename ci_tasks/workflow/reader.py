@@ -19,7 +19,17 @@ from typing import Any, NamedTuple
 from ci_tasks import yaml_lines
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError, did_you_mean
-from ci_tasks.workflow.model import Container, Job, LocalAction, Step, UnsupportedKey, Workflow, WorkflowInput
+from ci_tasks.workflow.model import (
+    CALLED,
+    Call,
+    Container,
+    Job,
+    LocalAction,
+    Step,
+    UnsupportedKey,
+    Workflow,
+    WorkflowInput,
+)
 from ci_tasks.yaml_lines import Map, Text
 
 SUPPORTED, REFUSED, WITHOUT_EFFECT = "supported", "refused", "without-effect"  # and `text`, which is for people
@@ -59,15 +69,52 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
         inputs={**_inputs(_below(on, "workflow_call")), **_inputs(_below(on, "workflow_dispatch"))},
         events=_events(at, tree),
         branches=tuple(map(str, branches if isinstance(branches, list) else [branches])),
+        outputs={name: body.get("value") for name, body in _bodies(_below(on, "workflow_call"), "outputs").items()},
         unused=unused,
     )
 
 
-def with_local_actions(workflow: Workflow, read_file: Callable[[str], str | None]) -> Workflow:
-    """The workflow with the steps of the composite actions that it uses from its checkout; `read_file` gives the text
-    of a file there, None where there is none. An action that is not there, or is no composite one, stays as it is: the
-    plan refuses its step by name. Raises WorkflowError for one that cannot be read."""
+def read_with_called(
+    text: str, file: str, read_file: Callable[[str], str | None], *, rendered: bool = False
+) -> Workflow:
+    """The workflow with what it uses of its checkout: the steps of composite actions, and the jobs of other workflows,
+    each as `CALLER / JOB`. `read_file` gives the text of a file there, None where there is none. What is not there, or
+    is no composite action, stays: the plan refuses it by name. Raises WorkflowError for what cannot be read."""
+    return _with_called(_with_local_actions(read(text, file, rendered=rendered), read_file), read_file, _MAX_CALLS)
 
+
+_MAX_CALLS = 4  # levels; "Reusing workflow configurations" in GitHub's documentation has the limit
+
+
+def _with_called(workflow: Workflow, read_file: Callable[[str], str | None], levels: int) -> Workflow:
+    jobs: dict[str, Job] = {}
+    secrets = set(workflow.secrets)
+    for job in workflow.jobs.values():
+        file = job.uses.removeprefix("./") if job.uses and job.uses.startswith("./") else ""
+        text = read_file(file) if file else None
+        if text is None:
+            jobs[job.id] = job
+            continue
+        if not levels:
+            message = f"calls {file}, the {_MAX_CALLS + 1}th workflow in a row; GitHub allows {_MAX_CALLS}"
+            raise WorkflowError(message, file=workflow.place, job=job.id, line=job.line)
+        called = _with_called(_with_local_actions(read(text, file), read_file), read_file, levels - 1)
+        secrets.update(called.secrets)
+        caller = jobs[job.id] = replace(job, calls=True)
+        jobs.update({inner.id: inner for inner in (_inside(caller, each, called) for each in called.jobs.values())})
+    return replace(workflow, jobs=jobs, secrets=tuple(sorted(secrets)))
+
+
+def _inside(caller: Job, job: Job, workflow: Workflow) -> Job:
+    """A job of the workflow that `caller` calls."""
+    call = Call(caller, workflow)
+    if job.call:
+        call = replace(job.call, caller=_inside(caller, job.call.caller, workflow))
+    prefix = f"{caller.id}{CALLED}"
+    return replace(job, id=prefix + job.id, needs=tuple(prefix + name for name in job.needs), call=call)
+
+
+def _with_local_actions(workflow: Workflow, read_file: Callable[[str], str | None]) -> Workflow:
     @cache
     def action_in(directory: str) -> LocalAction | None:
         files = (f"{directory.removeprefix('./').rstrip('/')}/{name}" for name in ("action.yml", "action.yaml"))
@@ -87,11 +134,12 @@ def with_local_actions(workflow: Workflow, read_file: Callable[[str], str | None
 
 def _action(text: str, file: str) -> LocalAction | None:
     tree = _tree(text, file)
-    runs, declared = _below(tree, "runs"), _below(tree, "inputs")
+    runs = _below(tree, "runs")
     if not isinstance(runs, Map) or runs.get("using") != "composite":
         return None
-    inputs = {name: _below(declared, name).get("default", "") for name in declared}
-    return LocalAction(file, inputs, _steps(_At(file, text.splitlines(), ""), runs))
+    inputs = {name: body.get("default", "") for name, body in _bodies(tree, "inputs").items()}
+    outputs = {name: body.get("value", "") for name, body in _bodies(tree, "outputs").items()}
+    return LocalAction(file, inputs, _steps(_At(file, text.splitlines(), ""), runs), outputs)
 
 
 def _tree(text: str, file: str) -> Any:
@@ -193,6 +241,8 @@ def _job(at: _At, id: str, body: Any, line: int, defaults: tuple[str | None, str
         timeout_minutes=body.get("timeout-minutes"),
         outputs=at.map(body, "outputs"),
         uses=_text(body.get("uses")),
+        with_=at.map(body, "with"),
+        secrets=body.get("secrets"),
         refused=unsupported[REFUSED],
         unused=unsupported[WITHOUT_EFFECT],
     )
@@ -265,9 +315,14 @@ def _container(at: _At, body: Map) -> Container | None:
 
 
 def _inputs(event: Mapping[str, Any]) -> dict[str, WorkflowInput]:
-    declared = _below(event, "inputs")
-    bodies = {name: _below(declared, name) for name in declared}
-    return {name: WorkflowInput(body.get("type") or "string", body.get("default")) for name, body in bodies.items()}
+    bodies = _bodies(event, "inputs").items()
+    return {name: WorkflowInput(body.get("type") or "string", body.get("default")) for name, body in bodies}
+
+
+def _bodies(of: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
+    """The mappings below each name under a key."""
+    declared = _below(of, key)
+    return {name: _below(declared, name) for name in declared}
 
 
 def _below(body: Any, key: str) -> Mapping[str, Any]:

@@ -48,12 +48,13 @@ _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # wit
 
 def job_of(workflow: Workflow, label: str) -> Job:
     """The job of a label, or of a job's full name. Raises UnknownName."""
-    for job in workflow.jobs.values():
+    jobs = workflow.labelled
+    for job in jobs:
         if matches_job(label, job.id):
             return job
-    triggers = [trigger for job in workflow.jobs.values() if (trigger := trigger_of(workflow, job))]
-    labels = map(label_of, workflow.jobs)
-    raise UnknownName("label", label, labels, where=workflow.path, aliases=[*workflow.jobs, *triggers])
+    triggers = [trigger for job in jobs if (trigger := trigger_of(workflow, job))]
+    names = [job.id for job in jobs]
+    raise UnknownName("label", label, map(label_of, names), where=workflow.path, aliases=[*names, *triggers])
 
 
 def select(rows: list[Row], only: str | None, label: str) -> list[Row]:
@@ -71,7 +72,8 @@ def trigger_of(workflow: Workflow, job: Job) -> str | None:
         labels = expressions.label_tests(job.condition or "")
     except ExpressionError as error:
         raise _resolver(workflow, job, {}).error(error, job.condition or "", None) from None
-    needed = (workflow.jobs[name] for name in job.needs if name in workflow.jobs)
+    needed = [workflow.jobs[name] for name in job.needs if name in workflow.jobs]
+    needed += [job.call.caller] if job.call else []
     return next(itertools.chain(labels, filter(None, (trigger_of(workflow, other) for other in needed))), None)
 
 
@@ -83,22 +85,30 @@ def rows(workflow: Workflow, job: Job, event: EventContext, describe: Describe) 
     GitHub knows, is one row with `dynamic` set. Raises WorkflowError."""
     _check(workflow, job)
     blank = replace(_blank(job), trigger=trigger_of(workflow, job))
-    combinations = _combinations(workflow, job, event)
-    if combinations is None:
+    entries = _entries(workflow, job, event, blank)
+    if isinstance(entries, str):
         resolve = row_resolver(workflow, job, blank, event)
-        texts = [leaf for leaf in leaves(job.matrix) if isinstance(leaf, str) and list(unknowns(resolve.value(leaf)))]
         refused = runner.refusal(runner.labels_with_fallbacks(job, resolve))
-        return [replace(blank, runner=_runner(job, resolve), dynamic=texts[0].strip(), refused=refused)]
-    total = len(combinations)
-    entries = [replace(blank, matrix=each, index=index, total=total) for index, each in enumerate(combinations)]
-    listed = [_row(workflow, job, entry, event, describe(entry.matrix)) for entry in entries]
+        return [replace(blank, runner=_runner(job, resolve), dynamic=entries, refused=refused)]
+    listed = [_row(workflow, job, entry, event, describe(_combination(entry))) for entry in entries]
     return [replace(row, row=name) for row, name in zip(listed, make_unique([row.row for row in listed]), strict=True)]
+
+
+def refused_row(job: Job, why: str) -> Row:
+    """What stands for the rows of a job whose values cannot be evaluated."""
+    return replace(_blank(job), runner="self-hosted", refused=why)
 
 
 def names(workflow: Workflow, job: Job, event: EventContext, describe: Describe) -> list[str]:
     """The names of the job's rows, at the price of the matrix alone; none for a matrix that is not known yet."""
-    combinations = _combinations(workflow, job, event) or []
+    entries = _entries(workflow, job, event, _blank(job))
+    combinations = [] if isinstance(entries, str) else map(_combination, entries)
     return make_unique([name_of(label_of(job.id), combination, describe(combination)) for combination in combinations])
+
+
+def _combination(entry: Row) -> dict[str, Any]:
+    """What sets the row apart from others: its entry of the matrix, and those of the jobs that call it."""
+    return {key: value for matrix in (*entry.callers, entry.matrix) for key, value in matrix.items()}
 
 
 def missing_outputs(job: Job, event: EventContext) -> list[str]:
@@ -107,25 +117,25 @@ def missing_outputs(job: Job, event: EventContext) -> list[str]:
     for text in (leaf for leaf in leaves(job.matrix) if isinstance(leaf, str) and "${{" in leaf):
         for context, name, _, output, *_ in (f"{each}....".split(".") for each in expressions.references(text)):
             is_given = output in event.given.outputs.get(name, {})
-            if context == "needs" and name and name not in event.outputs and not is_given:
-                missing[name] = None
+            if context == "needs" and name and job.needed_id(name) not in event.outputs and not is_given:
+                missing[job.needed_id(name)] = None
     return list(missing)
 
 
 def row_resolver(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:
     """Evaluates the job's values as CI would for `row`, with the row's environment as the env context."""
     resolve = _resolver(workflow, job, contexts(event, workflow, job, row))
-    return resolve.with_env({**resolve.values(workflow.env), **resolve.values(job.env)})
+    return resolve.with_env({**resolve.values(workflow.file_of(job).env), **resolve.values(job.env)})
 
 
 def environment(workflow: Workflow, job: Job, row: Row, event: EventContext) -> dict[str, str]:
     """The row's environment under `event`: the workflow's `env`, then the job's. Raises UnknownValueError."""
     resolve = _resolver(workflow, job, contexts(event, workflow, job, row))
-    return {**resolve.strings(workflow.env), **resolve.strings(job.env)}
+    return {**resolve.strings(workflow.file_of(job).env), **resolve.strings(job.env)}
 
 
 def _resolver(workflow: Workflow, job: Job, values: Mapping[str, Any]) -> Resolver:
-    return Resolver(workflow.place, job.id, job.line, values)
+    return Resolver(workflow.file_of(job).place, job.id, job.line, values)
 
 
 def _blank(job: Job) -> Row:
@@ -143,7 +153,7 @@ def _row(workflow: Workflow, job: Job, entry: Row, event: EventContext, matrix_t
     limit = resolve.value(job.timeout_minutes)
     return replace(
         entry,
-        row=name_of(entry.label, entry.matrix, matrix_test),
+        row=name_of(entry.label, _combination(entry), matrix_test),
         test=matrix_test.test,
         args=matrix_test.args,
         gpus=told if given is None else given,
@@ -161,7 +171,7 @@ def _check(workflow: Workflow, job: Job) -> None:
     resolve = _resolver(workflow, job, {})
     container = [job.container.image, job.container.options, job.container.env] if job.container else []
     own = [job.name, job.runs_on, job.matrix, job.env, job.timeout_minutes, job.outputs]
-    resolve.check([workflow.env, *own, *container])
+    resolve.check([workflow.file_of(job).env, *own, *container])
     for step in job.steps:
         texts = [step.name, step.env, step.with_, step.run, step.shell, step.working_directory]
         resolve.check([*texts, step.continue_on_error, step.timeout_minutes], step.condition, step=step)
@@ -226,16 +236,38 @@ def _runner(job: Job, resolve: Resolver) -> str:
 # -- the matrix --------------------------------------------------------------------------------------------------------
 
 
-def _combinations(workflow: Workflow, job: Job, event: EventContext) -> list[dict[str, Any]] | None:
-    """The matrix expanded, or None where it waits for what is known elsewhere."""
-    value = _resolver(workflow, job, contexts(event, workflow, job, _blank(job))).value(job.matrix)
+def _entries(workflow: Workflow, job: Job, event: EventContext, blank: Row) -> list[Row] | str:
+    """The job's entries of its matrix, for each entry of the job that calls it; or the expression of a matrix that
+    waits for what is known elsewhere."""
+    callers: list[tuple[Mapping[str, Any], ...]] = [()]
+    if job.call:
+        outer = _entries(workflow, job.call.caller, event, _blank(job.call.caller))
+        if isinstance(outer, str):
+            return outer
+        callers = [(*entry.callers, entry.matrix) for entry in outer]
+    found: list[Row] = []
+    for of_callers in callers:
+        entry = replace(blank, callers=of_callers)
+        combinations = _combinations(workflow, job, event, entry)
+        if isinstance(combinations, str):
+            return combinations
+        total = len(combinations)
+        found += [replace(entry, matrix=each, index=index, total=total) for index, each in enumerate(combinations)]
+    return found
+
+
+def _combinations(workflow: Workflow, job: Job, event: EventContext, entry: Row) -> list[dict[str, Any]] | str:
+    """The matrix expanded, or the expression that waits."""
+    resolve = _resolver(workflow, job, contexts(event, workflow, job, entry))
+    value = resolve.value(job.matrix)
     if list(unknowns(value)):
-        return None
+        texts = (leaf for leaf in leaves(job.matrix) if isinstance(leaf, str) and list(unknowns(resolve.value(leaf))))
+        return next(texts).strip()
     try:
         return expand(value)
     except ValueError as error:
         line, text = getattr(job.matrix, "line", 0) or job.line, f"matrix: {job.matrix}"[:200]
-        raise WorkflowError(str(error), file=workflow.place, job=job.id, line=line, text=text) from None
+        raise WorkflowError(str(error), file=resolve.file, job=job.id, line=line, text=text) from None
 
 
 def expand(matrix: Any) -> list[dict[str, Any]]:
@@ -248,7 +280,7 @@ def expand(matrix: Any) -> list[dict[str, Any]]:
     for key, values in axes.items():
         if not isinstance(values, list):
             raise ValueError(f"matrix.{key} is a list, not {_kind(values)}")
-    included, excluded = _entries(matrix, "include"), _entries(matrix, "exclude")
+    included, excluded = _listed(matrix, "include"), _listed(matrix, "exclude")
     if max(math.prod(map(len, axes.values())), len(included)) > _MAX_COMBINATIONS:  # counted before they are made
         raise ValueError(f"the matrix has more than {_MAX_COMBINATIONS} combinations; GitHub runs at most 256")
     products = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
@@ -295,7 +327,7 @@ def _agrees(expected: Any, value: Any) -> bool:
     return loose_equal(expected, value)
 
 
-def _entries(matrix: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def _listed(matrix: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     entries = [] if matrix.get(key) is None else matrix[key]
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) and entry for entry in entries):
         raise ValueError(f"matrix.{key} is a list of mappings, none of them empty")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
-from ci_tasks.workflow.model import Workflow
+from ci_tasks.workflow.model import CALLED, Workflow
 from ci_tasks.workflow.runner import gpus_in_value
 from ci_tasks.workflow.values import leaves, to_string
 
@@ -39,8 +39,9 @@ def label_of(job: str) -> str:
 
 
 def matches_job(name: str, job: str) -> bool:
-    """Whether a person who writes `name` means the job: by its label, or by its name as the workflow has it."""
-    return name in (label_of(job), job)
+    """Whether a person who writes `name` means the job: by its label, or by its name as the workflow has it. Of a job
+    that another calls, `CALLER/JOB` is enough."""
+    return name.replace(CALLED, "/") in (label_of(job).replace(CALLED, "/"), job.replace(CALLED, "/"))
 
 
 def name_of(label: str, combination: Mapping[str, Any], matrix_test: MatrixTest) -> str:

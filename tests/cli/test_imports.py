@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir, write_json
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results.runs import record_not_started
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = f"--repo {shlex.quote(str(ROOT / 'examples/tiny-slime'))}"
@@ -27,7 +27,7 @@ NO_YAML = {"yaml", "ci_tasks.config", "ci_tasks.workflow.model"}
 NO_GIT = {"subprocess", "ci_tasks.checkout.repository"}
 NO_RECORDS = {"sqlite3", "ci_tasks.records", "ci_tasks.agent.records"}
 # What judges, begins or follows a run; a run that has ended needs none of it.
-NO_RUN = {"ci_tasks.results.record", "ci_tasks.results.judge_run", "ci_tasks.run.attach", "ci_tasks.run.listing"}
+NO_RUN = {"ci_tasks.results.judge_run", "ci_tasks.run.attach", "ci_tasks.run.find_rows"}
 NO_RUN |= {"ci_tasks.hosts.run_manager", "ci_tasks.hosts.executors", "ci_tasks.run.label"}
 LOOKS = NEVER | NO_FILES | NO_RUN
 NOTHING_READ = LOOKS | NO_YAML | NO_GIT | NO_RECORDS
@@ -43,7 +43,7 @@ FORBIDDEN = {
     f"--complete -- run {SAMPLE} ck": LOOKS | NO_RECORDS,
     "--complete -- logs l": NOTHING_READ - {"ci_tasks.agent.records"},
     "hosts": LOOKS | NO_GIT | NO_RECORDS,
-    f"jobs {SAMPLE}": LOOKS - {"ci_tasks.run.listing"} | NO_RECORDS,
+    f"jobs {SAMPLE}": LOOKS - {"ci_tasks.run.find_rows"} | NO_RECORDS,
     "runs": LOOKS | NO_YAML | NO_GIT | {"ci_tasks.features"},
     f"logs {RUN}": LOOKS | NO_YAML | NO_GIT | {"sqlite3", "ci_tasks.features"},
 }
@@ -99,7 +99,7 @@ sessions.register()
 print(*sorted(set(sys.modules) - before))
 """
     modules = _python(program, tmp_path).split()
-    assert "ci_tasks.run.outline" in modules
+    assert "ci_tasks.run.checkout_source" in modules
     assert sorted((LOOKS | NO_RECORDS | {"ci_tasks.config", "ci_tasks.cli.parser"}) & set(modules)) == []
 
 

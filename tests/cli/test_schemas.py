@@ -75,14 +75,14 @@ def test_what_a_command_prints_is_what_its_schema_says(person: Any, tmp_path: Pa
         "hosts": ["hosts"],
         "triage": ["triage", str(log)],
         "lint": ["lint"],
-        "coverage": ["coverage", "--static"],
+        "coverage": ["coverage"],
         "doctor": ["doctor", "--host", "local"],
         "clean": ["clean", "--days", "0.0000001"],
     }
     printed = {name: check(name, person.ci_tasks(*line, "--json").json) for name, line in lines.items()}
     assert all(value for name, value in printed.items() if name != "cancel")  # of each list an entry was checked
     assert check("runs", person.ci_tasks("runs", "--flakes", "--json").json)
-    assert check("coverage", person.ci_tasks("coverage", "--static", "--diff", "HEAD", "--json").json)
+    assert check("coverage", person.ci_tasks("coverage", "--diff", "HEAD", "--json").json)
     assert {"remote", *lines} == {command.name for command in COMMANDS.values() if command.json} - TESTED_ELSEWHERE
 
 
@@ -106,9 +106,9 @@ def test_events_tell_a_program_everything_from_the_plan_to_the_exit_code(person:
     done = person.ci_tasks(*RUN, "--events", "-")
     lines = check_events(done.out)
     named = [line["event"] for line in lines if line["event"] not in ("row_waiting", "message")]
-    assert named[:2] == ["run_prepared", "row_started"]
+    assert named[:3] == ["run_prepared", "row_placed", "row_started"]
     assert named[-3:] == ["row_ended", "run_ended", "command_ended"]
-    assert set(named[2:-3]) == {"row_step"}
+    assert set(named[3:-3]) == {"row_step"}
     ended = next(line for line in lines if line["event"] == "row_ended")
     assert (ended["row"], ended["status"]) == ("tiny_ckpt[async-save]", "passed")
     assert (lines[-2]["status"], lines[-1]["exit_code"], done.code) == ("passed", 0, 0)

@@ -245,13 +245,18 @@ def test_workers_end_with_a_driver_that_is_killed(pair: TreesUnderTest) -> None:
         assert wrapper.stdout
         started = next(line for line in wrapper.stdout if "(WorkerDict pid=" in line)
         worker = int(re.findall(r"WorkerDict pid=(\d+)", started)[0])
-        os.kill(parent(parent(worker)), signal.SIGKILL)
+        os.kill(driver_of(worker), signal.SIGKILL)
         wrapper.stdout.read()  # ends when no process is left that could write
     assert wrapper.returncode == 128 + signal.SIGKILL
 
 
-def parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+def driver_of(process: int) -> int:
+    """The ancestor that is the driver's Python; uv stands between it and others."""
+    while True:
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        argv = Path(f"/proc/{process}/cmdline").read_text().split("\0")
+        if "python" in os.path.basename(argv[0]) and "verl.trainer.main_ppo" in argv:
+            return process
 
 
 def test_the_wrapper_reads_every_variable_of_the_levels() -> None:

@@ -20,7 +20,7 @@ GALLERY = {
     "kl": ("test_assertion", "failed", "AssertionError: the policy is not its reference at step 0"),
     "hang": ("timeout_hang", "failed", "Watchdog timeout (self.watchdog_timeout=0.4)"),
     "disk": ("disk_full", "blocked", "OSError: [Errno 28] No space left on device"),
-    "import": ("import_error", "blocked", "ModuleNotFoundError: No module named 'tiny_math_verify'"),
+    "import": ("import_error", "failed", "ModuleNotFoundError: No module named 'tiny_math_verify'"),
     "port": ("port_in_use", "blocked", "OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', "),
     "hub": ("hf_download", "blocked", "Too Many Requests"),
     "flaky": ("test_assertion", "failed", "AssertionError: the engine answers with weights of version 0, not of 1"),

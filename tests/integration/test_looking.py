@@ -188,7 +188,7 @@ def test_no_command_that_looks_executes_what_a_checkout_names(person: Any, traps
     commands = [
         *("jobs --json", "jobs --rev main", "jobs changed --base main~1"),
         *("plan ckpt", "plan changed --base main~1", "plan ckpt --rev main~1"),
-        *("lint --rev main", "coverage --static --diff main~1", "prefetch ckpt --static --dry-run", f"triage {log}"),
+        *("lint --rev main", "coverage --diff main~1", "prefetch ckpt --dry-run", f"triage {log}"),
         *("remote --host sim ckpt --only async", "diff last", "runs", "report last", "lint", "doctor"),
     ]
     for command in sorted(drawn(commands, 8), key=commands.index):

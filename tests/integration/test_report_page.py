@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,7 @@ class Page:
         return self.browser.execute_script(text)
 
     def shows(self, text: str) -> bool:
-        return text in self.find("#logs").text
+        return text in self.find("section[aria-labelledby=logs]").text
 
 
 def test_a_person_reads_a_log_of_100_mb_in_one_page_without_network(person: Any, browser: Any, tmp_path: Path) -> None:
@@ -119,32 +118,26 @@ def test_a_person_reads_a_log_of_100_mb_in_one_page_without_network(person: Any,
 
 
 def shows_what_ran(page: Page) -> None:
-    assert [one.text for one in page.all("#rows tbody .badge")] == ["✗ failed", "✓ passed"]
-    assert len(page.all(".timeline rect.bar")) == 2
+    assert [one.text for one in page.all(".cards .badge")] == ["✗ failed", "✓ passed"]
+    assert len(page.all(".timeline svg")) == 2
     assert len(page.all(".chart polyline")) == 2
-    assert "code" in page.find("#deviations").text
-    assert "torch" in page.find("#environment").get_attribute("textContent")
+    assert "code" in page.find("section[aria-labelledby=deviations]").text
+    assert "torch" in page.find("section[aria-labelledby=environment]").get_attribute("textContent")
 
 
 def finds_its_way_in_the_large_log(page: Page) -> None:
-    assert not page.shows("(Engine pid=0)"), "logs are closed"
-    page.find('a.to-log[href="#log-0-line"]').click()
-    until(lambda: page.shows(f"{FAILING} AssertionError: the needle\n"), "the open log")
-    in_sight = "const {top, bottom} = document.getElementById('log-0-line').getBoundingClientRect(); "
-    until(lambda: page.script(f"{in_sight} return top >= 0 && bottom <= innerHeight"), "the failing line in sight")
-    assert page.shows(f"{FAILING + 9} (Actor pid=7) step 8")
-    assert page.shows(f"{FAILING + 10} {'x' * 4000} … cut\n")
-    assert page.shows(" 650011 (Engine pid=999) ---")
-    gaps = re.findall(
-        r"… ([\d,]+) lines left out: `ci-tasks logs RUN --raw` prints the whole log …", page.find("#logs").text
-    )
-    lines = page.script("return document.querySelector('#log-0 pre').textContent").splitlines()
-    assert sum(int(gap.replace(",", "")) for gap in gaps) + len(lines) - len(gaps) == 650_011
+    assert "AssertionError: the needle" in page.find("article mark").text
+    assert not page.shows("(Engine pid="), "logs are closed"
+    page.find('article a[href="#log-0"]').click()
+    until(lambda: page.shows("650011 (Engine pid=999) ---"), "the open log")
+    lines = page.script("return document.querySelector('#log-0').textContent").splitlines()
+    assert lines[0] == "… 648,011 lines before: `ci-tasks logs RUN --raw` prints the whole log …"
+    assert len(lines) == 2001
 
 
 def survives_what_logs_write(page: Page) -> None:
-    page.find('a.to-log[href="#log-1"]').click()
-    page.find("#log-1 summary").click()
+    page.find('.cards a[href="#log-1"]').click()
+    until(lambda: page.shows("2 plain"), "the other log")
     page_text = page.find("#log-1").text
     assert "1 </script><script>document.title='taken'</script><img" in page_text
     assert "'taken'\">\ufffd\ufffd\n      2 plain" in page_text
@@ -188,11 +181,9 @@ def test_the_page_is_readable_on_a_phone_in_the_dark_by_ear_and_on_paper(
     parts_browser.assert_readable_by_all(browser, path)
     parts_browser.show(browser, path, parts_browser.PHONE, "light")
     page = Page(browser, path)
-    (first, *_) = page.all("#rows tbody tr")
+    (first, *_) = page.all(".cards tbody tr")
     assert first.size["width"] <= 390, "a row is a card"
-    assert "Status" in page.script("return getComputedStyle(document.querySelector('#rows td'), '::before').content")
+    assert "Status" in page.script("return getComputedStyle(document.querySelector('.cards td'), '::before').content")
     assert page.find("h1").text.endswith("2 of 5 rows failed, 1 was blocked, 1 was cancelled, 1 passed")
-    assert page.find(".causes li").location["y"] < 844, "the first cause is on a phone's first screen"
+    assert page.find("article").location["y"] < 844, "the first failure is on a phone's first screen"
     assert len(page.all("article mark")) == 1, "what two rows share stands once"
-    page.find(".causes a").click()
-    assert page.script("return document.activeElement.id") == "failure-1"

@@ -37,8 +37,8 @@ from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
 from ci_tasks.hosts import connection, queries, remote_run, run_manager
 from ci_tasks.hosts.remote_run import CodePack, RemoteRun, write_remote_location
-from ci_tasks.results.read_record import load_record
-from ci_tasks.run import attach, clean, host_of_run, list_runs, report_runs
+from ci_tasks.results.load import load_record
+from ci_tasks.run import attach, clean, list_runs, report_runs
 from tests.parts.hostile_cases import CLEAN, FACTS, KINDS, START, Case, Surroundings
 from tests.parts.hostile_server import HostileServer, HostileTransport
 
@@ -108,7 +108,7 @@ class HostileWorld:
             patch(connection, "SILENCE_TIMEOUT_S", 1.0),
             patch(connection, "_RETRY_DELAYS_S", (0.001,)),
             # There is no second connection to wait for.
-            patch(host_of_run, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),
+            patch(attach, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),
             patch(attach, "_POLL_SECONDS", 0.001),
             patch(run_manager, "_POLL_INTERVAL_S", 0.001),
             patch(remote_run, "MAX_LOG_BYTES", _SMALL_LOG),

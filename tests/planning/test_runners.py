@@ -7,9 +7,9 @@ import pytest
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import GivenValues
+from ci_tasks.planning.actions import architecture
 from ci_tasks.planning.deviations import runner_deviations
 from ci_tasks.planning.planner import check_row
-from ci_tasks.planning.steps import architecture
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext, Resolver
 from ci_tasks.workflow.model import Job, Row, Workflow

@@ -5,13 +5,24 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from rich.live import Live
 from rich.style import Style
 
-from ci_tasks.report.live import _COLOURS, _QUIET, _STYLES, HostProgress, RowProgress, progress_table, span, style
+from ci_tasks.report.live import (
+    _OURS,
+    _QUIET,
+    _STYLES,
+    HostProgress,
+    RowProgress,
+    gpu_cells,
+    progress_table,
+    span,
+    style,
+)
 
 
 def shown(
@@ -70,8 +81,9 @@ def test_rows_that_look_alike_are_each_shown_once() -> None:
 
 
 def test_long_and_wide_text_stays_on_its_line() -> None:
-    lines = shown([RowProgress("日本" * 40, "running", 5.0, "x" * 300)])
-    assert len(lines) == 4 and lines[2].startswith("running    日本日…本日本")
+    lines = shown([RowProgress("日本" * 14, "running", 5.0, "x" * 300)])
+    assert [line for line in lines if line.startswith("running")] == ["running     5 s  " + "x" * 42 + "…"]
+    assert f"    {'日本' * 14}" in lines, "a name stays whole"
 
 
 def test_an_unknown_state_has_none_and_is_still_shown() -> None:
@@ -129,6 +141,30 @@ def test_several_hosts_have_a_lane_each_above_the_rows() -> None:
     ]
 
 
+ONE = RowProgress("a", "running", host="h")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "held", "rows", "drawn"),
+    [
+        (0, 0, [], ""),
+        (8, 0, [replace(ONE, gpus=4, gpu_ids=(4, 5, 6, 7)), replace(ONE, gpus=2, gpu_ids=(1, 0))], "22..1111"),
+        # Of others only the number is known: the highest places that no row of ours has.
+        (8, 3, [replace(ONE, gpus=2, gpu_ids=(6, 7))], "...###11"),
+        # A row that just starts has GPUs, but which is not known yet: the lowest free ones.
+        (8, 1, [replace(ONE, gpus=2), replace(ONE, gpus=2, gpu_ids=(0, 2))], "2121...#"),
+        # Fewer ids than GPUs, as while a row collects them one by one.
+        (4, 0, [replace(ONE, gpus=3, gpu_ids=(2,))], "111."),
+        # What cannot be is drawn as far as it can: an id twice, one that the host lacks, more rows than GPUs.
+        (2, 5, [replace(ONE, gpus=1, gpu_ids=(9,)), replace(ONE, gpus=2, gpu_ids=(0,))], "21"),
+        (2, -1, [], ".."),
+    ],
+)
+def test_each_gpu_has_one_cell(gpus: int, held: int, rows: list[RowProgress], drawn: str) -> None:
+    cells = gpu_cells(HostProgress("h", gpus, held), range(len(rows)), rows)
+    assert "".join(cell[-1] for cell in cells) == drawn
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 12)])
 def test_a_thousand_rows_on_64_hosts_fit_the_terminal(width: int, height: int) -> None:
     rows = [
@@ -172,7 +208,7 @@ def test_a_colour_can_be_read_on_dark_and_on_light() -> None:
     """WCAG asks for a contrast of 3 of large or bold text, and of parts of a user interface. The first 16 colours are
     what the terminal's theme makes of them."""
     unreadable = []
-    for colour in sorted({*_STYLES.values(), *_COLOURS, _QUIET}):
+    for colour in sorted({*_STYLES.values(), _OURS, _QUIET}):
         foreground = Style.parse(colour).color
         assert foreground is not None and foreground.number is not None, colour
         for background in ((0, 0, 0), (255, 255, 255)):

@@ -9,7 +9,8 @@ import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import RunRecord
-from ci_tasks.report.markdown import MOST, cell, render
+from ci_tasks.report.markdown import MOST, render
+from ci_tasks.report.table import cell
 
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
 TRIAGE = {
@@ -38,9 +39,9 @@ def test_a_summary_has_the_verdict_table_failures_and_differences() -> None:
         "my run. Commit `hhhhhhh + 1 changed file`, tree `dddddddddddd`.",
         "",
         "| status | row | host | time | evidence | reason |",
-        "|---|---|---|--:|---|---|",
-        "| ✅ passed | ok | h100a | 4.0 s | 2 tests |  |",
-        "| ❌ failed | ppo[a] | h100a | 4.0 s | 2 tests | cuda_oom: OutOfMemoryError: no room |",
+        "|---|---|---|---|---|---|",
+        "| ❌ failed | ppo[a] | h100a | 4 s | 2 tests | cuda_oom: OutOfMemoryError: no room |",
+        "| ✅ passed | ok | h100a | 4 s | 2 tests |  |",
         "",
         "<details><summary>ppo[a]: cuda_oom</summary>",
         "",
@@ -65,7 +66,6 @@ def test_a_summary_has_the_verdict_table_failures_and_differences() -> None:
         "| image | a:latest | a@\u200bsha256:1 | pinned | all |",
         "",
         "</details>",
-        "",
     ]
 
 
@@ -77,9 +77,9 @@ def test_what_was_odd_about_gpus_stands_below_the_table() -> None:
         "",
         "GPUs while rows ran:",
         "",
-        "- ok: GPU 3 was throttled (power cap) for 41 s",
         "- bad: GPU 3 was throttled (power cap) for 41 s",
         "- bad: no Xids &#124; read",
+        "- ok: GPU 3 was throttled (power cap) for 41 s",
         "",
     ]
     assert "GPUs while" not in render("my run", [record("ok")])
@@ -114,7 +114,7 @@ BAD = record("bad", "failed", reason="why")
     [
         ([replace(LONG, row=f"r{at}") for at in range(300)], "r299"),
         ([replace(GOOD, row=f"r{at}" + "x" * 300) for at in range(5000)] + [BAD], "bad"),
-        ([replace(BAD, row="✓" * 300, reason="✓" * 300)] * 5000, "further lines did not fit"),
+        ([replace(BAD, row="✓" * 300, reason="✓" * 300)] * 5000, "more rows or failures did not fit"),
     ],
     ids=["long failures", "many that passed", "many that failed"],
 )
@@ -147,3 +147,12 @@ def test_the_probes_exceptions_stand_with_the_failure_and_those_of_tasks_are_cal
     lines = render("b", [record("a", "failed", probe=probe, triage=triage)]).splitlines()
     at = lines.index("uncaught: pid 7, rank 3: KeyError: 'x'")
     assert lines[at + 1] == "in a task: pid 1, task poll: OSError: gone"
+
+
+def test_no_path_of_this_machine_and_no_user_is_in_it() -> None:
+    checkout = {"path": "/home/anna/my_slime_", "commit": "c" * 40, "tree": "d" * 40}
+    why = "anna@h100a: /home/anna/x, /root/y"
+    differs = {"what": "code", "ci": "merge", "here": "/home/anna/my_slime_/tests", "why": why}
+    text = render("t", [record("a", checkout=checkout, deviations=[differs], reason="in /Users/bob/z, /data/root/a")])
+    assert "| code | merge | my_slime_/tests | USER@" in text and "~/x, ~/y" in text and "in ~/z, /data/root/a" in text
+    assert not [word for word in ("/home", "/Users", "anna", "bob") if word in text]

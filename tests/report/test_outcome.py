@@ -1,4 +1,4 @@
-"""The answer in words: the verdict's sentence, causes by what they hit, and commands to type as they stand."""
+"""The answer in words: the verdict's sentence, failures by what they hit, and commands to type as they stand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import RunRecord
-from ci_tasks.report.outcome import causes, next_steps, verdict
+from ci_tasks.report.outcome import failures, next_steps, verdict
 
 FEATURES = ("doctor", "bisect")
 
@@ -47,8 +47,8 @@ def test_a_failure_that_ci_allows_is_said_to_be_one_and_repetitions_are_runs() -
     assert verdict([record("a", "failed"), record("a", "passed")]) == "1 of 2 runs failed, 1 passed"
 
 
-def test_rows_of_one_signature_are_one_failure_and_failures_of_one_cause_stand_together() -> None:
-    found = causes(
+def test_rows_of_one_signature_are_one_failure_and_what_hit_most_rows_is_first() -> None:
+    found = failures(
         [
             record("a", "blocked", "disk_full", "s3"),
             record("b", "failed", "hang", "s4"),
@@ -59,21 +59,24 @@ def test_rows_of_one_signature_are_one_failure_and_failures_of_one_cause_stand_t
             record("g", "running", "oom", "s1"),
         ]
     )
-    assert [
-        (cause.status, cause.name, [[r.row for r in failure.records] for failure in cause.failures]) for cause in found
-    ] == [("failed", "oom", [["c", "e"], ["d"]]), ("failed", "hang", [["b"]]), ("blocked", "disk_full", [["a"]])]
-    assert found[0].explanation == "why oom"
+    assert [(failure.status, failure.cause, [r.row for r in failure.records]) for failure in found] == [
+        ("failed", "oom", ["c", "e"]),
+        ("failed", "hang", ["b"]),
+        ("failed", "oom", ["d"]),
+        ("blocked", "disk_full", ["a"]),
+    ]
+    assert found[0].reason == "why oom"
 
 
 def test_without_a_known_cause_the_reason_is_what_rows_share() -> None:
-    found = causes(
+    found = failures(
         [
             record("a", "blocked", reason="no GPU\nsecond line"),
             record("b", "blocked", "unknown", reason="no GPU\nsecond line"),
             record("c", "lost"),
         ]
     )
-    assert [(cause.explanation, len(cause.records)) for cause in found] == [
+    assert [(failure.reason, len(failure.records)) for failure in found] == [
         ("the log does not say why", 1),
         ("no GPU", 2),
     ]

@@ -20,7 +20,9 @@ from rich.style import Style
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import PlanEntry, RowTally, RunRecord
-from ci_tasks.report import history, jobs_table, plan, table
+from ci_tasks.report import jobs as listed
+from ci_tasks.report import lists
+from ci_tasks.report import results as ended
 from ci_tasks.report.live import HostProgress, RowProgress, progress_table
 from ci_tasks.workflow.model import Row
 
@@ -42,7 +44,7 @@ def jobs(width: int) -> list[str]:
     rows = [
         row(label, name, gpus, IMAGE if gpus else None) for label, (names, gpus) in of_label.items() for name in names
     ]
-    return jobs_table.jobs(rows, width)
+    return listed.jobs(rows, width)
 
 
 def _record(number: int, row: str, status: str, reason: str = "") -> RunRecord:
@@ -63,20 +65,20 @@ RECORDS = [
 
 def results(width: int) -> list[str]:
     logs = [f"/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt/{at:02d}/log.txt" for at in range(1, 6)]
-    return [*table.results(RECORDS, logs, width), "", *table.deviations(RECORDS, width)]
+    return [*ended.table(RECORDS, logs, width), "", *ended.deviations(RECORDS, width)]
 
 
 def runs(width: int) -> list[str]:
-    return history.listed(RECORDS, [history.age(3600.0 * number) for number, _ in enumerate(RECORDS)], width)
+    return lists.runs(RECORDS, [lists.age(3600.0 * number) for number, _ in enumerate(RECORDS)], width)
 
 
 def flakes(width: int) -> list[str]:
     tallies = [RowTally("ckpt", row, "h100a", {"passed": 11, "failed": 1}, 725.0, 3.5, True, 12) for row in CKPT]
-    return history.tallied(tallies, width)
+    return lists.flakes(tallies, width)
 
 
 def planned(width: int) -> list[str]:
-    return plan.describe(
+    return lists.plans(
         [
             decode(
                 PlanEntry,

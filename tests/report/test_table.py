@@ -1,186 +1,97 @@
-"""The tables as text, to the character."""
+"""The one layout rule: no cell is cut, a table that is too wide continues below its row, sentences wrap."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from ci_tasks.agent.codec import decode
-from ci_tasks.records import Evidence, GpuUse, RunRecord
-from ci_tasks.report.table import deviations, evidence, gpu_oddities, results, summary
+from ci_tasks.report.table import Table, duration, paragraph, wrapped
+from ci_tasks.safe_output import terminal_width
 
-NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
-
-
-def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
-    fields = {"id": "b.01", "label": "l", "row": row, "host": None, "status": status, "started_at": "now"}
-    shown = {"timings": {"seconds": 1.26}, "evidence": {**NOTHING, "kind": "junit", "tests": 2}}
-    return decode(RunRecord, {**fields, **shown, **more}, where="a test")
-
-
-LAST = {"id": "b.01", "host": None, "status": "passed"}
-
-
-def differs(what: str = "code", ci: str = "merge", here: str = "tree", why: str = "yours") -> dict[str, str]:
-    return {"what": what, "ci": ci, "here": here, "why": why}
-
-
-def test_results_have_a_line_a_row_and_the_log_of_what_did_not_pass() -> None:
-    records = [
-        record("ppo"),
-        record("ckpt[async]", "failed", reason="exit code 1:\n  Traceback\tKeyError", timings={"seconds": 125.0}),
-        record("not begun", "blocked", reason="no GPU", started_at=None, timings={"seconds": None}, evidence=NOTHING),
-    ]
-    assert results(records, ["/l/1", "/l/2", "/l/3"]) == [
-        "STATUS   ROW          TIME        EVIDENCE  REASON",
-        "passed   ppo          1.3 s       2 tests",
-        "failed   ckpt[async]  2 min 05 s  2 tests   exit code 1: Traceback KeyError",
-        "blocked  not begun    -           -         no GPU",
-        "",
-        "log of ckpt[async]:  /l/2",
-    ]
+MODE = "qwen3_4B_ckpt[save-cpu-load-cpu]"
+WORDS = "GPU memory was needed by another process"
+PATH = "/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt/01/log.txt"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0, "0.0 s"), (99.94, "99.9 s"), (99.96, "1 min 39 s"), (7260, "2 h 01 min")]
-)
-def test_times(seconds: float, shown: str) -> None:
-    assert results([record("r", timings={"seconds": seconds}, evidence=NOTHING)], [""])[1] == f"passed  r    {shown}  -"
-
-
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
+    ("lines", "head", "width", "text"),
     [
-        ([], "no row ran"),
-        (["passed"], "1 passed"),
-        (
-            ["lost", "cancelled", "blocked", "vacuous", "failed", "passed", "passed"],
-            "2 passed, 1 failed, 1 vacuous, 1 blocked, 1 cancelled, 1 lost",
-        ),
+        ([], (), None, []),
+        ([[]], (), None, [""]),
+        ([["a", "b"], ["long", "c"]], (), None, ["a     b", "long  c"]),
+        # The last cell of a line is not padded, and a short line needs no empty cells.
+        ([["a"], ["bb", "c", "d"]], (), None, ["a", "bb  c  d"]),
+        ([["a", ""], ["b", "c"]], (), 80, ["a", "b  c"]),
+        # East Asian characters take two cells, accents that join a letter none.
+        ([["日本", "x"], ["abcde", "x"]], (), 80, ["日本   x", "abcde  x"]),
+        ([["e\u0301", "x"], ["ab", "x"]], (), None, ["e\u0301   x", "ab  x"]),
+        ([["a", "\x1b[31mimage"]], (), None, ["a  �[31mimage"]),
+        # A head over nothing is left out.
+        ([["a", ""], ["b", ""]], ("ROW", "REASON"), None, ["ROW", "a", "b"]),
+        ([], ("ROW", "REASON"), None, ["ROW  REASON"]),
+        # Words wrap beside the other cells, or below them where there is no room.
+        ([["failed", "a", WORDS]], ("STATUS", "ROW", "REASON"), 40, [
+            "STATUS  ROW  REASON", "failed  a    GPU memory was needed by", "             another process",
+        ]),
+        ([["failed", MODE, WORDS], ["passed", "x", ""]], ("STATUS", "ROW", "REASON"), 40, [
+            "STATUS  ROW", "    REASON", f"failed  {MODE}", "    GPU memory was needed by another", "    process",
+            "passed  x",
+        ]),
+        ([["log of ckpt:", PATH]], (), 40, ["log of ckpt:", f"    {PATH}"]),
+        ([["20260101-120000-ckpt.01", "failed", MODE, WORDS]], ("RUN", "STATUS", "ROW", "REASON"), 50, [
+            "RUN                      STATUS", "    ROW", "    REASON",
+            "20260101-120000-ckpt.01  failed", f"    {MODE}", f"    {WORDS}",
+        ]),
     ],
-)
-def test_the_summary_counts_in_one_order(statuses: list[str], expected: str) -> None:
-    assert summary([record("r", status) for status in statuses]) == expected
+)  # fmt: skip
+def test_a_table_as_text(lines: list[list[str]], head: Sequence[str], width: int | None, text: list[str]) -> None:
+    assert Table(lines, head).text(width) == text
+
+
+def test_a_table_as_markdown_has_cells_that_stay_text() -> None:
+    table = Table([("a|b", "", "@me <b>"), ("c", "", "two\nlines")], ("ROW", "HOST", "REASON"))
+    assert table.markdown() == [
+        "| ROW | REASON |", "|---|---|", "| a&#124;b | @\u200bme &#60;b&#62; |", "| c | two lines |",
+    ]  # fmt: skip
+
+
+def test_a_paragraph_hangs_from_its_first_line_and_no_word_is_broken() -> None:
+    assert paragraph("a: one two three", 12, "  ") == ["  a: one", "    two", "    three"]
+    assert paragraph("a: one two three", None, "  ") == ["  a: one two three"]
+    assert wrapped("a bb ccc", 2) == ["a", "bb", "ccc"]
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, "-"),
-        ({"kind": "junit", "tests": 1}, "1 test"),
-        ({"kind": "pytest", "tests": 12, "failures": 2, "skipped": 3}, "12 tests, 2 failed, 3 skipped"),
-        ({"kind": "metrics", "steps": 7}, "7 metric lines"),
-        ({"kind": "junit", "tests": 1, "steps": 7}, "1 test, 7 metric lines"),
-        ({"kind": "script"}, "script, no tests"),
-    ],
+    ("seconds", "expected"),
+    [(0, "0 s"), (4.25, "4.2 s"), (99.96, "1 min 40 s"), (120, "2 min"), (125, "2 min 05 s"), (7260, "2 h 01 min")],
 )
-def test_evidence_in_a_few_words(fields: Mapping[str, Any], expected: str) -> None:
-    assert evidence(decode(Evidence, {**NOTHING, **fields}, where="a test")) == expected
+def test_a_length_of_time_is_as_short_as_its_size_allows(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
 
 
-def test_a_long_reason_that_the_row_above_has_too_is_said_once() -> None:
-    why = "local lacks 8 GPUs (found 0: no nvidia-smi on PATH); docker (not on PATH)"
-    records = [record(row, status="blocked", reason=why) for row in "ab"] + [record("c", reason="short")] * 2
-    assert [line.split("  ")[-1].strip() for line in results(records, [""] * 4)[1:5]] == [
-        why,
-        "as above",
-        "short",
-        "short",
-    ]
+@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("0", None), ("wide", None), ("", None)])
+def test_a_file_or_a_pipe_has_no_width_unless_columns_says_one(
+    columns: str, width: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert terminal_width() == width
 
 
-def test_what_all_rows_share_is_said_once_and_others_with_their_rows() -> None:
-    shared, some, one = differs(), differs("GPUs"), differs("if")
-    records = [
-        record("a", deviations=[shared, some, one]),
-        record("b", deviations=[shared, some]),
-        record("c", deviations=[shared, some]),
-        record("d", deviations=[shared]),
-    ]
-    assert deviations(records) == [
-        "Different from CI (CI → here; why):",
-        "  code:  merge → tree; yours",
-        "  GPUs:  merge → tree; yours [a, b and 1 more]",
-        "  if:    merge → tree; yours [a]",
-    ]
+NAMES = st.text("abcXYZ日本._-[]", min_size=1, max_size=70)
+TEXTS = st.lists(st.text("abcXYZ日本.…", min_size=1, max_size=30), max_size=12).map(" ".join)
 
 
-def test_what_can_change_a_result_stands_before_what_cannot() -> None:
-    whats = ["PYTEST_ADDOPTS", "concurrency", "container", "strategy.max-parallel", "GPUs", "exit code", "code"]
-    lines = deviations([record("a", deviations=[differs(what) for what in whats])])
-    shown = [line.split(":")[0].strip() for line in lines[1:]]
-    assert shown == ["exit code", "code", "container", "GPUs", "PYTEST_ADDOPTS", "concurrency", "strategy.max-parallel"]
-
-
-def test_a_difference_that_one_row_has_twice_counts_once() -> None:
-    records = [record("a", deviations=[differs(), differs()]), record("b")]
-    assert deviations(records)[-1] == "  code:  merge → tree; yours [a]"
-
-
-def test_long_scripts_and_messages_of_several_lines_take_one_line() -> None:
-    script = "set -e\n" + "pip install something  \\\n" * 10
-    lines = deviations([record("a", deviations=[differs("step\n'x'", script, script + "y", "one\ntwo")])])
-    assert len(lines) == 2
-    short = "set -e pip install …something \\ pip install something \\"
-    assert lines[1] == f"  step 'x':  {short} → {short} y; one two"
-
-
-def test_two_differences_that_begin_alike_stay_two() -> None:
-    long = "x" * 100
-    records = [record("a", deviations=[differs(here=long + "1")]), record("b", deviations=[differs(here=long + "2")])]
-    assert [line[-5:] for line in deviations(records)[1:]] == ["s [a]", "s [b]"]
-
-
-def test_rows_of_several_hosts_say_which() -> None:
-    records = [record("a", host="h100a"), record("b", "blocked", host="h100b", reason="disk full", started_at=None)]
-    assert results(records, [""] * 2) == [
-        "STATUS   ROW  HOST   TIME   EVIDENCE  REASON",
-        "passed   a    h100a  1.3 s  2 tests",
-        "blocked  b    h100b  1.3 s  2 tests   disk full",
-    ]
-
-
-def test_rows_of_one_host_do_not() -> None:
-    records = [record("a", host="h100a", attempts=[LAST])] * 2
-    assert results(records, ["", ""]) == results([record("a")] * 2, ["", ""])
-
-
-def test_what_is_left_on_hosts_is_named_with_the_command_that_removes_it() -> None:
-    attempts = [
-        {**LAST, "status": "blocked", "host": "h100a", "left": ["container x: docker did not answer"]},
-        {**LAST, "host": "h100b", "left": ["/w: busy"]},
-    ]
-    assert results([record("ppo", host="h100b", attempts=attempts), record("ckpt")], ["/l/1", "/l/2"])[-4:] == [
-        "",
-        "Left at the end (`ci-tasks clean --host h100a`, `ci-tasks clean --host h100b`):",
-        "  h100a:  ppo: container x: docker did not answer",
-        "  h100b:  ppo: /w: busy",
-    ]
-
-
-def test_a_row_that_needed_several_attempts_says_what_became_of_them() -> None:
-    before = [{"id": "x.01", "host": "h100a", "status": "blocked", "reason": "no space\nleft"}]
-    lost = {"id": "x.02", "host": "h100b", "status": "lost"}
-    records = [
-        record("a", attempts=[*before, LAST]),
-        record("b", "failed", reason="KeyError", attempts=[*before, lost, LAST], started_at=None),
-    ]
-    assert [line.split("2 tests")[1].strip() for line in results(records, [""] * 2)[1:]] == [
-        "attempt 2; blocked on h100a: no space left",
-        "KeyError (attempt 3; blocked on h100a: no space left; lost on h100b)",
-    ]
-
-
-def test_what_was_odd_about_gpus_stands_below_the_table_and_of_a_failure_what_was_not_seen() -> None:
-    use = GpuUse(oddities=("GPU 3 was throttled (power cap) for 41 s",), not_seen=("Xids: the log was not read",))
-    records = [replace(record("a", "passed"), gpu_use=use), replace(record("b", "failed"), gpu_use=use)]
-    assert gpu_oddities(records) == [
-        "GPUs while rows ran:",
-        "  a:  GPU 3 was throttled (power cap) for 41 s",
-        "  b:  GPU 3 was throttled (power cap) for 41 s",
-        "  b:  Xids: the log was not read",
-    ]
-    assert not gpu_oddities([record("a", "failed")])
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(["failed", "passed"]), NAMES, TEXTS), min_size=1), st.integers(20, 140))
+def test_every_name_and_word_is_whole_and_a_line_is_too_long_only_where_one_of_them_is(
+    lines: Sequence[tuple[str, str, str]], width: int
+) -> None:
+    shown = Table(lines).text(width)
+    words = [*(name for _, name, _ in lines), *(word for line in lines for word in line[2].split())]
+    assert {*words} <= {*" ".join(shown).split()}
+    longest = max(map(cell_len, ["failed", *words]))
+    assert all(cell_len(line) <= max(width, len("    ") + max(longest, 24)) for line in shown)

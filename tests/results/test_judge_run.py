@@ -20,8 +20,8 @@ from ci_tasks.agent.run_directory import RunDir, write_json, write_record
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import Attempt
 from ci_tasks.results import judge_run as judging
-from ci_tasks.results import record
-from ci_tasks.results.read_record import UnreadableRun, load_record
+from ci_tasks.results.load import UnreadableRun, load_record
+from ci_tasks.results.runs import record_not_started
 
 FIELDS = {"id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at", "timings", "checkout", "gpus"}
 FIELDS |= {"log", "evidence", "triage", "deviations", "environment", "attempts", "version"}
@@ -234,7 +234,7 @@ def test_a_run_without_a_record_is_what_its_directory_says(
 
 
 def test_a_run_that_could_not_begin_says_so(run: RunDir) -> None:
-    judged = record.record_not_started(run, "blocked", "no GPU")
+    judged = record_not_started(run, "blocked", "no GPU")
     assert (judged.status, judged.reason, judged.exit_code) == ("blocked", "no GPU", None)
     assert load_record(run) == judged
 

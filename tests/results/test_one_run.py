@@ -6,12 +6,12 @@ import pytest
 
 from ci_tasks.errors import UsageError
 from ci_tasks.records import RunRecord
-from ci_tasks.results.one_run import RUNS, choose
+from ci_tasks.results.load import RUNS, choose
 
 
-def _records(*statuses: str) -> list[tuple[str, RunRecord]]:
+def _records(*statuses: str) -> dict[str, RunRecord]:
     ids = {f"b.{number:02d}": status for number, status in enumerate(statuses, 1)}
-    return [(id, RunRecord(id, "l", f"row{int(id[2:])}", "sim", status)) for id, status in ids.items()]
+    return {id: RunRecord(id, "l", f"row{int(id[2:])}", "sim", status) for id, status in ids.items()}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.agent.records import read_events
-from ci_tasks.results.waits import queue_seconds
+from ci_tasks.results.runs import queue_seconds
 
 CASES: dict[str, tuple[list[str], float | None]] = {
     "nothing in the way": (["1 started", "2 step", "5 gpus", "9 ended"], 0.0),

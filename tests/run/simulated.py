@@ -33,8 +33,7 @@ from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult, execute_label
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
+from ci_tasks.run.request import ExecutionOptions, RunPolicy, RunRequest
 from ci_tasks.workflow.reader import read as read_workflow
 
 LABEL = "played"

@@ -18,7 +18,7 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts.remote_run import RemoteRun, RunMirror, RunState
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import BatchState
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results.runs import record_not_started
 from ci_tasks.run import attach
 from ci_tasks.run.attach import AttachedRun, _is_caught_up, _progress
 from ci_tasks.run.events import open_events

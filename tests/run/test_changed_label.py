@@ -11,12 +11,11 @@ import pytest
 from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import FAILED, PASSED, BatchResult
-from ci_tasks.results.history.queries import LastRun
+from ci_tasks.results.history import LastRun
 from ci_tasks.run import changed_label
-from ci_tasks.run.changed_label import ChangedRows, changed_runs, divide, parts
-from ci_tasks.run.job_outputs import JobRows
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
+from ci_tasks.run.changed_label import ChangedRows, changed_runs, divide, only, parts
+from ci_tasks.run.find_rows import JobRows
+from ci_tasks.run.request import ExecutionOptions, RunPolicy, RunRequest
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 
@@ -80,12 +79,12 @@ def test_a_helper_that_ci_would_run_as_a_test_is_not_run() -> None:
 
 def test_only_selects_among_both_and_names_what_there_is() -> None:
     found = divided(changed("rewards"), changed("ppo"))
-    assert [[row.row for row in rows] for rows in (found.only("ppo", "").cpu_rows, found.only("ppo", "").rows)] == [
+    assert [[row.row for row in rows] for rows in (only(found, "ppo", "").cpu_rows, only(found, "ppo", "").rows)] == [
         [],
         ["ppo"],
     ]
     with pytest.raises(UnknownName, match="unknown row 'pppo' in label changed"):
-        found.only("pppo", "changed")
+        only(found, "pppo", "changed")
 
 
 def test_a_detection_that_failed_is_said() -> None:

@@ -20,7 +20,13 @@ ROW, HERE, INSTALL = "01", "02", "environments/abc"
         (ROW, True, False, "running", "it runs"),
         (ROW, True, False, "ended", "it runs"),  # a row goes on without its command
         (ROW, False, False, "ended", ""),
-        (HERE, False, False, "ended", "it is not home yet, or was only planned: `fetch` it first, or --all"),
+        (
+            HERE,
+            False,
+            False,
+            "ended",
+            "its results were not fetched, or it was only planned: `fetch` it first, or --all",
+        ),
         (ROW, False, True, "ended", "it was kept for `shell`; --all removes it"),
         (INSTALL, True, False, "running", "it runs"),
         (INSTALL, False, False, "running", "its command is not over"),

@@ -1,4 +1,4 @@
-"""The file of `--events`: whole lines, behind what it has."""
+"""What is written of events: the file of `--events`, whole lines behind what it has; and the journal of a command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,60 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.run.events import EventStream, Message
+from ci_tasks import known_secrets
+from ci_tasks.agent.run_directory import write_json
+from ci_tasks.errors import UsageError
+from ci_tasks.results import store
+from ci_tasks.results.store import Batch
+from ci_tasks.run.events import (
+    JOURNAL,
+    BatchJournal,
+    EventStream,
+    Journal,
+    Message,
+    RowChanged,
+    RunPrepared,
+    find_unfinished,
+    number_of,
+    read_journal,
+)
+
+CHECKOUT = "/home/anna/slime"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path))
+    return tmp_path
+
+
+def prepared(batch: Batch, rows: tuple[str, ...] = ("one", "two"), label: str = "ckpt") -> RunPrepared:
+    return RunPrepared("now", batch.id, label, "a,b", rows, "c" * 40, "t" * 40, str(batch.path), checkout=CHECKOUT)
+
+
+def placed(batch: Batch, row: str, number: int, host: str = "a") -> RowChanged:
+    return RowChanged("now", "row_placed", row, host, 1, directory=batch.run_dir(number).path)
+
+
+def begun(*attempts: tuple[str, int, str], rows: tuple[str, ...] = ("one", "two"), label: str = "ckpt") -> Batch:
+    batch = store.new_batch(label)
+    Journal(batch).write(prepared(batch, rows, label))
+    for attempt in attempts:
+        Journal(batch).write(placed(batch, *attempt))
+    return batch
+
+
+def end(batch: Batch, *numbers: int) -> None:
+    for number in numbers:
+        run = batch.run_dir(number)
+        Path(run.path).mkdir(exist_ok=True)
+        write_json(run.record, {"status": "passed"})
+
+
+def read(batch: Batch) -> BatchJournal:
+    journal = read_journal(batch)
+    assert journal is not None
+    return journal
 
 
 def test_a_full_disk_takes_nothing_of_what_standard_output_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +83,65 @@ def test_a_full_disk_takes_nothing_of_what_standard_output_had(tmp_path: Path, m
     os.close(fd)
     assert before.count(b"of an earlier command") == 100
     assert before.endswith(b'"first", "event": "message"}\n') and file.read_bytes() == before
+
+
+def test_the_journal_says_what_was_asked_for_and_which_runs_exist() -> None:
+    journal = read(begun(("one", 1, "a"), ("one", 3, "b")))
+    assert (journal.asked.label, journal.asked.host, journal.asked.rows) == ("ckpt", "a,b", ("one", "two"))
+    assert [(number_of(attempt), attempt.host) for attempt in journal.attempts("one")] == [(1, "a"), (3, "b")]
+    assert journal.attempts("two") == []
+
+
+def test_numbers_go_on_after_the_rows_and_their_attempts() -> None:
+    assert read(begun()).next_number == 3
+    assert read(begun(("one", 7, "a"))).next_number == 8
+
+
+def test_a_last_line_that_was_cut_short_never_was() -> None:
+    batch = begun(("one", 1, "a"))
+    with (batch.path / JOURNAL).open("a") as out:
+        out.write('{"event": "row_placed", "row": "two", "num')
+    assert [attempt.row for attempt in read(batch).placed] == ["one"]
+
+
+def test_a_row_name_may_hold_anything_but_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = 'a\n"b"\udce4, "event": "run_prepared"'
+    assert [attempt.row for attempt in read(begun((name, 1, "a"), rows=(name,))).attempts(name)] == [name]
+    known_secrets.add(["correct horse"])
+    batch = begun()
+    Journal(batch).write(Message("now", "the token is correct horse"))
+    assert "correct horse" not in (batch.path / JOURNAL).read_text()
+
+
+def test_a_batch_without_a_journal_has_none() -> None:
+    assert read_journal(store.new_batch("ckpt")) is None
+
+
+def test_a_full_disk_ends_the_journal_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    batch = store.new_batch("ckpt")
+    (batch.path / JOURNAL).symlink_to("/dev/full")
+    journal = Journal(batch)
+    for _ in range(2):
+        journal.write(placed(batch, "one", 1))
+    assert capsys.readouterr().err.count("--resume will not find all rows") == 1
+
+
+def test_the_newest_command_that_was_left_is_found() -> None:
+    end(begun(("one", 1, "a"), ("two", 2, "a")), 1, 2)
+    left = begun(("one", 1, "a"))
+    end(left, 1)
+    begun(label="image")
+    assert find_unfinished("ckpt", CHECKOUT).batch.id == left.id
+
+
+def test_an_attempt_without_an_end_is_unfinished() -> None:
+    batch = begun(("one", 1, "a"), ("two", 2, "a"), ("one", 3, "b"))
+    end(batch, 1, 2)
+    assert find_unfinished("ckpt", CHECKOUT).batch.id == batch.id
+
+
+@pytest.mark.parametrize(("label", "checkout"), [("image", CHECKOUT), ("ckpt", "/home/anna/other")])
+def test_another_label_or_checkout_is_not_resumed(label: str, checkout: str) -> None:
+    begun()
+    with pytest.raises(UsageError, match=f"no command of label {label}"):
+        find_unfinished(label, checkout)

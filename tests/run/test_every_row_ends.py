@@ -28,11 +28,13 @@ from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
-from ci_tasks.run import execute, host_sessions, live_state, place_rows
+from ci_tasks.run import execute, host_sessions, place_rows
+from ci_tasks.run.events import EventView
 from ci_tasks.run.execute import run_rows
 from ci_tasks.run.host_sessions import HostSession
+from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.row_execution import ExecutionOptions, RowExecution, RunPolicy
+from ci_tasks.run.request import ExecutionOptions, RunPolicy
 from ci_tasks.workflow.model import Row
 from tests.run import simulated
 from tests.run.simulated import Act, Played
@@ -237,11 +239,11 @@ class World:
 
     def run(self) -> list[RowExecution]:
         options = ExecutionOptions(jobs=self.story.jobs, policy=self.story.policy)
-        modules = (execute, place_rows, host_sessions, live_state, simulated)
+        modules = (execute, place_rows, host_sessions, simulated)
         with ExitStack() as stack:
             for module in modules:
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
-            return run_rows(self.ready, options, self.view, lambda row: ExpectedTime(10.0))
+            return run_rows(self.ready, options, EventView(self.view, []), lambda row: ExpectedTime(10.0))
 
 
 @pytest.fixture(scope="module")

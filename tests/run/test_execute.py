@@ -18,7 +18,7 @@ from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.planning.placement import Decision
 from ci_tasks.records import RunRecord
 from ci_tasks.run import execute, place_rows
-from ci_tasks.run.row_execution import RunPolicy
+from ci_tasks.run.request import RunPolicy
 from tests.run import simulated
 from tests.run.simulated import BROKEN, ENDLESS, SET_UP, Act, World
 

@@ -10,7 +10,7 @@ import pytest
 
 from ci_tasks.errors import CiTasksError, WorkflowError
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read
 from tests.parts.git import repository
@@ -136,7 +136,4 @@ def test_a_file_at_which_cis_detection_ends_with_an_error_is_named(tmp_path: Pat
     found = find_rows(source, "changed", EventContext(), "HEAD")
     assert [(row.test, row.gpus) for row in found.rows] == [("tests/test_a.py", 8), ("tests/test_b.py", 2)]
     (note,) = found.deviations
-    assert (
-        note.why
-        == "CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in tests/test_a.py"
-    )
+    assert note.why == "CI's detection fails and no changed test runs: no line NUM_GPUS = n in tests/test_a.py"

@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.checkout import snapshot as untracked
 from ci_tasks.checkout.delivery import materialize
 from ci_tasks.errors import UsageError
-from ci_tasks.run.large_files import announce_large_files
+from ci_tasks.run.prepare import announce_large_files
 from tests.parts.git import repository
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.codec import encode
-from ci_tasks.agent.records import Checkout, Plan
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.records import RunRecord
 from ci_tasks.results import batch_state, store
 from ci_tasks.results.batch_state import Phase, write_phase
-from ci_tasks.run.journal import JournalEntry, append_entry, start_journal
+from ci_tasks.run.events import JOURNAL, Journal
 from ci_tasks.run.list_runs import RunFilterOptions, show_runs
+from tests.run.test_events import placed, prepared
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +29,14 @@ def command(second: int, rows: str, begun: str) -> store.Batch:
     name = f"20261122-1200{second:02}-ckpt"
     batch = store.Batch(name, store.home() / "runs" / name)
     batch.path.mkdir(parents=True)
-    start_journal(batch, "ckpt", "a,b", list(rows), Checkout(commit="c", tree="t", path="/checkout"))
+    Journal(batch).write(prepared(batch, tuple(rows)))
     for number, row in enumerate(begun, 1):
         run = batch.run_dir(number)
         Path(run.path).mkdir()
         id = batch.run_id(number)
         write_record(run.plan, Plan(id=id, label="ckpt", row=row, host="a"))
         write_record(run.record, RunRecord(id, "ckpt", row, "a", "passed", started_at=f"2026-11-22T12:00:{second:02}Z"))
-        append_entry(batch, JournalEntry(row, number, "a"))
+        Journal(batch).write(placed(batch, row, number))
     write_phase(batch.path, "running")
     return batch
 
@@ -69,7 +69,7 @@ def test_rows_wait_as_long_as_their_command_lives(
 
 def test_a_row_whose_directory_was_removed_had_begun(capsys: pytest.CaptureFixture[str]) -> None:
     batch = command(2, "ab", "a")
-    append_entry(batch, JournalEntry("b", 2, "b"))
+    Journal(batch).write(placed(batch, "b", 2))
     kill(batch)
     assert listed(capsys) == ["02 a passed"]
 
@@ -82,5 +82,5 @@ def test_commands_before_the_last_one_that_is_listed_are_not_looked_at(capsys: p
 
 def test_a_damaged_journal_hides_no_runs(capsys: pytest.CaptureFixture[str]) -> None:
     batch = command(2, "ab", "a")
-    (batch.path / "rows.jsonl").write_text("{}\n" + json.dumps(encode(JournalEntry("a", 1, "a"))) + "\n")
+    (batch.path / JOURNAL).write_text('{"event": "run_prepared"}\n')
     assert listed(capsys) == ["02 a passed"]

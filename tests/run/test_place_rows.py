@@ -13,9 +13,7 @@ from ci_tasks.planning.placement import Decision, ExpectedTime, HostFacts, HostL
 from ci_tasks.records import Attempt
 from ci_tasks.run import place_rows
 from ci_tasks.run.host_sessions import HostSession
-from ci_tasks.run.live_state import host_progress
-from ci_tasks.run.place_rows import RowPlacer
-from ci_tasks.run.row_execution import RowExecution
+from ci_tasks.run.place_rows import RowExecution, RowPlacer
 from ci_tasks.workflow.model import Row
 from tests.run import simulated
 
@@ -132,11 +130,6 @@ def test_a_row_is_hopeless_when_no_host_is_left_and_not_while_one_has_not_answer
 
 def test_the_lane_of_a_host_shows_gpus_that_others_hold_and_not_our_own() -> None:
     hosts = [session("a", 8), session("b", 8)]
-    _, executions = placement(hosts, [4, 2])
     hosts[0].locked_gpus = hosts[1].locked_gpus = frozenset(range(6))
-    prepared: Any = object()
-    executions[0].prepared, executions[0].session = prepared, hosts[0]
-    assert [(lane.name, lane.gpus, lane.held, lane.up) for lane in host_progress(hosts, executions)] == [
-        ("a", 8, 2, True),
-        ("b", 8, 6, True),
-    ]
+    lanes = [hosts[0].progress(ours=4), hosts[1].progress(ours=0)]
+    assert [(lane.name, lane.gpus, lane.held, lane.up) for lane in lanes] == [("a", 8, 2, True), ("b", 8, 6, True)]

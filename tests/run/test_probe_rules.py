@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.run.probe_rules import own_packages, probe_rules
+from ci_tasks.run.row_plans import own_packages, probe_rules
 from ci_tasks.workflow.suite import Suite
 
 SUITE = Suite(name="toy", packages=("toy", "toy_plugins", "other.core"))

@@ -15,9 +15,7 @@ import pytest
 from ci_tasks.agent.run_directory import RunDir, write_json
 from ci_tasks.hosts.provision import last_line
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
-from ci_tasks.run import progress_view
-from ci_tasks.run.growing_log import GrowingLog
-from ci_tasks.run.progress_view import LiveView, PlainView, StreamView, open_view, running_row_progress
+from ci_tasks.run.progress import GrowingLog, LiveView, PlainView, StreamView, open_view, running_row_progress
 
 Lines = Callable[[], list[str]]
 TWO = (HostProgress("h100a", 8), HostProgress("h100b", 8))
@@ -99,8 +97,8 @@ def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
 def test_after_a_silence_plain_lines_say_what_runs_and_until_when(
     printed: Lines, monkeypatch: pytest.MonkeyPatch, left: float | None, ends: str
 ) -> None:
-    monkeypatch.setattr("ci_tasks.run.progress_view.time.localtime", time.gmtime)
-    monkeypatch.setattr("ci_tasks.run.progress_view.time.time", lambda: 12 * 3600.0)
+    monkeypatch.setattr("ci_tasks.run.progress.time.localtime", time.gmtime)
+    monkeypatch.setattr("ci_tasks.run.progress.time.time", lambda: 12 * 3600.0)
     plain = PlainView()
     lanes = [
         RowProgress("a", RUNNING, host="h100b"),
@@ -119,10 +117,10 @@ def test_after_a_silence_plain_lines_say_what_runs_and_until_when(
 def test_a_reminder_of_many_rows_stays_short(printed: Lines) -> None:
     plain = PlainView()
     lanes = [RowProgress(f"row{number}", RUNNING) for number in range(500)]
-    plain._states = {lane.row: RUNNING for lane in lanes}
+    plain.update(lanes)
     plain._last_message_at -= 61
     plain.update(lanes)
-    assert printed()[0].endswith("row19 and 480 more; 0 waiting")
+    assert printed()[-1].endswith("row19 and 480 more; 0 waiting")
 
 
 def test_one_row_is_its_log_which_cannot_control_the_terminal(
@@ -219,13 +217,13 @@ def test_a_log_is_read_only_when_it_has_grown_and_not_at_every_look(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, reads = [100.0], Counter[str]()
-    monkeypatch.setattr("ci_tasks.run.progress_view.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ci_tasks.run.progress.time.monotonic", lambda: now[0])
 
     def counted(run: RunDir) -> str:
         reads["logs"] += 1
         return last_line(run)
 
-    monkeypatch.setattr(progress_view, "last_line", counted)
+    monkeypatch.setattr("ci_tasks.hosts.provision.last_line", counted)
     lines = []
     for later, more in [(0.0, b""), (5.0, b""), (0.1, b"new\n"), (0.1, b""), (0.5, b"")]:
         now[0] += later

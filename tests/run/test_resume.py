@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import UsageError
+from ci_tasks.run.events import JOURNAL
 from tests.run.simulated import ENDLESS, Act, Killed, World
 
 Make = Callable[..., World]
@@ -56,8 +57,8 @@ def test_every_row_ends_once(left: World) -> None:
 
 
 def test_the_second_command_tells_what_the_first_had_tried(left: World) -> None:
-    journal = [json.loads(line) for line in (batches(left)[0] / "rows.jsonl").read_text().splitlines()[1:]]
-    tried = [line["row"] for line in journal]
+    events = [json.loads(line) for line in (batches(left)[0] / JOURNAL).read_text().splitlines()]
+    tried = [event["row"] for event in events if event["event"] == "row_placed"]
     done = left.execute_label(resume=True)
     for record in done.records:
         assert record.attempts[-1].id == record.id
@@ -106,7 +107,7 @@ def test_a_row_that_was_on_its_way_when_the_client_died_is_begun_anew(played: Ma
 
 def test_what_was_begun_twice_under_one_number_was_one_attempt(left: World) -> None:
     """It never left this machine the first time."""
-    journal = batches(left)[0] / "rows.jsonl"
+    journal = batches(left)[0] / JOURNAL
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join([lines[0], *(line for line in lines[1:] for _ in range(2))]) + "\n")
     done = left.execute_label(resume=True)

@@ -12,8 +12,9 @@ from ci_tasks.hosts.executor import Executor
 from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import Attempt, RunRecord
 from ci_tasks.run.host_sessions import HostSession
+from ci_tasks.run.place_rows import RowExecution
+from ci_tasks.run.request import RunPolicy
 from ci_tasks.run.results_table import statuses
-from ci_tasks.run.row_execution import RowExecution, RunPolicy
 from ci_tasks.workflow.model import Row
 
 ROW = Row(

@@ -8,6 +8,7 @@ torch's flight recorder is asked for a dump, which is a pickle of the job's: no 
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -18,16 +19,17 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from .. import processes, run_directory
-from ..codec import RecordError, from_json, masked_record, to_json
+from .. import processes, programs, run_directory
+from ..codec import RecordError, decode, from_json, masked_record, to_json
 from ..containers.run_containers import RunContainers
 from ..files import content_of, replace_file
+from ..gpus.samples import read_gpu_samples
 from ..probe.evidence import ProcessEvidence, read_evidence
+from ..records import GpuSample
 from ..run_directory import secret_values
 from .facts import DeadProcess, HangFacts, ProcessFacts, Reason, RecordedCollective
 from .look import facts_of, find_py_spy
@@ -47,8 +49,8 @@ names["main"](sys.stdin.buffer)
 
 def main(argv: Sequence[str]) -> int:
     """`… hang RUN_DIR REASON REQUEST`."""
-    reasons: Dict[str, Reason] = {"stall": "stall", "timeout": "timeout"}
-    collect(argv[0], reasons.get(argv[1], "request"), argv[2])
+    reason: Reason = "stall" if argv[1] == "stall" else "timeout" if argv[1] == "timeout" else "request"
+    collect(argv[0], reason, argv[2])
     return 0
 
 
@@ -87,6 +89,7 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
         sources={path: text for one in seen.values() for path, text in one.sources.items()},
         ras={place: one.ras[""] for place, one in seen.items() if one.ras},
         collectives=collectives,
+        gpus=_gpus(paths),
         could_not=(*could_not, *own.problems, *problems),
     )
     _write(paths, masked_record(facts, secret_values(run_directory.read_plan(paths))))
@@ -97,17 +100,26 @@ def look(
     python: List[str], pids: Optional[List[int]], py_spy: bytes = b"", env: Optional[Mapping[str, str]] = None
 ) -> HangFacts:
     """What the inspector sees where `python` runs. It stays in our session: another would be the job's."""
-    text = pkgutil.get_data(__name__, "inspector.py") or b""
+    text, pipe = pkgutil.get_data(__name__, "inspector.py") or b"", subprocess.PIPE
     given = text + json.dumps(pids).encode() + b"\n" + py_spy
     argv = [*python, "-I", "-S", "-c", _BOOT % len(text)]
     try:
-        done = subprocess.run(argv, input=given, capture_output=True, timeout=SECONDS, env=env)
-        if done.returncode == 0 and len(done.stdout) <= MAX_OUTPUT:
-            return from_json(HangFacts, done.stdout.decode("utf-8", "replace"), where="inspector")
+        process = programs.start(argv, env, "/", start_new_session=False, stdin=pipe, stdout=pipe, stderr=pipe)
+        with programs.ended(process):
+            out, err = process.communicate(given, SECONDS)
+        if process.returncode == 0 and len(out) <= MAX_OUTPUT:
+            return from_json(HangFacts, out.decode("utf-8", "replace"), where="inspector")
     except (OSError, subprocess.TimeoutExpired, RecordError) as error:
         return HangFacts(could_not=(str(error)[-200:],))
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % done.returncode]
+    lines = err.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % process.returncode]
     return HangFacts(could_not=(lines[-1][:300],))
+
+
+def _gpus(paths: run_directory.RunDir) -> Tuple[GpuSample, ...]:
+    """The newest sample of each of the run's GPUs."""
+    head, *lines = content_of(paths.gpu_samples, MAX_BYTES).decode("utf-8", "replace").splitlines() or [""]
+    samples = read_gpu_samples("\n".join([head, *lines[-100:]]))
+    return tuple({sample.uuid: sample for sample in samples if sample.is_measurement}.values())
 
 
 def _job_processes(paths: run_directory.RunDir) -> List[int]:
@@ -183,20 +195,17 @@ def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]
         newest = max(data["entries"], key=lambda entry: (_number(entry) > 0, entry["record_id"]), default=None)
         if newest is None or not _number(newest):
             return None
-        group = [_text(word, 100) for word in newest["process_group"]]  # number and description
+        group = newest["process_group"]  # number and description
         ranks = data.get("pg_config", {}).get(group[0], {}).get("ranks", "")
-        shapes = zip(newest.get("input_sizes", ())[:8], newest.get("input_dtypes", ()))  # noqa: B905  # Python 3.8
-        sizes = ["%s %.30s" % ("x".join("%d" % size for size in shape[:10]), kind) for shape, kind in shapes]
-        name = _text(newest["profiling_name"], 100).rpartition(":")[2]  # nccl:all_reduce
-        return RecordedCollective(
-            rank=rank,
-            operation=name,
-            number=_number(newest),
-            state=_text(newest["state"], 50),
-            group=" ".join(group),
-            sizes=", ".join(sizes)[:200],
-            members=tuple(map(int, re.findall(r"\d{1,7}", _text(ranks, 1 << 16)))),
-        )
+        collective = {
+            "rank": rank,
+            "operation": newest["profiling_name"][:100].rpartition(":")[2],  # nccl:all_reduce
+            "number": _number(newest),
+            "state": newest["state"][:50],
+            "group": " ".join(group)[:200],
+            "members": [int(number) for number in re.findall(r"\d{1,7}", ranks[: 1 << 16])],
+        }
+        return decode(RecordedCollective, collective, where="flight recorder")
     except UnsafePickle:
         raise
     except Exception as error:  # whatever a crafted one makes of the reader
@@ -205,12 +214,6 @@ def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]
 
 def _number(entry: Mapping[str, Any]) -> int:
     return int(entry["p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"])
-
-
-def _text(value: Any, most: int) -> str:
-    if not isinstance(value, str):
-        raise TypeError("a text was expected")
-    return value[:most]
 
 
 def recorded_collectives(
@@ -229,20 +232,18 @@ def recorded_collectives(
                 asked[rank] = target + rank
             except OSError as error:
                 could_not[rank] = "no process reads %s (%s)" % (error.filename, error.strerror)
-    began, until, sizes = time.time() - 1, time.monotonic() + seconds, {}  # type: Tuple[float, float, Dict[str, int]]
-    while asked and time.monotonic() < until:
-        before, sizes = sizes, {rank: _size(path, began) for rank, path in asked.items()}
-        if all(sizes.values()) and sizes == before:
-            break
+    began, until = time.time() - 1, time.monotonic() + seconds
+    found: Dict[str, Optional[RecordedCollective]] = {}
+    while asked.keys() - found.keys() and time.monotonic() < until:
         time.sleep(0.1)
-    found = []
-    for rank, path in asked.items():
-        try:
-            content = content_of(path, MAX_BYTES + 1, follow_link=False) if sizes.get(rank) else b""
-            found.append(newest_collective(content, int(rank)))
-        except UnsafePickle as error:
-            could_not[rank] = "its flight recorder %s is not read: %s" % (path, error)
-    return tuple(filter(None, found)), ["rank %s: %s" % item for item in could_not.items()]
+        for rank in asked.keys() - found.keys():
+            try:
+                found[rank] = newest_collective(_written(asked[rank], began), int(rank))
+                could_not.pop(rank, None)
+            except (OSError, UnsafePickle) as error:  # it may not be whole yet
+                could_not[rank] = "its flight recorder %s is not read: %s" % (asked[rank], error)
+    collectives = tuple(item for _, item in sorted(found.items()) if item)
+    return collectives, ["rank %s: %s" % item for item in could_not.items()]
 
 
 def _write_line(path: str) -> None:
@@ -250,9 +251,8 @@ def _write_line(path: str) -> None:
         pipe.write(b"1\n")
 
 
-def _size(path: str, since: float) -> int:
-    """The bytes of a file that was written since then."""
-    with suppress(OSError):
-        info = os.lstat(path)
-        return info.st_size if info.st_mtime >= since else 0
-    return 0
+def _written(path: str, since: float) -> bytes:
+    """A file that was written since then. Raises OSError for an older one, or none."""
+    if os.lstat(path).st_mtime < since:
+        raise FileNotFoundError(errno.ENOENT, "not written", path)
+    return content_of(path, MAX_BYTES + 1, follow_link=False)

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Literal, Mapping, Optional, Tuple
 
 from ..quick_dataclass import dataclass
+from ..records import GpuSample
 
 Reason = Literal["request", "stall", "timeout"]
 
@@ -42,9 +43,9 @@ class ProcessFacts:
     a copy of its parent, as the probe saw.
 
     `stacks` are those of its threads as faulthandler writes them, the main thread last; the line of a native frame is
-    `???`. `same_stacks`: both looks show the same, None if there was one look; `stacks_before` are those of the first
-    look, if they differ. `cpu_seconds` is its processor time since it started, `busy_since` the share of a processor
-    that it used since the last look at the same silence of the log, None if there was none."""
+    `???`. `same_stacks`: its main thread was in the same functions of the program in both looks, None if there was one
+    look. `cpu_seconds` is its processor time since it started, `busy_since` the share of a processor that it used since
+    the last look at the same silence of the log, None if there was none."""
 
     pid: int
     ppid: int
@@ -59,7 +60,6 @@ class ProcessFacts:
     threads: Tuple[ThreadFacts, ...] = ()
     files: Tuple[OpenFile, ...] = ()
     stacks: str = ""
-    stacks_before: str = ""
     same_stacks: Optional[bool] = None
     cpu_seconds: float = 0.0
     busy_since: Optional[float] = None
@@ -99,14 +99,13 @@ class DeadProcess:
 class RecordedCollective:
     """The last collective, or message, that a rank has started, by torch's flight recorder: its `number` in the process
     `group`, whose ranks are `members`. `operation` as torch names it, `all_reduce` or `recv 0<-1` (places in the
-    group); `sizes` are those of its inputs with their types, `65536x4 Float`."""
+    group). `state` is scheduled until its GPU comes to it, then started, if torch notes times; and completed."""
 
     rank: int
     operation: str
     number: int
     state: str = ""
     group: str = ""
-    sizes: str = ""
     members: Tuple[int, ...] = ()
 
 
@@ -114,7 +113,8 @@ class RecordedCollective:
 class HangFacts:
     """Everything that was seen, of a run or by `inspector` in one place. `seconds_between` are those between the two
     looks, `seconds` those that all of it took. `sources` are the texts of files that frames are in. `ras` is NCCL's
-    answer, by container. `could_not` has a line for each part that failed."""
+    answer, by container; `gpus` has the newest sample of each of the run's GPUs. `could_not` has a line for each part
+    that failed."""
 
     taken_at: float = 0.0
     reason: Reason = "request"
@@ -129,4 +129,5 @@ class HangFacts:
     sources: Mapping[str, str] = field(default_factory=dict)
     ras: Mapping[str, str] = field(default_factory=dict)
     collectives: Tuple[RecordedCollective, ...] = ()
+    gpus: Tuple[GpuSample, ...] = ()
     could_not: Tuple[str, ...] = ()

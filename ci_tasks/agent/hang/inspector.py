@@ -79,9 +79,9 @@ def inspect(pids: List[int], py_spy: str = "", between: float = BETWEEN) -> _Jso
             still = all(thread[key] == old.get(key) for key in ("state", "wchan", "syscall"))
             thread.update(still=still, cpu=round((thread["ticks"] - old["ticks"]) / _TICK, 3))
         (by, text), (by_before, text_before) = after.get(pid, ("", "")), before.get(pid, ("", ""))
-        same = None if not text or by != by_before else _frames(text) == _frames(text_before)
-        process.update(stacks=text[:left], same_stacks=same, stacks_before="" if same is not False else text_before)
-        left = max(0, left - len(text) - len(process["stacks_before"]))
+        same = None if not text or by != by_before else _functions(text) == _functions(text_before)
+        process.update(stacks=text[:left], same_stacks=same)
+        left = max(0, left - len(text))
     every = list(processes.values())
     return {
         "seconds_between": round(passed, 3),
@@ -93,9 +93,10 @@ def inspect(pids: List[int], py_spy: str = "", between: float = BETWEEN) -> _Jso
     }
 
 
-def _frames(text: str) -> List[str]:
-    """What is compared of stacks: Python's frames, whichever thread is the current one."""
-    return re.findall(r'^Thread|^  File ".*", line \d.*', text.replace("Current thread", "Thread"), re.M)
+def _functions(text: str) -> List[str]:
+    """What is compared of stacks: the program's own functions in the main thread. Lines of a loop may differ."""
+    main = text.rpartition("(most recent call first):")[2]
+    return re.findall(r'^  File "(?!.*(?:/lib/python|-packages/)|<frozen)[^"]*", line \d+ in (.*)', main, re.M)
 
 
 def _sources(stacks: str) -> Dict[str, str]:
@@ -134,7 +135,7 @@ def _dump_all(pids: List[int], py_spy: str, mode: str, until: float) -> Dict[int
     """{pid: (stacks, why there are none)}"""
     if not py_spy:
         return {}
-    with ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2))) as pool:
+    with ThreadPoolExecutor(16) as pool:
         return dict(zip(pids, pool.map(lambda pid: _dump(py_spy, mode, pid, until), pids)))  # noqa: B905
 
 
@@ -199,8 +200,7 @@ def has_handler(status: str, number: int) -> bool:
 
 def _program_in_memory(content: bytes) -> str:
     """The path of a program that is in no file, so that no mount with `noexec` matters."""
-    handle = os.memfd_create("py-spy", 0)
-    os.set_inheritable(handle, True)
+    handle = os.memfd_create("py-spy", 0)  # programs that are started inherit it
     with open(handle, "wb", closefd=False) as out:
         out.write(content)
     return "/proc/self/fd/%d" % handle
@@ -269,8 +269,8 @@ def _lock_waits(pids: Iterable[int]) -> List[_Json]:
     """Which process waits for whose lock on a file."""
     lines = re.findall(r"(\d+): (-> )?\w+ +\w+ +\w+ +(-?\d+) ", read_text("/proc/locks", 1 << 20))
     holders = {number: int(pid) for number, waits, pid in lines if not waits}
-    waiting = [(int(pid), holders[number]) for number, waits, pid in lines if waits and number in holders]
-    return [{"waiter": waiter, "holder": holder} for waiter, holder in waiting if waiter in pids]
+    waiting = [(int(pid), number) for number, waits, pid in lines if waits and int(pid) in pids and number in holders]
+    return [{"waiter": waiter, "holder": holders[number]} for waiter, number in waiting]
 
 
 def _connections(processes: List[_Json]) -> List[_Json]:
@@ -288,10 +288,9 @@ def ask_ras(seconds: float = 6.0, port: int = 28028) -> str:
     """NCCL's own account of its communicators. Raises OSError if nothing answers."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as link:
         link.sendall(b"client protocol 2\ntimeout 5\nverbose status\n")
-        data = link.recv(1 << 16)
+        data = chunk = link.recv(1 << 16)
         link.settimeout(1.0)  # it keeps the connection open at its end
         with suppress(socket.timeout):
-            chunk = data
             while chunk and len(data) < 1 << 18:
                 chunk = link.recv(1 << 16)
                 data += chunk

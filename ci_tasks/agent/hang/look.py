@@ -16,7 +16,7 @@ import time
 import zlib
 from typing import Callable, Iterable, Optional
 
-from .. import run_directory
+from .. import programs, run_directory
 from ..codec import RecordError
 from ..files import content_of, replace_file
 from ..processes import end_program
@@ -46,7 +46,8 @@ class HangWatcher:
     def poll(self) -> None:
         """With each heartbeat: end a look that takes too long, begin one that is asked for."""
         if self._process and self._process.poll() is not None:
-            problem = self._process.communicate()[1].decode("utf-8", "replace").strip()
+            with programs.ended(self._process):
+                problem = self._process.communicate()[1].decode("utf-8", "replace").strip()
             if self._process.returncode:
                 self._log("a look at the processes failed: %s" % problem[-2000:])
             self._process, self._ended = None, time.monotonic()
@@ -63,9 +64,9 @@ class HangWatcher:
         if self.is_looking:
             return False
         argv = [sys.executable, "-I", "-S", self._paths.agent, "hang", self._paths.path, reason, request]
-        null = subprocess.DEVNULL
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         try:
-            self._process = subprocess.Popen(argv, stdin=null, stdout=null, stderr=subprocess.PIPE)
+            self._process = programs.start(argv, None, "/", start_new_session=False, **pipes)
         except OSError as error:
             self._log("a look at the processes could not begin: %s" % error.strerror)
             return False
@@ -92,7 +93,8 @@ class HangWatcher:
 
     def _end(self, why: str) -> None:
         if self._process is not None:
-            end_program(self._process)
+            with programs.ended(self._process):
+                end_program(self._process)
             self._log("a look at the processes was ended: %s" % why)
             self._process, self._ended = None, time.monotonic()
 
@@ -114,7 +116,7 @@ def wait_for_look(run_dir: str, request: str, is_given_up: Callable[[], bool] = 
         if not status.exists or status.has_ended:
             raise NoLook("the run %s" % ("has ended" if status.has_ended else "has not begun"))
         try:
-            if not os.path.exists(paths.hang_request) or content_of(paths.hang_request).decode("ascii") != request:
+            if content_of(paths.hang_request).decode("ascii") != request:
                 replace_file(paths.hang_request, request.encode("ascii"))
         except (OSError, ValueError) as error:
             raise NoLook("the request could not be written: %s" % error) from None
@@ -135,8 +137,7 @@ def _is_request(text: str) -> bool:
 
 
 MAX_PROGRAM = 64 << 20  # bytes
-TOOLS = "tools"
-PY_SPY = "py-spy-"
+TOOLS, PY_SPY = "tools", "py-spy-"  # the directory, and what the program's name begins with
 
 
 # -- py-spy ------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def hosts(options: HostsOptions) -> int:
     CI_TASKS_HOSTS=mine.yaml ci-tasks hosts
     ci-tasks hosts --trust            for a hosts.yaml that is part of the checkout
     """
-    from ci_tasks.report.layout import columns
+    from ci_tasks.report.table import Table
     from ci_tasks.run.hosts_files import list_hosts, open_config, trust
     from ci_tasks.safe_output import terminal_width
 
@@ -52,7 +52,7 @@ def hosts(options: HostsOptions) -> int:
     else:
         head = ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS", "FROM")
         body = [(host.name, host.kind, host.address or "-", host.runtime, _gpus(host), _files(host)) for host in listed]
-        lines = [*columns(body, terminal_width(), head=head, names=[2, 5]), *_kept(listed)]
+        lines = [*Table(body, head).text(terminal_width()), *_kept(listed)]
         print("\n".join([*lines, *_overrides(config.overrides)]))
     return 0
 
@@ -72,7 +72,7 @@ def _kept_for(kept: KeptConnection) -> str:
 
 
 def _overrides(overrides: Sequence[Override]) -> list[str]:
-    from ci_tasks.report.layout import columns
+    from ci_tasks.report.table import Table
     from ci_tasks.safe_output import terminal_width
 
     keys = ("run", "skip", "with_", "pip_index", "replace")
@@ -81,7 +81,7 @@ def _overrides(overrides: Sequence[Override]) -> list[str]:
         for each in overrides
     ]
     head = ("OVERRIDE OF JOB", "STEP", "CHANGES", "FROM")
-    return ["", *columns(body, terminal_width(), head=head, names=[3])] if body else []
+    return ["", *Table(body, head).text(terminal_width())] if body else []
 
 
 def _files(host: ListedHost) -> str:

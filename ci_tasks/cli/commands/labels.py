@@ -29,10 +29,10 @@ def jobs(options: JobsOptions) -> int:
     Nothing of the checkout is executed. Where the outputs of another job decide the rows, they are not listed;
     --run-needs runs that job's steps here.
     """
-    from ci_tasks.report.jobs_table import jobs as jobs_table
+    from ci_tasks.report import jobs as tables
     from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.find_rows import list_jobs, why_no_rows
     from ci_tasks.run.hosts_files import open_config
-    from ci_tasks.run.listing import list_jobs, why_no_rows
     from ci_tasks.safe_output import terminal_width
     from ci_tasks.workflow.model import JobRow
 
@@ -45,7 +45,7 @@ def jobs(options: JobsOptions) -> int:
     else:
         print(source.headline)
         if rows:
-            print("\n".join(jobs_table(rows, terminal_width())))
+            print("\n".join(tables.jobs(rows, terminal_width())))
         else:
             print(why_no_rows(source, label or "", options.base, run_needs=options.run_needs))
         if label and any(row.dynamic for row in rows):
@@ -80,11 +80,11 @@ def plan(options: PlanOptions) -> int:
     """
     from pathlib import Path
 
-    from ci_tasks.report.plan import describe
+    from ci_tasks.report import lists
     from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.find_rows import why_no_rows
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.label import plan
-    from ci_tasks.run.listing import why_no_rows
     from ci_tasks.run.request import RunRequest
     from ci_tasks.safe_output import terminal_width
 
@@ -104,5 +104,5 @@ def plan(options: PlanOptions) -> int:
     else:
         print(source.headline)
         why = why_no_rows(source, label, options.base, run_needs=options.run_needs)
-        print("\n".join(describe(plans, terminal_width()) if plans else [why]))
+        print("\n".join(lists.plans(plans, terminal_width()) if plans else [why]))
     return 0

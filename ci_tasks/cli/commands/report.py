@@ -16,6 +16,7 @@ class ReportOptions:
     junit: str | None = text("write the rows as JUnit XML", "FILE").field()
     ci_log: str | None = text("with --html: CI's log of the row, to draw its metrics beside the run's", "FILE").field()
     job: str | None = text("the job, if CI's log has several", "JOB").field()
+    deviations: bool = switch("list all differences from CI, also those that the label's last run had").field()
     json: bool = JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
     brief: bool = BRIEF.field()
 
@@ -40,6 +41,7 @@ def report(options: ReportOptions) -> int:
         markdown=options.markdown,
         brief=options.brief,
         quiet=options.json,
+        deviations=options.deviations,
         ci_log=options.ci_log,
         job=options.job,
     )

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
-    from ci_tasks.run.request import RunRequest
-    from ci_tasks.run.row_execution import ExecutionOptions
+    from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
 _SWITCH_INTERVAL_S = 0.0005
@@ -185,7 +184,7 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
 def _run_once(options: RunOptions, config: Config, events: EventStream | None) -> BatchResult:
     from contextlib import ExitStack, closing
 
-    from ci_tasks.run.find_checkout import find_checkout
+    from ci_tasks.run.checkout_source import find_checkout
 
     # What git and the host have said is taken at once, although this thread is busy loading.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -238,7 +237,7 @@ def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
 
 
 def _how(options: RunOptions, events: EventStream | None) -> ExecutionOptions:
-    from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
+    from ci_tasks.run.request import ExecutionOptions, RunPolicy
 
     policy = RunPolicy(fail_fast=options.fail_fast, retry_failed=options.retry_failed, explain=options.explain)
     return ExecutionOptions(options.jobs, options.detach, policy, options.resume, events)
@@ -248,7 +247,7 @@ def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
     """The rows that `--last-failed` selects. Raises UsageError if there are none."""
     from ci_tasks.errors import UsageError
     from ci_tasks.records import PASSED
-    from ci_tasks.results.history.queries import latest
+    from ci_tasks.results.history import latest
 
     last = latest(label, str(source.path))
     hint = "run it without --last-failed"

@@ -73,8 +73,8 @@ def logs(options: LogsOptions) -> int:
     """
     from contextlib import closing
 
-    from ci_tasks.results.one_run import find_one
-    from ci_tasks.run.growing_log import GrowingLog
+    from ci_tasks.results.load import find_one
+    from ci_tasks.run.progress import GrowingLog
 
     id, run = find_one(options.run)
     with closing(GrowingLog(run.log, raw=options.raw)) as log:
@@ -153,7 +153,7 @@ def shell(options: ShellOptions) -> int:
     """
     ci-tasks shell last                   a running row, or a failed one of `--keep`
     """
-    from ci_tasks.run.shell import shell
+    from ci_tasks.run.look import shell
 
     return shell(options.run)
 

@@ -11,10 +11,7 @@ FEATURE = Feature(
             "Before a run",
             "Print what the checkout's CI covers, from its workflow and the sources of its tests.",
             "ci_tasks.features.coverage.command:coverage",
-            json=(
-                "ci_tasks.features.coverage.coverage:PublicCoverage",
-                "ci_tasks.features.coverage.diff:CoverageDiff",
-            ),
+            json=("ci_tasks.features.coverage.labels:PublicCoverage", "ci_tasks.features.coverage.labels:CoverageDiff"),
         ),
     ),
 )

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import REPO, REV, WORKFLOW, switch, text
 from ci_tasks.cli.output import print_json
+
+if TYPE_CHECKING:
+    from ci_tasks.features.coverage.labels import CheckoutCoverage
+    from ci_tasks.run.checkout_source import CheckoutSource
 
 
 @dataclass(frozen=True)
@@ -15,35 +22,57 @@ class CoverageOptions:
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()
-    format: str = text("md, to paste into an issue, or json", "FORMAT", default="md", choices=("md", "json")).field()
-    json: bool = switch("same as --format json").field()
+    json: bool = switch("JSON instead of markdown").field()
+    markdown: bool = switch("markdown, to paste into an issue, which is the default").field()
     diff: str | None = text("what this checkout covers more or less than at this revision", "REV").field()
-    static: bool = switch("execute nothing of the checkout: only what the tests' syntax trees show").field()
+    record: bool = switch("execute the tests under stubs, in a sandbox, which shows more than their source").field()
 
 
 def coverage(options: CoverageOptions) -> int:
     """
     ci-tasks coverage                              for the tracking issue
     ci-tasks coverage --diff origin/main           what a branch adds and loses
-    ci-tasks coverage --rev v0.2.2 --format json
+    ci-tasks coverage --rev v0.2.2 --json
+    ci-tasks coverage --record                     also what only a run of the tests shows
 
-    The tests of your working tree are executed, with imports and programs replaced by stubs, in a sandbox without
-    network. With --static, and where there is no sandbox, they are only read, which shows less.
+    The tests are only read. With --record they are executed, with imports and programs replaced by stubs, in a sandbox
+    without network.
     """
-    from ci_tasks.features.coverage.collect import checkout_coverage
-    from ci_tasks.features.coverage.diff import difference
-    from ci_tasks.features.coverage.reports import coverage_report, diff_report
+    from ci_tasks.features.coverage.labels import difference
+    from ci_tasks.features.coverage.report import coverage_report, diff_report
     from ci_tasks.run.checkout_source import open_source
 
-    as_json = options.json or options.format == "json"
+    say = partial(print, file=sys.stderr, flush=True)
     source = open_source(options.repo, options.rev, options.workflow)
-    say = partial(print, file=sys.stderr)
     say(source.headline)
-    covered = checkout_coverage(source, static=options.static, say=say)
-    if not options.diff:
-        print_json(covered.public()) if as_json else print(coverage_report(covered))
-        return 0
-    other = open_source(str(source.path), options.diff, options.workflow)
-    changed = difference(checkout_coverage(other, static=options.static, say=say), covered)
-    print_json(changed.public()) if as_json else print(diff_report(changed))
+    covered = checkout_coverage(source, record=options.record, say=say)
+    if options.diff:
+        other = open_source(str(source.path), options.diff, options.workflow)
+        changed = difference(checkout_coverage(other, record=options.record, say=say), covered)
+        print_json(asdict(changed)) if options.json else print(diff_report(changed))
+    else:
+        print_json(covered.public()) if options.json else print(coverage_report(covered))
     return 0
+
+
+def checkout_coverage(
+    source: CheckoutSource, *, record: bool = False, say: Callable[[str], object] = lambda text: None
+) -> CheckoutCoverage:
+    """What the CI of a checkout, or of its revision, covers. Raises CheckoutError, WorkflowError."""
+    from ci_tasks.checkout.snapshot import take_snapshot
+    from ci_tasks.features.coverage.labels import CheckoutCoverage, labels
+    from ci_tasks.features.recorder.record import open_recorder
+    from ci_tasks.features.suites.slime_helpers import HELPERS
+    from ci_tasks.results import store
+    from ci_tasks.run.checkout_source import event_context
+    from ci_tasks.run.find_rows import list_jobs
+
+    snapshot = take_snapshot(source.path, store.home() / "sync" / "lint", rev=source.rev)
+    rows = list_jobs(source)
+    say(f"{'recording' if record else 'reading'} the tests of {len(rows)} rows")
+    with open_recorder(source.path, snapshot.read_file, HELPERS, rev=source.rev, execute=record, say=say) as recorder:
+        covered = labels(rows, snapshot.read_file, recorder.record)
+    name = "the embedded sample" if source.sample else event_context(source, secrets=()).repository
+    at = f" at {snapshot.checkout.commit[:7]}" if snapshot.checkout.commit and not source.sample else ""
+    changed = " with local changes" if at and snapshot.checkout.dirty and source.rev is None else ""
+    return CheckoutCoverage(f"{name}{at}{changed}", source.workflow.place, covered)

@@ -14,9 +14,8 @@ from ci_tasks.features.difference.compare import compare_runs
 from ci_tasks.features.difference.read_run import of_file, of_run
 from ci_tasks.features.difference.result import SUBMODULE, RunDifference, RunSide
 from ci_tasks.results import store
-from ci_tasks.results.history.passed_runs import runs_of_row
-from ci_tasks.results.one_run import find_one
-from ci_tasks.results.read_record import load_record
+from ci_tasks.results.index import runs_of_row
+from ci_tasks.results.load import find_one, load_record
 
 LAST_PASSED = "last-passed"
 _MOST_COMMITS = 20

@@ -24,7 +24,7 @@ from ci_tasks.features.difference.result import (
     as_json,
 )
 from ci_tasks.logs.metrics import Points
-from ci_tasks.run.output_file import write_file
+from ci_tasks.run.report_runs import write_file
 
 _MOST_LINES = 12  # differences that the terminal shows
 

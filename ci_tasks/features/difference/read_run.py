@@ -43,8 +43,8 @@ from ci_tasks.logs.metrics import Series, read_series
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import RunRecord
 from ci_tasks.registry import metric_formats
-from ci_tasks.results.read_record import load_record
-from ci_tasks.results.record import events_of
+from ci_tasks.results.load import load_record
+from ci_tasks.results.runs import events_of
 
 Inputs = dict[str, Mapping[str, str]]
 # As the hub's cache names what was read: models--ORG--NAME/snapshots/COMMIT.

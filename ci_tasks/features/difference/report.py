@@ -10,8 +10,7 @@ from ci_tasks.features.difference.causes import RULE
 from ci_tasks.features.difference.diff_runs import SideBySide
 from ci_tasks.features.difference.outputs import FAILURE
 from ci_tasks.features.difference.result import COMMIT, InputDifference, OutputDifference, RunDifference
-from ci_tasks.report.layout import columns, paragraph
-from ci_tasks.report.markdown import cell, code
+from ci_tasks.report.table import Table, cell, code, paragraph
 
 _MOST_OF_AXIS = 12  # differences of one axis that the terminal shows
 _HEAD = ("", "OLD", "NEW")
@@ -67,7 +66,7 @@ def markdown(compared: SideBySide) -> list[str]:
 
 
 def _sides(compared: SideBySide) -> list[str]:
-    return columns(
+    return Table(
         [
             tuple(
                 map(
@@ -83,9 +82,8 @@ def _sides(compared: SideBySide) -> list[str]:
                 )
             )
             for word, run in (("old", compared.old), ("new", compared.new))
-        ],
-        None,
-    )
+        ]
+    ).text(None)
 
 
 def _outputs(result: RunDifference, width: int | None) -> list[str]:
@@ -96,7 +94,7 @@ def _outputs(result: RunDifference, width: int | None) -> list[str]:
         for each in result.outputs
         if each not in sentences
     ]
-    lines = columns(body, width, head=(*_HEAD, ""), names=[0]) if body else []
+    lines = Table(body, (*_HEAD, "")).text(width) if body else []
     for each in sentences:
         for word, said in (("old", each.old), ("new", each.new)):
             lines += paragraph(f"failure, {word}: {one_line(said)}", width, "  ")
@@ -110,7 +108,7 @@ def _inputs(result: RunDifference, width: int | None) -> list[str]:
         rows += [_input(each) for each in every[:_MOST_OF_AXIS]]
         if len(every) > _MOST_OF_AXIS:
             rows.append((axis, f"and {len(every) - _MOST_OF_AXIS} more: --markdown lists all", "", ""))
-    return columns(rows, width, head=("AXIS", "NAME", "OLD", "NEW"), names=[1])
+    return Table(rows, ("AXIS", "NAME", "OLD", "NEW")).text(width)
 
 
 def _input(each: InputDifference) -> tuple[str, ...]:

@@ -1,75 +1,130 @@
-"""Python, git and bash of a host, and its clock."""
+"""What any host needs: Python, git, bash, a clock that is right, and space on its disks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
+from ci_tasks.agent.gpus.nvidia_smi import QUERY_GPUS, parse_gpus
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.features.doctor.check_results import FAULT, WARNING, CheckResult, fault, ok, unknown
-from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, ago
-from ci_tasks.hosts.queries import python_query
+from ci_tasks.config import HostSpec
+from ci_tasks.features.doctor.check_results import FAULT, WARNING, Check, CheckResult, fault, gb, ok, unknown
+from ci_tasks.hosts.queries import parse_json_object, python_query
 
-PYTHON = (3, 8)  # what the runner is written for
-GIT = (2, 17)  # 2018: the oldest whose `worktree` and `index-pack` we rely on
-CLOCK = "clock"
-CLOCK_QUERY = python_query("import time; print(repr(time.time()))")
-TOLERATED_SKEW = 2.0  # seconds; below that nobody sees a difference between the times of a host's log and ours
-FATAL_SKEW = 300.0  # seconds; signed downloads and Kerberos give up at five minutes
-
-# The modules are those that a Python built by hand lacks, and the runner cannot do without.
-_VERSION = 'import sys; print("%d.%d.%d" % sys.version_info[:3]); import fcntl, json, zlib'
-
-
-def facts() -> list[HostFact]:
-    python_step = f"install Python {_dotted(PYTHON)} or newer as python3; ci-tasks needs it on the host"
-    git_step = f"install git {_dotted(GIT)} or newer; the working tree is transferred with it"
-    return [
-        _program("Python", python_query(_VERSION), PYTHON, python_step),
-        _program("git", ["git", "--version"], GIT, git_step),
-        _program("bash", ["bash", "--version"], (), "install bash; CI's steps are written for it"),
-    ]
+CLOCK_QUERY = {"clock": python_query("import time; print(repr(time.time()))")}
+_TOLERATED_SKEW = 2.0  # seconds; below that nobody sees a difference between the times of a host's log and ours
+_FATAL_SKEW = 300.0  # seconds; signed downloads and Kerberos give up at five minutes
+# The modules are those that a Python built by hand lacks, and the agent cannot do without.
+_PYTHON_VERSION = 'import sys; print("%d.%d.%d" % sys.version_info[:3]); import fcntl, json, zlib'
+# Program, its query, the oldest version: Python's is what the agent is written for; git's of 2018 is the oldest whose
+# `worktree` and `index-pack` we rely on.
+_PROGRAMS = (
+    ("Python", python_query(_PYTHON_VERSION), (3, 8), "install Python 3.8 or newer as python3"),
+    ("git", ["git", "--version"], (2, 17), "install git 2.17 or newer; the working tree is transferred with it"),
+    ("bash", ["bash", "--version"], (), "install bash; CI's steps are written for it"),
+)
 
 
-def read_clock(answer: QueryAnswer, before: float, after: float) -> list[CheckResult]:
+def programs() -> Check:
+    """Whether they are there and new enough."""
+    answers = yield {name: query for name, query, *_ in _PROGRAMS}
+    results = []
+    for name, _, oldest, install in _PROGRAMS:
+        found, answer = re.search(r"\d{1,9}(?:\.\d{1,9})+", answers[name].out), answers[name]
+        if not found or answer.code != 0:
+            results.append(fault(name, answer.last_line, install))
+        elif tuple(map(int, found[0].split("."))) < oldest:
+            results.append(fault(name, f"{found[0]}, which is too old", install))
+        else:
+            results.append(ok(name, found[0]))
+    return results
+
+
+def read_clock(answer: QueryAnswer, before: float, after: float) -> CheckResult:
     """The host's time against ours before and after the query: its skew lies between."""
     try:
         there = float(answer.out)
     except ValueError:
-        return [unknown("clock", answer.last_line)]
+        return unknown("clock", answer.last_line)
     skew = there - before if there < before else max(0.0, there - after)
-    if abs(skew) <= TOLERATED_SKEW:
-        return [ok("clock", f"as here, within {max(after - before, 0.1):.1f} s")]
-    status = WARNING if abs(skew) <= FATAL_SKEW else FAULT
-    off = f"{ago(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this machine"
-    harm = "times of its runs are off" if status == WARNING else "certificates and signed downloads are refused"
-    return [
-        CheckResult(
-            "clock", status, f"{off}: {harm}", "compare both with `timedatectl`; `sudo timedatectl set-ntp true`"
-        )
-    ]
+    if abs(skew) <= _TOLERATED_SKEW:
+        return ok("clock", f"as here, within {max(after - before, 0.1):.1f} s")
+    is_fatal = abs(skew) > _FATAL_SKEW
+    harm = "certificates and signed downloads are refused" if is_fatal else "times of its runs are off"
+    text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine: {harm}"
+    step = "compare both with `timedatectl`; `sudo timedatectl set-ntp true`"
+    return CheckResult("clock", FAULT if is_fatal else WARNING, text, step)
 
 
-def version(text: str) -> tuple[int, ...]:
-    """The first dotted number in a program's output; empty where there is none."""
-    match = re.search(r"\d{1,9}(?:\.\d{1,9})+", text)
-    return tuple(int(digits) for digits in match[0].split(".")) if match else ()
+# -- disks -------------------------------------------------------------------------------------------------------------
+
+# A path that does not exist yet lies on the disk of its nearest directory. df cannot do that.
+DISK_SCRIPT = """
+import json, os, sys
+path = near = os.path.abspath(os.path.expanduser(sys.argv[1]))
+while not os.path.exists(near):
+    near = os.path.dirname(near)
+disk = os.statvfs(near)
+print(json.dumps({
+    "path": path, "exists": near == path, "directory": os.path.isdir(near),
+    "writable": os.access(near, os.W_OK | os.X_OK), "noexec": bool(disk.f_flag & os.ST_NOEXEC),
+    "free": disk.f_bavail * disk.f_frsize, "total": disk.f_blocks * disk.f_frsize,
+    "files_free": disk.f_favail, "files": disk.f_files,
+}))
+"""
+_FEW_FILES = 100_000  # inodes: a clone of slime has thousands, a venv with torch tens of thousands
+# GB of free space below which a place is a fault or a warning, and why.
+Space = tuple[int, int, str]
+_WORKSPACE: Space = (1, 10, "clones, venvs and logs of runs lie there")
+_MOUNT: Space = (1, 50, "a training row writes checkpoints of tens of GB")
+# Without space NCCL and Ray's object store end in bus errors or move to slow disks; docker's 64 MB is never enough.
+_SHM: Space = (1, 8, "NCCL and Ray exchange tensors through it")
 
 
-def _program(name: str, query: Sequence[str], oldest: tuple[int, ...], install: str) -> HostFact:
-    """Whether a program is there and new enough. `query` makes it print its version."""
+def disks(host: HostSpec, workspace: str) -> Check:
+    """The workspace, what the host mounts, and /dev/shm if it has GPUs."""
+    queries = {"workspace": disk_query(workspace)} | {path: disk_query(path) for path in host.mounts.values()}
+    if host.kind != "slurm" and not host.simulate and host.gpus != 0:
+        queries |= {"gpus": QUERY_GPUS, "/dev/shm": disk_query("/dev/shm")}
+    answers = yield queries
+    results = [_workspace(host, answers["workspace"])]
+    for ci, path in host.mounts.items():
+        step = f"remove old checkpoints below {path}, or map {ci} to a larger disk"
+        results.append(space("disk", f"mount {path}: ", answers[path], _MOUNT, step))
+        if parse_json_object(answers[path]).get("exists") is False:
+            step = f"create it with what CI has in {ci}, or correct `mounts` in hosts.yaml"
+            results[-1] = fault("disk", f"mount {path}: not there, so rows that mount {ci} are blocked", step)
+    if "/dev/shm" in answers and parse_gpus(answers["gpus"].out):
+        step = "`sudo mount -o remount,size=64G /dev/shm`; in a container: start it with --ipc=host or a --shm-size"
+        results.append(space("/dev/shm", "", answers["/dev/shm"], _SHM, step))
+    return results
 
-    def parse(answers: QueryAnswers) -> list[CheckResult]:
-        answer = answers[name.lower()]
-        number = version(answer.out)
-        if number and number < oldest:
-            return [fault(name, f"{_dotted(number)}, older than {_dotted(oldest)}", install)]
-        if not number or answer.code != 0:
-            return [fault(name, answer.last_line, install)]
-        return [ok(name, _dotted(number))]
 
-    return HostFact({name.lower(): query}, parse)
+def disk_query(path: str) -> list[str]:
+    return python_query(DISK_SCRIPT, path)
 
 
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(str(number) for number in numbers)
+def space(topic: str, name: str, answer: QueryAnswer, least: Space, step: str) -> CheckResult:
+    """The result about a disk's free bytes and files. File systems that make inodes as they go count none."""
+    disk = parse_json_object(answer)
+    free, total, files_free, files = (disk.get(key) for key in ("free", "total", "files_free", "files"))
+    if not (isinstance(free, int) and isinstance(total, int) and isinstance(files_free, int)):
+        return unknown(topic, f"{name}{answer.last_line}")
+    text = f"{name}{gb(free)} free of {gb(total)}"
+    least_free, wanted, why = least
+    if free < wanted * 1e9:
+        return CheckResult(topic, FAULT if free < least_free * 1e9 else WARNING, f"{text}; {why}", step)
+    if files and files_free < _FEW_FILES:
+        return CheckResult(topic, WARNING, f"{text}, but space for {files_free} more files (inodes)", step)
+    return ok(topic, text)
+
+
+def _workspace(host: HostSpec, answer: QueryAnswer) -> CheckResult:
+    disk = parse_json_object(answer)
+    name = f"workspace {disk.get('path')}: "
+    if disk and not (disk.get("directory") and disk.get("writable")):
+        return fault("disk", f"{name}cannot be written", "make it writable for you, or name another `workspace`")
+    if disk.get("noexec"):
+        step = "set another `workspace` in hosts.yaml, or CI_TASKS_HOME for runs on this machine"
+        return fault("disk", f"{name}mounted noexec, so every row is blocked", step)
+    step = f"`ci-tasks clean --host {host.name}` removes what old runs left; or name another `workspace`"
+    return space("disk", name if disk else "", answer, _WORKSPACE, step)

@@ -1,22 +1,20 @@
-"""What an examined host showed: results as the lines of `doctor`'s table."""
+"""Checks of a host: generators that yield queries, get the answers, and return results, the lines of `doctor`'s table.
+
+A check may yield more queries after it has read the first answers. A query's name means the same query in all checks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import one_line
-from ci_tasks.report.layout import columns
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.errors import printable
+from ci_tasks.report.table import Table
 
 # A fault would block or break a row; a warning may; unknown is what could not be queried.
 OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
-# From the way in to the way out: what breaks everything stands above what it breaks.
-_ORDER = (
-    *("SSH", "Slurm", "Python", "git", "bash", "clock"),
-    *("runtime", "docker", "podman", "init", "NVIDIA runtime", "image"),
-    *("GPUs", "GPU health", "Xid", "GPU memory", "GPU locks", "accounting"),
-    *("disk", "/dev/shm", "hub"),
-)
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,11 @@ class CheckResult:
     status: str
     text: str
     next_step: str = ""
+
+
+Queries = Mapping[str, Sequence[str]]  # argv by name
+Answers = Mapping[str, QueryAnswer]
+Check = Generator[Queries, Answers, list[CheckResult]]
 
 
 def ok(topic: str, text: str) -> CheckResult:
@@ -45,21 +48,30 @@ def unknown(topic: str, text: str, next_step: str = "") -> CheckResult:
     return CheckResult(topic, UNKNOWN, text, next_step)
 
 
+def remedy(text: str, remedies: Iterable[tuple[str, str]], otherwise: str) -> str:
+    """What to do about a program's complaint: the step of the first pattern that is found in it."""
+    return next((step for pattern, step in remedies if re.search(pattern, text, re.IGNORECASE)), otherwise)
+
+
+def gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
 def lines(host: str, results: Sequence[CheckResult], width: int | None = None) -> list[str]:
-    """The host's name, and a line for each result, with its next step below."""
-    cells: list[tuple[str, ...]] = []
-    topic = ""
-    for result in sorted(results, key=table_position):
-        cells.append((f"  {result.status}", result.topic if result.topic != topic else "", one_line(result.text)))
+    """The host's name, and a line for each result, with its next step below. Further lines of a text stay whole, such
+    as one for known_hosts."""
+    topics = max((len(result.topic) for result in results), default=0)
+    shown, topic = [host], ""
+    for result in results:
+        text, *more = result.text.strip().splitlines() or [""]
+        name = result.topic if result.topic != topic else ""
+        shown += Table([(f"  {result.status:8}", f"{name:{topics}}", text)]).text(width)
+        step, *further = result.next_step.splitlines() or [""]
+        shown += map(printable, more)
+        shown += Table([(" " * 10, " " * topics, f"→ {step}")]).text(width) if step else []
+        shown += map(printable, further)
         topic = result.topic
-        if result.next_step:
-            cells.append(("", "", f"→ {one_line(result.next_step)}"))
-    return [host, *columns(cells, width)]
-
-
-def table_position(result: CheckResult) -> int:
-    """Where a result stands among others, whatever order they came in."""
-    return _ORDER.index(result.topic)
+    return shown
 
 
 def summary(results: Sequence[CheckResult]) -> str:

@@ -18,17 +18,26 @@ def doctor(options: DoctorOptions) -> int:
     ci-tasks doctor --host h100a            changes nothing there
     ci-tasks doctor --host local --json     with the raw answers of the host's programs
     """
-    from ci_tasks.features.doctor.examine import run_doctor
+    from ci_tasks.agent.codec import encode
+    from ci_tasks.cli.output import print_json
+    from ci_tasks.errors import EXIT_BLOCKED
+    from ci_tasks.features.doctor.check_results import FAULT, lines, summary
+    from ci_tasks.features.doctor.examine import examine_host
     from ci_tasks.hosts.run_manager import open_query_runner
     from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.find_rows import images
     from ci_tasks.run.hosts_files import open_config
-    from ci_tasks.run.listing import images
+    from ci_tasks.safe_output import terminal_width
 
-    source = open_source(options.repo)
-    return run_doctor(
-        open_config(options.repo),
-        options.host,
-        as_json=options.json,
-        images=images(source),
-        open_query_runner=open_query_runner,
-    )
+    source, config, results = open_source(options.repo), open_config(options.repo), []
+    for host in [config.host(options.host)] if options.host else config.hosts.values():
+        found = examine_host(host, images(source), open_query_runner)
+        if not options.json:
+            title = f"{host.name} ({', '.join(part for part in (host.kind, host.address, host.runtime) if part)})"
+            print("\n".join(lines(title, found, terminal_width())), end="\n\n", flush=True)
+        results += found
+    if options.json:
+        print_json([encode(result, versioned=False) for result in results])
+    else:
+        print(summary(results))
+    return EXIT_BLOCKED if any(result.status == FAULT for result in results) else 0

@@ -1,170 +1,139 @@
-"""A host's GPUs: how many against hosts.yaml, driver, and what nvidia-smi counts as broken in them."""
+"""A host's GPUs: how many against hosts.yaml, what is broken in them, and who uses them or holds their locks."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 
 from ci_tasks.agent.gpus import nvidia_smi
-from ci_tasks.agent.gpus.nvidia_smi import Gpu, bus_id
-from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.gpus.nvidia_smi import bus_id
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import counted
-from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, unknown, warning
-from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers
+from ci_tasks.features.doctor.check_results import Answers, Check, CheckResult, fault, ok, unknown, warning
+from ci_tasks.hosts.queries import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_holders, parse_facts
 
-TOPIC = "GPUs"
-GPUS, HEALTH, REMAPPED = "gpus", "gpu health", "remapped rows"
-QUERIES: dict[str, Sequence[str]] = {
-    GPUS: nvidia_smi.QUERY_GPUS,
-    # Asked apart: one field that a driver does not know makes nvidia-smi refuse the whole question.
-    HEALTH: nvidia_smi.QUERY_HEALTH,
-    REMAPPED: nvidia_smi.QUERY_REMAPPED,
-}
 # What nvidia-smi says when it finds nothing → what to do
 _REMEDIES = (
+    ("Driver/library version mismatch", "the driver was updated under the running kernel: reboot"),
+    ("couldn't communicate|Driver Not Loaded", "`sudo modprobe nvidia`; after a kernel update, see `dkms status`"),
     (
-        r"Driver/library version mismatch",
-        "the driver was updated under the running kernel: reboot (or, with the GPUs idle, unload and load its modules)",
+        "No devices (were )?found",
+        "`lspci | grep -i nvidia` shows whether there are any; a container must get them",
     ),
-    (
-        r"couldn't communicate with the NVIDIA driver|Driver Not Loaded",
-        "`sudo modprobe nvidia`; after a kernel update the driver has to be built for it (`dkms status`)",
-    ),
-    (
-        r"No devices were found|No devices found",
-        "`lspci | grep -i nvidia` and the kernel log show whether they are there; a container has to be given them",
-    ),
-    (
-        r"GPU is lost|Unable to determine the device handle",
-        "a GPU has fallen off the bus: reboot; if it comes again, have its seat, power and the GPU itself checked",
-    ),
-    (
-        r"Failed to initialize NVML: Unknown Error",
-        "inside a container: the host's systemd took its devices away, start it anew; else see the kernel log",
-    ),
-    (r"Insufficient Permissions", "`ls -l /dev/nvidia*` shows who may use them; have yourself added to that group"),
+    ("GPU is lost|Unable to determine", "a GPU has fallen off the bus: reboot; if it comes again, have it checked"),
+    ("NVML: Unknown Error", "inside a container: the host's systemd took its devices away, start it again"),
+    ("Insufficient Permissions", "`ls -l /dev/nvidia*` shows who may use them; have yourself added to that group"),
+    ("no answer", "a GPU or the driver is stuck: see the kernel log; a reboot helps"),
 )
+_MAX_XIDS = 4  # lines; the log of a broken GPU has thousands
 
 
-@dataclass(frozen=True)
-class GpuHealth:
-    """`uncorrected` counts since the driver was loaded; None where the GPU does not count (no ECC)."""
-
-    index: int
-    bus: str
-    mig_enabled: bool
-    uncorrected: int | None
-    pages_pending: bool
-
-
-def facts(host: HostSpec) -> list[HostFact]:
-    return [HostFact(QUERIES, lambda answers: [*_present(host, answers[GPUS]), *_healthy(answers)])]
-
-
-def uses_gpus(host: HostSpec) -> bool:
-    return not host.simulate and host.gpus != 0
-
-
-def visible_gpus(answers: QueryAnswers) -> list[Gpu]:
-    """The GPUs; none where nvidia-smi failed in between, since it has shown nothing reliable then."""
-    answer = answers.get(GPUS)
-    return nvidia_smi.parse_gpus(answer.out) if answer is not None and answer.code == 0 else []
-
-
-def parse_health(text: str) -> list[GpuHealth]:
-    """`0, 00000000:1B:00.0, Disabled, 0, [N/A]`; [N/A] is what the GPU does not have."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-    return [
-        GpuHealth(
-            int(index), bus_id(bus), mig == "Enabled", int(errors) if errors.isdigit() else None, pending == "Yes"
-        )
-        for index, bus, mig, errors, pending in (row for row in rows if len(row) == 5 and row[0].isdigit())
-    ]
-
-
-def parse_remapped(text: str) -> dict[str, tuple[bool, bool]]:
-    """PCI address → whether a row waits for a reset to be remapped, whether one could not be (`0` or `No` if not)."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-    return {
-        bus_id(bus): (_is_yes(pending), _is_yes(failure)) for bus, pending, failure in (r for r in rows if len(r) == 3)
+def gpus(host: HostSpec) -> Check:
+    if host.simulate or host.gpus == 0:
+        yield {}
+        return [ok("GPUs", f"{host.gpus} simulated GPUs" if host.simulate else "none, as hosts.yaml says")]
+    # Health and rows are asked apart: one field that a driver does not know makes nvidia-smi refuse a whole query.
+    # Of processes not `args`: a command line may have a secret in it.
+    answers = yield {
+        "gpus": nvidia_smi.QUERY_GPUS,
+        "gpu health": nvidia_smi.QUERY_HEALTH,
+        "remapped rows": nvidia_smi.QUERY_REMAPPED,
+        "gpu processes": nvidia_smi.QUERY_APPS,
+        LOCKS_QUERY_NAME: LOCKS_QUERY,
+        "processes": ["ps", "-eo", "pid=,user:32=,comm="],
+        **nvidia_smi.XID_QUERIES,
     }
+    facts = parse_facts(replace(host, gpus=None), answers, simulates=True)  # as `plan` counts them
+    if not facts.gpus:
+        return [_absent(host, answers["gpus"], facts.gpu_problem)]
+    found = nvidia_smi.parse_gpus(answers["gpus"].out)
+    kinds = Counter(gpu.name + (f" ({gpu.total / 1024:.0f} GiB)" if gpu.total else "") for gpu in found)
+    text = f"{', '.join(f'{count} x {name}' for name, count in kinds.items())}, driver {found[0].driver}"
+    present = ok("GPUs", text)
+    if len(found) < (host.gpus or 0):
+        step = "a missing GPU fell off the bus or was not passed in: see the kernel log, reboot; or correct `gpus`"
+        present = fault("GPUs", f"{text}; hosts.yaml says {host.gpus}", step)
+    return [present, *_health(answers), *_xids(answers), *_usage(answers)]
 
 
-def _present(host: HostSpec, answer: QueryAnswer) -> list[CheckResult]:
-    gpus = nvidia_smi.parse_gpus(answer.out) if answer.code == 0 else []
-    if not gpus:
-        return [_none(host, answer)]
-    text = f"{_models(gpus)}, driver {gpus[0].driver}"
-    if host.gpus is not None and len(gpus) < host.gpus:
-        step = (
-            "a missing GPU has fallen off the bus or was not passed in: see the kernel log, reboot; or correct `gpus`"
-        )
-        return [fault(TOPIC, f"{text}; hosts.yaml says {host.gpus}", step)]
-    if host.gpus is not None and len(gpus) > host.gpus:
-        return [ok(TOPIC, f"{text}; hosts.yaml says {host.gpus}, the others stay unused")]
-    return [ok(TOPIC, text)]
-
-
-def _none(host: HostSpec, answer: QueryAnswer) -> CheckResult:
-    expected = f"hosts.yaml says {host.gpus} GPUs; " if host.gpus else ""
-    if answer.is_missing:
-        if host.gpus:
-            return fault(TOPIC, f"{expected}nvidia-smi is not on PATH", "install NVIDIA's driver")
+def _absent(host: HostSpec, answer: QueryAnswer, problem: str) -> CheckResult:
+    if answer.is_missing and not host.gpus:
         step = "a GPU host needs NVIDIA's driver; `gpus: 0` in hosts.yaml says that there are none"
-        return warning(TOPIC, "no nvidia-smi on PATH: rows with GPUs are blocked, others run", step)
-    if answer.timed_out:
-        step = "a GPU or the driver is stuck: see the kernel log; a reboot helps"
-        return fault(TOPIC, f"{expected}{answer.last_line}", step)
-    output = f"{answer.out}\n{answer.err}"
-    lines = [line.strip() for line in output.splitlines()]
-    matches = ((line, step) for pattern, step in _REMEDIES for line in lines if re.search(pattern, line))
-    line, step = next(matches, (answer.last_line, "run nvidia-smi there and read its output"))
-    return fault(TOPIC, f"{expected}{line}", step)
+        return warning("GPUs", f"{problem}: rows with GPUs are blocked, others run", step)
+    lines = f"{answer.out}\n{answer.err}".splitlines()
+    matches = ((line.strip(), step) for pattern, step in _REMEDIES for line in lines if re.search(pattern, line))
+    otherwise = "install NVIDIA's driver" if answer.is_missing else "run nvidia-smi there and read its output"
+    text, step = next(matches, (problem, otherwise))
+    return fault("GPUs", f"hosts.yaml says {host.gpus} GPUs; {text}" if host.gpus else text, step)
 
 
-def _models(gpus: Sequence[Gpu]) -> str:
-    kinds = Counter((gpu.name, gpu.total) for gpu in gpus)
-    return ", ".join(
-        f"{count} x {name}" + ("" if total is None else f" ({total / 1024:.0f} GiB)")
-        for (name, total), count in kinds.items()
-    )
-
-
-def _healthy(answers: QueryAnswers) -> list[CheckResult]:
-    if not visible_gpus(answers):
-        return []
-    if answers[HEALTH].code != 0:
-        return [unknown("GPU health", answers[HEALTH].last_line)]
-    health = parse_health(answers[HEALTH].out)
-    remapped = parse_remapped(answers[REMAPPED].out) if answers[REMAPPED].code == 0 else {}
-    problems = [problem for gpu in health for problem in _problems(gpu, *remapped.get(gpu.bus, (False, False)))]
-    if problems:
-        return problems
-    counted = any(gpu.uncorrected is not None for gpu in health)
-    text = "no uncorrected ECC error, no page or row pending" if counted else "these GPUs count no ECC errors"
-    return [ok("GPU health", text)]
-
-
-def _problems(gpu: GpuHealth, pending: bool, failure: bool) -> list[CheckResult]:
-    name = f"GPU {gpu.index} ({gpu.bus})"
-    reset = f"with nobody on it: `sudo nvidia-smi --gpu-reset -i {gpu.index}`, or reboot"
+def _health(answers: Answers) -> list[CheckResult]:
+    """What nvidia-smi counts as broken."""
+    topic, answer = "GPU health", answers["gpu health"]
+    if answer.code != 0:
+        return [unknown(topic, answer.last_line)]
+    remapped = {bus_id(bus): states for bus, *states in _cells(answers["remapped rows"].out, 3)}
     results = []
-    if failure:
-        results.append(fault("GPU health", f"{name}: a broken row of its memory could not be remapped", "replace it"))
-    if pending or gpu.pages_pending:
-        results.append(fault("GPU health", f"{name}: broken memory is taken out only by a reset", reset))
-    if gpu.uncorrected:
-        # The counter stays until the driver is loaded anew, so this alone does not show that something is wrong now.
-        errors = counted(gpu.uncorrected, "uncorrected ECC error")
-        results.append(warning("GPU health", f"{name}: {errors} since the driver was loaded", reset))
-    if gpu.mig_enabled:
-        step = f"with nobody on it: `sudo nvidia-smi -i {gpu.index} -mig 0`"
-        results.append(fault("GPU health", f"{name}: split by MIG, but rows need whole GPUs", step))
-    return results
+    for index, bus, mig, errors, page in _cells(answer.out, 5):
+        name = f"GPU {index} ({bus_id(bus)})"
+        row, failure = remapped.get(bus_id(bus), ("0", "0"))
+        reset = f"with nobody on it: `sudo nvidia-smi --gpu-reset -i {index}`, or reboot"
+        if failure not in ("0", "No"):
+            results.append(fault(topic, f"{name}: a broken row of its memory could not be remapped", "replace it"))
+        if page == "Yes" or row not in ("0", "No"):
+            results.append(fault(topic, f"{name}: broken memory is taken out only by a reset", reset))
+        if errors.isdigit() and int(errors) > 0:  # counted until the driver is loaded again: it may be well by now
+            text = f"{counted(int(errors), 'uncorrected ECC error')} since the driver was loaded"
+            results.append(warning(topic, f"{name}: {text}", reset))
+        if mig == "Enabled":
+            step = f"with nobody on it: `sudo nvidia-smi -i {index} -mig 0`"
+            results.append(fault(topic, f"{name}: split by MIG, but rows need whole GPUs", step))
+    return results or [ok(topic, "no uncorrected ECC error is counted, no page or row pending")]
 
 
-def _is_yes(text: str) -> bool:
-    return text == "Yes" or (text.isdigit() and int(text) > 0)
+def _xids(answers: Answers) -> list[CheckResult]:
+    """GPU faults in the kernel's log: a line for each GPU and number. They are warnings, since the log still has them
+    when a reset has long cured the GPU."""
+    ring, journal = answers[nvidia_smi.DMESG], answers[nvidia_smi.JOURNAL]
+    found = nvidia_smi.parse_xids(f"{ring.out}\n{journal.out}")
+    newest: dict[tuple[str, int], str] = {}
+    for xid in sorted(found, key=lambda xid: xid.when):
+        if xid.number not in nvidia_smi.PROGRAM_ERRORS:
+            newest[xid.bus, xid.number] = xid.when
+    index = {bus_id(bus): f"GPU {index}" for index, bus, *_ in _cells(answers["gpu health"].out, 5)}
+    results = []
+    for (bus, number), when in sorted(newest.items(), key=lambda item: item[1], reverse=True)[:_MAX_XIDS]:
+        what = f"Xid {number}, {nvidia_smi.HARDWARE_ERRORS.get(number, 'see NVIDIA’s list of Xids')}"
+        step = "if it was not reset since: `sudo nvidia-smi --gpu-reset`, or reboot; what comes again is broken"
+        last = f", last at {when}" if when else ""
+        results.append(warning("Xid", f"{index.get(bus, 'a GPU')} ({bus}): {what}{last}", step))
+    if results or nvidia_smi.is_kernel_log_readable(ring, journal):
+        return results or [ok("Xid", "no fault of a GPU in the kernel's log")]
+    step = "`sudo dmesg | grep Xid` shows them; members of the group adm may read the journal"
+    return [unknown("Xid", f"the kernel's log cannot be read ({ring.last_line})", step)]
+
+
+def _usage(answers: Answers) -> list[CheckResult]:
+    """Who has memory on a GPU, and who holds its lock."""
+    apps, locked = nvidia_smi.parse_apps(answers["gpu processes"].out), lock_holders(answers)
+    in_use = nvidia_smi.gpus_in_use(nvidia_smi.parse_gpus(answers["gpus"].out), apps)
+    rows = [row for row in (line.split(None, 2) for line in answers["processes"].out.splitlines()) if len(row) == 3]
+    processes = {pid: f"pid {pid} ({name}) of {user}" for pid, user, name in rows}
+    results = []
+    for gpu in sorted({*in_use, *locked}):
+        text = f"GPU {gpu}: {in_use.get(gpu, 'no memory in use')}"
+        holders = [processes.get(str(pid), "a process that is not visible here") for pid in locked.get(gpu, ())]
+        if holders:
+            results.append(ok("GPU use", f"{text}, its lock held by {' and '.join(holders)}"))
+        else:
+            users = [processes[pid] for pid in re.findall(r"pid (\d+)", text) if pid in processes]
+            step = f"rows here wait for it; ask its user, or end it{f': {users[0]}' if users else ''}"
+            results.append(warning("GPU use", f"{text}, without a lock", step))
+    return results or [ok("GPU use", "nobody uses a GPU or holds a lock")]
+
+
+def _cells(text: str, count: int) -> list[list[str]]:
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    return [row for row in rows if len(row) == count]

@@ -24,14 +24,6 @@ FEATURE = Feature(
             exit_codes="ci_tasks.features.failures.reproduction.verdicts:EXIT_CODES",
         ),
         Command(
-            "hang",
-            _HEADING,
-            "Find why a run hangs, and which rank.",
-            f"{_COMMANDS}:hang",
-            json=("ci_tasks.records:Hang",),
-            exit_codes="ci_tasks.features.failures.hang.analysis:EXIT_CODES",
-        ),
-        Command(
             "compare",
             _HEADING,
             "Compare your tree with a base: is a failure yours?",
@@ -49,5 +41,4 @@ FEATURE = Feature(
         ),
     ),
     repeated_run=f"{_COMMANDS}:repeated_run",
-    hang_analysis="ci_tasks.features.failures.hang.analysis:analyse_hang",
 )

@@ -13,7 +13,6 @@ from ci_tasks.features.failures.options import (
     BISECT_EXAMPLE,
     BisectOptions,
     CompareOptions,
-    HangOptions,
     ReproduceOptions,
     TriageOptions,
 )
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
-    from ci_tasks.run.request import RunRequest
-    from ci_tasks.run.row_execution import ExecutionOptions
+    from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 _UNTIL_FAIL_LIMIT = 100
 
@@ -63,32 +61,6 @@ def triage(options: TriageOptions) -> int:
     else:
         print("\n".join(describe(found, terminal_width(), source)))
     return 0
-
-
-def hang(options: HangOptions) -> int:
-    """
-    ci-tasks hang last                    which rank is where, and whom the others wait for
-    ci-tasks hang last --brief            for an assistant
-    ci-tasks hang last --json
-    """
-    from ci_tasks.features.failures.hang.analysis import EXIT_CODES, analyse_hang
-    from ci_tasks.features.failures.hang.report import ended_hang, ended_note, hang_lines
-    from ci_tasks.report import brief
-    from ci_tasks.results.one_run import RUNS, find_one
-    from ci_tasks.run.look import look_at, look_of_ended
-    from ci_tasks.safe_output import terminal_width
-
-    id, run = find_one(options.run, RUNS)
-    ended = look_of_ended(run)
-    result = analyse_hang(look_at(run)) if ended is None else ended_hang(ended)
-    note = "" if ended is None else ended_note(ended)
-    if options.json:
-        print_json(encode(result, versioned=False))
-    elif options.brief:
-        print(brief.hang(result, id, note), end="")
-    else:
-        print("\n".join(hang_lines(result, id, run.hang_stacks, note, terminal_width())))
-    return EXIT_CODES[result.outcome]
 
 
 def reproduce(options: ReproduceOptions) -> int:

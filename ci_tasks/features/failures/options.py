@@ -41,13 +41,6 @@ class TriageOptions:
 
 
 @dataclass(frozen=True)
-class HangOptions:
-    run: str = flags.ONE_RUN.field()
-    json: bool = flags.JSON.field()
-    brief: bool = flags.BRIEF.field()
-
-
-@dataclass(frozen=True)
 class ReproduceOptions(RowOptions):
     log: str | None = _LOG.field()
     url: str | None = _URL.field()

@@ -10,10 +10,10 @@ from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.errors import counted, printable
 from ci_tasks.features.lint.checkout_files import CheckoutFiles, LintFinding
 from ci_tasks.features.lint.rules import lint
-from ci_tasks.report.layout import paragraph
+from ci_tasks.report.table import paragraph
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.listing import list_jobs
+from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.changed_tests import changed_jobs
 

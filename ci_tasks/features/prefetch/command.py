@@ -15,8 +15,8 @@ def prefetch(options: PrefetchOptions) -> int:
     ci-tasks prefetch megatron --host h100a              downloads it; after ^C the same command goes on
     ci-tasks prefetch ckpt --only async --json
 
-    To find what they download, the tests of your working tree are executed, with imports and programs replaced by
-    stubs, in a sandbox without network. With --static, and where there is no sandbox, they are only read.
+    To find what they download, the tests are only read. With --record they are executed, with imports and programs
+    replaced by stubs, in a sandbox without network.
 
     It runs `hf download` (or huggingface-cli) in the image of the rows. A host without containers uses the one on its
     PATH, or installs huggingface_hub into a venv in its workspace.
@@ -24,8 +24,8 @@ def prefetch(options: PrefetchOptions) -> int:
     Exit code 0 if nothing keeps a run from its files. 125 if a repository is gated or cannot be found, the hub does
     not answer, or the disk is too small: a run would be blocked.
     """
+    from ci_tasks.features.prefetch.download import ProgressLine
     from ci_tasks.features.prefetch.prefetch import prefetch_label
-    from ci_tasks.features.prefetch.progress import ProgressLine
     from ci_tasks.hosts.executors import open_executor
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
@@ -34,7 +34,8 @@ def prefetch(options: PrefetchOptions) -> int:
     source = open_source(options.repo, options.rev, options.workflow, config.given)
     print(source.headline, file=sys.stderr)
     options = replace(options, label=source.label_of(options.label))
-    with ProgressLine(sys.stderr) as line:
-        return prefetch_label(
-            source, config, options, say=line.say, progress=line.progress, open_executor=open_executor
-        )
+    progress = ProgressLine(sys.stderr)
+    try:
+        return prefetch_label(source, config, options, progress, open_executor)
+    finally:
+        progress.close()

@@ -1,24 +1,21 @@
-"""`hf download` for what is missing, as one run on the host: in the rows' own container, or in none.
-
-The text of the run's script and what its log says are pure; `run_downloads` is the run itself.
-"""
+"""`hf download` for what is missing, as one run on the host: in the rows' own container, or in none."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import zip_longest
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+from typing import TextIO
 
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.prefetch.hub_errors import RepoSnapshot
-from ci_tasks.features.prefetch.inventory import cache_name
-from ci_tasks.features.prefetch.repositories import CACHE, DATASET
-from ci_tasks.features.prefetch.requirements import RequiredRepository
-from ci_tasks.hosts.executor import Executor, PreparedRow, Say
+from ci_tasks.errors import printable
+from ci_tasks.features.prefetch.repositories import CACHE, DATASET, HubRepository
+from ci_tasks.hosts.executor import Executor, PreparedRow
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.containers import HOME, filled
 from ci_tasks.planning.script import part
@@ -29,6 +26,9 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _PASSED = ("HF_TOKEN", "HF_ENDPOINT", *_PROXIES, *(name.upper() for name in _PROXIES))
 _POLL_SECONDS = 0.05
 _PROGRESS_SECONDS = 0.5  # seconds between two looks at the log
+_EVERY_S = 10.0  # between two lines where nothing can be overwritten
+_WIDEST = 110  # characters of a line that is overwritten
+_TAIL = 4096  # bytes of a log in which its last line is looked for
 _MARK = re.compile(r"^##\[ci-tasks\] download (\d+) (?:begins|ended (\d+))\r?$", re.MULTILINE)
 
 # `hf` of the host or image; older ones have huggingface-cli; where there is neither, a venv of ours has it.
@@ -66,61 +66,42 @@ download() {
 
 @dataclass(frozen=True)
 class Download:
-    """A repository that is to come; `number` names it in the log. `container` is what its first row runs in, with the
-    variables `env` for its options; None where rows run in no container."""
+    """A repository that is to come to `directory` of the host; `number` names it in the log. `files` are those that the
+    test wants. `container` is what its first row runs in, with the variables `env` for its options; None for none."""
 
     number: int
-    item: RequiredRepository
-    snapshot: RepoSnapshot
-    container: DockerRun | None
-    env: Mapping[str, str]
-
-
-class Progress(Protocol):
-    """Is told which download is under way, and the last words of its program."""
-
-    def __call__(self, number: int, message: str) -> None: ...
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a download ended: the exit code of its program, None where it has none, and its output."""
-
-    code: int | None
-    output: str
+    repository: HubRepository
+    directory: str
+    files: Sequence[str]
+    container: DockerRun | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def script(downloads: Sequence[Download], venv: str, env_names: Sequence[str]) -> str:
     """The run's script: `venv` is the directory for one where there is no `hf`, `env_names` are variables that the
-    downloads get in a container too."""
+    downloads get in a container too. Secrets come from its environment."""
     groups: dict[str, list[Download]] = {}
     for item in downloads:
         groups.setdefault(_docker(item, env_names), []).append(item)
-    parts = [
-        "#!/usr/bin/env bash",
-        "# Models and data sets that the rows will ask for. Secrets come from the environment.",
-        "set -uo pipefail",
-        'CI_TASKS_RUN_DIR=$(CDPATH=\'\' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)',
-        "export CI_TASKS_RUN_DIR HF_HUB_OFFLINE=0 HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_UPDATE_CHECK=1",
-        f"_exit_code=0\n{_FUNCTIONS}",
-    ]
-    calls = []
+    functions, calls = [], []
     for number, (docker, group) in enumerate(groups.items()):
         where = "/tmp/ci-tasks-huggingface" if docker else _word(venv)
-        parts += [
-            f"group_{number}() {{",
-            f"  find_hf {where}",
-            *(f"  download {_arguments(item)}" for item in group),
-            "}",
-        ]
+        own = "".join(f"  download {_arguments(item)}\n" for item in group)
+        functions.append(f"group_{number}() {{\n  find_hf {where}\n{own}}}\n")
         calls.append(f"{docker} group_{number} || _exit_code=1" if docker else f"group_{number}")
-    parts += [
-        'if [ -n "${1:-}" ]; then "$1"; exit "$_exit_code"; fi',
-        part("ADAPTER_CHECK") + part("ADAPTER"),
-        *calls,
-        'exit "$_exit_code"',
-    ]
-    return "\n".join(parts) + "\n"
+    return f"""#!/usr/bin/env bash
+# Models and data sets that the rows will ask for. Secrets come from the environment.
+set -uo pipefail
+CI_TASKS_RUN_DIR=$(CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd -P)
+export CI_TASKS_RUN_DIR HF_HUB_OFFLINE=0 HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_UPDATE_CHECK=1
+_exit_code=0
+{_FUNCTIONS}
+{"".join(functions)}
+if [ -n "${{1:-}}" ]; then "$1"; exit "$_exit_code"; fi
+{part("ADAPTER_CHECK")}{part("ADAPTER")}
+{chr(10).join(calls)}
+exit "$_exit_code"
+"""
 
 
 def _docker(item: Download, env_names: Sequence[str]) -> str:
@@ -131,74 +112,80 @@ def _docker(item: Download, env_names: Sequence[str]) -> str:
     kept = [(option.name, filled(option.value or "", item.env)) for option in run.options if option.name in _KEPT]
     options = [f"--{name}={value}" for name, value in kept if "$" not in value]
     options += [word for name in dict.fromkeys((*_PASSED, *env_names)) for word in ("-e", name)]
-    quoted = " ".join(shlex.quote(word) for word in options)
     mount = '-v "$CI_TASKS_RUN_DIR:$CI_TASKS_RUN_DIR"'
-    return f'docker run --rm {quoted} {mount} --entrypoint bash {shlex.quote(run.image)} "$CI_TASKS_RUN_DIR/run.sh"'
+    image = shlex.quote(run.image)
+    return f'docker run --rm {shlex.join(options)} {mount} --entrypoint bash {image} "$CI_TASKS_RUN_DIR/run.sh"'
 
 
 def _arguments(item: Download) -> str:
     """The arguments of `download`. Files are named where the test wants a part: patterns were read differently by
     each generation of the program."""
-    repository = item.item.what
-    path = repository.directory if item.container else item.item.place.path or ""
-    if item.container and path.split("/")[0] == "~":
-        path = HOME + path[1:]
-    where = _word(path)
-    top = f"{where}/{shlex.quote(cache_name(repository))}" if repository.layout == CACHE else where
-    arguments = [str(item.number), top, shlex.quote(repository.id)]
+    repository, path = item.repository, item.directory
+    if item.container:
+        path = repository.directory
+        path = HOME + path[1:] if path.split("/")[0] == "~" else path
+    where, is_cache = _word(path), repository.layout == CACHE
+    arguments = [str(item.number), f"{where}/{shlex.quote(repository.folder)}" if is_cache else where]
+    arguments.append(shlex.quote(repository.id))
     if repository.include or repository.exclude:
-        arguments += [shlex.quote(file.path) for file in item.snapshot.files]
+        arguments += map(shlex.quote, item.files)
     arguments += ["--repo-type", "dataset"] if repository.kind == DATASET else []
     arguments += ["--revision", shlex.quote(repository.revision)]
-    return " ".join([*arguments, "--cache-dir" if repository.layout == CACHE else "--local-dir", where])
+    return " ".join([*arguments, "--cache-dir" if is_cache else "--local-dir", where])
 
 
 def _word(path: str) -> str:
-    """For bash; `~` is whoever's home runs it."""
+    """For bash; `~` is the home of the account that runs it."""
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
-def outcomes(log: str) -> dict[int, Outcome]:
-    """By number, what the log says of each download."""
-    results: dict[int, Outcome] = {}
-    marks = list(_MARK.finditer(log))
-    for mark, after in zip_longest(marks, marks[1:]):
-        number = int(mark[1])
-        if mark[2] is not None:
-            begun = results.get(number, Outcome(None, ""))
-            results[number] = Outcome(int(mark[2]), begun.output)
-        else:
-            results[number] = Outcome(None, log[mark.end() : after.start() if after else len(log)])
+def outcomes(log: str) -> dict[int, tuple[int | None, str]]:
+    """By number, the exit code of each download that began (None: it has none), and its output."""
+    results: dict[int, tuple[int | None, str]] = {}
+    _, *pieces = _MARK.split(log)  # number, code or None, the text after it
+    for number, code, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        results[int(number)] = (None, text) if code is None else (int(code), results.get(int(number), (None, ""))[1])
     return results
 
 
 def run_downloads(
-    executor: Executor, row: PreparedRow, say: Say, progress: Progress, is_wanted: Callable[[], bool]
+    executor: Executor,
+    row: PreparedRow,
+    say: Callable[[str], None],
+    progress: Callable[[int, str], None],
+    is_wanted: Callable[[], bool],
 ) -> RunState:
-    """Run it to its end; a ^C ends it first."""
-    tail = _LogTail(row.run.log)
+    """Run it to its end, which a ^C brings first. `progress` hears which download is under way, and its last words."""
     try:
         executor.start(row)
-        last_progress = time.monotonic()
+        looked, number = time.monotonic(), None
         while not (now := executor.poll(row)).is_over:
             if not is_wanted():
                 raise KeyboardInterrupt
             executor.wait(_POLL_SECONDS)
             for line in executor.drain_messages():
                 say(line)
-            if time.monotonic() > last_progress + _PROGRESS_SECONDS:
-                last_progress = time.monotonic()
-                _report_progress(tail, progress)
-        _report_progress(tail, progress)
+            if time.monotonic() > looked + _PROGRESS_SECONDS:
+                looked, number = time.monotonic(), _report(row.run.log, number, progress)
+        _report(row.run.log, number, progress)
         return now
     except KeyboardInterrupt:
         _cancel(executor, row)
         raise
 
 
-def _report_progress(tail: _LogTail, progress: Progress) -> None:
-    for number, message in tail.read_new():
-        progress(number, message)
+def _report(log: str, number: int | None, progress: Callable[[int, str], None]) -> int | None:
+    """Say the last line of the log; `number` is the download that was under way before. Returns the one that is now."""
+    tail = ""
+    with suppress(OSError), open(log, "rb") as source:
+        source.seek(max(0, source.seek(0, os.SEEK_END) - _TAIL))
+        tail = source.read().decode(errors="replace")
+    for mark in _MARK.finditer(tail):
+        number = int(mark[1])
+    lines = [line.strip() for line in re.split(r"[\r\n]+", tail) if line.strip()]
+    if number is not None:
+        progress(number, "" if not lines or _MARK.match(lines[-1]) else lines[-1])
+    return number
 
 
 def _cancel(executor: Executor, row: PreparedRow) -> None:
@@ -213,32 +200,31 @@ def _cancel(executor: Executor, row: PreparedRow) -> None:
             continue
 
 
-class _LogTail:
-    """What a log says anew: which downloads began, and the last words of the one under way."""
+class ProgressLine:
+    """How far a download is: one line of a terminal that changes, else a line for each repository and now and then."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._offset = 0
-        self._number: int | None = None
-        self._line = ""  # without its end yet
+    def __init__(self, out: TextIO | None, say: Callable[[str], None] | None = None) -> None:
+        self._out, self._overwrites = out, bool(out and out.isatty())
+        self._say = say or (lambda text: print(text, file=out, flush=True))
+        self._name, self._said, self._is_open = "", 0.0, False
 
-    def read_new(self) -> Iterator[tuple[int, str]]:
-        try:
-            with open(self._path, "rb") as source:
-                source.seek(self._offset)
-                chunk = source.read()
-        except OSError:
-            return
-        self._offset += len(chunk)
-        *lines, self._line = re.split(r"[\r\n]+", self._line + chunk.decode(errors="replace"))
-        message = ""
-        for line in lines:
-            mark = _MARK.match(line)
-            if mark:
-                self._number, message = (None if mark[2] else int(mark[1])), ""
-                if self._number is not None:
-                    yield self._number, ""
-            else:
-                message = line.strip() or message
-        if self._number is not None and (message or self._line.strip()):
-            yield self._number, self._line.strip() or message
+    def say(self, text: str) -> None:
+        self.close()
+        self._say(printable(text))
+
+    def __call__(self, name: str, message: str) -> None:
+        """`message` is what the downloading program said last."""
+        text = printable(f"fetching {name}{f': {message}' if message else ''}")
+        if self._out and self._overwrites:
+            self._out.write(f"\r\x1b[K{text[:_WIDEST]}")
+            self._out.flush()
+            self._is_open = True
+        elif name != self._name or time.monotonic() > self._said + _EVERY_S:
+            self._name, self._said = name, time.monotonic()
+            self._say(text)
+
+    def close(self) -> None:
+        """End the line that changes."""
+        if self._is_open:
+            print(file=self._out, flush=True)
+            self._is_open = False

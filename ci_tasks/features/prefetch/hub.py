@@ -1,8 +1,7 @@
-"""Questions to the hub: does a repository exist, may we read it, which commit is it, what is in it.
+"""What a model hub says of a repository: which files it has now, how large they are, and whether we get them.
 
-A gated repository answers all of that to anybody; only whether its files are given needs the right token. The hub says
-how long to wait when it is asked too often (Retry-After, or its own `RateLimit`). Its answers are kept, so that a
-prefetch without the hub knows what complete means.
+That is a dry run of huggingface_hub's own download. A hub that says how long to wait is waited for. Its answers are
+kept, so that a prefetch without the hub knows what complete means.
 """
 
 from __future__ import annotations
@@ -11,38 +10,81 @@ import hashlib
 import json
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from ci_tasks import debug_log, known_secrets
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import write_json
-from ci_tasks.features.prefetch.hub_errors import (
-    HOSTILE,
-    LIMITED,
-    MISSING,
-    OFFLINE,
-    TRANSIENT,
-    TROUBLE,
-    HubError,
-    HubFile,
-    HubRefusal,
-    RepoSnapshot,
-    of_status,
-    refusal,
-)
-from ci_tasks.features.prefetch.repositories import HubRepository
+from ci_tasks.features.prefetch.repositories import DATASET, HubRepository
 
 DEFAULT = "https://huggingface.co"
 TRIES = 4  # of what may pass by itself
 MOST_WAIT = 300.0  # seconds for a hub that is asked too often, in all
-_RETRIED = (408, 500, 502, 503, 504)
-_CLIENTS = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # whose errors are those of the network
+_RETRIED = (408, 429, 500, 502, 503, 504)
+_TRUE = ("1", "on", "yes", "true")  # as huggingface_hub reads its switches
+_OFFLINE = ("offline", "limited", "trouble")  # say nothing about the repository
+_TOKEN = "set HF_TOKEN of somebody who has access, or run `hf auth login`"
+# Why a download cannot be done → the next step; {page} is the repository's.
+HINTS = {
+    "unauthorised": f"check the name at {{page}}; for a private repository {_TOKEN}",
+    "gated": f"accept its terms at {{page}} as the owner of the token, and {_TOKEN}",
+    "missing": "check the name and the revision at {page}",
+    "limited": f"try again later; limits are higher with a token: {_TOKEN}",
+    "offline": "check the network and HTTPS_PROXY; HF_ENDPOINT names a mirror, HF_HUB_OFFLINE must not be set",
+    "trouble": "see the log, and https://status.huggingface.co; try again later",
+    "full": "free some space there, or let `mounts` of hosts.yaml name a larger disk; complete files are kept",
+    "denied": "the directory belongs to another user: `sudo chown` it, or let `mounts` name one of yours",
+    "hostile": "do not use it; report it to its owner: {page}/discussions",
+    "checksum": "try again; if it stays so, something between the host and the hub changes the data",
+}
+# What `hf download` and `huggingface-cli download` print, whatever their version; the first that matches counts.
+_PRINTED = {
+    "full": r"No space left on device|Disk quota exceeded|Errno 28\b|Not enough free disk space",
+    "limited": r"\b429\b|Too Many Requests|rate limit",
+    "gated": r"GatedRepo|requires approval|(?<!private or )gated repo|\b403\b|Forbidden",
+    "unauthorised": r"\b401\b|Invalid (?:user )?token|RepositoryNotFound|(?:Repository|Model|Dataset).* not found",
+    "missing": r"Revision not found|RevisionNotFound|File not found in|\b404\b",
+    "denied": r"Permission denied|Read-only file system|Not a directory|Errno (?:13|20|30)\b",
+    "checksum": r"[Cc]onsistency check failed",
+    "trouble": r"[Ss]erver [Ee]rror|\b50[0234]\b",
+    "offline": r"Connect(?:ion|Error|Timeout)|Name or service not known|timed out|Local ?[Ee]ntry ?[Nn]ot|Proxy",
+}
+# Lines whose numbers are no status: a progress bar, and a frame of a traceback.
+_NO_STATUS = re.compile(r"\d%\|.*\||^File \".*\", line \d+")
 _T = TypeVar("_T")
+
+
+class HubError(Exception):
+    """`code` is one of HINTS. No message holds a token, or an address with a signature in it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a repository that a test wants, with their bytes, at the commit that its revision means now.
+    `closed`: why they are not given to us, which does not matter where all of them are on the host."""
+
+    commit: str
+    files: Mapping[str, int]
+    needs_token: bool = False
+    closed: HubError | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a repository cannot be had. `last` is what the hub had when it last answered, if that is known."""
+
+    error: HubError
+    last: Listing | None = None
 
 
 class Hub:
@@ -51,79 +93,78 @@ class Hub:
 
     def __init__(
         self,
-        endpoint: str,
-        token: str | None,
+        host_env: Mapping[str, str],
         say: Callable[[str], None],
         memory: Path,
         pause: Callable[[float], object] = threading.Event().wait,
     ) -> None:
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, get_token, utils
 
-        self.endpoint, self.token = endpoint, token
-        self._api = HfApi(endpoint=endpoint, token=token or False, library_name="ci-tasks")
+        utils.disable_progress_bars()  # type: ignore[attr-defined]
+        self.endpoint = (host_env.get("HF_ENDPOINT") or os.environ.get("HF_ENDPOINT") or DEFAULT).rstrip("/")
+        self.token = get_token()
+        known_secrets.add([self.token] if self.token else [])
+        self._is_off = host_env.get("HF_HUB_OFFLINE", "").lower() in _TRUE
+        self._api: Any = HfApi(endpoint=self.endpoint, token=self.token or False, library_name="ci-tasks")
         self._say, self._memory, self._pause = say, memory, pause
         self._waited = 0.0
         self._said: set[str] = set()
 
-    def find(self, repository: HubRepository) -> RepoSnapshot | HubRefusal:
+    @property
+    def shown(self) -> str:
+        """Its address without a password that it may hold."""
+        parts = urlsplit(self.endpoint)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+    def hint(self, code: str, repository: HubRepository) -> str:
+        """The next step after an error."""
+        page = f"{self.shown}/{'datasets/' if repository.kind == DATASET else ''}{repository.id}"
+        return HINTS[code].format(page=page)
+
+    def find(self, repository: HubRepository) -> Listing | Refusal:
+        key = hashlib.sha256(repr(repository).encode()).hexdigest()[:32]
+        kept = self._memory / f"{key}.json"
         try:
-            snapshot = self._find(repository)
+            if self._is_off:
+                raise HubError("offline", "HF_HUB_OFFLINE is set for the host in hosts.yaml")
+            found = self._find(repository)
         except HubError as error:
-            refused = self.refusal(error, repository)
-            return replace(refused, last=self._recall(repository)) if error.code in TRANSIENT else refused
-        self._remember(repository, snapshot)
-        return snapshot
-
-    def refusal(self, error: HubError, repository: HubRepository) -> HubRefusal:
-        return refusal(error, shown(self.endpoint), repository.id, repository.kind, bool(self.token))
-
-    def offline(self, message: str, repository: HubRepository) -> HubRefusal:
-        """For a hub that is not to be asked."""
-        return replace(self.refusal(HubError(OFFLINE, message), repository), last=self._recall(repository))
-
-    def _file(self, repository: HubRepository) -> Path:
-        key = (repository.kind, repository.id, repository.revision, repository.include, repository.exclude)
-        return self._memory / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
-
-    def _remember(self, repository: HubRepository, snapshot: RepoSnapshot) -> None:
+            return Refusal(error, _recalled(kept) if error.code in _OFFLINE else None)
         with suppress(OSError):
-            self._memory.mkdir(parents=True, exist_ok=True)
-            files = [[file.path, file.size, file.etag] for file in snapshot.files]
-            write_json(str(self._file(repository)), {"commit": snapshot.commit, "files": files})
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_json(str(kept), {"commit": found.commit, "files": dict(found.files)})
+        return found
 
-    def _recall(self, repository: HubRepository) -> RepoSnapshot | None:
+    def _find(self, repository: HubRepository) -> Listing:
+        name, about = repository.name, {"repo_type": repository.kind}
+        info = self._ask(name, lambda: self._api.repo_info(repository.id, revision=repository.revision, **about))
+        commit, closed = str(info.sha), None
+        patterns = {"allow_patterns": repository.include or None, "ignore_patterns": repository.exclude or None}
         try:
-            stored = json.loads(self._file(repository).read_text(encoding="utf-8"))
-            return RepoSnapshot(stored["commit"], tuple(HubFile(*file) for file in stored["files"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+            files = self._ask(name, lambda: self._dry_run(repository.id, revision=commit, **about, **patterns))
+        except HubError as error:
+            if error.code != "gated":
+                raise
+            from huggingface_hub import utils
 
-    def _find(self, repository: HubRepository) -> RepoSnapshot:
-        api, name = self._api, repository.name
-        info = self._ask(
-            name, lambda: api.repo_info(repository.id, repo_type=repository.kind, revision=repository.revision)
-        )
-        gated = str(getattr(info, "gated", "") or "")
-        closed = self._closed(repository) if gated else None
-        tree = self._ask(
-            name,
-            lambda: list(
-                api.list_repo_tree(repository.id, recursive=True, revision=str(info.sha), repo_type=repository.kind)
-            ),
-        )
-        files = tuple(file for entry in tree if (file := _file(entry)) is not None and repository.takes(file.path))
-        for file in files:
-            _check(file.path)
+            closed = error  # the hub lists what it does not give
+            options = {"recursive": True, "revision": commit, **about}
+            tree = self._ask(name, lambda: list(self._api.list_repo_tree(repository.id, **options)))
+            sizes = {entry.path: entry.size for entry in tree if hasattr(entry, "blob_id")}
+            select: Any = utils.filter_repo_objects  # type: ignore[attr-defined]
+            files = {path: sizes[path] for path in select(sizes, **patterns)}
+        for path in files:
+            _check(path)
         if not files:
-            raise HubError(MISSING, f"{name} has none of the files that the test asks for")
-        return RepoSnapshot(str(info.sha), files, gated, bool(getattr(info, "private", False)), closed)
+            raise HubError("missing", f"{name} has none of the files that the test asks for")
+        return Listing(commit, files, bool(getattr(info, "private", False) or getattr(info, "gated", False)), closed)
 
-    def _closed(self, repository: HubRepository) -> HubRefusal | None:
-        try:
-            self._ask(repository.name, lambda: self._api.auth_check(repository.id, repo_type=repository.kind))
-        except HubError as refused:
-            return self.refusal(refused, repository)
-        return None
+    def _dry_run(self, id: str, **options: Any) -> dict[str, int]:
+        """The files that a download would bring into an empty directory."""
+        with tempfile.TemporaryDirectory(prefix="ci-tasks-hub-") as empty:
+            place = {"cache_dir": f"{empty}/cache", "local_dir": f"{empty}/files"}
+            found = self._api.snapshot_download(id, dry_run=True, **place, **options)
+        return {file.filename: file.file_size for file in found}
 
     def _ask(self, subject: str, request: Callable[[], _T]) -> _T:
         """Its answer, asked again as long as that may help. Raises HubError."""
@@ -134,90 +175,79 @@ class Hub:
                 seconds, refused = self._read(error, subject, tries)
                 if seconds is None or self._waited + seconds > MOST_WAIT or tries == TRIES:
                     raise refused from error
-                if seconds >= 1:
-                    self._say_once(f"{refused.message}; asking again in {seconds:.0f} s")
+                message = f"{refused.message}; asking again in {seconds:.0f} s"
+                if message not in self._said:  # of questions that wait for the same reason, one says so
+                    self._said.add(message)
+                    self._say(message)
                 self._waited += seconds
                 self._pause(seconds)
         raise AssertionError("the last try raises")
 
-    def _say_once(self, message: str) -> None:
-        """Of questions that wait for the same reason, one says so."""
-        if message not in self._said:
-            self._said.add(message)
-            self._say(message)
-
-    def _read(self, error: Exception, subject: str, tries: int) -> tuple[float | None, HubError]:
+    def _read(self, error: BaseException, subject: str, tries: int) -> tuple[float | None, HubError]:
         """Seconds until it may be otherwise, None where it will not be, and what it means."""
         from huggingface_hub import errors
 
-        if isinstance(error, errors.OfflineModeIsEnabled):
-            return None, HubError(OFFLINE, "HF_HUB_OFFLINE is set on this machine")
-        if isinstance(error, errors.RevisionNotFoundError):
-            return None, HubError(MISSING, f"{subject} has no such revision (404)")
-        if isinstance(error, errors.GatedRepoError):
-            return None, of_status(403, "GatedRepo", subject, bool(self.token))
+        if isinstance(error, (errors.DryRunError, errors.LocalEntryNotFoundError)) and error.__cause__:
+            return self._read(error.__cause__, subject, tries)
         response = getattr(error, "response", None)
-        status = getattr(response, "status_code", None)
-        pause = 2.0 ** (tries - 1)
-        if status == 429:
-            pause = wait_of(getattr(response, "headers", {}), tries)
-            return pause, HubError(LIMITED, f"too many requests (429): the hub says to wait {pause:.0f} s")
-        if isinstance(status, int) and status >= 400:
-            code = str(getattr(response, "headers", {}).get("X-Error-Code", ""))
-            refused = of_status(status, code, subject, bool(self.token))
-            return (pause if status in _RETRIED else None), refused
-        if isinstance(error, OSError) or type(error).__module__.split(".")[0] in _CLIENTS:
-            why = (error.strerror if isinstance(error, OSError) else "") or type(error).__name__
-            return pause, HubError(OFFLINE, f"{shown(self.endpoint)} cannot be reached: {why}")
+        status, headers = getattr(response, "status_code", 0), getattr(response, "headers", {})
+        has = bool(self.token)
+        rejected = "the token is not accepted" if has else "it does not exist, or needs a token"
+        refused = {
+            401: ("unauthorised", f"{subject}: {rejected} (401)"),
+            403: ("gated", f"{subject} is gated, and {'the token has no access' if has else 'no token was sent'}"),
+            404: ("missing", f"{subject} does not exist (404)"),
+            407: ("offline", "the proxy requires a login (407)"),
+            429: ("limited", "too many requests (429)"),
+        }
+        if isinstance(error, errors.OfflineModeIsEnabled):
+            return None, HubError("offline", "HF_HUB_OFFLINE is set on this machine")
+        if isinstance(error, errors.RevisionNotFoundError):
+            return None, HubError("missing", f"{subject} has no such revision (404)")
+        if isinstance(error, errors.GatedRepoError):
+            return None, HubError(*refused[403])
+        if status >= 400:
+            pause = _wait_of(headers, tries) if status == 429 else 2.0 ** (tries - 1)
+            other = ("trouble", f"the hub answered {status} for {subject}")
+            return (pause if status in _RETRIED else None), HubError(*refused.get(status, other))
+        if isinstance(error, OSError) or type(error).__module__.startswith(("httpx", "httpcore", "requests")):
+            why = getattr(error, "strerror", "") or type(error).__name__
+            return 2.0 ** (tries - 1), HubError("offline", f"{self.shown} cannot be reached: {why}")
         if isinstance(error, ValueError):
-            return None, HubError(MISSING, f"{subject} is not a valid repository id")
+            is_name = "ilename" in str(error)  # huggingface_hub refuses a file's name that leads out of its directory
+            message = f"{subject} names a file outside its directory" if is_name else f"{subject} is no valid id"
+            return None, HubError("hostile" if is_name else "missing", message)
         debug_log.LOGGER.error("the hub's answer about %s", subject, exc_info=error)
-        return None, HubError(TROUBLE, f"{subject}: the hub's answer cannot be read: {type(error).__name__}")
+        return None, HubError("trouble", f"{subject}: the hub's answer cannot be read: {type(error).__name__}")
 
 
-def endpoint_of(host_env: Mapping[str, str]) -> str:
-    """HF_ENDPOINT of the host, or of this machine."""
-    return (host_env.get("HF_ENDPOINT") or os.environ.get("HF_ENDPOINT") or DEFAULT).rstrip("/")
+def of_output(output: str, what: str) -> HubError:
+    """What the output of a download that failed means. The program can end with 0 all the same: where it cannot reach
+    the repository, it calls an incomplete directory good."""
+    lines = [line.strip() for line in re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;]*m", "", output))]
+    lines = [line for line in lines if line and not _NO_STATUS.search(line)] or ["no output"]
+    code = next((code for code, pattern in _PRINTED.items() if re.search(pattern, "\n".join(lines))), "trouble")
+    error_line = next((line for line in reversed(lines) if re.search(r"\b\w*Error\b", line)), lines[-1])
+    return HubError(code, f"{what}: {error_line}"[:500])
 
 
-def token_here() -> str | None:
-    """HF_TOKEN of the environment, or the login of huggingface_hub's own."""
-    from huggingface_hub import get_token
-
-    token = get_token()
-    known_secrets.add([token] if token else [])
-    return token
-
-
-def shown(endpoint: str) -> str:
-    """Without a password that it may hold."""
-    parts = urlsplit(endpoint)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def wait_of(headers: Mapping[str, str], tries: int) -> float:
-    """Seconds that the hub asks for: `Retry-After`, or `RateLimit: "api";r=0;t=55`; else growing ones."""
-    reset = re.search(r"\bt=(\d+)", headers.get("ratelimit", "") or headers.get("RateLimit", ""))
-    after = headers.get("retry-after", "") or headers.get("Retry-After", "")
-    if after.replace(".", "", 1).isdigit():
-        return float(after)
-    if reset:
-        return float(reset[1]) + 1
-    return 5.0 * 2.0**tries
-
-
-def _file(entry: Any) -> HubFile | None:
-    """None for a directory."""
-    if getattr(entry, "blob_id", None) is None:
+def _recalled(kept: Path) -> Listing | None:
+    try:
+        return Listing(**json.loads(kept.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         return None
-    large = getattr(entry, "lfs", None)
-    if large is None:
-        return HubFile(str(entry.path), int(entry.size), str(entry.blob_id))
-    return HubFile(str(entry.path), int(large.size), str(large.sha256))
+
+
+def _wait_of(headers: Mapping[str, str], tries: int) -> float:
+    """Seconds that the hub asks for: `Retry-After`, or `RateLimit: "api";r=0;t=55`; else growing ones."""
+    after, reset = headers.get("retry-after", ""), re.search(r"\bt=(\d+)", headers.get("ratelimit", ""))
+    if re.fullmatch(r"\d+(\.\d+)?", after):
+        return float(after)
+    return float(reset[1]) + 1 if reset else 5.0 * 2.0**tries
 
 
 def _check(path: str) -> None:
     """Raises HubError for a name that leads out of its directory, or that cannot be a file's."""
     odd = "\\" in path or any(ord(char) < 32 or ord(char) == 127 for char in path)
     if odd or any(part in ("", ".", "..") for part in path.split("/")) or path.startswith(".cache/huggingface/"):
-        raise HubError(HOSTILE, f"the hub names a file {path!a}, which could write outside its directory")
+        raise HubError("hostile", f"the hub names a file {path!a}, which could write outside its directory")

@@ -13,7 +13,7 @@ class PrefetchOptions(GivenOptions):
     host: str = HOST.field(default="local", commas=False)
     only: str | None = ONLY.field()
     dry_run: bool = switch("show what is there and what is missing, and download nothing").field()
-    static: bool = switch("execute nothing of the checkout: only what the tests' syntax trees show").field()
+    record: bool = switch("execute the tests under stubs, in a sandbox, which finds more than their source").field()
     json: bool = JSON.field()
     repo: str | None = REPO.field()
     rev: str | None = REV.field()

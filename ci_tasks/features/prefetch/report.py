@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, some
-from ci_tasks.report.layout import columns, paragraph
+from ci_tasks.report.table import Table, paragraph
 
 THERE, PARTLY, MISSING, FETCHED, NOT_KEPT = "there", "partly", "missing", "fetched", "not kept"
 # What a person reads for a refusal's code, where that is not the code itself.
-STATE_NAMES = {
+_NAMES = {
     "unauthorised": "no access",
     "missing": "not found",
     "limited": "rate limit",
@@ -25,35 +23,33 @@ STATE_NAMES = {
 @dataclass(frozen=True)
 class RepositoryStatus:
     """One repository. `path` is the test's own name of the directory, `directory` where that is on the host, None where
-    nothing there outlives a run. Sizes are bytes; `problem` is a refusal's code, "" for none."""
+    nothing there outlives a run. Sizes are bytes; `problem` is why it cannot be had, as a code, "" for none."""
 
     kind: str
     id: str
+    name: str
     revision: str
-    commit: str | None
     path: str
     directory: str | None
     state: str
-    size: int | None
-    missing: int | None
-    gated: str
-    private: bool
-    mount: str | None
     rows: tuple[str, ...]
     where: tuple[str, ...]
-    conditions: tuple[str, ...] = ()
+    commit: str | None = None
+    size: int | None = None
+    missing: int | None = None
+    mount: str | None = None
     problem: str = ""
     message: str = ""
     hint: str = ""
 
     @property
-    def name(self) -> str:
-        return f"{self.id} (dataset)" if self.kind == "dataset" else self.id
+    def word(self) -> str:
+        return _NAMES.get(self.problem, self.problem) or self.state
 
 
 @dataclass(frozen=True)
 class MountSpace:
-    """A mount of the host, with what it has free and what is still to come, in bytes."""
+    """A mount of the host, with what it has free and what is still to come, in bytes; `spare` has to stay free."""
 
     mount: str
     free: int
@@ -94,86 +90,65 @@ class PrefetchReport:
     mounts: tuple[MountSpace, ...] = ()
     expected: tuple[PathStatus, ...] = ()
     unresolved: tuple[UnresolvedInRows, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def is_blocked(self) -> bool:
-        return (
-            any(line.problem for line in self.repositories)
-            or any(not mount.fits for mount in self.mounts)
-            or any(path.there is False for path in self.expected)
-        )
+        """Whether a run would lack something that prefetching cannot bring."""
+        lacks = any(path.there is False for path in self.expected) or any(line.problem for line in self.repositories)
+        return lacks or not all(mount.fits for mount in self.mounts)
 
 
 def text(report: PrefetchReport, width: int | None = None) -> list[str]:
-    """The table, what each problem asks for, the mounts, and what the source leaves open."""
+    """The table, what each problem asks for, the mounts, what the source leaves open, and a summary."""
     if not report.repositories and not report.unresolved and not report.expected:
         return ["no test of these rows asks a hub for anything"]
-    lines: list[str] = []
+    blocks: list[list[str]] = []
     if report.repositories:
         head = ("STATE", "REPOSITORY", "REVISION", "SIZE", "ROWS", f"ON {report.host.upper()}")
-        lines += columns([_cells(line) for line in report.repositories], width, head=head, names=[1])
-    lines += _problems(report, width)
-    messages = dict.fromkeys(line.message for line in report.repositories if line.state == THERE and line.message)
-    lines += ["", *messages] if messages else []
-    lines += ["", *(_mount(mount) for mount in report.mounts)] if report.mounts else []
-    lines += _not_kept(report)
-    for path in report.expected:
-        lines += ["", _path(path), f"  → asked for by {some(path.where, 1)}; no download of the test makes it"]
-    if report.unresolved:
-        lines += ["", "not known from the source alone:"]
-        lines += [f"  {download.where}: {download.text}\n    {download.why}" for download in report.unresolved]
-    return [*lines, *(("", *report.notes) if report.notes else ())]
-
-
-def _problems(report: PrefetchReport, width: int | None) -> list[str]:
-    askers: dict[tuple[str, str], list[str]] = {}
+        blocks.append(Table([*map(_cells, report.repositories)], head).text(width))
+    asked: dict[tuple[str, str], list[str]] = {}
     for line in report.repositories:
         if line.problem:
-            askers.setdefault((line.message, line.hint), []).append(some(line.where, 1))
-    lines: list[str] = []
-    for (message, hint), places in askers.items():
-        lines += ["", *paragraph(message, width), *paragraph(f"→ {hint}", width, "  ")]
-        lines += [f"  asked for by {place}" for place in dict.fromkeys(places)]
-    return lines
+            asked.setdefault((line.message, line.hint), []).append(f"  asked for by {some(line.where, 1)}")
+    for (message, hint), places in asked.items():
+        blocks.append([*paragraph(message, width), *paragraph(f"→ {hint}", width, "  "), *dict.fromkeys(places)])
+    blocks.append(
+        [*dict.fromkeys(line.message for line in report.repositories if line.state == THERE and line.message)]
+    )
+    blocks.append([_mount(mount) for mount in report.mounts])
+    not_kept = (line for line in report.repositories if line.state == NOT_KEPT)
+    blocks.append([*dict.fromkeys(f"not fetched ahead: {line.path}: {line.message}" for line in not_kept)])
+    for path in report.expected:
+        blocks.append([_path(path), f"  → asked for by {some(path.where, 1)}; no download of the test makes it"])
+    if report.unresolved:
+        lines = [f"  {each.where}: {each.text}\n    {each.why}" for each in report.unresolved]
+        blocks.append(["not known from the source alone:", *lines])
+    blocks += [[*report.notes], [_summary(report)]]
+    return [line for block in blocks if block for line in (*block, "")][:-1]
 
 
-def summary(report: PrefetchReport) -> str:
-    """`15 repositories: 12 there, 3 fetched`, for the last line."""
-    counts: dict[str, int] = {}
-    for line in report.repositories:
-        counts[_state(line)] = counts.get(_state(line), 0) + 1
-    lack = sum(path.there is False for path in report.expected)
-    many = f"{len(report.repositories)} repositor{'y' if len(report.repositories) == 1 else 'ies'}"
-    states = ", ".join(f"{count} {state}" for state, count in counts.items())
-    more = [f"{counted(lack, 'path')} missing"] if lack else []
-    open_ = [f"{len(report.unresolved)} unresolved"] if report.unresolved else []
-    return "; ".join([f"{many}: {states}" if states else many, *more, *open_])
-
-
-def _state(line: RepositoryStatus) -> str:
-    return STATE_NAMES.get(line.problem, line.problem) if line.problem else line.state
+def _summary(report: PrefetchReport) -> str:
+    """`15 repositories: 12 there, 3 fetched`"""
+    words = [line.word for line in report.repositories]
+    states = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    many = f"{len(words)} repositor{'y' if len(words) == 1 else 'ies'}{f': {states}' if states else ''}"
+    lacking = sum(path.there is False for path in report.expected)
+    more = [f"{counted(lacking, 'path')} missing"] if lacking else []
+    return "; ".join([many, *more, *([f"{len(report.unresolved)} unresolved"] if report.unresolved else [])])
 
 
 def _cells(line: RepositoryStatus) -> tuple[str, ...]:
     size = "-" if line.size is None else human(line.size)
     if line.state == PARTLY and line.missing is not None and not line.problem:
         size += f", {human(line.missing)} to come"
-    name = line.name + (f" ({line.gated} gate)" if line.gated and not line.problem else "")
     revision = line.revision + (f"@{line.commit[:8]}" if line.commit and line.commit != line.revision else "")
-    return (_state(line), name, revision, size, str(len(line.rows)), line.directory or "-")
+    return (line.word, line.name, revision, size, str(len(line.rows)), line.directory or "-")
 
 
 def _mount(mount: MountSpace) -> str:
-    message = f"{mount.mount}: {human(mount.free)} free, {human(mount.needed)} to come"
-    return (
-        message if mount.fits else f"{message}: too little, since {human(mount.spare)} stay free\n  → make room there"
-    )
-
-
-def _not_kept(report: PrefetchReport) -> list[str]:
-    messages = dict.fromkeys(f"{line.path}: {line.message}" for line in report.repositories if line.state == NOT_KEPT)
-    return ["", *(f"not fetched ahead: {message}" for message in messages)] if messages else []
+    said = f"{mount.mount}: {human(mount.free)} free, {human(mount.needed)} to come"
+    return said if mount.fits else f"{said}: too little, since {human(mount.spare)} stay free\n  → make room there"
 
 
 def _path(path: PathStatus) -> str:

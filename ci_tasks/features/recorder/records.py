@@ -1,4 +1,4 @@
-"""What a recording holds: calls with their arguments, checks, written files, and where the test stopped.
+"""What a test launches: its calls with their arguments, its assertions, and where it stopped.
 
 A part of a text that is not known stands as ⟨expression⟩.
 """
@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ci_tasks.agent.quick_dataclass import dataclass
 
@@ -25,8 +25,7 @@ _STARTERS = re.compile(
 _OPERATORS = frozenset(";&|\n")
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     file: str
     function: str
     line: int
@@ -34,7 +33,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class LaunchCall:
-    """A call of a suite's helper, of the standard library's `subprocess`, or of a package that is stubbed.
+    """A call of a suite's helper, of the standard library's `subprocess`, or of a package.
 
     `target` is the function as imported ("subprocess.run"), `stack` the checkout's frames, innermost last, `entry` the
     test function that pytest would call ("" without pytest), `env` what the test had set in its environment.
@@ -46,7 +45,6 @@ class LaunchCall:
     stack: tuple[Frame, ...]
     entry: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    origin: str = RECORDED
 
     @property
     def function(self) -> str:
@@ -61,21 +59,18 @@ class LaunchCall:
 
 @dataclass(frozen=True)
 class AssertionSite:
-    """An assertion, which is never evaluated. `after` is how many calls were recorded before it; None: not reached."""
+    """An assertion in the test's source, with its message. It is never evaluated."""
 
     file: str
     function: str
     line: int
     text: str
     message: str
-    after: int | None = None
-    entry: str = ""
-    origin: str = RECORDED
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a test ended under stubs before its end: what comes after it is not seen."""
+    """Why a test is not seen from there on; `entry` is the function of pytest's in which it ended."""
 
     why: str
     entry: str = ""
@@ -84,7 +79,7 @@ class Stop:
 @dataclass(frozen=True)
 class Recording:
     """What a test launches. `entry` is how `python FILE` begins it: a `__main__` block, pytest called by that block, or
-    not at all. `files` are the texts that it wrote, by path. `problem`: why nothing, or not everything, is known."""
+    not at all. `files` are the texts that it wrote, by path; `tests` the names of its test functions."""
 
     calls: tuple[LaunchCall, ...] = ()
     assertions: tuple[AssertionSite, ...] = ()
@@ -95,7 +90,6 @@ class Recording:
     entry: str = NONE
     doc: str = ""
     origin: str = READ
-    problem: str = ""
 
 
 def shell_split(text: str) -> list[str]:

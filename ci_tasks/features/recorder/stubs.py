@@ -1,8 +1,8 @@
-"""Runs one test file in the sandbox and writes what it launches, one JSON line each. Standard library only.
+"""Runs one test file in the sandbox and writes what it launches, one JSON pair [kind, data] a line. Standard library.
 
 The process gets this source on stdin, its settings as the one argument, and writes to stdout. Modules beside the test
 and those that define a launcher run; other modules outside the standard library are stubs. Programs are not started,
-time passes by `sleep` alone, and assertions are recorded instead of evaluated.
+time passes by `sleep` alone, and assertions are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any
 
 MOST_CALLS, LONGEST_TEXT = 5_000, 200_000
@@ -32,6 +32,7 @@ OUTPUTS = ("check_output", "getoutput", "getstatusoutput", "popen")
 STARTERS = [f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", *OUTPUTS[:3])]
 STARTERS += ["os.system", "os.popen"]
 REFUSED = ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve")
+NOT_RAISED = ("AssertionError", "FileNotFoundError")  # what no program has made is not there
 
 
 # -- values that are not known -----------------------------------------------------------------------------------------
@@ -84,15 +85,6 @@ for operator, result in RESULTS.items():
     setattr(Stub, f"__{operator}__", lambda *_, result=result: result)
 
 
-class ExitCode(int):
-    """0, which no program has given."""
-
-    def __str__(self, _: str = "") -> str:
-        return "⟨exit code⟩"
-
-    __repr__ = __format__ = __str__
-
-
 class UnstartedProcess(Stub):
     """A program that was not started. One of Popen runs until the test waits for it or ends it."""
 
@@ -102,8 +94,8 @@ class UnstartedProcess(Stub):
         return self.returncode
 
     def wait(self, *_: Any, **__: Any) -> int:
-        self.__dict__["returncode"] = code = ExitCode()
-        return code
+        self.__dict__["returncode"] = 0
+        return 0
 
     def communicate(self, *_: Any, **__: Any) -> tuple[Stub, Stub]:
         self.wait()
@@ -117,7 +109,7 @@ class UnstartedProcess(Stub):
 
 def plain(value: Any, depth: int = 0) -> Any:
     """A value as JSON; what is none becomes ⟨its name⟩."""
-    if isinstance(value, (str, os.PathLike, ExitCode)):
+    if isinstance(value, (str, os.PathLike)):
         return str(value)[:LONGEST_TEXT]
     if value is None or isinstance(value, int) or (isinstance(value, float) and abs(value) < 1e300):
         return value
@@ -140,8 +132,8 @@ class RecordWriter:
         self.root, self.helpers, self.out, self.entry, self.calls = root + "/", helpers, out, "", 0
         self.before, self.sizes = dict(os.environ), dict[str, int]()
 
-    def write(self, kind: str, **fields: Any) -> None:
-        self.out.write(json.dumps({"kind": kind, **fields}) + "\n")
+    def write(self, kind: str, data: Any = None) -> None:
+        self.out.write(json.dumps([kind, data]) + "\n")
         self.out.flush()
 
     def call(self, target: str, args: Any, kwargs: dict[str, Any]) -> None:
@@ -153,21 +145,14 @@ class RecordWriter:
         environment = {**os.environ, **(kwargs.get("env") or {})}
         env = {str(name): str(value) for name, value in environment.items() if self.before.get(name) != value}
         call = {"target": target, "args": plain(args), "kwargs": arguments, "stack": self.stack(), "env": env}
-        self.write("call", **call, entry=self.entry)
-
-    def assertion(self, line: int, text: str, message: Callable[[], Any]) -> None:
-        try:
-            said = str(message())
-        except Exception:
-            said = ""
-        file, function, _ = self.stack()[-1]
-        self.write("assert", file=file, function=function, line=line, text=text, message=said, entry=self.entry)
+        self.write("call", {**call, "entry": self.entry})
 
     def stop(self, error: BaseException) -> None:
         """Why the test, or one of pytest's, ended before its end."""
         places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         own = [f"{file[len(self.root) :]}:{line}: " for file, line in places if file.startswith(self.root)]
-        self.write("stop", why=f"{own[-1] if own else ''}{type(error).__name__}: {error}"[:500], entry=self.entry)
+        why = f"{own[-1] if own else ''}{type(error).__name__}: {error}"
+        self.write("stop", {"why": why[:500], "entry": self.entry})
 
     def stack(self) -> list[tuple[str, str, int]]:
         """The frames that run files of the checkout, innermost last."""
@@ -186,7 +171,7 @@ class RecordWriter:
                     if 0 < size < LONGEST_TEXT and self.sizes.get(path) != size and len(self.sizes) < 200:
                         self.sizes[path] = size
                         with open(path, encoding="utf-8") as file:
-                            self.write("file", path=path, text=file.read())
+                            self.write("file", {"path": path, "text": file.read()})
                 except (OSError, ValueError):
                     continue
 
@@ -197,32 +182,18 @@ recorder: RecordWriter
 # -- the test and its modules ------------------------------------------------------------------------------------------
 
 
-class AssertionsRecorded(ast.NodeTransformer):
-    """`assert x, y` and `raise AssertionError(y)` become calls that record them. No file is there that a program would
-    have made, so `raise FileNotFoundError(…)` is passed over."""
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        return self._recorded(node, node.test, node.msg)
+class WithoutChecks(ast.NodeTransformer):
+    """Leaves out what fails only because no program ran; `optimize` leaves out `assert`."""
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        name, args = (ast.unparse(node.exc.func), node.exc.args) if isinstance(node.exc, ast.Call) else ("", [])
-        if node.exc and name == "AssertionError":
-            return self._recorded(node, node.exc, args[0] if args else None)
-        return ast.copy_location(ast.Pass(), node) if name == "FileNotFoundError" else node
-
-    def _recorded(self, node: ast.stmt, test: ast.expr, message: ast.expr | None) -> ast.AST:
-        made: Any = ast.parse(f"__assertion__({node.lineno}, {ast.unparse(test)[:500]!r}, lambda: '')").body[0]
-        for part in ast.walk(made):
-            ast.copy_location(part, node)
-        made.value.args[2].body = message or made.value.args[2].body
-        return made  # type: ignore[no-any-return]
+        name = ast.unparse(node.exc.func) if isinstance(node.exc, ast.Call) else ""
+        return ast.copy_location(ast.Pass(), node) if name in NOT_RAISED else node
 
 
 def run_file(path: str, module: types.ModuleType) -> None:
     with open(path, encoding="utf-8") as file:
-        tree = AssertionsRecorded().visit(ast.parse(file.read(), path))
-    module.__dict__["__assertion__"] = recorder.assertion
-    exec(compile(tree, path, "exec", dont_inherit=True), module.__dict__)
+        tree = WithoutChecks().visit(ast.parse(file.read(), path))
+    exec(compile(tree, path, "exec", dont_inherit=True, optimize=1), module.__dict__)
 
 
 class ModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -264,23 +235,9 @@ class ModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             path = None
         if path is None:  # what it could not define under stubs is a stub
             module.__getattr__ = missing  # type: ignore[method-assign]
-        for function, parameters in self.helpers.items():
-            own = module.__dict__.get(function)
-            if isinstance(own, types.FunctionType) and own.__module__ == name:
-                is_known = [*inspect.signature(own).parameters][:1] == parameters[:1]
-                module.__dict__[function] = Stub(f"{name}.{function}") if is_known else followed(own)
-
-
-def followed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A launcher of another signature, as far as it comes."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except Exception:
-            return Stub(f"{function.__name__}()")
-
-    return call
+        for function in self.helpers:
+            if isinstance(own := module.__dict__.get(function), types.FunctionType) and own.__module__ == name:
+                module.__dict__[function] = Stub(f"{name}.{function}")
 
 
 def start(target: str, *args: Any, **kwargs: Any) -> Any:
@@ -293,15 +250,15 @@ def start(target: str, *args: Any, **kwargs: Any) -> Any:
     return process if name in ("Popen", "run") else code
 
 
-def replace_programs_and_time() -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError("no process is started while a test is recorded")
+def refuse(*_: Any, **__: Any) -> None:
+    raise PermissionError("no process is started while a test is recorded")
 
+
+def replace_programs_and_time() -> None:
     for target in STARTERS:
         module, _, name = target.partition(".")
         setattr(os if module == "os" else subprocess, name, functools.partial(start, target))
-    for name in REFUSED:
-        setattr(os, name, refuse)
+    vars(os).update(dict.fromkeys(REFUSED, refuse))
     clock, slept, world = itertools.count(1_700_000_000.0, 0.01), [0.0], vars(time)
     world.update(dict.fromkeys(("time", "monotonic", "perf_counter"), lambda: next(clock) + slept[0]))
     world["sleep"] = lambda seconds: slept.append(slept.pop() + float(seconds))
@@ -354,7 +311,7 @@ def main() -> None:
             recorder.stop(error)
     recorder.files()
     shown = {name: plain(value) for name, value in vars(module).items() if isinstance(value, (str, int))}
-    recorder.write("end", constants={name: value for name, value in shown.items() if name[0] != "_"})
+    recorder.write("end", {name: value for name, value in shown.items() if name[0] != "_"})
 
 
 if __name__ == "__main__":

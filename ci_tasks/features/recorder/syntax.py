@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from ci_tasks.features.recorder import records
-from ci_tasks.features.recorder.records import READ, AssertionSite, Frame, LaunchCall, Recording, Value
+from ci_tasks.features.recorder.records import AssertionSite, Frame, LaunchCall, Recording, Stop, Value
 
 _LONGEST = 50_000
 _NOISE = re.compile(r"[^\w.()\[\]=,]")  # what would mean something to a shell
@@ -22,13 +22,13 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_source(source: str, path: str, helpers: Mapping[str, Sequence[str]]) -> Recording:
-    """The recording of a file that is not run. Raises nothing: a file that is not Python has a `problem`."""
+    """The recording of a file that is not run. Raises nothing: one that is not Python stops before its first call."""
     try:
         with _parser:
             tree = ast.parse(source)
         return _SyntaxReader(tree, path, helpers).recording()
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Recording(problem=f"it is not Python that can be read: {error}")
+        return Recording(stops=(Stop(f"it is not Python that can be read: {error}"),))
 
 
 class _SyntaxReader:
@@ -62,28 +62,32 @@ class _SyntaxReader:
                 continue
             waiting[:0] = list(ast.iter_child_nodes(node))
             if isinstance(node, ast.Assert):
-                self.assertion(node, function, ast.unparse(node.test), node.msg, names)
+                self.assertion(node, function, node.test, node.msg, names)
             elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                 if ast.unparse(node.exc.func) == "AssertionError":
-                    message = node.exc.args[0] if node.exc.args else None
-                    self.assertion(node, function, ast.unparse(node.exc), message, names)
+                    self.assertion(node, function, node.exc, node.exc.args[0] if node.exc.args else None, names)
             elif isinstance(node, ast.Call) and (target := self.target(node.func)):
                 self.calls.append(self.call(node, target, function, names))
                 if self.calls[-1].function.startswith("assert_"):
-                    self.assertion(node, function, target, None, names)
+                    self.assertion(node, function, node.func, None, names)
 
     def call(self, node: ast.Call, target: str, function: str, names: Mapping[str, Value]) -> LaunchCall:
         args = [_value(argument, names) for argument in node.args]
         kwargs = {keyword.arg: _value(keyword.value, names) for keyword in node.keywords if keyword.arg}
         if parameters := self.helpers.get(target.rpartition(".")[2]):
             args, kwargs = [], {**dict(zip(parameters, args, strict=False)), **kwargs}
-        return LaunchCall(target, args, kwargs, (Frame(self.path, function, node.lineno),), origin=READ)
+        return LaunchCall(target, args, kwargs, (Frame(self.path, function, node.lineno),))
 
     def assertion(
-        self, node: ast.expr | ast.stmt, function: str, text: str, message: ast.expr | None, names: Mapping[str, Value]
+        self,
+        node: ast.expr | ast.stmt,
+        function: str,
+        test: ast.expr,
+        message: ast.expr | None,
+        names: Mapping[str, Value],
     ) -> None:
         said = str(_value(message, names)) if message else ""
-        self.assertions.append(AssertionSite(self.path, function, node.lineno, text[:500], said, origin=READ))
+        self.assertions.append(AssertionSite(self.path, function, node.lineno, ast.unparse(test)[:500], said))
 
     def target(self, node: ast.expr) -> str:
         """The function as imported, "" where it is not imported by name."""
@@ -97,7 +101,7 @@ def _assigned(body: Sequence[ast.stmt], names: Mapping[str, Value]) -> dict[str,
     nodes = [node for statement in body for node in _own(statement)]
     stored = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
     values = {name: value for name, value in names.items() if name not in stored}
-    for node in body:
+    for node in nodes:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             if stored.count(name) == 1:
@@ -114,23 +118,24 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _value(node: ast.expr, names: Mapping[str, Value]) -> Value:
-    if isinstance(node, ast.Name) and node.id in names:
-        return names[node.id]
-    if isinstance(node, ast.FormattedValue) and node.format_spec is None:
-        return _value(node.value, names)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(_value(part, names)) for part in node.values)[:_LONGEST]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _value(node.left, names), _value(node.right, names)
-        if isinstance(left, str) and isinstance(right, str):
-            return (left + right)[:_LONGEST]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_value(item, names) for item in node.elts]
-    if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
-        pairs = zip(node.keys, node.values, strict=True)
-        return {str(key.value): _value(item, names) for key, item in pairs if isinstance(key, ast.Constant)}
-    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | None):
-        return node.value
+    match node:
+        case ast.Name(id) if id in names:
+            return names[id]
+        case ast.FormattedValue(value, format_spec=None):
+            return _value(value, names)
+        case ast.JoinedStr(values):
+            return "".join(str(_value(part, names)) for part in values)[:_LONGEST]
+        case ast.BinOp(left, ast.Add(), right):
+            first, second = _value(left, names), _value(right, names)
+            if isinstance(first, str) and isinstance(second, str):
+                return (first + second)[:_LONGEST]
+        case ast.List(items) | ast.Tuple(items):
+            return [_value(item, names) for item in items]
+        case ast.Dict(keys, values) if all(isinstance(key, ast.Constant) for key in keys):
+            pairs = zip(keys, values, strict=True)
+            return {str(key.value): _value(item, names) for key, item in pairs if isinstance(key, ast.Constant)}
+        case ast.Constant(str() | int() | float() | None as constant):
+            return constant
     return f"⟨{_NOISE.sub('', ast.unparse(node))[:80]}⟩"
 
 
@@ -150,8 +155,7 @@ def _entry(tree: ast.Module) -> str:
     """How `python FILE` begins it: more than definitions, or pytest called by a `__main__` block."""
     local = {node.name for node in tree.body if isinstance(node, _Function)}
     for node in tree.body:
-        text = ast.unparse(node.test) if isinstance(node, ast.If) else ""
-        if "__name__" in text and "__main__" in text:
+        if isinstance(node, ast.If) and "__name__" in (text := ast.unparse(node.test)) and "__main__" in text:
             called = {ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
             return records.PYTEST if called & {"pytest.main", "unittest.main"} else records.MAIN
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):

@@ -19,19 +19,19 @@ from ci_tasks.features.setup import package_index, users_file
 from ci_tasks.features.setup.gpu_host import gpu_host_lines
 from ci_tasks.features.setup.package_index import Ask, IndexFinding
 from ci_tasks.hosts.executors import LocalExecutor
+from ci_tasks.planning.actions import version_matches
 from ci_tasks.planning.pip_commands import entry, install_commands, mending_override, merged
 from ci_tasks.planning.planner import wanted_python
-from ci_tasks.planning.steps import plan_steps, version_matches
+from ci_tasks.planning.steps import plan_steps
 from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.events import EventStream
+from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.run.hosts_files import open_config, shown, users_hosts
 from ci_tasks.run.label import LabelResult, execute_label
-from ci_tasks.run.listing import list_jobs
-from ci_tasks.run.request import RunRequest
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import print_results
-from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.workflow import rows as workflow_rows
 from ci_tasks.workflow.model import Job, Row
 

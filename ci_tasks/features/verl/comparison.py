@@ -21,20 +21,20 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError
-from ci_tasks.features.verl.command import VerlOptions
 from ci_tasks.features.verl.judge.learning import REWARD, series
 from ci_tasks.features.verl.level_context import read_context
 from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS
+from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.features.verl.run_levels import BRIDGE_HAS, TreesUnderTest, trees_under_test
 from ci_tasks.features.verl.run_summary import RESULT_CODES, EvaluatedRun, evaluate, image_identity
 from ci_tasks.features.verl.settings import different, flat
 from ci_tasks.records import CANCELLED
 from ci_tasks.resources import user_path
-from ci_tasks.results.read_record import load_record
+from ci_tasks.results.load import load_record
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.trials import rules
 from ci_tasks.trials.rules import AB, Metrics, Outcome, Verdict
 from ci_tasks.trials.trial import Run, Trial

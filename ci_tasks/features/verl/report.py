@@ -9,7 +9,7 @@ from typing import Any
 
 from ci_tasks.errors import printable
 from ci_tasks.features.verl.levels.summary import Summary
-from ci_tasks.report.markdown import code
+from ci_tasks.report.table import code
 
 _MARKUP = re.compile(r"[\\`*<>\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side
@@ -21,6 +20,7 @@ from ci_tasks.features.verl.levels.job import LABEL, workflow
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 from ci_tasks.features.verl.levels.script import BRIDGE, VERL
 from ci_tasks.features.verl.levels.summary import Summary
+from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.features.verl.remarks import LevelPlanEntry
 from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude, read_baseline
 from ci_tasks.given_values import GivenValues, OverlaySource
@@ -28,12 +28,8 @@ from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, PlanEn
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.workflow.model import Workflow
-
-if TYPE_CHECKING:
-    from ci_tasks.features.verl.command import VerlOptions
 
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}
 BRIDGE_HAS = "src/megatron/bridge"

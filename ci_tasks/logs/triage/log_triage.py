@@ -195,9 +195,8 @@ class _Analysis:
         cause, verdict = cause_of(candidate, self.candidates, self.rules)
         if self.tested and verdict == BLOCKED:
             return cause, FAILED
-        if cause in _AT_START and not self.tested and _lacks_package(candidate):
-            return cause, BLOCKED
-        return cause, verdict
+        lacks = cause in _AT_START and not self.tested and _lacks_package(candidate)
+        return cause, BLOCKED if lacks else verdict
 
     def _lacks_own_module(self, candidate: Candidate) -> bool:
         missing = _NO_MODULE.search(candidate.text)
@@ -218,10 +217,12 @@ class _Analysis:
 
 
 def _lacks_package(candidate: Candidate) -> bool:
-    """Whether a package is missing, or another one, before anything of the code ran: each frame of the traceback is of
-    a module that imports the next. A name that a module does not have may well be the code's own."""
+    """Whether a package is missing, or another one, before anything of the code ran: pip's index offers none at all, or
+    each frame of the traceback is of a module that imports the next. A name that a module does not have may well be the
+    code's own."""
     is_name = candidate.rule is not None and candidate.rule.name == _NAME_NOT_THERE
-    return bool(candidate.frames) and not is_name and all(_IMPORTS.search(frame) for frame in candidate.frames)
+    imports = bool(candidate.frames) and not is_name and all(_IMPORTS.search(frame) for frame in candidate.frames)
+    return imports or "(from versions: none)" in candidate.text
 
 
 def _without_failure(analysis: _Analysis) -> Triage:

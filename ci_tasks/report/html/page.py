@@ -1,129 +1,153 @@
-"""The report as a stream of text: its parts in order, the logs last."""
+"""The report as one HTML page that asks for nothing, as a stream of text: what failed first, the logs last.
+
+What a job or a person wrote is escaped wherever it is printed, and the policy in the page's head admits no script and
+no style but our own, by its digest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+import base64
+import hashlib
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
 
+import jinja2
 from markupsafe import Markup
 
+from ci_tasks import resources
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.records import PLANNED, RUNNING, RunRecord, overall
-from ci_tasks.report.html import sections
-from ci_tasks.report.html.curves import Curve, figures
-from ci_tasks.report.html.gpu_charts import RowGpus, gpu_charts
-from ci_tasks.report.html.logdata import shares, shown_lines
-from ci_tasks.report.html.templates import assets, template
-from ci_tasks.report.html.timeline import Bar, timeline
-from ci_tasks.report.outcome import NextStep, verdict
+from ci_tasks.agent.records import GpuSample
+from ci_tasks.errors import printable, some
+from ci_tasks.logs.lines import blocks, segments, visible
+from ci_tasks.logs.metrics import Series
+from ci_tasks.records import PLANNED, RUNNING, RunEnvironment, RunRecord, overall
+from ci_tasks.report.html.charts import Bar, gpu_charts, metric_charts, timeline
+from ci_tasks.report.outcome import NextStep, failures, verdict
+from ci_tasks.report.public import Public
+from ci_tasks.report.results import attempts, evidence_of, rows_by_deviation, took
+from ci_tasks.report.triage import describe, exceptions_of, numbered_context
 
-_SECTIONS = {
-    "timeline": "Timeline",
-    "gpus": "GPUs over time",
-    "deviations": "Different from CI",
-    "failures": "Failures",
-    "rows": "Rows",
-    "metrics": "Metrics",
-    "environment": "Environment",
-    "logs": "Logs",
-}
+MOST_LINES = 2000  # of a log
+_ALL_LINES = 80_000  # of all logs, so that GitHub takes the page as an attachment (25 MB)
+_LONGEST = 1000  # characters of a line
+_SYMBOLS = {"passed": "✓", "failed": "✗", "vacuous": "∅", "blocked": "⊘", "cancelled": "■", "lost": "?"}
+# They would show what stands beside them in another order, or not at all.
+_HIDING = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 @dataclass(frozen=True)
 class Log:
-    """A log that the page shows: `pieces` are its bytes, cut anywhere and read once, `size` how many; `failing_line`
-    is the 1-based number of the line to mark."""
+    """A log whose end the page shows: `pieces` are its bytes, cut anywhere and read once."""
 
     title: str
-    size: int
     pieces: Iterable[bytes]
-    failing_line: int | None = None
 
 
 @dataclass(frozen=True)
 class Run:
-    """One row's run: its record, when it had which GPUs and what these did, its metrics and its log, as far as it has
-    them."""
+    """One row's run: its record, when it had which GPUs, its metrics with whose they are, its log, and the samples of
+    its GPUs by UUID, as far as it has them."""
 
     record: RunRecord
     bar: Bar | None = None
-    curves: Sequence[Curve] = field(default_factory=tuple)
+    series: Sequence[tuple[str, Series]] = field(default_factory=tuple)
     log: Log | None = None
-    gpus: RowGpus | None = None
-
-
-@dataclass(frozen=True)
-class Ci:
-    """CI's own log of the row that was run: its metrics are drawn beside ours."""
-
-    row: str
-    curves: Sequence[Curve]
-    log: Log
+    gpus: Mapping[str, Sequence[GpuSample]] = field(default_factory=dict)
 
 
 def page(
-    title: str, runs: Sequence[Run], ci: Ci | None = None, made: str = "", steps: Sequence[NextStep] = ()
+    title: str, runs: Sequence[Run], more_logs: Sequence[Log] = (), made: str = "", steps: Sequence[NextStep] = ()
 ) -> Iterator[str]:
     """The page's text. `title` names the runs, `made` says at its foot when and by what, `steps` are the commands that
     come next. Reads each log once, when its turn comes."""
-    logs = [run.log for run in runs if run.log is not None] + ([ci.log] if ci else [])
     records = [run.record for run in runs]
-    numbers = _log_numbers(runs)
-    causes = sections.page_causes(records, numbers)
-    bars = [run.bar for run in runs if run.bar is not None]
-    shared, own = sections.deviations(records)
-    metrics = _metrics(runs, ci)
-    sampled = [run.gpus for run in runs if run.gpus is not None]
-    absent = {"timeline": not bars, "gpus": not sampled, "failures": not causes, "metrics": not metrics}
-    return template("report.html.j2").generate(
-        assets=assets(),
-        sections=[(name, words) for name, words in _SECTIONS.items() if not absent.get(name)],
+    logs = [*(run.log for run in runs if run.log is not None), *more_logs]
+    numbers = {run.record.id: str(logs.index(run.log)) for run in runs if run.log is not None}
+    most = min(MOST_LINES, _ALL_LINES // max(len(logs), 1))
+    style = resources.text("report/html/page.css")
+    template = _environment(Public(records)).from_string(resources.text("report/html/page.html.j2"))
+    return template.generate(
         title=title,
+        style=Markup(style),
+        style_digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         verdict=verdict(records),
         overall=overall([record.counted_status for record in records]),
         unfinished=any(record.status in (RUNNING, PLANNED) for record in records),
-        labels=sections.names([record.label for record in records]),
-        hosts=sections.names([record.host for record in records if record.host]),
-        checkouts=sections.checkouts(records),
-        first_start=sections.first_start(records),
-        duration=sections.durations(bars),
-        causes=causes,
+        records=records,
+        hosts=list(dict.fromkeys(record.host for record in records if record.host)),
+        checkouts=list(dict.fromkeys(record.checkout for record in records if record.checkout)),
+        started=min((record.started_at for record in records if record.started_at), default="")[:19].replace("T", " "),
+        failures=failures(records),
         steps=steps,
-        timeline=Markup(timeline(bars)) if bars else None,
-        gpu_use=Markup(gpu_charts(sampled)) if sampled else None,
-        shared_deviations=shared,
-        own_deviations=own,
-        rows=sections.page_rows(records, numbers, causes),
-        metrics=metrics,
-        environments=sections.environments(records),
-        gpus=sections.gpus,
-        logs=logs,
-        log_lines=_log_lines(logs),
+        log_of=numbers,
+        gpus=[(run.record, charts) for run in runs if (charts := gpu_charts(run.gpus))],
+        metrics=_metrics(runs),
+        timeline=timeline([run.bar for run in runs if run.bar is not None]),
+        deviations=rows_by_deviation(records),
+        environments=_environments(records),
+        logs=[(log.title, _last_lines(log.pieces, most)) for log in logs],
         made=made,
     )
 
 
-def _log_numbers(runs: Sequence[Run]) -> list[int | None]:
-    numbers = iter(range(len(runs)))
-    return [None if run.log is None else next(numbers) for run in runs]
+def _environment(public: Public) -> jinja2.Environment:
+    def shown(value: Any) -> Any:
+        """Markup is our own; all else is text."""
+        if isinstance(value, (Markup, jinja2.Undefined)):
+            return value
+        return "" if value is None else _HIDING.sub("�", printable(public.text(str(value))))
+
+    environment = jinja2.Environment(
+        autoescape=True, finalize=shown, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.update(
+        symbols=_SYMBOLS, took=took, evidence_of=evidence_of, attempts=attempts, some=some, describe=describe,
+        context_of=numbered_context, exceptions_of=exceptions_of,
+    )  # fmt: skip
+    return environment
 
 
-def _metrics(runs: Sequence[Run], ci: Ci | None) -> list[tuple[str, Markup]]:
-    """A row's runs share its drawings, and CI's are in them."""
-    rows: dict[str, list[Curve]] = {}
+def _metrics(runs: Sequence[Run]) -> list[tuple[str, Any]]:
+    """A row's runs share its charts."""
+    rows: dict[str, list[tuple[str, Series]]] = {}
     for run in runs:
-        rows.setdefault(run.record.row, []).extend(run.curves)
-    if ci is not None:
-        rows.setdefault(ci.row, []).extend(ci.curves)
-    return [
-        (row, Markup(figures(row, curves, f"chart{number}")))
-        for number, (row, curves) in enumerate(rows.items())
-        if curves
-    ]
+        rows.setdefault(run.record.row, []).extend(run.series)
+    return [(row, metric_charts(series)) for row, series in rows.items() if series]
 
 
-def _log_lines(logs: Sequence[Log]) -> list[Iterator[Markup]]:
-    return [
-        shown_lines(log.pieces, log.size, keep, log.failing_line, f"log-{number}-line")
-        for number, (log, keep) in enumerate(zip(logs, shares(log.size for log in logs), strict=True))
-    ]
+def _environments(records: Sequence[RunRecord]) -> list[tuple[list[RunRecord], RunEnvironment]]:
+    """The machines, images and packages with the rows that had them, without what is another for each run."""
+    groups: list[tuple[list[RunRecord], RunEnvironment]] = []
+    for record in records:
+        containers = tuple(
+            replace(each, name="", started_at="", taken_at=None) for each in record.environment.containers
+        )
+        lasting = replace(record.environment, containers=containers, taken_at=None)
+        alike = next((rows for rows, environment in groups if environment == lasting), None)
+        if alike is None:
+            groups.append(([record], lasting))
+        else:
+            alike.append(record)
+    return groups
+
+
+def _last_lines(pieces: Iterable[bytes], most: int) -> Iterator[str]:
+    """The last lines of a log with their numbers, and of a progress bar what a terminal showed last. Only as much of
+    the log as has them is in memory."""
+    kept: deque[tuple[bytes, int]] = deque()  # blocks, and how many lines end in each
+    total = 0
+    for block in blocks(pieces):
+        kept.append((block, block.count(b"\n")))
+        total += kept[-1][1]
+        while sum(count for _, count in kept) - kept[0][1] > most:
+            kept.popleft()
+    lines = b"".join(block for block, _ in kept).removesuffix(b"\n").split(b"\n")
+    first = total - sum(count for _, count in kept) + 1 + max(len(lines) - most, 0)
+    if first > 1:
+        yield f"… {first - 1:,} lines before: `ci-tasks logs RUN --raw` prints the whole log …\n"
+    for number, line in enumerate(lines[-most:], first):
+        text = visible(segments(line)[-1], _LONGEST + 1)
+        yield f"{number:7d} {text[:_LONGEST]}{' … cut' if len(text) > _LONGEST else ''}\n"

@@ -33,19 +33,16 @@ def test_the_last_collective_that_was_begun() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        (
-            {"input_sizes": [[1024, 4], [8]], "input_dtypes": ["Float", "Int"]},
-            RecordedCollective(3, "all_reduce", 6, "scheduled", "0 default_pg", "1024x4 Float, 8 Int", (2, 3)),
-        ),
+        ({}, RecordedCollective(3, "all_reduce", 6, "scheduled", "0 default_pg", (2, 3))),
         (
             {"profiling_name": "nccl:recv 1<-0", "is_p2p": True, "p2p_seq_id": 9},
-            RecordedCollective(3, "recv 1<-0", 9, "scheduled", "0 default_pg", "", (2, 3)),
+            RecordedCollective(3, "recv 1<-0", 9, "scheduled", "0 default_pg", (2, 3)),
         ),
         ({"process_group": ("7", "tp")}, RecordedCollective(3, "all_reduce", 6, "scheduled", "7 tp")),
     ],
-    ids=["sizes", "a message", "a group that is not described"],
+    ids=["members", "a message", "a group that is not described"],
 )
-def test_sizes_members_and_the_other_side_of_a_message(fields: dict[str, object], expected: RecordedCollective) -> None:
+def test_members_and_the_other_side_of_a_message(fields: dict[str, object], expected: RecordedCollective) -> None:
     groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[2, 3]"}}
     content = pickle.dumps({"entries": [{**entry(6, "scheduled"), **fields}], "pg_config": groups}, protocol=2)
     assert newest_collective(content, 3) == expected
@@ -67,7 +64,7 @@ class Runs:
         b"\x80\x04r" + struct.pack("<I", 0xFFFFFFFF) + b".",  # the reader in C would reserve 64 GiB
         b"\x80\x04" + b"]" * 10,
         b"",
-        pickle.dumps({"entries": [{**entry(6, "scheduled"), "input_sizes": [["x"]], "input_dtypes": ["Float"]}]}),
+        pickle.dumps({"entries": [{**entry(6, "scheduled"), "process_group": [["x"], 1]}]}),
         pickle.dumps({"entries": [{**entry(6, "scheduled"), "state": [1]}]}),
         b"." * (MAX_BYTES + 1),
     ],

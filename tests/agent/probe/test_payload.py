@@ -18,7 +18,7 @@ from ci_tasks.agent.probe.evidence import HookEvent, ProcessEvidence, write_file
 from ci_tasks.agent.probe.payload.probe import vanishes
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.results.probe_evidence import hook_records, probe_summary
-from ci_tasks.run.probe_rules import probe_rules
+from ci_tasks.run.row_plans import probe_rules
 from ci_tasks.workflow.suite import Suite
 from tests.agent.conftest import wait_until
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter, pythons

@@ -9,7 +9,7 @@ import pytest
 
 from ci_tasks.agent.run_directory import RunDir, write_json
 from ci_tasks.results import store
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results.runs import record_not_started
 from tests.parts.commands import run_command
 
 BATCH = "20260101-120000-ckpt"
@@ -58,7 +58,7 @@ def test_a_page_has_the_curves_and_the_log_of_each_run(home: Path) -> None:
         Path(RunDir(str(home / "runs" / BATCH / number)).log).write_text(log)
     report(run=BATCH, html="~/page.html")
     page = (home / "page.html").read_text()
-    assert "train/loss of row-01 over steps" in page and "train/loss of row-02 over steps" in page
+    assert all(f"train/loss of {row}, from step 0 to step 2" in page for row in ("row-01", "row-02"))
     assert f"row-01: blocked ({BATCH}.01)" in page
 
 

@@ -15,9 +15,8 @@ import pytest
 
 from ci_tasks.agent.run_directory import RunDir, write_json
 from ci_tasks.records import RunRecord
-from ci_tasks.results import store
-from ci_tasks.results.history import database
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results import index, store
+from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.list_runs import _age, parse_time
 from ci_tasks.safe_output import safe_streams
 from tests.parts.commands import run_command
@@ -30,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(store.HOME_ENV, str(tmp_path))
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
-    database._warned.clear()
+    index._warned.clear()
     yield tmp_path
     monkeypatch.undo()
     time.tzset()
@@ -151,8 +150,8 @@ def test_no_match_lists_the_labels_that_have_runs(home: Path, show: Output) -> N
     assert show(json=True) == "[]\n"
     _keep(home, 1, "blocked")
     assert show(label="ckp") == "no runs of label 'ckp'; did you mean 'ckpt'?\nthere are runs of: ckpt\n"
-    assert show(label="ckpt", status="passed") == "no runs like that\n"
-    assert show(flakes=True, host="local") == "no runs like that\n"
+    assert show(label="ckpt", status="passed") == "no matching run\n"
+    assert show(flakes=True, host="local") == "no matching run\n"
 
 
 def test_flakes_are_counted_by_row_and_host(home: Path, show: Output) -> None:

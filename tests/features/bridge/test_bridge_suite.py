@@ -14,7 +14,7 @@ from ci_tasks.planning.steps import plan_steps
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Workflow
-from ci_tasks.workflow.reader import read, with_local_actions
+from ci_tasks.workflow.reader import read_with_called
 
 TEXT = """\
 on: push
@@ -73,10 +73,10 @@ JOB = "cicd-unit-tests-core"
 
 def bridge(action: str | None = ACTION) -> Workflow:
     files = {".github/actions/test-template/action.yml": action}
-    return with_local_actions(read(TEXT, WORKFLOW), files.get)
+    return read_with_called(TEXT, WORKFLOW, files.get)
 
 
-def planned(workflow: Workflow, overrides: str = SUITE.overrides) -> list[tuple[str, str, bool]]:
+def planned(workflow: Workflow, overrides: str = SUITE.overrides) -> list[tuple[str, str, bool | str]]:
     job = workflow.jobs[JOB]
     row = rows.rows(workflow, job, EVENT, SUITE.describe)[1]
     resolve = rows.row_resolver(workflow, job, row, EVENT)

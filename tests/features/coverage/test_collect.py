@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.features.coverage.collect import checkout_coverage
-from ci_tasks.features.coverage.describe import main_coverage
-from ci_tasks.features.coverage.diff import difference
-from ci_tasks.features.recorder.records import READ
+from ci_tasks.errors import UsageError
+from ci_tasks.features.coverage.command import checkout_coverage
+from ci_tasks.features.coverage.labels import difference
+from ci_tasks.features.recorder import sandbox
+from ci_tasks.features.recorder.records import READ, RECORDED
 from ci_tasks.run.checkout_source import open_source
 from tests.parts import git
 from tests.parts.commands import run_command
@@ -34,10 +35,10 @@ def repository(tmp_path: Path) -> Path:
 def test_the_sample_has_a_sensible_map() -> None:
     coverage = checkout_coverage(open_source(str(SAMPLE)))
     tests_by_name = {entry.path.rpartition("/")[2]: entry for label, entry in coverage.tests() if label.trigger}
-    assert main_coverage(tests_by_name["test_tiny_ppo.py"]) == "Tiny-Dense, PPO"
-    assert main_coverage(tests_by_name["test_tiny_moe_r3.py"]) == "Tiny-MoE-8x1, GRPO, rollout routing replay"
-    assert "on 1, 8 GPUs" in main_coverage(tests_by_name["test_tiny_parallel_check.py"])
-    assert tests_by_name["test_tiny_ckpt.py"].facts.checks.description == "3 assertions after the run, `--ci-test`"
+    assert tests_by_name["test_tiny_ppo.py"].coverage == ["Tiny-Dense", "PPO"]
+    assert "on 1, 8 GPUs" in tests_by_name["test_tiny_parallel_check.py"].coverage
+    assert tests_by_name["test_tiny_moe_r3.py"].coverage == ["Tiny-MoE-8x1", "rollout routing replay"]
+    assert tests_by_name["test_tiny_ckpt.py"].facts.checks == "3 assertions after the run, `--ci-test` not seen"
     assert [label.label for label in coverage.labels if label.dynamic] == ["changed"]
 
 
@@ -61,25 +62,36 @@ def test_a_test_that_leads_out_of_the_checkout_is_not_read(
     link = repository / "tests/test_tiny_ppo.py"
     link.unlink()
     link.symlink_to(secret)
-    coverage = checkout_coverage(open_source(str(repository)), static=True)
+    coverage = checkout_coverage(open_source(str(repository)))
     missing = [entry.path for _, entry in coverage.tests() if entry.missing]
     assert "tests/test_tiny_ppo.py" in missing
 
 
 @pytest.mark.parametrize("rev", [None, "HEAD"])
-def test_static_executes_nothing_and_says_so(repository: Path, rev: str | None) -> None:
+def test_nothing_is_executed_unless_it_is_to_be_recorded(repository: Path, rev: str | None) -> None:
     messages: list[str] = []
-    coverage = checkout_coverage(open_source(str(repository), rev), static=True, say=messages.append)
-    assert {row.facts.origin for _, entry in coverage.tests() for row in entry.rows} == {READ}
-    assert messages == ["tests are read, not executed (--static): only what their syntax trees show is used"]
+    coverage = checkout_coverage(open_source(str(repository), rev), say=messages.append)
+    assert {row.origin for row in coverage.rows()} == {READ}
+    assert not any("executing" in message for message in messages)
+    if why := sandbox.unavailable_reason():
+        pytest.skip(f"no sandbox here: {why}")
+    coverage = checkout_coverage(open_source(str(repository), rev), record=True, say=messages.append)
+    assert RECORDED in {row.origin for row in coverage.rows()}
+    assert any("executing this checkout's tests" in message for message in messages)
 
 
-@pytest.mark.parametrize("form", ["md", "json"])
-def test_every_format_is_printed_alone(form: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_command("coverage", repo=str(repository), format=form, static=True)
+def test_to_record_without_a_sandbox_is_an_error(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "unavailable_reason", lambda: "no namespaces")
+    with pytest.raises(UsageError, match="no namespaces"):
+        checkout_coverage(open_source(str(repository)), record=True)
+
+
+@pytest.mark.parametrize("json_", [False, True])
+def test_every_format_is_printed_alone(json_: bool, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_command("coverage", repo=str(repository), json=json_)
     out, err = capsys.readouterr()
-    begins = {"md": "# CI coverage", "json": "{"}[form]
-    assert out.startswith(begins) and "checkout: " in err
-    run_command("coverage", repo=str(repository), format=form, static=True, diff="HEAD")
+    assert out.startswith("{" if json_ else "# CI coverage") and "checkout: " in err
+    assert str(repository) not in out
+    run_command("coverage", repo=str(repository), json=json_, diff="HEAD")
     output = capsys.readouterr().out
-    assert json.loads(output)["lost"] == [] if form == "json" else "The same coverage." in output
+    assert json.loads(output)["lost"] == [] if json_ else "The same coverage." in output

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels
-from ci_tasks.features.coverage.describe import main_coverage
-from ci_tasks.features.coverage.diff import difference
+from ci_tasks.features.coverage.labels import CheckoutCoverage, difference, labels
+from ci_tasks.features.coverage.report import diff_report
 from ci_tasks.features.recorder.record import LaunchRecorder
 from ci_tasks.features.recorder.records import Recording
 from ci_tasks.features.suites.slime_helpers import HELPERS
@@ -59,8 +58,8 @@ def covered(rows: list[Row], files: dict[str, str] = FILES, name: str = "now") -
 def test_rows_of_one_test_are_one_entry_with_a_mode_each() -> None:
     first, _, again, changed = covered(ROWS).labels
     (entry,) = first.tests
-    assert [entry.own(row) for row in entry.rows] == [(), ("async checkpoint save",)]
-    assert main_coverage(entry) == "Some-1B dense, PPO, colocated, offload/onload, async checkpoint save"
+    assert entry.modes == ["no arguments", "`--async-save`: async checkpoint save"]
+    assert entry.coverage == ["Some-1B dense", "PPO", "colocated", "offload/onload", "async checkpoint save"]
     assert (again.same_as, changed.dynamic) == ("a", "needs.detect.outputs.matrix")
 
 
@@ -81,4 +80,13 @@ def test_a_difference_lists_what_is_added_and_lost() -> None:
         ("coverage", "PPO, async checkpoint save", "GSPO"),
         ("checks", "smoke, `--ci-test`", "1 assertion after the run, `--ci-test`"),
     ]
-    assert difference(before, before).empty
+    assert "The same coverage." in diff_report(difference(before, before))
+
+
+def test_a_cpu_test_says_what_it_is_about() -> None:
+    cpu = covered(ROWS).labels[1]
+    assert [test.coverage for test in cpu.tests] == [
+        ["unit: x (1 test)"],
+        ["idle (runs nothing: no `__main__`)"],
+        ["the checkout has no such file"],
+    ]

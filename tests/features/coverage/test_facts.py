@@ -58,21 +58,18 @@ def test_a_layout_is_the_sizes_above_one(trained: Cover, flags: str, layout: str
 
 
 @pytest.mark.parametrize(
-    ("flags", "model", "kind", "because"),
+    ("flags", "model", "kind"),
     [
         # Flags speak before the model's script, the script before the expert-parallel size, and the name comes last.
-        ("--num-experts 8", "small", "MoE", "--num-experts"),
-        ("", "big", "MLA MoE", "--num-experts in scripts/models/big.sh"),
-        ("--expert-model-parallel-size 8", "small", "MoE", "--expert-model-parallel-size"),
-        ("", "small-moe-by-name", "dense", "no --num-experts in scripts/models/small-moe-by-name.sh"),
-        ("--expert-model-parallel-size 1", "small", "dense", "its name"),
+        ("--num-experts 8", "small", "MoE"),
+        ("", "big", "MLA MoE"),
+        ("--expert-model-parallel-size 8", "small", "MoE"),
+        ("", "small-moe-by-name", "dense"),
+        ("--expert-model-parallel-size 1", "small", "dense"),
     ],
 )
-def test_dense_or_moe_is_read_from_flags_before_names(
-    trained: Cover, flags: str, model: str, kind: str, because: str
-) -> None:
-    trained_model = trained(flags, model).model
-    assert trained_model and (trained_model.kind, trained_model.because) == (kind, because)
+def test_dense_or_moe_is_read_from_flags_before_names(trained: Cover, flags: str, model: str, kind: str) -> None:
+    assert trained(flags, model).models == (f"Some-1B {kind}",)
 
 
 FEATURES = {
@@ -110,9 +107,8 @@ U.execute_train(f"--a --sglang-config {f.name} ", 8, None)
 
 def test_a_configuration_that_the_test_writes_is_read_too(covered: Cover) -> None:
     row_facts = covered(CONFIG)
-    assert row_facts.pd
     assert set(row_facts.features) >= {
-        *("--sglang-config", "several SGLang models", "frozen SGLang model", "placeholder group"),
+        *("PD", "--sglang-config", "several SGLang models", "frozen SGLang model", "placeholder group"),
         "heterogeneous engine TP",
     }
     assert row_facts.unknown == ()
@@ -121,33 +117,34 @@ def test_a_configuration_that_the_test_writes_is_read_too(covered: Cover) -> Non
 def test_a_training_may_be_a_command_of_its_own(covered: Cover) -> None:
     body = 'subprocess.run(["python3", "train.py", *"--num-experts 8 --advantage-estimator gspo --ci-test".split()])\n'
     row_facts = covered(body)
-    assert (row_facts.kind, row_facts.algorithms, row_facts.model and row_facts.model.moe) == ("e2e", ("GSPO",), True)
+    assert (row_facts.kind, row_facts.algorithms, row_facts.models) == ("e2e", ("GSPO",), ("Some-1B MoE",))
 
 
-# Before the training, its flags, after it → the level, and how a table says it.
+# The training's flags, what follows it → what would be noticed.
 NOTICED = [
-    ("", "--ci-test", "", "smoke", "smoke, `--ci-test`"),
-    ("", "--a", "", "smoke", "smoke, no `--ci-test`"),
-    ("", "--ci-test", "assert f()", "asserts", "1 assertion after the run, `--ci-test`"),
-    ("", "--a", "subprocess.assert_close(1, 2)", "asserts", "1 assertion after the run, no `--ci-test`"),
-    (*("", "--ci-test --ci-load-grad-norm x", "", "checks in the run"),
-     "gradient norms equal those of the first layout, `--ci-test`"),
-    (*("", "--ci-test --ci-disable-kl-checker --enable-mtp-training", "", "checks in the run"),
+    ("--ci-test", "", "smoke, `--ci-test`"),
+    ("--a", "", "smoke, no `--ci-test`"),
+    ("--ci-test", "assert f()", "1 assertion after the run, `--ci-test`"),
+    ("--a", "subprocess.assert_close(1, 2)", "1 assertion after the run, no `--ci-test`"),
+    ("--ci-test --ci-load-grad-norm x", "", "gradient norms equal those of the first layout, `--ci-test`"),
+    (*("--ci-test --ci-disable-kl-checker --enable-mtp-training", ""),
      "only MTP parameters get gradients, `--ci-test` without KL"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "flags", "after", "level", "description"), NOTICED)
-def test_checks_have_a_level_and_a_description(
-    covered: Cover, before: str, flags: str, after: str, level: str, description: str
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize(("flags", "after", "checks"), NOTICED)
+def test_checks_are_described(
+    record: Callable[..., Recording], flags: str, after: str, checks: str, static: bool
 ) -> None:
-    checks = covered(f"{before}\nU.execute_train({flags!r}, 8, None)\n{after}\n").checks
-    assert (checks.level, checks.description) == (level, description)
+    source = f"{HEAD}\nassert True\nU.execute_train({flags!r}, 8, None)\n{after}\n"
+    assert facts(record(source, static=static), FILES.get).checks == checks
 
 
 def test_a_file_of_tests_counts_them_and_one_without_an_entry_runs_nothing(record: Callable[..., Recording]) -> None:
     tests = '"""Tests of the thing."""\nimport pytest\ndef test_a(): ...\ndef test_b(): ...\n'
     run = facts(record(f"{tests}if __name__ == '__main__':\n    pytest.main([__file__])\n"), nothing)
-    assert (run.kind, run.tests, run.doc, run.checks.description) == ("unit", 2, "Tests of the thing.", "unit tests")
+    assert (run.kind, run.tests, run.checks) == ("unit", ("test_a", "test_b"), "unit tests")
+    assert run.doc == "Tests of the thing."
     idle = facts(record(tests), nothing)
-    assert (idle.kind, idle.checks.description) == ("vacuous", "runs nothing")
+    assert (idle.kind, idle.checks) == ("vacuous", "runs nothing")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels
-from ci_tasks.features.coverage.diff import difference
-from ci_tasks.features.coverage.reports import coverage_report, diff_report
+from ci_tasks.features.coverage.labels import CheckoutCoverage, difference, labels
+from ci_tasks.features.coverage.report import coverage_report, diff_report
 from ci_tasks.features.recorder.record import LaunchRecorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.workflow.model import Row

@@ -1,18 +1,18 @@
-"""QueryAnswers as they were recorded, and what a fact makes of them."""
+"""Answers as they were recorded, and what a check makes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.features.doctor.check_results import CheckResult
-from ci_tasks.features.doctor.host_fact import HostFact
+from ci_tasks.features.doctor.check_results import Check, CheckResult
+from ci_tasks.features.doctor.examine import finished
 
 DATA = Path(__file__).parent / "data"
-Read = Callable[[Sequence[HostFact], Mapping[str, QueryAnswer]], list[CheckResult]]
+Read = Callable[[Check, Mapping[str, QueryAnswer]], list[CheckResult]]
 
 
 @pytest.fixture
@@ -23,13 +23,10 @@ def data() -> Callable[[str], str]:
 
 @pytest.fixture
 def read() -> Read:
-    """The results of facts whose questions were answered so; a question without an answer fails the test, unless it
-    is put to a program that is not there."""
+    """The results of a check whose queries were answered so; for a query without an answer its program is missing."""
 
-    def results(facts: Sequence[HostFact], answers: Mapping[str, QueryAnswer]) -> list[CheckResult]:
-        missing = {
-            name: QueryAnswer(None, "", f"{argv[0]}: not there") for f in facts for name, argv in f.queries.items()
-        }
-        return [result for fact in facts for result in fact.parse({**missing, **answers})]
+    def results(check: Check, answers: Mapping[str, QueryAnswer]) -> list[CheckResult]:
+        missing = {name: QueryAnswer(None, "", f"{argv[0]}: No such file") for name, argv in next(check).items()}
+        return finished(check, {**missing, **answers})
 
     return results

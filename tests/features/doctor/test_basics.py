@@ -1,38 +1,40 @@
-"""Python, git, bash and the clock; the table of results; facts as a whole, which read whatever programs say."""
+"""Python, git, bash, the clock and disks."""
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ci_tasks.agent.records import QueryAnswer as Answer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor import basics
-from ci_tasks.features.doctor import facts_of_host as facts
-from ci_tasks.features.doctor.check_results import FAULT, OK, UNKNOWN, WARNING, CheckResult, lines, table_position
+from ci_tasks.features.doctor.check_results import FAULT, OK, UNKNOWN, WARNING, Check
+from ci_tasks.hosts.queries import LocalQueryRunner
+from tests import fixtures as support
 
-GOOD = {"python": Answer(0, "3.8.18\n"), "git": Answer(0, "git version 2.17.0\n"), "bash": Answer(0, "x 5.2.15(1)\n")}
+GOOD = {"Python": Answer(0, "3.8.18\n"), "git": Answer(0, "git version 2.17.0\n"), "bash": Answer(0, "x 5.2.15(1)\n")}
 
 
 @pytest.mark.parametrize(
     ("program", "answer", "status"),
     [
-        ("python", Answer(0, "3.12.1\n"), OK),
-        ("python", Answer(0, "3.7.17\n"), FAULT),
+        ("Python", Answer(0, "3.12.1\n"), OK),
+        ("Python", Answer(0, "3.7.17\n"), FAULT),
         # A Python that was built without what the runner needs, and pyenv's shim for a version that is not there.
-        ("python", Answer(1, "3.11.2\n", "ModuleNotFoundError: No module named 'zlib'\n"), FAULT),
-        ("python", Answer(127, "", "pyenv: python3: command not found\n"), FAULT),
-        ("python", Answer(None, "", "python3: No such file or directory"), FAULT),
+        ("Python", Answer(1, "3.11.2\n", "ModuleNotFoundError: No module named 'zlib'\n"), FAULT),
+        ("Python", Answer(127, "", "pyenv: python3: command not found\n"), FAULT),
+        ("Python", Answer(None, "", "python3: No such file or directory"), FAULT),
         ("git", Answer(0, "git version 2.16.6\n"), FAULT),
         ("git", Answer(None, "", "git: No such file or directory"), FAULT),
         ("bash", Answer(0, "GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)\nmore\n"), OK),
     ],
 )
 def test_programs_are_there_and_new_enough(read: Any, program: str, answer: Answer, status: str) -> None:
-    results = {result.topic.lower(): result for result in read(basics.facts(), {**GOOD, program: answer})}
+    results = {result.topic: result for result in read(basics.programs(), {**GOOD, program: answer})}
     assert {topic: result.status for topic, result in results.items()} == {**dict.fromkeys(GOOD, OK), program: status}
     assert bool(results[program].next_step) is (status == FAULT)
     assert ("zlib" in results[program].text) is ("zlib" in answer.err)
@@ -44,61 +46,89 @@ def test_programs_are_there_and_new_enough(read: Any, program: str, answer: Answ
         # Asked at 1000, answered at 1010: between the two nobody can tell.
         (1000.0, OK, "within 10.0 s"),
         (997.0, WARNING, "3 s behind"),
-        (1010.0 + 7200, FAULT, "2 h ahead"),
+        (1010.0 + 7200, FAULT, "7200 s ahead"),
         (None, UNKNOWN, "no answer from python3"),
     ],
 )
 def test_clocks_are_compared_as_far_as_the_answer_allows(there: float | None, status: str, text: str) -> None:
     answer = Answer(0, f"{there!r}\n") if there else Answer(None, "", "no answer from python3 within 20 s")
-    [result] = basics.read_clock(answer, 1000.0, 1010.0)
+    result = basics.read_clock(answer, 1000.0, 1010.0)
     assert (result.status, text in result.text) == (status, True)
 
 
-def test_findings_stand_in_order_with_what_to_do_below_and_do_not_move_the_cursor() -> None:
-    results = [
-        CheckResult("hub", WARNING, "429\x1b", "wait\x1b"),
-        CheckResult("disk", OK, "workspace /data/ci-tasks: 57.5 GB free of 270.6 GB"),
-        CheckResult("disk", FAULT, "mount /x:\n not there", "make it"),
-        CheckResult("Python", OK, "3.11.2"),
-    ]
-    shown = lines("box (ssh)", results, 60)
-    assert "\x1b" not in "".join(shown)
-    assert [line.replace("\ufffd", "") for line in shown] == [
-        "box (ssh)",
-        "  ok       Python  3.11.2",
-        "  ok       disk    workspace /data/ci-tasks: 57.5 GB free of",
-        "                   270.6 GB",
-        "  fault            mount /x: not there",
-        "                   → make it",
-        "  warning  hub     429",
-        "                   → wait",
-    ]
+GB = 10**9
+HOST = HostSpec("h100a", kind="ssh", address="h", gpus=0, mounts={"/mnt/ci": "/data/ci"})
 
 
-HOSTS = [
-    HostSpec("d", mounts={"/a": "/b"}),
-    HostSpec("p", runtime="podman", gpus=4, pull="never"),
-    HostSpec("s", runtime="none", gpus=8, simulate=True),
-    HostSpec("a", runtime="apptainer", gpus=0),
-]
-ODD = [
-    "",
-    "null",
-    "[]",
-    "[1]",
-    "{}",
-    '{"files": [1], "Runtimes": [1], "version": 3}',
-    "0, GPU-1, H, 5, [N/A], 1",
-    "\0\n,",
-]
+def disk(**more: Any) -> dict[str, Any]:
+    roomy = {"free": 500 * GB, "total": 900 * GB, "files": 10**7, "files_free": 10**6}
+    return {"path": "/p", "exists": True, "directory": True, "writable": True, **roomy, **more}
 
 
-@given(st.data(), st.sampled_from(HOSTS), st.sampled_from([0, 0, 1, 127, None]))
-def test_no_answer_is_too_odd(data: st.DataObject, host: HostSpec, code: int | None) -> None:
-    odd, host_facts = st.sampled_from(ODD), facts.first_round(host, "~/.ci-tasks", ["image"])
-    answers = {n: Answer(code, data.draw(odd), data.draw(st.text())) for f in host_facts for n in f.queries}
-    answers |= {"gpus": Answer(0, "0, GPU-1, H, 5, 1, 1")} if "gpus" in answers else {}
-    later = facts.second_round(host, ["image"], answers)
-    answers |= {n: Answer(code, data.draw(odd)) for f in later for n in f.queries if n not in answers}
-    for result in [result for each in [*host_facts, *later] for result in each.parse(answers)]:
-        assert table_position(result) >= 0 and result.text
+def seen(**more: Any) -> Answer:
+    return Answer(0, json.dumps(disk(**more)))
+
+
+NO_ANSWER = Answer(None, "", "no answer from python3 within 20 s")
+
+
+@pytest.mark.parametrize(
+    ("workspace", "mount", "statuses", "text"),
+    [
+        (seen(), seen(), ["ok", "ok"], ""),
+        (seen(writable=False), seen(), ["fault", "ok"], "cannot be written"),
+        (seen(exists=False), seen(), ["ok", "ok"], ""),  # made by the first run
+        (seen(noexec=True), seen(noexec=True), ["fault", "ok"], "mounted noexec"),
+        (seen(), seen(exists=False), ["ok", "fault"], "rows that mount /mnt/ci are blocked"),
+        (seen(), seen(writable=False), ["ok", "ok"], ""),  # containers write as root
+        (NO_ANSWER, seen(), ["unknown", "ok"], "no answer"),
+    ],
+)
+def test_places_of_a_host(read: Any, workspace: Answer, mount: Answer, statuses: list[str], text: str) -> None:
+    results = read(basics.disks(HOST, "~/.ci-tasks"), {"workspace": workspace, "/data/ci": mount})
+    assert [result.status for result in results] == statuses
+    assert any(text in result.text for result in results)
+
+
+def query_directory(path: str) -> tuple[Check, dict[str, Answer]]:
+    check = basics.disks(HostSpec("here", gpus=0), path)
+    queries = next(basics.disks(HostSpec("here", gpus=0), path))
+    return check, dict(LocalQueryRunner().run_queries(queries, 60))
+
+
+def test_the_script_measures_a_place_where_it_will_be_in_the_hosts_own_home(read: Any, tmp_path: Path) -> None:
+    there = os.statvfs(tmp_path)
+    record = json.loads(query_directory(str(tmp_path / "new/in 'a'\nnew/place"))[1]["workspace"].out)
+    size = there.f_blocks * there.f_frsize
+    assert (record["exists"], record["writable"], record["total"]) == (False, True, size)
+    home = json.loads(query_directory("~/x")[1]["workspace"].out)
+    assert home["path"] == os.path.expanduser("~/x")
+    (tmp_path / "file").write_text("")
+    results = read(*query_directory(str(tmp_path / "file/below")))
+    assert [result.status for result in results] == ["fault"], "a file is in the way"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "shm", "expected"),
+    [
+        (Answer(0, "0, GPU-1, H, 5, 1, 1"), seen(free=10**6), [("/dev/shm", "fault")]),
+        (Answer(0, "0, GPU-1, H, 5, 1, 1"), seen(), [("/dev/shm", "ok")]),
+        (Answer(None, "", "nvidia-smi: not there"), seen(free=10**6), []),
+    ],
+)
+def test_dev_shm_counts_on_a_host_with_gpus(read: Any, gpus: Answer, shm: Answer, expected: list[Any]) -> None:
+    results = read(basics.disks(HostSpec("h"), "~"), {"workspace": seen(), "gpus": gpus, "/dev/shm": shm})
+    assert [(result.topic, result.status) for result in results[1:]] == expected
+
+
+@pytest.mark.parametrize(("free", "status"), [(500 * GB, OK), (49 * GB, WARNING), (0, FAULT)])
+def test_little_space_is_a_warning_and_none_a_fault(read: Any, free: int, status: str) -> None:
+    results = read(basics.disks(HOST, "~"), {"workspace": seen(), "/data/ci": seen(free=free)})
+    assert results[-1].status == status
+
+
+@pytest.mark.parametrize(("options", "noexec"), [("noexec", True), ("exec", False)])
+def test_a_place_on_a_file_system_that_forbids_programs_says_so(tmp_path: Path, options: str, noexec: bool) -> None:
+    queries = next(basics.disks(HostSpec("here"), str(tmp_path / "not there yet")))
+    done = support.on_a_new_tmpfs(tmp_path, options, *queries["workspace"])
+    assert json.loads(done.stdout)["noexec"] is noexec

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ci_tasks.features.prefetch.detection import hub_requirements
-from ci_tasks.features.prefetch.repositories import HubRequirements
+from ci_tasks.features.prefetch.requirements import Requirements, requirements_of
 from ci_tasks.features.recorder.records import Recording
 
 HEAD = "import slime.utils.external_utils.command_utils as U\nMODEL_NAME = 'Qwen3-4B'\n"
@@ -15,21 +14,21 @@ MAIN = "\nif __name__ == '__main__':\n    prepare()\n"
 CACHE = "~/.cache/huggingface/hub"
 
 
-Read = Callable[..., HubRequirements]
+Read = Callable[..., Requirements]
 
 
 @pytest.fixture
 def read(record: Callable[..., Recording]) -> Read:
     """What a test whose `prepare` has this body asks for."""
 
-    def requirements(body: str, **env: str) -> HubRequirements:
+    def requirements(body: str, **env: str) -> Requirements:
         lines = "".join(f"    {line}\n" for line in body.splitlines())
-        return hub_requirements(record(f"{HEAD}def prepare():\n{lines}{MAIN}", **env), env, "tests/test_x.py")
+        return requirements_of(record(f"{HEAD}def prepare():\n{lines}{MAIN}", **env), env, "tests/test_x.py")
 
     return requirements
 
 
-def requested(requirements: HubRequirements) -> list[tuple[str, str, str]]:
+def requested(requirements: Requirements) -> list[tuple[str, str, str]]:
     return [(repository.kind, repository.id, repository.directory) for repository in requirements.repositories]
 
 
@@ -55,7 +54,7 @@ def requested(requirements: HubRequirements) -> list[tuple[str, str, str]]:
 def test_what_a_test_downloads(read: Read, body: str, expected: list[tuple[str, str, str]]) -> None:
     requirements = read(body)
     assert requested(requirements) == expected
-    assert not requirements.unknown
+    assert not requirements.unresolved
 
 
 def test_the_rows_environment_decides(read: Read) -> None:
@@ -65,7 +64,7 @@ def test_the_rows_environment_decides(read: Read) -> None:
 
 def test_a_tokenizer_wants_no_weights(read: Read) -> None:
     (repository,) = read("from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('o/a')").repositories
-    assert repository.takes("tokenizer.json") and not repository.takes("model.safetensors")
+    assert "*.json" in repository.include and not any("safetensors" in pattern for pattern in repository.include)
 
 
 @pytest.mark.parametrize(
@@ -78,16 +77,16 @@ def test_a_tokenizer_wants_no_weights(read: Read) -> None:
     ],
 )
 def test_what_is_not_known_is_listed_with_its_line(read: Read, body: str, why: str) -> None:
-    ((unknown, source),) = read(body).unknown.items()
-    assert why in " ".join(unknown)
-    assert source.line in (4, 5)
+    (unresolved,) = read(body).unresolved
+    assert why in f"{unresolved.text} {unresolved.why}"
+    assert unresolved.where in ("tests/test_x.py:4", "tests/test_x.py:5")
 
 
 def test_the_part_after_a_stop_is_reported_as_not_seen(read: Read) -> None:
     requirements = read("import os\nU.hf_download_dataset('o/d')\nos.environ['GONE']\nU.hf_download_dataset('o/e')")
     assert [id for _, id, _ in requested(requirements)] == ["o/d"]
-    ((_, why),) = requirements.unknown
-    assert why == "not seen from there on: tests/test_x.py:6: KeyError: 'GONE'"
+    (unresolved,) = requirements.unresolved
+    assert unresolved.why == "not seen from there on: tests/test_x.py:6: KeyError: 'GONE'"
 
 
 CONVERT = "U.convert_checkpoint(model_name=MODEL_NAME, megatron_model_type='t', num_gpus_per_node=8)"

@@ -15,13 +15,11 @@ from huggingface_hub import snapshot_download
 
 from ci_tasks.agent.containers.docker_argv import parse_run
 from ci_tasks.features.prefetch.download import Download, outcomes, script
-from ci_tasks.features.prefetch.hub_errors import HubFile, RepoSnapshot
-from ci_tasks.features.prefetch.inventory import FolderState, files_query, folder_state
+from ci_tasks.features.prefetch.hub import Listing
+from ci_tasks.features.prefetch.prefetch import HostState, files_query, host_state
 from ci_tasks.features.prefetch.repositories import HubRepository
-from ci_tasks.features.prefetch.requirements import RequiredRepository
 from ci_tasks.hosts.queries import LocalQueryRunner
-from ci_tasks.planning.containers import HostPath
-from tests.features.prefetch.hub_server import Fault, Hub, Repo, etag
+from tests.features.prefetch.hub_server import Fault, Hub, Repo
 
 FILES = {"config.json": b"{}", "sub/notes.txt": b"notes", "model.safetensors": bytes(range(256)) * 512}
 CHUNK = 10 << 20  # bytes after which huggingface_hub writes, and from which it resumes
@@ -35,15 +33,8 @@ def repo(hub: Hub) -> Repo:
 
 def download(repo: Repo, directory: str, number: int = 0, container: str = "", **more: Any) -> Download:
     repository = HubRepository(repo.kind, repo.id, directory, **more)
-    files = tuple(HubFile(path, len(text), etag(text)) for path, text in repo.files.items() if repository.takes(path))
     run = parse_run(container.split()) if container else None
-    return Download(
-        number,
-        RequiredRepository(repository, HostPath(directory), ["row"], ["t.py:1"]),
-        RepoSnapshot(repo.sha, files),
-        run,
-        {},
-    )
+    return Download(number, repository, directory, list(repo.files), run)
 
 
 def start(hub: Hub, where: Path, *downloads: Download, path: str = str(BIN)) -> subprocess.Popen[str]:
@@ -62,12 +53,12 @@ def run(hub: Hub, where: Path, *downloads: Download, path: str = str(BIN)) -> tu
     return process.returncode, log
 
 
-def state(pending: Download) -> FolderState:
-    folder = folder_state(
-        LocalQueryRunner().run_queries({"q": files_query(pending.item, pending.snapshot)}, 20)["q"], pending.snapshot
-    )
-    assert isinstance(folder, FolderState), folder
-    return folder
+def state(pending: Download, repo: Repo) -> HostState:
+    listing = Listing(repo.sha, {path: len(text) for path, text in repo.files.items()})
+    query = files_query(pending.repository, pending.directory, listing)
+    found = host_state(LocalQueryRunner().run_queries({"q": query}, 20)["q"], listing)
+    assert isinstance(found, HostState), found
+    return found
 
 
 @pytest.mark.parametrize("layout", ["files", "cache"])
@@ -75,10 +66,10 @@ def test_a_download_counts_as_there_and_is_not_requested_again(
     hub: Hub, repo: Repo, tmp_path: Path, layout: str
 ) -> None:
     pending = download(repo, str(tmp_path / "it's a disk"), layout=layout)
-    assert (state(pending).state, state(pending).missing) == ("missing", sum(map(len, FILES.values())))
+    assert (state(pending, repo).word, state(pending, repo).missing) == ("missing", sum(map(len, FILES.values())))
     code, log = run(hub, tmp_path / "run", pending)
-    assert (code, outcomes(log)[0].code) == (0, 0), log
-    assert state(pending).state == "there"
+    assert (code, outcomes(log)[0][0]) == (0, 0), log
+    assert state(pending, repo).word == "there"
     forget(hub)
     option: dict[str, Any] = {"local_dir" if layout == "files" else "cache_dir": tmp_path / "it's a disk"}
     there = Path(snapshot_download("org/m", endpoint=hub.url, **option))
@@ -90,8 +81,8 @@ def test_one_that_fails_does_not_keep_the_others_from_coming(hub: Hub, repo: Rep
     gated = download(hub.add("org/gated", {"a": b"a"}, gated="manual"), str(tmp_path / "g"))
     code, log = run(hub, tmp_path, gated, download(repo, str(tmp_path / "m"), number=1))
     results = outcomes(log)
-    assert (code, results[0].code, results[1].code) == (1, 1, 0)
-    assert "requires approval" in results[0].output and "requires approval" not in results[1].output
+    assert (code, results[0][0], results[1][0]) == (1, 1, 0)
+    assert "requires approval" in results[0][1] and "requires approval" not in results[1][1]
 
 
 @pytest.mark.parametrize(
@@ -111,14 +102,14 @@ def test_files_are_trusted_as_the_library_trusts_them(
     pending = download(repo, str(tmp_path / "m"))
     snapshot_download("org/m", endpoint=hub.url, local_dir=tmp_path / "m")
     change(tmp_path / "m")
-    assert state(pending).state == word
+    assert state(pending, repo).word == word
 
 
 def test_a_transfer_that_the_hub_cuts_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
     repo = hub.add("org/large", {"model.safetensors": os.urandom(CHUNK + 500_000)})
     hub.storage.faults.append(Fault("model.safetensors", cut=CHUNK + 1000))  # type: ignore[union-attr]
     pending = download(repo, str(tmp_path / "m"))
-    assert run(hub, tmp_path, pending)[0] == 0 and state(pending).state == "there"
+    assert run(hub, tmp_path, pending)[0] == 0 and state(pending, repo).word == "there"
     ranges = [request.range for request in hub.storage.requests if request.method == "GET"]  # type: ignore[union-attr]
     assert ranges == ["", f"bytes={CHUNK}-"]
 
@@ -132,7 +123,7 @@ def test_two_at_once_download_each_file_once(hub: Hub, repo: Repo, tmp_path: Pat
     until(lambda: sum("/revision/" in request.path for request in hub.requests) == 2)
     gate.set()
     assert first.communicate() and second.communicate() and first.returncode == second.returncode == 0
-    assert state(pending).state == "there"
+    assert state(pending, repo).word == "there"
     assert [request.method for request in hub.storage.requests] == ["GET"]  # type: ignore[union-attr]
 
 
@@ -156,13 +147,11 @@ def test_rows_of_one_container_share_it_and_no_secret_is_in_its_arguments(repo: 
 
 
 def test_a_repository_of_many_files_is_queried_in_arguments_that_linux_takes() -> None:
-    files = tuple(HubFile(f"{os.urandom(16).hex()}", 1, "a" * 40) for _ in range(20_000))
-    required = RequiredRepository(HubRepository("model", "org/m", "/nowhere"), HostPath("/nowhere"), [], [])
-    snapshot = RepoSnapshot("a" * 40, files)
-    question = files_query(required, snapshot)
+    listing = Listing("a" * 40, {os.urandom(16).hex(): 1 for _ in range(20_000)})
+    question = files_query(HubRepository("model", "org/m", "/nowhere"), "/nowhere", listing)
     assert max(map(len, question)) < 1 << 17 and len(question) > 5
-    folder = folder_state(LocalQueryRunner().run_queries({"q": question}, 20)["q"], snapshot)
-    assert isinstance(folder, FolderState) and (folder.absent, folder.mount) == (20_000, "/")
+    folder = host_state(LocalQueryRunner().run_queries({"q": question}, 20)["q"], listing)
+    assert isinstance(folder, HostState) and (folder.absent, folder.mount) == (20_000, "/")
 
 
 def forget(hub: Hub) -> None:

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.prefetch.download_command import UnresolvedArgument, is_download, repository
-from ci_tasks.features.prefetch.repositories import HubRepository
+from ci_tasks.features.prefetch.repositories import HubRepository, UnresolvedArgument, of_command
 from ci_tasks.features.recorder.records import commands_in
 
 CACHE = "~/.cache/huggingface/hub"
 
 
 def downloads(line: Any, **env: str) -> list[HubRepository]:
-    return [repository(argv, env) for argv in commands_in(line) if is_download(argv)]
+    return [found for argv in commands_in(line) if (found := of_command(argv, env))]
 
 
 def model(id: str, directory: str = CACHE, **more: Any) -> HubRepository:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.features.prefetch import hub as asking
-from ci_tasks.features.prefetch.hub_errors import HubRefusal, RepoSnapshot
+from ci_tasks.features.prefetch.hub import Listing, Refusal
 from ci_tasks.features.prefetch.repositories import HubRepository
 from tests.features.prefetch.hub_server import Fault, Hub
 
@@ -26,28 +26,28 @@ class HubClient:
     def __init__(self, url: str, token: str | None = None) -> None:
         self.messages: list[str] = []
         self.waited: list[float] = []
-        self._hub = asking.Hub(url, token, self.messages.append, Path("~/answers").expanduser(), self.waited.append)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("huggingface_hub.get_token", lambda: token)
+            memory = Path("~/answers").expanduser()
+            self.hub = asking.Hub({"HF_ENDPOINT": url}, self.messages.append, memory, self.waited.append)
 
-    def snapshot(self, repository: HubRepository) -> RepoSnapshot:
-        response = self._hub.find(repository)
-        assert isinstance(response, RepoSnapshot), response
+    def listing(self, repository: HubRepository) -> Listing:
+        response = self.hub.find(repository)
+        assert isinstance(response, Listing), response
         return response
 
-    def refused(self, repository: HubRepository) -> HubRefusal:
-        response = self._hub.find(repository)
-        assert isinstance(response, HubRefusal), response
+    def refused(self, repository: HubRepository) -> Refusal:
+        response = self.hub.find(repository)
+        assert isinstance(response, Refusal), response
         return response
 
 
-def test_commit_size_and_checksums_of_the_required_files(hub: Hub) -> None:
+def test_commit_and_sizes_of_the_required_files(hub: Hub) -> None:
     repo = hub.add("org/m", FILES)
-    snapshot = HubClient(hub.url).snapshot(repository())
-    assert (snapshot.commit, snapshot.size, snapshot.gated, snapshot.private) == (repo.sha, 5007, "", False)
-    assert {file.path: len(file.etag) for file in snapshot.files} == {
-        "config.json": 40,
-        "sub/notes.txt": 40,
-        "model.safetensors": 64,
-    }
+    listing = HubClient(hub.url).listing(repository(include=("*.json", "*.safetensors")))
+    assert (listing.commit, listing.needs_token) == (repo.sha, False)
+    assert listing.files == {"config.json": 2, "model.safetensors": 5000}
+    assert hub.contents() == [], "nothing is downloaded"
 
 
 @pytest.mark.parametrize(
@@ -59,48 +59,48 @@ def test_commit_size_and_checksums_of_the_required_files(hub: Hub) -> None:
         ({"private": True}, None, "unauthorised", "hf auth login"),
         ({"private": True}, "hf_other", "missing", "check the name"),
         ({"private": True}, "hf_good", None, ""),
-        ({}, "hf_wrong", "unauthorised", "another HF_TOKEN"),
+        ({}, "hf_wrong", "unauthorised", "set HF_TOKEN"),
     ],
 )
 def test_who_may_read_it(hub: Hub, more: dict[str, Any], token: str | None, code: str | None, hint: str) -> None:
     hub.add("org/m", FILES, **more)
     hub.tokens = {"hf_good": {"org/m"}, "hf_other": set()}
+    client = HubClient(hub.url, token)
     if code is None:
-        snapshot = HubClient(hub.url, token).snapshot(repository())
-        assert snapshot.needs_token == bool(more) and snapshot.closed is None
-    elif code == "gated":
-        closed = HubClient(hub.url, token).snapshot(repository()).closed
-        assert closed is not None and closed.code == code and hint in closed.hint
-    else:
-        refused = HubClient(hub.url, token).refused(repository())
-        assert refused.code == code and hint in refused.hint
-        assert "hf_" not in refused.message + refused.hint
+        listing = client.listing(repository())
+        assert listing.needs_token == bool(more) and listing.closed is None
+        return
+    error = client.listing(repository()).closed if code == "gated" else client.refused(repository()).error
+    assert error is not None and error.code == code
+    said = client.hub.hint(code, repository())
+    assert hint in said and "hf_" not in error.message + said
 
 
 def test_a_hub_that_names_a_time_is_waited_for(hub: Hub) -> None:
     hub.add("org/m", FILES)
     hub.faults.append(Fault("/revision/", status=429, headers={"Retry-After": "9"}))
     client = HubClient(hub.url)
-    client.snapshot(repository())
+    client.listing(repository())
     assert client.waited == [9.0]
-    assert client.messages == ["too many requests (429): the hub says to wait 9 s; asking again in 9 s"]
+    assert client.messages == ["too many requests (429); asking again in 9 s"]
 
 
 def test_nobody_answers() -> None:
-    refused = HubClient("http://me:secret@127.0.0.1:9").refused(repository())
-    assert refused.code == "offline" and "secret" not in refused.message + refused.hint
+    client = HubClient("http://me:secret@127.0.0.1:9")
+    error = client.refused(repository()).error
+    assert error.code == "offline" and "secret" not in error.message + client.hub.hint("gated", repository())
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "a\\b"])
 def test_a_repository_with_an_unsafe_name_is_refused_whole(hub: Hub, name: str) -> None:
     hub.add("org/m", {**FILES, name: b"x"})
-    assert HubClient(hub.url).refused(repository()).code == "hostile"
+    assert HubClient(hub.url).refused(repository()).error.code == "hostile"
 
 
 def test_an_unreachable_hub_has_its_last_known_listing(hub: Hub) -> None:
     hub.add("org/m", FILES)
-    snapshot = HubClient(hub.url).snapshot(repository())
+    listing = HubClient(hub.url).listing(repository())
     hub.faults.append(Fault("/revision/", status=503, times=99))
     last = HubClient(hub.url).refused(repository()).last
-    assert last is not None and (last.commit, last.files) == (snapshot.commit, snapshot.files)
+    assert last is not None and (last.commit, last.files) == (listing.commit, listing.files)
     assert HubClient(hub.url).refused(repository(include=("*.json",))).last is None, "another part is another question"

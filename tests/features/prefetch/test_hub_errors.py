@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.features.prefetch.hub_errors import of_output
+from ci_tasks.features.prefetch.hub import of_output
 
 URL = "http://127.0.0.1:1/org/m/resolve/aaa/model.safetensors"
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ci_tasks import config
+from ci_tasks.features.prefetch.download import ProgressLine
 from ci_tasks.features.prefetch.options import PrefetchOptions
 from ci_tasks.features.prefetch.prefetch import prefetch_label
 from ci_tasks.hosts.executors import open_executor
@@ -79,29 +80,24 @@ def test_a_gated_repository_is_downloaded_to_an_ssh_host_over_a_link_that_dies(
             support.until(back.is_set, "the link is back")
             gate.set()
 
+        messages: list[str] = []
+
         def say(text: str) -> None:
+            messages.append(text)
             if "is back" in text:
                 back.set()
 
         dying = threading.Thread(target=die)
         dying.start()
         options = PrefetchOptions(label="short", host="box", json=True)
-        messages: list[str] = []
-        code = prefetch_label(
-            source,
-            hosts_config,
-            options,
-            say=say,
-            progress=lambda name, message: messages.append(message),
-            open_executor=open_executor,
-        )
+        code = prefetch_label(source, hosts_config, options, ProgressLine(None, say), open_executor)
         dying.join()
     report = json.loads(capsys.readouterr().out)
     assert code == 0, report
     assert report["repositories"][0]["state"] == "fetched"
     assert (tmp_path / "disk/m/model.safetensors").read_bytes() == WEIGHTS
     assert ranges() == ["", f"bytes={CHUNK}-"]
-    assert any(messages), "the program's own last words are shown"
+    assert any("fetching org/m" in message for message in messages), "the program's own last words are shown"
     assert any("hf download" in command for command in commands)
     assert SECRET not in "\n".join(commands)
     kept = [

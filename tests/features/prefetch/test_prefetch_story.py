@@ -14,16 +14,10 @@ import pytest
 
 from ci_tasks import config
 from ci_tasks.errors import UsageError
-from ci_tasks.features.prefetch import hub as hub_module
-from ci_tasks.features.prefetch import inventory, prefetch
-from ci_tasks.features.prefetch.download import Outcome
-from ci_tasks.features.prefetch.hub_errors import HubFile, RepoSnapshot
-from ci_tasks.features.prefetch.inventory import FolderState
+from ci_tasks.features.prefetch import prefetch
+from ci_tasks.features.prefetch.download import ProgressLine
 from ci_tasks.features.prefetch.options import PrefetchOptions
-from ci_tasks.features.prefetch.repositories import HubRepository
-from ci_tasks.features.prefetch.requirements import RequiredRepository
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.planning.containers import HostPath
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.prepare import prepare
 from ci_tasks.run.request import RunRequest
@@ -76,7 +70,6 @@ class World:
             f"hosts: {{box: {{kind: local, runtime: none, gpus: 8, simulate: true{more}}}, other: {{kind: local}}}}"
         )
         self.messages: list[str] = []
-        self.progress_calls: list[tuple[str, str]] = []
 
     def write(self, name: str, text: str) -> None:
         path = self.repo / name
@@ -87,12 +80,7 @@ class World:
         options = PrefetchOptions(label="short", only=only, **{"host": "box", **more})
         source = open_source(str(self.repo))
         return prefetch.prefetch_label(
-            source,
-            self.config,
-            options,
-            say=self.messages.append,
-            progress=lambda name, message: self.progress_calls.append((name, message)),
-            open_executor=open_executor,
+            source, self.config, options, ProgressLine(None, self.messages.append), open_executor
         )
 
     def row_problems(self) -> dict[str, str]:
@@ -136,7 +124,7 @@ def test_it_brings_what_is_missing_where_the_test_will_look(world: World, capsys
     assert (world.disk / "models/m/model.safetensors").read_bytes() == WEIGHTS
     assert (world.disk / "datasets/d/train.jsonl").read_bytes() == b"{}"
     assert "2 repositories: 2 fetched" in capsys.readouterr().out
-    assert world.progress_calls[0] == (f"org/m (100.0 kB) to {world.disk}/models/m", "")
+    assert f"fetching org/m (100.0 kB) to {world.disk}/models/m" in world.messages
     assert not list((world.repo.parent / "home/runs").iterdir()), "a prefetch that succeeded leaves no run"
     assert world.prefetch(json=True) == 0
     assert {entry["state"] for entry in table(capsys)["repositories"]} == {"there"}
@@ -166,7 +154,7 @@ def test_a_gate_that_is_closed_blocks_and_says_what_to_do(world: World, capsys: 
 def test_a_disk_too_small_for_all_of_them_gets_none(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inventory, "SPARE", 1 << 60)
+    monkeypatch.setattr(prefetch, "SPARE", 1 << 60)
     assert world.prefetch() == 125
     assert "disk full" in capsys.readouterr().out
     assert world.hub.contents() == []
@@ -183,8 +171,7 @@ def test_a_disk_too_small_for_all_of_them_gets_none(
 def test_a_download_that_the_hub_refuses_is_explained(
     world: World, capsys: pytest.CaptureFixture[str], status: int, headers: dict[str, str], word: str
 ) -> None:
-    for method in ("GET", "HEAD"):
-        world.hub.faults.append(Fault("/resolve/", status=status, headers=headers, method=method, times=99))
+    world.hub.faults.append(Fault("/resolve/", status=status, headers=headers, times=99))
     assert world.prefetch() == 125
     printed = capsys.readouterr().out
     assert f"2 repositories: 2 {word}" in printed
@@ -235,11 +222,8 @@ def test_without_the_feature_a_run_cannot_prefetch(world: World, monkeypatch: py
 def test_an_exit_code_alone_does_not_show_that_a_repository_is_there(
     printed: str, code: int | None, problem: str
 ) -> None:
-    item = RequiredRepository(HubRepository("model", "org/m", "/m"), HostPath("/m"), ["row"], ["t.py:1"])
-    hub = hub_module.Hub("https://huggingface.co", None, print, Path("/nowhere"))
-    line = inventory.repository_status(item, RepoSnapshot("a" * 40, (HubFile("a", 1, "b" * 40),)), None, hub)
-    state = FolderState("/", 1, there=0, unsure=0, absent=1, missing=1)
-    assert prefetch._after(line, Outcome(code, printed), state, hub, item).problem == problem
+    error = prefetch.download_error("org/m", code, printed, absent=1)
+    assert error is not None and error.code == problem
 
 
 def test_a_token_opens_the_gate_and_stands_nowhere(
@@ -249,4 +233,4 @@ def test_a_token_opens_the_gate_and_stands_nowhere(
     world.hub.tokens = {"hf_very_secret": {"org/m"}}
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
     assert world.prefetch(json=True) == 0
-    assert "hf_very_secret" not in capsys.readouterr().out + "".join(map(str, [*world.progress_calls, *world.messages]))
+    assert "hf_very_secret" not in capsys.readouterr().out + "".join(world.messages)

@@ -21,7 +21,7 @@ from ci_tasks.features.verl.judge.noted import (
 )
 from ci_tasks.features.verl.levels.job import SUITE
 from ci_tasks.results.probe_evidence import probe_summary
-from ci_tasks.run.probe_rules import probe_rules
+from ci_tasks.run.row_plans import probe_rules
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter
 from tests.results.test_probe_evidence import PLAN
 

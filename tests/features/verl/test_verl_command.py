@@ -95,7 +95,7 @@ def test_a_detached_level_ends_with_its_summary_when_somebody_comes_back(
 def test_a_candidate_that_fails_is_compared_with_its_base_under_one_seed(pair: Any) -> None:
     bridge = pair.checkout / "tiny-bridge/src/megatron/bridge/peft/lora.py"
     bridge.write_text(bridge.read_text() + "raise ValueError('a change')\n")
-    result = pair.verl("--level", "0", "--base", "HEAD", "--repeat", "1", "--checks-from", "3 passed", "--json")
+    result = pair.verl("--level", "0", "--base", "HEAD", "--repeat", "1", "--json")
     assert (result.code, result.json["differences"]) == (4, []), result.out + result.err
     assert result.json["candidate"] == f"{result.json['base']} + 1 changed file"
     runs = [Path(run["log"]).parent for run in result.json["runs"]]

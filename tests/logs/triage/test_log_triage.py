@@ -133,6 +133,13 @@ ModuleNotFoundError: No module named '{module}'
     assert (result.verdict, result.cause, result.group) == (verdict, cause, group)
 
 
+@pytest.mark.parametrize(("offered", "verdict"), [("none", BLOCKED), ("1.0, 1.1", FAILED)])
+def test_an_index_that_offers_nothing_is_no_fault_of_the_code(offered: str, verdict: str) -> None:
+    """It cannot be read, or has nothing for this Python; a version that it lacks is one that the code asks for."""
+    line = f"ERROR: Could not find a version that satisfies the requirement pytest==2 (from versions: {offered})"
+    assert triage([f"$ pip install pytest==2\n{line}\n{EXIT_1}".encode()], 1).verdict == verdict
+
+
 def raised(line: str, file: str = "/x/run.py") -> str:
     return f'Traceback (most recent call last):\n  File "{file}", line 3, in main\n    call()\n{line}\n'
 

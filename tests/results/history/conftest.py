@@ -11,8 +11,7 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.run_directory import RunDir, write_json
-from ci_tasks.results import store
-from ci_tasks.results.history import database, writer
+from ci_tasks.results import index, store
 
 Make = Callable[..., RunDir]
 
@@ -20,8 +19,8 @@ Make = Callable[..., RunDir]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "home"))
-    database._warned.clear()
-    writer._given_up.clear()
+    index._warned.clear()
+    index._given_up.clear()
     return tmp_path / "home"
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.results.history import database
-from ci_tasks.results.history import queries as history
-from ci_tasks.results.history.run_row import RunQuery
-from ci_tasks.results.read_record import load_record
-from ci_tasks.results.record import record_not_started
+from ci_tasks.results import history, index
+from ci_tasks.results.history import RunQuery
+from ci_tasks.results.load import load_record
+from ci_tasks.results.runs import record_not_started
 
 Make = Callable[..., RunDir]
 
@@ -109,7 +108,7 @@ def test_a_database_that_cannot_be_used_fails_nothing_and_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(database, "BUSY", 0.05)
+    monkeypatch.setattr(index, "_BUSY", 0.05)
     make(number=1)
     assert _rows() == ["row-1"]
     holder = fault(home / "history.db")
@@ -153,9 +152,9 @@ def test_after_a_fault_a_process_does_not_try_again_for_every_run(
 
     def refuse(work: object) -> None:
         tried.append(work)
-        raise database.HistoryUnavailable("no")
+        raise index.HistoryUnavailable("no")
 
-    monkeypatch.setattr(database, "with_connection", refuse)
+    monkeypatch.setattr(index, "with_connection", refuse)
     for number in (1, 2):
         record_not_started(make(number=number, status="planned"), "blocked", "no GPU")
     assert len(tried) == 1
@@ -163,7 +162,7 @@ def test_after_a_fault_a_process_does_not_try_again_for_every_run(
 
 def test_a_python_without_sqlite_runs_all_the_same(make: Make, home: Path) -> None:
     run = make(status="planned")
-    code = "import sys; sys.modules['_sqlite3'] = None\nfrom ci_tasks.results.record import record_not_started\n"
+    code = "import sys; sys.modules['_sqlite3'] = None\nfrom ci_tasks.results.runs import record_not_started\n"
     code += "from ci_tasks.agent.run_directory import RunDir\n"
     code += "print(record_not_started(RunDir(sys.argv[1]), 'blocked', 'x').status)"
     done = subprocess.run([sys.executable, "-c", code, run.path], capture_output=True, text=True, check=True)
@@ -172,7 +171,7 @@ def test_a_python_without_sqlite_runs_all_the_same(make: Make, home: Path) -> No
 
 def test_runs_of_several_processes_that_end_at_once_are_all_kept(make: Make, home: Path) -> None:
     """Each makes the database where there is none yet, at the same time as the others."""
-    code = "import sys\nfrom ci_tasks.results.record import record_not_started\n"
+    code = "import sys\nfrom ci_tasks.results.runs import record_not_started\n"
     code += "from ci_tasks.agent.run_directory import RunDir\n"
     code += "sys.stdin.readline()\nfor path in sys.argv[1:]: record_not_started(RunDir(path), 'blocked', 'x')"
     batches = [
@@ -192,7 +191,7 @@ def test_runs_of_several_processes_that_end_at_once_are_all_kept(make: Make, hom
         process.stdin.write("\n")
         process.stdin.flush()
     assert [process.communicate()[1] for process in there] == ["", "", ""]
-    kept = database.with_connection(
+    kept = index.with_connection(
         lambda connection: connection.execute("SELECT count(*) FROM runs WHERE final").fetchone()
     )
     assert kept == (30,)

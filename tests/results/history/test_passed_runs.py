@@ -8,10 +8,9 @@ from pathlib import Path
 from ci_tasks.agent.records import RunDescription
 from ci_tasks.agent.run_directory import END_EXIT, RunDir, write_json
 from ci_tasks.logs.causes import JobEnd
-from ci_tasks.results import judge_run
-from ci_tasks.results.history import queries as history
-from ci_tasks.results.history.passed_runs import passed_runs
-from ci_tasks.results.history.run_row import RunQuery
+from ci_tasks.results import history, judge_run
+from ci_tasks.results.history import RunQuery
+from ci_tasks.results.index import passed_runs
 
 Make = Callable[..., RunDir]
 

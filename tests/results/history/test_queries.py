@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.results.history import queries as history
-from ci_tasks.results.history.queries import LastRun, RowDuration
-from ci_tasks.results.history.run_row import RunQuery
+from ci_tasks.results import history
+from ci_tasks.results.history import LastRun, RowDuration, RunQuery
 
 Make = Callable[..., RunDir]
 DAY = 86400.0
@@ -133,7 +132,7 @@ FLAKY: dict[str, tuple[list[tuple[str, str]], bool]] = {
 def test_flaky_is_what_passed_and_failed_on_one_tree(ends: list[tuple[str, str]], flaky: bool, make: Make) -> None:
     for number, (status, tree) in enumerate(ends, 1):
         make(number=number, row="r", status=status, tree=tree)
-    (tally,) = history.flakes("ckpt")
+    (tally,) = history.flakes(RunQuery(label="ckpt"))
     assert (tally.flaky, tally.runs) == (flaky, len(ends))
 
 
@@ -142,10 +141,10 @@ def test_every_row_and_host_is_counted_by_itself(make: Make) -> None:
     for number, (host, status) in enumerate(ends, 1):
         make(number=number, row="r", host=host, status=status, seconds=10.0 * number, queued=float(number))
     make("20260101-120000-image", label="image", row="r", host="a")
-    on_a, on_b = history.flakes("ckpt")
+    on_a, on_b = history.flakes(RunQuery(label="ckpt"))
     assert (on_a.host, on_a.counts, on_a.seconds, on_a.queued) == ("a", {"passed": 2, "vacuous": 1}, 15.0, 1.5)
     assert (on_b.host, on_b.counts, on_b.seconds, on_b.queued) == ("b", {"failed": 1}, None, None)
-    assert [(tally.label, tally.runs) for tally in history.flakes(query=RunQuery(host=("a",)))] == [
+    assert [(tally.label, tally.runs) for tally in history.flakes(RunQuery(host=("a",)))] == [
         ("ckpt", 3),
         ("image", 1),
     ]
@@ -174,5 +173,5 @@ def test_a_retry_is_found_and_counts_for_nothing(make: Make) -> None:
     make(f"{time.strftime('%Y%m%d')}-120000-ckpt", status="passed", retry_of="20260101-120000-ckpt.01")
     assert [record.retry_of for record in history.search(RunQuery())] == ["20260101-120000-ckpt.01", ""]
     assert history.samples("ckpt") == {}
-    assert [tally.runs for tally in history.flakes("ckpt")] == [1]
+    assert [tally.runs for tally in history.flakes(RunQuery(label="ckpt"))] == [1]
     assert [row.status for row in history.latest("ckpt", "/home/somebody/slime")] == ["failed"]

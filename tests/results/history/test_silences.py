@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ci_tasks.results.history.queries import silences
+from ci_tasks.results.history import silences
 from tests.results.history.conftest import Make
 
 

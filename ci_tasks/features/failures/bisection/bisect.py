@@ -27,10 +27,10 @@ from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
 from ci_tasks.features.failures.bisection.run_commits import RowUnderTest
 from ci_tasks.features.failures.bisection.strategy import BisectionGoal
 from ci_tasks.given_values import GivenValues, OverlaySource
-from ci_tasks.results.history.queries import durations
+from ci_tasks.results.history import durations
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.events import EventStream
-from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 

@@ -8,8 +8,7 @@ from ci_tasks.checkout.commits import commits_up_to
 from ci_tasks.features.failures.bisection.observations import BEFORE_GOOD, FAIL, PASS, Observation
 from ci_tasks.features.failures.bisection.run_commits import signature_of
 from ci_tasks.records import FAILED, PASSED, RunRecord
-from ci_tasks.results.history.queries import search
-from ci_tasks.results.history.run_row import RunQuery
+from ci_tasks.results.history import RunQuery, search
 
 _COMMITS, _RUNS = 5000, 500  # the newest ones
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, one_line, printable
 from ci_tasks.features.failures.bisection.axis import COMMIT, OVERLAY, SUBMODULE, Point, SearchRange
-from ci_tasks.report.timeline import duration
+from ci_tasks.report.table import duration
 
 _SHORT = 12
 _HOST = 8

@@ -15,13 +15,12 @@ from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MIS
 from ci_tasks.records import BLOCKED as WAS_BLOCKED
 from ci_tasks.records import CANCELLED, LOST, PASSED, VACUOUS, RunRecord
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
-from ci_tasks.report.timeline import duration
+from ci_tasks.report.table import duration
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 _REMINDER = 60.0  # seconds after which a run says that it still goes on
 # What varies from one run to the next in a reason that has no signature.

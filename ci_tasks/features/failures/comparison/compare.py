@@ -42,14 +42,13 @@ from ci_tasks.features.failures.comparison.side import SAMPLE, Side, gpus_of, im
 from ci_tasks.features.failures.repeats.outcomes import count_outcomes, is_conclusive, outcome
 from ci_tasks.features.failures.repeats.repeat_label import Perform
 from ci_tasks.records import CANCELLED, PASSED
-from ci_tasks.results.history import queries as history
+from ci_tasks.results import history
 from ci_tasks.results.rates import wilson
 from ci_tasks.run import interrupts
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
-from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials.pinned_tree import pinned
 from ci_tasks.workflow.model import Row

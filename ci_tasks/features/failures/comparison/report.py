@@ -10,8 +10,7 @@ from ci_tasks.features.failures.comparison.metrics import LEAST_RUNS
 from ci_tasks.features.failures.comparison.result import ComparisonResult, RowComparison, SideResult
 from ci_tasks.features.failures.repeats.report import short
 from ci_tasks.records import PASSED, RunRecord
-from ci_tasks.report.layout import columns, paragraph
-from ci_tasks.report.timeline import duration
+from ci_tasks.report.table import Table, duration, paragraph
 
 _DECIDED = (YOURS, FIXED)
 _NO_RISE = (BROKEN, FLAKY, FINE)
@@ -47,7 +46,7 @@ def result_lines(result: ComparisonResult, width: int | None = None) -> list[str
     """The end: both rates of each row, what differs, and the word."""
     head = ("RESULT", "ROW", "YOURS FAILED", "BASE FAILED", "WHY")
     body = [(row.verdict, row.row, _failed(row.yours), _failed(row.base), row.why) for row in result.rows]
-    lines = columns(body, width, head=head, names=[1])
+    lines = Table(body, head).text(width)
     for row in result.rows:
         lines += [line for text in _details(row, several=len(result.rows) > 1) for line in paragraph(text, width)]
     return [*map(printable, lines), "", *map(printable, paragraph(_last_line(result), width))]

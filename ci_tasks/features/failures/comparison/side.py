@@ -13,12 +13,10 @@ from ci_tasks.features.failures.repeats.outcomes import RepetitionOutcome, is_co
 from ci_tasks.features.failures.repeats.repeat_label import Perform, QuietRowsView
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, PASSED, RunRecord
-from ci_tasks.results import store
-from ci_tasks.results.history import queries as history
-from ci_tasks.results.history.run_row import RunQuery
+from ci_tasks.results import history, store
+from ci_tasks.results.history import RunQuery
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.pinned_tree import PinnedTree
 
 SAMPLE = "comparison"

@@ -15,22 +15,20 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, CiTasksError
-from ci_tasks.features.failures.hang.finding import SHOWN
 from ci_tasks.features.failures.repeats import outcomes as repeats
 from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, RunRecord, overall
-from ci_tasks.report import table
-from ci_tasks.report.live import HostProgress, RowProgress
+from ci_tasks.report import results
 from ci_tasks.run import interrupts
 from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.events import ProgressView, RowChanged
 from ci_tasks.run.label import LabelResult, execute_label
-from ci_tasks.run.progress_view import PlainView, ProgressView
-from ci_tasks.run.request import RunRequest
+from ci_tasks.run.progress import PlainView
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import batch_result
-from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials.pinned_tree import pinned
 
@@ -170,7 +168,7 @@ def print_results(done: Repetitions, label: str) -> None:
     rows = done.rows()
     many = "" if done.count == 1 else "s"
     width = terminal_width()
-    differs = table.deviations([record for record, _ in done.records], width)
+    differs = results.deviations([record for record, _ in done.records], width)
     print("\n".join(["", *report.results(rows, repeats.EQUAL_FAILURES, width), "", *differs, ""]) if rows else "")
     ended = "; interrupted" if done.interrupted else ""
     print(
@@ -203,7 +201,7 @@ def _add_repetition(repetitions: Repetitions, done: LabelResult) -> None:
 
 def _line(record: RunRecord) -> str:
     """The one that says why. Of a row that hung, the log's last line says nothing."""
-    hung = record.hang.reason if record.hang is not None and record.hang.outcome == SHOWN else ""
+    hung = record.hang.reason if record.hang is not None and record.hang.outcome == "shown" else ""
     return hung or (record.triage.line if record.triage is not None else "") or record.reason
 
 
@@ -216,8 +214,5 @@ class QuietRowsView(PlainView):
     """A line a repetition is enough: of the rows in it, a person hears what is unusual, and now and then that they
     still run. Their logs would bury the lines that count."""
 
-    def update(
-        self, lanes: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None:
-        self._states.update({lane.row: lane.state for lane in lanes})
-        super().update(lanes, hosts, left)
+    def print_row(self, event: RowChanged, several: bool) -> None:
+        pass

@@ -10,7 +10,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.errors import counted, printable, some
 from ci_tasks.features.failures.repeats.outcomes import OutcomeCounts
-from ci_tasks.report.layout import columns
+from ci_tasks.report.table import Table
 from ci_tasks.results.rates import at_least, percent, rate_and_interval
 
 _SHORT = 70
@@ -76,11 +76,11 @@ def results(rows: Sequence[RepeatedRow], needed: int, width: int | None = None) 
         )
         for row in rows
     ]
-    lines = columns(body, width, head=head, names=[1])
+    lines = Table(body, head).text(width)
     for row in rows:
         lines += _failures(row)
     inconclusive = [line for row in rows for line in _uncounted(row)]
-    return [*lines, *(["", *columns(inconclusive, width)] if inconclusive else [])]
+    return [*lines, *(["", *Table(inconclusive).text(width)] if inconclusive else [])]
 
 
 def summary(rows: Sequence[RepeatedRow]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ci_tasks.agent.records import ContainerState
 from ci_tasks.logs.job_steps import RecoveredJob
 from ci_tasks.records import RunRecord
-from ci_tasks.report.layout import columns, paragraph
+from ci_tasks.report.table import Table, paragraph
 
 _UNKNOWN, _NONE = "not in the log", "none"
 _MOST_PACKAGES = 12
@@ -26,7 +26,7 @@ def recovered(job: RecoveredJob, row: str, label: str, width: int | None = None)
         ("step", f"{job.failed_step}{_ended(job)}"),
         ("took", _minutes(job.ended - job.started) if job.ended and job.started else ""),
     ]
-    lines = columns([(f"  {name}:", value) for name, value in facts if value], width)
+    lines = Table([(f"  {name}:", value) for name, value in facts if value]).text(width)
     missing = [line for sentence in job.missing for line in paragraph(f"not recovered: {sentence}", width, "  ")]
     return ["CI's job:", *lines, *missing]
 
@@ -49,7 +49,7 @@ def comparison(job: RecoveredJob, record: RunRecord, width: int | None = None) -
         *_packages(job.packages, container.packages or environment.packages or {}),
     ]
     lines = [(what, ci or _UNKNOWN, here or _NONE, _equal(ci, here)) for what, ci, here in body]
-    return columns(lines, width, head=("", "CI", "HERE", ""), names=[1, 2])
+    return Table(lines, ("", "CI", "HERE", "")).text(width)
 
 
 def _equal(ci: str, here: str) -> str:

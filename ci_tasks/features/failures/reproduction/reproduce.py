@@ -28,15 +28,13 @@ from ci_tasks.logs.job_log import AnalysedLog
 from ci_tasks.logs.job_row import commit_from_variables, context_of_log, identify_row, row_candidates
 from ci_tasks.logs.job_steps import RecoveredJob
 from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, RunRecord
-from ci_tasks.report import table
+from ci_tasks.report import results
 from ci_tasks.report.triage import describe
 from ci_tasks.results import store
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
-from ci_tasks.run.find_checkout import find_checkout
-from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, origin
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials.source_line import with_statement
 from ci_tasks.workflow import rows
@@ -131,8 +129,8 @@ def _conclude(
     verdict = compare_failures(ci, records)
     at = next(number for number, record in enumerate(records) if record is verdict.record)
     width = terminal_width()
-    shown = table.results([verdict.record], [logs[at]], width)
-    differences = table.deviations([_without_code_deviation(verdict.record, recovered)], width)
+    shown = results.table([verdict.record], [logs[at]], width)
+    differences = results.deviations([_without_code_deviation(verdict.record, recovered)], width)
     print("\n".join(["", *shown, "", *report.comparison(recovered, verdict.record, width), "", *differences, ""]))
     print(f"{verdict.verdict}: {one_line(verdict.why)}", flush=True)
     if verdict.verdict == BLOCKED:

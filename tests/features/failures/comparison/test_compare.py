@@ -18,12 +18,10 @@ from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest, compare_rows
 from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.records import Attempt, RunRecord, Triage
-from ci_tasks.results import store
-from ci_tasks.results.history import queries as history
+from ci_tasks.results import history, store
 from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import LabelResult
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.pinned_tree import pinned
 from tests.parts.git import git, repository
 

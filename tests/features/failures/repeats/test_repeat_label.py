@@ -21,8 +21,7 @@ from ci_tasks.records import Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.workflow.model import Workflow
 
 Capture = pytest.CaptureFixture[str]

@@ -1,0 +1,81 @@
+"""The command `hang`: what a run's agent sees now, or saw last of a run that has ended, and why it hangs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.cli.options import BRIEF, JSON, ONE_RUN
+
+if TYPE_CHECKING:
+    from ci_tasks.records import Hang
+    from ci_tasks.run.look import LookOfEnded
+
+_MOST_FRAMES, _MOST_REASONS = 8, 6
+_TRIGGERS = {
+    "stall": "when its log was silent",
+    "timeout": "before its timeout ended it",
+    "request": "on request, by `hang`",
+}
+
+
+@dataclass(frozen=True)
+class HangOptions:
+    run: str = ONE_RUN.field()
+    json: bool = JSON.field()
+    brief: bool = BRIEF.field()
+
+
+def hang(options: HangOptions) -> int:
+    """
+    ci-tasks hang last                    which rank is where, and whom the others wait for
+    ci-tasks hang last --brief            for an assistant
+    ci-tasks hang last --json
+    """
+    from ci_tasks.agent.codec import encode
+    from ci_tasks.cli.output import print_json
+    from ci_tasks.features.hang.analysis import EXIT_CODES, analyse_hang
+    from ci_tasks.report import brief
+    from ci_tasks.results.load import RUNS, find_one
+    from ci_tasks.run.look import look_at, look_of_ended
+    from ci_tasks.safe_output import terminal_width
+
+    id, run = find_one(options.run, RUNS)
+    ended = look_of_ended(run)
+    result, note = (analyse_hang(look_at(run)), "") if ended is None else of_ended(ended)
+    if options.json:
+        print_json(encode(result, versioned=False))
+    elif options.brief:
+        print(brief.hang(result, id, note), end="")
+    else:
+        print("\n".join(hang_lines(result, id, run.hang_stacks, note, terminal_width())))
+    return EXIT_CODES[result.outcome]
+
+
+def of_ended(ended: LookOfEnded) -> tuple[Hang, str]:
+    """What was seen last of a run that has ended, and when that was."""
+    from ci_tasks.features.hang.analysis import analyse_hang
+    from ci_tasks.features.hang.rules import NOT_DETERMINED
+    from ci_tasks.records import Hang
+
+    if ended.facts is not None:
+        return analyse_hang(ended.facts), f"{_TRIGGERS[ended.facts.reason]}; the run has ended since"
+    silence = f"; its log was silent for at most {ended.longest_silence:.0f} s" if ended.longest_silence else ""
+    reason = f"the run has ended, and no stacks were captured{silence}"
+    return Hang(NOT_DETERMINED, "", reason), "nothing, the run has ended"
+
+
+def hang_lines(hang: Hang, run: str, stacks: str, note: str = "", width: int | None = None) -> list[str]:
+    """The conclusion, then who is where, then what could not be had. `note` says of when that is."""
+    from ci_tasks.report.triage import hang_groups
+
+    lines = [f"{run}: {hang.outcome}{f', {hang.kind}' if hang.kind else ''}", f"  {hang.reason}"]
+    lines += [*([f"  seen: {note}"] if note else []), "", *hang_groups(hang, width)]
+    for culprit in hang.culprits[:3]:
+        frames = next((group.frames for group in hang.groups if group.who == culprit.who), ())
+        shown = [f"  {frame}" for frame in frames[:_MOST_FRAMES]]
+        lines += ["", f"{culprit.who}, innermost call first:", *shown, ""] if shown else []
+    lines += [f"could not: {line}" for line in hang.could_not[:_MOST_REASONS]]
+    more = len(hang.could_not) - _MOST_REASONS
+    lines += [f"could not: {more} more"] if more > 0 else []
+    return [*lines, *([f"all stacks: {stacks}"] if hang.groups else [])]

@@ -1,0 +1,146 @@
+"""What stands here for an action that a step `uses`.
+
+`actions/checkout` is our code sync, `actions/setup-python` a venv; tools are to be on PATH; a build without a push is
+docker's own; what only serves CI's machines, or people, is left out by name. Any other is an error that says how to
+replace it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+
+from ci_tasks.agent.records import Deviation
+from ci_tasks.workflow.context import Resolver
+from ci_tasks.workflow.expressions import references
+from ci_tasks.workflow.model import Job, Step
+from ci_tasks.workflow.runner import labels
+from ci_tasks.workflow.values import OpenObject, Value
+
+CHECKOUT, SETUP_PYTHON, VERSION = "actions/checkout", "actions/setup-python", "python-version"
+BUILD, PRE_COMMIT = "docker/build-push-action", "pre-commit/action"
+_MOVES, _ROOM, _TELLS = "only moves files around in CI", "frees room on CI's machine", "only tells people"
+# An action, or the directory of several, and why nothing is run for it.
+WITHOUT_EFFECT = {
+    "actions/cache": _MOVES,
+    "actions/upload-artifact": _MOVES,
+    "jlumbroso/free-disk-space": _ROOM,
+    "easimon/maximize-build-space": _ROOM,
+    "docker/login-action": "docker's own login on this host counts",
+    "docker/setup-buildx-action": "docker's own builder is used",
+    "docker/setup-qemu-action": "docker's own builder is used",
+    "actions/create-github-app-token": "its token is empty",
+    "codecov/codecov-action": _TELLS,
+    "slackapi/slack-github-action": _TELLS,
+    "rtCamp/action-slack-notify": _TELLS,
+    "8398a7/action-slack": _TELLS,
+    "huggingface/hf-workflows/.github/actions/post-slack": _TELLS,
+}
+# Actions that install a program, which is to be here.
+ON_PATH = {"astral-sh/setup-uv": "uv", "actions/setup-node": "node", "mozilla-actions/sccache-action": "sccache"}
+# What checkout does differently when asked to: input → (what, what is here, why); not for values that change nothing.
+_OF_CHECKOUT = {
+    "submodules": ("submodules", "as they are in your checkout", "no server is asked for them"),
+    "lfs": ("LFS files", "pointers, as committed", "no server is asked for them"),
+    "sparse-checkout": ("sparse-checkout", "the whole tree", "your working tree is what is tested"),
+    "fetch-depth": ("history", "one commit", "only the tested commit is sent"),
+    "fetch-tags": ("tags", "none", "only the tested commit is sent"),
+}
+# Inputs of actions that say how something is fetched, kept or shown, and not what a later step sees.
+_UNUSED_INPUTS = {
+    CHECKOUT: ("token", "ssh-key", "ssh-known-hosts", "ssh-strict", "ssh-user", "persist-credentials", "clean")
+    + ("filter", "sparse-checkout-cone-mode", "show-progress", "set-safe-directory", "github-server-url"),
+    SETUP_PYTHON: ("cache", "cache-dependency-path", "check-latest", "token", "allow-prereleases"),
+    BUILD: ("cache-from", "cache-to", "provenance", "sbom", "github-token", "builder", "annotations", "outputs"),
+}
+_BUILD_OPTIONS = {"file": "-f", "target": "--target", "platforms": "--platform", "network": "--network"}
+_BUILD_LISTS = {"tags": "-t", "build-args": "--build-arg", "labels": "--label", "build-contexts": "--build-context"}
+_ARM = re.compile(r"(.*[-_.])?(arm|arm64|aarch64)([-_.].*)?", re.IGNORECASE)
+
+
+def name_of(step: Step) -> str:
+    return (step.uses or "").split("@")[0]
+
+
+def without_effect(action: str) -> str | None:
+    """Why nothing is run for the action, or for a part of it, such as actions/cache/restore."""
+    return next((why for name, why in WITHOUT_EFFECT.items() if action == name or action.startswith(name + "/")), None)
+
+
+def version_matches(requested: str, version: str) -> bool:
+    """Whether `version` (3.10.13) is what setup-python's `requested` (3.10, 3.x, 3.10.13) asks for."""
+    parts = requested.split(".")
+    return all(part in ("x", "*") or part == have for part, have in zip(parts, version.split("."), strict=False))
+
+
+def architecture(job: Job, resolve: Resolver) -> str:
+    """As `runner.arch` has it."""
+    return "ARM64" if any(_ARM.fullmatch(label) for label in labels(job, resolve)) else "X64"
+
+
+def used_inputs(step: Step) -> dict[str, object]:
+    """The inputs of a step's action that make a difference, unevaluated."""
+    unused = _UNUSED_INPUTS.get(name_of(step), ())
+    return {key: value for key, value in step.with_.items() if key not in unused}
+
+
+def checked_out_elsewhere(inputs: Mapping[str, str], resolve: Resolver) -> list[str]:
+    """The inputs of a checkout that ask for something else than the event's own commit."""
+    github = resolve.contexts["github"]
+    refs = ("", github.get("sha"), github.get("ref"))
+    own = {"repository": ("", github.get("repository")), "ref": refs, "path": ("", ".", "./")}
+    return [key for key, values in own.items() if inputs.get(key, "") not in values]
+
+
+def is_by_input(step: Step) -> bool:
+    """Whether an input of the workflow says which ref is checked out."""
+    return any(name.startswith(("inputs.", "github.event.inputs.")) for name in references(str(step.with_.get("ref"))))
+
+
+def input_deviations(action: str, step: Step, inputs: Mapping[str, str]) -> Iterator[Deviation]:
+    """What the action would have done otherwise."""
+    for key, value in inputs.items():
+        if action == CHECKOUT and key in _OF_CHECKOUT:
+            if value not in ("", "false", "1" if key == "fetch-depth" else ""):
+                what, here, why = _OF_CHECKOUT[key]
+                yield Deviation(what, f"{key}: {value}", here, why)
+        elif key not in {CHECKOUT: ("repository", "ref", "path"), SETUP_PYTHON: (VERSION,)}[action]:
+            yield Deviation(f"step {step.name!r}", f"{key}: {value}", "not used", f"{action} is not run")
+
+
+def on_path(action: str) -> str:
+    """The script that stands for an action which installs a program."""
+    program = ON_PATH[action]
+    missing = f"{action} is not run, and {program} is not on PATH here: install {program}"
+    return f"command -v {program} || {{ echo {shlex.quote(f'ci-tasks: blocked: {missing}')} >&2; exit 125; }}\n"
+
+
+def pre_commit(inputs: Mapping[str, str]) -> str:
+    """The commands of pre-commit/action."""
+    arguments = inputs.get("extra_args") or "--all-files"
+    return f"python -m pip install pre-commit\npre-commit run --show-diff-on-failure --color=always {arguments}\n"
+
+
+def docker_build(inputs: Mapping[str, str]) -> str | None:
+    """`docker build` with the inputs of docker/build-push-action; None for one that pushes, or asks for what has no
+    option here."""
+    known = {"context", "push", "load", "no-cache", "pull", "secrets", *_BUILD_OPTIONS, *_BUILD_LISTS}
+    if inputs.get("push", "false") not in ("false", "") or not known.issuperset(inputs) or inputs.get("secrets"):
+        return None
+    words = ["docker", "build"]
+    words += [f"--{key}" for key in ("no-cache", "pull") if inputs.get(key) == "true"]
+    words += [word for key, flag in _BUILD_OPTIONS.items() if inputs.get(key) for word in (flag, inputs[key])]
+    for key, flag in _BUILD_LISTS.items():
+        lines = re.split(r"[,\n]" if key == "tags" else r"\n", inputs.get(key, ""))
+        words += [word for line in lines if line.strip() for word in (flag, line.strip())]
+    return shlex.join([*words, inputs.get("context") or "."]) + "\n"
+
+
+def result(step: Step | None, id: str) -> dict[str, Value]:
+    """What later steps see of this one: of an action that is not run, no output. Else only the step's end can say."""
+    name = f"steps.{id}"
+    if step is None or not step.uses:
+        return OpenObject(name, {"outputs": OpenObject(f"{name}.outputs")})
+    outputs: Value = {"cache-hit": ""} if without_effect(name_of(step)) else OpenObject(f"{name}.outputs")
+    return OpenObject(name, {"outputs": outputs, "outcome": "success", "conclusion": "success"})

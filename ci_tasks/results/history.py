@@ -1,0 +1,316 @@
+"""What all runs of this home say together: which there were, how long rows take, how long they wait, which are flaky.
+
+The answers come from HOME/history.db, an index of the run directories: the truth is each run's record.json. A database
+that is damaged or has other tables is made again, and one that cannot be used fails no run. Every answer first takes in
+what the run directories have that the index has not. A retry ran a part of its row's steps, in a workspace that was
+used before: only `search` counts it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any
+
+from ci_tasks.agent.codec import from_json
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.records import (
+    FAILED,
+    INSTALLING,
+    PASSED,
+    PLANNED,
+    PREPARING,
+    RowTally,
+    RunRecord,
+)
+from ci_tasks.results import index, store
+from ci_tasks.results.load import UnreadableRun, load_record
+
+_RECENT = 20  # of the passed runs of a row, how many say how long it takes
+_NEWEST = 100  # batches whose directory is compared with what was seen, for rows that were added later
+_RACY = 2 * 10**9  # ns; a directory that changed so lately may change again without its time doing so
+_REPORT_SECONDS = 1.0  # after which a person is told what takes so long
+_TRANSACTION_ROWS = 500
+_UNREADABLE = (OSError, UnreadableRun)
+
+
+@dataclass(frozen=True)
+class RunQuery:
+    """Which runs are meant; what is empty leaves everything in. `row` are parts of names, of which one has to be in it;
+    `commit` is the beginning of one; `since` and `until` are seconds since 1970, the second exclusive."""
+
+    label: str = ""
+    row: tuple[str, ...] = ()
+    status: tuple[str, ...] = ()
+    host: tuple[str, ...] = ()
+    commit: str = ""
+    since: float | None = None
+    until: float | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class RowDuration:
+    """The median of what a row took where it passed, in seconds without its wait for GPUs, and of how many runs."""
+
+    seconds: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class LastRun:
+    """How a row of a batch ended the last time; `running` or `planned` where it has not."""
+
+    row: str
+    status: str
+    batch: str
+    id: str
+    host: str
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def search(query: RunQuery) -> list[RunRecord]:
+    """The records of the runs that `query` admits, newest first; those that go on too. A run whose files were removed
+    has what the history knows, and `files_gone`."""
+    where, values = _where(query)
+    lines = _ask(f"SELECT batch, number, record_json FROM runs WHERE {where} {index.NEWEST_FIRST}", *values)
+    found: list[RunRecord] = []
+    for batch, number, text in lines:
+        if query.limit is not None and len(found) >= query.limit:
+            break
+        record = _record(batch, number, text)
+        if not query.status or record.status in query.status:  # it may have changed behind our back
+            found.append(record)
+    return found
+
+
+def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
+    """Row → seconds that it may be expected to take; a row that has never passed is not in it. See `samples`."""
+    return {row: duration.seconds for row, duration in samples(label, hosts).items()}
+
+
+def samples(label: str, hosts: Sequence[str] = ()) -> dict[str, RowDuration]:
+    """What rows took, by their newest runs on `hosts`; of a row that has none there, on all hosts with real GPUs. Runs
+    on simulated GPUs count for hosts that are named, and where no host is. Empty where the database cannot be used: an
+    expectation is not worth waiting for."""
+    lines = _ask_if_usable(
+        "SELECT row, host, simulated, max(seconds - coalesce(queued, 0), 0) FROM runs "
+        f"WHERE label = ? AND status = ? AND seconds IS NOT NULL AND NOT retry {index.NEWEST_FIRST}",
+        *(label, PASSED),
+    )
+    by_rank: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row, host, simulated, seconds in lines:
+        rank = 0 if host in hosts else 1 + bool(simulated)
+        if not (hosts and rank == 2) and len(by_rank[row][rank]) < _RECENT:
+            by_rank[row][rank].append(seconds)
+    best = {row: ranks[min(ranks)] for row, ranks in by_rank.items() if ranks}
+    return {row: RowDuration(_median(taken) or 0.0, len(taken)) for row, taken in best.items()}
+
+
+def silences(label: str) -> dict[str, float]:
+    """Row → the most seconds for which the log of a run that passed did not grow, on any host. Empty where the database
+    cannot be used."""
+    query = "SELECT row, max(json_extract(record_json, '$.timings.silence')) FROM runs WHERE label = ? AND status = ?"
+    lines = _ask_if_usable(f"{query} AND NOT retry GROUP BY row", label, PASSED)
+    return {row: float(seconds) for row, seconds in lines if isinstance(seconds, (int, float))}
+
+
+def flakes(query: RunQuery = RunQuery()) -> list[RowTally]:
+    """Every row and host by name, with how often it ended how; `query` says which runs count."""
+    where, values = _where(replace(query, limit=None))
+    lines = _ask(
+        "SELECT label, row, host, status, seconds, queued, coalesce(tree, commit_hash) FROM runs "
+        f"WHERE final AND NOT retry AND {where} {index.NEWEST_FIRST}",
+        *values,
+    )
+    by_row: dict[tuple[str, str, str], list[tuple[Any, ...]]] = defaultdict(list)
+    for label, row, host, *entry in lines:
+        by_row[label, row, host or ""].append(tuple(entry))
+    return [_tally(names, by_row[names]) for names in sorted(by_row)]
+
+
+def _tally(names: tuple[str, str, str], entries: list[tuple[Any, ...]]) -> RowTally:
+    """`names` are label, row and host, `entries` status, seconds, seconds waited and tree of each run, newest first."""
+    statuses_by_tree: dict[str, set[str]] = defaultdict(set)
+    for status, _, _, tree in entries:
+        if tree:
+            statuses_by_tree[tree].add(status)
+    passed = [entry for entry in entries if entry[0] == PASSED][:_RECENT]
+    return RowTally(
+        label=names[0],
+        row=names[1],
+        host=names[2],
+        counts=dict(Counter(status for status, *_ in entries)),
+        seconds=_median([entry[1] for entry in passed if entry[1] is not None]),
+        queued=_median([entry[2] for entry in passed if entry[2] is not None]),
+        flaky=any({PASSED, FAILED} <= statuses for statuses in statuses_by_tree.values()),
+        runs=len(entries),
+    )
+
+
+def latest(label: str, checkout: str) -> list[LastRun]:
+    """The newest batch of a label from the checkout at that path: how each row of it ended last, in the order of the
+    rows. A batch that was only planned, or has yet to begin, is none. Empty where there is no such batch."""
+    lines = _ask(
+        "SELECT row, status, batch, number, host FROM runs WHERE batch = ("
+        "SELECT batch FROM runs WHERE label = ? AND checkout = ? AND status NOT IN (?, ?, ?) AND NOT retry "
+        f"{index.NEWEST_FIRST} LIMIT 1) ORDER BY number",
+        *(label, checkout, PLANNED, PREPARING, INSTALLING),
+    )
+    last = {
+        row: LastRun(row, status, batch, f"{batch}.{number:02d}", host or "")
+        for row, status, batch, number, host in lines
+    }
+    return list(last.values())
+
+
+def labels() -> list[str]:
+    return sorted(label for (label,) in _ask("SELECT DISTINCT label FROM runs WHERE label != ''"))
+
+
+def hosts() -> list[str]:
+    return sorted(host for (host,) in _ask("SELECT DISTINCT host FROM runs WHERE host != ''"))
+
+
+def _ask(query: str, *values: Any) -> list[tuple[Any, ...]]:
+    """From the database; where that cannot be used, from the run directories by themselves."""
+    try:
+        return index.with_connection(lambda connection: _synced_lines(connection, query, *values))
+    except index.HistoryUnavailable as fault:
+        index.warn_once(f"the history cannot be used, so every run directory is read: {fault}")
+        return index.in_memory(lambda connection: _synced_lines(connection, query, *values))
+
+
+def _ask_if_usable(query: str, *values: Any) -> list[tuple[Any, ...]]:
+    """For expectations alone: nothing where the database cannot be used."""
+    try:
+        return index.with_connection(lambda connection: _synced_lines(connection, query, *values))
+    except index.HistoryUnavailable as fault:
+        index.warn_once(f"no expected durations: {fault}")
+        return []
+
+
+def _synced_lines(connection: index.Connection, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    sync(connection)
+    return index.lines(connection, query, *values)
+
+
+def _record(batch: str, number: int, text: str) -> RunRecord:
+    """The run's own record where it is there."""
+    run = index.run_dir(batch, number)
+    try:
+        if os.path.exists(run.plan):
+            return load_record(run)
+    except _UNREADABLE:
+        return from_json(RunRecord, text, where="history")
+    return replace(from_json(RunRecord, text, where="history"), files_gone=True)
+
+
+def _where(query: RunQuery) -> tuple[str, list[Any]]:
+    """The condition of a filter and its values; a search by a part of a name knows no wildcards."""
+    parts: list[tuple[str, Sequence[Any]]] = [
+        ("label = ?", [query.label] if query.label else []),
+        (" OR ".join(["instr(row, ?) > 0"] * len(query.row)), query.row),
+        (f"status IN ({', '.join('?' * len(query.status))})", query.status),
+        (f"host IN ({', '.join('?' * len(query.host))})", query.host),
+        ("commit_hash >= ? AND commit_hash < ?", [query.commit, query.commit + "g"] if query.commit else []),
+        ("at >= ?", [] if query.since is None else [query.since]),
+        ("at < ?", [] if query.until is None else [query.until]),
+    ]
+    used = [(text, values) for text, values in parts if values]
+    return " AND ".join(["1", *(f"({text})" for text, _ in used)]), [value for _, values in used for value in values]
+
+
+def _median(values: list[float]) -> float | None:
+    """Not the standard library's: to import that takes longer than most answers."""
+    ordered, half = sorted(values), len(values) // 2
+    if len(ordered) % 2:
+        return ordered[half]
+    return (ordered[half - 1] + ordered[half]) / 2 if ordered else None
+
+
+# -- the index says what the run directories say -----------------------------------------------------------------------
+
+
+def sync(connection: index.Connection) -> None:
+    """Look at batches that are not known yet, those of which a row has no record, and new ones that have changed. What
+    is final stays, also when its files are removed. Raises sqlite3.Error, OSError."""
+    runs = store.home() / "runs"
+    indexed = {name: (is_open, seen) for name, is_open, seen in index.lines(connection, "SELECT * FROM batches")}
+    batches = dict.fromkeys(name for name, (is_open, _) in indexed.items() if is_open)
+    batches |= dict.fromkeys(name for name in sorted(indexed)[-_NEWEST:] if _has_changed(runs / name, indexed[name][1]))
+    batches |= dict.fromkeys(name for name in store.batches() if name not in indexed)
+    started, scan, unreadable = time.monotonic(), _Scan(), []
+    for done, batch in enumerate(batches, 1):
+        scan.add(connection, runs / batch)
+        if len(scan.entries) >= _TRANSACTION_ROWS or done == len(batches):
+            scan.write(connection)
+            unreadable += scan.unreadable
+            scan = _Scan()
+        if time.monotonic() > started + _REPORT_SECONDS:
+            index.warn_once("reading run directories into the history, which may take a while")
+    if unreadable:
+        index.warn_once(f"{len(unreadable)} run{'s'[: len(unreadable) > 1]} cannot be read, such as {unreadable[0]}")
+
+
+@dataclass
+class _Scan:
+    """What some batches hold, until it is written."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    gone: list[tuple[Any, int]] = field(default_factory=list)
+    batches: list[tuple[Any, bool, int]] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+    def write(self, connection: index.Connection) -> None:
+        with index.transaction(connection):
+            index.put(connection, self.entries)
+            connection.executemany("DELETE FROM runs WHERE batch = ? AND number = ? AND NOT final", self.gone)
+            connection.executemany("INSERT OR REPLACE INTO batches (name, open, seen) VALUES (?, ?, ?)", self.batches)
+
+    def add(self, connection: index.Connection, batch: Path) -> None:
+        name, changed = batch.name, _changed_at(batch)
+        query = "SELECT number, final, status, seen FROM runs WHERE batch = ?"
+        indexed = {number: known for number, *known in index.lines(connection, query, name)}
+        there = {int(each): RunDir(str(batch / each)) for each in store.directories(batch) if index.is_number(each)}
+        is_open = not there and changed is not None  # nothing is in it yet
+        for number, run in there.items():
+            final, status, seen = indexed.get(number, (False, "", 0))
+            if final:
+                continue
+            run_changed = _changed_at(Path(run.path)) or 0
+            if status == PLANNED and seen and seen == run_changed:
+                is_open = True
+                continue
+            try:
+                line = index.entry(name, number, run, load_record(run), seen=run_changed)
+            except _UNREADABLE as problem:
+                self.unreadable.append(str(problem).splitlines()[0])
+                is_open = True
+                continue
+            line["final"] = line["final"] and os.path.exists(run.record)  # one that never began may be removed
+            self.entries.append(line)
+            is_open = is_open or not line["final"]
+        self.gone += [(index.stored(name), number) for number in indexed if number not in there]
+        self.batches.append((index.stored(name), is_open, changed or 0))
+
+
+def _has_changed(batch: Path, seen: int) -> bool:
+    now = _changed_at(batch)
+    return now is not None and (now != seen or not now)
+
+
+def _changed_at(directory: Path) -> int | None:
+    """When a directory changed, in nanoseconds; 0 where that is too fresh to be relied on, None where there is none."""
+    try:
+        changed = os.stat(directory).st_mtime_ns
+    except OSError:
+        return None
+    return changed if changed < time.time_ns() - _RACY else 0

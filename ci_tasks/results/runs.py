@@ -1,0 +1,240 @@
+"""A run as its directory has it: whether it is over, its events, its times by our clock; and record.json, as it is
+written. `load` reads it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from ci_tasks import known_secrets
+from ci_tasks.agent import liveness
+from ci_tasks.agent.codec import RecordError, masked_record
+from ci_tasks.agent.files import content_of
+from ci_tasks.agent.records import (
+    Deviation,
+    DockerInvocation,
+    Environment,
+    Event,
+    RunDescription,
+    SlurmAllocation,
+    Status,
+    read_events,
+)
+from ci_tasks.agent.run_directory import (
+    END_EXIT,
+    RunDir,
+    read_description,
+    read_remote,
+    read_status,
+    read_status_if_readable,
+    write_record,
+)
+from ci_tasks.errors import Blocked
+from ci_tasks.records import (
+    FAILED,
+    NO_EVIDENCE,
+    Attempt,
+    LogDigest,
+    RunEnvironment,
+    RunRecord,
+    Timings,
+    Verdict,
+)
+from ci_tasks.results.batch_state import read_state_if_readable
+
+LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
+_CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
+_FAR = 1e12  # seconds since 1970; no clock says so
+_WAIT_ENDS = ("gpus", "step", "cancelled", "timeout", "ended")
+
+
+def is_over(run: RunDir) -> bool:
+    """Whether the run has ended, and all of it is here: one of another host may have ended with its log still there."""
+    remote = read_remote(run)
+    if remote is not None:
+        return remote.complete
+    status = read_status_if_readable(run)
+    return not liveness.is_alive(run, status) and (status.exists or not pending_phase(run))
+
+
+def pending_phase(run: RunDir) -> str:
+    """Of a run that has not begun, what the command does that may begin it; empty where none will."""
+    batch = read_state_if_readable(os.path.dirname(run.path))
+    is_pending = batch is not None and batch.is_active and not os.path.exists(run.record)
+    return batch.phase if batch is not None and is_pending else ""
+
+
+# -- events and times. A host writes times by its own clock, which may be wrong by an hour or a year. ------------------
+
+
+def events_of(run: RunDir) -> list[Event]:
+    """What happened in a run, with times by our clock; a line that is none is left out."""
+    ahead = clock_ahead(run)
+    events = read_events(content_of(run.events, LARGEST_EVENTS).decode("utf-8", "replace"))
+    return [replace(event, t=event.t - ahead) if ahead else event for event in events]
+
+
+def clock_ahead(run: RunDir) -> float:
+    """How many seconds the clock that the run's times are from is ahead of ours."""
+    try:
+        remote = read_remote(run)
+    except (OSError, RecordError):
+        return 0.0
+    return remote.clock_ahead if remote is not None else 0.0
+
+
+def local_status(run: RunDir) -> Status:
+    """status.json with times by our clock."""
+    status, ahead = read_status(run), clock_ahead(run)
+    if not ahead:
+        return status
+    times = (status.started_at, status.heartbeat_at, status.ended_at)
+    started, heartbeat, ended = (None if moment is None else moment - ahead for moment in times)
+    return replace(status, started_at=started, heartbeat_at=heartbeat, ended_at=ended)
+
+
+def seconds_since_start(run: RunDir) -> float | None:
+    """None for a run that has not started."""
+    started = local_status(run).started_at
+    return None if started is None else max(0.0, time.time() - started)
+
+
+def queue_seconds(events: Iterable[Event]) -> float | None:
+    """How long a run waited for GPUs and host-wide locks: the sum of all waits in seconds, each ended by what it was
+    for, or by the run; 0 where nothing kept it waiting, None where its events do not say."""
+    begun, since, total = False, None, 0.0
+    for event in events:
+        if not 0 < event.t < _FAR:
+            continue
+        begun = begun or event.event == "started"
+        if event.event == "waiting":
+            since = event.t if since is None else since
+        elif since is not None and event.event in _WAIT_ENDS:
+            total, since = total + max(0.0, event.t - since), None
+    return round(total, 3) if begun and since is None else None
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
+    """The record of a run that never began: blocked, or cancelled while it waited; or that is not there any more."""
+    os.makedirs(run.path, exist_ok=True)  # a job on this machine may take its directory away
+    try:
+        plan = read_description(run)
+    except (OSError, ValueError):  # it may also have changed the plan
+        plan = RunDescription()
+    return save_record(run, new_record(plan, Status(), Verdict(status, reason, NO_EVIDENCE)))
+
+
+def with_status(run: RunDir, record: RunRecord, status: str, reason: str) -> RunRecord:
+    """The record with another status, on disk too: other rows have shown what this one alone could not."""
+    *earlier, last = record.attempts
+    attempts = (*earlier, replace(last, status=status, reason=reason))
+    return save_record(run, replace(record, status=status, reason=reason, attempts=attempts))
+
+
+def with_attempts(run: RunDir, record: RunRecord, earlier: Sequence[Attempt], *, stopped: bool) -> RunRecord:
+    if not earlier and not stopped:
+        return record
+    return save_record(run, replace(record, attempts=(*earlier, *record.attempts[-1:]), stopped=stopped))
+
+
+def save_record(run: RunDir, record: RunRecord) -> RunRecord:
+    """Write record.json, which is the truth, and then tell the history, which may fail."""
+    record = masked_record(record, known_secrets.values())
+    write_record(run.record, record)
+    try:
+        from ci_tasks.results.index import add_run
+    except Blocked:  # a Python that was built without SQLite
+        return record
+    add_run(run, record)
+    return record
+
+
+def new_record(
+    plan: RunDescription,
+    status: Status,
+    verdict: Verdict,
+    gpu_ids: Sequence[int] = (),
+    calls: Sequence[DockerInvocation] = (),
+    environment: Environment = Environment(),
+    queued: float | None = None,
+) -> RunRecord:
+    """What is known of a run of this plan. `gpu_ids` are those that its log names, `queued` seconds that it waited."""
+    started, ended = status.started_at, status.ended_at
+    observed = [item for call in calls for item in call.deviations]
+    # What the adapter saw happen replaces what the plan foresaw under the same name.
+    foreseen = [item for item in plan.deviations if item.what not in {other.what for other in observed}]
+    gpu_ids = tuple(gpu_ids) or status.gpu_ids or ()
+    uuids = tuple(gpu.uuid for gpu in environment.gpus if gpu.uuid and gpu.index in gpu_ids)
+    around = RunEnvironment(**vars(environment), runtime=plan.runtime or None, image=plan.image)
+    slurm = status.slurm or SlurmAllocation()
+    attempt = Attempt(
+        id=plan.id,
+        host=plan.host or None,
+        status=verdict.status,
+        reason=verdict.reason,
+        left=status.left,
+        slurm_job_id=slurm.job,
+        node=slurm.node,
+        gpu_ids=gpu_ids,
+        gpu_uuids=uuids or status.gpu_uuids,
+        queue_seconds=queued if status.slurm is None else status.queue_seconds,
+        image_digest=around.digest,
+        driver=environment.driver,
+        started_at=_iso(started),
+        ended_at=_iso(ended),
+    )
+    seconds = round(ended - started, 3) if started and ended else None
+    return RunRecord(
+        id=plan.id,
+        label=plan.label,
+        row=plan.row,
+        host=plan.host or None,
+        status=verdict.status,
+        reason=verdict.reason + (_CI_GOES_ON if plan.may_fail and verdict.status == FAILED else ""),
+        may_fail=plan.may_fail,
+        retry_of=plan.retry_of,
+        exit_code=status.exit_code,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        timings=Timings(seconds, queued, status.longest_silence or None),
+        checkout=plan.checkout if plan.checkout.path else None,
+        gpus=plan.gpus,
+        gpu_ids=gpu_ids,
+        log=LogDigest(status.log_bytes, status.log_sha256),
+        evidence=verdict.evidence,
+        deviations=tuple(dict.fromkeys([*foreseen, *observed, *_of_status(status)])),
+        environment=around,
+        left=status.left,
+        attempts=(attempt,),
+    )
+
+
+def _of_status(status: Status) -> Iterator[Deviation]:
+    """What the agent noted of the run: variables of the shell by name, since a value may hold a password; what the job,
+    or another program, changed that only the agent writes; an exit code that is not the one that Slurm saw."""
+    if status.shell:
+        why = "set in the shell on the host; values are not shown"
+        yield Deviation("shell variables", "the runner's", " ".join(status.shell), why)
+    if status.changed:
+        why = "a job here is the same user as its agent; only status.json and plan.json were written again"
+        yield Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)
+    slurm = status.slurm
+    if slurm is not None and slurm.claimed is not None:
+        why = f"Slurm saw exit code {slurm.exit_code}, which counts; a job is the same user as its agent"
+        yield Deviation("status.json", "out of the job's reach", f"says exit code {slurm.claimed}", why)
+    elif slurm is not None and slurm.exit_code is None and status.end == END_EXIT:
+        why = f"neither squeue nor sacct knows job {slurm.job} any more"
+        yield Deviation("exit code", "told by the runner", "not verified by Slurm", why)
+
+
+def _iso(seconds: float | None) -> str | None:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds") if seconds else None
+    except (OverflowError, ValueError, OSError):
+        return None  # no clock says so

@@ -1,0 +1,274 @@
+"""The rows of a label. A matrix that another job's output gives is found by running that job's own steps here.
+
+That is how slime's `run-ci-changed` finds its rows. The job runs as any row does, in a clone whose HEAD is the working
+tree and whose `origin/main` is the base, so the script sees uncommitted files too. Where it is not to run, or ends with
+an error, CI's rule for changed tests is read and applied by ourselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.checkout.repository import BASE, find_commit, open_repository, resolve_base
+from ci_tasks.errors import CiTasksError, WorkflowError
+from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.workflow import rows, secrets
+from ci_tasks.workflow.changed_tests import changed_jobs, is_test
+from ci_tasks.workflow.context import EventContext, UnknownValueError
+from ci_tasks.workflow.model import Job, Row
+from ci_tasks.workflow.rows import job_of
+from ci_tasks.workflow.suite import ChangedRule, ChangedTests, label_of, matches_job
+
+if TYPE_CHECKING:
+    from ci_tasks.agent.records import Checkout, Deviation
+
+
+@dataclass(frozen=True)
+class JobRows:
+    """The rows of a job, its job as planned, and what had to be done otherwise than in CI to find them. Of a job for
+    changed tests, `left_out` are the changed tests that are no row of it, with the reason."""
+
+    job: Job
+    rows: list[Row]
+    context: EventContext
+    deviations: tuple[Deviation, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+class _JobFailed(CiTasksError):
+    pass
+
+
+# -- `jobs` ------------------------------------------------------------------------------------------------------------
+
+
+def list_jobs(
+    source: CheckoutSource, label: str | None = None, base: str | None = None, *, run_needs: bool = False
+) -> list[Row]:
+    """Every row of the checkout's workflow, or of one label. With `run_needs`, jobs whose outputs decide a matrix run
+    here; otherwise its row says `dynamic`, but where only the label of changed tests is asked for, and nothing of the
+    checkout is executed."""
+    event = event_context(source, secrets=source.workflow.secrets)
+    if head := find_commit(source.path, source.rev or "HEAD"):
+        event = replace(event, sha=head)
+    is_changed = label is not None and source.suite.is_changed(label)
+    if label is not None and not is_changed:
+        job_of(source.workflow, label)
+    listed: list[Row] = []
+    for job in source.workflow.labelled:
+        if label is None or matches_job(label, job.id):
+            if (run_needs or is_changed) and rows.missing_outputs(job, event):
+                listed += find_rows(source, label_of(job.id), event, base, run_needs=run_needs).rows
+                continue
+            try:
+                listed += rows.rows(source.workflow, job, event, source.suite.describe)
+            except WorkflowError as error:
+                if label is not None:
+                    raise
+                listed.append(rows.refused_row(job, str(error).splitlines()[0]))  # it hides no others
+    if label is not None and is_changed and not any(row.label == label for row in listed):
+        listed = find_rows(source, label, event, base).rows
+    return [replace(row, env={name: secrets.shown(value) for name, value in row.env.items()}) for row in listed]
+
+
+def why_no_rows(source: CheckoutSource, label: str, base: str | None, *, run_needs: bool) -> str:
+    """Why `label` has none. With `run_needs` the workflow has decided, whose reason is not known."""
+    if run_needs or not source.suite.is_changed(label):
+        return f"label {label} has no row here: its `if:` is false for a pull request, or its matrix is empty"
+    return f"label {label} has no row: no test file is new or modified since {base or BASE} (--base REV names another)"
+
+
+def images(source: CheckoutSource) -> list[str]:
+    """The images that the workflow's rows run in; none of the sample, whose images do not exist."""
+    return [] if source.sample else list(dict.fromkeys(row.image for row in list_jobs(source) if row.image))
+
+
+# -- the rows of one label ---------------------------------------------------------------------------------------------
+
+
+def find_rows(
+    source: CheckoutSource, label: str, event: EventContext, base: str | None, *, run_needs: bool = True
+) -> JobRows:
+    """The rows of `label`. Jobs whose outputs decide them are run here, unless `run_needs` is off: then it is an error,
+    but of changed tests, for which CI's rule is read. Raises UnknownName, WorkflowError, CheckoutError."""
+    is_changed = source.suite.is_changed(label)
+    has_job = any(matches_job(label, name) for name in source.workflow.jobs)
+    job = job_of(source.workflow, label) if has_job or not is_changed else _template_job(source, event)
+    missing = rows.missing_outputs(job, event) if has_job else []
+    if not missing and (has_job or not is_changed):
+        return JobRows(job, _rows(source, job, event), event)
+    if not run_needs and not is_changed:
+        raise _undecided(source, job, event)
+    with _clone(source, base) as (workspace, checkout):
+        if not has_job:
+            found = _by_rule(source, job, event, workspace, "the workflow has no job for changed tests")
+        elif not run_needs:
+            found = _by_rule(source, job, event, workspace, "nothing of the checkout is executed without --run-needs")
+        else:
+            try:
+                found = _by_outputs(source, job, event, workspace, checkout, missing)
+            except _JobFailed as failure:
+                if not is_changed:
+                    raise
+                found = _by_rule(source, job, event, workspace, failure.message)
+        return replace(found, left_out=_left_out(source, found, workspace)) if is_changed else found
+
+
+def _by_outputs(
+    source: CheckoutSource, job: Job, event: EventContext, workspace: Path, checkout: Checkout, missing: Sequence[str]
+) -> JobRows:
+    """The job's rows by what the jobs `missing` write when they run here."""
+    for name in missing:
+        outputs = _run_job(source, source.workflow.jobs[name], event, workspace, checkout)
+        event = replace(event, outputs={**event.outputs, name: outputs})
+    runs = rows.row_resolver(source.workflow, job, _any_row(job), event).decide(job.condition) is not False
+    return JobRows(job, _rows(source, job, event) if runs else [], event)
+
+
+def _rows(source: CheckoutSource, job: Job, event: EventContext) -> list[Row]:
+    """The job's rows. Raises UnknownValueError where only GitHub knows them."""
+    job_rows = rows.rows(source.workflow, job, event, source.suite.describe)
+    if any(row.dynamic for row in job_rows):
+        raise _undecided(source, job, event)
+    return job_rows
+
+
+def _undecided(source: CheckoutSource, job: Job, event: EventContext) -> WorkflowError:
+    try:
+        rows.row_resolver(source.workflow, job, _any_row(job), event).known(job.matrix)
+    except UnknownValueError as error:
+        jobs = ", ".join(rows.missing_outputs(job, event))
+        option = f"--run-needs runs {jobs} here, or " if jobs else ""
+        return UnknownValueError(f"the rows are not known: {error.message}", hint=f"{option}{error.hint}")
+    raise AssertionError("a matrix without rows of its own depends on something unknown")
+
+
+def _any_row(job: Job) -> Row:
+    return Row(label_of(job.id), job.id, None, "", None, "", None, None, {}, "self-hosted", None)
+
+
+# -- a job whose output decides ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _clone(source: CheckoutSource, base: str | None) -> Iterator[tuple[Path, Checkout]]:
+    from tempfile import TemporaryDirectory
+
+    from ci_tasks.checkout.delivery import materialize  # hardly any workflow has such a job
+
+    if not source.sample:
+        resolve_base(source.path, base or BASE)
+    with TemporaryDirectory(prefix="ci-tasks-") as scratch:
+        workspace = Path(scratch) / "workspace"
+        yield workspace, materialize(source.path, workspace, rev=source.rev, base=base)
+
+
+def _run_job(
+    source: CheckoutSource, job: Job, event: EventContext, workspace: Path, checkout: Checkout
+) -> dict[str, str]:
+    """The job's outputs, after its steps have run in `workspace`."""
+    if job.container or job.uses or any(step.run and "docker" in step.run for step in job.steps):
+        message = "its output decides the rows, and it cannot be run here"
+        raise WorkflowError(message, file=source.workflow.path, job=job.id, line=job.line)
+    from ci_tasks.agent.run_directory import RunDir  # most labels' rows need no job to be run here
+    from ci_tasks.config import HostSpec
+    from ci_tasks.hosts import executors, queries
+    from ci_tasks.hosts.provision import last_line
+    from ci_tasks.planning.planner import RunLocation, make_plan
+
+    run = RunDir(str(workspace.parent / "run"))
+    here = replace(event, workspace=str(workspace), sha=checkout.commit)
+    row = replace(rows.rows(source.workflow, job, here, source.suite.describe)[0], gpus=0)  # it only finds rows
+    place = RunLocation("detect", run.path, str(workspace), checkout, queries.OWN, str(workspace.parent), "")
+    spec = HostSpec(name="local", runtime="none", timeout_minutes=5)
+    plan = make_plan(source.workflow, job, row, spec, here, source.suite_overrides, place).plan
+    executors.write_run_dir(run, replace(plan, client_seconds=0.0))
+    code = executors.complete(run)
+    if code != 0:
+        raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {code}: {last_line(run)}")
+    resolve = rows.row_resolver(source.workflow, job, row, here)
+    written = {step.id: _written(os.path.join(run.outputs, step.id)) for step in job.steps if step.id}
+    resolve.contexts["steps"] = {step: {"outputs": outputs} for step, outputs in written.items()}
+    return resolve.strings(job.outputs)
+
+
+def _written(path: str) -> dict[str, str]:
+    """The outputs that a step has written."""
+    from ci_tasks.agent.files import NotAFile, read_file
+    from ci_tasks.agent.run_directory import LARGEST
+    from ci_tasks.workflow.shell import parse_outputs
+
+    try:
+        return parse_outputs(read_file(path, LARGEST).decode("utf-8", "replace"))
+    except (FileNotFoundError, NotAFile):
+        return {}
+
+
+# -- CI's rule for changed tests ---------------------------------------------------------------------------------------
+
+
+def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: Path, why: str) -> JobRows:
+    """The rows by CI's rule for changed tests, applied here; `why` is the reason of that."""
+    from ci_tasks.agent.records import Deviation
+
+    changed, rule = _changed_tests(source), _rule(source)
+    names = _diff(workspace, "--name-only", f"--diff-filter={rule.statuses}", pathspecs=rule.pathspecs)
+    files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
+    if without := [name for name, text in files.items() if rule.fails_without and rule.number_in(text) is None]:
+        why = f"CI's detection fails and no changed test runs: no line NUM_GPUS = n in {', '.join(without)}"
+    planned = replace(job, id=changed.job, condition=None, needs=(), matrix=changed.matrix(files))
+    job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
+    if any(matches_job(changed.label, name) for name in source.workflow.jobs):
+        job_rows = [replace(row, trigger=rows.trigger_of(source.workflow, job)) for row in job_rows]
+    note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)
+    return JobRows(planned, job_rows, event, (note,))
+
+
+def _left_out(source: CheckoutSource, found: JobRows, workspace: Path) -> dict[str, str]:
+    """Changed tests that are no rows, and why."""
+    rule, rows_by_test = _rule(source), {row.test for row in found.rows}
+    selected = _diff(workspace, "--name-only", "--no-renames", "--diff-filter=d", pathspecs=rule.pathspecs)
+    entries = iter(_diff(workspace, "--name-status", "--diff-filter=R", pathspecs=rule.pathspecs))
+    renamed = {new: old for _, old, new in zip(entries, entries, entries, strict=True)}
+    reasons = {}
+    for path in _diff(workspace, "--name-only", "--no-renames", "--diff-filter=d"):
+        if not is_test(path) or path in rows_by_test:
+            continue
+        if path not in selected:
+            reasons[path] = f"no pathspec selects it ({' '.join(rule.pathspecs)})"
+        elif path in renamed and "R" not in rule.statuses:
+            reasons[path] = f"it is {renamed[path]}, renamed (--diff-filter={rule.statuses})"
+        else:
+            reasons[path] = "its script does not list it"
+    return reasons
+
+
+def _diff(workspace: Path, *options: str, pathspecs: Sequence[str] = ()) -> list[str]:
+    """What `git diff` says of the change, as CI's script would ask."""
+    return open_repository(workspace).git.null_separated("diff", "-z", *options, f"{BASE}...HEAD", "--", *pathspecs)
+
+
+def _rule(source: CheckoutSource) -> ChangedRule:
+    """That of the workflow's own script, as far as it can be read, else the suite's."""
+    return next((job.rule for job in changed_jobs(source.workflow)), _changed_tests(source).rule)
+
+
+def _changed_tests(source: CheckoutSource) -> ChangedTests:
+    assert source.suite.changed is not None  # the label is its own
+    return source.suite.changed
+
+
+def _template_job(source: CheckoutSource, event: EventContext) -> Job:
+    """A job that runs a test file given by its matrix: what a job for changed tests would look like."""
+    for job in source.workflow.jobs.values():
+        if not rows.missing_outputs(job, event):
+            job_rows = rows.rows(source.workflow, job, event, source.suite.describe)
+            if job_rows and job_rows[0].test and job_rows[0].gpus:
+                return job
+    return job_of(source.workflow, _changed_tests(source).label)

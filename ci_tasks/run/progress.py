@@ -1,0 +1,279 @@
+"""What a terminal shows of a run: a table that changes in place, a line per event elsewhere, a single row's log."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ci_tasks.agent.files import NotAFile, open_file
+from ci_tasks.agent.records import Status
+from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
+from ci_tasks.errors import shortened, some
+from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end, remaining
+from ci_tasks.run.events import Changes, HostChanged, ProgressView, RowChanged
+from ci_tasks.safe_output import LogFilter, SafeStream, escape, program_of, terminal_of, with_program
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says what still runs
+_LINE_MAX_AGE = 0.5  # seconds for which a row's last line serves, however fast its log grows
+_LONGEST_LINE = 1000  # characters of a plain line
+_MAX_REMINDED = 20  # rows in one reminder
+_CACHE_SIZE = 1024  # rows whose last line and status are kept
+_REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds
+_STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLED}
+
+
+def open_view(title: str, rows: Sequence[RunDir]) -> ProgressView:
+    """The view that fits the terminal and the number of rows."""
+    if len(rows) == 1:
+        return StreamView(rows[0])
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return LiveView(title)
+    return PlainView()
+
+
+class PlainView:
+    """A line when a row starts, moves, ends or stalls, when a host comes or goes, and a reminder in between."""
+
+    def __init__(self) -> None:
+        self._changes = Changes()
+        self._shown: dict[str, tuple[str, str, int]] = {}  # row → state, host and attempt of its last line
+        self._known_hosts: set[str] = set()
+        self._last_message_at = time.monotonic()
+
+    def print_message(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {shortened(text, _LONGEST_LINE)}", flush=True)
+        self._last_message_at = time.monotonic()
+
+    def update(
+        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
+    ) -> None:
+        several = len(hosts) > 1
+        gpus = {host.name: host.gpus for host in hosts}
+        for event in self._changes.since_last(rows, hosts if several else ()):
+            if isinstance(event, RowChanged):
+                self.print_row(event, several)
+            elif isinstance(event, HostChanged):
+                self._print_host(event, gpus[event.host])
+        if time.monotonic() - self._last_message_at > _REMINDER_SECONDS:
+            self._remind(rows, several, left)
+
+    def print_row(self, event: RowChanged, several: bool) -> None:
+        state = event.status or _STATES[event.event]
+        standing = (state, event.host, event.attempt)
+        before = self._shown.get(event.row, (WAITING, "", 1))
+        self._shown[event.row] = standing
+        if state == before[0] and (state == WAITING or not event.host or standing == before):
+            return
+        took = f" after {event.seconds:.1f} s" if event.status and event.seconds is not None else ""
+        note = f": {event.note}" if event.note else ""
+        place = _host_and_attempt(event.host, event.attempt) if several else ""
+        self.print_message(f"{state:<9} {event.row}{place}{took}{note}")
+
+    def _print_host(self, event: HostChanged, gpus: int | None) -> None:
+        if event.event == "host_down":
+            self.print_message(f"host {event.host} is unreachable{f': {event.note}' if event.note else ''}")
+        elif event.host in self._known_hosts:
+            self.print_message(f"host {event.host} is reachable again")
+        else:
+            self.print_message(f"host {event.host} is connected, {gpus} GPU{'' if gpus == 1 else 's'}")
+        self._known_hosts.add(event.host)
+
+    def _remind(self, rows: Sequence[RowProgress], several: bool, left: float | None) -> None:
+        running = [row for row in rows if row.state in (RUNNING, STALLED)]
+        waiting = [row for row in rows if row.state == WAITING]
+        if running:
+            names = [f"{row.row}{_host_and_attempt(row.host, row.attempt) if several else ''}" for row in running]
+            end = _expected_end(rows, left)
+            self.print_message(f"still running: {some(names, _MAX_REMINDED)}; {len(waiting)} waiting{end}")
+        noted = [row for row in rows if row.state in (WAITING, STALLED) and row.note]
+        for row in noted[:_MAX_REMINDED]:
+            self.print_message(f"still {row.state}: {row.row}: {row.note}")
+
+    def close(self) -> None:
+        pass
+
+
+def _host_and_attempt(host: str, attempt: int) -> str:
+    """What a line says of a row's place where there are several hosts."""
+    return (f" on {host}" if host else "") + (f", attempt {attempt}" if attempt > 1 else "")
+
+
+def _expected_end(rows: Sequence[RowProgress], left: float | None) -> str:
+    """When all of it should have ended, by the clock on the wall where that is still to come."""
+    text = expected_end(rows, left)
+    is_known = left is not None and left >= 0 and text == remaining(left)
+    at = time.strftime(", until %H:%M", time.localtime(time.time() + (left or 0.0))) if is_known else ""
+    return f"; {text}{at}" if text else ""
+
+
+class LiveView:
+    """The table that changes in place."""
+
+    def __init__(self, title: str) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._title = title
+        self._console = Console(file=terminal_of(sys.stdout))
+        self._program = program_of(sys.stdout)
+        self._progress: tuple[Sequence[RowProgress], Sequence[HostProgress], float | None] = ((), (), None)
+        # It is asked only when it draws, which is less often than something changes.
+        self._live = Live(
+            console=self._console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True, get_renderable=self._table
+        )
+        self._live.start()  # what others print meanwhile goes above the table, through streams of rich's
+        sys.stdout, sys.stderr = (SafeStream(stream, self._program) for stream in (sys.stdout, sys.stderr))
+
+    def print_message(self, text: str) -> None:
+        self._console.print(escape(with_program(text, self._program)), markup=False, highlight=False)
+
+    def update(
+        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
+    ) -> None:
+        self._progress = (rows, hosts, left)  # at once, since another thread draws
+
+    def _table(self) -> RenderableType:
+        from ci_tasks.report.live import progress_table
+
+        rows, hosts, left = self._progress
+        return progress_table(self._title, rows, self._console.height, hosts, left)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class StreamView:
+    """One row: its log as it is written, and a word on stderr when it stalls or waits for others."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._log = GrowingLog(run.log)
+        self._last_notice = ""
+
+    def print_message(self, text: str) -> None:
+        print(text, flush=True)
+
+    def update(
+        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
+    ) -> None:
+        self._log.copy()
+        row = rows[0]
+        if row.log and row.log != self._log.path:  # another attempt
+            self._log.close()
+            place = _host_and_attempt(row.host, row.attempt).removeprefix(",")
+            print(f"ci-tasks:{place}", file=sys.stderr, flush=True)
+            self._log = GrowingLog(row.log)
+            self._log.copy()
+        notice = f"{row.state}, {row.note}" if row.state in (STALLED, WAITING) and row.note else ""
+        if notice and notice != self._last_notice:
+            print(f"ci-tasks: {notice}", file=sys.stderr, flush=True)
+        self._last_notice = notice
+
+    def close(self) -> None:
+        self._log.copy()
+        self._log.close()
+
+
+class GrowingLog:
+    """Copies a log to standard output as it grows: safe for a terminal, or with `raw` byte for byte."""
+
+    def __init__(self, path: str, *, raw: bool = False) -> None:
+        self.path = path
+        self._offset = 0
+        self._filter = None if raw else LogFilter()
+
+    def copy(self) -> None:
+        """Copy what has come since the last call."""
+        try:
+            with open_file(self.path) as source:
+                source.seek(self._offset)
+                while chunk := source.read(1 << 18):
+                    self._write(self._filter.feed(chunk) if self._filter else chunk)
+                    self._offset += len(chunk)
+        except (FileNotFoundError, NotAFile):
+            return
+        sys.stdout.buffer.flush()
+
+    def close(self) -> None:
+        """Copy what was held back."""
+        if self._filter:
+            self._write(self._filter.flush())
+            sys.stdout.buffer.flush()
+
+    def _write(self, data: bytes) -> None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+
+
+# -- how a row stands --------------------------------------------------------------------------------------------------
+
+
+def running_row_progress(
+    row: str,
+    run: RunDir,
+    seconds: float,
+    note: str,
+    *,
+    host: str = "",
+    gpus: int = 0,
+    left: float | None = None,
+    first_run: bool = False,
+    attempt: int = 1,
+) -> RowProgress:
+    """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
+    `note` is what its host says that it does just now, if that is something else. It is called for every running row,
+    many times a second, so it reads only what has changed."""
+    status = _status(run.path, _stamp(run.status))
+    state, message = RUNNING, note
+    if waiting := status.waiting:
+        state, message, left = WAITING, "; ".join(waiting), None  # its time has not begun
+    elif silent := status.daemon_silent_seconds:
+        # In steps, so that a line for each is not too many.
+        span = f"{silent // 10 * 10:.0f} s" if silent < 60 else f"{silent // 60:.0f} min"
+        state, message = STALLED, f"{read_description(run).runtime} has not answered for {span}"
+    elif status.stalled:
+        state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
+    elif not note:
+        message = "collecting what it leaves" if status.phase == "collecting" else _last_line(run)
+    ids = status.gpu_ids or ()
+    return RowProgress(row, state, seconds, message, host, gpus, ids, left, attempt, run.log, first_run)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _status(path: str, stamp: tuple[int, ...]) -> Status:
+    """The status of the run in `path`: the file is replaced whole when it changes, and then has another stamp."""
+    return read_status_if_readable(RunDir(path)) if stamp else Status()
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+_last_lines: dict[str, tuple[float, tuple[int, ...], str]] = {}  # log → when it was read, its stamp then, its line
+
+
+def _last_line(run: RunDir) -> str:
+    """The last line of a log, which is read only after it has grown, and not too often."""
+    read_at, before, line = _last_lines.get(run.log, (-_LINE_MAX_AGE, (), ""))
+    now = time.monotonic()
+    if now < read_at + _LINE_MAX_AGE:
+        return line
+    stamp = _stamp(run.log)
+    if stamp != before:
+        from ci_tasks.hosts.provision import last_line  # what follows a log alone needs none of it
+
+        line = last_line(run)
+    if len(_last_lines) >= _CACHE_SIZE:
+        _last_lines.clear()
+    _last_lines[run.log] = now, stamp, line
+    return line

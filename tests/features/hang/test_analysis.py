@@ -1,0 +1,182 @@
+"""What is concluded of ranks from NCCL, torch's recorder and stacks; and that no more is claimed than was seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.hang.facts import DeadProcess, HangFacts, ProcessFacts, RecordedCollective, ThreadFacts
+from ci_tasks.features.hang.analysis import analyse_hang
+from ci_tasks.features.hang.command import hang_lines
+from ci_tasks.features.hang.rules import CONTRADICTED, NOT_DETERMINED, SHOWN
+
+C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+CUDA = "/usr/lib/python3.11/site-packages/torch/cuda/__init__.py"
+
+
+def rank(number: int, *frames: tuple[str, str, int], cpu: float = 0.0, state: str = "S", size: int = 4) -> ProcessFacts:
+    """A rank whose main thread is there, the innermost frame first; its pid is 100 more."""
+    lines = "".join(f'  File "{file}", line {line} in {function}\n' for function, file, line in frames)
+    return ProcessFacts(
+        pid=100 + number,
+        ppid=1,
+        argv=("python", "train.py"),
+        state=state,
+        env={"RANK": str(number), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)},
+        python=True,
+        threads=(ThreadFacts(100 + number, state=state, still=True, cpu=cpu),),
+        stacks=f"Current thread 0x1 (most recent call first):\n{lines}",
+        same_stacks=True,
+    )
+
+
+def collective(name: str, line: int = 61) -> tuple[tuple[str, str, int], ...]:
+    return (
+        (name, C10D, 2800),
+        ("wrapper", C10D.replace("distributed_c10d", "c10d_logger"), 83),
+        ("step", "/job/train.py", line),
+    )
+
+
+def gpu(line: int) -> tuple[tuple[str, str, int], ...]:
+    return (("synchronize", CUDA, 1162), ("step", "/job/train.py", line))
+
+
+QUEUE = (("get", "/usr/lib/python3.11/queue.py", 171), ("next_batch", "/job/loader.py", 88))
+CHILD = (("wait", "/usr/lib/python3.11/subprocess.py", 1264), ("fetch", "/job/loader.py", 61))
+THREADING = "/usr/lib/python3.11/threading.py"
+BARRIER = (("_wait", THREADING, 707), ("wait", THREADING, 668), ("step", "/job/train.py", 61))
+LOOP = (("tokenize", "/job/loader.py", 12),)
+
+
+def facts(*processes: ProcessFacts, **more: object) -> HangFacts:
+    return replace(HangFacts(seconds_between=3.0, machine="x86_64", processes=processes), **more)  # type: ignore[arg-type]
+
+
+def recorded(*numbers: int, operations: str = "all_reduce", group: str = "0") -> tuple[RecordedCollective, ...]:
+    words = operations.split() * len(numbers)
+    return tuple(RecordedCollective(at, words[at], number, group=group) for at, number in enumerate(numbers))
+
+
+def in_group(number: int, group: str, *members: int) -> RecordedCollective:
+    return RecordedCollective(number, "all_reduce", 1, "scheduled", group=group, members=members or (0, 1))
+
+
+def received(number: int, peer: int) -> RecordedCollective:
+    return RecordedCollective(number, f"recv 0<-{peer}", 1, "started", members=(0, 1, 2))
+
+
+RAS = "".join(
+    f"  Rank {at} has launched up to operation {count} -- GPU {at} managed by process {100 + at} on node n\n"
+    for at, count in enumerate((6, 6, 5, 6))
+)
+# As py-spy shows an interpreter that ends.
+ENDS = 'Thread 0x67 [MainThread] (most recent call first):\n  File "libc.so.6", line ??? in syscall'
+WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
+SLEEPS = ProcessFacts(9, 103, argv=("sleep", "9"), threads=(ThreadFacts(9, state="S"),))
+NVCC = ProcessFacts(9, 100, argv=("cc1plus",), threads=(ThreadFacts(9, state="R", cpu=3.0),))
+ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
+
+
+def few(count: int) -> list[ProcessFacts]:
+    """All ranks of a smaller job."""
+    return [rank(at, *gpu(61), cpu=3.0, size=count) for at in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "named", "words"),
+    [
+        (
+            facts(
+                *(rank(at, *collective("all_reduce")) for at in (0, 1, 2)),
+                rank(3, *QUEUE),
+                collectives=recorded(412, 412, 412),
+            ),
+            "rank waits elsewhere",
+            [3],
+            "rank 3 waits in queue.get at loader.py:88, in next_batch; ranks 0-2 wait in all_reduce number 412",
+        ),
+        (facts(*ALL, ras={"": RAS}), "collectives differ", [2], "rank 2 is behind (NCCL, rank 0: operation 6"),
+        (facts(*ALL, collectives=recorded(6, 6, 5, 6)), "collectives differ", [2], "torch's flight recorder"),
+        (
+            facts(
+                *(rank(at, *gpu(61 + at), size=2) for at in (0, 1)),
+                collectives=recorded(6, 6, operations="all_reduce all_gather"),
+            ),
+            "collectives differ",
+            [0, 1],
+            "rank 0 waits in all_reduce number 6 (synchronize at train.py:61, in step)",
+        ),
+        (facts(*few(2), collectives=(in_group(0, "1 tp"), in_group(1, "2 dp"))), "collectives differ", [0, 1],
+         "rank 0 waits in all_reduce of group 1 tp ("),
+        (facts(*few(3), collectives=(received(0, 1), received(1, 2), received(2, 0))), "wait cycle", [0, 1, 2],
+         "rank 0 waits in recv from rank 1 (synchronize"),
+        (facts(*ALL[:3], rank(3, *QUEUE), collectives=recorded(412, 412, 412)), "rank waits elsewhere", [3],
+         "ranks 0-2 wait in all_reduce number 412 (synchronize at train.py:61"),
+        # A barrier of threads has no number: that of the recorder is of the collective before it.
+        (facts(*(rank(at, *BARRIER) for at in range(3)), rank(3, *QUEUE), collectives=recorded(412, 412, 412)),
+         "rank waits elsewhere", [3], "ranks 0-2 wait in barrier.wait at train.py:61"),
+        (facts(*ALL[:3], rank(3, *LOOP, cpu=2.9)), "straggler", [3], "rank 3 still computes: tokenize at loader.py:12"),
+        (facts(*ALL[:3], dead=(DeadProcess(9, {"RANK": "3"}, error="ValueError: x"),)), "dead rank", [3],
+         "rank 3 is gone (rank 3: ValueError: x); ranks 0-2 wait in synchronize"),
+        (facts(*ALL[:3], rank(3, *gpu(61), state="T")), "stopped", [3], "rank 3 is stopped"),
+        (facts(*(rank(at, *collective("broadcast" if at == 1 else "all_reduce")) for at in range(4))),
+         "collectives differ", [1], "broadcast"),
+        (facts(*WAITS, rank(3, *CHILD), SLEEPS), "rank waits elsewhere", [3, None], "rank 3 waits in subprocess.wait"),
+        (facts(rank(0, *LOOP, cpu=3.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
+        # Claims that stacks alone do not carry.
+        (facts(*ALL[:3], rank(3, *gpu(99))), "kernel", [], "a kernel that does not end, or slow work"),
+        (facts(*ALL[:3], replace(rank(3, cpu=2.1), stacks=ENDS)), "", [], "not determined"),
+        (facts(*(rank(at, *collective("recv" if at == 3 else "all_reduce")) for at in range(4))), "", [],
+         "not determined"),
+        (facts(), "", [], "no process was seen"),
+    ],
+)  # fmt: skip
+def test_ranks(seen: HangFacts, kind: str, named: list[int], words: str) -> None:
+    hang = analyse_hang(seen)
+    assert (hang.kind, [culprit.rank for culprit in hang.culprits]) == (kind, named), hang.reason
+    assert words in hang.reason
+
+
+MOVES: dict[str, Any] = {
+    "stacks": 'Current thread 0x1 (most recent call first):\n  File "/job/loader.py", line 12 in tokenize\n',
+    "same_stacks": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("processes", "outcome", "words"),
+    [
+        # All wait for their GPUs, and use their processors for that.
+        ([*ALL[:3], rank(3, *QUEUE)], SHOWN, "rank 3 waits in queue.get"),
+        ([*(replace(item, busy_since=1.0) for item in ALL[:3]), rank(3, *QUEUE)], SHOWN, "rank 3 waits in queue.get"),
+        # One computes, and the others wait for it.
+        ([*WAITS, replace(rank(3, cpu=3.0), **MOVES)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
+        ([*WAITS, rank(3, *LOOP, cpu=3.0)], NOT_DETERMINED,
+         "rank 3 computes in tokenize at loader.py:12, in both looks"),
+        # It sleeps now, and has computed in between.
+        ([*WAITS, replace(rank(3, *QUEUE), busy_since=0.13)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
+        ([*WAITS, replace(rank(3, *QUEUE), busy_since=0.01)], SHOWN, "rank 3 waits in queue.get"),
+        # A child that is no Python, as a compiler.
+        ([rank(0, *QUEUE, size=1), NVCC], NOT_DETERMINED, "cc1plus (pid 9, below rank 0) computes: slow"),
+        # That a rank is gone, or stopped, shows a hang, whoever computes.
+        ([*ALL[:2], replace(rank(3, cpu=3.0), **MOVES)], SHOWN, "rank 2 is gone"),
+    ],
+)  # fmt: skip
+def test_whoever_computes_while_the_log_is_silent_has_not_stalled(
+    processes: list[ProcessFacts], outcome: str, words: str
+) -> None:
+    hang = analyse_hang(facts(*processes, reason="stall"))
+    assert hang.outcome == outcome, hang.reason
+    assert words in hang.reason
+
+
+def test_the_answer_names_groups_and_what_could_not_be_had() -> None:
+    seen = facts(*ALL[:3], rank(3, *QUEUE), could_not=("NCCL: no answer",))
+    lines = hang_lines(analyse_hang(seen), "b.01", "/runs/b/01/hang/stacks.txt")
+    assert lines[0] == "b.01: shown, rank waits elsewhere"
+    assert [line.split()[0:2] for line in lines[3:6]] == [["PROCESSES", "WHERE"], ["ranks", "0-2"], ["rank", "3"]]
+    assert "could not: NCCL: no answer" in lines
+    assert lines[-1] == "all stacks: /runs/b/01/hang/stacks.txt"

@@ -1,0 +1,58 @@
+"""Programs that hang, each in its own way, all at once: the right frame and rank are named, and none wrongly."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from ci_tasks.features.hang.analysis import analyse_hang
+from ci_tasks.features.hang.rules import CONTRADICTED, SHOWN
+from ci_tasks.records import Hang
+from tests.features.hang.planted_runs import look, planted
+
+PY_SPY = Path(sys.executable).parent / "py-spy"
+
+
+class Case(NamedTuple):
+    """`named` are the culprits, each "function" or "rank N function"; "sleep" is a program that has no frame."""
+
+    ranks: int
+    kind: str
+    named: set[str]
+    outcome: str = SHOWN
+
+
+CASES = {
+    "lock_order": Case(0, "lock cycle", {"lock_order", "other"}),
+    "queue_never_filled": Case(0, "queue", {"queue_never_filled"}),
+    "import_deadlock": Case(0, "import", {"load"}),
+    "c_code": Case(0, "C code", {"c_code"}),
+    "gil_held": Case(0, "read", {"gil_held"}),
+    "d_state": Case(0, "uninterruptible", {"d_state"}),
+    "pipe_full": Case(0, "pipe full", {"pipe_full", "writes_too_much"}),
+    "socket_peer_silent": Case(0, "waits for a process", {"silent_peer"}),
+    "flock_cycle": Case(0, "lock cycle", {"flock_cycle"}),
+    "fork_held_lock": Case(0, "fork with a held lock", {"forked_child"}),
+    "ray_tree": Case(0, "rank waits elsewhere", {"rank 1 actor_loop"}),
+    "missing_collective": Case(4, "rank waits elsewhere", {"rank 3 load"}),
+    # Nothing is named where it is not seen, or where nothing hangs.
+    "goes_on": Case(0, "goes on", set(), CONTRADICTED),
+}
+
+
+def named(hang: Hang) -> set[str]:
+    ranks = {f"rank {culprit.rank} {culprit.function}" for culprit in hang.culprits if culprit.rank is not None}
+    others = [culprit for culprit in hang.culprits if culprit.rank is None]
+    return ranks | {culprit.function or culprit.who.partition(" ")[0] for culprit in others}
+
+
+def test_each_culprit_is_named_and_none_wrongly(tmp_path: Path) -> None:
+    with planted({name: case.ranks for name, case in CASES.items()}, tmp_path) as runs:
+        hangs = {name: analyse_hang(facts) for name, facts in look(runs, tmp_path, PY_SPY).items()}
+    seen = {name: Case(CASES[name].ranks, hang.kind, named(hang), hang.outcome) for name, hang in hangs.items()}
+    assert seen == CASES, {name: hang.reason for name, hang in hangs.items() if seen[name] != CASES[name]}
+    groups = {group.who: group.where for group in hangs["missing_collective"].groups}
+    assert list(groups) == ["ranks 0-2", "rank 3"], "ranks that wait are grouped with their collective"
+    assert groups["ranks 0-2"].startswith("all_reduce at planted.py:")
+    assert groups["rank 3"].startswith("queue.get at planted.py:")

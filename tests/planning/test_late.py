@@ -1,0 +1,145 @@
+"""Values that earlier steps leave, in the expressions of later ones: planned, and run by bash as GitHub would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.errors import WorkflowError
+from ci_tasks.planning.script import Script, render
+from ci_tasks.planning.steps import plan_steps
+from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.reader import read_with_called
+from ci_tasks.workflow.rows import row_resolver, rows
+from ci_tasks.workflow.suite import describe
+from tests.planning.test_script import Ran, runner_at
+
+HEAD = "on: pull_request\njobs:\n  j:\n    runs-on: ubuntu-latest\n    env: {JOB: of-the-job}\n    steps:\n"
+WRITES = """
+- id: first
+  run: |
+    echo tag=v1.2 >> $GITHUB_OUTPUT
+    echo Empty= >> $GITHUB_OUTPUT
+    printf 'lines<<X\\na b\\n  c$HOME\\nX\\n' >> $GITHUB_OUTPUT
+    echo MODE=fast >> $GITHUB_ENV
+- {id: broken, run: exit 3, continue-on-error: true}
+- {id: skipped, run: echo no, if: false}
+"""
+ACTION = """
+inputs: {who: {default: nobody}}
+outputs: {greeting: {value: "${{ steps.first.outputs.text }}"}}
+runs:
+  using: composite
+  steps:
+  - {id: first, shell: bash, run: "echo text=hello-${{ inputs.who }} >> $GITHUB_OUTPUT"}
+  - {shell: bash, run: "echo in-the-action ${{ steps.first.outputs.text }}"}
+"""
+
+
+def run(steps: str, tmp_path: Path, environ: dict[str, str] | None = None, secrets: tuple[str, ...] = ()) -> Ran:
+    """The job's run.sh, run."""
+    text = HEAD + "".join(f"    {line}\n" for line in steps.strip().splitlines())
+    workflow = read_with_called(text, "ci.yml", {"greet/action.yml": ACTION}.get)
+    runner = runner_at(tmp_path)
+    job, event = workflow.jobs["j"], EventContext(workspace=str(runner.workspace), secrets=secrets)
+    (row,) = rows(workflow, job, event, describe)
+    planned = plan_steps(job, row_resolver(workflow, job, row, event), ())
+    script = Script("title", "c0ffee", str(runner.workspace), row.env, planned.steps, secrets=secrets)
+    return runner.execute(script, environ)
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("steps.first.outputs.tag", "v1.2"),
+        ("steps.FIRST.outputs.TAG", "v1.2"),
+        ("steps.first.outputs.empty", ""),
+        ("steps.first.outputs.nothing", ""),
+        ("steps.first.outputs.lines", "a b\n  c$HOME"),
+        ("steps.first.outputs.empty || 'other'", "other"),
+        ("steps.first.outputs.tag && 'set' || 'unset'", "set"),
+        ("steps.first.outputs.tag == 'V1.2'", "true"),
+        ("steps.first.outputs.tag != 'V1.2'", "false"),
+        ("!steps.first.outputs.tag", "false"),
+        ("startsWith(steps.first.outputs.tag, 'V1.') && endsWith(steps.first.outputs.tag, '.2')", "true"),
+        ("contains(steps.first.outputs.lines, 'B')", "true"),
+        ("contains('v1.2 and more', steps.first.outputs.tag)", "true"),
+        ("steps.first.outcome", "success"),
+        ("format('{0}', steps.broken.outcome == 'failure')", None),
+        ("steps.broken.outcome", "failure"),
+        ("steps.broken.conclusion", "success"),
+        ("steps.skipped.outcome", "skipped"),
+        ("env.MODE", "fast"),
+        ("env.JOB", "of-the-job"),
+        ("fromJSON(steps.first.outputs.tag)", None),
+        ("steps.first.outputs.tag == 1", None),
+    ],
+)
+def test_what_a_step_leaves_has_githubs_value_in_scripts_variables_and_conditions(
+    tmp_path: Path, expression: str, text: str | None
+) -> None:
+    steps = f"""{WRITES}
+- env: {{V: "${{{{ {expression} }}}}"}}
+  run: |
+    printf '%s\\n' "$V" > variable
+    cat > script << 'END'
+    ${{{{ {expression} }}}}
+    END
+- {{run: touch holds, if: "{expression}"}}
+"""
+    if text is None:
+        with pytest.raises(WorkflowError, match="known only while it runs"):
+            run(steps, tmp_path)
+        return
+    ran = run(steps, tmp_path)
+    assert ran.code == 0, ran.log
+    assert [(ran.workspace / name).read_text() for name in ("variable", "script")] == [f"{text}\n"] * 2
+    assert (ran.workspace / "holds").exists() == (text not in ("", "false"))
+
+
+def test_an_output_is_data_in_a_variable_and_in_a_condition(tmp_path: Path) -> None:
+    """Quotes, `$(…)` and marks of our own mean nothing there."""
+    steps = """
+- id: odd
+  shell: python
+  run: |
+    import os
+    with open(os.environ["GITHUB_OUTPUT"], "a") as file:
+        file.write("a=$(touch owned) `touch owned` \\"' \\x02TOKEN\\x03 ${HOME}\\n")
+        file.write("b];touch owned;x[=1\\n")
+- {env: {V: "${{ steps.odd.outputs.a }}"}, run: 'printf "%s" "$V" > seen; printf "%s" "$TOKEN" > /dev/null'}
+- {run: touch same, if: "steps.odd.outputs.a == env.JOB"}
+- {run: touch set, if: "steps.odd.outputs.a"}
+"""
+    ran = run(steps, tmp_path, {"TOKEN": "s3cret", "HOME": "/h"}, ("TOKEN",))
+    assert ran.code == 0, ran.log
+    assert (ran.workspace / "seen").read_text() == "$(touch owned) `touch owned` \"' \x02TOKEN\x03 ${HOME}"
+    assert sorted(path.name for path in ran.workspace.iterdir() if path.is_file()) == ["seen", "set"]
+
+
+def test_steps_of_an_action_have_ids_and_outputs_of_their_own(tmp_path: Path) -> None:
+    steps = """
+- {id: first, run: echo text=of-the-job >> $GITHUB_OUTPUT}
+- {id: greet, uses: ./greet, with: {who: you}}
+- {id: later, uses: ./greet, if: "steps.greet.outputs.greeting == 'nothing'"}
+- run: echo "[${{ steps.greet.outputs.greeting }}] [${{ steps.first.outputs.text }}]"
+- run: echo "[${{ steps.later.outputs.greeting }}]"
+"""
+    log = run(steps, tmp_path).log
+    assert "[hello-you] [of-the-job]\n" in log and "\n[]\n" in log
+    assert log.count("in-the-action hello-you\n") >= 1 and "hello-nobody\n" not in log
+
+
+def test_what_github_refuses_in_github_output_fails_the_step(tmp_path: Path) -> None:
+    ran = run("- {id: bad, run: echo nonsense >> $GITHUB_OUTPUT}\n- run: echo after\n", tmp_path)
+    assert ran.code == 1 and "##[error]GITHUB_OUTPUT: not NAME=VALUE: nonsense" in ran.log
+
+
+def test_a_script_without_such_values_has_no_sign_of_them() -> None:
+    workflow = read_with_called(HEAD + "    - run: x\n", "ci.yml", lambda file: None)
+    job, event = workflow.jobs["j"], EventContext()
+    (row,) = rows(workflow, job, event, describe)
+    planned = plan_steps(job, row_resolver(workflow, job, row, event), ())
+    step = render(Script("t", "c", "/w", {}, planned.steps)).partition("if begin")[2]
+    assert "_late" not in step and "_on_success" not in step
