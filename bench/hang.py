@@ -1,94 +1,79 @@
-"""Seconds from the question to the answer "which rank?", for 8, 64 and 512 processes of which one waits elsewhere.
+"""Two ranks on two GPUs that hang, each time in another way: does `hang` say why?
 
-    python bench/hang.py [COUNT…]
+    python bench/hang.py [CASE…]
 
-One JSON line a figure: with the probe in all processes, and with py-spy alone. `named` is whether the rank was named.
+One JSON line a case; exit code 1 unless each reason has the words of CASES. With torch the ranks use NCCL, its
+DataLoader and its kernels; without it stand-ins, whose `synchronize` waits for a kernel of libcuda. Stacks are the
+probe's, and those of the py-spy in .venv/bin, if there is one.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.agent.hang.collect import look
-from ci_tasks.agent.probe.evidence import payload
+from ci_tasks.agent.gpus import nvidia_smi
+from ci_tasks.agent.hang.collect import recorded_collectives
+from ci_tasks.agent.hang.facts import HangFacts
+from ci_tasks.agent.processes import run_program
+from ci_tasks.agent.records import GpuProcessSample
 from ci_tasks.features.hang.analysis import analyse_hang
-from ci_tasks.hosts.provision import find_py_spy
+from tests.features.hang.planted_runs import STAND_IN, look, planted
 
-# A rank that waits, without end: all but the last in what looks like torch's all_reduce.
-_RANK = """
-import os, queue, sys
-number, count, directory, probe, ready = sys.argv[1:]
-if probe:
-    payload = {}
-    exec(compile(open(probe).read(), "ci_tasks_probe.py", "exec"), payload)
-    payload["begin"](directory, (), {}, {})
-names = {}
-wait = "import threading\\ndef all_reduce():\\n    threading.Event().wait()\\n"
-exec(compile(wait, "/x/lib/python3/site-packages/torch/distributed/distributed_c10d.py", "exec"), names)
-
-def load_next_batch():
-    queue.Queue().get()
-
-def train():
-    names["all_reduce"]()
-
-os.write(int(ready), b"x")
-load_next_batch() if number == str(int(count) - 1) else train()
-"""
+PY_SPY = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "py-spy"
+HAS_TORCH = find_spec("torch") is not None
+SETTLE_SECONDS = 8.0  # from the last step of the ranks, for kernels to start and waits to begin
+# What the reason says of rank 1. The stand-ins have no NCCL that counts collectives.
+CASES = {
+    "gpu_queue": "rank 1 waits in queue.get at planted.py",
+    "gpu_worker": ", in read_sample",
+    "gpu_kernel": "a kernel that does not end",
+    "gpu_kernel_before": "a kernel that does not end",
+    "gpu_locks": "lock cycle in rank 1",
+    "gpu_stopped": "rank 1 is stopped",
+    "gpu_killed": "rank 1 is gone",
+}
 
 
-def measure(count: int, probed: bool) -> dict[str, object]:
-    with tempfile.TemporaryDirectory() as directory:
-        program = Path(directory, "train.py")
-        program.write_text(_RANK)
-        probe = Path(directory, "ci_tasks_probe.py")
-        probe.write_text(payload())
-        read, write = os.pipe()
-        ranks = []
-        for number in range(count):
-            argv = [sys.executable, program, number, count, directory, probe if probed else "", write]
-            env = {**os.environ, "RANK": str(number), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-            ranks.append(subprocess.Popen(list(map(str, argv)), pass_fds=[write], env=env))
-        try:
-            seen = 0
-            while seen < count:
-                seen += len(os.read(read, count))
-            time.sleep(1)
-            pids = [process.pid for process in ranks]
-            return {"processes": count, "by": "probe" if probed else "py-spy", **answer(pids)}
-        finally:
-            for process in ranks:
-                process.kill()
-            for process in ranks:
-                process.wait()
-            os.close(read)
-            os.close(write)
+def measure(case: str) -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        with planted({case: 2}, directory, directory if HAS_TORCH else STAND_IN) as runs:
+            time.sleep(SETTLE_SECONDS)
+            began = time.monotonic()
+            facts = with_gpus(look(runs, directory, PY_SPY)[case])
+        print((directory / "stderr").read_text(errors="replace")[-2000:], end="", file=sys.stderr)
+    hang = analyse_hang(facts)
+    is_named = CASES[case] in hang.reason
+    words = {"case": case, "named": is_named, "torch": HAS_TORCH, "look_s": round(time.monotonic() - began, 1)}
+    said = {"said": f"{hang.outcome}, {hang.kind}: {hang.reason}", "could_not": hang.could_not}
+    print(json.dumps({"benchmark": "hang", **words, **said}), flush=True)
+    return is_named
 
 
-def answer(pids: list[int]) -> dict[str, object]:
-    began = time.perf_counter()
-    program = find_py_spy()
-    seen = replace(look([sys.executable], pids, program.read_bytes() if program else b""), machine=os.uname().machine)
-    looked = time.perf_counter() - began
-    hang = analyse_hang(seen)
-    named = [culprit.rank for culprit in hang.culprits] == [len(pids) - 1]
-    stacks = sum(bool(process.stacks) for process in seen.processes)
-    seconds = time.perf_counter() - began
-    if not named:
-        print(hang.reason, file=sys.stderr)
-    return {"look_s": round(looked, 2), "answer_s": round(seconds, 2), "stacks": stacks, "named": named}
+def with_gpus(facts: HangFacts) -> HangFacts:
+    """With what nvidia-smi and torch's flight recorder say, as the agent of a run collects it."""
+    envs = [process.env for process in facts.processes] if HAS_TORCH else []
+    collectives, problems = recorded_collectives(envs, 10)
+    lines = run_program(nvidia_smi.STREAM_SAMPLES[:-2], 20).out.splitlines()
+    apps = nvidia_smi.parse_apps(run_program(nvidia_smi.QUERY_APPS, 20).out)
+    gpus = []
+    for sample, _ in [pair for line in lines for pair in nvidia_smi.parse_samples(line, 0.0)]:
+        processes = tuple(GpuProcessSample(app.pid) for app in apps if app.gpu_uuid == sample.uuid)
+        gpus.append(replace(sample, processes=processes))
+    could_not = (*facts.could_not, *problems)
+    return replace(facts, collectives=collectives, gpus=tuple(gpus), could_not=could_not)
 
 
 if __name__ == "__main__":
-    for count in map(int, sys.argv[1:] or ("8", "64", "512")):
-        for probed in (True, False):
-            print(json.dumps({"benchmark": "hang", **measure(count, probed)}), flush=True)
+    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")  # the flight recorder knows then which collectives started
+    named = [measure(case) for case in sys.argv[1:] or CASES]
+    sys.exit(0 if all(named) else 1)

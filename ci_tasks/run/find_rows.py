@@ -8,6 +8,7 @@ an error, CI's rule for changed tests is read and applied by ourselves.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
@@ -18,7 +19,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import BASE, find_commit, open_repository, resolve_base
 from ci_tasks.errors import CiTasksError, WorkflowError
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
-from ci_tasks.workflow import rows, secrets
+from ci_tasks.workflow import expressions, rows, secrets
 from ci_tasks.workflow.changed_tests import changed_jobs, is_test
 from ci_tasks.workflow.context import EventContext, UnknownValueError
 from ci_tasks.workflow.model import Job, Row
@@ -27,6 +28,9 @@ from ci_tasks.workflow.suite import ChangedRule, ChangedTests, label_of, matches
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Checkout, Deviation
+
+
+_DOCKER = re.compile(r"^\s*(?:sudo\s+)?docker\s", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -100,12 +104,14 @@ def find_rows(
     is_changed = source.suite.is_changed(label)
     has_job = any(matches_job(label, name) for name in source.workflow.jobs)
     job = job_of(source.workflow, label) if has_job or not is_changed else _template_job(source, event)
-    missing = rows.missing_outputs(job, event) if has_job else []
+    needed = rows.needed_outputs(source.workflow, job, event) if has_job and run_needs else []
+    missing = [id for id in needed if _runs_here(source, id)] or (rows.missing_outputs(job, event) if has_job else [])
     if not missing and (has_job or not is_changed):
         return JobRows(job, _rows(source, job, event), event)
     if not run_needs and not is_changed:
         raise _undecided(source, job, event)
     with _clone(source, base) as (workspace, checkout):
+        event = replace(event, base_sha=find_commit(workspace, BASE) or "")
         if not has_job:
             found = _by_rule(source, job, event, workspace, "the workflow has no job for changed tests")
         elif not run_needs:
@@ -124,11 +130,37 @@ def _by_outputs(
     source: CheckoutSource, job: Job, event: EventContext, workspace: Path, checkout: Checkout, missing: Sequence[str]
 ) -> JobRows:
     """The job's rows by what the jobs `missing` write when they run here."""
-    for name in missing:
-        outputs = _run_job(source, source.workflow.jobs[name], event, workspace, checkout)
-        event = replace(event, outputs={**event.outputs, name: outputs})
+    for id in missing:
+        event = _with_outputs(source, id, event, workspace, checkout)
     runs = rows.row_resolver(source.workflow, job, _any_row(job), event).decide(job.condition) is not False
     return JobRows(job, _rows(source, job, event) if runs else [], event)
+
+
+def _runs_here(source: CheckoutSource, id: str) -> bool:
+    """Whether the job, or those that it calls, can be run only to know their outputs."""
+    job = source.workflow.jobs.get(id)
+    return job is not None and (job.calls or job.is_labelled) and not _why_not_here(job)
+
+
+def _with_outputs(
+    source: CheckoutSource, id: str, event: EventContext, workspace: Path, checkout: Checkout
+) -> EventContext:
+    """The event that knows the outputs of the job, and of those which it needs for them."""
+    workflow, job = source.workflow, source.workflow.jobs[id]
+    called = {each.own_id: each for each in workflow.jobs.values() if each.call and each.call.caller.id == id}
+    if not called:
+        for other in rows.needed_outputs(workflow, job, event):
+            if other not in event.outputs and _runs_here(source, other):
+                event = _with_outputs(source, other, event, workspace, checkout)
+        outputs = _run_job(source, job, event, workspace, checkout)
+        return replace(event, outputs={**event.outputs, id: outputs})
+    file = next(each.call.workflow for each in called.values() if each.call)
+    names = expressions.references(" ".join(str(raw) for raw in file.outputs.values()))
+    for name in dict.fromkeys(name.split(".")[1] for name in names if name.startswith("jobs.")):
+        event = _with_outputs(source, called[name].id, event, workspace, checkout)
+    jobs = {name: {"outputs": event.outputs.get(each.id, {})} for name, each in called.items()}
+    resolve = rows.row_resolver(workflow, job, _any_row(job), event).with_contexts(jobs=jobs)
+    return replace(event, outputs={**event.outputs, id: resolve.strings(file.outputs)})
 
 
 def _rows(source: CheckoutSource, job: Job, event: EventContext) -> list[Row]:
@@ -173,8 +205,8 @@ def _run_job(
     source: CheckoutSource, job: Job, event: EventContext, workspace: Path, checkout: Checkout
 ) -> dict[str, str]:
     """The job's outputs, after its steps have run in `workspace`."""
-    if job.container or job.uses or any(step.run and "docker" in step.run for step in job.steps):
-        message = "its output decides the rows, and it cannot be run here"
+    if why := _why_not_here(job):
+        message = f"its output decides the rows, and it cannot be run here: {why}"
         raise WorkflowError(message, file=source.workflow.path, job=job.id, line=job.line)
     from ci_tasks.agent.run_directory import RunDir  # most labels' rows need no job to be run here
     from ci_tasks.config import HostSpec
@@ -182,7 +214,7 @@ def _run_job(
     from ci_tasks.hosts.provision import last_line
     from ci_tasks.planning.planner import RunLocation, make_plan
 
-    run = RunDir(str(workspace.parent / "run"))
+    run = RunDir(str(workspace.parent / f"run-{len(event.outputs)}"))
     here = replace(event, workspace=str(workspace), sha=checkout.commit)
     row = replace(rows.rows(source.workflow, job, here, source.suite.describe)[0], gpus=0)  # it only finds rows
     place = RunLocation("detect", run.path, str(workspace), checkout, queries.OWN, str(workspace.parent), "")
@@ -196,6 +228,12 @@ def _run_job(
     written = {step.id: _written(os.path.join(run.outputs, step.id)) for step in job.steps if step.id}
     resolve.contexts["steps"] = {step: {"outputs": outputs} for step, outputs in written.items()}
     return resolve.strings(job.outputs)
+
+
+def _why_not_here(job: Job) -> str:
+    if job.uses and not job.calls:
+        return "it calls a workflow of another repository"
+    return "it uses docker" if job.container or any(_DOCKER.search(step.run or "") for step in job.steps) else ""
 
 
 def _written(path: str) -> dict[str, str]:

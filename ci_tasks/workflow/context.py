@@ -36,7 +36,7 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class EventContext:
-    """What a run's contexts are made of.
+    """What a run's contexts are made of. `base_sha` is "" where the base's commit is not known.
 
     `outputs` are those of the jobs that were run for them; `secrets` are names, and so are `empty_secrets`, which are
     set to nothing. `read_secret` gives the value of one for a comparison, None where it is not set. `given` is what a
@@ -47,6 +47,7 @@ class EventContext:
     repository: str = "owner/repository"
     workspace: str = "/github/workspace"
     base: str = "main"
+    base_sha: str = ""
     secrets: tuple[str, ...] = ()
     empty_secrets: tuple[str, ...] = ()
     read_secret: Callable[[str], str | None] = field(default=lambda name: None, repr=False, compare=False)
@@ -67,9 +68,7 @@ def contexts(event: EventContext, workflow: Workflow, job: Job, row: Row) -> dic
         "matrix": dict(row.matrix),
         "inputs": inputs,
         "secrets": _secrets(event, job, outer),
-        "needs": {
-            name: {"outputs": _outputs(event, workflow, name, id), "result": "success"} for name, id in needs.items()
-        },
+        "needs": {name: {"outputs": _outputs(event, workflow, id), "result": "success"} for name, id in needs.items()},
         "steps": {},
         "runner": OpenObject("runner", {**machine, "environment": "self-hosted"}),
         "vars": OpenObject("vars", dict(event.given.vars)),
@@ -138,10 +137,10 @@ def _inputs(event: EventContext, workflow: Workflow) -> OpenObject:
     return OpenObject("inputs", inputs, absent=True)
 
 
-def _outputs(event: EventContext, workflow: Workflow, job: str, id: str) -> dict[str, Value]:
+def _outputs(event: EventContext, workflow: Workflow, id: str) -> dict[str, Value]:
     """The outputs of a needed job: given, of its own run, or known only on GitHub."""
-    name = f"needs.{job}.outputs"
-    known: dict[str, Value] = {**event.outputs.get(id, {}), **event.given.outputs.get(job, {})}
+    name = f"needs.{id}.outputs"
+    known: dict[str, Value] = {**event.outputs.get(id, {}), **event.given.outputs.get(id, {})}
     needed = workflow.jobs.get(id)
     if needed is None or needed.uses:
         return OpenObject(name, known)
@@ -205,7 +204,7 @@ def _payload(
         "state": "open",
         "labels": [label] if label else [],
         "head": {"sha": event.sha, "repo": {**repository, "fork": False}},
-        "base": {"ref": event.base, "repo": repository},
+        "base": {"ref": event.base, "repo": repository, **({"sha": event.base_sha} if event.base_sha else {})},
     }
     payload: dict[str, Value] = {
         "action": "labeled",
@@ -402,7 +401,8 @@ def _way(name: str) -> str:
     if context == "inputs" or name.startswith("github.event.inputs."):
         return f"--input {rest.removeprefix('event.inputs.')}=VALUE"
     if context == "needs" and ".outputs." in rest:
-        return f"--output {rest.replace('.outputs.', '.', 1)}=VALUE"
+        given = f"{rest.replace('.outputs.', '.', 1)}=VALUE"
+        return f"--output '{given}'" if " " in given else f"--output {given}"
     if context == "secrets":
         return f"the environment variable {rest} (empty if CI has no such secret)"
     return "--github-event FILE" if name.startswith(_OF_THE_EVENT) else ""

@@ -112,14 +112,36 @@ def _combination(entry: Row) -> dict[str, Any]:
 
 
 def missing_outputs(job: Job, event: EventContext) -> list[str]:
-    """The jobs whose outputs the matrix needs, which have not been run for them, and that are not given."""
+    """The jobs whose outputs the matrix needs, or that of a job that calls it, which have not been run for them, and
+    that are not given."""
     missing: dict[str, None] = {}
     for text in (leaf for leaf in leaves(job.matrix) if isinstance(leaf, str) and "${{" in leaf):
         for context, name, _, output, *_ in (f"{each}....".split(".") for each in expressions.references(text)):
-            is_given = output in event.given.outputs.get(name, {})
-            if context == "needs" and name and job.needed_id(name) not in event.outputs and not is_given:
-                missing[job.needed_id(name)] = None
-    return list(missing)
+            id = job.needed_id(name)
+            is_given = output in event.given.outputs.get(id, {})
+            if context == "needs" and name and id not in event.outputs and not is_given:
+                missing[id] = None
+    return [*missing, *(missing_outputs(job.call.caller, event) if job.call else ())]
+
+
+def needed_outputs(workflow: Workflow, job: Job, event: EventContext) -> list[str]:
+    """As `missing_outputs`, of anything in the job that would run: what is unknown in its variables, its container and
+    its steps."""
+    resolve = row_resolver(workflow, job, _blank(job), event)
+    resolve = resolve.with_contexts(steps=OpenObject("steps"))
+    container = [job.container.image, job.container.options, job.container.env] if job.container else []
+    seen = [resolve.value([dict(workflow.file_of(job).env), dict(job.env), *map(_plain, container)])]
+    for step in job.steps:
+        if _may_run(step, resolve):
+            seen.append(resolve.decide(step.condition, step=step))
+            seen.append(resolve.value([step.run, dict(step.env), dict(step.with_)], step=step))
+    names = (name for value in seen for unknown in unknowns(value) for name in unknown.names)
+    needed = (name.removeprefix("needs.").partition(".outputs")[0] for name in names if name.startswith("needs."))
+    return list(dict.fromkeys([*missing_outputs(job, event), *needed]))
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def row_resolver(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:

@@ -15,6 +15,7 @@ from ci_tasks.given_values import GivenValues
 from ci_tasks.run.checkout_source import event_context, open_source, outline
 from ci_tasks.run.find_rows import find_rows, list_jobs
 from ci_tasks.workflow.context import UnknownValueError
+from tests.parts.git import git
 
 WORKFLOW = """
 on: pull_request
@@ -88,3 +89,55 @@ def test_a_job_with_an_error_hides_no_others(commit: Callable[[str], Path]) -> N
     assert outline(source) == {"bad": [], "good": ["good"]}
     with pytest.raises(WorkflowError, match="fromJSON: not JSON"):
         list_jobs(source, "bad")
+
+
+CALLED = """
+on:
+  workflow_call:
+    inputs: {size: {type: string, required: true}}
+    outputs: {rows: {value: "${{ jobs.second.outputs.rows }}"}}
+jobs:
+  first:
+    runs-on: x
+    outputs: {size: "${{ steps.a.outputs.size }}"}
+    steps: [{id: a, run: 'echo "size=${{ inputs.size }}" >> "$GITHUB_OUTPUT"'}]
+  second:
+    runs-on: x
+    needs: first
+    outputs: {rows: "${{ steps.a.outputs.rows }}"}
+    steps: [{id: a, run: 'echo "rows=[${{ needs.first.outputs.size }}, 9]" >> "$GITHUB_OUTPUT"'}]
+"""
+USES_OUTPUTS = """
+on: pull_request
+jobs:
+  policy:
+    runs-on: x
+    outputs: {size: "${{ steps.p.outputs.size }}", base: "${{ steps.p.outputs.base }}"}
+    steps:
+      - {uses: actions/checkout@v4}
+      - id: p
+        run: |
+          echo size=7 >> "$GITHUB_OUTPUT"
+          echo "base=${{ github.event.pull_request.base.sha }}" >> "$GITHUB_OUTPUT"
+  rows: {needs: policy, uses: ./.github/workflows/called.yml, with: {size: "${{ needs.policy.outputs.size }}"}}
+  tests:
+    needs: [policy, rows]
+    runs-on: ubuntu-latest
+    strategy: {matrix: {n: "${{ fromJSON(needs.rows.outputs.rows) }}"}}
+    env: {BASE: "${{ needs.policy.outputs.base }}"}
+    steps: [{run: "echo ${{ needs.policy.outputs.size }}"}]
+"""
+
+
+def test_outputs_of_jobs_and_of_called_workflows_reach_rows_variables_and_steps(commit: Callable[[str], Path]) -> None:
+    path = commit(USES_OUTPUTS)
+    (path / ".github/workflows/called.yml").write_text(CALLED)
+    source = open_source(str(path), workflow=".github/workflows/ci.yml")
+    found = find_rows(source, "tests", event_context(source), "HEAD")
+    assert [row.row for row in found.rows] == ["tests[7]", "tests[9]"]
+    base = git(path, "rev-parse", "HEAD")
+    assert found.context.outputs["policy"] == {"size": "7", "base": base}
+    assert {row.env["BASE"] for row in found.rows} == {base}
+    with pytest.raises(UnknownValueError, match="the rows are not known") as caught:
+        find_rows(source, "tests", event_context(source), "HEAD", run_needs=False)
+    assert caught.value.hint.startswith("--run-needs runs rows here, or give --output rows.rows=VALUE")

@@ -11,11 +11,10 @@ FEATURE = Feature(
             "Show what differs between two runs, or from golden values.",
             "ci_tasks.features.difference.command:diff",
             json=(
-                "ci_tasks.features.difference.result:RunDifference",
-                "ci_tasks.features.difference.result:ExactComparison",
-                "ci_tasks.features.difference.result:GoldenComparison",
+                "ci_tasks.features.difference.compare:RunDifference",
+                "ci_tasks.features.difference.values:ValuesComparison",
             ),
-            exit_codes="ci_tasks.features.difference.result:EXIT_CODES",
+            exit_codes="ci_tasks.features.difference.values:EXIT_CODES",
         ),
     ),
 )

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import JSON, ONE_RUN, REPO, Option, positional, switch, text
+from ci_tasks.cli.options import JSON, ONE_RUN, Option, positional, switch, text
 from ci_tasks.cli.output import print_json
+from ci_tasks.errors import UsageError, counted
 from ci_tasks.resources import user_path
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ci_tasks.features.difference.result import ExactComparison, GoldenComparison
-
-_RUN = replace(ONE_RUN, help="a run's id or prefix, a record.json, a log of CI, or `last-passed`")
-_NO_REPORT = (("markdown", "it is for a comparison of all that differs", ""),)
-_ONE_RUN = (("other", "one run is compared with the file, or written to it", "name one run"), *_NO_REPORT)
+_ONE_RUN = (("other", "one run is compared with the file, or written to it", "name one run"),)
 
 
 @dataclass(frozen=True)
 class DiffOptions:
-    run: str = _RUN.field()
+    run: str = replace(ONE_RUN, help="a run's id or prefix, a record.json, or a log of CI").field()
     other: str | None = positional(
         "the run that is asked about, if RUN is the earlier one (default: RUN, with its row's last that passed)",
         required=False,
     ).field()
-    repo: str | None = REPO.field(help="where the commits of both are (default: where the runs took them from)")
     exact: bool = switch(
-        "whether metrics and checkpoint hashes in both logs are equal, bit for bit; exit code 1 if not",
-        excludes=_NO_REPORT,
+        "whether metrics and checkpoint hashes in both logs are equal, bit for bit; exit code 1 if not"
     ).field()
     golden: str | None = text(
         "compare RUN with golden values in Megatron-LM's form; exit code 1 if a value differs or is missing",
@@ -42,23 +33,23 @@ class DiffOptions:
         float,
         default=0.05,
         metavar="SHARE",
-        unit="the file's value",
+        unit="parts of the file's value",
         needs="golden",
+        hint="for example --tolerance 0.01, which is 1 %",
     ).field()
     write_golden: str | None = text(
         "write the metrics of RUN, which passed, as golden values",
         "FILE",
         excludes=(*((name, "it only writes the file", "") for name in ("exact", "golden", "json")), *_ONE_RUN),
     ).field()
-    markdown: bool = switch("print markdown").field()
-    json: bool = JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
+    json: bool = JSON.field()
 
 
 def diff(options: DiffOptions) -> int:
     """
     ci-tasks diff last                          what changed since this row last passed
     ci-tasks diff RUN RUN                       the earlier one first
-    ci-tasks diff ci.log last --markdown
+    ci-tasks diff ci.log last
     ci-tasks diff record.json last --json
     ci-tasks diff RUN RUN --exact               are metrics and checkpoints equal, bit for bit?
     ci-tasks diff RUN --write-golden golden.json
@@ -67,72 +58,46 @@ def diff(options: DiffOptions) -> int:
     Exit code 0 whatever differs; with --exact and --golden 1 unless all of it is shown to be equal.
     """
     from ci_tasks.agent.codec import encode
-    from ci_tasks.features.difference import report
-    from ci_tasks.features.difference.diff_runs import diff_runs
+    from ci_tasks.features.difference import values
+    from ci_tasks.features.difference.compare import compare_runs
+    from ci_tasks.features.difference.report import text
+    from ci_tasks.features.difference.sides import logged_values, one_side, two_sides
     from ci_tasks.safe_output import terminal_width
 
     if options.write_golden:
-        return _write_golden(options, options.write_golden)
+        return _write_golden(options.run, options.write_golden)
+    if not (options.golden or options.exact):
+        old, new = two_sides(options.run, options.other)
+        difference = compare_runs(old, new)
+        if options.json:
+            print_json(encode(difference, versioned=False))
+        else:
+            print("\n".join(text(old, new, difference, terminal_width())))
+        return 0
     if options.golden:
-        return _golden(options, options.golden)
-    if options.exact:
-        return _exact(options)
-    compared = diff_runs(options.run, options.other, options.repo)
-    if options.json:
-        print_json(encode(compared.difference, versioned=False))
-    elif options.markdown:
-        print("\n".join(report.markdown(compared)))
+        golden, side = values.read_golden(user_path(options.golden)), one_side(options.run)
+        seen = values.of_lowest_rank(logged_values(side))
+        compared = values.compare_values(options.golden, golden, side.id, seen, options.tolerance)
     else:
-        print("\n".join(report.text(compared, terminal_width())))
-    return 0
-
-
-def _exact(options: DiffOptions) -> int:
-    from ci_tasks.features.difference import exact
-    from ci_tasks.features.difference.diff_runs import two_sides
-    from ci_tasks.features.difference.read_run import logged_results
-
-    old, new = two_sides(options.run, options.other)
-    compared = exact.compare_exactly(old.id, logged_results(old), new.id, logged_results(new))
-    return _shown(compared, exact.text(compared), as_json=options.json)
-
-
-def _golden(options: DiffOptions, file: str) -> int:
-    from ci_tasks.features.difference import golden
-    from ci_tasks.features.difference.diff_runs import one_side
-    from ci_tasks.features.difference.read_run import logged_results
-
-    wanted = golden.read_golden(user_path(file))
-    side = one_side(options.run)
-    seen = golden.golden_of(logged_results(side))
-    compared = golden.compare_with_golden(side.id, seen, file, wanted, options.tolerance)
-    return _shown(compared, golden.text(compared), as_json=options.json)
-
-
-def _write_golden(options: DiffOptions, file: str) -> int:
-    from ci_tasks.errors import UsageError, counted
-    from ci_tasks.features.difference import golden
-    from ci_tasks.features.difference.diff_runs import one_side
-    from ci_tasks.features.difference.read_run import logged_results
-    from ci_tasks.records import PASSED
-
-    side = one_side(options.run)
-    values = golden.golden_of(logged_results(side))
-    if side.status != PASSED or not values:
-        problem = f"is {side.status or 'unfinished'}" if side.status != PASSED else "has no metric by step in its log"
-        raise UsageError(f"{side.id} {problem}: no golden values", hint="`ci-tasks runs --status passed` lists runs")
-    golden.write_golden(user_path(file), values)
-    print(f"{file}: {counted(len(values), 'metric')} of {side.id}")
-    return 0
-
-
-def _shown(compared: ExactComparison | GoldenComparison, lines: Sequence[str], *, as_json: bool) -> int:
-    """Print a comparison. Returns the exit code."""
-    from ci_tasks.agent.codec import encode
-    from ci_tasks.features.difference.result import EXIT_CODES
-
-    if as_json:
+        old, new = two_sides(options.run, options.other)
+        compared = values.compare_values(old.id, logged_values(old), new.id, logged_values(new))
+    if options.json:
         print_json(encode(compared, versioned=False))
     else:
-        print("\n".join(lines))
-    return EXIT_CODES[compared.outcome]
+        print("\n".join(values.text(compared)))
+    return values.EXIT_CODES[compared.outcome]
+
+
+def _write_golden(run: str, file: str) -> int:
+    from ci_tasks.features.difference import values
+    from ci_tasks.features.difference.sides import logged_values, one_side
+    from ci_tasks.records import PASSED
+
+    side = one_side(run)
+    seen = values.of_lowest_rank(logged_values(side))
+    if side.status != PASSED or not seen:
+        problem = f"is {side.status or 'unfinished'}" if side.status != PASSED else "has no metric by step in its log"
+        raise UsageError(f"{side.id} {problem}: no golden values", hint="`ci-tasks runs --status passed` lists runs")
+    values.write_golden(user_path(file), seen)
+    print(f"{file}: {counted(len(seen), 'metric')} of {side.id}")
+    return 0

@@ -289,7 +289,8 @@ def _odd_of_two(run: RunProcesses, where: Mapping[int, str]) -> Finding | None:
 
 
 def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
-    """All ranks wait for their GPUs, in collectives of which none is behind."""
+    """All ranks wait for their GPUs, and none is seen to be behind the others: which one they wait for is shown only by
+    a collective that has not started on it, or by GPUs that are idle."""
     ranks = run.ranks
     if any(process.main.wait.kind != waits.GPU or not process.stays for process in ranks.values()):
         return None
@@ -307,8 +308,11 @@ def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding 
         return Finding(
             "kernel", f"of all GPUs that of {names(busy)} alone works: {words}; {waiting(busy)}", _mains(busy)
         )
-    why = f"not determined; {waiting(list(ranks.values()))}, and none is behind: {words}"
-    return Finding("kernel", why, outcome=NOT_DETERMINED)
+    at: dict[str, list[Process]] = {}
+    for process in ranks.values():
+        at.setdefault(process.main.where, []).append(process)
+    told = "; ".join(waiting(several) for several in list(at.values())[:3])
+    return Finding("kernel", f"{told}; none is seen to be behind: {words}", outcome=NOT_DETERMINED)
 
 
 # -- any processes -----------------------------------------------------------------------------------------------------

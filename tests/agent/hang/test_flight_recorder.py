@@ -25,11 +25,6 @@ def entry(number: int, state: str) -> dict[str, object]:
     }
 
 
-def test_the_last_collective_that_was_begun() -> None:
-    content = pickle.dumps({"version": "2.5", "entries": [entry(5, "completed"), entry(6, "scheduled")]}, protocol=2)
-    assert newest_collective(content, 3) == RecordedCollective(3, "all_reduce", 6, "scheduled", "0 default_pg")
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -42,9 +37,10 @@ def test_the_last_collective_that_was_begun() -> None:
     ],
     ids=["members", "a message", "a group that is not described"],
 )
-def test_members_and_the_other_side_of_a_message(fields: dict[str, object], expected: RecordedCollective) -> None:
+def test_the_last_collective_or_message_that_was_begun(fields: dict[str, object], expected: RecordedCollective) -> None:
     groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[2, 3]"}}
-    content = pickle.dumps({"entries": [{**entry(6, "scheduled"), **fields}], "pg_config": groups}, protocol=2)
+    entries = [entry(5, "completed"), {**entry(6, "scheduled"), **fields}]
+    content = pickle.dumps({"version": "2.5", "entries": entries, "pg_config": groups}, protocol=2)
     assert newest_collective(content, 3) == expected
 
 

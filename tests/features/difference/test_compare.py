@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from ci_tasks.features.difference.compare import compare_runs
-from ci_tasks.features.difference.diff_runs import SideBySide
-from ci_tasks.features.difference.report import markdown, text
-from ci_tasks.features.difference.result import InputDifference, OutputDifference, OverlaySide, RunSide
+from ci_tasks.features.difference.compare import InputDifference, OutputDifference, compare_runs, likely_causes
+from ci_tasks.features.difference.report import text
+from ci_tasks.features.difference.sides import RunSide
 from ci_tasks.logs.metrics import Series
 from ci_tasks.records import Triage
 
@@ -56,22 +55,17 @@ def test_inputs_differ_by_name(inputs: Mapping[str, Mapping[str, str]], differen
 
 
 def test_a_name_that_a_log_does_not_show_is_neither_the_same_nor_different() -> None:
-    log = replace(OLD, inputs={**INPUTS, "packages": {"torch": "2.8.0"}, "data": {"model a": "1" * 40}})
-    log = replace(log, partial=frozenset(("packages", "data")))
-    new = replace(NEW, inputs={**INPUTS, "data": {"model b": "2" * 40, "mount /models": "/disk"}})
-    result = compare_runs(log, replace(new, partial=frozenset(("data",))))
-    assert result.inputs == (InputDifference("data", "mount /models", "–", "/disk"),)
-    assert "packages" not in result.same and "data" not in result.same
-    assert result.not_seen[-1] == "on one side or both: 1 of packages, 2 of data"
-    commit = {"commit": {"commit": "1111111", "tree": "abc"}}
-    of_log = replace(log, inputs={"commit": {"commit": "1111111"}}, partial=frozenset(("commit",)))
-    assert compare_runs(of_log, replace(NEW, inputs=commit)).same == ("commit",)
+    log = replace(OLD, from_ci=True, inputs={**INPUTS, "packages": {"torch": "2.8.0"}, "commit": {"commit": "1111111"}})
+    new = replace(NEW, inputs=changed(commit={"tree": "abc"}))
+    result = compare_runs(log, new)
+    assert result.inputs == ()
+    assert "commit" in result.same and "packages" not in result.same
+    assert "a part of packages" in result.not_seen
     masked = replace(OLD, inputs=changed(env={"HF_TOKEN": "not seen"}))
     assert compare_runs(masked, NEW).inputs == ()
 
 
 PASSED, OTHER_ROW = replace(NEW, status="passed", triage=None), replace(OLD, row="other")
-OVERLAY_OF = {"sglang": OverlaySide("/sglang", "c" * 40)}
 REMOTE = f"ci-tasks remote --host h100a ckpt --only row --rev {'1' * 40}"
 COMMITS = f"--good {'1' * 40} --bad {'2' * 40}"
 ENDS: list[tuple[str, RunSide, RunSide, str]] = [
@@ -88,14 +82,10 @@ def test_a_search_is_proposed_where_one_run_passed_and_the_other_failed(
     old: RunSide, new: RunSide, of_commit: str
 ) -> None:
     """Bisect looks for the commit after which a row fails, and refuses other ends after it ran them."""
-    old = replace(old, id="old", overlays={"sglang": OverlaySide("/sglang", "d" * 40)})
-    inputs = changed(commit={"commit": "2222222"}, **{"overlay:sglang": {"commit": "c"}})
-    new = replace(new, id="new", head="2" * 40, inputs=inputs, overlays=OVERLAY_OF)
-    sides = replace(old, metrics={"reward": 2.0}), replace(new, metrics={"reward": 1.0})
-    proofs = {cause.axis: cause.proof for cause in compare_runs(*sides).causes}
-    commit = proofs["commit"].replace(" --with sglang=/sglang", "")
-    assert of_commit in commit and bool(commit) == bool(of_commit)
-    assert ("bisect" in proofs["overlay:sglang"]) == (of_commit == COMMITS)
+    new = replace(new, id="new", head="2" * 40, inputs=changed(commit={"commit": "2222222"}))
+    sides = replace(old, id="old", metrics={"reward": 2.0}), replace(new, metrics={"reward": 1.0})
+    (cause,) = compare_runs(*sides).causes
+    assert of_commit in cause.proof and bool(cause.proof) == bool(of_commit)
 
 
 SECRETS = [
@@ -118,7 +108,7 @@ def test_a_value_that_may_be_a_secret_is_never_shown(
 CURVES = [
     ("equal, also where both are not a number", [(1, 0.5), (2, math.nan)], [(1, 0.5), (2, math.nan)], None, ""),
     ("one ULP", [(1, 0.5), (2, 0.7)], [(1, 0.5), (2, math.nextafter(0.7, 1))], 2,
-     "furthest apart at step 2: +2e-16 of it"),
+     "furthest apart at step 2: +1.1e-16"),
     ("steps that one side lacks", [(1, 0.5), (2, 0.7)], [(2, 0.7), (3, 9.0)], None, ""),
     ("from a step on", [(1, 1.0), (2, 2.0), (3, 3.0)], [(1, 1.0), (2, 2.1), (3, 6.0)], 2,
      "furthest apart at step 3: +100.00%"),
@@ -175,8 +165,16 @@ ORDERS: list[tuple[str, Triage, list[str]]] = [
 @pytest.mark.parametrize(("triage", "axes"), [case[1:] for case in ORDERS], ids=[case[0] for case in ORDERS])
 def test_the_likely_cause_comes_first(triage: Triage, axes: list[str]) -> None:
     new = replace(NEW, inputs=EVERY, triage=triage, head="2" * 40, host="h100b")
-    result = compare_runs(OLD, new, changed_files=["slime/train.py"])
-    assert [cause.axis for cause in result.causes] == axes
+    assert [cause.axis for cause in compare_runs(OLD, new).causes] == axes
+
+
+def test_a_file_that_changed_and_is_in_the_failure_is_named() -> None:
+    failed = replace(NEW, triage=replace(FAILED, frames=("/job/slime/train.py:7",)))
+    inputs = (InputDifference("image", "image", "a", "b"), InputDifference("commit", "commit", "1", "2"))
+    causes = likely_causes(
+        OLD, failed, inputs, (OutputDifference("status", "status", "passed", "failed"),), ["slime/train.py"]
+    )
+    assert [cause.why for cause in causes] == ["the failure is in slime/train.py, which differs", "it differs"]
 
 
 PROOFS = [
@@ -188,60 +186,26 @@ PROOFS = [
 ]
 
 
-def test_the_commits_of_an_overlay_are_searched_with_the_new_sides_checkout() -> None:
-    sides = [
-        replace(
-            side,
-            inputs={**INPUTS, "overlay:sglang": {"commit": commit}},
-            overlays={"sglang": OverlaySide("/home/a/sglang", commit)},
-        )
-        for side, commit in ((OLD, "a" * 40), (NEW, "b" * 40))
-    ]
-    (cause,) = compare_runs(*sides).causes
-    assert cause.proof == (
-        f"ci-tasks bisect ckpt --only row --axis overlay:sglang --with sglang=/home/a/sglang "
-        f"--good {'a' * 40} --bad {'b' * 40} --host h100a --rev {'1' * 40}"
-    )
-
-
-def test_a_command_runs_with_the_overlays_of_the_new_side_but_the_one_that_it_leaves_out() -> None:
-    new = replace(
-        NEW,
-        inputs={**INPUTS, "overlay:sglang": {"commit": "1a2b3c4"}, "image": {"image": "trainer@sha256:bb"}},
-        overlays={"sglang": OverlaySide("/home/a/sg lang"), "ray": OverlaySide("/ray", build="make it")},
-    )
-    proofs = {cause.axis: cause.proof for cause in compare_runs(OLD, new).causes}
-    rev = f"--rev {'1' * 40}"
-    assert proofs == {
-        "overlay:sglang": f"ci-tasks remote ckpt --only row --with ray=/ray --build 'ray=make it' --host h100a {rev}",
-        "image": "ci-tasks remote --host h100a ckpt --only row --with 'sglang=/home/a/sg lang' --with ray=/ray "
-        f"--build 'ray=make it' {rev} --image trainer@sha256:aa",
-    }
-
-
 @pytest.mark.parametrize(
     "new",
     [
-        replace(NEW, overlays={"sglang": OverlaySide()}),
-        replace(NEW, label="--build=sglang=true", overlays={"sglang": OverlaySide("/sglang")}),
+        replace(NEW, inputs={**EVERY, "overlay:sglang": {"commit": "1a2b3c4"}}),
+        replace(NEW, inputs=EVERY, label="--build=sglang=true"),
     ],
-    ids=["an overlay of another machine", "a label that would be an option"],
+    ids=["an overlay, which may be another machine's", "a label that would be an option"],
 )
 def test_what_another_side_claims_is_no_command(new: RunSide) -> None:
-    causes = compare_runs(OLD, replace(new, inputs=EVERY, head="2" * 40)).causes
+    causes = compare_runs(OLD, replace(new, head="2" * 40)).causes
     assert causes and not any(cause.proof for cause in causes)
 
 
 def test_what_a_record_says_breaks_no_line() -> None:
     evil = "x\x1b[2J\r\n## `$(id)`"
-    new = replace(
-        NEW, id=evil, overlays={"a": OverlaySide("/a")}, inputs={**EVERY, f"overlay:{evil}": {"commit": evil}}
-    )
-    compared = SideBySide(replace(OLD, host=evil), new, compare_runs(replace(OLD, host=evil), new))
-    lines = [*text(compared), *(line.replace("\u200b", "") for line in markdown(compared))]  # it stops GitHub's links
+    old, new = replace(OLD, host=evil), replace(NEW, id=evil, inputs={**EVERY, f"submodule:{evil}": {"commit": evil}})
+    lines = text(old, new, compare_runs(old, replace(new, row=evil)))
+    lines += text(old, new, compare_runs(old, new))
     assert all(line.isprintable() for line in lines) and not any(line.startswith("## ") for line in lines)
-    [command] = [line for line in markdown(compared) if line.startswith("1. **host**") or "--host 'x" in line][:1]
-    assert command.count("``") == 2, "the command's own backtick does not end it"
+    assert any("--host 'x" in line for line in lines), "a command quotes what a record says"
 
 
 @pytest.mark.parametrize(("axis", "new", "command"), PROOFS)
@@ -249,9 +213,3 @@ def test_a_command_runs_the_new_side_with_one_input_of_the_old(axis: str, new: d
     side = replace(NEW, inputs=EVERY, head="2" * 40, host="h100b", **new)  # type: ignore[arg-type]
     proofs = {cause.axis: cause.proof for cause in compare_runs(OLD, side).causes}
     assert proofs[axis] == command
-
-
-def test_a_name_in_a_record_is_no_mention_in_markdown() -> None:
-    old = replace(OLD, id="@alice in #12")
-    lines = markdown(SideBySide(old, NEW, compare_runs(old, NEW)))
-    assert "alice" in lines[0] and not any(text in line for line in lines for text in ("@alice", "#12"))

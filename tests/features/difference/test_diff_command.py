@@ -41,14 +41,14 @@ def test_the_commit_that_broke_a_row_is_named_with_the_command_that_proves_it(pe
 
     difference = person.ci_tasks("diff", "last", "--json").json
     assert [each["axis"] for each in difference["inputs"]] == ["commit", "commit"]
-    assert {"packages", "env", "arguments", "driver", "host"} <= set(difference["same"])
+    assert {"packages", "env", "arguments", "host"} <= set(difference["same"])
     assert ["status", "passed", "failed"] in [
         [each["name"], each["old"], each["new"]] for each in difference["outputs"]
     ]
 
     record = next((person.home / "runs").glob("*/01/record.json"))
     of_file = person.ci_tasks("diff", str(record), "last", "--json").json
-    assert "env, arguments, data" in of_file["not_seen"][0]
+    assert any(line.startswith("env of ") for line in of_file["not_seen"])
 
 
 def _image(version: str) -> bytes:
@@ -86,7 +86,7 @@ def test_runs_are_compared_exactly_and_with_golden_values(person: Any, tmp_path:
     for _ in range(2):
         assert person.ci_tasks("remote", *ROW).code == 0
     same = person.ci_tasks("diff", "last", "--exact")
-    assert same.code == 0 and " are equal, bit for bit: " in same.out, same.out + same.err
+    assert same.code == 0 and " values, bit for bit)" in same.out, same.out + same.err
     assert person.ci_tasks("diff", "last", "--write-golden", str(golden)).code == 0
     assert person.ci_tasks("diff", "last", "--golden", str(golden), "--tolerance", "0").code == 0
     record.write_text(json.dumps(person.records()[0]))
@@ -96,7 +96,7 @@ def test_runs_are_compared_exactly_and_with_golden_values(person: Any, tmp_path:
     person.edit("tiny_slime/train.py", '"--lr", type=float, default=0.1', '"--lr", type=float, default=0.2')
     assert person.ci_tasks("remote", *ROW).code == 0
     parted = person.ci_tasks("diff", "last", "--exact")
-    assert parted.code == 1 and "metrics diverge at step " in parted.out
+    assert parted.code == 1 and " at step " in parted.out
     differs = person.ci_tasks("diff", "last", "--golden", str(golden), "--json")
     assert (differs.code, differs.json["outcome"]) == (1, "contradicted")
 
@@ -106,6 +106,7 @@ def test_runs_are_compared_exactly_and_with_golden_values(person: Any, tmp_path:
         (["last", "--write-golden", str(golden)], "is failed: no golden values"),
         (["last", "last", "--golden", str(golden)], "cannot be combined"),
         (["last", "--tolerance", "0.1"], "--tolerance needs --golden FILE"),
+        (["last", "--golden", str(golden), "--tolerance", "x"], "for example --tolerance 0.01, which is 1 %"),
     ):
         result = person.ci_tasks("diff", *arguments)
         assert result.code == 2 and message in result.err

@@ -16,21 +16,11 @@ from pathlib import Path
 from ci_tasks.agent.hang import collect
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.probe.evidence import payload, read_evidence
+from ci_tasks.agent.processes import children
 
 PLANTED = Path(__file__).parent / "data" / "planted.py"
-_C10D = """
-import threading
-
-def all_reduce():
-    _wait()
-
-def broadcast():
-    _wait()
-
-def _wait():
-    threading.Event().wait()
-"""
-_SECONDS = 30.0
+STAND_IN = PLANTED.with_name("stand_in")  # for torch
+_SECONDS = 120.0
 
 
 @dataclass
@@ -46,17 +36,13 @@ class PlantedRun:
 
 
 @contextmanager
-def planted(cases: dict[str, int], directory: Path) -> Iterator[dict[str, PlantedRun]]:
-    """All cases at once, each with so many ranks; 0 for one process without."""
-    package = directory / "torch" / "distributed"
-    package.mkdir(parents=True)
-    for name, text in (("../__init__.py", ""), ("__init__.py", ""), ("distributed_c10d.py", _C10D)):
-        (package / name).write_text(text)
+def planted(cases: dict[str, int], directory: Path, path: Path = STAND_IN) -> Iterator[dict[str, PlantedRun]]:
+    """All cases at once, each with so many ranks; 0 for one process without. `path` is where they find torch."""
     runs = {case: PlantedRun(case) for case in cases}
     try:
         for case, ranks in cases.items():
             for rank in range(ranks or 1):
-                runs[case].roots.append(_start(case, directory, rank if ranks else None, ranks))
+                runs[case].roots.append(_start(case, directory, path, rank if ranks else None, ranks))
         for run in runs.values():
             _wait_for_state(run, directory)
         yield runs
@@ -75,7 +61,7 @@ def look(runs: dict[str, PlantedRun], directory: Path, py_spy: Path) -> dict[str
     """What the inspector sees of each case: one inspection of all."""
     pids = {run.case: run.pids for run in runs.values()}
     all_pids = [pid for own in pids.values() for pid in own]
-    found = collect.look([sys.executable], all_pids, py_spy.read_bytes())
+    found = collect.look([sys.executable], all_pids, py_spy.read_bytes() if py_spy.exists() else b"")
     evidence = read_evidence(str(directory / "evidence"))
     probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
     processes = tuple(collect.completed({"": found}, probed, None))
@@ -88,15 +74,18 @@ def _facts_of(case: str, found: HangFacts, pids: set[int]) -> HangFacts:
     return replace(found, processes=own, locks=tuple(lock for lock in found.locks if lock.waiter in pids))
 
 
-def _start(case: str, directory: Path, rank: int | None, ranks: int) -> subprocess.Popen[bytes]:
+def _start(case: str, directory: Path, path: Path, rank: int | None, ranks: int) -> subprocess.Popen[bytes]:
     probe = directory / "ci_tasks_probe.py"
     if not probe.exists():  # another rank reads it by now
         probe.write_text(payload())
-    env = {**os.environ, "PYTHONPATH": str(directory), "PLANTED_PROBE": str(probe)}
+    env = {**os.environ, "PYTHONPATH": str(path), "PLANTED_PROBE": str(probe)}
     if rank is not None:
         env.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
+        env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", TORCH_FR_BUFFER_SIZE="2000")
+        env.update(TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{directory}/pipe", TORCH_FR_DUMP_TEMP_FILE=f"{directory}/dump")
     argv, null = [sys.executable, str(PLANTED), case, str(directory)], subprocess.DEVNULL
-    return subprocess.Popen(argv, env=env, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    with (directory / "stderr").open("ab") as stderr:
+        return subprocess.Popen(argv, env=env, stdin=null, stdout=null, stderr=stderr, start_new_session=True)
 
 
 def _wait_for_state(run: PlantedRun, directory: Path) -> None:
@@ -127,6 +116,4 @@ def _read(pid: int, name: str) -> str:
 
 
 def _below(pid: int) -> list[int]:
-    threads = [path.name for path in Path(f"/proc/{pid}/task").glob("*")]
-    children = [int(word) for thread in threads for word in _read(pid, f"task/{thread}/children").split()]
-    return [other for child in children for other in (child, *_below(child))]
+    return [other for child in children(pid) for other in (child, *_below(child))]

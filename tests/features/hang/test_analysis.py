@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.hang.facts import DeadProcess, HangFacts, ProcessFacts, RecordedCollective, ThreadFacts
+from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.features.hang.analysis import analyse_hang
 from ci_tasks.features.hang.command import hang_lines
 from ci_tasks.features.hang.rules import CONTRADICTED, NOT_DETERMINED, SHOWN
@@ -80,6 +81,29 @@ NVCC = ProcessFacts(9, 100, argv=("cc1plus",), threads=(ThreadFacts(9, state="R"
 ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
 
 
+LOADER = (
+    ("get", "/usr/lib/python3.11/multiprocessing/queues.py", 113),
+    ("__next__", C10D.replace("distributed/distributed_c10d", "utils/data/dataloader"), 701),
+    ("step", "/job/train.py", 9),
+)
+READS = ("__getitem__", "/job/data.py", 5)
+
+
+def worker(pid: int, *frames: tuple[str, str, int]) -> ProcessFacts:
+    """A forked worker of rank 3: below its start are the frames that it was forked in."""
+    start = ("_bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314)
+    loop = ("_worker_loop", C10D.replace("distributed/distributed_c10d", "utils/data/_utils/worker"), 349)
+    return replace(rank(3, *frames, loop, start, *LOADER[1:]), pid=pid, ppid=103, threads=())
+
+
+def states(*words: str) -> tuple[RecordedCollective, ...]:
+    return tuple(RecordedCollective(at, "all_reduce", 6, word) for at, word in enumerate(words))
+
+
+def used(number: int, percent: float) -> GpuSample:
+    return GpuSample(1.0, number, utilization=percent, watts=127.0, processes=(GpuProcessSample(100 + number),))
+
+
 def few(count: int) -> list[ProcessFacts]:
     """All ranks of a smaller job."""
     return [rank(at, *gpu(61), cpu=3.0, size=count) for at in range(count)]
@@ -88,27 +112,13 @@ def few(count: int) -> list[ProcessFacts]:
 @pytest.mark.parametrize(
     ("seen", "kind", "named", "words"),
     [
-        (
-            facts(
-                *(rank(at, *collective("all_reduce")) for at in (0, 1, 2)),
-                rank(3, *QUEUE),
-                collectives=recorded(412, 412, 412),
-            ),
-            "rank waits elsewhere",
-            [3],
-            "rank 3 waits in queue.get at loader.py:88, in next_batch; ranks 0-2 wait in all_reduce number 412",
-        ),
+        (facts(*WAITS, rank(3, *QUEUE), collectives=recorded(412, 412, 412)), "rank waits elsewhere", [3],
+         "rank 3 waits in queue.get at loader.py:88, in next_batch; ranks 0-2 wait in all_reduce number 412"),
         (facts(*ALL, ras={"": RAS}), "collectives differ", [2], "rank 2 is behind (NCCL, rank 0: operation 6"),
+        (facts(*ALL, ras={"": RAS}), "collectives differ", [2], "for earlier work on its GPU: a kernel that does not"),
         (facts(*ALL, collectives=recorded(6, 6, 5, 6)), "collectives differ", [2], "torch's flight recorder"),
-        (
-            facts(
-                *(rank(at, *gpu(61 + at), size=2) for at in (0, 1)),
-                collectives=recorded(6, 6, operations="all_reduce all_gather"),
-            ),
-            "collectives differ",
-            [0, 1],
-            "rank 0 waits in all_reduce number 6 (synchronize at train.py:61, in step)",
-        ),
+        (facts(*few(2), collectives=recorded(6, 6, operations="all_reduce all_gather")), "collectives differ", [0, 1],
+         "rank 0 waits in all_reduce number 6 (synchronize at train.py:61, in step)"),
         (facts(*few(2), collectives=(in_group(0, "1 tp"), in_group(1, "2 dp"))), "collectives differ", [0, 1],
          "rank 0 waits in all_reduce of group 1 tp ("),
         (facts(*few(3), collectives=(received(0, 1), received(1, 2), received(2, 0))), "wait cycle", [0, 1, 2],
@@ -126,6 +136,18 @@ def few(count: int) -> list[ProcessFacts]:
          "collectives differ", [1], "broadcast"),
         (facts(*WAITS, rank(3, *CHILD), SLEEPS), "rank waits elsewhere", [3, None], "rank 3 waits in subprocess.wait"),
         (facts(rank(0, *LOOP, cpu=3.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
+        # A kernel that does not end: by the collective that has not started, by the GPU that works, or of none shown.
+        (facts(*few(2), collectives=states("scheduled", "started")), "kernel", [0],
+         "the GPU of rank 0 still works before all_reduce number 6, which the others are in: a kernel that does not"),
+        (facts(*few(2), gpus=(used(0, 0.0), used(1, 100.0))), "kernel", [1],
+         "that of rank 1 alone works: a kernel that does not end, or slow work (GPU 0 0 % at 127 W, GPU 1 100 %"),
+        (facts(*few(2), gpus=(used(0, 100.0), used(1, 100.0))), "kernel", [],
+         "ranks 0-1 wait in synchronize at train.py:61, in step; none is seen to be behind: a kernel"),
+        # A DataLoader's worker: the busy one, by the frames after its start.
+        (facts(*WAITS, rank(3, *LOADER), worker(7, READS), worker(8)), "rank waits elsewhere", [3, None],
+         "waits in __next__ at train.py:9, in step; ranks 0-2 wait in all_reduce"),
+        (facts(*WAITS, rank(3, *LOADER), worker(7, READS), worker(8)), "rank waits elsewhere", [3, None],
+         "it waits for train.py (pid 7, below rank 3): __getitem__ at data.py:5"),
         # Claims that stacks alone do not carry.
         (facts(*ALL[:3], rank(3, *gpu(99))), "kernel", [], "a kernel that does not end, or slow work"),
         (facts(*ALL[:3], replace(rank(3, cpu=2.1), stacks=ENDS)), "", [], "not determined"),

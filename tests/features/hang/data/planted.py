@@ -8,13 +8,16 @@ import multiprocessing
 import os
 import queue
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 
-from torch.distributed import distributed_c10d as dist
+import torch
+import torch.distributed as dist
+from torch.utils.data.dataloader import DataLoader
 
 CASE, DIRECTORY = sys.argv[1], sys.argv[2]
 ROLE = sys.argv[3] if len(sys.argv) > 3 else ""
@@ -212,6 +215,24 @@ def load():
     queue.Queue().get()
 
 
+class Samples(list):
+    def __getitem__(self, at):
+        return read_sample()
+
+
+def read_sample():
+    ready()
+    time.sleep(100000)
+
+
+def loader_worker():
+    """Its DataLoader's worker waits, so rank 1 does, and so do the others."""
+    if RANK == 1:
+        ready()
+        read_samples()
+    train()
+
+
 def ray_tree():
     """A driver, below it a program that is no Python, and below that workers with ranks."""
     if ROLE == "worker":
@@ -233,7 +254,55 @@ def actor_loop():
     threading.Event().wait()
 
 
+# -- ranks on GPUs -----------------------------------------------------------------------------------------------------
+
+
+def on_gpus(hang):
+    """Three steps; then rank 1 hangs, and the others wait for it."""
+    torch.cuda.set_device(RANK)
+    dist.init_process_group("nccl")
+    ones = torch.ones(1 << 20, device="cuda")
+    for _ in range(3):
+        step(ones)
+    ready()
+    if RANK == 1:
+        hang()
+    step(ones)
+
+
+def step(tensor):
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+
+
+def begin_endless_kernel():
+    torch.cuda._sleep(1 << 62)
+
+
+def wait_for_endless_kernel():
+    begin_endless_kernel()
+    torch.cuda.synchronize()
+
+
+def read_samples():
+    next(iter(DataLoader(Samples([1]), num_workers=1)))
+
+
+GPU_CASES = {
+    "gpu_queue": load,
+    "gpu_worker": read_samples,
+    "gpu_kernel": wait_for_endless_kernel,
+    "gpu_kernel_before": begin_endless_kernel,
+    "gpu_locks": lock_order,
+    "gpu_stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "gpu_killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
 if __name__ == "__main__":
+    if CASE in GPU_CASES:
+        probe()
+        on_gpus(GPU_CASES[CASE])
     if CASE in PROBED:
         probe()
     globals()[CASE]()
