@@ -3,7 +3,8 @@
     python bench/verl_altered.py
 
 The sample runs once a level. Each alteration is of a copy of its log, without what the probe noted or with it, or of
-what the probe noted. One JSON line where a result is not the right one, then the figures; exit code 1 for one.
+what the probe noted. Then it runs once for each way in which it can fail by itself. One JSON line where a result is not
+the right one, then the figures; exit code 1 for one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ci_tasks.agent.codec import from_json
@@ -26,9 +27,7 @@ from ci_tasks.records import RunRecord
 ROOT = Path(__file__).resolve().parents[1]
 P, F, B, N = "Pass", "Fail", "Blocked", "Not proven"
 BRIDGE = '(WorkerDict pid=9) Traceback (most recent call last):\n(WorkerDict pid=9)   File "{}", line 3, in transform\n'
-LORA = (
-    BRIDGE.format("/w/Megatron-Bridge/src/megatron/bridge/peft/lora.py") + "(WorkerDict pid=9) KeyError: 'linear_qkv'\n"
-)
+LORA = BRIDGE.format("/w/Megatron-Bridge/src/megatron/bridge/peft/lora.py") + "(WorkerDict pid=9) KeyError: 'qkv'\n"
 OTHER = BRIDGE.format("/w/agent_loop.py") + "(WorkerDict pid=9) TypeError: cannot unpack non-iterable NoneType object\n"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 DEATH = "(raylet) A worker died or was killed while executing a task by an unexpected system error.\n"
@@ -39,7 +38,6 @@ LOG, NOTED, ASKED = "log", "evidence.jsonl", "verl.json"
 Edit = tuple[str, str, "str | Callable[[re.Match[str]], str]"]  # the file, what is replaced in it, by what
 # Level 0 from where its adapters are made, and all that follows.
 CONSTRUCTION = r"[^\n]*Adding lora to: decoder\.layers\.0\.self_attention\.linear_qkv[\s\S]*"
-ENDED = "ci-tasks-verl: end: level 0: {}\n"
 LOW_MEMORY = "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
 ELSEWHERE = "(WorkerDict pid=9) /usr/lib/python3/dist-packages/megatron/bridge/peft/lora.py:3: UserWarning: x\n"
 FSDP = "(WorkerDict pid=9) Setting up FullyShardedDataParallel with config x\n"
@@ -96,40 +94,38 @@ ALTERED_NOTES = (
     ("another Bridge in each process", r'[^"]*/Megatron-Bridge(/src/megatron/bridge/)', r"/usr/lib\1", B),
 )
 # What ends level 0 in Bridge: whose it is says the exception, and not the words in it.
-IN_BRIDGE = (
-    ("an ECC error", "RuntimeError: CUDA error: uncorrectable ECC error encountered", B),
-    ("no kernel image", "RuntimeError: CUDA error: no kernel image is available for execution on the device", B),
-    ("no libcudnn", "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory", B),
-    (
-        "a transformers too old",
+IN_BRIDGE = {
+    B: (
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory",
         "ImportError: cannot import name 'Qwen9' from 'transformers' (/usr/lib/t/__init__.py)",
-        B,
-    ),
-    ("a gated repository", "OSError: You are trying to access a gated repo.", B),
-    ("no route to the hub", "OSError: [Errno 113] No route to host", B),
-    ("a truncated checkpoint", "safetensors_rust.SafetensorError: Error while deserializing header: incomplete", B),
-    ("a cache without permission", "PermissionError: [Errno 13] Permission denied: '/root/.cache/huggingface/hub'", B),
-    ("too many open files", "OSError: [Errno 24] Too many open files: '/models/a.safetensors'", B),
-    ("an undefined symbol", "ImportError: /usr/lib/te/transformer_engine_torch.so: undefined symbol: _ZN3c106", B),
-    ("a full disk", "OSError: [Errno 28] No space left on device", B),
-    ("a package without its name", "AttributeError: module 'transformer_engine' has no attribute 'pytorch'", B),
-    (
-        "a core that is not the pinned one",
+        "OSError: You are trying to access a gated repo.",
+        "OSError: [Errno 113] No route to host",
+        "safetensors_rust.SafetensorError: Error while deserializing header: incomplete",
+        "PermissionError: [Errno 13] Permission denied: '/root/.cache/huggingface/hub'",
+        "OSError: [Errno 24] Too many open files: '/models/a.safetensors'",
+        "ImportError: /usr/lib/te/transformer_engine_torch.so: undefined symbol: _ZN3c106",
+        "OSError: [Errno 28] No space left on device",
+        "AttributeError: module 'transformer_engine' has no attribute 'pytorch'",
         "ImportError: cannot import name 'A' from 'megatron.core' (/usr/lib/m.py)",
-        B,
     ),
-    ("no GPU memory", OOM.rstrip(), N),
-    ("a collective that hangs", WATCHDOG.rstrip(), N),
-    ("a NameError", "NameError: name 'foo' is not defined", F),
-    ("an AttributeError", "AttributeError: 'GPTModelProvider' object has no attribute 'x'", F),
-    ("a TypeError", "TypeError: provide() got an unexpected keyword argument 'vp_stage'", F),
-    ("a name that the core lacks", "ImportError: cannot import name 'A' from 'megatron.core.utils'", F),
-    ("a module that the core lacks", "ModuleNotFoundError: No module named 'megatron.core.new'", F),
-    ("a reward model by name", "KeyError: 'reward_model'", F),
-    ("vllm by name", "ValueError: vllm weight and placement group do not fit", F),
-    ("missing keys", "RuntimeError: Missing key(s) in state_dict: 'decoder.layers.0'", F),
-    ("another shape", "RuntimeError: shape mismatch: value tensor of shape [4]", F),
-)
+    N: (
+        OOM.rstrip(),
+        WATCHDOG.rstrip(),
+    ),
+    F: (
+        "NameError: name 'foo' is not defined",
+        "AttributeError: 'GPTModelProvider' object has no attribute 'x'",
+        "TypeError: provide() got an unexpected keyword argument 'vp_stage'",
+        "ImportError: cannot import name 'A' from 'megatron.core.utils'",
+        "ModuleNotFoundError: No module named 'megatron.core.new'",
+        "KeyError: 'reward_model'",
+        "ValueError: vllm weight and placement group do not fit",
+        "RuntimeError: Missing key(s) in state_dict: 'decoder.layers.0'",
+        "RuntimeError: shape mismatch: value tensor of shape [4]",
+    ),
+}
 PLACES = {
     "in AutoBridge": ("conversion/auto_bridge.py", "load_hf_weights"),
     "as Bridge is imported": ("__init__.py", "<module>"),
@@ -141,7 +137,7 @@ def raised(place: str, text: str) -> str:
     file, function = PLACES[place]
     return (
         '(WorkerDict pid=9) Traceback (most recent call last):\n(WorkerDict pid=9)   File "/w/Megatron-Bridge/src/'
-        f'megatron/bridge/models/{file}", line 3, in {function}\n(WorkerDict pid=9) {text}\n{ENDED.format(1)}'
+        f'megatron/bridge/models/{file}", line 3, in {function}\n(WorkerDict pid=9) {text}\nci-tasks-verl: end: level 0: 1\n'
     ).replace("\\", "\\\\")
 
 
@@ -161,9 +157,7 @@ SMALL = (
     (LOG, r"('pipeline_model_parallel_size': )2((?:.*\n)*?.*'tensor_model_parallel_size': )2", r"\g<1>1\g<2>1"),
 )
 REWARDS = r"critic/(?:rewards|score)/mean"
-SERVED = (
-    "(vLLMHttpServer pid=9) Initializing a V1 LLM engine (v0.11) with config: model='m', tensor_parallel_size={}, x\n"
-)
+SERVED = "(vLLMHttpServer pid=9) Initializing a V1 LLM engine (v0.11) with config: tensor_parallel_size={}, x\n"
 # Further runs: the level, what is altered, the right result.
 FURTHER: tuple[tuple[str, int, tuple[Edit, ...], str], ...] = (
     ("exit code 139 after all steps", 1, ((LOG, r"(end: level 0): 0", r"\1: 139"),), N),
@@ -180,6 +174,33 @@ FURTHER: tuple[tuple[str, int, tuple[Edit, ...], str], ...] = (
     ("a saturated reward", 5, (by_step(REWARDS, lambda step, old: min(1.0, 0.7 + 0.05 * step)),), N),
     ("a reward that halves", 5, (by_step(REWARDS, lambda step, old: 0.8 - 0.02 * step + old / 50),), F),
 )
+# Runs of the sample in which something is planted: (level, what, flags, the right result).
+QUIET, FEATURE = ("--no-reward-model",), ("--env", "ROUTING_REPLAY_MODE=R3", "--proof", "routing replay layers")
+PLANTED: tuple[tuple[int, str, tuple[str, ...], str], ...] = (
+    (0, "", QUIET, P),
+    (1, "", QUIET, P),
+    (2, "", QUIET, P),
+    (3, "", QUIET, P),
+    (4, "", (*QUIET, *FEATURE), P),
+    (5, "", QUIET, P),
+    (0, "worker-import", QUIET, B),
+    (1, "resume-nothing", QUIET, F),
+    (0, "vanilla", QUIET, F),
+    (0, "stale-ray-pinned", QUIET, B),
+    (0, "", (), B),
+    (0, "disk-full", QUIET, B),
+    (5, "nan-at-7", QUIET, F),
+    (5, "constant-reward", QUIET, F),
+    (5, "cap-hit", QUIET, F),
+    (0, "provider", QUIET, F),
+    (0, "lora-target", QUIET, F),
+    (0, "rollout-first", QUIET, B),
+    (0, "rocr", QUIET, B),
+    (0, "ray-init", QUIET, B),
+    (5, "zero-grad", QUIET, F),
+    (5, "no-trainable", QUIET, F),
+    (1, "save-keys", QUIET, F),
+)
 # name: (level, edits, whether what the probe noted is kept, the right result)
 CASES: dict[str, tuple[int, tuple[Edit, ...], bool, str]] = {
     **{
@@ -189,26 +210,26 @@ CASES: dict[str, tuple[int, tuple[Edit, ...], bool, str]] = {
     **{f"{name}, without": (level, ((LOG, old, new),), False, one) for name, level, old, new, _, one in ALTERED_LOG},
     **{f"{name}, as noted": (1, ((NOTED, old, new),), True, right) for name, old, new, right in ALTERED_NOTES},
     **{
-        f"{name}, {place}": (1, ((LOG, CONSTRUCTION, raised(place, text)),), True, right)
+        f"{text}, {place}": (1, ((LOG, CONSTRUCTION, raised(place, text)),), True, right)
         for place in PLACES
-        for name, text, right in IN_BRIDGE
-        if not (place.startswith("as") and right == N)
+        for right, texts in IN_BRIDGE.items()
+        for text in (texts if place == "in AutoBridge" or right != N else ())
     },
     **{name: (level, edits, True, right) for name, level, edits, right in FURTHER},
     "level 2 that is not parallel": (2, SMALL, True, N),
 }
 
 
-def sample(level: int, home: Path) -> Path:
+def sample(level: int, home: Path, failure: str = "", flags: Sequence[str] = QUIET) -> Path:
     """A run of the sample pair: its directory."""
-    hosts = home / "hosts.yaml"
-    spec = {"kind": "local", "runtime": "none", "gpus": 8, "simulate": True}
-    hosts.write_text(json.dumps({"hosts": {"box": spec}}))
-    env = {**os.environ, "CI_TASKS_HOME": str(home), "CI_TASKS_HOSTS": str(hosts)}
-    pair = ["--bridge", str(ROOT / "examples/tiny-bridge"), "--verl", str(ROOT / "examples/tiny-verl")]
-    program = [sys.executable, "-c", "from ci_tasks.cli.program import main; main()"]
-    options = ["--host", "box", "--no-reward-model", "--level", str(level), *(["--exact"] if level == 1 else [])]
-    subprocess.run([*program, "verl", *pair, *options], env=env, capture_output=True, check=True)
+    home.mkdir()
+    spec = {"kind": "local", "runtime": "none", "gpus": 8, "simulate": True, "env": {"TINY_VERL_FAILURE": failure}}
+    (home / "hosts.yaml").write_text(json.dumps({"hosts": {"box": spec}}))
+    env = {**os.environ, "CI_TASKS_HOME": str(home), "CI_TASKS_HOSTS": str(home / "hosts.yaml")}
+    pair = ["--bridge", str(ROOT / "examples/tiny-bridge"), "--verl", str(ROOT / "examples/tiny-verl"), "--host", "box"]
+    program = [sys.executable, "-c", "from ci_tasks.cli.program import main; main()", "verl", *pair]
+    options = ["--level", str(level), *flags, *(["--exact"] if level == 1 else [])]
+    subprocess.run([*program, *options], env=env, capture_output=True, check=False)
     return next((home / "runs").glob("*/01"))
 
 
@@ -233,22 +254,26 @@ def judged(run: Path, edits: tuple[Edit, ...], kept: bool, copy: Path) -> tuple[
     return summary.result, summary.sentence
 
 
+def results(home: Path) -> Iterator[tuple[str, str, tuple[str, str]]]:
+    """(case, right result, (result, sentence)) of each."""
+    runs = {level: sample(level, home / str(level)) for level in sorted({case[0] for case in CASES.values()})}
+    for number, (case, (level, edits, kept, right)) in enumerate(CASES.items()):
+        yield case, right, judged(runs[level], edits, kept, home / f"altered-{number}")
+    for number, (level, failure, flags, right) in enumerate(PLANTED):
+        run = sample(level, home / f"planted-{number}", failure, flags)
+        found = json.loads((run / "summary.json").read_text())
+        yield f"level {level}, {failure}", right, (found["result"], found["sentence"])
+
+
 def main() -> None:
     wrong = {"Pass": 0, "Fail": 0, "Blocked": 0}
     with tempfile.TemporaryDirectory() as name:
-        home = Path(name)
-        runs = {}
-        for level in sorted({case[0] for case in CASES.values()}):
-            (home / str(level)).mkdir()
-            runs[level] = sample(level, home / str(level))
-        for number, (case, (level, edits, kept, right)) in enumerate(CASES.items()):
-            result, sentence = judged(runs[level], edits, kept, home / f"altered-{number}")
+        for case, right, (result, sentence) in results(Path(name)):
             if result != right:
                 wrong[result] = wrong.get(result, 0) + 1
                 print(json.dumps({"case": case, "result": result, "right": right, "sentence": sentence[:200]}))
-    figures = {"cases": len(CASES), "false Pass": wrong["Pass"], "false Fail": wrong["Fail"]}
-    figures |= {"false Blocked": wrong["Blocked"], "wrong": sum(wrong.values())}
-    print(json.dumps({"figure": "altered verl runs", **figures}))
+    figures = {f"false {word}": count for word, count in wrong.items()}
+    print(json.dumps({"figure": "altered verl runs", "cases": len(CASES) + len(PLANTED), **figures}))
     sys.exit(1 if any(wrong.values()) else 0)
 
 

@@ -1,4 +1,4 @@
-"""verl's levels as a person runs them, on the sample pair; every other way to fail is in bench/verl_levels.py."""
+"""verl's levels as a person runs them, on the sample pair; every other way to fail is in bench/verl_altered.py."""
 
 from __future__ import annotations
 
