@@ -52,12 +52,6 @@ class Thread:
         verbs = {waits.COMPUTES: "computes in", waits.C_CODE: "is in", waits.UNKNOWN: "is in"}
         return f"{named}{verbs.get(self.wait.kind, 'waits in')} {self.wait.text}"
 
-    @property
-    def place(self) -> tuple[str, str]:
-        """Threads with the same one stand at the same place of the program."""
-        wait = self.wait
-        return (wait.call if wait.kind == waits.COLLECTIVE else wait.kind, wait.frame.place if wait.frame else "")
-
 
 class Process:
     """A process that was there in both looks. `rank` is None in all but the topmost process that has the number, since
@@ -184,7 +178,7 @@ class RunProcesses:
         at the same place one stands for all."""
         workers = [other.main for other in self.by_id.values() if process in other.ancestors]
         busy = [worker for worker in workers if worker.stack and worker.stack.started_by and worker.wait.frame]
-        return busy[:1] if len({worker.place for worker in busy}) == 1 else busy
+        return busy[:1] if len({worker.where for worker in busy}) == 1 else busy
 
     def _processes_waited_for(self, process: Process, wait: Wait) -> list[Process]:
         every = self.by_id.values()

@@ -1,34 +1,26 @@
 """What a model hub says of a repository: which files it has now, how large they are, and whether we get them.
 
-That is a dry run of huggingface_hub's own download. A hub that says how long to wait is waited for. Its answers are
-kept, so that a prefetch without the hub knows what complete means.
+That is a dry run of huggingface_hub's own download. A hub that says how long to wait is waited for.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from ci_tasks import debug_log, known_secrets
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import write_json
 from ci_tasks.features.prefetch.repositories import DATASET, HubRepository
 
 DEFAULT = "https://huggingface.co"
 TRIES = 4  # of what may pass by itself
 MOST_WAIT = 300.0  # seconds for a hub that is asked too often, in all
 _RETRIED = (408, 429, 500, 502, 503, 504)
-_TRUE = ("1", "on", "yes", "true")  # as huggingface_hub reads its switches
-_OFFLINE = ("offline", "limited", "trouble")  # say nothing about the repository
 _TOKEN = "set HF_TOKEN of somebody who has access, or run `hf auth login`"
 # Why a download cannot be done → the next step; {page} is the repository's.
 HINTS = {
@@ -79,23 +71,13 @@ class Listing:
     closed: HubError | None = None
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a repository cannot be had. `last` is what the hub had when it last answered, if that is known."""
-
-    error: HubError
-    last: Listing | None = None
-
-
 class Hub:
-    """One hub, with one token, which is nowhere but in its requests. `say` hears why an answer takes long; `memory` is
-    the directory in which answers are kept."""
+    """One hub, with one token, which is nowhere but in its requests. `say` hears why an answer takes long."""
 
     def __init__(
         self,
         host_env: Mapping[str, str],
         say: Callable[[str], None],
-        memory: Path,
         pause: Callable[[float], object] = threading.Event().wait,
     ) -> None:
         from huggingface_hub import HfApi, get_token, utils
@@ -104,9 +86,8 @@ class Hub:
         self.endpoint = (host_env.get("HF_ENDPOINT") or os.environ.get("HF_ENDPOINT") or DEFAULT).rstrip("/")
         self.token = get_token()
         known_secrets.add([self.token] if self.token else [])
-        self._is_off = host_env.get("HF_HUB_OFFLINE", "").lower() in _TRUE
         self._api: Any = HfApi(endpoint=self.endpoint, token=self.token or False, library_name="ci-tasks")
-        self._say, self._memory, self._pause = say, memory, pause
+        self._say, self._pause = say, pause
         self._waited = 0.0
         self._said: set[str] = set()
 
@@ -121,19 +102,11 @@ class Hub:
         page = f"{self.shown}/{'datasets/' if repository.kind == DATASET else ''}{repository.id}"
         return HINTS[code].format(page=page)
 
-    def find(self, repository: HubRepository) -> Listing | Refusal:
-        key = hashlib.sha256(repr(repository).encode()).hexdigest()[:32]
-        kept = self._memory / f"{key}.json"
+    def find(self, repository: HubRepository) -> Listing | HubError:
         try:
-            if self._is_off:
-                raise HubError("offline", "HF_HUB_OFFLINE is set for the host in hosts.yaml")
-            found = self._find(repository)
+            return self._find(repository)
         except HubError as error:
-            return Refusal(error, _recalled(kept) if error.code in _OFFLINE else None)
-        with suppress(OSError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_json(str(kept), {"commit": found.commit, "files": dict(found.files)})
-        return found
+            return error
 
     def _find(self, repository: HubRepository) -> Listing:
         name, about = repository.name, {"repo_type": repository.kind}
@@ -229,13 +202,6 @@ def of_output(output: str, what: str) -> HubError:
     code = next((code for code, pattern in _PRINTED.items() if re.search(pattern, "\n".join(lines))), "trouble")
     error_line = next((line for line in reversed(lines) if re.search(r"\b\w*Error\b", line)), lines[-1])
     return HubError(code, f"{what}: {error_line}"[:500])
-
-
-def _recalled(kept: Path) -> Listing | None:
-    try:
-        return Listing(**json.loads(kept.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
 
 
 def _wait_of(headers: Mapping[str, str], tries: int) -> float:

@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import posixpath
 import shutil
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Plan, QueryAnswer
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_json
 from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import EXIT_BLOCKED, Blocked, UsageError
 from ci_tasks.features.prefetch import report
 from ci_tasks.features.prefetch.download import Download, ProgressLine, outcomes, run_downloads, script
-from ci_tasks.features.prefetch.hub import DEFAULT, Hub, HubError, Listing, Refusal, of_output
+from ci_tasks.features.prefetch.host_files import HostState, files_query, host_state
+from ci_tasks.features.prefetch.hub import DEFAULT, Hub, HubError, Listing, of_output
 from ci_tasks.features.prefetch.options import PrefetchOptions
 from ci_tasks.features.prefetch.report import (
     FETCHED,
     MISSING,
     NOT_KEPT,
-    PARTLY,
     THERE,
     MountSpace,
-    PathStatus,
     PrefetchReport,
     RepositoryStatus,
     UnresolvedInRows,
     human,
 )
-from ci_tasks.features.prefetch.repositories import CACHE, HubRepository
-from ci_tasks.features.prefetch.requirements import LabelRequirements, label_requirements
+from ci_tasks.features.prefetch.repositories import HubRepository
+from ci_tasks.features.prefetch.requirements import Asked, LabelRequirements, label_requirements
 from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
-from ci_tasks.hosts.queries import parse_json_object, python_query
 from ci_tasks.planning.containers import HostPath, container_rules, is_inside
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
@@ -62,39 +56,6 @@ SPARE = 1 << 28  # bytes of a disk that stay free: others write there too
 _TOKEN = "HF_TOKEN"
 _AT_ONCE = 4  # repositories that the hub is asked about
 _QUERY_TIMEOUT = 60.0  # seconds that the host gets to say what is there
-_LONGEST = 100_000  # characters of one argument; Linux allows 128 KiB
-# Of each file its size, and whether it is known to be that of the commit; of one that is absent, null. With --local-dir
-# huggingface_hub has DIR/FILE, and DIR/.cache/huggingface/download/FILE.metadata of three lines: commit, etag, and the
-# time at which both were true. In its cache, snapshots/COMMIT/FILE is of that commit.
-_FILES = """
-import base64, json, os, sys, zlib
-top, below, commit, names = json.loads(zlib.decompress(base64.b64decode("".join(sys.argv[1:]))))
-top = os.path.expanduser(top)
-def is_sure(name, changed):
-    try:
-        with open(os.path.join(top, ".cache", "huggingface", "download", name + ".metadata")) as source:
-            of, etag, when = source.read().split()
-        return of == commit and changed - 1 <= float(when)
-    except (OSError, ValueError):
-        return False
-def file_state(name):
-    path = os.path.join(top, below, name)
-    try:
-        status = os.stat(path)
-        return [status.st_size, bool(below) or is_sure(name, status.st_mtime)] if os.path.isfile(path) else None
-    except OSError:
-        return None
-mount = top
-while not os.path.isdir(mount) and mount != os.path.dirname(mount):
-    mount = os.path.dirname(mount)
-disk = os.statvfs(mount)
-mount = os.path.realpath(mount)
-while not os.path.ismount(mount):
-    mount = os.path.dirname(mount)
-files = [file_state(name) for name in names]
-print(json.dumps({"mount": mount, "free": disk.f_bavail * disk.f_frsize, "files": files}))
-"""
-_PATHS = "import json, os, sys; print(json.dumps({p: os.path.exists(os.path.expanduser(p)) for p in sys.argv[1:]}))"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,38 +122,54 @@ def before_rows(
     for line in result.repositories:
         for row in line.rows if line.problem else ():
             missing.setdefault(row, {})[f"{line.message} ({line.hint})" if line.hint else line.message] = None
-    for path in result.expected:
-        for row in path.rows if path.there is False else ():
-            missing.setdefault(row, {})[f"{path.path} is missing, and no download of the test makes it"] = None
     return {row: "; ".join(reasons) for row, reasons in missing.items()}
 
 
-@dataclass(frozen=True)
-class HostState:
-    """How a repository's files are on the host: the mount that they are on, its free bytes, how many files are there,
-    how many have the right size and perhaps another content, how many and how many bytes are missing."""
+@dataclass
+class Wanted:
+    """A repository that rows want, with its place on the host; what the hub and the host say of it, or why it cannot be
+    had."""
 
-    mount: str
-    free: int
-    there: int
-    unsure: int
-    absent: int
-    missing: int
+    repository: HubRepository
+    place: HostPath
+    asked: Asked
+    listing: Listing | None = None
+    held: HostState | None = None
+    error: HubError | None = None
+    is_fetched: bool = False
 
     @property
-    def word(self) -> str:
-        if not self.unsure and not self.absent:
-            return THERE
-        return PARTLY if self.there or self.unsure else MISSING
+    def is_there(self) -> bool:
+        return self.held is not None and self.held.word == THERE
 
-
-Answers = Sequence[Listing | Refusal]
-States = Sequence["HostState | HubError | None"]
+    def status(self, hub: Hub) -> RepositoryStatus:
+        repository, listing, held, error = self.repository, self.listing, self.held, self.error
+        size = sum(listing.files.values()) if listing else None
+        state = held.word if held else MISSING if self.place.path else NOT_KEPT
+        return RepositoryStatus(
+            kind=repository.kind,
+            id=repository.id,
+            name=repository.name,
+            revision=repository.revision,
+            path=repository.directory,
+            directory=self.place.path,
+            state=FETCHED if self.is_fetched else state,
+            rows=tuple(self.asked.rows),
+            where=tuple(self.asked.where),
+            commit=listing.commit if listing else None,
+            size=size,
+            missing=0 if self.is_fetched else held.missing if held else size,
+            mount=held.mount if held else None,
+            problem=error.code if error else "",
+            message=error.message if error else self.place.why,
+            hint=hub.hint(error.code, repository) if error else "",
+        )
 
 
 @dataclass(frozen=True)
 class Prefetch:
-    """What rows need, on one host. `images`: CI's → those that replace them; `is_wanted` is whether anybody waits."""
+    """What rows need, on one host; `row` is one of them. `images`: CI's → those that replace them; `is_wanted` is
+    whether anybody waits."""
 
     needs: LabelRequirements
     row: Row
@@ -210,106 +187,57 @@ class Prefetch:
     def run(self, dry_run: bool = False) -> PrefetchReport:
         """Raises Blocked where the host cannot be reached."""
         unresolved = tuple(UnresolvedInRows(*key, tuple(rows)) for key, rows in self.needs.unresolved.items())
-        if not self.needs.repositories and not self.needs.paths:
-            return PrefetchReport(self.spec.name, "", unresolved=unresolved)
-        hub = Hub(self.spec.env, self.progress.say, store.home() / "hub")
+        hub, notes = Hub(self.spec.env, self.progress.say), []
+        all_wanted = [Wanted(*key, asked) for key, asked in self.needs.repositories.items()]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = list(pool.map(hub.find, (repository for repository, _ in self.needs.repositories)))
-        states, there = self._look(answers)
-        lines = [self._status(hub, *each) for each in zip(self.needs.repositories, answers, states, strict=True)]
-        mounts = _mounts(lines, states)
+            answers = pool.map(hub.find, (wanted.repository for wanted in all_wanted))
+            for wanted, answer in zip(all_wanted, answers, strict=True):
+                wanted.listing = answer if isinstance(answer, Listing) else None
+                wanted.error = answer if isinstance(answer, HubError) else None
+        self._look(all_wanted)
+        for wanted in all_wanted:
+            if wanted.listing and wanted.listing.closed and not wanted.is_there:
+                wanted.error = wanted.error or wanted.listing.closed
+        mounts = _mounts(all_wanted)
         full = {mount.mount: mount for mount in mounts if not mount.fits}
-        for at, (repository, _) in enumerate(self.needs.repositories):
-            if (mount := full.get(lines[at].mount or "")) and lines[at].missing and not lines[at].problem:
+        for wanted in all_wanted:
+            if wanted.held and wanted.held.missing and not wanted.error and (mount := full.get(wanted.held.mount)):
                 message = f"{mount.mount} has {human(mount.free)} free, and {human(mount.needed)} are to come to it"
-                lines[at] = _refused(lines[at], HubError("full", message), hub, repository)
-        notes = []
-        if self.spec.kind == "slurm":
-            notes = [
-                f"on {self.spec.name} this is the login node's view: the compute nodes must share these directories"
-            ]
-        if not dry_run and (downloads := list(self._downloads(lines, answers, states))):
-            log = self._download(hub, downloads, lines, answers)
-            mounts = _mounts(lines, self._look(answers)[0])
-            if any(lines[download.number].problem for download in downloads):
-                notes.append(f"the log of the downloads is {log}")
-        expected = (
-            PathStatus(path, place.path, there.get(place.path or ""), tuple(asked.rows), tuple(asked.where))
-            for (path, place), asked in self.needs.paths.items()
-        )
-        return PrefetchReport(
-            self.spec.name, hub.shown, tuple(lines), tuple(mounts), tuple(expected), unresolved, tuple(notes)
-        )
+                wanted.error = HubError("full", message)
+        if self.spec.kind == "slurm" and all_wanted:
+            notes = [f"on {self.spec.name} this is the login node's view: compute nodes must share these directories"]
+        coming = [wanted for wanted in all_wanted if wanted.held and not wanted.error and not wanted.is_there]
+        if coming and not dry_run:
+            log = self._download(hub, coming)
+            mounts = _mounts(all_wanted)
+            notes += [f"the log of the downloads is {log}"] if any(wanted.error for wanted in coming) else []
+        lines = tuple(wanted.status(hub) for wanted in all_wanted)
+        return PrefetchReport(self.spec.name, hub.shown, lines, tuple(mounts), unresolved, tuple(notes))
 
-    def _look(self, answers: Answers) -> tuple[States, Mapping[str, bool]]:
-        """What is on the host, of each repository and of the paths that tests take to be there."""
-        queries: dict[str, list[str]] = {}
-        listings = [answer if isinstance(answer, Listing) else answer.last for answer in answers]
-        for number, ((repository, place), listing) in enumerate(zip(self.needs.repositories, listings, strict=True)):
-            if listing and place.path:
-                queries[str(number)] = files_query(repository, place.path, listing)
-        if paths := [place.path for _, place in self.needs.paths if place.path]:
-            queries["paths"] = python_query(_PATHS, *paths)
+    def _look(self, all_wanted: Sequence[Wanted]) -> None:
+        """See what is on the host, of each repository."""
+        seen = {
+            str(number): (wanted, wanted.listing, files_query(wanted.repository, wanted.place.path, wanted.listing))
+            for number, wanted in enumerate(all_wanted)
+            if wanted.listing and wanted.place.path
+        }
+        queries = {number: query for number, (_, _, query) in seen.items()}
         results = self.executor.run_queries(queries, _QUERY_TIMEOUT) if queries else {}
-        states = [
-            host_state(results[str(number)], listing) if listing and str(number) in results else None
-            for number, listing in enumerate(listings)
-        ]
-        exist = parse_json_object(results["paths"]) if paths else {}
-        return states, {path: exists is True for path, exists in exist.items()}
+        for number, (wanted, listing, _) in seen.items():
+            state = host_state(results[number], listing)
+            wanted.held = state if isinstance(state, HostState) else None
+            wanted.error = state if isinstance(state, HubError) else wanted.error
 
-    def _status(
-        self,
-        hub: Hub,
-        key: tuple[HubRepository, HostPath],
-        answer: Listing | Refusal,
-        state: HostState | HubError | None,
-    ) -> RepositoryStatus:
-        """`state` is None where there is no directory that outlives a run, or nothing to compare it with."""
-        (repository, place), asked = key, self.needs.repositories[key]
-        line = RepositoryStatus(
-            kind=repository.kind,
-            id=repository.id,
-            name=repository.name,
-            revision=repository.revision,
-            path=repository.directory,
-            directory=place.path,
-            state=MISSING if place.path else NOT_KEPT,
-            rows=tuple(asked.rows),
-            where=tuple(asked.where),
-            message=place.why,
-        )
-        listing = answer if isinstance(answer, Listing) else answer.last
-        is_there = isinstance(state, HostState) and state.word == THERE
-        if isinstance(answer, Refusal) and not is_there:
-            return _refused(line, answer.error, hub, repository)
-        assert listing is not None
-        size = sum(listing.files.values())
-        line = replace(line, commit=listing.commit, size=size, missing=size)
-        if isinstance(state, HubError):
-            return _refused(line, state, hub, repository)
-        if state is not None:
-            line = replace(line, state=state.word, missing=state.missing, mount=state.mount)
-        if isinstance(answer, Refusal):  # nobody knows what the hub has now; a test's own download takes what is there
-            message = f"{answer.error.message}; everything that the hub listed last time is there"
-            return replace(line, message=message)
-        return line if answer.closed is None or is_there else _refused(line, answer.closed, hub, repository)
-
-    def _downloads(self, lines: Sequence[RepositoryStatus], answers: Answers, states: States) -> Iterator[Download]:
-        for number, ((repository, place), answer) in enumerate(zip(self.needs.repositories, answers, strict=True)):
-            line = lines[number]
-            if line.problem or line.state == THERE or states[number] is None or isinstance(answer, Refusal):
-                continue
-            run, env = self.needs.runs[line.rows[0]]
-            inside = run if is_inside(run, self.spec) else None
-            yield Download(number, repository, place.path or "", list(answer.files), inside, env)
-
-    def _download(
-        self, hub: Hub, downloads: Sequence[Download], lines: list[RepositoryStatus], answers: Answers
-    ) -> str:
-        """Bring them, and note in `lines` how each ended. Returns the path of the log."""
-        needs_token = any(isinstance(answer, Listing) and answer.needs_token for answer in answers)
+    def _download(self, hub: Hub, coming: Sequence[Wanted]) -> str:
+        """Bring them, and note how each ended. Returns the path of the log."""
+        downloads = []
+        for number, wanted in enumerate(coming):
+            container, env = self.needs.runs[next(iter(wanted.asked.rows))]
+            inside = container if is_inside(container, self.spec) else None
+            files = list(wanted.listing.files) if wanted.listing else []
+            downloads.append(Download(number, wanted.repository, wanted.place.path or "", files, inside, env))
         values = {}
+        needs_token = any(wanted.listing and wanted.listing.needs_token for wanted in coming)
         if hub.token and (needs_token or _TOKEN in self.spec.secrets or self.spec.kind == "local"):
             values[_TOKEN] = hub.token
         if "@" in hub.endpoint:
@@ -318,30 +246,27 @@ class Prefetch:
         self.executor.write_plan(row.run, row.plan)
 
         def progress(number: int, message: str) -> None:
-            line = lines[number]
+            line = coming[number].status(hub)
             self.progress(f"{line.name} ({human(line.missing or 0)}) to {line.directory}", message)
 
         end = run_downloads(self.executor, row, self.progress.say, progress, self.is_wanted)
         if end.aborted:
             raise Blocked(f"prefetch on {self.spec.name}: {end.aborted[1]}", hint=f"its log is {row.run.log}")
         log = content_of(row.run.log).decode("utf-8", "replace")
-        ended, states = outcomes(log), self._look(answers)[0]
-        for download in downloads:
-            line, state = lines[download.number], states[download.number]
-            code, output = ended.get(download.number, (read_json(row.run.status).get("exit_code"), log))
-            error = download_error(line.name, code, output, state.absent if isinstance(state, HostState) else 0)
-            lines[download.number] = (
-                _refused(line, error, hub, download.repository) if error else replace(line, state=FETCHED, missing=0)
-            )
+        self._look(coming)
+        for number, wanted in enumerate(coming):
+            code, output = outcomes(log).get(number, (read_json(row.run.status).get("exit_code"), log))
+            absent = wanted.held.absent if wanted.held else 0
+            wanted.error = wanted.error or download_error(wanted.repository.name, code, output, absent)
+            wanted.is_fetched = not wanted.error
         return row.run.log
 
     def _prepared(self, downloads: Sequence[Download], endpoint: str, values: Mapping[str, str]) -> PreparedRow:
         """The run that downloads. It has neither checkout nor GPU."""
         spec, run = self.spec, RunDir(str(self.batch.path / f"prefetch-{self.spec.name}"))
         Path(run.path).mkdir(parents=True, exist_ok=True)
-        paths = self.executor.paths(run)
+        paths, id = self.executor.paths(run), f"{self.batch.id}.prefetch"
         env = {**spec.env, **({"HF_ENDPOINT": endpoint} if endpoint != DEFAULT and "@" not in endpoint else {})}
-        id = f"{self.batch.id}.prefetch"
         home = str(store.home()) if spec.kind == "local" else spec.workspace
         plan = Plan(
             id=id,
@@ -349,17 +274,12 @@ class Prefetch:
             job=self.row.job,
             row="prefetch",
             host=spec.name,
-            test=None,
-            args="",
-            gpus=0,
-            image=None,
             runtime=spec.runtime,
             env={},
             secrets=tuple(dict.fromkeys((*spec.secrets, *values))),
             workspace="",
             timeout_minutes=spec.timeout_minutes,
             stall_minutes=spec.stall_minutes,
-            deviations=(),
             container=container_rules(spec, id, paths.run, paths.locks, self.images),
             checkout=self.code.checkout,
             script=script(downloads, f"{home}/huggingface-venv", [name for name in env if name.startswith("HF_")]),
@@ -381,36 +301,10 @@ def download_error(name: str, code: int | None, output: str, absent: int) -> Hub
     return HubError("checksum", f"{name}: `hf download` succeeded, but {absent} files are not as the hub listed them")
 
 
-def _refused(line: RepositoryStatus, error: HubError, hub: Hub, repository: HubRepository) -> RepositoryStatus:
-    return replace(line, problem=error.code, message=error.message, hint=hub.hint(error.code, repository))
-
-
-def files_query(repository: HubRepository, directory: str, listing: Listing) -> list[str]:
-    in_cache = repository.layout == CACHE
-    top = posixpath.join(directory, repository.folder) if in_cache else directory
-    query = [top, f"snapshots/{listing.commit}" if in_cache else "", listing.commit, [*listing.files]]
-    text = base64.b64encode(zlib.compress(json.dumps(query).encode())).decode()
-    return python_query(_FILES, *(text[at : at + _LONGEST] for at in range(0, len(text), _LONGEST)))
-
-
-def host_state(answer: QueryAnswer, listing: Listing) -> HostState | HubError:
-    """The answer to `files_query`."""
-    said = parse_json_object(answer)
-    try:
-        counts, missing = {True: 0, False: 0, None: 0}, 0
-        for size, entry in zip(listing.files.values(), said["files"], strict=True):
-            sure = bool(entry[1]) if entry and entry[0] == size else None
-            counts[sure] += 1
-            missing += size if sure is None else 0
-        return HostState(str(said["mount"]), int(said["free"]), counts[True], counts[False], counts[None], missing)
-    except (KeyError, TypeError, ValueError, IndexError):
-        return HubError("denied", f"the host cannot say what is there: {answer.last_line}")
-
-
-def _mounts(lines: Sequence[RepositoryStatus], states: States) -> list[MountSpace]:
-    free = {state.mount: state.free for state in states if isinstance(state, HostState)}
-    coming = [line for line in lines if not line.problem]
-    return [
-        MountSpace(mount, space, sum(line.missing or 0 for line in coming if line.mount == mount), SPARE)
-        for mount, space in sorted(free.items())
-    ]
+def _mounts(all_wanted: Sequence[Wanted]) -> list[MountSpace]:
+    needed: dict[str, tuple[int, int]] = {}
+    for wanted in all_wanted:
+        if held := wanted.held:
+            before = needed.get(held.mount, (0, 0))[1]
+            needed[held.mount] = (held.free, before + (0 if wanted.error else held.missing))
+    return [MountSpace(mount, free, coming, SPARE) for mount, (free, coming) in sorted(needed.items())]

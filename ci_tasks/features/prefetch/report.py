@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import counted, some
+from ci_tasks.errors import some
 from ci_tasks.report.table import Table, paragraph
 
 THERE, PARTLY, MISSING, FETCHED, NOT_KEPT = "there", "partly", "missing", "fetched", "not kept"
@@ -62,17 +62,6 @@ class MountSpace:
 
 
 @dataclass(frozen=True)
-class PathStatus:
-    """A path that tests take to be there. `there` is None where it cannot be seen from the host."""
-
-    path: str
-    directory: str | None
-    there: bool | None
-    rows: tuple[str, ...]
-    where: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class UnresolvedInRows:
     """A download that the source alone does not settle."""
 
@@ -88,20 +77,18 @@ class PrefetchReport:
     endpoint: str
     repositories: tuple[RepositoryStatus, ...] = ()
     mounts: tuple[MountSpace, ...] = ()
-    expected: tuple[PathStatus, ...] = ()
     unresolved: tuple[UnresolvedInRows, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def is_blocked(self) -> bool:
         """Whether a run would lack something that prefetching cannot bring."""
-        lacks = any(path.there is False for path in self.expected) or any(line.problem for line in self.repositories)
-        return lacks or not all(mount.fits for mount in self.mounts)
+        return any(line.problem for line in self.repositories) or not all(mount.fits for mount in self.mounts)
 
 
 def text(report: PrefetchReport, width: int | None = None) -> list[str]:
     """The table, what each problem asks for, the mounts, what the source leaves open, and a summary."""
-    if not report.repositories and not report.unresolved and not report.expected:
+    if not report.repositories and not report.unresolved:
         return ["no test of these rows asks a hub for anything"]
     blocks: list[list[str]] = []
     if report.repositories:
@@ -113,14 +100,9 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
             asked.setdefault((line.message, line.hint), []).append(f"  asked for by {some(line.where, 1)}")
     for (message, hint), places in asked.items():
         blocks.append([*paragraph(message, width), *paragraph(f"→ {hint}", width, "  "), *dict.fromkeys(places)])
-    blocks.append(
-        [*dict.fromkeys(line.message for line in report.repositories if line.state == THERE and line.message)]
-    )
     blocks.append([_mount(mount) for mount in report.mounts])
     not_kept = (line for line in report.repositories if line.state == NOT_KEPT)
     blocks.append([*dict.fromkeys(f"not fetched ahead: {line.path}: {line.message}" for line in not_kept)])
-    for path in report.expected:
-        blocks.append([_path(path), f"  → asked for by {some(path.where, 1)}; no download of the test makes it"])
     if report.unresolved:
         lines = [f"  {each.where}: {each.text}\n    {each.why}" for each in report.unresolved]
         blocks.append(["not known from the source alone:", *lines])
@@ -132,10 +114,8 @@ def _summary(report: PrefetchReport) -> str:
     """`15 repositories: 12 there, 3 fetched`"""
     words = [line.word for line in report.repositories]
     states = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-    many = f"{len(words)} repositor{'y' if len(words) == 1 else 'ies'}{f': {states}' if states else ''}"
-    lacking = sum(path.there is False for path in report.expected)
-    more = [f"{counted(lacking, 'path')} missing"] if lacking else []
-    return "; ".join([many, *more, *([f"{len(report.unresolved)} unresolved"] if report.unresolved else [])])
+    unresolved = f"; {len(report.unresolved)} unresolved" if report.unresolved else ""
+    return f"{len(words)} repositor{'y' if len(words) == 1 else 'ies'}{f': {states}' if states else ''}{unresolved}"
 
 
 def _cells(line: RepositoryStatus) -> tuple[str, ...]:
@@ -149,12 +129,6 @@ def _cells(line: RepositoryStatus) -> tuple[str, ...]:
 def _mount(mount: MountSpace) -> str:
     said = f"{mount.mount}: {human(mount.free)} free, {human(mount.needed)} to come"
     return said if mount.fits else f"{said}: too little, since {human(mount.spare)} stay free\n  → make room there"
-
-
-def _path(path: PathStatus) -> str:
-    if path.there is None:
-        return f"{path.path} must be in the image: no mount of the container holds it"
-    return f"{path.path} ({path.directory}) is {'there' if path.there else 'missing'}"
 
 
 def human(count: float) -> str:

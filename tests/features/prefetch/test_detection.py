@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ci_tasks.features.prefetch.requirements import Requirements, requirements_of
+from ci_tasks.features.prefetch.repositories import HubRepository
+from ci_tasks.features.prefetch.requirements import Unresolved, requirements_of
 from ci_tasks.features.recorder.records import Recording
 
 HEAD = "import slime.utils.external_utils.command_utils as U\nMODEL_NAME = 'Qwen3-4B'\n"
@@ -14,22 +15,27 @@ MAIN = "\nif __name__ == '__main__':\n    prepare()\n"
 CACHE = "~/.cache/huggingface/hub"
 
 
-Read = Callable[..., Requirements]
+Read = Callable[..., list[tuple[str, HubRepository | Unresolved]]]
 
 
 @pytest.fixture
 def read(record: Callable[..., Recording]) -> Read:
     """What a test whose `prepare` has this body asks for."""
 
-    def requirements(body: str, **env: str) -> Requirements:
+    def requirements(body: str, **env: str) -> list[tuple[str, HubRepository | Unresolved]]:
         lines = "".join(f"    {line}\n" for line in body.splitlines())
-        return requirements_of(record(f"{HEAD}def prepare():\n{lines}{MAIN}", **env), env, "tests/test_x.py")
+        recording = record(f"{HEAD}def prepare():\n{lines}{MAIN}", **env)
+        return list(requirements_of(recording, env, "tests/test_x.py"))
 
     return requirements
 
 
-def requested(requirements: Requirements) -> list[tuple[str, str, str]]:
-    return [(repository.kind, repository.id, repository.directory) for repository in requirements.repositories]
+def requested(found: list[tuple[str, HubRepository | Unresolved]]) -> list[tuple[str, str, str]]:
+    return [(each.kind, each.id, each.directory) for _, each in found if isinstance(each, HubRepository)]
+
+
+def unresolved(found: list[tuple[str, HubRepository | Unresolved]]) -> list[Unresolved]:
+    return [each for _, each in found if isinstance(each, Unresolved)]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +60,7 @@ def requested(requirements: Requirements) -> list[tuple[str, str, str]]:
 def test_what_a_test_downloads(read: Read, body: str, expected: list[tuple[str, str, str]]) -> None:
     requirements = read(body)
     assert requested(requirements) == expected
-    assert not requirements.unresolved
+    assert not unresolved(requirements)
 
 
 def test_the_rows_environment_decides(read: Read) -> None:
@@ -63,7 +69,8 @@ def test_the_rows_environment_decides(read: Read) -> None:
 
 
 def test_a_tokenizer_wants_no_weights(read: Read) -> None:
-    (repository,) = read("from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('o/a')").repositories
+    ((_, repository),) = read("from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('o/a')")
+    assert isinstance(repository, HubRepository)
     assert "*.json" in repository.include and not any("safetensors" in pattern for pattern in repository.include)
 
 
@@ -77,33 +84,13 @@ def test_a_tokenizer_wants_no_weights(read: Read) -> None:
     ],
 )
 def test_what_is_not_known_is_listed_with_its_line(read: Read, body: str, why: str) -> None:
-    (unresolved,) = read(body).unresolved
-    assert why in f"{unresolved.text} {unresolved.why}"
-    assert unresolved.where in ("tests/test_x.py:4", "tests/test_x.py:5")
+    (each,) = unresolved(read(body))
+    assert why in f"{each.text} {each.why}"
+    assert each.where in ("tests/test_x.py:4", "tests/test_x.py:5")
 
 
 def test_the_part_after_a_stop_is_reported_as_not_seen(read: Read) -> None:
     requirements = read("import os\nU.hf_download_dataset('o/d')\nos.environ['GONE']\nU.hf_download_dataset('o/e')")
     assert [id for _, id, _ in requested(requirements)] == ["o/d"]
-    (unresolved,) = requirements.unresolved
-    assert unresolved.why == "not seen from there on: tests/test_x.py:6: KeyError: 'GONE'"
-
-
-CONVERT = "U.convert_checkpoint(model_name=MODEL_NAME, megatron_model_type='t', num_gpus_per_node=8)"
-TRAIN = "U.execute_train(train_args='{}', num_gpus_per_node=8, megatron_model_type='t')"
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (CONVERT, ["/root/models/Qwen3-4B"]),
-        ("U.exec_command('hf download Qwen/Qwen3-4B --local-dir /root/models/Qwen3-4B')\n" + CONVERT, []),
-        (TRAIN.format("--hf-checkpoint /root/models/x/ --save /out"), ["/root/models/x"]),
-        (TRAIN.format("--prompt-data /root/datasets/d/a.jsonl@[0:10]"), ["/root/datasets/d/a.jsonl"]),
-        ("U.hf_download_dataset('o/d')\n" + TRAIN.format("--eval-prompt-data n /root/datasets/d/a.jsonl"), []),
-    ],
-)
-def test_a_path_that_nothing_in_the_test_makes_is_expected_to_be_there(
-    read: Read, body: str, expected: list[str]
-) -> None:
-    assert list(read(body).expected) == expected
+    (each,) = unresolved(requirements)
+    assert each.why == "not seen from there on: tests/test_x.py:6: KeyError: 'GONE'"

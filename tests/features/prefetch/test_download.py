@@ -15,8 +15,8 @@ from huggingface_hub import snapshot_download
 
 from ci_tasks.agent.containers.docker_argv import parse_run
 from ci_tasks.features.prefetch.download import Download, outcomes, script
+from ci_tasks.features.prefetch.host_files import HostState, files_query, host_state
 from ci_tasks.features.prefetch.hub import Listing
-from ci_tasks.features.prefetch.prefetch import HostState, files_query, host_state
 from ci_tasks.features.prefetch.repositories import HubRepository
 from ci_tasks.hosts.queries import LocalQueryRunner
 from tests.features.prefetch.hub_server import Fault, Hub, Repo
