@@ -15,22 +15,10 @@ from ci_tasks.features.verl.levels.script import command, render
 
 SAMPLE = Path(__file__).parents[4] / "examples/tiny-verl"
 WRAPPERS = (SAMPLE / WRAPPER).read_text()
-FEATURE = {"overrides": ("a.b=c",), "proofs": ("x",)}
-DUMMY = {"model_path": "/m/a 'b'", "dummy_config": "/c.json"}
-REQUESTS = [
-    *(LevelRequest(level, **(FEATURE if level == 4 else {})) for level in range(6)),  # type: ignore[arg-type]
-    LevelRequest(0, no_reward_model=True, env={"X": "it's"}, checks="3 'passed'", nodes=2, **DUMMY),  # type: ignore[arg-type]
-]
 
 
 def text_of(request: LevelRequest, wrapper: str = WRAPPERS, **how: Any) -> str:
     return render(request, trainings(request), wrapper, **how)
-
-
-@pytest.mark.parametrize("level_request", REQUESTS, ids=lambda it: f"level {it.level} {it.model_path}")
-@pytest.mark.parametrize("simulated", [False, True], ids=["real", "simulated"])
-def test_the_step_is_bash(level_request: LevelRequest, simulated: bool) -> None:
-    subprocess.run(["bash", "-n"], input=text_of(level_request, simulated=simulated), text=True, check=True)
 
 
 def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
@@ -45,9 +33,7 @@ def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
 
 def test_of_two_trainings_that_have_to_end_alike_the_checkpoints_are_hashed() -> None:
     hashed = ["hashes 'level 1: resume' 2", "hashes 'level 1: uninterrupted' 2"]
-    for exact, expected in ((True, hashed), (False, [])):
-        lines = text_of(LevelRequest(1, exact=exact)).splitlines()
-        assert [line for line in lines if line.startswith("hashes '")] == expected
+    assert [line for line in text_of(LevelRequest(1, exact=True)).splitlines() if line in hashed] == hashed
 
 
 def test_a_command_is_the_maintained_wrapper_with_its_environment() -> None:
@@ -119,11 +105,8 @@ class Machine:
         return file.read_text() if file.exists() else ""
 
 
-QUIET = {"checks": "3 passed", "no_reward_model": True, "model_id": "org/m"}
-
-
 def quiet(**more: Any) -> LevelRequest:
-    return LevelRequest(0, **{**QUIET, **more})
+    return LevelRequest(0, **{"checks": "3 passed", "no_reward_model": True, "model_id": "org/m", **more})
 
 
 NO_UV = quiet(env={"VERL_USE_UV": "0"})
