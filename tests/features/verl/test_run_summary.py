@@ -94,6 +94,6 @@ def test_a_summary_has_at_most_thirty_lines_whatever_failed() -> None:
         1, exact=True, no_reward_model=True, enforce_eager=True, dummy_config="/c.json", model_path="/m"
     )
     edits = [{"body": ["(raylet) noise"] * 50, "exit_code": 1}] * 4
-    for more in ({}, {"preflight": {"bridge_checks": None, "import_worker": None}}):
-        summary = writer.ran(request, *edits, **more)
+    for preflight in ({}, {"bridge_checks": None, "import_worker": None}):
+        summary = writer.ran(request, *edits, preflight=preflight)
         assert len(report.text(summary)) <= 30 and len(report.markdown(summary).splitlines()) <= 45

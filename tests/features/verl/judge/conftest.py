@@ -158,7 +158,7 @@ class Writer:
         evidence = evidence or RunEvidence(processes=tuple(self.processes))
         facts = read_run(lambda: [text.encode()], request.proofs)
         usual = Provenance("abc1234", "def5678", "invoke verl", "/runs/1/log", root=ROOT)
-        provenance = replace(usual, **at)  # type: ignore[arg-type]
+        provenance = replace(usual, **at)
         run = LevelRun(request, trainings(request), facts, ended or RunEnd("passed"), provenance, evidence=evidence)
         return judge(run)
 
