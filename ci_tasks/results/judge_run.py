@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ci_tasks import known_secrets, registry
@@ -34,20 +35,19 @@ from ci_tasks.agent.run_directory import (
     read_remote,
     read_status,
 )
-from ci_tasks.errors import Blocked
+from ci_tasks.errors import Blocked, some
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import (
     PASSED,
-    GpuUse,
     Hang,
     RunEnvironment,
     RunRecord,
     Triage,
 )
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use, since
-from ci_tasks.results.junit import Junit, read_junit
+from ci_tasks.results.junit import read_junit
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.runs import (
@@ -61,10 +61,8 @@ from ci_tasks.results.runs import (
 )
 from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
 
-_CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
-_LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _LARGEST_SAMPLES = 1 << 23
 HangAnalysis = Callable[[HangFacts], Hang]
 """Why a run hangs: what was seen of its processes."""
@@ -73,9 +71,10 @@ HangAnalysis = Callable[[HangFacts], Hang]
 def judge_run(run: RunDir) -> RunRecord:
     """Judge an ended run, write its record.json and return it."""
     _mask_leftovers(run)
-    plan, status = read_description(run), local_status(run)
+    plan, status, events = read_description(run), local_status(run), events_of(run)
     facts = read_run_log(run.log).facts
-    evidence = collect_evidence(_junit(run), facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
+    junit = read_junit(pieces_of(run.junit))
+    evidence = collect_evidence(junit, facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
     calls = _container_calls(run)
     oom_kills = status.oom_kills if plan.nodes == 1 else None
     error, log_error = status.error or "", status.log_error or ""
@@ -83,72 +82,17 @@ def judge_run(run: RunDir) -> RunRecord:
     triage = log_triage(run, ended, plan) if needs_triage(ended) else None
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
-    events = events_of(run)
     record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, _environment(run), queue_seconds(events))
-    metrics = {name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()}
-    record = replace(record, metrics=metrics, triage=triage if verdict.status != PASSED else None)
-    record = replace(record, deviations=(*record.deviations, *_of_install_steps(events), *_withheld(run)))
+    record = replace(
+        record,
+        metrics={name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()},
+        triage=triage if verdict.status != PASSED else None,
+        deviations=(*record.deviations, *_of_install_steps(events), *_withheld(run)),
+    )
     record = _with_evidence(record, run, plan, calls)
-    record = _with_hang(record, _hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
-    record = _with_gpu_use(record, _read_gpu_use(run, record, status.ended_at, events))
-    return save_record(run, record)
-
-
-def _withheld(run: RunDir) -> list[Deviation]:
-    names = withheld_archives(run)
-    more = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    here = f"withheld: {', '.join(names[:_MOST_NAMED])}{more}"
-    return [Deviation("artifacts", "uploaded as they are", here, f"the run has secrets: {ARCHIVE}")] if names else []
-
-
-def _hang_of(run: RunDir) -> Hang | None:
-    """Why the run hung when its processes were last looked at; None where they were not, or no feature says it."""
-    analysis: HangAnalysis | None = registry.hook("hang_analysis")
-    try:
-        facts = read_record(HangFacts, run.hang) if analysis else None
-    except (OSError, RecordError):
-        return None
-    return analysis(facts) if analysis and facts is not None else None
-
-
-def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:
-    """The record of a run that ended silently, or at its timeout, with why. What was not shown is no reason."""
-    if hang is None or record.status == PASSED or not record.attempts:
-        return record
-    record = replace(record, hang=hang)
-    if hang.outcome != "shown":
-        return record
-    reason = f"{record.reason.partition('; last line: ')[0]}: {hang.reason}"
-    attempts = (*record.attempts[:-1], replace(record.attempts[-1], reason=reason))
-    triage = record.triage
-    if triage is not None and triage.cause in (UNKNOWN, TIMEOUT_HANG):
-        triage = replace(triage, cause=TIMEOUT_HANG, group=group_of(TIMEOUT_HANG), reason=hang.reason)
-    return replace(record, reason=reason, attempts=attempts, triage=triage)
-
-
-def _with_evidence(
-    record: RunRecord, run: RunDir, plan: RunDescription, calls: Sequence[DockerInvocation]
-) -> RunRecord:
-    evidence = read_run_evidence(run)
-    environment = with_imports(record.environment, evidence, plan.test)
-    record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
-    given = read_plan(run)
-    probe = given.probe
-    if probe is not None and evidence is not None:
-        elsewhere = imported_elsewhere(evidence, probe.own, given.workspace, calls)
-        record = replace(record, deviations=(*record.deviations, *elsewhere))
-    overlays = record.checkout.overlays if record.checkout else ()
-    built = {overlay.name: text for overlay in overlays if (text := _built_files(run, overlay.name)) is not None}
-    return with_overlay_uses(record, evidence, probe.overlays if probe else (), built)
-
-
-def _built_files(run: RunDir, overlay: str) -> str | None:
-    name = os.path.basename(overlay)  # of a run that another client began, its host says the name
-    try:
-        text = read_file(os.path.join(run.artifacts, "builds", f"{name}.sha256"), LARGEST_EVENTS)
-    except OSError:
-        return None
-    return text.decode("utf-8", "replace")
+    if status.end == END_TIMEOUT or status.stalled:
+        record = _with_hang(record, run)
+    return save_record(run, _with_gpu_use(record, run, status.ended_at, events))
 
 
 def _mask_leftovers(run: RunDir) -> None:
@@ -171,30 +115,75 @@ def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:
     return [Deviation(of or kind, texts[kind][0], here, texts[kind][1]) for kind, of, here in said if kind in texts]
 
 
-def _read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None, events: Sequence[Event]) -> GpuUse | None:
-    """What gpu.csv shows of the run's GPUs from the moment at which it had their locks; None where it has nothing of
-    them."""
-    uuids = {uuid for attempt in record.attempts[-1:] for uuid in attempt.gpu_uuids}
-    samples = since(gpu_samples(run), max((event.t for event in events if event.event == "gpus"), default=0.0))
-    oom = record.cause in OUT_OF_MEMORY
-    return gpu_use(samples, uuids=uuids, ids=record.gpu_ids, ended_at=ended_at, out_of_memory=oom)
+def _withheld(run: RunDir) -> list[Deviation]:
+    names = withheld_archives(run)
+    here = f"withheld: {some(names, _MOST_NAMED)}"
+    return [Deviation("artifacts", "uploaded as they are", here, f"the run has secrets: {ARCHIVE}")] if names else []
 
 
-def gpu_samples(run: RunDir) -> list[GpuSample]:
-    """The rows of gpu.csv, by our clock; none where there is no such file."""
-    text = content_of(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace")
-    return by_clock(read_gpu_samples(text), clock_ahead(run))
+def _with_evidence(
+    record: RunRecord, run: RunDir, plan: RunDescription, calls: Sequence[DockerInvocation]
+) -> RunRecord:
+    """What the probe saw: the test's interpreter, a summary, packages from elsewhere, and whose overlays ran."""
+    evidence, given = read_run_evidence(run), read_plan(run)
+    environment = with_imports(record.environment, evidence, plan.test)
+    record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
+    if given.probe is not None and evidence is not None:
+        elsewhere = imported_elsewhere(evidence, given.probe.own, given.workspace, calls)
+        record = replace(record, deviations=(*record.deviations, *elsewhere))
+    built: dict[str, str] = {}
+    for overlay in record.checkout.overlays if record.checkout else ():
+        name = os.path.basename(overlay.name)  # of a run that another client started, its host says the name
+        with suppress(OSError):
+            content = read_file(os.path.join(run.artifacts, "builds", f"{name}.sha256"), LARGEST_EVENTS)
+            built[overlay.name] = content.decode("utf-8", "replace")
+    return with_overlay_uses(record, evidence, given.probe.overlays if given.probe else (), built)
 
 
-def _with_gpu_use(record: RunRecord, use: GpuUse | None) -> RunRecord:
-    """The record with what its GPUs did. Who else held their memory is a difference from CI, and explains a row that
-    ran out of it."""
+def _with_hang(record: RunRecord, run: RunDir) -> RunRecord:
+    """The record of a run that ended silently, or at its timeout, with why its processes hung when they were last
+    looked at, if a feature says it. What was not shown is no reason."""
+    analysis: HangAnalysis | None = registry.hook("hang_analysis")
+    try:
+        facts = read_record(HangFacts, run.hang) if analysis else None
+    except (OSError, RecordError):
+        facts = None
+    if analysis is None or facts is None or record.status == PASSED or not record.attempts:
+        return record
+    hang = analysis(facts)
+    record = replace(record, hang=hang)
+    if hang.outcome != "shown":
+        return record
+    reason = f"{record.reason.partition('; last line: ')[0]}: {hang.reason}"
+    attempts = (*record.attempts[:-1], replace(record.attempts[-1], reason=reason))
+    triage = record.triage
+    if triage is not None and triage.cause in (UNKNOWN, TIMEOUT_HANG):
+        triage = replace(triage, cause=TIMEOUT_HANG, group=group_of(TIMEOUT_HANG), reason=hang.reason)
+    return replace(record, reason=reason, attempts=attempts, triage=triage)
+
+
+def _with_gpu_use(record: RunRecord, run: RunDir, ended_at: float | None, events: Sequence[Event]) -> RunRecord:
+    """The record with what its GPUs did from the moment at which it had their locks. Who else held their memory is a
+    difference from CI, and explains a row that ran out of it."""
+    use = gpu_use(
+        since(gpu_samples(run), max((event.t for event in events if event.event == "gpus"), default=0.0)),
+        uuids={uuid for attempt in record.attempts[-1:] for uuid in attempt.gpu_uuids},
+        ids=record.gpu_ids,
+        ended_at=ended_at,
+        out_of_memory=record.cause in OUT_OF_MEMORY,
+    )
     if use is None:
         return record
     held = ("memory of its GPUs", "locked for the row", "held by others, too")
     others = [Deviation(*held, sentence) for sentence in use.strangers]
     reason = "; ".join(filter(None, [record.reason, use.fullest]))
     return replace(record, gpu_use=use, deviations=(*record.deviations, *others), reason=reason)
+
+
+def gpu_samples(run: RunDir) -> list[GpuSample]:
+    """The rows of gpu.csv, by our clock; none where there is no such file."""
+    text = content_of(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace")
+    return by_clock(read_gpu_samples(text), clock_ahead(run))
 
 
 def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage:
@@ -214,10 +203,6 @@ def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
         return []
     digest = RunEnvironment(**vars(_environment(run))).digest or ""
     return passed_runs(plan.label, plan.row, _MOST_PASSED, image_digest=digest.rpartition("@")[2], host=plan.host)
-
-
-def _junit(run: RunDir) -> Junit | None:
-    return read_junit(pieces_of(run.junit))
 
 
 def _environment(run: RunDir) -> Environment:

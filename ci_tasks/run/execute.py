@@ -1,5 +1,4 @@
-"""Running rows on the hosts of a command: each as soon as a host has GPUs for it, until every one has ended. Or, with
-`--detach`, each is started where it is to run, and goes on by itself."""
+"""Running rows on the hosts of a command: each as soon as a host has GPUs for it, until every one has ended."""
 
 from __future__ import annotations
 
@@ -13,19 +12,17 @@ from dataclasses import replace
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
-from ci_tasks.errors import CiTasksError, UsageError
+from ci_tasks.errors import CiTasksError, UsageError, some
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, RunRecord
-from ci_tasks.report.live import WAITING
 from ci_tasks.results.load import load_record, read_run_record
 from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_status
-from ci_tasks.run.events import BatchJournal, EventView, ProgressView, RowChanged, now, number_of
+from ci_tasks.run.events import BatchJournal, EventView, RowChanged, now, number_of
 from ci_tasks.run.host_sessions import HostSession, HostSessions
 from ci_tasks.run.place_rows import RowExecution, RowPlacer, ended_before_test
 from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.progress import running_row_progress
 from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
 
@@ -392,64 +389,6 @@ def _ran_on(record: RunRecord, row: Row, host: str) -> RunRecord:
 
 def why_blocked(row: PreparedRow) -> str:
     """What the host lacks, and which other host of hosts.yaml could run the row."""
-    others = ", ".join(row.alternative_hosts)
+    others = some(row.alternative_hosts, 3)
     advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
     return f"{row.plan.host} lacks {'; '.join(row.missing)}; {advice}"
-
-
-# -- --detach ----------------------------------------------------------------------------------------------------------
-
-
-def start_detached(ready: PreparedBatch, view: ProgressView) -> list[RunRecord]:
-    """Start every row of the one host and let it go on by itself; the locks on the host say which waits for which.
-    Returns the records of all rows where one of them could not start, or ^C came before all had; then those that could
-    are ended again."""
-    rows = [ready.planned_rows[position] for position in range(len(ready.rows))]
-    problems = {row.plan.id: why_blocked(row) for row in rows if row.missing}
-    started: list[PreparedRow] = []
-    executor = ready.sessions[0].executor
-    status, others = BLOCKED, "another row of the command could not begin"
-    try:
-        for row in rows if not problems else ():
-            ready.interrupts.check()
-            started.append(row)
-            executor.start(row)
-        while started:
-            ready.interrupts.check()
-            states = [executor.poll(row) for row in started]
-            problems = {row.plan.id: state.aborted[1] for row, state in zip(rows, states, strict=True) if state.aborted}
-            if problems or all(state.has_started for state in states):
-                break
-            view.update([running_row_progress(row.plan.row, row.run, 0.0, executor.poll(row).note) for row in rows])
-            executor.wait(_POLL_SECONDS)
-    except KeyboardInterrupt:
-        status, others = CANCELLED, "cancelled before all rows had begun"
-    else:
-        if not problems:
-            executor.detach()
-            return []
-    _cancel_started(ready, started, view)
-    return [record_not_started(row.run, status, problems.get(row.plan.id, others)) for row in rows]
-
-
-def _cancel_started(ready: PreparedBatch, started: Sequence[PreparedRow], view: ProgressView) -> None:
-    """End what was started, and wait until it has; a further ^C kills it, and one more leaves it."""
-    executor, interrupts = ready.sessions[0].executor, ready.interrupts
-    view.print_message(f"cancelling the rows that have started ({len(started)})")
-    for kill in (False, True, True):
-        count = interrupts.count
-        executor.cancel(started, kill=kill)
-        while interrupts.count == count:
-            if all(executor.poll(row).is_over for row in started):
-                return
-            executor.wait(_POLL_SECONDS)
-
-
-def detached_lines(rows: Sequence[PreparedRow]) -> list[str]:
-    """Which of the rows run, and what the others wait for."""
-    lines = []
-    for row in rows:
-        standing = running_row_progress(row.plan.row, row.run, 0.0, "")
-        waits = standing.state == WAITING
-        lines.append(f"  {row.plan.row} {f'waits: {standing.note}' if waits else 'runs'}")
-    return lines

@@ -49,7 +49,7 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
 
     layers, notices = [BUILT_IN_LAYER], []
     for file in _files():
-        content = _read(file)
+        content, text = _read(file)
         in_checkout = _in_checkout(file, checkouts or (None,))
         if in_checkout and not _trust_record(content).exists():
             notices.append(
@@ -57,7 +57,7 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
                 "Read it, then `ci-tasks hosts --trust` makes its overrides count"
             )
         else:
-            layers.append(ConfigLayer(_text(file, content), shown(file), overrides_only=in_checkout))
+            layers.append(ConfigLayer(text, shown(file), overrides_only=in_checkout))
     config = read_layers(layers)
     known_secrets.add(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
     for notice in (*notices, *config.notices) if not quiet else ():
@@ -84,8 +84,7 @@ def trust(checkout: str | None) -> tuple[str, str]:
             "no hosts.yaml of a checkout is used here, so there is nothing to trust",
             hint="it has to lie in the current directory, and in the checkout; --repo names the checkout",
         )
-    content = _read(files[0])
-    text = _text(files[0], content)
+    content, text = _read(files[0])
     resources.make_home()
     record = _trust_record(content)
     record.parent.mkdir(mode=0o700, exist_ok=True)
@@ -149,16 +148,13 @@ def _trust_record(content: bytes) -> Path:
     return resources.home() / "trusted" / hashlib.sha256(content).hexdigest()
 
 
-def _read(file: Path) -> bytes:
+def _read(file: Path) -> tuple[bytes, str]:
+    """The content of a file, and its text. Raises ConfigError."""
     try:
-        return file.read_bytes()
+        content = file.read_bytes()
+        return content, content.decode("utf-8")
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(file)) from None
-
-
-def _text(file: Path, content: bytes) -> str:
-    try:
-        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = f"byte 0x{content[error.start]:02x}"

@@ -38,6 +38,7 @@ from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations
 from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.detach import detached_lines, start_detached
 from ci_tasks.run.events import (
     EventReader,
     EventView,
@@ -48,7 +49,7 @@ from ci_tasks.run.events import (
     find_unfinished,
     now,
 )
-from ci_tasks.run.execute import detached_lines, run_rows, start_detached
+from ci_tasks.run.execute import run_rows
 from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch, prepare

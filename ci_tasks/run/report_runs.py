@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ci_tasks import __version__
-from ci_tasks.agent.files import open_file
+from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuSample
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
@@ -29,8 +28,6 @@ from ci_tasks.results.judge_run import gpu_samples
 from ci_tasks.results.load import load_record
 from ci_tasks.results.runs import events_of, local_status
 from ci_tasks.run.results_table import batch_result, print_results
-
-_PIECE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -54,15 +51,16 @@ ReportedRun = tuple[str, RunDir, RunRecord]  # id, directory, record
 
 def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
     """Tell what the runs that `names` mean did. Raises UnknownName, UsageError."""
-    runs = _find_runs(names)
-    title = _title([id for id, _, _ in runs])
-    records, logs = [record for _, _, record in runs], [run.log for _, run, _ in runs]
+    found = {id: run for name in names for id, run in store.find(name)}  # each once, in the order of the names
+    runs = [(id, run, load_record(run)) for id, run in found.items()]
+    title = runs[0][0] if len(runs) == 1 else some(list(dict.fromkeys(map(store.batch_of, found))), 3)
+    records, logs = [record for _, _, record in runs], [run.log for run in found.values()]
     if options.ci_log is not None and options.html is None:
         raise UsageError("--ci-log draws CI's metrics beside the run's", hint="add --html FILE")
     if options.html is not None:
+        made = f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
         with _ci(options, runs) as (series, logs_of_ci):
-            pages = _runs(runs, series)
-            write_file(options.html, page(title, pages, logs_of_ci, _generator_line(), _next_steps(runs)))
+            write_file(options.html, page(title, _runs(runs, series), logs_of_ci, made, _next_steps(runs)))
     if options.junit is not None:
         from ci_tasks.report import junit
 
@@ -75,28 +73,16 @@ def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
         from ci_tasks.report import brief
 
         print(brief.runs(title, records), end="")
-    for path in (options.html, options.junit):
-        if path is not None:  # standard output may be the markdown
-            print(
-                f"{path}: {_size(path)}",
-                file=sys.stderr if options.markdown or options.brief or options.quiet else sys.stdout,
-            )
-    if not (options.html or options.junit or options.markdown or options.brief or options.quiet):
+    has_output = options.markdown or options.brief or options.quiet
+    for path in filter(None, (options.html, options.junit)):
+        size = path.stat().st_size
+        text = f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+        print(f"{path}: {text}", file=sys.stderr if has_output else sys.stdout)  # the output may be the markdown
+    if not (options.html or options.junit or has_output):
         codes = dict.fromkeys(record.checkout.title for record in records if record.checkout)
         print(f"{title}: {'; '.join([verdict(records), *codes])}")
         print_results(records, logs, title, all_deviations=options.deviations)
     return batch_result(title, records, logs)
-
-
-def _find_runs(names: Sequence[str]) -> list[ReportedRun]:
-    """Every run once, in the order in which they were named."""
-    runs = {id: run for name in names for id, run in store.find(name)}
-    return [(id, run, load_record(run)) for id, run in runs.items()]
-
-
-def _title(ids: Sequence[str]) -> str:
-    batches = list(dict.fromkeys(map(store.batch_of, ids)))
-    return ids[0] if len(ids) == 1 else some(batches, 3)
 
 
 def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
@@ -105,10 +91,6 @@ def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
     commands = {command.name for feature in features() for command in feature.commands}
     kept = [id for id, run, _ in runs if read_status_if_readable(run).kept is not None]
     return next_steps(names, [record for _, _, record in runs], commands, kept)
-
-
-def _generator_line() -> str:
-    return f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
 
 
 # -- runs as the page wants them ---------------------------------------------------------------------------------------
@@ -156,29 +138,15 @@ def _gpus(run: RunDir, record: RunRecord) -> dict[str, list[GpuSample]]:
 
 
 def _series(source: str, run: RunDir) -> list[tuple[str, Series]]:
-    return [(source, each) for each in reading_of(run.log).series] if _log_size(run) else []
+    return [(source, each) for each in reading_of(run.log).series] if _has_log(run) else []
 
 
 def _log(id: str, run: RunDir, record: RunRecord) -> Log | None:
-    size = _log_size(run)
-    return Log(f"{record.row}: {record.status} ({id})", _pieces(run.log, size)) if size else None
+    return Log(f"{record.row}: {record.status} ({id})", pieces_of(run.log)) if _has_log(run) else None
 
 
-def _log_size(run: RunDir) -> int:
-    """Bytes of the log as it is now; 0 for one that is a device, which may have no end."""
-    try:
-        status = os.stat(run.log)
-    except OSError:
-        return 0
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
-
-
-def _pieces(path: str, size: int) -> Iterator[bytes]:
-    """The first `size` bytes of a file that may be growing."""
-    with open_file(path) as source:
-        while size > 0 and (piece := source.read(min(_PIECE, size))):
-            size -= len(piece)
-            yield piece
+def _has_log(run: RunDir) -> bool:
+    return bool(next(iter(pieces_of(run.log)), b""))
 
 
 # -- CI's own log ------------------------------------------------------------------------------------------------------
@@ -204,11 +172,6 @@ def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[tuple[l
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-
-
-def _size(path: Path) -> str:
-    size = path.stat().st_size
-    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
 def write_file(path: Path, text: Iterable[str]) -> None:

@@ -85,7 +85,7 @@ class Job:
 
     def start(self) -> None:
         self.begun, self.since, self.started = True, time.monotonic(), time.time()
-        write_record(self.run.status, Status("running", started_at=self.started, pid=0))
+        write_record(self.run.status, Status("running", phase="running", started_at=self.started, pid=0))
 
     def end(self) -> None:
         """What a runner writes last; one that is lost writes nothing."""

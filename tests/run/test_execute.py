@@ -3,21 +3,25 @@ what ^C leaves. The execution is the real one; the hosts are played."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from ci_tasks.agent.run_directory import read_json, write_record
+from ci_tasks.agent.records import Plan, Status
+from ci_tasks.agent.run_directory import RunDir, read_json, write_record
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.planning.placement import Decision
 from ci_tasks.records import RunRecord
 from ci_tasks.run import execute, place_rows
+from ci_tasks.run.detach import detached_lines
 from ci_tasks.run.request import RunPolicy
 from tests.run import simulated
 from tests.run.simulated import BROKEN, ENDLESS, SET_UP, Act, World
@@ -400,3 +404,14 @@ def test_what_goes_wrong_in_the_view_ends_what_runs(played: Make) -> None:
     with pytest.raises(BrokenPipeError):
         world.execute_label()
     assert all(job.cancelled for host in world.hosts.values() for job in host.jobs.values())
+
+
+def test_of_detached_rows_it_is_said_which_run_and_what_the_others_wait_for(tmp_path: Path) -> None:
+    standing = {"a": Status("running", phase="running"), "b": Status("running", waiting=("GPU 3",)), "c": Status()}
+    rows = []
+    for name, status in standing.items():
+        run = RunDir(str(tmp_path / name))
+        os.makedirs(run.path)
+        write_record(run.status, status)
+        rows.append(SimpleNamespace(plan=Plan(row=name), run=run))
+    assert detached_lines(cast(Any, rows)) == ["  a runs", "  b waits: GPU 3", "  c starts"]

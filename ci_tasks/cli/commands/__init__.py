@@ -16,6 +16,11 @@ _BATCH, _LOCATED, _CODES = (
     "ci_tasks.records:LocatedRun[]",
     "ci_tasks.records:EXIT_CODES",
 )
+_TRIALS = (
+    ("reproduce", "ReproductionResult", "Run a job that failed in CI again, and compare."),
+    ("compare", "ComparisonResult", "Compare your tree with a base: is a failure yours?"),
+    ("bisect", "BisectionResult", "Find the commit that made a row fail, flaky or not."),
+)
 
 COMMANDS = (
     Command(
@@ -75,6 +80,17 @@ COMMANDS = (
         "Report runs in the terminal, HTML, markdown or JUnit XML.",
         f"{_HERE}.report:report",
         (_BATCH,),
+    ),
+    *(
+        Command(
+            name,
+            "Failures",
+            summary,
+            f"ci_tasks.trials.command:{name}",
+            (f"ci_tasks.trials.{name}:{record}",),
+            f"ci_tasks.trials.words:{name.upper()}",
+        )
+        for name, record, summary in _TRIALS
     ),
     Command(
         "hosts",

@@ -64,12 +64,10 @@ class RunOptions(RowOptions):
     nodes: int | None = NODES.field()
     repeat: int | None = REPEAT.field(
         help="number of repetitions of each row on one tree, to see whether it is flaky",
-        feature="failures",
         excludes=(("detach", _CLIENT_DECIDES, _NOT_DETACHED), ("nodes", _ONE_NODE, "")),
     )
     until_fail: bool = switch(
         "repeat until a row fails, at most 100 or --repeat times",
-        feature="failures",
         nox=True,
         excludes=(("detach", _CLIENT_DECIDES, _NOT_DETACHED), ("nodes", _ONE_NODE, "")),
     ).field()
@@ -102,8 +100,6 @@ class RunOptions(RowOptions):
             ("only", _RESUMED_ROWS, ""),
             ("last_failed", _RESUMED_ROWS, ""),
             ("detach", "--resume waits for the results of running rows", ""),
-            ("repeat", "a command with --repeat cannot be resumed", ""),
-            ("until_fail", "a command with --until-fail cannot be resumed", ""),
         ),
     ).field()
     explain: bool = switch(
@@ -170,7 +166,7 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
     config = with_given(open_config(options.repo), options)
     if not (options.repeat or options.until_fail):
         return _run_once(options, config, events)
-    repeated_run = registry.hook("repeated_run")
+    repeated_run = registry.load("ci_tasks.trials.command:repeated_run")
     source = open_source(options.repo, options.rev, options.workflow, config.given)
     request, how = _request(options, source), _how(options, events)
     requests = [request]
