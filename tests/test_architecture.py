@@ -330,7 +330,6 @@ ONE_MODULE = {
             "agent.trees.store",
             "hosts.bootstrap",
             "hosts.provision",
-            "features.setup.setup",
             "results.index",
         ),
         *("run.report_runs", "agent.trees.git"),
@@ -350,7 +349,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 
 # Lines with code of each folder, without docstrings and comments. A number only goes down: lower it with the code.
 BUDGETS = {
-    "bench": 4_384,
+    "bench": 4_099,
     "ci_tasks/*.py": 1_101,
     "ci_tasks/agent": 7_782,
     "ci_tasks/checkout": 797,
