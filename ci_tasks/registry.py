@@ -53,8 +53,7 @@ class MetricFormat:
 class Feature:
     """What a feature adds to the core. References are "module:attribute", or "" if it adds nothing of that kind.
 
-    `needs` are the names of the features that it requires. `repeated_run` runs a label several times: the
-    implementation of `run --repeat` and `--until-fail`. `before_rows` is called before the rows of a host start: see
+    `needs` are the names of the features that it requires. `before_rows` is called before the rows of a host start: see
     `ci_tasks.run.row_plans.BeforeRows`.
     `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
     feature's shows, and returns its exit code, None for a run that is none of its.
@@ -66,7 +65,6 @@ class Feature:
     needs: tuple[str, ...] = ()
     commands: tuple[Command, ...] = ()
     nox_sessions: tuple[Session, ...] = ()
-    repeated_run: str = ""
     before_rows: str = ""
     run_summary: str = ""
     suite: str = ""

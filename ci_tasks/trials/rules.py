@@ -34,8 +34,7 @@ GIVE_UP = 3  # a setting is given up if runs that say nothing outnumber the othe
 class Outcome:
     """One run of a row in a setting, which is named by its key. `status` is PASSED or FAILED; any other one, such as
     BLOCKED, says nothing of the code. `signature` identifies the failure, `kind` is what failures share whose
-    signature varies from run to run, `reason` the line that explains it. `seconds` are those of the run, `total` those
-    with its set-up."""
+    signature varies from run to run, `reason` the line that explains it."""
 
     setting: str
     row: str
@@ -49,7 +48,6 @@ class Outcome:
     image: str = ""
     gpus: str = ""
     seconds: float | None = None
-    total: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -255,13 +253,12 @@ class AB:
     def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
         if verdict := given_up(outcomes, self.yours, self.base):
             return verdict
-        base, yours = telling(outcomes, self.base), telling(outcomes, self.yours)
-        if self.screen and not yours:
+        if self.screen and not telling(outcomes, self.yours):
             return [self.yours]
-        if self.screen and all(one.status == PASSED for one in yours) and not base:
+        sample = self.sample(outcomes)
+        base, yours = telling(sample, self.base), telling(sample, self.yours)
+        if self.screen and not base and yours and not ways(yours):
             return Verdict(PASSES, "passed on your tree; not compared")
-        if self.screen and yours[0].status == FAILED:
-            yours = yours[1:]
         pairs = min(len(base), len(yours))
         if verdict := self.verdict(ways(base[:pairs]), ways(yours[:pairs]), pairs):
             return verdict
@@ -270,6 +267,11 @@ class AB:
         # Which side is first changes at random: a host that warms up, or fills, is not read as a difference.
         sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == pairs]
         return random.Random(f"{self.seed} {pairs}").sample(sides or [self.base, self.yours], len(sides) or 2)
+
+    def sample(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """The outcomes without the failure for which a row of several is compared."""
+        first = next((one for one in outcomes if self.screen and one.setting == self.yours and one.counts), None)
+        return [one for one in outcomes if one is not first or one.status == PASSED]
 
     def verdict(self, base: Counter[str], yours: Counter[str], pairs: int) -> Verdict | None:
         """The word that so many failures, by way, in as many runs of each side show."""

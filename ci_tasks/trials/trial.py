@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field
+from io import BytesIO
 from types import TracebackType
 from typing import IO, Any
 
@@ -61,7 +62,8 @@ class JournalHead:
 class Trial:
     """`settings` are what is compared or searched, by key, each with what it is pinned to; `more` is what else makes
     two trials one. Without `rows` they are those that the first run has. `earlier` are runs of the history that count.
-    `show` gives the line of an outcome, with its number. `resume`: go on with the journal, else begin again."""
+    `at_once`: all runs that the rule wants are given to `perform` together, and not one after another. `show` gives the
+    line of an outcome, with its number. `resume`: go on with the journal, else begin again."""
 
     def __init__(
         self,
@@ -71,13 +73,17 @@ class Trial:
         perform: Perform,
         *,
         more: Mapping[str, str] | None = None,
+        at_once: bool = False,
         resume: bool = True,
+        has_journal: bool = True,
         say: Callable[[str], None] = lambda line: print(line, flush=True),
         show: Callable[[int, Outcome], str] | None = None,
     ) -> None:
         head = JournalHead(question, dict(settings), tuple(rows), more or {})
         self.head = masked_record(head, known_secrets.values())
         self.perform, self.resume, self.say, self.show = perform, resume, say, show or _line
+        self._file: IO[bytes] = BytesIO()
+        self._has_journal, self.at_once = has_journal, at_once
         self.earlier: list[Outcome] = []
         self.outcomes: list[Outcome] = []
         self.verdicts: dict[str, Verdict] = {}
@@ -88,6 +94,8 @@ class Trial:
 
     def __enter__(self) -> Trial:
         """Read the journal. Raises UsageError if another command has it, or if it cannot be read."""
+        if not self._has_journal:
+            return self
         directory = store.home() / "trials"
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{self._name()}.jsonl"
@@ -117,10 +125,11 @@ class Trial:
             try:
                 while not until() and (runs := self._wanted(rule)):
                     before = len(self.outcomes)
-                    for outcome in self.perform(runs):
-                        self._add(outcome)
-                    if interrupted():
-                        raise KeyboardInterrupt
+                    for together in [runs] if self.at_once else [[run] for run in runs]:
+                        for outcome in self.perform(together):
+                            self._add(outcome)
+                        if interrupted():
+                            raise KeyboardInterrupt
                     if len(self.outcomes) == before:
                         break
             except KeyboardInterrupt:
@@ -188,13 +197,15 @@ class Trial:
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-        self._write(masked_record(outcome, known_secrets.values()))
+        if outcome.status != CANCELLED:  # it is made again
+            self._write(masked_record(outcome, known_secrets.values()))
         self.say(self.show(len(self.outcomes), outcome))
 
     def _write(self, entry: Any) -> None:
         self._file.write(json.dumps(encode(entry, versioned=False)).encode() + b"\n")
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._has_journal:
+            os.fsync(self._file.fileno())
 
 
 def _line(number: int, one: Outcome) -> str:

@@ -50,10 +50,9 @@ def _codes(command: str) -> dict[str, int]:
     return {word: code for word, (code, _) in MEANINGS[command].items()}
 
 
-REPRODUCE, COMPARE, BISECT = _codes("reproduce"), _codes("compare"), _codes("bisect")
-ON_MY_TREE = {**REPRODUCE, **_codes("reproduce --on-my-tree")}
-# For the reference: the words of --on-my-tree beside those without it.
-REPRODUCE_ANY = {**REPRODUCE, "fixed here": ON_MY_TREE["fixed here"]}
+COMPARE, BISECT = _codes("compare"), _codes("bisect")
+ON_MY_TREE = {**_codes("reproduce"), **_codes("reproduce --on-my-tree")}
+REPRODUCE = {**ON_MY_TREE, **_codes("reproduce")}
 
 PAGE, _BEGIN = Path("docs/reference/statuses.md"), "## Results of reproduce\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from ci_tasks.logs.triage.log_triage import triage
+from ci_tasks.records import Triage
 from ci_tasks.trials.same_failure import ALIKE, DIFFERENT, SAME, Comparison, compare
 
 _FOLDER = Path(__file__).parent
@@ -49,3 +51,9 @@ def test_one_failure_that_looks_different_is_recognized(pair: dict[str, Any]) ->
     got = compared(pair)
     assert got.outcome == SAME, got
     assert got.same and not got.differs
+
+
+def test_a_record_of_an_earlier_version_has_a_signature_alone() -> None:
+    old = Triage("x", "failed", 1, "line", "kl#1", 0.9)
+    assert compare(old, old).outcome == ALIKE
+    assert compare(Triage("unknown", "failed", None, "", "", 0.0), replace(old, signature="")).outcome == DIFFERENT

@@ -7,21 +7,18 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.results import store
 from ci_tasks.trials.rules import AB, FAILED, PASSED, Outcome, Repeat, Rule
 from ci_tasks.trials.trial import Run, Trial
 
 
 @pytest.fixture(autouse=True)
-def the_usual_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def the_usual_interrupt() -> Iterator[None]:
     """^C ends what runs, before and after."""
-    monkeypatch.setenv(store.HOME_ENV, str(tmp_path))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler

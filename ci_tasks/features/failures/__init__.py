@@ -1,4 +1,4 @@
-"""Jobs that fail: what failed and why, does it fail here too, how often, is it yours, and since which commit."""
+"""Jobs that fail: what failed, and why."""
 
 from ci_tasks.registry import Command, Feature
 
@@ -15,30 +15,5 @@ FEATURE = Feature(
             f"{_COMMANDS}:triage",
             json=("ci_tasks.records:Triage",),
         ),
-        Command(
-            "reproduce",
-            _HEADING,
-            "Run a job that failed in CI again, and compare.",
-            f"{_COMMANDS}:reproduce",
-            json=("ci_tasks.features.failures.reproduction.verdicts:ReproductionResult",),
-            exit_codes="ci_tasks.features.failures.reproduction.verdicts:EXIT_CODES",
-        ),
-        Command(
-            "compare",
-            _HEADING,
-            "Compare your tree with a base: is a failure yours?",
-            f"{_COMMANDS}:compare",
-            json=("ci_tasks.features.failures.comparison.result:ComparisonResult",),
-            exit_codes="ci_tasks.features.failures.comparison.decision:EXIT_CODES",
-        ),
-        Command(
-            "bisect",
-            _HEADING,
-            "Find the commit that made a row fail, flaky or not.",
-            f"{_COMMANDS}:bisect",
-            json=("ci_tasks.features.failures.bisection.bisection:BisectionResult",),
-            exit_codes="ci_tasks.features.failures.bisection.bisection:EXIT_CODES",
-        ),
     ),
-    repeated_run=f"{_COMMANDS}:repeated_run",
 )

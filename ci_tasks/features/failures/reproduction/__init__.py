@@ -1,1 +1,0 @@
-"""A job that failed in CI, run again: is it the same failure?"""

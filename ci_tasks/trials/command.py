@@ -1,0 +1,126 @@
+"""The commands `reproduce`, `compare` and `bisect`, and `run --repeat`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ci_tasks.cli.given_options import with_given
+from ci_tasks.cli.output import for_programs, print_record
+from ci_tasks.errors import UsageError
+from ci_tasks.trials.options import BISECT_EXAMPLE, BisectOptions, CompareOptions, ReproduceOptions
+
+if TYPE_CHECKING:
+    from ci_tasks.cli.commands.run import RunOptions
+    from ci_tasks.config import Config
+    from ci_tasks.records import BatchResult
+    from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.run.events import EventStream
+    from ci_tasks.run.request import ExecutionOptions, RunRequest
+    from ci_tasks.trials.bisect import BisectionResult
+    from ci_tasks.trials.compare import ComparisonResult
+    from ci_tasks.trials.reproduce import ReproductionResult
+
+_UNTIL_FAIL_LIMIT = 100
+_BISECT_AXES = ("commit", "image", "submodule:PATH", "overlay:NAME")
+
+
+def reproduce(options: ReproduceOptions) -> int:
+    """
+    ci-tasks reproduce --url https://github.com/OWNER/REPO/actions/runs/1/job/2 --host h100a
+    gh run view 123 --log-failed | ci-tasks reproduce --log - --host h100a
+    ci-tasks reproduce --log failed.log --host h100a --on-my-tree      is it fixed?
+    ci-tasks reproduce --log failed.log --host h100a --base origin/main   is it the change, or was it there before?
+    """
+    from ci_tasks.logs import job_log
+    from ci_tasks.run.hosts_files import open_config
+    from ci_tasks.trials.reproduce import reproduce
+
+    if not (options.log or options.url):
+        hint = "`ci-tasks reproduce --help` has examples"
+        raise UsageError("reproduce needs --log FILE, --log - or --url URL", hint=hint)
+    config = with_given(open_config(options.repo), options)
+    config.host(options.host)  # before anything is downloaded
+    if options.url:
+        log = job_log.from_url(options.url)
+    else:
+        log = job_log.from_file(options.log or "-", options.job, attempt=options.attempt)
+    return _performed(options, lambda events: reproduce(log, config, options, events))
+
+
+def compare(options: CompareOptions) -> int:
+    """
+    ci-tasks compare ckpt --only async-save --host h100a               is the failure yours?
+    ci-tasks compare ckpt --host h100a                                 a table of all rows
+    ci-tasks compare ckpt --only async-save --base HEAD~3 --host h100a --max-runs 40
+    """
+    from ci_tasks.run.hosts_files import open_config
+    from ci_tasks.trials.compare import compare
+
+    config = with_given(open_config(options.repo), options)
+    return _performed(options, lambda events: compare(options, config, events))
+
+
+def bisect(options: BisectOptions) -> int:
+    """
+    ci-tasks bisect cpu-unittest --only rewards --good v1.2 --bad main
+    ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a,h100b
+    ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a --resume
+    ci-tasks bisect ckpt --only async-save --axis image --images images.txt --host h100a     one image in each line
+    ci-tasks bisect ckpt --only async-save --axis submodule:3rdparty/Megatron-LM --good v0.5 --host h100a
+    ci-tasks bisect ckpt --only async-save --axis overlay:sglang --with sglang=~/sglang --good v0.5.3 --host h100a
+    """
+    from ci_tasks.run.hosts_files import open_config
+    from ci_tasks.trials.bisect import bisect
+
+    _check_axis(options)
+    return _performed(options, lambda events: bisect(options, with_given(open_config(options.repo), options), events))
+
+
+def _check_axis(options: BisectOptions) -> None:
+    """Whether the options have what the axis needs, and nothing that is for another one. Raises UsageError."""
+    axis = options.axis
+    is_tree = axis.startswith(("overlay:", "submodule:"))
+    if axis not in ("commit", "image") and not is_tree:
+        raise UsageError(f"invalid value {axis!r} for --axis", hint=f"valid: {', '.join(_BISECT_AXES)}")
+    if axis == "image":
+        needed, hint = "--images LIST", "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`"
+        is_given, others = options.images, {"--first-parent": bool(options.first_parent)}
+    else:
+        whose = "the overlay's tree" if axis.startswith("overlay:") else "the checkout"
+        needed, hint = "--good REV", f"a revision of {whose} with which the row passes" if is_tree else BISECT_EXAMPLE
+        is_given, others = options.good, {"--images": bool(options.images), "--rev": bool(options.rev and not is_tree)}
+    if not is_given:
+        raise UsageError(f"bisect needs {needed}", hint=hint)
+    for flag, value in others.items():
+        if value:
+            hint = "`ci-tasks bisect --help` has examples"
+            raise UsageError(f"{flag} and --axis {axis} cannot be combined", hint=hint)
+
+
+def _performed(
+    options: ReproduceOptions | CompareOptions | BisectOptions,
+    perform: Callable[[EventStream | None], ReproductionResult | ComparisonResult | BisectionResult],
+) -> int:
+    """Perform it with what --json and --events ask for. Returns the exit code."""
+    with for_programs(as_json=options.json, events=options.events) as events:
+        result = perform(events)
+        if events:
+            events.exit_code = result.exit_code
+    print_record(result, as_json=options.json)
+    return result.exit_code
+
+
+def repeated_run(
+    source: CheckoutSource, config: Config, request: RunRequest, how: ExecutionOptions, options: RunOptions
+) -> BatchResult:
+    """`run --repeat` and `--until-fail`."""
+    from ci_tasks.trials.repeat import repeat
+
+    if options.keep and not options.until_fail:
+        raise UsageError(
+            "--repeat and --keep cannot be combined: a container and a workspace of every failure would be kept",
+            hint="with --until-fail, those of the first failure are kept",
+        )
+    runs = options.repeat or _UNTIL_FAIL_LIMIT
+    return repeat(source, config, request, runs, until_fail=options.until_fail, how=how)

@@ -1,0 +1,108 @@
+"""`--repeat` and `--until-fail`: a label's rows again and again on one tree, until the answer is clear."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ci_tasks.config import Config
+from ci_tasks.errors import CiTasksError, counted
+from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord, overall
+from ci_tasks.report import results
+from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.label import execute_label
+from ci_tasks.run.request import ExecutionOptions, RunRequest
+from ci_tasks.run.results_table import batch_result
+from ci_tasks.safe_output import terminal_width
+from ci_tasks.trials import report
+from ci_tasks.trials.pinned_tree import pinned
+from ci_tasks.trials.rules import Outcome, Repeat, telling
+from ci_tasks.trials.runner import Execute, Runner, Subject
+from ci_tasks.trials.trial import Trial
+
+_TREE = "tree"
+
+
+def repeat(
+    source: CheckoutSource,
+    config: Config,
+    request: RunRequest,
+    runs: int,
+    *,
+    until_fail: bool = False,
+    how: ExecutionOptions = ExecutionOptions(),
+    execute: Execute = execute_label,
+) -> BatchResult:
+    """Run a label's rows until each has so many runs that count, or its answer is clear, and print it. ^C ends it with
+    what there is; an error is raised after that too."""
+    print(source.headline, flush=True)
+    with pinned(source, request.base) as tree:
+        checkout = tree.checkout
+        often = (
+            f"until a row fails, at most {counted(runs, 'time')}" if until_fail else f"each row {counted(runs, 'time')}"
+        )
+        print(
+            f"repeating {often}, or until the answer is clear: {checkout.title}, tree {checkout.tree[:12]}", flush=True
+        )
+        runner = Runner(
+            config,
+            lambda _: Subject(source, request, tree),
+            [request.host],
+            replace(how, resume=False),
+            execute=execute,
+        )
+        asked = {"label": request.label, "host": request.host, "only": request.only or "", "image": request.image or ""}
+        settings = {_TREE: f"{checkout.commit} {checkout.tree}"}
+        rule = Repeat(_TREE, runs, until_fail)
+        with Trial(
+            "repeat",
+            settings,
+            request.rows,
+            runner,
+            more={**asked, "runs": str(runs), "until_fail": str(until_fail)},
+            resume=how.resume,
+            show=lambda number, one: report.line(number, one, one.row),
+        ) as trial:
+            try:
+                trial.run(lambda row, known: rule, until=lambda: until_fail and _has_failed(trial.outcomes))
+            except CiTasksError:
+                if trial.outcomes:
+                    _print(trial, runner, rule, request.label)
+                raise
+            if not trial.outcomes and not trial.is_interrupted:
+                return BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])  # the run has said why
+            _print(trial, runner, rule, request.label)
+    status = CANCELLED if trial.is_interrupted else overall([_status(trial.of_row(row), runs) for row in trial.rows])
+    records = [runner.record(one) for one in trial.outcomes]
+    result = batch_result(request.label, records, [one.log for one in trial.outcomes])
+    return replace(result, status=status, exit_code=EXIT_CODES[status])
+
+
+def _has_failed(outcomes: Sequence[Outcome]) -> bool:
+    return any(one.status == FAILED for one in outcomes)
+
+
+def _status(outcomes: Sequence[Outcome], runs: int) -> str:
+    """Of a row's runs together: failed if one of them was. Those that said nothing do not count if they were made up
+    for; a row that was given up for them has the last one's status."""
+    if _has_failed(outcomes):
+        return FAILED
+    known = telling(outcomes)
+    return PASSED if known and (len(known) >= runs or outcomes[-1].counts) else outcomes[-1].status
+
+
+def _print(trial: Trial, runner: Runner, rule: Repeat, label: str) -> None:
+    """The table that ends it, each way of failing with a log, and what differs from CI."""
+    outcomes = {row: trial.of_row(row) for row in trial.rows}
+    verdicts = {row: rule.verdict(of) for row, of in outcomes.items()}
+    width = terminal_width()
+    sides = {"FAILED": {row: report.side(of, _TREE) for row, of in outcomes.items()}}
+    lines = report.rates(verdicts, sides, width) if outcomes else []
+    lines += [line for row, of in outcomes.items() for line in report.failures(row, of)]
+    records: list[RunRecord] = [runner.record(one) for one in trial.outcomes]
+    words = Counter(verdict.word for verdict in verdicts.values())
+    summary = ", ".join(f"{count} {word}" for word, count in words.items()) or "no row ran"
+    ended = "; interrupted, --resume goes on" if trial.is_interrupted else ""
+    print("\n".join(["", *lines, "", *results.deviations(records, width), ""]) if lines else "")
+    print(f"{label}: {counted(len(trial.outcomes), 'run')}: {summary}{ended}", flush=True)

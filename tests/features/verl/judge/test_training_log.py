@@ -1,0 +1,113 @@
+"""From a log's bytes to facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci_tasks.errors import UsageError
+from ci_tasks.features.verl.judge.training_log import TrainingFacts, read_run
+from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
+
+if TYPE_CHECKING:
+    from tests.features.verl.judge.conftest import Writer
+
+SMOKE = trainings(LevelRequest(0))[0]
+
+
+def test_a_training_is_read_between_its_marks(writer: Writer) -> None:
+    log = writer.preflight() + writer.training(SMOKE)
+    facts = read_run(lambda: [log.encode()])
+    training = facts.trainings["level 0"]
+    assert facts.preflight["data"].text == "/data/gsm8k/train.parquet"
+    assert (training.exit_code, training.command) == (0, f"bash {SMOKE.script}")
+    vanilla = training.settings.get("actor_rollout_ref.actor.megatron.vanilla_mbridge")
+    assert vanilla is False
+    assert (training.progress, training.said["trainable"].value) == ((1, 1), "8,192")
+    assert training.metrics[1]["critic/rewards/mean"] == 0.23
+    assert log.split("\n")[training.said["LoRA"].line_no - 1].endswith("dropout=0.0")
+    assert training.error is None
+
+
+WORKER = "(WorkerDict pid=90) "
+STEP_1 = "(TaskRunner pid=71) step:1 - actor/pg_loss:0.5"
+HANDLED = [
+    "(AgentLoop pid=7) ERROR:2026-01-02 03:04:05,6:Traceback (most recent call last):",
+    '(AgentLoop pid=7)   File "/w/env.py", line 4, in update',
+    "(AgentLoop pid=7) TypeError: cannot unpack non-iterable NoneType object",
+]
+OPTIONAL = [
+    f"{WORKER}Import of X from transformer_engine failed with: Traceback (most recent call last):",
+    f'{WORKER}  File "/b/src/megatron/bridge/utils/import_utils.py", line 211, in safe_import_from',
+    f"{WORKER}AttributeError: module 'transformer_engine' has no attribute 'X'",
+]
+# Lines after which a training ended with exit code 1, and the part of the one that is its reason, "" for none.
+REASONS = [
+    ([f"{WORKER}  Format validation: FAIL"], ""),
+    ([STEP_1], ""),
+    ([*HANDLED, STEP_1], ""),
+    ([STEP_1, *HANDLED], "TypeError: cannot unpack"),
+    ([f"{WORKER}ValueError: x"], "ValueError: x"),
+    (OPTIONAL, ""),
+    ([*OPTIONAL, f"{WORKER}ValueError: x", *OPTIONAL], "ValueError: x"),
+]
+
+
+def facts_of(writer: Writer, body: list[str], before: str = "", after: str = "") -> TrainingFacts:
+    log = before + writer.training(SMOKE, body=body, exit_code=1) + after
+    return read_run(lambda: [log.encode()]).trainings["level 0"]
+
+
+@pytest.mark.parametrize(("body", "reason"), REASONS)
+def test_only_an_error_that_nobody_handled_is_a_reason(body: list[str], reason: str, writer: Writer) -> None:
+    error = facts_of(writer, body).error
+    assert (error is not None, reason in (error.text if error else "")) == (bool(reason), True), error
+
+
+def test_a_failure_is_one_whatever_ray_and_loggers_write_between(writer: Writer) -> None:
+    repeated = [f"{line}\x1b[32m [repeated 15x across cluster]\x1b[0m" for line in HANDLED]
+    logged = [*HANDLED[:2], "(AgentLoop pid=7) ERROR:2026-01-02 03:04:05,6:x", HANDLED[2]]
+    for body in ([*HANDLED, "", *repeated], logged):
+        failures = facts_of(writer, body).failures
+        assert [(failure.text, failure.frames) for failure in failures] == [(HANDLED[2][18:], ("/w/env.py:update",))]
+
+
+BEGIN = "ci-tasks-verl: begin: a"
+
+
+def facts_of_a(*lines: str, proofs: Sequence[str] = ()) -> TrainingFacts:
+    return read_run(lambda: ["\n".join([BEGIN, *lines, ""]).encode()], proofs).trainings["a"]
+
+
+def test_the_shells_trace_is_no_mark_no_proof_and_no_resolved_setting() -> None:
+    trace = ("+ echo 'ci-tasks-verl: end: a: 0'", "+ python3 -m verl.trainer.main_ppo a.feature=on b.c=1", "the end")
+    training = facts_of_a(*trace, proofs=["feature"])
+    assert training.exit_code is None and not training.proofs
+    assert not training.settings
+
+
+def test_a_proof_is_found_in_a_line_of_any_words_behind_rays_prefix() -> None:
+    proofs = facts_of_a("(WorkerDict pid=3) replay of 4 layers", proofs=[r"^replay of \d+ layers$", "never"]).proofs
+    assert [(pattern, line.line_no) for pattern, line in proofs.items()] == [(r"^replay of \d+ layers$", 2)]
+    with pytest.raises(UsageError, match=r"--proof '\(' is no regular expression"):
+        read_run(lambda: [b""], ["("])
+
+
+def test_an_error_has_its_line_in_the_whole_log_and_is_of_its_own_training(writer: Writer) -> None:
+    body = ["Traceback (most recent call last):", '  File "/v/a.py", line 1, in f', "KeyError: 'lost'"]
+    log = "KeyError: 'of another'\n" + writer.training(SMOKE, body=body, exit_code=1)
+    error = facts_of(writer, body, "KeyError: 'of another'\n", "KeyError: 'later'\n").error
+    assert error is not None and error.line_no is not None
+    assert log.split("\n")[error.line_no - 1] == "KeyError: 'lost'"
+    assert facts_of(writer, ["nothing to see"], after="KeyError: 'later'\n").error is None
+    whole = read_run(lambda: [b"ok\nOSError: [Errno 28] No space left on device\n"]).error
+    assert whole is not None and (whole.line_no, whole.cause) == (2, "disk_full"), "without a training"
+
+
+def test_a_baseline_is_read_from_any_log_of_verls_and_numbers_without_end_are_not_all_kept(writer: Writer) -> None:
+    for log in ("\n".join(writer.steps(SMOKE)), writer.training(SMOKE)):
+        found = read_run(lambda log=log: [log.encode()], names=["baseline"]).trainings  # type: ignore[misc]
+        assert [one.metrics[1]["actor/pg_loss"] for one in found.values() if one.metrics] == [0.5]
+    assert len(facts_of_a(*(f"step:{step} - actor/pg_loss:1" for step in range(3000))).metrics) == 1000

@@ -1,0 +1,262 @@
+"""A bisection whose runs are given: what is told, what hosts are trusted with, what it leaves with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.records import Checkout
+from ci_tasks.config import Config, read
+from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.records import RunRecord, Timings, Triage
+from ci_tasks.results import history as past
+from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.label import LabelResult
+from ci_tasks.run.request import ExecutionOptions, RunRequest
+from ci_tasks.trials.bisect import bisect, images_of
+from ci_tasks.trials.options import BisectOptions
+from ci_tasks.trials.rules import BLOCKED, FAILED, MISSING, PASSED
+from tests.parts.git import git
+
+WORKFLOW = """
+on: {pull_request: {types: [labeled]}}
+jobs:
+  e2e-test-quick:
+    runs-on: [self-hosted, cpu]
+    strategy: {matrix: {info: [{test_file: test_a.py, num_gpus: 0}, {test_file: test_ab.py, num_gpus: 0}]}}
+    steps: [{run: "python3 tests/${{ matrix.info.test_file }}"}]
+"""
+CONFIG = read("hosts: {one: {kind: local}, two: {kind: local}}", "hosts.yaml")
+COUNT, CULPRIT = 8, 5
+IMAGES = tuple(f"registry.example/slime@sha256:{number:064x}" for number in range(9))
+NUMBERS = count(1)
+Kind = tuple[str, str]  # kind and signature
+Capture = pytest.CaptureFixture[str]
+
+
+class Runs:
+    """Takes the place of runs: `says` knows what a commit (by number) says on a host. `requests` are all that ran."""
+
+    def __init__(self, says: Callable[[int, str], Kind]) -> None:
+        self.says, self.requests, self.ran = says, list[tuple[int, str]](), set[tuple[int, str, str | None]]()
+        self.stop_after = 1000
+
+    def __call__(
+        self, source: CheckoutSource, config: Config, request: RunRequest, how: ExecutionOptions, **more: Any
+    ) -> LabelResult:
+        if len(self.requests) == self.stop_after:
+            raise KeyboardInterrupt
+        number = git(source.path, "log", "-1", "--format=%s", source.rev or "").split()[-1].partition("\x1b")[0]
+        position = IMAGES.index(request.image) if request.image else int(number)
+        self.requests.append((position, request.host))
+        self.ran.add((position, source.rev or "", request.image))
+        kind, word = self.says(position, request.host)
+        if kind == MISSING:
+            raise UsageError(word)
+        triage = Triage("x", "failed", 1, word, word, 0.9) if kind == FAILED else None
+        (row,) = request.rows
+        id = f"20260101-120000-quick.{next(NUMBERS)}"
+        reason = word if kind == BLOCKED else ""
+        record = RunRecord(id, "quick", row, request.host, kind, reason, timings=Timings(60.0), triage=triage)
+        return LabelResult("batch", [record], [""])
+
+
+def truth(position: int, host: str) -> Kind:
+    return (FAILED, "it is broken#1") if position >= CULPRIT else (PASSED, "")
+
+
+def but(**others: Kind) -> Callable[[int, str], Kind]:
+    """The truth, but for hosts (`one`), commits (`c3`) or both (`one_c3`) that say something else."""
+
+    def says(position: int, host: str) -> Kind:
+        for name in (f"{host}_c{position}", f"c{position}", host):
+            if name in others:
+                return others[name]
+        return truth(position, host)
+
+    return says
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Commits c0 to c8, with these names as tags."""
+    path = tmp_path_factory.mktemp("history")
+    (path / ".github/workflows").mkdir(parents=True)
+    (path / ".github/workflows/pr-test.yml").write_text(WORKFLOW)
+    git(path, "init", "-q", ".")
+    git(path, "add", "--all")
+    for number in range(COUNT + 1):
+        git(path, "commit", "-q", "--allow-empty", "-m", f"change {number}\x1b[2J")
+        git(path, "tag", f"c{number}")
+    return path
+
+
+@pytest.fixture
+def repo(history: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(history, tmp_path / "checkout")
+
+
+def rewrite(repo: Path, old: str, new: str) -> None:
+    """Commits a workflow that differs."""
+    (repo / ".github/workflows/pr-test.yml").write_text(WORKFLOW.replace(old, new))
+    git(repo, "commit", "-qam", "another workflow")
+
+
+Ask = Callable[..., int]
+
+
+@pytest.fixture
+def ask(repo: Path) -> Ask:
+    def run_bisect(runs: Runs, hosts: tuple[str, ...] = ("one",), **more: object) -> int:
+        defaults: dict[str, object] = {"good": "c0", "bad": f"c{COUNT}", "label": "quick", "only": "a"}
+        defaults |= {"repo": str(repo), "host": ",".join(hosts)}
+        options = BisectOptions(**{**defaults, **more})  # type: ignore[arg-type]
+        return bisect(options, CONFIG, execute=runs).exit_code
+
+    return run_bisect
+
+
+def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, capsys: Capture) -> None:
+    assert ask(Runs(truth)) == 0
+    out = capsys.readouterr().out
+    assert "row a of label quick" in out, "not ab"
+    end = out[out.index("the culprit: ") :].splitlines()
+    assert end[1].startswith(f"    change {CULPRIT}")
+    assert end[2].startswith("    Ada <ada@example.com>, 20")
+    assert "from it on, in 0 of " in end[3]
+    assert end[4].startswith("see it: git -C ")
+    assert "\x1b" not in out
+
+
+def test_an_interrupted_bisection_resumes(ask: Ask, capsys: Capture) -> None:
+    whole, first, rest = Runs(truth), Runs(truth), Runs(truth)
+    assert ask(whole, fresh=True) == 0
+    first.stop_after = 5
+    assert ask(first, fresh=True) == 130
+    assert "interrupted after 5 runs; the same command goes on from here" in capsys.readouterr().out
+    assert ask(rest) == 0
+    assert first.requests + rest.requests == whole.requests
+    assert "going on after 5 runs of before" in capsys.readouterr().out
+
+
+def test_a_finished_bisection_is_not_run_again_unless_fresh(ask: Ask, own_home: Path) -> None:
+    with pytest.raises(UsageError, match="there is nothing to resume"):
+        ask(Runs(truth), resume=True)
+    assert ask(Runs(truth)) == 0
+    again, fresh = Runs(truth), Runs(truth)
+    assert ask(again, resume=True) == 0 and not again.requests
+    assert ask(fresh, fresh=True) == 0 and fresh.requests
+    (state,) = (own_home / "trials").glob("*.jsonl")
+    state.write_text("nonsense\n")
+    with pytest.raises(UsageError) as caught:
+        ask(Runs(truth))
+    assert "--fresh" in caught.value.hint
+    assert ask(Runs(truth), fresh=True) == 0
+
+
+def test_two_commands_are_not_at_one_bisection(ask: Ask) -> None:
+    def another(position: int, host: str) -> Kind:
+        with pytest.raises(UsageError, match="another command"):
+            ask(Runs(truth))
+        return truth(position, host)
+
+    ask(Runs(another))
+
+
+def test_a_host_that_blocks_a_commit_that_ran_elsewhere_is_out(ask: Ask, capsys: Capture) -> None:
+    runs = Runs(but(two=(BLOCKED, "no GPU")))
+    assert ask(runs, hosts=("one", "two")) == 0
+    assert sum(host == "two" for _, host in runs.requests) <= 4
+    assert "dropping host two: no GPU" in capsys.readouterr().out
+
+
+def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Ask) -> None:
+    gaps = {f"c{number}": (BLOCKED, "the install steps ended with 1") for number in range(1, COUNT)}
+    runs = Runs(but(**gaps))
+    assert ask(runs) == 1, "the commits cannot be tested; the host can"
+    blocked = 0
+    for position, _ in runs.requests:
+        blocked = 0 if position in (0, COUNT) else blocked + 1
+        assert blocked <= 3
+
+
+def test_where_no_host_can_go_on_it_is_blocked_and_goes_on_once_one_can(ask: Ask) -> None:
+    with pytest.raises(Blocked, match=r"no host can run what should run: one: no GPU; two: no GPU"):
+        ask(Runs(but(one=(BLOCKED, "no GPU"), two=(BLOCKED, "no GPU"))), hosts=("one", "two"))
+    assert ask(Runs(truth), hosts=("one", "two")) == 0
+
+
+def test_only_untestable_commits_left_are_listed(ask: Ask, capsys: Capture) -> None:
+    assert ask(Runs(but(c4=(FAILED, "another"), c5=(FAILED, "another")))) == 1
+    out = capsys.readouterr().out
+    assert "nothing between them can be tested; the culprit is one of:" in out
+    assert all(f"change {number}" in out for number in (4, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("says", "more", "message"),
+    [
+        (but(c0=(FAILED, "it is broken#1")), {}, "is not good: a fails there as it does at the bad end"),
+        (but(c0=(FAILED, "another")), {}, "cannot be tested: skip: another failure: another"),
+        (but(c0=(MISSING, "no row a")), {}, "cannot be tested: skip: no row a"),
+        (but(c8=(PASSED, "")), {}, "is not bad: a did not fail there in 30 runs"),
+        (truth, {"signature": "another"}, "does not fail with the signature that is looked for: skip: another failure"),
+    ],
+)
+def test_ends_that_will_not_do_are_refused_with_what_was_seen(
+    ask: Ask, says: Callable[[int, str], Kind], more: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        ask(Runs(says), **more)
+
+
+def test_images_are_searched_with_one_commit_and_a_search_goes_on(repo: Path, ask: Ask, capsys: Capture) -> None:
+    rewrite(repo, "runs-on: [self-hosted, cpu]", "runs-on: self-hosted\n    container: {image: 'slime:latest'}")
+    (repo / "images.txt").write_text("\n".join(IMAGES))
+    whole, first, rest = Runs(truth), Runs(truth), Runs(truth)
+    first.stop_after = 4
+    asked: dict[str, Any] = {"axis": "image", "images": str(repo / "images.txt"), "good": None, "bad": None}
+    assert (ask(first, **asked), ask(rest, **asked)) == (130, 0)
+    out = capsys.readouterr().out
+    assert ask(whole, fresh=True, **asked) == 0
+    assert len(first.requests) + len(rest.requests) == len(whole.requests)
+    assert {sha for _, sha, _ in whole.ran} == {git(repo, "rev-parse", "HEAD")}
+    assert all(image == IMAGES[position] for position, _, image in whole.ran)
+    assert f"8 images after slime@sha256:{'0' * 12} (good)" in out
+    assert f"the culprit: {IMAGES[CULPRIT]}\n" in out
+    assert f"--image {IMAGES[CULPRIT - 1]}   (the image before it)" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "good", "bad", "message"),
+    [
+        ("a,b,a", None, None, "names a twice"),
+        ("a", None, None, "a names one image, and is no file"),
+        (",", None, None, "fewer than two images"),
+        ("a,b", "b", "a", "--good b is not before --bad a"),
+        ("a,b", "x", None, "--good x is not one of --images"),
+    ],
+)
+def test_a_list_that_gives_no_two_ends_is_refused(text: str, good: str | None, bad: str | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        images_of(text, good, bad)
+
+
+def test_clean_runs_of_the_good_end_and_of_what_is_older_tell_how_often_it_fails_by_chance(
+    ask: Ask, repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    older, good, newer = (git(repo, "rev-parse", f"c{number}") for number in (0, 1, 4))
+
+    def record(commit: str, status: str = "passed", row: str = "a", **more: Any) -> RunRecord:
+        return RunRecord("", "quick", row, "one", status, checkout=Checkout(commit=commit, **more))
+
+    records = [record(older), record(older, "failed"), record(good)]
+    records += [record(newer), record(good, dirty=("a.py",)), record(good, row="ab")]
+    monkeypatch.setattr(past, "search", lambda query: records)
+    assert ask(Runs(truth), good="c1") == 0
+    assert "3 runs of commits up to the good end on record tell how often it fails by chance" in capsys.readouterr().out

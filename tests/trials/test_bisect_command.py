@@ -1,0 +1,108 @@
+"""A bisection as a person would do it: a real history, real runs, one host and two, ^C and the way back."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures import until
+from tests.published import check_events
+
+WORKFLOW = """
+on: {pull_request: {types: [labeled]}}
+jobs:
+  e2e-test-quick:
+    runs-on: [self-hosted, cpu]
+    timeout-minutes: 5
+    strategy: {matrix: {info: [{test_file: test_quick.py, num_gpus: 0}]}}
+    steps:
+      - uses: actions/checkout@v4
+      - run: python3 tests/${{ matrix.info.test_file }}
+"""
+TEST = """
+def check():
+    value = 42
+    assert value == 42, "the answer is wrong"
+    print("step 1: ok")
+
+if __name__ == "__main__":
+    check()
+"""
+HOSTS = """
+hosts:
+  one: {kind: local, runtime: none, gpus: 8, simulate: true}
+  two: {kind: local, runtime: none, gpus: 8, simulate: true}
+"""
+COUNT, CULPRIT, NO_ROW = 8, 6, 4
+BISECT = ("bisect", "quick", "--only", "quick", "--good", "c0", "--bad", f"c{COUNT}")
+
+
+@pytest.fixture
+def bisecting(person: Any, tmp_path: Path) -> Any:
+    """With a history over the sample, each commit with its tag: c0, c1 and so on. A row breaks in CULPRIT, and its
+    label is not there in NO_ROW."""
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    person.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
+    person.git("config", "user.name", "somebody")
+    person.git("config", "user.email", "somebody@example.com")
+    for number in range(COUNT + 1):
+        test = TEST.replace("value = 42", "value = 41") if number >= CULPRIT else TEST
+        person.write("tests/test_quick.py", test)
+        workflow = WORKFLOW.replace("quick:", "slow:") if number == NO_ROW else WORKFLOW
+        person.write(".github/workflows/pr-test.yml", workflow)
+        person.write("notes", str(number))
+        person.git("add", "--all")
+        person.git("commit", "--quiet", f"--message=change {number}")
+        person.git("tag", f"c{number}")
+    return person
+
+
+def journal(person: Any) -> list[dict[str, Any]]:
+    """The outcomes that the journal has."""
+    (path,) = (person.home / "trials").glob("bisect-*.jsonl")
+    _, *outcomes = map(json.loads, path.read_text().splitlines())
+    return outcomes
+
+
+def test_ctrl_c_ends_the_runs_of_two_hosts_and_the_same_command_finds_the_culprit(bisecting: Any) -> None:
+    before = bisecting.git("status", "--porcelain"), bisecting.git("rev-parse", "HEAD")
+    begun = bisecting.start(*BISECT, "--host", "one,two")
+    lines: list[str] = []
+    while sum(" good so far: " in line or " bad: " in line for line in lines) < 6:
+        lines.append(begun.stdout.readline())
+        assert lines[-1], lines
+    until(lambda: len(bisecting.processes()) > 1, "runs of the next round")
+    begun.send_signal(signal.SIGINT)
+    out, err = begun.communicate(timeout=60)
+    assert begun.returncode == 130, out + err
+    assert "the same command goes on from here" in out
+    assert not bisecting.processes()
+    kept = journal(bisecting)
+    assert {observation["host"] for observation in kept} == {"one", "two"}
+    assert len(kept) >= 6
+
+    events_file = bisecting.home.with_name("events.jsonl")
+    result = bisecting.ci_tasks(*BISECT, "--host", "two,one", "--resume", "--events", str(events_file))
+    assert (result.code, result.err) == (0, ""), result.out
+    assert f"going on after {len(kept)} runs of before" in result.out
+    sha = bisecting.git("rev-parse", f"c{CULPRIT}").strip()
+    assert f"the culprit: {sha}\n    change {CULPRIT}\n    somebody <somebody@example.com>, " in result.out
+    assert "bad: fails in 1 of 1 run: " in result.out
+    assert "skip: unknown label 'quick'" in out + result.out
+    assert "good so far: passes in 1 of 1 run" in result.out
+    assert (bisecting.git("status", "--porcelain"), bisecting.git("rev-parse", "HEAD")) == before
+    every = journal(bisecting)
+    assert every[: len(kept)] == kept
+    assert all(one["run"] or one["status"] == "missing" for one in every)
+    events = check_events(events_file.read_text())
+    assert sum(event["event"] == "row_ended" for event in events) == len(every) - len(kept)
+    assert (events[-1]["event"], events[-1]["exit_code"]) == ("command_ended", 0)
+
+    again = bisecting.ci_tasks(*BISECT, "--host", "two", "--json")
+    assert again.err.splitlines()[-6:] == result.out.splitlines()[-6:]
+    assert (again.code, again.json["result"], again.json["candidates"][0]["commit"]) == (0, "found", sha)
+    assert journal(bisecting) == every, "nothing ran again"

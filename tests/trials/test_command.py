@@ -1,0 +1,28 @@
+"""The options of `bisect`: each axis takes its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.parts.commands import run_command
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"axis": "env", "good": "a"}, "invalid value 'env' for --axis"),
+        ({}, "bisect needs --good REV"),
+        ({"axis": "image", "good": "a:1", "bad": "a:2"}, "bisect needs --images LIST"),
+        ({"axis": "image", "images": "a,b", "first_parent": True}, "--first-parent and --axis image cannot"),
+        ({"good": "a", "images": "a,b"}, "--images and --axis commit cannot"),
+        ({"good": "a", "rev": "b"}, "--rev and --axis commit cannot"),
+        ({"axis": "submodule:x", "good": "a", "images": "a,b"}, "--images and --axis submodule:x cannot"),
+    ],
+)
+def test_an_axis_takes_its_own_options_only(
+    options: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("bisect", label="ckpt", only="row", **options) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,191 @@
+"""Comparing rows whose runs are given: what runs on which side, what is not counted, and what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.records import Checkout
+from ci_tasks.config import Config
+from ci_tasks.errors import UsageError
+from ci_tasks.records import Attempt, RunRecord, Triage
+from ci_tasks.results import history
+from ci_tasks.run.checkout_source import CheckoutSource, open_source
+from ci_tasks.run.label import LabelResult
+from ci_tasks.run.request import ExecutionOptions, RunRequest
+from ci_tasks.trials.compare import ComparisonRequest, ComparisonResult, compare_metrics, compare_rows
+from ci_tasks.trials.pinned_tree import pinned
+from ci_tasks.trials.rules import Outcome
+from tests.parts.git import git, repository
+
+WORKFLOW = """
+on: {pull_request: {types: [labeled]}}
+jobs:
+  e2e-test-quick:
+    runs-on: [self-hosted, cpu]
+    strategy: {matrix: {info: [{test_file: a.py, num_gpus: 0}ROWS]}}
+    steps: [{run: "python3 ${{ matrix.info.test_file }}"}]
+"""
+STATUSES = {".": "passed", "x": "failed", "B": "blocked", "C": "cancelled"}
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def source(tmp_path: Path, home: Path) -> CheckoutSource:
+    """A checkout with a commit `main`, whose label has the row a, and a change on top, with the rows a and b."""
+    workflow = WORKFLOW.replace("ROWS", ", {test_file: b.py, num_gpus: 0}")
+    path = repository(tmp_path / "checkout", {".github/workflows/pr-test.yml": workflow})
+    (path / "code.py").write_text("changed\n")
+    return open_source(str(path))
+
+
+@pytest.fixture(autouse=True)
+def the_usual_interrupt() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class Script:
+    """Performs rows as it is written: (side, row) → a letter a run, or a function to call before the row passes.
+    `runs` are the sides and rows that ran, `requests` how."""
+
+    def __init__(self, image: str = "", **letters: str | Sequence[str | Callable[[], None]]) -> None:
+        self.image = image
+        self.letters = {name: list(several) for name, several in letters.items()}
+        self.runs: list[tuple[str, tuple[str, ...]]] = []
+        self.requests: list[RunRequest] = []
+
+    def __call__(
+        self, source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions, **more: Any
+    ) -> LabelResult:
+        side = "base" if source.rev else "yours"
+        self.runs.append((side, request.rows))
+        self.requests.append(request)
+        records = [self._record(side, row, self.letters[f"{side}_{row}"].pop(0)) for row in request.rows]
+        return LabelResult("batch", records, [""] * len(records))
+
+    def _record(self, side: str, row: str, letter: str | Callable[[], None]) -> RunRecord:
+        if not isinstance(letter, str):
+            letter()
+            letter = "."
+        return record(STATUSES[letter], self.image, row=row, gpus=(0, 1) if side == "base" else (2, 3))
+
+
+def record(status: str, image: str = "", tree: str = "", row: str = "a", gpus: tuple[int, ...] = ()) -> RunRecord:
+    triage = Triage("x", "failed", 1, "the line", "Error#1", 0.9) if status == "failed" else None
+    attempts = (Attempt("", "local", status, gpu_ids=gpus, image_digest=image),)
+    checkout = Checkout("/c", "c", tree) if tree else None
+    return RunRecord(
+        "", "quick", row, "local", status, "the reason", checkout=checkout, triage=triage, attempts=attempts
+    )
+
+
+def compared(source: CheckoutSource, script: Script, *rows: str, **more: Any) -> ComparisonResult:
+    run = RunRequest("quick", None, "local", rows=rows or ("a",))
+    request = ComparisonRequest(run, "main", screen=len(rows) > 1, **{"resume": False, **more})
+    return compare_rows(source, Config({}, {}, ()), request, execute=script)
+
+
+def test_a_regression_takes_three_runs_of_each_side_in_turn(source: CheckoutSource, capsys: Capture) -> None:
+    script = Script(base_a="...", yours_a="xxx")
+    result = compared(source, script)
+    assert (result.verdict, result.exit_code) == ("yours", 1)
+    sides = [name for name, _ in script.runs]
+    assert all({*sides[at : at + 2]} == {"base", "yours"} for at in (0, 2, 4))
+    out = capsys.readouterr().out
+    assert "GPUs: yours 2,3; base 0,1: the sides ran on different ones" in out
+    assert "yours; wrong in at most 5 % of comparisons" in out
+
+
+def test_of_several_rows_those_that_fail_are_compared_and_that_failure_is_no_sample(source: CheckoutSource) -> None:
+    script = Script(yours_a="xxxx", base_a="...", yours_b=".")
+    result = compared(source, script, "a", "b")
+    assert {row.row: row.verdict for row in result.rows} == {"a": "yours", "b": "passes"}
+    assert script.runs[0] == ("yours", ("a", "b"))
+    assert (result.rows[0].yours.runs, script.letters["yours_a"]) == (3, [])
+
+
+def test_runs_that_said_nothing_are_made_up_for_until_they_outnumber_the_others(source: CheckoutSource) -> None:
+    result = compared(source, Script(base_a=".B..", yours_a="xxx"))
+    assert (result.verdict, result.rows[0].base.inconclusive) == ("yours", {"blocked": 1})
+    result = compared(source, Script(base_a="BBB", yours_a="x"))
+    assert (result.verdict, result.exit_code) == ("blocked", 125)
+
+
+def press() -> None:
+    """^C, as a run of rows takes it."""
+    with suppress(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_ends_it_without_a_word(source: CheckoutSource) -> None:
+    script = Script(base_a=[press], yours_a=[press])
+    result = compared(source, script)
+    assert (result.verdict, result.exit_code, len(script.runs)) == ("cancelled", 130, 1)
+
+
+@pytest.mark.parametrize(("image", "base_runs", "kept"), [("new", "..", 2), ("moved", "...", 0)])
+def test_the_history_counts_where_tree_host_and_image_are_equal(
+    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch, image: str, base_runs: str, kept: int
+) -> None:
+    base = git(source.path, "rev-parse", "main^{tree}")
+    newest_first = [record("passed", "new", base), record("passed", "new", base), record("blocked", "new", base)]
+    newest_first += [record("passed", "new", "another"), record("passed", "new", base, row="b")]
+    newest_first.append(replace(record("failed", "new", base), retry_of="an earlier run"))
+    newest_first.append(record("passed", "old", base))
+    monkeypatch.setattr(history, "search", lambda query: newest_first if query.host == ("local",) else [])
+    result = compared(source, Script(base_a=base_runs, yours_a="xxxx", image=image), resume=True)
+    assert (result.verdict, result.rows[0].base.from_history, result.rows[0].base.failed) == ("yours", kept, 0)
+    assert result.rows[0].base.images == (image,)
+
+
+def test_a_first_failure_of_yours_in_the_history_is_no_sample_and_one_of_the_comparison_is(
+    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is why one asks. The same command goes on with its own runs, this first failure included."""
+    with pinned(source, None) as tree:
+        failed = record("failed", "", tree.checkout.tree)
+    monkeypatch.setattr(history, "search", lambda query: [failed])
+    undecided = compared(source, Script(base_a="...", yours_a="x.."), max_runs=6, resume=True)
+    assert (undecided.verdict, undecided.exit_code, undecided.rows[0].yours.from_history) == ("cannot tell", 4, 0)
+    assert undecided.rows[0].why == "yours failed in 1 of 3 runs, the base in none: too few to blame your tree"
+    monkeypatch.setattr(history, "search", lambda query: [])
+    again = compared(source, Script(base_a="..", yours_a="xx"), max_runs=4, resume=True)
+    assert (again.rows[0].yours.runs, again.rows[0].yours.failed, again.rows[0].yours.from_history) == (5, 3, 3)
+
+
+def test_what_the_workflow_gives_a_row_otherwise_is_listed(source: CheckoutSource, capsys: Capture) -> None:
+    workflow = source.path / ".github/workflows/pr-test.yml"
+    workflow.write_text(workflow.read_text().replace("num_gpus: 0}", "num_gpus: 2}", 1))
+    result = compared(open_source(str(source.path)), Script(base_a="...", yours_a="xxx"))
+    assert result.rows[0].differs == ("GPUs: base none, yours 2",)
+    assert "the workflows differ in GPUs: base none, yours 2" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:
+    with pytest.raises(UsageError, match="has no row c of label quick"):
+        compared(source, Script(), "c")
+    (source.path / "code.py").unlink()
+    with pytest.raises(UsageError, match="your tree is that of the base"):
+        compared(source, Script())
+
+
+def test_metrics_that_moved_beyond_the_scatter_of_a_side_are_named() -> None:
+    def runs(side: str, **values: Sequence[float]) -> list[Outcome]:
+        count = len(next(iter(values.values())))
+        return [Outcome(side, "a", "passed", metrics={k: v[at] for k, v in values.items()}) for at in range(count)]
+
+    base = runs("base", loss=[1.0, 1.1, 0.9], step=[5.0, 5.0, 5.0])
+    found = compare_metrics([*base, *runs("yours", loss=[9.0, 9.1, 8.9], step=[5.0, 5.0, 5.0])])
+    assert (found.compared, [(one.name, one.base, one.yours) for one in found.moved]) == (2, [("loss", 1.0, 9.0)])
+    assert compare_metrics([*base, *runs("yours", loss=[9.0, 9.0])]).compared == 0, "two values show no scatter"

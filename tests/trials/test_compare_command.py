@@ -1,0 +1,62 @@
+"""A comparison as a person makes it: real trees, real runs, a real host over SSH."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.published import check, check_events
+
+WORKFLOW = """
+on: {pull_request: {types: [labeled]}}
+jobs:
+  e2e-test-quick:
+    runs-on: [self-hosted, cpu]
+    timeout-minutes: 5
+    strategy: {matrix: {info: [{test_file: test_quick.py, num_gpus: 0}]}}
+    steps:
+      - uses: actions/checkout@v4
+      - run: python3 tests/${{ matrix.info.test_file }}
+"""
+TEST = """
+if __name__ == "__main__":
+    print("step 1: ok")
+"""
+
+
+@pytest.fixture
+def changed(person: Any, sshd: Any) -> Any:
+    """With a row that passes on main, and fails with an edit that is not committed."""
+    sshd.start("box")
+    hosts = person.home.with_name("hosts.yaml")
+    hosts.write_text("hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 0}}\n")
+    person.env.update({**sshd.env, "CI_TASKS_HOSTS": str(hosts)})
+    person.write(".github/workflows/pr-test.yml", WORKFLOW)
+    person.write("tests/test_quick.py", TEST)
+    person.git("add", "--all")
+    person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=quick")
+    person.git("update-ref", "refs/remotes/origin/main", "HEAD")
+    person.write("tests/test_quick.py", f"{TEST}    raise ValueError('the edit')\n")
+    return person
+
+
+def test_a_failure_of_an_edit_is_yours_and_the_next_call_uses_the_history(changed: Any) -> None:
+    compare = ("compare", "quick", "--only", "quick", "--host", "box", "--json")
+    events_file = changed.home.with_name("events.jsonl")
+    first = changed.ci_tasks(*compare, "--events", str(events_file))
+    assert first.code == 1, first.out + first.err
+    result = check("compare", first.json)
+    (row,) = result["rows"]
+    assert (result["verdict"], row["yours"]["failed"], row["base"]["failed"]) == ("yours", 3, 0)
+    assert "(merge base of HEAD and origin/main)" in first.err
+    events = check_events(events_file.read_text())
+    assert sum(event["event"] == "row_ended" for event in events) == 6
+    assert (events[-1]["event"], events[-1]["exit_code"]) == ("command_ended", 1)
+
+    again = changed.ci_tasks(*compare)
+    (row,) = again.json["rows"]
+    assert (again.code, again.json["verdict"]) == (1, "yours")
+    assert row["base"]["from_history"] == 3
+    assert row["base"]["run_ids"] == result["rows"][0]["base"]["run_ids"], "the base did not run again"
+    assert not changed.processes()

@@ -1,0 +1,176 @@
+"""Repeating a label whose runs are given: which rows run again, when it ends, what it says and leaves with."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.records import Deviation
+from ci_tasks.config import Config
+from ci_tasks.errors import Blocked, UnknownName
+from ci_tasks.records import Hang, RunRecord, Triage
+from ci_tasks.report.live import RUNNING, RowProgress
+from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.label import LabelResult
+from ci_tasks.run.request import ExecutionOptions, RunRequest
+from ci_tasks.trials.repeat import repeat
+from ci_tasks.workflow.model import Workflow
+
+Capture = pytest.CaptureFixture[str]
+STATUSES = {".": "passed", "a": "failed", "b": "failed", "h": "failed", "B": "blocked", "C": "cancelled"}
+
+
+class Script:
+    """Performs a label as it is written: row → a letter a repetition. `asked` is which rows were to run, `fresh`
+    whether with packages of before. A function in place of a letter is called, and then the row passes."""
+
+    def __init__(self, **rows: str | list[str | Callable[[], None]]) -> None:
+        self.rows = {row: list(letters) for row, letters in rows.items()}
+        self.requested_rows: list[list[str]] = []
+        self.fresh: list[bool] = []
+
+    def __call__(
+        self, source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions, **more: Any
+    ) -> LabelResult | None:
+        rows = list(request.rows or self.rows)
+        self.requested_rows.append(rows)
+        self.fresh.append(request.fresh_env)
+        more["view"].print_message("told")
+        more["view"].update([RowProgress(row, RUNNING) for row in rows])
+        more["view"].update([RowProgress(row, "passed", 1.0) for row in rows])
+        records = [self._record(row, self.rows[row].pop(0)) for row in rows if row in self.rows]
+        batch = f"batch-{len(self.requested_rows)}"
+        return LabelResult(batch, records, [self._log(row) for row in rows]) if records else None
+
+    def _log(self, row: str) -> str:
+        return f"/logs/{len(self.requested_rows)}/{row}"
+
+    def _record(self, row: str, letter: str | Callable[[], None]) -> RunRecord:
+        if not isinstance(letter, str):
+            letter()
+            letter = "."
+        failed = STATUSES[letter] == "failed"
+        triage = Triage("x", "failed", 1, f"the line of {letter}", f"Error#{letter}", 0.9) if failed else None
+        differs = (Deviation("image", "none", "ours", "it is pinned"),)
+        hang = Hang("shown", "computes", "rank 2 computes") if letter == "h" else None
+        known: dict[str, Any] = {
+            "triage": triage,
+            "hang": hang,
+            "deviations": differs,
+            "started_at": "2026-01-01T00:00:00Z",
+        }
+        return RunRecord(f"batch.{len(self.requested_rows)}", "", row, None, STATUSES[letter], "the reason", **known)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> CheckoutSource:
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "checkout/code.py").write_text("x\n")
+    return CheckoutSource(tmp_path / "checkout", "given", Workflow("pr-test.yml", "PR Test", {}))
+
+
+@pytest.fixture(autouse=True)
+def the_usual_interrupt() -> Iterator[None]:
+    """^C ends what runs, before and after."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+def ended(
+    source: CheckoutSource, script: Script, runs: int, *, until_fail: bool = False, resume: bool = False, **how: Any
+) -> int:
+    request, options = RunRequest("ckpt", **how), ExecutionOptions(resume=resume)
+    result = repeat(source, Config({}, {}, ()), request, runs, until_fail=until_fail, how=options, execute=script)
+    return result.exit_code or 0
+
+
+def press() -> None:
+    """^C, as a run of rows takes it: it ends them and goes on."""
+    with suppress(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def lose_the_host() -> None:
+    raise Blocked("box does not answer")
+
+
+def rename_the_row() -> None:
+    raise UnknownName("row", "a", ["b"])
+
+
+def test_each_repetition_runs_only_the_rows_that_still_need_evidence(source: CheckoutSource) -> None:
+    script = Script(steady="." * 6, broken="a" * 5, blocked="BBB")
+    assert ended(source, script, 6) == 1
+    everyone, not_blocked = ["steady", "broken", "blocked"], ["steady", "broken"]
+    assert script.requested_rows == [everyone, everyone, everyone, not_blocked, not_blocked, ["steady"]]
+
+
+def test_fresh_packages_are_installed_once_for_all_repetitions(source: CheckoutSource) -> None:
+    script = Script(steady="...")
+    ended(source, script, 3, fresh_env=True)
+    assert script.fresh == [True, False, False]
+
+
+# rows → runs asked for, repetitions that ran, exit code, the last line
+ENDS: list[tuple[dict[str, Any], int, int, int, str]] = [
+    ({"x": "..."}, 3, 3, 0, "3 runs: 1 passes"),
+    ({"x": ".a."}, 3, 3, 1, "3 runs: 1 flaky"),
+    ({"x": "aaaaa"}, 20, 5, 1, "5 runs: 1 fails"),
+    ({"x": "BBB"}, 2, 3, 125, "3 runs: 1 unclear"),
+    ({"x": "CCC"}, 1, 3, 130, "3 runs: 1 unclear"),
+    ({"x": [".", lose_the_host, "."]}, 2, 3, 0, "3 runs: 1 passes"),
+    ({"x": [".", press]}, 9, 2, 130, "2 runs: 1 passes; interrupted, --resume goes on"),
+]
+
+
+@pytest.mark.parametrize(("rows", "runs", "count", "code", "last"), ENDS)
+def test_it_ends_when_the_answer_is_clear_with_the_rows_statuses_for_its_exit_code(
+    rows: dict[str, Any], runs: int, count: int, code: int, last: str, source: CheckoutSource, capsys: Capture
+) -> None:
+    script = Script(**rows)
+    assert ended(source, script, runs) == code
+    assert len(script.requested_rows) == count
+    assert capsys.readouterr().out.splitlines()[-1] == f"ckpt: {last}"
+
+
+def test_until_fail_ends_all_rows_with_the_first_failure(source: CheckoutSource, capsys: Capture) -> None:
+    assert ended(source, Script(x="..a", y="..."), 9, until_fail=True) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "ckpt: 6 runs: 1 flaky, 1 passes"
+
+
+def test_resume_makes_the_runs_that_are_left_and_without_it_all_are_made_again(source: CheckoutSource) -> None:
+    assert ended(source, Script(x=[".", ".", press]), 5) == 130
+    rest = Script(x="..")
+    assert (ended(source, rest, 5, resume=True), len(rest.requested_rows)) == (0, 2)
+    assert ended(source, Script(x="....."), 5) == 0
+
+
+def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_time(
+    source: CheckoutSource, capsys: Capture
+) -> None:
+    ended(source, Script(x="a.abB."), 5)
+    out = capsys.readouterr().out
+    assert "  2 × Error#a\n      the line of a\n      log: /logs/3/x\n" in out
+    assert "  1 × Error#b\n      the line of b\n      log: /logs/4/x\n" in out
+    assert "not counted of x: 1 blocked, such as: the reason\n" in out
+    ended(source, Script(x="h"), 1)
+    assert "  1 × Error#h\n      rank 2 computes\n      log: " in capsys.readouterr().out, (
+        "not the last line of its log"
+    )
+    assert out.count("image:  none → ours; it is pinned") == 1
+
+
+def test_an_error_is_reported_after_the_earlier_repetitions(source: CheckoutSource, capsys: Capture) -> None:
+    with pytest.raises(UnknownName):
+        ended(source, Script(x=[".", rename_the_row]), 3)
+    assert "1 run: 1 passes" in capsys.readouterr().out.splitlines()[-1]
+    with pytest.raises(Blocked, match="does not answer"):
+        ended(source, Script(x=[lose_the_host]), 3)
+    assert "  1  x" not in capsys.readouterr().out
