@@ -74,8 +74,8 @@ PURE = [
         "features.hang.*",
         "agent.hang.facts",
     ),
-    *(f"features.verl.comparison.{name}" for name in ("sequential_test", "observed_run", "result", "report")),
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines", "features.verl.report"),
+    "features.verl.settings",
 ]
 RIM = [
     *("features.*.command", "features.lint.lint_checkout"),
@@ -330,7 +330,6 @@ ONE_MODULE = {
             "agent.trees.store",
             "hosts.bootstrap",
             "hosts.provision",
-            "features.setup.setup",
             "results.index",
         ),
         *("run.report_runs", "agent.trees.git"),

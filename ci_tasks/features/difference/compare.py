@@ -10,17 +10,15 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import find_repository
-from ci_tasks.errors import CheckoutError, counted
+from ci_tasks.errors import CheckoutError
 from ci_tasks.features.difference import sides
 from ci_tasks.features.difference.sides import COMMIT, ENV, IMAGE, OVERLAY, PACKAGES, SUBMODULE, RunSide
-from ci_tasks.features.difference.values import NOT_SEEN
+from ci_tasks.features.difference.values import NOT_SEEN, compare_values
 from ci_tasks.known_secrets import MASK, is_private
-from ci_tasks.logs.metrics import Series
 from ci_tasks.records import FAILED, PASSED
 
 RULE = (
@@ -31,15 +29,6 @@ STATUS, FAILURE, METRIC, TIME, MEMORY = "status", "failure", "metric", "time", "
 NO_VALUE = "–"  # a name that one side does not have
 _MACHINE = (sides.HOST, sides.GPUS, sides.DRIVER, sides.KERNEL)
 _ORDER = (COMMIT, SUBMODULE, OVERLAY, IMAGE, PACKAGES, sides.ARGUMENTS, ENV, sides.MOUNTS, *_MACHINE, sides.DEVIATIONS)
-# Groups of causes (ci_tasks.logs.causes) that say which inputs a failure is about.
-_BY_GROUP = {
-    "gpu_memory": (sides.GPUS, sides.HOST),
-    "host_memory": (sides.HOST,),
-    "communication": (sides.DRIVER, sides.HOST, sides.GPUS),
-    "dependency": (PACKAGES, IMAGE),
-    "network": (sides.HOST, ENV),
-    "machine": (sides.HOST, sides.DRIVER, sides.GPUS),
-}
 _SHORTEST_NAME = 3  # characters of a package or variable that is searched for in a failure
 _LEAST_SECONDS, _LEAST_CHANGE = 1.0, 0.05  # relative, of time and memory: less is no difference
 _MOST_COMMITS = 20
@@ -58,7 +47,7 @@ class InputDifference:
 @dataclass(frozen=True)
 class OutputDifference:
     """`kind` is status, failure, metric, time or memory. `step` is the first at which a metric's values differ, `note`
-    how far they part later."""
+    by how much."""
 
     kind: str
     name: str
@@ -97,34 +86,34 @@ def compare_runs(old: RunSide, new: RunSide) -> RunDifference:
     """With what their repository has between the two commits."""
     is_other_row = (old.label, old.row) != (new.label, new.row)
     notes = [f"two rows: {old.label} {old.row}, and {new.label} {new.row}"] if is_other_row else []
-    commits: list[str] = []
-    files = [*new.dirty, *old.dirty]
+    commits, files, submodules = list[str](), [*new.dirty, *old.dirty], list[InputDifference]()
     if old.head and new.head and old.repository and old.head != new.head:
         try:
-            commits, changed, old, new = _between(old, new)
+            commits, changed, submodules = _between(old, new)
             files += changed
         except (CheckoutError, OSError) as error:
             notes.append(f"the commits between the two were not read: {error}")
-    inputs, same, not_seen = compare_inputs(old, new)
+    found, same, not_seen = compare_inputs(old, new)
+    inputs = sorted([*found, *submodules], key=lambda each: _place(each.axis))
     outputs = tuple(compare_outputs(old, new))
     causes = likely_causes(old, new, inputs, outputs, files)
-    return RunDifference(old.id, new.id, inputs, outputs, causes, same, not_seen, tuple(commits), tuple(notes))
+    return RunDifference(old.id, new.id, tuple(inputs), outputs, causes, same, not_seen, tuple(commits), tuple(notes))
 
 
-def _between(old: RunSide, new: RunSide) -> tuple[list[str], list[str], RunSide, RunSide]:
-    """The commits, the files that changed, and the sides with the submodules that did. Raises CheckoutError."""
+def _between(old: RunSide, new: RunSide) -> tuple[list[str], list[str], list[InputDifference]]:
+    """The commits, the files that changed, and the submodules that did. Raises CheckoutError."""
     repository = find_repository(Path(old.repository))
     if repository is None:
-        return [], [], old, new
+        return [], [], []
     commits = repository.git.text("log", "--format=%h %s", f"-n{_MOST_COMMITS}", f"{old.head}..{new.head}")
     raw = repository.git.null_separated("diff", "--raw", "--no-renames", "--abbrev=40", "-z", old.head, new.head)
     changes = [(path, info[1:].split()) for info, path in zip(raw[::2], raw[1::2], strict=False)]
-    links = [(f"{SUBMODULE}{path}", words) for path, words in changes if "160000" in words[:2]]
-    before, after = (
-        replace(side, inputs={**side.inputs, **{axis: {"commit": words[at][:12]} for axis, words in links}})
-        for side, at in ((old, 2), (new, 3))
-    )
-    return commits.splitlines(), [path for path, _ in changes], before, after
+    submodules = [
+        InputDifference(f"{SUBMODULE}{path}", "commit", words[2][:12], words[3][:12])
+        for path, words in changes
+        if "160000" in words[:2]
+    ]
+    return commits.splitlines(), [path for path, _ in changes], submodules
 
 
 # -- what went in ------------------------------------------------------------------------------------------------------
@@ -190,19 +179,17 @@ def compare_outputs(old: RunSide, new: RunSide) -> Iterator[OutputDifference]:
         yield OutputDifference(STATUS, "status", old.status, new.status)
     if (old.triage and old.triage.signature) != (new.triage and new.triage.signature):
         yield OutputDifference(FAILURE, "failure", _failure_text(old), _failure_text(new))
-    others = {series.name: series for series in new.series}
-    both = [(series, others[series.name]) for series in old.series if series.name in others]
-    for series, other in both:
-        yield from _series(series, other)
-    for name in old.metrics.keys() & new.metrics.keys() - {series.name for series, _ in both}:
-        if repr(old.metrics[name]) != repr(new.metrics[name]):
-            yield OutputDifference(METRIC, name, str(old.metrics[name]), str(new.metrics[name]), note="the last value")
-    for kind, unit, before, after in ((TIME, "s", old.seconds, new.seconds), (MEMORY, "MiB", old.memory, new.memory)):
-        least = _LEAST_SECONDS if kind == TIME else 0.0
-        for name in [name for name in before if name in after]:
-            one, two = before[name], after[name]
-            if abs(two - one) >= max(least, _LEAST_CHANGE * max(one, two), 1e-9):
-                yield OutputDifference(kind, name, f"{one:.4g} {unit}", f"{two:.4g} {unit}", note=_change(one, two))
+    drawn: set[str] = set()
+    for each in compare_values("", old.metrics, "", new.metrics).differences:
+        if each.name not in drawn:  # the first step
+            drawn.add(each.name)
+            note = _change(each.old, each.new)
+            yield OutputDifference(METRIC, each.name, str(each.old), str(each.new), int(each.step), note)
+    for name in [name for name in old.amounts if name in new.amounts]:
+        before, after = old.amounts[name], new.amounts[name]
+        kind, least = (TIME, _LEAST_SECONDS) if name.endswith(f" {sides.SECONDS}") else (MEMORY, 1.0)
+        if abs(after - before) >= max(least, _LEAST_CHANGE * max(before, after)):
+            yield OutputDifference(kind, name, f"{before:.4g}", f"{after:.4g}", note=_change(before, after))
 
 
 def _failure_text(run: RunSide) -> str:
@@ -211,28 +198,9 @@ def _failure_text(run: RunSide) -> str:
     return (run.triage.text or run.triage.line if run.triage else "") or run.reason or "not seen"
 
 
-def _series(old: Series, new: Series) -> Iterator[OutputDifference]:
-    """Where the values of a metric first differ, bit for bit, and where they are furthest apart in that training."""
-    if len(old.parts) != len(new.parts):
-        before, after = (counted(len(each.parts), "training") for each in (old, new))
-        yield OutputDifference(METRIC, old.name, before, after)
-    for training, (part, other) in enumerate(zip(old.parts, new.parts, strict=False), 1):
-        values = dict(other)
-        shared = [(step, value, values[step]) for step, value in part if step in values]
-        differing = [each for each in shared if repr(each[1]) != repr(each[2])]
-        if differing:
-            step, first, second = differing[0]
-            finite = [each for each in shared if math.isfinite(each[1]) and math.isfinite(each[2])]
-            note = "no step has finite values on both sides"
-            if finite:
-                far, one, two = max(finite, key=lambda each: abs(each[2] - each[1]))
-                note = f"furthest apart at step {far}: {_change(one, two)}"
-            where = f"training {training}, {note}" if len(old.parts) > 1 else note
-            yield OutputDifference(METRIC, old.name, repr(first), repr(second), step, where)
-            return
-
-
-def _change(old: float, new: float) -> str:
+def _change(old: float | str, new: float | str) -> str:
+    if isinstance(old, str) or isinstance(new, str):
+        return ""
     share = (new - old) / abs(old) if old else math.inf
     return f"{share:+.2%}" if 5e-5 <= abs(share) <= 100 else f"{new - old:+.2g}"
 
@@ -283,8 +251,6 @@ def _named(axis: str, names: Sequence[str], failed: RunSide, changed_files: Sequ
         spelled = "[-_.]".join(map(re.escape, re.split("[-_.]", name)))  # PEP 503: they are one name
         if len(name) >= _SHORTEST_NAME and re.search(rf"(?i)(?<![\w-]){spelled}(?![\w-])", text):
             return f"the failure names {name}"
-    if axis in _BY_GROUP.get(triage.group, ()):
-        return f"the failure is about {triage.group.replace('_', ' ')}"
     return ""
 
 

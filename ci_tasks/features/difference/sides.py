@@ -20,9 +20,9 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError
-from ci_tasks.features.difference.values import NOT_SEEN, Values, read_values
+from ci_tasks.features.difference.values import NOT_SEEN, Values, of_series, read_values
 from ci_tasks.logs.job_log import from_file, open_text
-from ci_tasks.logs.metrics import Series, read_series
+from ci_tasks.logs.metrics import read_series
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import RunRecord, Triage
 from ci_tasks.registry import metric_formats
@@ -33,6 +33,8 @@ from ci_tasks.results.load import find_one, load_record
 COMMIT, IMAGE, PACKAGES, ENV, ARGUMENTS, MOUNTS = "commit", "image", "packages", "env", "arguments", "mounts"
 DRIVER, GPUS, KERNEL, HOST, DEVIATIONS = "driver", "gpus", "kernel", "host", "deviations"
 SUBMODULE, OVERLAY = "submodule:", "overlay:"  # followed by a path, or a name
+SECONDS = "s"  # the end of the name of an amount of time
+WHOLE_RUN = f"whole run, {SECONDS}"
 _HASH = re.compile(r"[0-9a-f]{7,64}")
 # Deviations that other axes tell better, and the container's name, which each run has its own of.
 _COVERED = ("code", "Python packages", "GPUs", "pull request", "image", "name")
@@ -45,9 +47,8 @@ Inputs = Mapping[str, Mapping[str, str]]
 class RunSide:
     """One side. `inputs` has what was seen of each axis, by name. `commit` and `image` are what `--rev` and `--image`
     take: a tree with uncommitted changes, `dirty`, is none, and has only the `head` that they are on top of.
-    `repository` is the directory that has the commits. `metrics` are the last values. `seconds` and `memory`, in MiB,
-    are by what they measure. `log` is the file that has its metrics, "" without one; `from_ci`: it is CI's, which shows
-    some names of an axis only."""
+    `repository` is the directory that has the commits. `amounts` are seconds and MiB, as their names say. `log` is the
+    file that has its metrics, "" without one; `from_ci`: it is CI's, which shows some names of an axis only."""
 
     id: str
     label: str = ""
@@ -62,10 +63,8 @@ class RunSide:
     inputs: Inputs = field(default_factory=dict)
     triage: Triage | None = None
     reason: str = ""
-    metrics: Mapping[str, float | str] = field(default_factory=dict)
-    series: tuple[Series, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    memory: Mapping[str, float] = field(default_factory=dict)
+    metrics: Values = field(default_factory=dict)
+    amounts: Mapping[str, float] = field(default_factory=dict)
     log: str = ""
     from_ci: bool = False
 
@@ -133,15 +132,15 @@ def _of_run(run: RunDir) -> RunSide:
         plan = read_plan(run) if os.path.exists(run.plan) else None
     except (OSError, RecordError):
         plan = None  # of a run that another client began: what its host claims has no environment
-    series = reading_of(run.log).series if os.path.exists(run.log) else ()
-    return replace(_of_record(load_record(run), plan), series=series, log=run.log)
+    metrics = of_series(reading_of(run.log).series) if os.path.exists(run.log) else {}
+    return replace(_of_record(load_record(run), plan), metrics=metrics, log=run.log)
 
 
 def _of_record(record: RunRecord, plan: Plan | None) -> RunSide:
     checkout, timings = record.checkout, record.timings
     head = checkout.head if checkout and not checkout.sample else ""
-    seconds = {"whole run": timings.seconds, "waiting for GPUs": timings.queued}
-    peaks = record.gpu_use.gpus if record.gpu_use else ()
+    amounts = {WHOLE_RUN: timings.seconds, f"waiting for GPUs, {SECONDS}": timings.queued}
+    amounts |= {f"peak of GPU {peak.gpu}, MiB": peak.used for peak in (record.gpu_use.gpus if record.gpu_use else ())}
     return RunSide(
         id=record.id,
         label=record.label,
@@ -156,9 +155,7 @@ def _of_record(record: RunRecord, plan: Plan | None) -> RunSide:
         inputs=_inputs(record, plan),
         triage=record.triage,
         reason=record.reason,
-        metrics=record.metrics,
-        seconds={name: value for name, value in seconds.items() if value is not None},
-        memory={f"GPU {peak.gpu}, peak": float(peak.used) for peak in peaks if peak.used is not None},
+        amounts={name: float(value) for name, value in amounts.items() if value is not None},
     )
 
 
@@ -216,7 +213,7 @@ def _of_log(path: str) -> RunSide:
     """What CI's log shows of its job, which deviates from nothing."""
     log = from_file(path)
     with open_text(path) as lines:
-        series = read_series(lines, metric_formats())
+        metrics = of_series(read_series(lines, metric_formats()))
     job, inputs = log.job, dict[str, Mapping[str, str]]({DEVIATIONS: {}})
     if job.scripts:
         last = job.scripts[-1]
@@ -240,8 +237,8 @@ def _of_log(path: str) -> RunSide:
         image=image,
         inputs={**inputs, **_machine(job.driver or "", "")},
         triage=log.triage,
-        series=series,
-        seconds={"whole run": job.ended - job.started} if job.started and job.ended else {},
+        metrics=metrics,
+        amounts={WHOLE_RUN: job.ended - job.started} if job.started and job.ended else {},
         log=path,
         from_ci=True,
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from ci_tasks.agent.codec import RecordError, decode, encode, parse
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError, counted, one_line
-from ci_tasks.logs.metrics import read_series
+from ci_tasks.logs.metrics import Series, read_series
 from ci_tasks.registry import MetricFormat
 
 SHOWN, CONTRADICTED, NOT_SEEN = "shown", "contradicted", "not seen"
@@ -70,8 +70,7 @@ class GoldenMetric:
 
 
 def read_values(lines: Iterable[bytes], formats: tuple[MetricFormat, ...] = ()) -> Values:
-    """What a log prints; the lowest rank first. A path that is printed again has its number, and so has a further
-    training."""
+    """What a log prints; the lowest rank first. A path that is printed again has its number."""
     ranks: dict[str, list[bytes]] = {}
     files: dict[str, str] = {}
     for line in lines:
@@ -84,14 +83,22 @@ def read_values(lines: Iterable[bytes], formats: tuple[MetricFormat, ...] = ()) 
         elif _MAY_BE_METRICS.search(line):
             rank = _RANK.match(line)
             ranks.setdefault(rank[1].decode() if rank else "", []).append(line)
-    seen: dict[str, dict[str, float | str]] = {}
+    seen: dict[str, Mapping[str, float | str]] = {}
     for place in sorted(ranks, key=lambda rank: (len(rank), rank)):
-        for series in read_series(ranks[place], formats, _ALL_POINTS):
-            for training, points in enumerate(series.parts, 1):
-                name = f"{series.name}{f' (training {training})' if training > 1 else ''}"
-                steps = {str(step): value if math.isfinite(value) else str(value) for step, value in points}
-                seen[f"{name} (rank {place})" if place else name] = {**steps}
+        metrics = of_series(read_series(ranks[place], formats, _ALL_POINTS))
+        seen |= {f"{name} (rank {place})" if place else name: steps for name, steps in metrics.items()}
     return {**seen, FILES: {**files}} if files else seen
+
+
+def of_series(every: Iterable[Series]) -> Values:
+    """Each training of a metric is one of its own, the first without a number."""
+    return {
+        f"{series.name}{f' (training {training})' if training > 1 else ''}": {
+            str(step): value if math.isfinite(value) else str(value) for step, value in points
+        }
+        for series in every
+        for training, points in enumerate(series.parts, 1)
+    }
 
 
 def of_lowest_rank(values: Values) -> Values:

@@ -42,25 +42,18 @@ Rule = Callable[[RunProcesses], "Finding | None"]
 
 
 def _stopped(run: RunProcesses) -> Finding | None:
-    found = [process for process in run.by_id.values() if process.facts.state == "T"]
-    if not found:
-        return None
-    why = f"{that(found, 'is', 'are')} stopped{_inside(found[0])}: SIGCONT ends that"
-    return Finding("stopped", why, _mains(found))
-
-
-def _uninterruptible(run: RunProcesses) -> Finding | None:
-    sleeping = {
-        process: thread.wchan
-        for process in run.by_id.values()
-        for thread in process.facts.threads
-        if thread.state == "D" and thread.still
-    }
-    if not sleeping:
-        return None
-    found, channel = list(sleeping), next(filter(None, sleeping.values()), "")
-    why = f"{that(found, 'is', 'are')} in uninterruptible sleep (state D{f', {channel}' if channel else ''})"
-    return Finding("uninterruptible", f"{why}{_inside(found[0])}: a disk, a file system or a driver", _mains(found))
+    """By a signal, or by the kernel."""
+    every = run.by_id.values()
+    found = [process for process in every if process.facts.state == "T"]
+    if found:
+        why = f"{that(found, 'is', 'are')} stopped{_inside(found[0])}: SIGCONT ends that"
+        return Finding("stopped", why, _mains(found))
+    found = [each for each in every if any(one.state == "D" and one.still for one in each.facts.threads)]
+    if found:
+        channel = next((one.wchan for one in found[0].facts.threads if one.state == "D"), "")
+        why = f"{that(found, 'is', 'are')} in uninterruptible sleep (state D{f', {channel}' if channel else ''})"
+        return Finding("uninterruptible", f"{why}{_inside(found[0])}: a disk, a file system or a driver", _mains(found))
+    return None
 
 
 def _lock_cycle(run: RunProcesses) -> Finding | None:
@@ -160,17 +153,15 @@ def _rank_elsewhere(run: RunProcesses) -> Finding | None:
     if len(computing) == len(odd):
         why = f"{that(odd, 'still computes', 'still compute')}: {odd[0].main.where}; {rest}"
         return Finding("straggler", why, _mains(odd))
-    if len({process.main.place for process in odd}) > 1 and len(odd) > len(inside):
+    if len({process.main.where for process in odd}) > 1 and len(odd) > len(inside):
         return None
     blocked = [process for process in odd if process not in computing]
-    why, last = f"{waiting(blocked)}; {rest}", run.last(blocked[0])
-    if last.process is not blocked[0]:
-        return Finding(
-            "rank waits elsewhere",
-            f"{why}; it waits for {last.process.name}: {last.where}",
-            [*_mains(blocked), last],
-        )
-    return Finding("rank waits elsewhere", why, _mains(blocked))
+    why, culprits = f"{waiting(blocked)}; {rest}", _mains(blocked)
+    for waiter, last in [(process, run.last(process)) for process in blocked]:
+        if last.process is not waiter:
+            why = f"{why}; {waiter.name} waits for {last.process.name}: {last.where}"
+            return Finding("rank waits elsewhere", why, [*culprits, last])
+    return Finding("rank waits elsewhere", why, culprits)
 
 
 def _collective(run: RunProcesses, inside: Sequence[Process]) -> str:
@@ -204,8 +195,8 @@ def _behind(run: RunProcesses) -> Finding | None:
         if odd and others:
             counts = [f"{process.name}: {word} {count}" for process, count in list(begun.items())[:_MOST_NAMED]]
             why = f"{that(odd, 'is', 'are')} behind ({teller}, {', '.join(counts)}): {odd[0].main.where}"
-            if odd[0].main.wait.kind == waits.GPU:  # all that it has begun, the others have begun too
-                why += ", for earlier work on its GPU: a kernel that does not end"
+            if odd[0].main.wait.kind == waits.GPU:  # all of these that it has begun, the others have begun too
+                why += ", for earlier work on its GPU: a kernel that does not end, or a collective of another group"
             return Finding("collectives differ", f"{why}; {waiting(others)}", _mains(odd))
     return None
 
@@ -295,24 +286,27 @@ def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding 
     if any(process.main.wait.kind != waits.GPU or not process.stays for process in ranks.values()):
         return None
     early = [ranks[item.rank] for item in last if item.state == "scheduled"]
-    pids = {each.pid for gpu in run.facts.gpus if (gpu.utilization or 0) >= _BUSY_GPU for each in gpu.processes}
-    busy = [process for process in ranks.values() if process.facts.pid in pids]
-    use = ", ".join(f"GPU {gpu.gpu} {gpu.utilization or 0:.0f} % at {gpu.watts or 0:.0f} W" for gpu in run.facts.gpus)
+    use = ", ".join(f"GPU {gpu.gpu} {_known(gpu.utilization)} % at {_known(gpu.watts)} W" for gpu in run.facts.gpus)
     words = f"a kernel that does not end, or slow work{f' ({use})' if use else ''}"
-    if 0 < len(early) < len(last) == len(ranks):
-        why = f"before {last[0].operation} number {last[0].number}, which the others are in"
-        return Finding(
-            "kernel", f"the GPU of {names(early)} still works {why}: {words}; {waiting(early)}", _mains(early)
-        )
-    if len(busy) == 1 and len(run.facts.gpus) == len(ranks):
-        return Finding(
-            "kernel", f"of all GPUs that of {names(busy)} alone works: {words}; {waiting(busy)}", _mains(busy)
-        )
+    if 0 < len(early) < len(last) == len(ranks) and len({(item.group, item.number) for item in last}) == 1:
+        before = f"before {last[0].operation} number {last[0].number}, which the others are in"
+        why = f"the GPU of {names(early)} still works {before}: {words}; {waiting(early)}"
+        return Finding("kernel", why, _mains(early))
+    idle = [gpu for gpu in run.facts.gpus if gpu.utilization is not None and gpu.utilization < _BUSY_GPU]
+    pids = {each.pid for gpu in run.facts.gpus if gpu not in idle for each in gpu.processes}
+    busy = [process for process in ranks.values() if process.facts.pid in pids]
+    if len(busy) == 1 and len(idle) + 1 == len(run.facts.gpus) == len(ranks):
+        why = f"of all GPUs that of {names(busy)} alone works: {words}; {waiting(busy)}"
+        return Finding("kernel", why, _mains(busy))
     at: dict[str, list[Process]] = {}
     for process in ranks.values():
         at.setdefault(process.main.where, []).append(process)
     told = "; ".join(waiting(several) for several in list(at.values())[:3])
     return Finding("kernel", f"{told}; none is seen to be behind: {words}", outcome=NOT_DETERMINED)
+
+
+def _known(number: float | None) -> str:
+    return "?" if number is None else f"{number:.0f}"
 
 
 # -- any processes -----------------------------------------------------------------------------------------------------
@@ -371,7 +365,6 @@ def _inside(process: Process) -> str:
 
 RULES: tuple[Rule, ...] = (
     _stopped,
-    _uninterruptible,
     _lock_cycle,
     _forked_lock,
     _missing_rank,

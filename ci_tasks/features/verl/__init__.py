@@ -6,7 +6,7 @@ FEATURE = Feature(
     name="verl",
     needs=("failures",),
     run_summary="ci_tasks.features.verl.run_summary:attached",
-    suite="ci_tasks.features.verl.levels.suite:SUITE",
+    suite="ci_tasks.features.verl.levels.job:SUITE",
     metric_format="ci_tasks.features.verl.metric_lines:FORMAT",
     commands=(
         Command(
@@ -18,7 +18,7 @@ FEATURE = Feature(
                 "ci_tasks.features.verl.levels.summary:Summary",
                 "ci_tasks.features.verl.remarks:LevelPlanEntry[]",
                 "ci_tasks.records:BatchResult",
-                "ci_tasks.features.verl.comparison.result:LevelComparison",
+                "ci_tasks.features.verl.comparison:LevelComparison",
             ),
             exit_codes="ci_tasks.features.verl.run_summary:RESULT_CODES",
         ),

@@ -16,8 +16,9 @@ FILE = "verl.json"
 
 @dataclass(frozen=True)
 class LevelContext:
-    """`command` repeats the run when it is pasted. `image` and `baseline` are "" where none was named; `remarks` are
-    limitations that were known before the run. `scripts` are the texts of the trainings' wrappers, by their path."""
+    """`command` repeats the run when it is pasted. `image` and `baseline` are "" where none was named, `simulated` says
+    that the host simulates its GPUs. `remarks` are limitations that were known before the run, `scripts` the texts of
+    the trainings' scripts, by their path."""
 
     request: LevelRequest
     bridge: Checkout
@@ -25,6 +26,7 @@ class LevelContext:
     command: str
     host: str
     image: str = ""
+    simulated: bool = False
     baseline: str = ""
     remarks: tuple[str, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)

@@ -1,14 +1,17 @@
 """The probe's hook for verl: notes from inside a training what its log does not say, or says in words that change.
 
 It travels with the probe into every Python of the job, so it uses the standard library of Python 3.8 alone and imports
-nothing of ours. Once one of MODULES has been imported, the functions that `_WANTED` names there are put behind a
+nothing of ours. Once one of MODULES has been imported, the functions that `_TABLE` names there are put behind a
 wrapper that calls them first and then notes; a name that a revision does not have is noted as missing. What fails in a
-note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.hook_records`.
+note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.noted`.
 """
 
 import functools
 import os
+import re
 import sys
+from collections import Counter
+from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 MAX_FILES = 500  # of a directory that are noted
@@ -29,24 +32,21 @@ class WrappedCall(NamedTuple):
         return self.keywords.get(name, self.arguments[place] if len(self.arguments) > place else default)
 
 
-# -- what is noted: of a call, with the word that _WANTED has for it ---------------------------------------------------
+# -- what is noted: of a call, with the word that _TABLE has for it ---------------------------------------------------
 
 
 def note_config(emit: Emit, role: str, call: WrappedCall) -> None:
-    """Of the configuration that a constructor got."""
-    name = role or str(call.argument("role", 2, "worker"))
-    _emit_config(emit, name, call.arguments[0], _as_mapping(call.argument("config", 1)))
-
-
-def note_training_worker(emit: Emit, _role: str, call: WrappedCall) -> None:
-    """Of the worker that has one engine: its configuration does not name the role that this is for."""
-    config = call.argument("config", 1)
-    role = "critic" if getattr(config, "model_type", "") == "value_model" else "training_worker"
-    # Named as in the section of the whole configuration that verl made them from.
-    sections = {"model_config": "model", "optimizer_config": "optim"}
-    if getattr(getattr(config, "engine_config", None), "strategy", "") == "megatron":
-        sections["engine_config"] = "megatron"
-    _emit_config(emit, role, call.arguments[0], {sections.get(key, key): v for key, v in _as_mapping(config).items()})
+    """Of the configuration that a constructor got. The worker that has one engine is not told its role, and names its
+    sections otherwise than the whole configuration that verl made them from."""
+    config = _plain(call.argument("config", 1))
+    config = config if isinstance(config, dict) else _fields(config)
+    if role == "training_worker":
+        role = "critic" if config.get("model_type") == "value_model" else role
+        names = {"model_config": "model", "optimizer_config": "optim"}
+        if getattr(config.get("engine_config"), "strategy", "") == "megatron":
+            names["engine_config"] = "megatron"
+        config = {names.get(key, key): value for key, value in config.items()}
+    _emit_config(emit, role or str(call.argument("role", 2, "worker")), call.arguments[0], config)
 
 
 def _emit_config(emit: Emit, role: str, owner: Any, config: Dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ def _emit_config(emit: Emit, role: str, owner: Any, config: Dict[str, Any]) -> N
         emit("config", role=role, owner=type(owner).__name__, section="", settings=single)
 
 
-def note_models(emit: Emit, source: str, call: WrappedCall) -> None:
+def note_model(emit: Emit, source: str, call: WrappedCall) -> None:
     """Of the models that a function returned: a list of chunks, a tuple with them, or one."""
     if call.error is not None:
         return
@@ -84,24 +84,14 @@ def note_sizes(emit: Emit, _name: str, call: WrappedCall) -> None:
     state = sys.modules.get("megatron.core.parallel_state")
     if call.error is not None or state is None:
         return
-
-    def size(name: str) -> Optional[int]:
+    sizes: Dict[str, Any] = {}
+    for name in ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor", "data"):
         try:
-            return int(getattr(state, "get_" + name + "_world_size")())
+            size = int(getattr(state, "get_" + name + "_parallel_world_size")())
         except Exception:
-            return None
-
-    emit(
-        "sizes",
-        rank=_of_group("get_rank", "RANK", 0),
-        world=_of_group("get_world_size", "WORLD_SIZE", 1),
-        tensor=size("tensor_model_parallel"),
-        pipeline=size("pipeline_model_parallel"),
-        context=size("context_parallel"),
-        expert=size("expert_model_parallel"),
-        expert_tensor=size("expert_tensor_parallel"),
-        data=size("data_parallel"),
-    )
+            size = None
+        sizes[name.replace("_model", "")] = size
+    emit("sizes", rank=_of_group("get_rank", "RANK", 0), world=_of_group("get_world_size", "WORLD_SIZE", 1), **sizes)
 
 
 def note_metrics(emit: Emit, _name: str, call: WrappedCall) -> None:
@@ -115,88 +105,58 @@ def note_metrics(emit: Emit, _name: str, call: WrappedCall) -> None:
 
 
 def note_saved(emit: Emit, what: str, call: WrappedCall) -> None:
-    """Of a method that writes below a path: its second argument, whatever its name is there."""
-    path = _path(call)
+    """Of a method that writes below a path."""
     step = call.keywords.get("global_step", call.argument("global_steps", 3))
-    step = step if what == "checkpoint" and type(step) is int else None
-    emit("saved", what=what, path=path, step=step, rank=_rank(), files=_files(path), error=_said(call.error))
+    emit("saved", what=what, step=step if what == "checkpoint" and type(step) is int else None, **_at_path(call))
 
 
 def note_loaded(emit: Emit, _name: str, call: WrappedCall) -> None:
-    path = _path(call)
-    if path:
-        emit("loaded", path=path, rank=_rank(), files=_files(path), error=_said(call.error))
+    found = _at_path(call)
+    if found["path"]:
+        emit("loaded", **found)
 
 
-# Module → (name in it, what to note, a word for it). A name with a dot is a method.
-_WANTED: Dict[str, List[Tuple[str, Callable[[Emit, str, WrappedCall], None], str]]] = {
-    "verl.trainer.ppo.ray_trainer": [("RayPPOTrainer.__init__", note_config, "trainer")],
-    "verl.trainer.ppo.v1.trainer_base": [("PPOTrainer.__init__", note_config, "trainer")],
-    "verl.trainer.sft_trainer": [("SFTTrainer.__init__", note_config, "sft")],
-    "verl.workers.megatron_workers": [
-        ("ActorRolloutRefWorker.__init__", note_config, ""),
-        ("CriticWorker.__init__", note_config, "critic"),
-        ("RewardModelWorker.__init__", note_config, "reward_model"),
-    ],
-    "verl.workers.fsdp_workers": [
-        ("ActorRolloutRefWorker.__init__", note_config, ""),
-        ("CriticWorker.__init__", note_config, "critic"),
-        ("RewardModelWorker.__init__", note_config, "reward_model"),
-    ],
-    "verl.workers.engine_workers": [
-        ("ActorRolloutRefWorker.__init__", note_config, ""),
-        ("TrainingWorker.__init__", note_training_worker, ""),
-    ],
+_VERL, _BRIDGE = "verl.", "megatron.bridge."
+_MANAGER = _VERL + "utils.checkpoint.megatron_checkpoint_manager"
+_CONVERSION = _BRIDGE + "models.conversion.auto_bridge"
+_SERVERS, _PROVIDE = _VERL + "workers.rollout.", "provide_distributed_model"
+# Module, name in it (one with a dot is a method), what to note, a word for it.
+_TABLE: Tuple[Tuple[str, str, Callable[[Emit, str, WrappedCall], None], str], ...] = (
+    (_VERL + "trainer.ppo.ray_trainer", "RayPPOTrainer.__init__", note_config, "trainer"),
+    (_VERL + "trainer.ppo.v1.trainer_base", "PPOTrainer.__init__", note_config, "trainer"),
+    (_VERL + "workers.megatron_workers", "ActorRolloutRefWorker.__init__", note_config, ""),
+    (_VERL + "workers.megatron_workers", "CriticWorker.__init__", note_config, "critic"),
+    (_VERL + "workers.engine_workers", "ActorRolloutRefWorker.__init__", note_config, ""),
+    (_VERL + "workers.engine_workers", "TrainingWorker.__init__", note_config, "training_worker"),
     # The class that serves; with Ray's decorator on it, in old releases, there is none that could be hooked.
-    "verl.workers.rollout.vllm_rollout.vllm_async_server": [
-        ("vLLMHttpServerBase.__init__", note_config, "rollout_server"),
-        ("vLLMHttpServer.__init__", note_config, "rollout_server"),
-    ],
-    "verl.workers.rollout.sglang_rollout.async_sglang_server": [
-        ("SGLangHttpServer.__init__", note_config, "rollout_server")
-    ],
-    "verl.experimental.reward_loop.reward_loop": [("RewardLoopWorker.__init__", note_config, "reward")],
-    "verl.utils.tracking": [("Tracking.log", note_metrics, "")],
-    "verl.utils.checkpoint.megatron_checkpoint_manager": [
-        ("MegatronCheckpointManager.save_checkpoint", note_saved, "checkpoint"),
-        ("MegatronCheckpointManager.load_checkpoint", note_loaded, ""),
-    ],
-    "verl.utils.checkpoint.fsdp_checkpoint_manager": [
-        ("FSDPCheckpointManager.save_checkpoint", note_saved, "checkpoint"),
-        ("FSDPCheckpointManager.load_checkpoint", note_loaded, ""),
-    ],
-    "verl.utils.megatron_peft_utils": [("save_adapter_checkpoint", note_saved, "adapter")],
-    "verl.utils.megatron_utils": [("make_megatron_module", note_models, "make_megatron_module")],
-    "verl.workers.engine.fsdp.transformer_impl": [("FSDPEngine._build_fsdp_module", note_models, "fsdp")],
-    "megatron.bridge.models.model_provider": [
-        ("ModelProviderMixin.provide_distributed_model", note_models, "provide_distributed_model")
-    ],
-    "megatron.bridge.peft.base": [("PEFT.__call__", note_peft, "")],
-    "megatron.bridge.models.conversion.auto_bridge": [
-        ("AutoBridge.save_hf_pretrained", note_saved, "hf"),
-        ("AutoBridge.save_hf_weights", note_saved, "hf"),
-        ("AutoBridge.save_hf_adapter", note_saved, "adapter"),
-    ],
-    "megatron.core.parallel_state": [("initialize_model_parallel", note_sizes, "")],
-}
-
-MODULES = tuple(_WANTED)
-KINDS = ("hooked", "config", "model", "peft", "sizes", "metrics", "saved", "loaded")
+    (_SERVERS + "vllm_rollout.vllm_async_server", "vLLMHttpServerBase.__init__", note_config, "rollout_server"),
+    (_SERVERS + "vllm_rollout.vllm_async_server", "vLLMHttpServer.__init__", note_config, "rollout_server"),
+    (_SERVERS + "sglang_rollout.async_sglang_server", "SGLangHttpServer.__init__", note_config, "rollout_server"),
+    (_VERL + "experimental.reward_loop.reward_loop", "RewardLoopWorker.__init__", note_config, "reward"),
+    (_VERL + "utils.tracking", "Tracking.log", note_metrics, ""),
+    (_MANAGER, "MegatronCheckpointManager.save_checkpoint", note_saved, "checkpoint"),
+    (_MANAGER, "MegatronCheckpointManager.load_checkpoint", note_loaded, ""),
+    (_VERL + "utils.megatron_peft_utils", "save_adapter_checkpoint", note_saved, "adapter"),
+    (_VERL + "utils.megatron_utils", "make_megatron_module", note_model, "make_megatron_module"),
+    (_BRIDGE + "models.model_provider", "ModelProviderMixin." + _PROVIDE, note_model, _PROVIDE),
+    (_BRIDGE + "peft.base", "PEFT.__call__", note_peft, ""),
+    (_CONVERSION, "AutoBridge.save_hf_pretrained", note_saved, "hf"),
+    (_CONVERSION, "AutoBridge.save_hf_weights", note_saved, "hf"),
+    (_CONVERSION, "AutoBridge.save_hf_adapter", note_saved, "adapter"),
+    ("megatron.core.parallel_state", "initialize_model_parallel", note_sizes, ""),
+)
+MODULES = tuple(dict.fromkeys(row[0] for row in _TABLE))
 
 
 def names_by_module() -> Dict[str, Dict[str, str]]:
     """Module → name in it → the kind of record that it gives."""
-    kind = {"models": "model", "training_worker": "config"}
-    return {
-        module: {name: kind.get(note.__name__[5:], note.__name__[5:]) for name, note, _ in wanted}
-        for module, wanted in _WANTED.items()
-    }
+    return {module: {row[1]: row[2].__name__[5:] for row in _TABLE if row[0] == module} for module in MODULES}
 
 
 def after_import(module: Any, emit: Emit) -> None:
     found: List[str] = []
     missing: List[str] = []
-    for name, note, word in _WANTED[module.__name__]:
+    for _, name, note, word in (row for row in _TABLE if row[0] == module.__name__):
         owner, _, attribute = name.rpartition(".")
         place = getattr(module, owner, None) if owner else module
         function = vars(place).get(attribute) if place is not None else None
@@ -223,34 +183,25 @@ def _behind(function: Callable[..., Any], note: Callable[[WrappedCall], None], e
             try:
                 note(WrappedCall(arguments, keywords, result, error))
             except Exception as failure:
-                _emit_failure(emit, failure)
+                emit("failure", value=functools.partial(_raise, failure))
 
     return call
 
 
-def _emit_failure(emit: Emit, failure: Exception) -> None:
-    """As a value that cannot be had: the probe notes what that raises as the hook's own failure."""
-
-    def value() -> None:
-        raise failure
-
-    emit("failure", value=value)
+def _raise(failure: Exception) -> None:
+    """The value of a note that cannot be had: the probe notes what it raises as the hook's own failure."""
+    raise failure
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-def _as_mapping(config: Any) -> Dict[str, Any]:
-    """OmegaConf's, a dataclass or a dict, as dicts and lists."""
-    config = _plain(config)
-    return config if isinstance(config, dict) else _fields(config)
-
-
 def _plain(config: Any) -> Any:
-    """OmegaConf's as dicts and lists; a value that refers to what is not there remains as it is written."""
+    """OmegaConf's as dicts and lists, a dataclass as a dict. A value of OmegaConf's that refers to what is not there
+    remains as it is written."""
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is None or not omegaconf.OmegaConf.is_config(config):
-        return config
+        return _fields(config) if hasattr(type(config), "__dataclass_fields__") else config
     try:
         return omegaconf.OmegaConf.to_container(config, resolve=True)
     except Exception:
@@ -263,8 +214,6 @@ def _fields(value: Any) -> Dict[str, Any]:
 
 def _flatten(name: str, value: Any, settings: Dict[str, Any], depth: int = 0) -> None:
     value = _plain(value)
-    if hasattr(type(value), "__dataclass_fields__"):
-        value = _fields(value)
     if isinstance(value, dict) and depth < 12:
         for key, item in value.items():
             _flatten(name + "." + str(key), item, settings, depth + 1)
@@ -277,12 +226,7 @@ def _flatten(name: str, value: Any, settings: Dict[str, Any], depth: int = 0) ->
 
 
 def _simple(value: Any) -> Any:
-    if isinstance(value, (int, float, bool, type(None))):
-        return value
-    try:
-        return str(value)[:500]
-    except Exception:
-        return "<" + type(value).__name__ + ">"
+    return value if isinstance(value, (int, float, bool, type(None))) else str(value)[:500]
 
 
 def _models(result: Any) -> List[Any]:
@@ -297,29 +241,21 @@ def _described(model: Any) -> Dict[str, Any]:
     while len(wrappers) < 10 and hasattr(inner, "module") and hasattr(inner.module, "named_parameters"):
         wrappers.append(type(inner).__name__)
         inner = inner.module
-    parameters = trainable = 0
-    for parameter in model.parameters():
-        count = int(parameter.numel())
-        parameters += count
-        trainable += count if parameter.requires_grad else 0
-    adapters: Dict[str, int] = {}
-    for part in model.modules():
-        name = type(part).__name__
-        # Those of Hugging Face's peft are called Linear; a base of theirs is LoraLayer.
-        if any(word in base.__name__.lower() for base in type(part).__mro__ for word in ("lora", "dora", "adapter")):
-            adapters[name] = adapters.get(name, 0) + 1
+    counts = [(int(parameter.numel()), parameter.requires_grad) for parameter in model.parameters()]
+    # Those of Hugging Face's peft are called Linear; a base of theirs is LoraLayer.
+    bases = [(type(part).__name__, " ".join(base.__name__ for base in type(part).__mro__)) for part in model.modules()]
     return {
         "wrappers": wrappers,
         "model": type(inner).__name__,
-        "parameters": parameters,
-        "trainable": trainable,
-        "adapters": adapters,
+        "parameters": sum(count for count, _ in counts),
+        "trainable": sum(count for count, is_trained in counts if is_trained),
+        "adapters": Counter(name for name, names in bases if re.search("lora|dora|adapter", names.lower())),
     }
 
 
 def _metric(value: Any) -> Any:
     """As a number; None for what is none, such as a table."""
-    if isinstance(value, (bool, str)) or value is None:
+    if isinstance(value, (bool, str)):
         return None
     try:
         number = float(value)
@@ -330,28 +266,19 @@ def _metric(value: Any) -> Any:
     return float(format(number, ".8g"))
 
 
-def _path(call: WrappedCall) -> str:
-    for name in ("local_path", "checkpoint_path", "path"):
-        if name in call.keywords:
-            return str(call.keywords[name] or "")
-    # AutoBridge's methods take the model first.
-    rest = [value for value in call.arguments[1:3] if isinstance(value, (str, os.PathLike))]
-    return str(rest[0]) if rest else ""
-
-
-def _files(path: str) -> Dict[str, int]:
-    found: Dict[str, int] = {}
-    for directory, names, files in os.walk(path):
-        names.sort()
-        for name in sorted(files):
-            if len(found) >= MAX_FILES:
-                return found
-            full = os.path.join(directory, name)
-            try:
-                found[os.path.relpath(full, path)] = os.path.getsize(full)
-            except OSError:
-                continue
-    return found
+def _at_path(call: WrappedCall) -> Dict[str, Any]:
+    """The path that a call was given: a keyword, or the first of the next arguments that is one, since AutoBridge's
+    methods take the model first. With its files, their sizes, and how the call ended."""
+    given = [call.keywords[name] for name in ("local_path", "checkpoint_path", "path") if name in call.keywords]
+    given += [value for value in call.arguments[1:3] if isinstance(value, (str, os.PathLike))]
+    path, files = str(given[0] or "") if given else "", {}  # type: Tuple[str, Dict[str, int]]
+    every = sorted(os.path.join(directory, name) for directory, _, names in os.walk(path) for name in names)
+    for name in every[:MAX_FILES]:
+        with suppress(OSError):
+            files[os.path.relpath(name, path)] = os.path.getsize(name)
+    error = "" if call.error is None else type(call.error).__name__ + ": " + str(call.error)[:500]
+    rank = os.environ.get("RANK", "")
+    return {"path": path, "rank": int(rank) if rank.isdigit() else None, "files": files, "error": error}
 
 
 def _of_group(getter: str, variable: str, default: int) -> int:
@@ -361,12 +288,3 @@ def _of_group(getter: str, variable: str, default: int) -> int:
         return int(getattr(torch.distributed, getter)()) if torch is not None else int(os.environ[variable])
     except Exception:
         return default
-
-
-def _rank() -> Optional[int]:
-    value = os.environ.get("RANK", "")
-    return int(value) if value.isdigit() else None
-
-
-def _said(error: Optional[BaseException]) -> str:
-    return "" if error is None else type(error).__name__ + ": " + str(error)[:500]

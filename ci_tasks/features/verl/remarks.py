@@ -16,6 +16,7 @@ from ci_tasks.records import PlanEntry
 _MEGATRON, _CORE = "3rdparty/Megatron-LM", "megatron/core"
 _DATA_SCRIPT = "examples/data_preprocess/gsm8k.py"
 _DUMMY_SCRIPT = "scripts/init_random_model.py"
+_MOVING = re.compile(r"(?:^|[._-])(?:latest|nightly|main|master|dev|edge|stable)$", re.IGNORECASE)
 _ENGINES = {"sglang": r"sglang|sgl(?![a-z])", "trtllm": r"trt-?llm|tensorrt", "vllm": r"vllm"}
 
 
@@ -24,8 +25,8 @@ def of_image(image: str, engine: str) -> Iterator[str]:
     if not image or "@sha256:" in image:
         return
     name, _, tag = image.rpartition("/")[2].partition(":")
-    if tag in ("", "latest"):
-        yield f"image {image} has no fixed tag: it may be another one tomorrow; pin the tag, or the digest that ran"
+    if not tag or _MOVING.search(tag):
+        yield f"image {image} has a tag that moves: pin a release, or the digest that ran"
     named = [other for other, pattern in _ENGINES.items() if re.search(pattern, f"{name}:{tag}", re.IGNORECASE)]
     if named and engine not in named:
         yield (
@@ -74,7 +75,7 @@ def entry(planned: PlanEntry, trainings: Sequence[Training], remarks: tuple[str,
 
 
 def describe(trainings: Sequence[Training]) -> list[str]:
-    lines = ["Trainings, in this order; the first that does not pass ends the run:"]
+    lines = ["Trainings, in this order; one that fails ends the run, and so does a level 0 whose log contradicts it:"]
     for number, planned in enumerate(of_trainings(trainings), 1):
         lines += [f"{number}. {planned.name}, to step {planned.steps}", f"   {planned.command}"]
     return lines

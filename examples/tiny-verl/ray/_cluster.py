@@ -2,7 +2,9 @@
 
 import json
 import os
+import shlex
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,8 +17,8 @@ AUTO = (None, "", "auto")
 
 
 class Cluster:
-    def __init__(self, environment, directory=None):
-        self.environment, self.directory = environment, directory
+    def __init__(self, environment, launch, directory=None):
+        self.environment, self.launch, self.directory = environment, launch, directory
         # The sample's own switches reach every process: they stand for facts of the machine, not for settings of a job.
         self.environment |= {name: value for name, value in os.environ.items() if name.startswith("TINY_")}
         if asked("worker-import"):
@@ -36,6 +38,7 @@ def connect(address, runtime_env):
             "startup or the GCS has become overloaded."
         )
     variables = {name: str(value) for name, value in runtime_env.get("env_vars", {}).items()}
+    launch = shlex.split(runtime_env.get("py_executable") or sys.executable)
     wanted = address or os.environ.get("RAY_ADDRESS")
     existing = existing_cluster()
     if existing:
@@ -43,14 +46,14 @@ def connect(address, runtime_env):
             raise ConnectionError(f"ray.init: no cluster answers at {wanted}")
         print(f"INFO worker.py:1723 -- Connecting to existing Ray cluster at address: {existing['address']}...")
         pinned = existing["env"] if existing.get("pinned") else {}
-        return Cluster(survivors() | existing["env"] | variables | pinned, existing.get("directory"))
+        return Cluster(survivors() | existing["env"] | variables | pinned, launch, existing.get("directory"))
     if wanted:
         raise ConnectionError(
             "Could not find any running Ray instance. Please specify the one to connect to by setting `--address` "
             "flag or `RAY_ADDRESS` environment variable."
         )
     print("INFO worker.py:1908 -- Started a local Ray instance.", flush=True)
-    return Cluster(dict(os.environ) | variables)
+    return Cluster(dict(os.environ) | variables, launch)
 
 
 def existing_cluster():

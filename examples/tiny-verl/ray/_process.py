@@ -3,7 +3,6 @@
 import os
 import pickle
 import subprocess
-import sys
 from pathlib import Path
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -17,7 +16,7 @@ class Process:
     def __init__(self, cluster, name):
         calls, calls_in = os.pipe()
         results_out, results = os.pipe()
-        command = [sys.executable, str(WORKER), name, str(calls), str(results)]
+        command = [*cluster.launch, str(WORKER), name, str(os.getpid()), str(calls), str(results)]
         self.child = subprocess.Popen(command, env=cluster.environment, pass_fds=(calls, results))
         os.close(calls)
         os.close(results)

@@ -21,12 +21,12 @@ def main():
     name = sys.argv[1]
     # Before any import: logging keeps the stream that it finds.
     sys.stdout, sys.stderr = PrefixedLines(1, name), PrefixedLines(2, name)
-    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with_driver, args=(int(sys.argv[2]),), daemon=True).start()
     find_packages()
     from ray import adopt
     from ray._remote import unpacked
 
-    calls, results = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[2:], ("rb", "wb"), strict=True))
+    calls, results = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[3:], ("rb", "wb"), strict=True))
     cluster = pickle.load(calls)
     cluster.directory = None  # the driver's to remove
     adopt(cluster)
@@ -59,11 +59,15 @@ def main():
             return
 
 
-def end_with_parent(parent):
-    """A driver that was killed closes its pipes, but nobody reads them in the middle of a long step."""
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)
+def end_with_driver(driver):
+    """A driver that was killed closes its pipes, but nobody reads them in the middle of a long step. It is no parent of
+    ours where uv stands between."""
+    try:
+        while True:
+            os.kill(driver, 0)
+            time.sleep(0.2)
+    except ProcessLookupError:
+        os._exit(1)
 
 
 def find_packages():

@@ -100,7 +100,7 @@ def states(*words: str) -> tuple[RecordedCollective, ...]:
     return tuple(RecordedCollective(at, "all_reduce", 6, word) for at, word in enumerate(words))
 
 
-def used(number: int, percent: float) -> GpuSample:
+def used(number: int, percent: float | None) -> GpuSample:
     return GpuSample(1.0, number, utilization=percent, watts=127.0, processes=(GpuProcessSample(100 + number),))
 
 
@@ -141,13 +141,14 @@ def few(count: int) -> list[ProcessFacts]:
          "the GPU of rank 0 still works before all_reduce number 6, which the others are in: a kernel that does not"),
         (facts(*few(2), gpus=(used(0, 0.0), used(1, 100.0))), "kernel", [1],
          "that of rank 1 alone works: a kernel that does not end, or slow work (GPU 0 0 % at 127 W, GPU 1 100 %"),
+        (facts(*few(2), gpus=(used(0, None), used(1, 100.0))), "kernel", [], "GPU 0 ? % at 127 W, GPU 1 100 % at"),
         (facts(*few(2), gpus=(used(0, 100.0), used(1, 100.0))), "kernel", [],
          "ranks 0-1 wait in synchronize at train.py:61, in step; none is seen to be behind: a kernel"),
         # A DataLoader's worker: the busy one, by the frames after its start.
         (facts(*WAITS, rank(3, *LOADER), worker(7, READS), worker(8)), "rank waits elsewhere", [3, None],
          "waits in __next__ at train.py:9, in step; ranks 0-2 wait in all_reduce"),
         (facts(*WAITS, rank(3, *LOADER), worker(7, READS), worker(8)), "rank waits elsewhere", [3, None],
-         "it waits for train.py (pid 7, below rank 3): __getitem__ at data.py:5"),
+         "rank 3 waits for train.py (pid 7, below rank 3): __getitem__ at data.py:5"),
         # Claims that stacks alone do not carry.
         (facts(*ALL[:3], rank(3, *gpu(99))), "kernel", [], "a kernel that does not end, or slow work"),
         (facts(*ALL[:3], replace(rank(3, cpu=2.1), stacks=ENDS)), "", [], "not determined"),

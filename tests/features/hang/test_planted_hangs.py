@@ -36,7 +36,7 @@ CASES = {
     "fork_held_lock": Case(0, "fork with a held lock", {"forked_child"}),
     "ray_tree": Case(0, "rank waits elsewhere", {"rank 1 actor_loop"}),
     "missing_collective": Case(4, "rank waits elsewhere", {"rank 3 load"}),
-    "loader_worker": Case(2, "rank waits elsewhere", {"rank 1 loader_worker", "read_sample"}),
+    "loader_worker": Case(2, "rank waits elsewhere", {"rank 1 read_samples", "read_sample"}),
     # Nothing is named where it is not seen, or where nothing hangs.
     "goes_on": Case(0, "goes on", set(), CONTRADICTED),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.verl.judge.hook_records import (
+from ci_tasks.features.verl.judge.noted import (
     AppliedPeft,
     BuiltModel,
     HookedModule,
@@ -19,7 +19,7 @@ from ci_tasks.features.verl.judge.hook_records import (
     StepMetrics,
     noted,
 )
-from ci_tasks.features.verl.levels.suite import SUITE
+from ci_tasks.features.verl.levels.job import SUITE
 from ci_tasks.results.probe_evidence import probe_summary
 from ci_tasks.run.row_plans import probe_rules
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter

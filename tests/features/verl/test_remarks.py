@@ -14,8 +14,10 @@ from ci_tasks.features.verl.levels.levels import LevelRequest
     ("image", "engine", "words"),
     [
         ("verlai/verl:vllm012.dev1", "vllm", []),
-        ("registry:5000/verlai/verl", "vllm", ["no fixed tag"]),
-        ("verlai/verl:sgl056.latest", "vllm", ["one for sglang, and the rollout engine is vllm"]),
+        ("registry:5000/verlai/verl", "vllm", ["a tag that moves"]),
+        ("verlai/verl:vllm024.latest", "vllm", ["a tag that moves"]),
+        ("verlai/verl:vllm024.latest@sha256:00", "vllm", []),
+        ("verlai/verl:sgl056.latest", "vllm", ["a tag that moves", "one for sglang, and the rollout engine is vllm"]),
         ("verlai/verl:vllm011.dev7", "sglang", ["one for vllm, and the rollout engine is sglang"]),
         # One that has both serves either; and a registry's name says nothing of the image.
         ("verlai/verl:vllm-sglang-mcore", "sglang", []),

@@ -3,42 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.features.verl.levels.script import render
 from ci_tasks.workflow.model import Container, Job, Step, Workflow
+from ci_tasks.workflow.suite import Suite
 
 LABEL = "verl"
-STEP = "verl"
+_STEP = Step("verl", 2, shell="bash {0}")
 _OPTIONS = "--privileged --network host --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864"
 
 
-@dataclass(frozen=True)
-class LevelJobOptions:
-    """`image` is None where nobody names one; `volumes` are `HOST:CONTAINER` directories of data. `simulated` is for a
-    host that simulates, `contained` for one that runs the job in a container."""
-
-    image: str | None
-    volumes: tuple[str, ...]
-    minutes: float
-    simulated: bool
-    contained: bool
-
-
-def workflow(request: LevelRequest, trainings: Sequence[Training], options: LevelJobOptions) -> Workflow:
-    container = Container(options.image, _OPTIONS, volumes=options.volumes) if options.image else None
-    script = render(request, trainings, simulated=options.simulated, contained=options.contained)
+def workflow(
+    request: LevelRequest,
+    trainings: Sequence[Training],
+    wrapper: str,
+    *,
+    image: str | None,
+    volumes: tuple[str, ...],
+    minutes: float,
+    simulated: bool,
+    contained: bool,
+) -> Workflow:
+    """`volumes` are `HOST:CONTAINER`. `simulated` is for a host that simulates, `contained` for one that runs the job
+    in a container."""
+    script = render(request, trainings, wrapper, simulated=simulated, contained=contained)
     job = Job(
         id=LABEL,
         line=1,
         runs_on="self-hosted",
         matrix={"info": [{"num_gpus": request.gpus, "level": f"level {request.level}"}]},
-        container=container,
-        steps=(
-            Step("trees", 1, uses="actions/checkout@v4"),
-            Step(STEP, 2, run=script, shell="bash {0}"),
-        ),
-        timeout_minutes=options.minutes,
+        container=Container(image, _OPTIONS, volumes=volumes) if image else None,
+        steps=(Step("trees", 1, uses="actions/checkout@v4"), replace(_STEP, run=script)),
+        timeout_minutes=minutes,
     )
     return Workflow(path=f"verl level {request.level}", name="verl end-to-end", jobs={LABEL: job})
+
+
+def _is_level(workflow: Workflow) -> bool:
+    job = workflow.jobs.get(LABEL)
+    return job is not None and any(replace(step, run="") == replace(_STEP, run="") for step in job.steps)
+
+
+SUITE = Suite(
+    name="verl",
+    matches=_is_level,
+    packages=("verl", "megatron.bridge", "mbridge"),
+    probe_hook="ci_tasks.features.verl.probe_hook",
+)

@@ -2,304 +2,70 @@
 
 Everything that the judge has to know stands in the log, as lines `ci-tasks-verl: …`. The guide's rules that are kept
 here: import the checkout and nothing else, in the driver and in a Ray worker; `ray stop --force` first; data, model and
-reward model before workers race for them; verl's own wrapper and no rebuilt command.
+reward model before workers race for them; verl's own wrapper and no rebuilt command. What runs before a training runs
+in the wrapper's own Python: its lines that choose one are part of this script.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 
-from ci_tasks.features.verl.levels.levels import WRAPPER, LevelRequest, Training
+from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 
 BRIDGE, VERL = "Megatron-Bridge", "verl"  # the two trees, side by side in the run's workspace
-# What of Bridge concerns the provider and its integration, as far as a revision has it.
-BRIDGE_TESTS = (
-    "tests/unit_tests/models/test_model_provider*.py",
-    "tests/unit_tests/models/test_param_mapping*.py",
-    "tests/unit_tests/training/test_integration*.py",
-)
-# A test that ends with one of these says nothing about Bridge.
-_NOT_BRIDGE = "|".join(
-    (
-        "No module named '(?!megatron\\.bridge)",
-        "cannot open shared object file",
-        "No space left on device",
-        "CUDA out of memory",
-        "No CUDA GPUs|Found no NVIDIA driver|NVIDIA driver on your system is too old",
-        "Max retries exceeded|Connection refused|Name or service not known|Network is unreachable",
-        "couldn't connect to 'https|LocalEntryNotFoundError|OfflineModeIsEnabled",
-    )
-)
 _ROOM_GB = 20  # for a small checkpoint, its cache and what verl saves
-
-_HEAD = r"""set -uo pipefail
-BRIDGE_REPO=$GITHUB_WORKSPACE/{bridge} VERL_REPO=$GITHUB_WORKSPACE/{verl}
-export BRIDGE_REPO VERL_REPO
-export PYTHONPATH=$BRIDGE_REPO/src:$BRIDGE_REPO/3rdparty/Megatron-LM:$VERL_REPO${{PYTHONPATH:+:$PYTHONPATH}}
-export HF_HOME=${{HF_HOME:-$HOME/.cache/huggingface}}
-if [ -d "$VERL_REPO/bin" ]; then export PATH=$VERL_REPO/bin:$PATH; fi
-mark() {{ printf 'ci-tasks-verl: %s: %s: %s\n' "$1" "$2" "$3"; }}
-stop() {{ mark "$1" "$2" "$3"; if [ "$2" = blocked ]; then exit 125; fi; exit 1; }}
-last() {{ tail -n 1 | tr -d '\r' | cut -c 1-300; }}
-# The Python that the wrapper will use: newer ones go through uv, unless they are told not to.
-py() {{
-  if [ "${{VERL_USE_UV:-1}}" != 0 ] && grep -q VERL_USE_UV "$VERL_REPO/{wrapper}" && command -v uv > /dev/null; then
-    extras="--extra ${{ENGINE:-vllm}} --extra megatron --extra math"
-    (cd "$VERL_REPO" && uv run --frozen --all-packages $extras python3 "$@")
-  else
-    python3 "$@"
-  fi
-}}
-"""
-
-_HOME = r"""
-export HOME=$CI_TASKS_RUN_DIR/tmp/home HF_HOME=$CI_TASKS_RUN_DIR/tmp/home/hf
-mkdir -p "$HOME"
-"""
-
-_CHECKS = r"""
-# Focused checks of Bridge first. A test that failed is told from one that could not be run: only the first ends the
-# run, before it takes a GPU. Without uv this is no Bridge development environment: there only a pass says something.
-cd "$BRIDGE_REPO" || stop bridge-checks blocked "there is no $BRIDGE_REPO"
-bridge_checks() {{
-  local said code last why
-  if [ $# = 0 ]; then
-    mark bridge-checks skipped "this revision of Bridge has none of "{names}"; --test FILE names others"
-    return
-  fi
-  local python=(uv run python)
-  if ! command -v uv > /dev/null 2>&1; then
-    {without_uv}
-    python=(python3)
-  fi
-  said=$(mktemp)
-  COLUMNS=400 "${{python[@]}}" -m pytest -q "$@" 2>&1 | tee "$said"
-  code=${{PIPESTATUS[0]}}
-  last=$(grep -v '^[[:space:]]*$' "$said" | last)
-  why=$(grep -E '^(FAILED|ERROR) .* - |^E +(ModuleNotFound|Import)Error: ' "$said" | cut -c 1-300)
-  rm -f -- "$said"
-  if [ "$code" = 0 ] && [[ $last = *' passed'* ]]; then
-    mark bridge-checks pass "$last: ${{python[*]}} -m pytest -q $*"
-  elif [ "$code" = 0 ]; then
-    mark bridge-checks skipped "no test ran: $last"
-  elif [[ ${{python[0]}} = uv && $code = [12] ]] && printf '%s\n' "$why" | grep -vP {not_bridge} | grep -q .; then
-    why=$(printf '%s\n' "$why" | grep -vP {not_bridge} | head -n 1)
-    stop bridge-checks fail "$why: uv run python -m pytest -q $*"
-  else
-    why=$(printf '%s\n' "$why" | head -n 1)
-    mark bridge-checks blocked "exit code $code: ${{why:-$last}}: ${{python[*]}} -m pytest -q $*"
-  fi
-}}
-shopt -s nullglob
-found=({patterns})
-shopt -u nullglob
-bridge_checks "${{found[@]}}" {tests}
-"""
-
-_SIMULATED_CHECKS = 'mark bridge-checks simulated "no uv here, and a simulated Bridge shows nothing"; return'
-
-_DEVICES = r"""
-if [ -n "${CUDA_VISIBLE_DEVICES:-}${HIP_VISIBLE_DEVICES:-}" ] && [ -n "${ROCR_VISIBLE_DEVICES:-}" ]; then
-  mark devices pass "ROCR_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES dropped: CUDA's or HIP's is set"
-  unset ROCR_VISIBLE_DEVICES
-fi
-"""
-
-_ROOM = r"""
-mkdir -p "$HF_HOME" 2> /dev/null
-for place in "$HF_HOME" "${{MODEL_PATH:+$(dirname "$MODEL_PATH")}}"; do
-  while [ -n "$place" ] && [ ! -e "$place" ]; do place=$(dirname "$place"); done
-  free=$([ -n "$place" ] && df -Pk "$place" 2> /dev/null | awk 'NR == 2 {{ print int($4 / 1048576) }}')
-  if [ -n "$free" ] && [ "$free" -lt {least} ]; then
-    stop room blocked "$place has $free GB free of {least}; point HF_HOME, HF_HUB_CACHE and MODEL_PATH elsewhere"
-  fi
-done
-mark room pass "HF_HOME=$HF_HOME"
-"""
-
-_MODELOPT = r"""
-# Bridge imports it; an install is the container's set-up and no change of a repository.
-py -c 'import modelopt' 2> /dev/null || py -m pip show nvidia-modelopt > /dev/null 2>&1 || {
-  index=https://pypi.nvidia.com
-  py -m pip install --quiet --retries 1 --timeout 15 --extra-index-url $index nvidia-modelopt > /dev/null 2>&1
-}
-if found=$(py -c 'import modelopt; print(modelopt.__file__)' 2> /dev/null | last) && [ -n "$found" ]; then
-  mark modelopt pass "$found"
-else
-  mark modelopt skipped "nvidia-modelopt is not there and could not be installed; Bridge may fail to import"
-fi
-
-"""
-_RAY = r"""
-fresh_ray() { if [ -z "${RAY_ADDRESS:-}" ]; then ray stop --force > /dev/null 2>&1 || true; fi; }
-"""
-_NOT_OUR_RAY = r"""
-mark ray skipped "no ray stop outside of a container: another's Ray may run here"
-fresh_ray() { :; }
-"""
-_NODES = r"""
-# One Ray over all nodes of the job: the others join at this address by themselves.
-ray stop --force > /dev/null 2>&1 || true
-said=$(ray start --head --port=6379 --node-ip-address="$MASTER_ADDR" --disable-usage-stats 2>&1) ||
-  stop ray blocked "$(printf '%s\n' "$said" | last)"
-export RAY_ADDRESS=$MASTER_ADDR:6379
-found=$(py - {nodes} 2>&1 << 'PY' | last
-import os, sys, time, ray
-ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
-end = time.monotonic() + 300
-count = 0
-while count < int(sys.argv[1]) and time.monotonic() < end:
-    count = sum(node["Alive"] for node in ray.nodes())
-    time.sleep(1)
-print(count)
-PY
+# A test of Bridge that ends with one of these says nothing about Bridge.
+_NOT_BRIDGE = (
+    "No module named '(?!megatron\\.bridge)|cannot open shared object file|No space left on device|CUDA out of memory"
+    "|No CUDA GPUs|Found no NVIDIA driver|NVIDIA driver on your system is too old|Max retries exceeded"
+    "|Connection refused|Name or service not known|Network is unreachable|couldn't connect to 'https"
+    "|LocalEntryNotFoundError|OfflineModeIsEnabled"
 )
-[ "$found" = {nodes} ] || stop ray blocked "{nodes} nodes were asked for, and Ray has: $found"
-mark ray pass "{nodes} nodes at $RAY_ADDRESS"
-"""
-_NO_MODELOPT = """
-mark modelopt skipped "a simulated Bridge needs none"
-"""
-
-_IMPORT = r"""
-# The path has to lie in the checkout, or nothing that follows is evidence.
-found=$(py -c 'import megatron.bridge; print(megatron.bridge.__file__)' 2>&1 | last)
-case $found in
-  "$BRIDGE_REPO"/src/*) mark import-driver pass "$found" ;;
-  */*.py) stop import-driver fail "$found is not under $BRIDGE_REPO/src" ;;
-  *) stop import-driver blocked "$found" ;;
-esac
-
-fresh_ray
-found=$(py - 2>&1 << 'PY' | last
-import os
-import ray
-address = os.environ.get("RAY_ADDRESS") or None
-ray.init(address=address, runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}, log_to_driver=False)
-@ray.remote
-def bridge_path():
-    import megatron.bridge
-    return megatron.bridge.__file__
-print(ray.get(bridge_path.remote()))
-PY
+_LAUNCH = re.compile(r"^LAUNCH=\(.*?^fi$", re.MULTILINE | re.DOTALL)
+# What a training is given that the checks before it have to see as well.
+_PREFLIGHT = (
+    *("MODEL_ID", "MODEL_PATH", "RM_MODEL_PATH", "TRAIN_FILES", "VAL_FILES", "DUMMY_MODEL_CONFIG_PATH", "HF_HOME"),
+    *("HF_HUB_CACHE", "ENGINE", "DEVICE", "VERL_USE_UV", "RAY_ADDRESS"),
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
 )
-case $found in
-  "$BRIDGE_REPO"/src/*) mark import-worker pass "$found" ;;
-  */*.py) stop import-worker fail "$found is not under $BRIDGE_REPO/src" ;;
-  *) stop import-worker blocked "$found" ;;
-esac
-fresh_ray
-"""
-
-_DATA = r"""
-cd "$VERL_REPO" || stop data blocked "there is no $VERL_REPO"
-TRAIN_FILES=${TRAIN_FILES:-$HOME/data/gsm8k/train.parquet} VAL_FILES=${VAL_FILES:-$HOME/data/gsm8k/test.parquet}
-if [ ! -e "$TRAIN_FILES" ] || [ ! -e "$VAL_FILES" ]; then
-  python3 examples/data_preprocess/gsm8k.py --local_save_dir "$(dirname "$TRAIN_FILES")" ||
-    stop data blocked "$TRAIN_FILES is not there, and could not be prepared"
-fi
-[ -e "$TRAIN_FILES" ] && [ -e "$VAL_FILES" ] || stop data blocked "there is no $TRAIN_FILES or no $VAL_FILES"
-mark data pass "$TRAIN_FILES $VAL_FILES"
-export TRAIN_FILES VAL_FILES
-"""
-
-_REWARD = r"""
-RM_MODEL_PATH=${RM_MODEL_PATH:-$HOME/models/Skywork/Skywork-Reward-V2-Llama-3.2-1B}
-[ -e "$RM_MODEL_PATH" ] ||
-  stop reward-model blocked "there is no $RM_MODEL_PATH; --reward-model DIR or --no-reward-model"
-mark reward-model pass "$RM_MODEL_PATH"
-export RM_MODEL_PATH
-"""
-_NO_REWARD = """
-mark reward-model skipped "disabled: reward-model serving is not tested"
-"""
-
-_MODEL = r"""
-# Once, before the workers race for it.
-MODEL_PATH=${MODEL_PATH:-$HOME/models/$MODEL_ID}
-if [ ! -e "$MODEL_PATH/config.json" ]; then
-  fetch=hf; command -v hf > /dev/null 2>&1 || fetch=huggingface-cli
-  said=$("$fetch" download "$MODEL_ID" --local-dir "$MODEL_PATH" 2>&1) ||
-    stop model blocked "$(printf '%s\n' "$said" | last)"
-fi
-mark model pass "$MODEL_PATH"
-export MODEL_PATH
-"""
-
-_TRAIN = r"""
-# hashes NAME STEP: of the files of a step's checkpoint, once its training has ended
-hashes() {
-  find "$VERL_REPO/checkpoints" -type f -path "*/global_step_$2/*" 2> /dev/null | sort | head -n 500 |
-    while IFS= read -r file; do
-      mark file "$1" "$(sha256sum < "$file" | cut -c 1-64) ${file##*"/global_step_$2/"}"
-    done
-}
-train() {
-  # train NAME CLEAN COMMAND: one training; after one that failed the others are not run
-  mark begin "$1" "" | sed 's/: $//'
-  if [ "$2" = 1 ]; then rm -rf -- "$VERL_REPO/checkpoints"; fi
-  fresh_ray
-  printf 'ci-tasks-verl: command: %s\n' "$3"
-  printf 'ci-tasks-verl: clock: %s\n' "$(date +%s.%N)"
-  (cd "$VERL_REPO" && eval "$3"); code=$?
-  printf '\nci-tasks-verl: clock: %s' "$(date +%s.%N)"
-  printf '\nci-tasks-verl: end: %s: %s\n' "$1" "$code"
-  [ "$code" = 0 ] || exit "$code"
-}
-"""
+_WORKERS_PATH = '"++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}"'
 
 
 def render(
-    request: LevelRequest, trainings: Sequence[Training], *, simulated: bool = False, contained: bool = True
+    request: LevelRequest,
+    trainings: Sequence[Training],
+    wrapper: str = "",
+    *,
+    simulated: bool = False,
+    contained: bool = True,
 ) -> str:
-    """The text of the step, for bash. A `simulated` run, on a host that simulates GPUs, has a home of its own: the
-    sample's models and data are none that anybody wants to keep. One that is not `contained` leaves others' Ray
-    alone."""
-    first = trainings[0].env
+    """The text of the step, for bash. `wrapper` is the text of verl's. A `simulated` run, on a host that simulates
+    GPUs, has a home of its own: the sample's models and data are none that anybody wants to keep. One that is not
+    `contained` leaves others' Ray alone."""
+    given = {**request.env, **trainings[0].env}
+    settings = {
+        "cited": request.checks,
+        "dummy": request.dummy_config,
+        "least": "1" if request.dummy_config else str(_ROOM_GB),
+        "nodes": str(request.nodes),
+        "not_bridge": _NOT_BRIDGE,
+        "own_ray": "1" if contained or simulated else "",
+        "rule_reward": "1" if request.no_reward_model else "",
+        "simulated": "1" if simulated else "",
+        **{f"export {name}": given[name] for name in _PREFLIGHT if name in given},
+    }
     compared = {name for training in trainings if training.same_as for name in (training.name, training.same_as)}
-    exports = [f"export {name}={shlex.quote(first[name])}" for name in _OF_PREFLIGHT if name in first]
-    parts = [
-        _HEAD.format(bridge=BRIDGE, verl=VERL, wrapper=WRAPPER),
-        _HOME if simulated else "",
-        "".join(f"{line}\n" for line in exports),
-        _CHECKS.format(
-            patterns=" ".join(BRIDGE_TESTS),
-            names=shlex.quote(", ".join(BRIDGE_TESTS)),
-            tests=" ".join(map(shlex.quote, request.bridge_tests)),
-            not_bridge=shlex.quote(_NOT_BRIDGE),
-            without_uv=_SIMULATED_CHECKS if simulated else "",
-        ),
-        _DEVICES,
-        _ROOM.format(least=_ROOM_GB if not request.dummy_config else 1),
-        _RAY if contained or simulated else _NOT_OUR_RAY,
-        _NODES.format(nodes=request.nodes) if request.nodes > 1 else "",
-        _NO_MODELOPT if simulated else _MODELOPT,
-        _IMPORT,
-        _DATA,
-        _NO_REWARD if request.no_reward_model else _REWARD,
-        "" if request.dummy_config else _MODEL,
-        _TRAIN,
-        *(
-            f"train {shlex.quote(training.name)} {int(training.clean)} {shlex.quote(command(training))}\n"
-            + (f"hashes {shlex.quote(training.name)} {training.steps}\n" if training.name in compared else "")
-            for training in trainings
-        ),
-    ]
-    return "".join(parts)
-
-
-_DIRECTORIES = ("MODEL_ID", "MODEL_PATH", "RM_MODEL_PATH", "TRAIN_FILES", "VAL_FILES", "HF_HOME", "HF_HUB_CACHE")
-_MACHINE = (
-    "ENGINE",
-    "RAY_ADDRESS",
-    "VERL_USE_UV",
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-)
-_OF_PREFLIGHT = (*_DIRECTORIES, *_MACHINE)  # what a training is given that the checks before it have to see as well
-_WORKERS_PATH = '"++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}"'
+    launch = _LAUNCH.search(wrapper)
+    lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+    lines.append(f"tests=({' '.join(map(shlex.quote, request.bridge_tests))})")
+    lines.append(_SCRIPT.replace("WRAPPERS_LAUNCH", launch[0] if launch else "LAUNCH=(python3)"))
+    for training in trainings:
+        name = shlex.quote(training.name)
+        lines.append(f"train {name} {int(training.clean)} {shlex.quote(command(training))}")
+        lines += [f"hashes {name} {training.steps}"] if training.name in compared else []
+    return "\n".join(lines) + "\n"
 
 
 def command(training: Training) -> str:
@@ -307,3 +73,199 @@ def command(training: Training) -> str:
     env = [f"{name}={shlex.quote(value)}" for name, value in training.env.items()]
     overrides = [shlex.quote(override) for override in training.overrides]
     return " ".join([*env, "bash", shlex.quote(training.script), _WORKERS_PATH, *overrides])
+
+
+_SCRIPT = (
+    r"""set -uo pipefail
+BRIDGE_REPO=$GITHUB_WORKSPACE/Megatron-Bridge VERL_REPO=$GITHUB_WORKSPACE/verl
+export BRIDGE_REPO VERL_REPO
+export PYTHONPATH=$BRIDGE_REPO/src:$BRIDGE_REPO/3rdparty/Megatron-LM:$VERL_REPO${PYTHONPATH:+:$PYTHONPATH}
+if [ -d "$VERL_REPO/bin" ]; then export PATH=$VERL_REPO/bin:$PATH; fi
+if [ -n "$simulated" ]; then export HOME=$CI_TASKS_RUN_DIR/tmp/home HF_HOME=$CI_TASKS_RUN_DIR/tmp/home/hf; fi
+export HF_HOME=${HF_HOME:-$HOME/.cache/huggingface}
+mkdir -p "$HOME" "$HF_HOME" 2> /dev/null
+mark() { printf 'ci-tasks-verl: %s: %s: %s\n' "$1" "$2" "$3"; }
+stop() { mark "$1" "$2" "$3"; if [ "$2" = blocked ]; then exit 125; fi; exit 1; }
+last() { grep -av '^DEBUG ' | tail -n 1 | tr -d '\r' | cut -c 1-300; }  # uv -v says DEBUG
+"""
+    # Focused checks of Bridge first. A test that failed is told from one that could not be run: only the first ends
+    # the run, before it takes a GPU. Without uv this is no Bridge development environment: there only a pass counts.
+    r"""bridge_checks() {
+  local said code last why test='uv run python -m pytest -q'
+  command -v uv > /dev/null || test='python3 -m pytest -q'
+  if [ $# = 0 ]; then
+    mark bridge-checks skipped "this Bridge has no test of model_provider or param_mapping; --test FILE names others"
+  elif [ -n "$simulated" ] && ! ${test% -q} --version > /dev/null 2>&1; then
+    mark bridge-checks simulated "no pytest here, and a simulated Bridge shows nothing"
+  else
+    said=$(mktemp)
+    COLUMNS=400 $test "$@" 2>&1 | tee "$said"; code=${PIPESTATUS[0]}
+    last=$(grep -v '^[[:space:]]*$' "$said" | last)
+    why=$(grep -E '^(FAILED|ERROR) .* - |^E +(ModuleNotFound|Import)Error: ' "$said" | cut -c 1-300)
+    rm -f -- "$said"
+    if [ "$code" = 0 ] && [[ $last = *' passed'* ]]; then
+      mark bridge-checks pass "$last: $test $*$gone"
+    elif [ "$code" = 0 ]; then
+      mark bridge-checks skipped "no test ran: $last"
+    elif [[ $test = uv* && $code = [12] ]] && grep -vP "$not_bridge" <<< "$why" | grep -q .; then
+      stop bridge-checks fail "$(grep -vP "$not_bridge" <<< "$why" | head -n 1): $test $*"
+    else
+      mark bridge-checks blocked "exit code $code: $(head -n 1 <<< "${why:-$last}"): $test $*"
+    fi
+  fi
+}
+cd "$BRIDGE_REPO" || stop bridge-checks blocked "there is no $BRIDGE_REPO"
+shopt -s nullglob
+units=tests/unit_tests
+tests+=($units/models/test_model_provider*.py $units/models/test_param_mapping*.py $units/training/test_integration*.py)
+shopt -u nullglob
+gone=; [[ ${tests[*]} = *test_integration* ]] || gone=" (the guide's test_integration.py is gone from this Bridge)"
+if [ -n "$cited" ]; then mark bridge-checks cited "$cited"; else bridge_checks "${tests[@]}"; fi
+if [ -n "${CUDA_VISIBLE_DEVICES:-}${HIP_VISIBLE_DEVICES:-}" ] && [ -n "${ROCR_VISIBLE_DEVICES:-}" ]; then
+  mark devices pass "ROCR_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES dropped: CUDA's or HIP's is set"
+  unset ROCR_VISIBLE_DEVICES
+fi
+for place in "$HF_HOME" "${MODEL_PATH:+$(dirname "$MODEL_PATH")}"; do
+  while [ -n "$place" ] && [ ! -e "$place" ]; do place=$(dirname "$place"); done
+  free=$([ -n "$place" ] && df -Pk "$place" 2> /dev/null | awk 'NR == 2 { print int($4 / 1048576) }')
+  if [ -n "$free" ] && [ "$free" -lt "$least" ]; then
+    stop room blocked "$place has $free GB free of $least; point HF_HOME, HF_HUB_CACHE and MODEL_PATH elsewhere"
+  fi
+done
+mark room pass "HF_HOME=$HF_HOME"
+"""
+    # The wrapper's own choice of Python, for all that comes before it as well. Its environment is made here, so that
+    # the probe is in it before the first training, also in a process whose PYTHONPATH is another. PATH is for example
+    # scripts, which do not launch by uv.
+    r"""cd "$VERL_REPO" || stop uv blocked "there is no $VERL_REPO"
+ENGINE=${ENGINE:-vllm} RAY=()
+WRAPPERS_LAUNCH
+py() { "${LAUNCH[@]}" "$@"; }
+beside() { "${LAUNCH[@]:0:${#LAUNCH[@]} - 1}" "$@"; }
+if [ "${LAUNCH[0]}" = uv ]; then
+  locked=("${LAUNCH[@]:2:${#LAUNCH[@]} - 3}"); unset VIRTUAL_ENV
+  command -v uv > /dev/null || stop uv blocked "verl's wrapper launches by uv, and there is none on PATH; take an\
+ image that has it, install it (pip install uv), or give --env VERL_USE_UV=0 for the python3 on PATH"
+  said=$(uv sync "${locked[@]}" 2>&1) || stop uv blocked "uv sync ${locked[*]}: $(last <<< "$said")"
+  VIRTUAL_ENV=$(py -c 'import sys; print(sys.prefix)' | last)
+  packages=$(py -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | last)
+  for path in ${PYTHONPATH//:/ }; do
+    if [ -e "$path/../ci_tasks_probe.pth" ]; then cp "$path"/../ci_tasks_probe* "$packages"; fi
+  done
+  export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH
+  mark uv pass "$packages"
+fi
+"""
+    # One Ray over all nodes of a job: the others join at this address by themselves.
+    r"""fresh_ray() { [ -z "$own_ray" ] || [ -n "${RAY_ADDRESS:-}" ] || beside ray stop --force > /dev/null 2>&1; }
+[ -n "$own_ray" ] || mark ray skipped "no ray stop outside of a container: another's Ray may run here"
+if [ "$nodes" != 1 ]; then
+  fresh_ray
+  said=$(beside ray start --head --port=6379 --node-ip-address="$MASTER_ADDR" --disable-usage-stats 2>&1) ||
+    stop ray blocked "$(last <<< "$said")"
+  export RAY_ADDRESS=$MASTER_ADDR:6379
+  found=$(py - "$nodes" 2>&1 << 'PY' | last
+import os, sys, time, ray
+ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
+end = time.monotonic() + 300
+while (count := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[1]) and time.monotonic() < end:
+    time.sleep(1)
+print(count)
+PY
+  )
+  [ "$found" = "$nodes" ] || stop ray blocked "$nodes nodes were asked for, and Ray has: $found"
+  mark ray pass "$nodes nodes at $RAY_ADDRESS"
+fi
+"""
+    # Bridge imports modelopt; an install is the container's set-up and no change of a repository.
+    r"""modelopt() { py -c 'import modelopt; print(modelopt.__file__)' 2> /dev/null; }
+if [ -z "$simulated" ] && ! modelopt > /dev/null; then
+  pip=(py -m pip); if [ "${LAUNCH[0]}" = uv ]; then pip=(uv pip); fi
+  "${pip[@]}" install --quiet --extra-index-url https://pypi.nvidia.com nvidia-modelopt > /dev/null 2>&1
+  modelopt > /dev/null || mark modelopt skipped "it is not there and could not be installed; Bridge may fail to import"
+fi
+"""
+    # The path has to lie in the checkout, or nothing that follows is evidence.
+    r"""imported() {
+  case $2 in
+    "$BRIDGE_REPO"/src/*) mark "$1" pass "$2" ;;
+    */*.py) stop "$1" fail "$2 is not under $BRIDGE_REPO/src" ;;
+    *) stop "$1" blocked "$2" ;;
+  esac
+}
+imported import-driver "$(py -c 'import megatron.bridge; print(megatron.bridge.__file__)' 2>&1 | last)"
+fresh_ray
+imported import-worker "$(py - "${RAY[0]-}" 2>&1 << 'PY' | last
+import os, sys, ray
+launch = sys.argv[1].partition("py_executable=")[2]
+runtime_env = {"py_executable": launch} if launch not in ("", "null") else {}
+runtime_env["env_vars"] = {"PYTHONPATH": os.environ["PYTHONPATH"]}
+ray.init(address=os.environ.get("RAY_ADDRESS") or None, runtime_env=runtime_env, log_to_driver=False)
+@ray.remote
+def bridge_path():
+    import megatron.bridge
+    return megatron.bridge.__file__
+print(ray.get(bridge_path.remote()))
+PY
+)"
+fresh_ray
+"""
+    # Where files were named, nothing is written: they are there, or the name is wrong.
+    r"""gsm8k=$HOME/data/gsm8k
+if [ -z "${TRAIN_FILES:-}${VAL_FILES:-}" ] && ! [ -e "$gsm8k/train.parquet" -a -e "$gsm8k/test.parquet" ]; then
+  py examples/data_preprocess/gsm8k.py --local_save_dir "$gsm8k"
+fi
+export TRAIN_FILES=${TRAIN_FILES:-$gsm8k/train.parquet} VAL_FILES=${VAL_FILES:-$gsm8k/test.parquet}
+for file in "$TRAIN_FILES" "$VAL_FILES"; do
+  [ -e "$file" ] || stop data blocked "there is no $file; --train-files and --val-files name files on the host"
+done
+mark data pass "$TRAIN_FILES $VAL_FILES"
+export RM_MODEL_PATH=${RM_MODEL_PATH:-$HOME/models/Skywork/Skywork-Reward-V2-Llama-3.2-1B}
+if [ -n "$rule_reward" ]; then
+  mark reward-model skipped "disabled: reward-model serving is not tested"
+else
+  [ -e "$RM_MODEL_PATH" ] || stop reward-model blocked "no $RM_MODEL_PATH; --reward-model DIR or --no-reward-model"
+  mark reward-model pass "$RM_MODEL_PATH"
+fi
+"""
+    # Once, before the workers race for it.
+    r"""export MODEL_PATH=${MODEL_PATH:-$HOME/models/$MODEL_ID}
+if [ -n "$dummy" ]; then
+  py -m json.tool "$dummy" > /dev/null 2>&1 || stop dummy-config blocked "$dummy is no file of JSON on the host"
+  [ -e "$MODEL_PATH/config.json" ] || stop dummy-config blocked "no $MODEL_PATH/config.json: no tokenizer"
+elif [ ! -e "$MODEL_PATH/config.json" ]; then
+  hf=hf; beside hf --help > /dev/null 2>&1 || hf=huggingface-cli
+  said=$(beside $hf download "$MODEL_ID" --local-dir "$MODEL_PATH" 2>&1) || stop model blocked "$(last <<< "$said")"
+fi
+mark model pass "$MODEL_PATH"
+"""
+    # train NAME CLEAN COMMAND: one training; after one that failed the others are not run. Nor after a level 0 that
+    # ended well and shows what makes them worthless; the judge sees more of it, once the run is over.
+    r"""contradiction() {
+  grep -m 1 -oE "'vanilla_mbridge': True" "$1" && return
+  steps=$(grep -aE 'step:1 - ' "$1") || echo 'no metrics of step 1'
+  grep -m 1 -oiE '[a-z_/]*(loss|kl|entropy|grad_norm|reward)[a-z_/]*:(np\.[a-z0-9]+\()?-?(nan|inf)\b' <<< "$steps"
+}
+train() {
+  printf 'ci-tasks-verl: begin: %s\n' "$1"
+  if [ "$2" = 1 ]; then rm -rf -- "$VERL_REPO/checkpoints"; fi
+  fresh_ray
+  printf 'ci-tasks-verl: command: %s\nci-tasks-verl: clock: %s\n' "$3" "$(date +%s.%N)"
+  said=$(mktemp)
+  (cd "$VERL_REPO" && eval "$3") 2>&1 | tee "$said"; code=${PIPESTATUS[0]}
+  printf '\nci-tasks-verl: clock: %s\nci-tasks-verl: end: %s: %s\n' "$(date +%s.%N)" "$1" "$code"
+  why=; if [ "$1 $code" = 'level 0 0' ]; then why=$(contradiction "$said" | head -n 1); fi
+  rm -f -- "$said"
+  [ "$code" = 0 ] || exit "$code"
+  [ -z "$why" ] || stop level-0 fail "$why; no later training is run"
+}
+"""
+    # hashes NAME STEP: of the files of a step's checkpoint
+    r"""hashes() {
+  find "$VERL_REPO/checkpoints" -type f -path "*/global_step_$2/*" 2> /dev/null | sort | head -n 500 |
+    while IFS= read -r file; do
+      mark file "$1" "$(sha256sum < "$file" | cut -c 1-64) ${file##*"/global_step_$2/"}"
+    done
+}
+"""
+)

@@ -9,10 +9,13 @@ export VERL_LOGGING_LEVEL=INFO
 NUM_GPUS=${NUM_GPUS:-8}
 ENGINE=${ENGINE:-vllm}
 
-# Off unless asked for: there is no lock file here for uv to read.
+# Every Python runs in the environment of uv.lock, which uv makes in .venv; VERL_USE_UV=0 takes the python3 on PATH.
 LAUNCH=(python3)
-if [ "${VERL_USE_UV:-0}" != 0 ]; then
-    LAUNCH=(uv run --no-project python3)
+RAY=(ray_kwargs.ray_init.runtime_env.py_executable=null)
+if [ "${VERL_USE_UV:-1}" != 0 ] && [ "${DEVICE:-gpu}" = gpu ]; then
+    UV_EXTRAS=(--extra "${ENGINE}" --extra megatron --extra math)
+    LAUNCH=(uv run --frozen --all-packages "${UV_EXTRAS[@]}" python3)
+    RAY=(ray_kwargs.ray_init.runtime_env.py_executable="uv -v run --frozen --all-packages ${UV_EXTRAS[*]}")
 fi
 
 MODEL_ID=${MODEL_ID:-tiny/policy}
@@ -122,4 +125,4 @@ done
 "${LAUNCH[@]}" -m verl.trainer.main_ppo \
     --config-path=config \
     --config-name=ppo_megatron_trainer.json \
-    "${common_params[@]}" "$@"
+    "${common_params[@]}" "${RAY[@]}" "$@"

@@ -1,11 +1,11 @@
-"""The guide's levels: which trainings a level has, with which environment and overrides, and what is refused."""
+"""The guide's levels: which trainings a level has, what their scripts are given, and what is refused."""
 
 from __future__ import annotations
 
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.verl.levels.levels import MINIMAL, LevelRequest, trainings
+from ci_tasks.features.verl.levels.levels import MINIMAL, WRAPPER, LevelRequest, Training, trainings
 
 FUSION = "megatron.override_transformer_config.gradient_accumulation_fusion=False"
 FEATURE = {"overrides": ("a.b=c",), "proofs": ("active",)}
@@ -13,7 +13,8 @@ FEATURE = {"overrides": ("a.b=c",), "proofs": ("active",)}
 # level, more of the request: name of the last training, what its environment has beyond level 0's, its overrides, steps
 TABLE = [
     (0, {}, "level 0", {}, (), 1),
-    (1, {}, "level 1: uninterrupted", {"SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2"}, (), 2),
+    (1, {}, "level 1: resume", {"SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2", "RESUME_MODE": "auto"}, (), 2),
+    (1, {"exact": True}, "level 1: uninterrupted", {"SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2"}, (), 2),
     (2, {}, "level 2: dense", {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"}, (), 1),
     (2, {"variants": ("dense", "expert")}, "level 2: expert",
      {"COMMON_EP": "2", "COMMON_ETP": "1", "ROUTING_REPLAY_MODE": "disabled"}, (), 1),
@@ -21,8 +22,6 @@ TABLE = [
      (f"++actor_rollout_ref.actor.{FUSION}", f"++actor_rollout_ref.ref.{FUSION}", f"++critic.{FUSION}"), 1),
     (4, {**FEATURE, "env": {"X": "1"}}, "level 4", {"X": "1"}, ("a.b=c",), 1),
     (5, {}, "level 5", {"TOTAL_TRAIN_STEPS": "20", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}, (), 20),
-    (5, {"steps": 100}, "level 5", {"TOTAL_TRAIN_STEPS": "100", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}, (),
-     100),
 ]  # fmt: skip
 
 
@@ -40,7 +39,7 @@ def test_a_level_ends_with_its_training_after_the_smoke(
 
 
 def test_a_resume_keeps_the_checkpoints_of_the_save_before_it() -> None:
-    _, save, resume, whole = trainings(LevelRequest(1))
+    _, save, resume, whole = trainings(LevelRequest(1, exact=True))
     assert (save.clean, save.resumes, save.env["SAVE_FREQ"]) == (True, False, "1")
     assert (resume.clean, resume.resumes) == (False, True)
     assert (whole.clean, whole.resumes, whole.same_as) == (True, False, resume.name)
@@ -48,8 +47,8 @@ def test_a_resume_keeps_the_checkpoints_of_the_save_before_it() -> None:
 
 def test_a_persons_own_settings_go_into_every_training_but_never_change_its_steps() -> None:
     planned = trainings(LevelRequest(1, env={"MICRO_BSZ": "1", "TOTAL_TRAIN_STEPS": "9"}, overrides=("a=b",)))
-    assert [training.env["MICRO_BSZ"] for training in planned] == ["1"] * 4
-    assert [training.env["TOTAL_TRAIN_STEPS"] for training in planned] == ["1", "1", "2", "2"]
+    assert [training.env["MICRO_BSZ"] for training in planned] == ["1"] * 3
+    assert [training.env["TOTAL_TRAIN_STEPS"] for training in planned] == ["1", "1", "2"]
     assert all(training.overrides == ("a=b",) for training in planned)
 
 
@@ -57,9 +56,9 @@ REFUSED = [
     ({"level": 6}, "there is no level 6"),
     ({"level": 2, "variants": ("wide",)}, "level 2 has no variant 'wide'"),
     ({"level": 4}, "level 4 needs what activates the feature"),
-    ({"level": 4, "overrides": ("a=b",)}, "level 4 needs what activates the feature"),
     ({"level": 5, "steps": 19}, "level 5 takes 20 to 100 steps, not 19"),
-    ({"level": 5, "steps": 101}, "level 5 takes 20 to 100 steps, not 101"),
+    ({"level": 0, "model_path": "/m", "dummy_config": "c.json"}, "--dummy-config takes an absolute path"),
+    ({"level": 0, "dummy_config": "/c.json"}, "--dummy-config takes an absolute path"),
 ]
 
 
@@ -67,3 +66,70 @@ REFUSED = [
 def test_a_wish_that_makes_no_sense_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         trainings(LevelRequest(**arguments))  # type: ignore[arg-type]
+
+
+# -- what a script reads -----------------------------------------------------------------------------------------------
+
+SCRIPT = """\
+export LAUNCHED=1
+# $ZZZ is read by nobody
+ENGINE=${ENGINE:-"vllm"}
+COMMON_TP=${COMMON_TP:-2}
+TRAIN_TP=${TRAIN_TP:-$COMMON_TP}
+[ -n "$DUMMY_MODEL_CONFIG_PATH" ] || exit 1
+lower=${lower:-1} tp=$LAUNCHED
+"""
+WITHOUT = {**dict.fromkeys(MINIMAL, ""), "NUM_GPUS": "", "COMMON_TP": ""}
+READS_ALL = SCRIPT + "".join(f"echo ${name}\n" for name in WITHOUT)
+
+
+def given(wrapper: str, env: dict[str, str]) -> dict[str, str]:
+    return dict(trainings(LevelRequest(0, env=env), {WRAPPER: wrapper})[0].env)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("COMON_TP", "COMMON_TP"), ("ENGIN", "ENGINE"), ("LAUNCHED", ""), ("ZZZ", "")]
+)
+def test_what_nobody_reads_is_refused(name: str, near: str) -> None:
+    """Also what a script sets itself before it reads it."""
+    with pytest.raises(UsageError) as refused:
+        given(READS_ALL, {name: "1"})
+    assert refused.value.message == f"{WRAPPER} does not read {name}{f'; did you mean {near}?' if near else ''}"
+
+
+@pytest.mark.parametrize(("name", "off"), [("USE_MEGATRON_FSDP", "False"), ("ROUTING_REPLAY_MODE", "disabled")])
+def test_what_turns_off_a_feature_that_this_verl_does_not_know_is_not_asked_of_it(name: str, off: str) -> None:
+    older = READS_ALL.replace(f"echo ${name}\n", "")
+    assert name not in given(older, {name: off}) and given(older, {name: off})["ENGINE"] == "vllm"
+    with pytest.raises(UsageError, match=f"does not read {name}"):
+        given(older, {name: "True"})
+
+
+def test_a_verl_that_only_has_the_mbridge_library_is_refused_although_the_value_is_false() -> None:
+    with pytest.raises(UsageError, match="does not read VANILLA_MBRIDGE") as refused:
+        given(READS_ALL.replace("echo $VANILLA_MBRIDGE\n", ""), {})
+    assert "has no Megatron-Bridge" in refused.value.hint
+
+
+def script_of_level_4(script: str, **more: object) -> Training:
+    wish = LevelRequest(4, script="a.sh", proofs=("x",), model_path="/m", **more)  # type: ignore[arg-type]
+    smoke, last = trainings(wish, {WRAPPER: READS_ALL + "$MODEL_PATH\n", "a.sh": script})
+    assert {name: smoke.env[name] for name in MINIMAL} == dict(MINIMAL)
+    return last
+
+
+def test_a_script_of_level_4_is_given_what_it_reads_and_nothing_of_the_wrappers_sizes() -> None:
+    """An example script keeps its own parallel sizes and LoRA, and is still asked for the path under test."""
+    reads = "tp=${COMMON_TP:-8} rank=$LORA_RANK offload=$ALL_OFFLOAD bridge=$VANILLA_MBRIDGE\npath=$MODEL_PATH\n"
+    last = script_of_level_4(reads, env={"COMMON_TP": "4"})
+    assert last.script == "a.sh" and last.env == {"COMMON_TP": "4", "VANILLA_MBRIDGE": "False", "MODEL_PATH": "/m"}
+    assert {"trainer.total_training_steps=1", "trainer.n_gpus_per_node=8", "trainer.nnodes=1"} <= set(last.overrides)
+
+
+def test_a_variable_that_a_script_of_level_4_does_not_read_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"a\.sh does not read LORA_RNK; did you mean LORA_RANK\?"):
+        script_of_level_4("echo $LORA_RANK\n", env={"LORA_RNK": "4"})
+
+
+def test_a_wrapper_that_moved_is_the_script_of_every_training() -> None:
+    assert {each.script for each in trainings(LevelRequest(1, wrapper="new/run.sh"))} == {"new/run.sh"}

@@ -1,1 +1,0 @@
-"""Base and candidate Bridge, trained in turn: do they learn alike?"""
