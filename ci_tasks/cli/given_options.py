@@ -18,10 +18,7 @@ from ci_tasks.resources import user_path
 if TYPE_CHECKING:
     from ci_tasks.config import Config
 
-<<<<<<< HEAD
 _TEST = re.compile(r"[\w./-]+\.py(::[\w\[\].:/+-]+)+")  # what pytest's -k can read
-_OVERLAY_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
-=======
 _NAME = re.compile(r".+")
 _OUTPUT_NAME = re.compile(r"[^.]+\..+")
 _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
@@ -34,7 +31,6 @@ _HINTS = {
 
 def _value(help: str, metavar: str) -> Any:
     return repeatable(f"{help}; repeatable", metavar, nox=True, last=True).field()
->>>>>>> main
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 
+ONE = "tests/test_rewards.py::test_a_wrong_answer_earns_nothing"
+
+
+@pytest.mark.timeout(300)
 def test_only_rows_that_run_its_file_run_and_they_run_it_alone(person: Any) -> None:
-    ran = person.ci_tasks("run", "cpu-unittest", "--test", "tests/test_rewards.py::test_a_wrong_answer_earns_nothing", "--json")
+    ran = person.ci_tasks("run", "cpu-unittest", "--test", ONE, "--json")
     assert [(row["row"], row["evidence"]["tests"]) for row in ran.json["rows"]] == [("rewards", 1)], ran.err
 
 

@@ -68,8 +68,8 @@ def test_failed_tests_are_named_with_their_places(tmp_path: Path, capsys: pytest
     assert run_command("triage", log=str(tmp_path / "a.log")) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "2 tests failed: tests/a.py::test_x (tests/a.py:42), tests/b.py::test_y[3]" in out
-    log = tmp_path / "a.log"
-    assert f"next: ci-tasks reproduce --log {log} --test tests/a.py::test_x --test tests/b.py::test_y" in out
+    path = tmp_path / "a.log"
+    assert f"next: ci-tasks reproduce --log {path} --test tests/a.py::test_x --test tests/b.py::test_y" in out
 
 
 def test_a_pipe_is_read_and_json_has_the_fields_of_the_contract(person: Any) -> None:
