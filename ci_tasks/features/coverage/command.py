@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -14,7 +15,10 @@ from ci_tasks.cli.output import print_json
 
 if TYPE_CHECKING:
     from ci_tasks.features.coverage.labels import CheckoutCoverage
+    from ci_tasks.features.recorder.records import Recording
     from ci_tasks.run.checkout_source import CheckoutSource
+
+_EVERY = 10  # tests between two lines that say how far the recording is
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,18 @@ def checkout_coverage(
     from ci_tasks.run.checkout_source import event_context
     from ci_tasks.run.find_rows import list_jobs
 
+    say("reading the checkout and its tests")
     snapshot = take_snapshot(source.path, store.home() / "sync" / "lint", rev=source.rev)
-    rows = list_jobs(source)
-    say(f"{'recording' if record else 'reading'} the tests of {len(rows)} rows")
+    rows, done = list_jobs(source), count(1)
     with open_recorder(source.path, snapshot.read_file, HELPERS, rev=source.rev, execute=record, say=say) as recorder:
-        covered = labels(rows, snapshot.read_file, recorder.record)
+
+        def recorded(test: str, args: Sequence[str], env: Mapping[str, str]) -> Recording:
+            recording = recorder.record(test, args, env)
+            if record and (number := next(done)) % _EVERY == 0:
+                say(f"{number} tests recorded, of {len(rows)} rows")
+            return recording
+
+        covered = labels(rows, snapshot.read_file, recorded)
     name = "the embedded sample" if source.sample else event_context(source, secrets=()).repository
     at = f" at {snapshot.checkout.commit[:7]}" if snapshot.checkout.commit and not source.sample else ""
     changed = " with local changes" if at and snapshot.checkout.dirty and source.rev is None else ""

@@ -25,7 +25,8 @@ def coverage_report(coverage: CheckoutCoverage) -> str:
     lines += ["", "## Backends"]
     for name, together in coverage.backends().items():
         lines += ["", f"### {_cell(name.capitalize())}", ""]
-        lines += [f"- {title}: {_cell(', '.join(words))}" for title, words in together.items() if words]
+        lines.append(f"- Rows: {together.pop('rows')}")
+        lines += [f"- {title.capitalize()}: {_cell(', '.join(words))}" for title, words in together.items() if words]
     return "\n".join(lines)
 
 
@@ -66,16 +67,16 @@ def _label_section(label: LabelCoverage) -> list[str]:
     lines += _table(("Test", "GPUs", "Main coverage", "Checks"), map(_test_cells, label.tests))
     for test in label.tests:
         if modes := test.modes:
-            lines += ["", f"`{test.path}` is run {len(modes)} ways:", "", *(f"- {mode}" for mode in modes)]
+            lines += ["", f"`{test.test}` is run {len(modes)} ways:", "", *(f"- {mode}" for mode in modes)]
     asserted = [
-        f"- `{test.path}`: {_cell('; '.join(test.facts.assertions))}" for test in label.tests if test.facts.assertions
+        f"- `{test.test}`: {_cell('; '.join(test.facts.assertions))}" for test in label.tests if test.facts.assertions
     ]
     return [*lines, "", "Asserted after the run:", "", *asserted] if asserted else lines
 
 
 def _test_cells(test: CoveredTest) -> tuple[str, ...]:
     gpus = "/".join(map(str, test.gpus)) or "?"
-    return f"`{test.path}`", gpus, ", ".join(test.coverage), test.facts.checks
+    return f"`{test.test}`", gpus, ", ".join(test.coverage), test.facts.checks
 
 
 def _trigger(label: LabelCoverage) -> str:
