@@ -37,6 +37,7 @@ WRONG = {
     "clean --all=false": ("clean: --all takes no value, not 'false'\n", "leave --all out"),
     "mcp --allow-run=": ("mcp: --allow-run takes no value, not ''\n", "leave --allow-run out"),
     "--list=x": ("--list takes no value, not 'x'\n", "leave --list out"),
+    "hosts runs": ("hosts: unexpected argument 'runs'\n", "`ci-tasks hosts --help`"),
     "jobs ckpt -- --json": ("jobs: unexpected argument '--json'\n", "`ci-tasks jobs --help`"),
     "run ckpt --only=": ("run: --only is empty\n", "only rows whose names contain this text"),
     "jobs --rev=": ("jobs: --rev is empty\n", "read the checkout at this revision"),
