@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from ci_tasks.features.coverage.labels import CheckoutCoverage
     from ci_tasks.features.recorder.records import Recording
     from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.workflow.model import Job
 
+_STARTS_TESTS = re.compile(r"\b(?:pytest|unittest|torchrun)\b.*\btests?\b|\bpython3?\b.*\btests?/")
 _EVERY = 10  # tests between two lines that say how far the recording is
 
 
@@ -82,8 +85,16 @@ def checkout_coverage(
                 say(f"{number} tests recorded, of {len(rows)} rows")
             return recording
 
-        covered = labels(rows, snapshot.read_file, recorded)
+        commands = {id: _test_commands(job) for id, job in source.workflow.jobs.items()}
+        covered = labels(rows, snapshot.read_file, recorded, commands)
     name = "the embedded sample" if source.sample else event_context(source, secrets=()).repository
     at = f" at {snapshot.checkout.commit[:7]}" if snapshot.checkout.commit and not source.sample else ""
     changed = " with local changes" if at and snapshot.checkout.dirty and source.rev is None else ""
     return CheckoutCoverage(f"{name}{at}{changed}", source.workflow.place, covered)
+
+
+def _test_commands(job: Job) -> tuple[str, ...]:
+    """The lines of a job's steps that start tests."""
+    steps = (inner for step in job.steps for inner in step.all_steps)
+    lines = (line.strip() for step in steps for line in (step.run or "").splitlines())
+    return tuple(dict.fromkeys(line for line in lines if _STARTS_TESTS.search(line)))

@@ -82,8 +82,9 @@ class CoveredTest:
 
 @dataclass(frozen=True)
 class LabelCoverage:
-    """A label and its tests. `dynamic` is the expression of a matrix that only a run of another job gives; `same_as`
-    is an earlier label with the same rows."""
+    """A label and its tests; `commands` are what the steps run for tests, of a job whose rows name no test file.
+    `dynamic` is the expression of a matrix that only a run of another job gives; `same_as` is an earlier label with the
+    same rows."""
 
     label: str
     job: str
@@ -93,6 +94,7 @@ class LabelCoverage:
     tests: tuple[CoveredTest, ...]
     dynamic: str | None = None
     same_as: str | None = None
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,11 @@ class PublicCoverage:
     backends: Mapping[str, Mapping[str, Any]]
 
 
-def labels(rows: Sequence[Row], read: Read, record: Record) -> tuple[LabelCoverage, ...]:
-    """The labels of a workflow's rows; `record` gives what a test launches, once for each way to start it."""
+def labels(
+    rows: Sequence[Row], read: Read, record: Record, commands: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[LabelCoverage, ...]:
+    """The labels of a workflow's rows; `record` gives what a test launches, once for each way to start it. `commands`
+    are those of jobs that run tests without naming one for each row."""
     starts = {_start(row): row for row in rows if row.test}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         recordings = pool.map(lambda row: record(row.test or "", shell_split(row.args), row.env), starts.values())
@@ -158,13 +163,12 @@ def labels(rows: Sequence[Row], read: Read, record: Record) -> tuple[LabelCovera
             )
             for path in dict.fromkeys(row.test for row in own if row.test)
         )
-        if tests or own[0].dynamic:  # a job that only finds out what another is to run has no tests
+        first, run = own[0], () if tests else (commands or {}).get(own[0].job, ())
+        if tests or run or first.dynamic:  # a job that only finds out what another is to run has no tests
             same = next((other.label for other in covered if tests and other.tests == tests), None)
             images = tuple(dict.fromkeys(row.image for row in own if row.image))
-            first = own[0]
-            covered.append(
-                LabelCoverage(name, first.job, first.trigger, first.runner, images, tests, first.dynamic, same)
-            )
+            about = (name, first.job, first.trigger, first.runner, images)
+            covered.append(LabelCoverage(*about, tests, first.dynamic, same, run))
     return tuple(covered)
 
 
