@@ -81,7 +81,7 @@ ray.shutdown()
 def main(python: str, verl: str) -> None:
     from ci_tasks.agent.probe.evidence import read_evidence, write_files
     from ci_tasks.agent.run_directory import RunDir
-    from ci_tasks.features.verl.judge.hook_records import KINDS, noted
+    from ci_tasks.features.verl.judge.noted import KINDS, noted
     from ci_tasks.features.verl.levels.job import SUITE
     from ci_tasks.run.row_plans import probe_rules
 

@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.verl_comparison import Case, curve
-from ci_tasks.features.verl.judge.learning_signal import ERROR, MARGIN, REWARD, trend
-from ci_tasks.features.verl.judge.log_records import Metrics
+from ci_tasks.features.verl.judge.learning import ERROR, MARGIN, REWARD, trend
+from ci_tasks.features.verl.judge.training_log import Metrics
 
 STEPS = (20, 40, 100)
 GAINS = (0.0, 0.5, 1.0)  # of 0.2 reward

@@ -181,13 +181,14 @@ def read_layers(layers: Sequence[ConfigLayer]) -> Config:
             hosts[name], hosts.lines[name] = _over(hosts.get(name, Map()), body), line
         pools = _over(pools, _section(top, "pools"))
     specs = {name: _host(name, hosts[name], hosts.lines[name]) for name in hosts}
-    values = [_given(entry) for entry in reversed(overrides) if _gives_values(entry)]
+    # What only GitHub knows, beside changes of steps.
+    values = [entry for entry in overrides if not entry.keys().isdisjoint(_GIVEN_KEYS)]
     return Config(
         hosts=specs,
         pools={name: _pool(name, pools[name], specs, pools.lines[name]) for name in pools},
-        overrides=tuple(_override(entry) for entry in overrides if not _gives_values(entry)),
+        overrides=tuple(_override(entry) for entry in overrides if entry not in values),
         file=" and ".join(layer.file for layer in layers if layer.file != BUILT_IN) or BUILT_IN,
-        given=reduce(GivenValues.under, values, NOTHING_GIVEN),
+        given=reduce(GivenValues.under, map(_given, reversed(values)), NOTHING_GIVEN),
         sources={name: hosts[name].lines for name in hosts},
         notices=tuple(notices),
     )
@@ -206,6 +207,7 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "tuple": ("a list", (list,)),
     "Mapping": ("a mapping", (Map,)),
 }
+_OF_SSH = "put them into address: user@host:port, or into ~/.ssh/config"
 _GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
 _OURS = (
     "array chdir container dependency error export export-file input job-name no-requeue ntasks ntasks-per-node "
@@ -251,7 +253,8 @@ def _over(below: Map, above: Map) -> Map:
 
 def _host(name: str, body: Map, line: str) -> HostSpec:
     _check_name("host", name, line)
-    host = HostSpec(name, **_fields(HostSpec, body, f"host {name}: "))
+    gpus = {"gpus": 8} if body.get("simulate") is True else {}
+    host = HostSpec(name, **{**gpus, **_fields(HostSpec, body, f"host {name}: ")})
     for key, each in keys_of(HostSpec).items():
         if key in body and host.kind not in (kinds := each.metadata["kinds"]):
             hint = "use kind: ssh or kind: slurm for another machine" if host.kind == "local" else ""
@@ -261,8 +264,7 @@ def _host(name: str, body: Map, line: str) -> HostSpec:
     if host.runtime == "pyxis" and host.kind != "slurm":
         raise _error(f"host {name}: runtime pyxis is only valid with kind slurm", body.lines["runtime"])
     if host.runtime in ("apptainer", "pyxis") and host.network:
-        hint = f"containers of {host.runtime} use the host's network"
-        raise _error(f"host {name}: network is not valid with runtime {host.runtime}", body.lines["network"], hint=hint)
+        raise _error(f"host {name}: containers of {host.runtime} use the host's network", body.lines["network"])
     return host
 
 
@@ -342,11 +344,6 @@ def _override(body: Map) -> Override:
     return override
 
 
-def _gives_values(entry: Map) -> bool:
-    """Whether an override gives what only GitHub knows, instead of changing a step."""
-    return any(key in entry for key in _GIVEN_KEYS)
-
-
 def _given(body: Map) -> GivenValues:
     _check_keys(body, _GIVEN_KEYS, "override: ")
     variables, inputs, of_jobs, event = (_section(body, key) for key in _GIVEN_KEYS)
@@ -385,5 +382,6 @@ def _mapping(value: Any, name: str, line: str) -> Map:
 def _check_keys(body: Map, valid: tuple[str, ...], where: str) -> None:
     for key in body:
         if key not in valid:
-            message = f"{where}unknown key {key!r}{did_you_mean(key, valid)}"
-            raise _error(message, body.lines[key], hint=f"valid: {', '.join(valid)}")
+            is_of_ssh = key in ("user", "port")
+            message = f"{where}unknown key {key!r}{'' if is_of_ssh else did_you_mean(key, valid)}"
+            raise _error(message, body.lines[key], hint=_OF_SSH if is_of_ssh else f"valid: {', '.join(valid)}")

@@ -330,7 +330,6 @@ ONE_MODULE = {
             "agent.trees.store",
             "hosts.bootstrap",
             "hosts.provision",
-            "features.setup.setup",
             "results.index",
         ),
         *("run.report_runs", "agent.trees.git"),

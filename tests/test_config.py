@@ -37,6 +37,11 @@ overrides:
 """
 
 
+def test_simulated_gpus_are_eight_unless_it_says_otherwise() -> None:
+    hosts = read("hosts: {a: {simulate: true}, b: {simulate: true, gpus: 2}, c: {simulate: false}}").hosts
+    assert [hosts[name].gpus for name in "abc"] == [8, 2, None]
+
+
 def test_every_key_is_read() -> None:
     config = read(FULL)
     assert config.hosts == {
@@ -110,6 +115,7 @@ ERRORS = [
     ("hosts:\n  a: word\n", 2, "host a must be a mapping"),
     ("hosts:\n  a,b: {}\n", 2, "invalid host name 'a,b'\nletters"),
     ("hosts:\n  a:\n    kind: local\n    adress: x\n", 4, "host a: unknown key 'adress'; did you mean 'address'?"),
+    ("hosts:\n  a:\n    user: me\n", 3, "host a: unknown key 'user'\nput them into address: user@host:port, or"),
     ("hosts:\n  a:\n    kind: shh\n", 3, "host a: unknown kind 'shh'; did you mean 'ssh'?"),
     ("hosts:\n  a:\n    runtime: dokcer\n", 3, "host a: unknown runtime 'dokcer'; did you mean 'docker'?"),
     ("hosts:\n  a: {kind: ssh}\n", 2, "host a: kind ssh requires an address"),
@@ -126,7 +132,7 @@ ERRORS = [
     (
         "hosts:\n  a: {runtime: apptainer,\n    network: bridge}\n",
         3,
-        "host a: network is not valid with runtime apptainer",
+        "host a: containers of apptainer use the host's network",
     ),
     (SLURM + "partition: a b}\n", 3, "host a: invalid partition 'a b'"),
     (SLURM + "account: ''}\n", 3, "host a: invalid account ''"),

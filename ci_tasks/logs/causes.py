@@ -27,7 +27,7 @@ _GROUPS = {
     "communication": "nccl_error ray_cluster",
     DEPENDENCY: "dependency_version_mismatch import_error",
     NETWORK: "hf_download network_ssh",
-    MACHINE: "disk_full gpu_busy gpu_hardware permission_docker port_in_use rocr_conflict",
+    MACHINE: "disk_full gpu_busy gpu_hardware image_pull permission_docker port_in_use rocr_conflict",
     CANCELLED: CANCELLED,
 }
 GROUPS = (*_GROUPS, UNKNOWN)

@@ -326,8 +326,8 @@ def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
     if facts.scheduler_problem:
         return [f"Slurm ({facts.scheduler_problem})"]
     if host.simulate and row.needed_gpus and not facts.simulates:
-        why = "simulated GPUs would touch the real locks"
-        return [f"a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: {why}"]
+        # The lock script must take its files from CI_TASKS_GPU_LOCK_DIR, or the rows would take the real locks.
+        return ["GPUs for this checkout: simulated ones serve the sample only"]
     missing = [facts.container_problem if row.image else "", facts.python_problem]
     if row.needed_gpus > facts.gpus:
         found = f"found {facts.gpus}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")

@@ -39,7 +39,7 @@ _DOCKERS_CODE = 125
 _PODMANS_CODE = 126  # also of a command that cannot be executed, which is the job's own fault
 _DEVICE = "CDI devices"
 _ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
-_DOCKERS_RULE = "image-pull"
+_DOCKERS_RULES = ("image-pull", "docker-says")
 _SAME = 60  # characters by which a line is found in what a test says
 _KILLED = ("killed-by-shell", "killed-child")  # rules of lines that only report it
 _EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
@@ -132,7 +132,8 @@ def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | N
 def _environment(triage: Triage, containers: bool) -> bool:
     """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it, and
     that a process was killed does not say by whom. How sure it has to be is measured, see the triage's weights."""
-    return triage.verdict == BLOCKED and (containers or triage.rule != _DOCKERS_RULE) and triage.rule not in _KILLED
+    never = _KILLED if containers else (*_KILLED, *_DOCKERS_RULES)
+    return triage.verdict == BLOCKED and triage.rule not in never
 
 
 def _failed_otherwise(evidence: Evidence, triage: Triage) -> bool:

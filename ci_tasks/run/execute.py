@@ -12,7 +12,7 @@ from dataclasses import replace
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
-from ci_tasks.errors import CiTasksError, UsageError
+from ci_tasks.errors import CiTasksError, UsageError, some
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime
@@ -389,6 +389,6 @@ def _ran_on(record: RunRecord, row: Row, host: str) -> RunRecord:
 
 def why_blocked(row: PreparedRow) -> str:
     """What the host lacks, and which other host of hosts.yaml could run the row."""
-    others = ", ".join(row.alternative_hosts)
+    others = some(row.alternative_hosts, 3)
     advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
     return f"{row.plan.host} lacks {'; '.join(row.missing)}; {advice}"

@@ -42,7 +42,7 @@ SPOILT: list[tuple[Callable[[Any], object], str, int, str]] = [
         edited("CI_TASKS_GPU_LOCK_DIR", "SOMETHING_ELSE", "tests/ci/gpu_lock_exec.py"),
         "remote --host sim ckpt",
         125,
-        "simulated GPUs would touch the real locks",
+        "simulated ones serve the sample only",
     ),
     (with_home_in_the_checkout, "plan precision", 2, "inside the checkout"),
     (

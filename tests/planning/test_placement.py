@@ -225,7 +225,7 @@ WITHOUT_GPUS = replace(ROW, gpus=0, image=None)
 LOCAL = HostSpec("local")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 CLUSTER = HostSpec("cluster", kind="slurm", address="login.example.com", gpus=2)
-NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simulated GPUs would touch the real locks"
+NO_LOCK = "GPUs for this checkout: simulated ones serve the sample only"
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,10 @@ class RunProcesses:
         for process in every.values() if len(ranks) > len(set(ranks)) else ():
             process.rank = None  # two jobs in one run may have a rank 0 each: then a number names nobody
         self.by_id = {id: process for id, process in every.items() if not _is_in_between(process, every.values())}
+        self._below: dict[Id, list[Process]] = {}
+        for process in self.by_id.values():
+            for above in process.ancestors:
+                self._below.setdefault(above.id, []).append(process)
         self.ranks = {process.rank: process for process in self.by_id.values() if process.rank is not None}
 
     @property
@@ -176,15 +180,15 @@ class RunProcesses:
     def _busy_workers(self, process: Process) -> list[Thread]:
         """The workers of multiprocessing below it that are in code of the program: an idle one is in none. Of several
         at the same place one stands for all."""
-        workers = [other.main for other in self.by_id.values() if process in other.ancestors]
+        workers = [other.main for other in self._below.get(process.id, ())]
         busy = [worker for worker in workers if worker.stack and worker.stack.started_by and worker.wait.frame]
         return busy[:1] if len({worker.where for worker in busy}) == 1 else busy
 
     def _processes_waited_for(self, process: Process, wait: Wait) -> list[Process]:
         every = self.by_id.values()
         if wait.kind == waits.CHILD:
-            children = [other for other in every if other.parent is process and other.facts.state != "Z"]
-            return [child for child in children if not any(_is_helper(word) for word in child.facts.argv)]
+            children = [other for other in self._below.get(process.id, ()) if other.parent is process]
+            return [each for each in children if each.facts.state != "Z" and not any(map(_is_helper, each.facts.argv))]
         holders = {lock.holder for lock in self.facts.locks if (lock.place, lock.waiter) == process.id}
         if holders:
             return [self.by_id[process.facts.place, pid] for pid in holders if (process.facts.place, pid) in self.by_id]

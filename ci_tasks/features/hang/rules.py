@@ -156,14 +156,12 @@ def _rank_elsewhere(run: RunProcesses) -> Finding | None:
     if len({process.main.where for process in odd}) > 1 and len(odd) > len(inside):
         return None
     blocked = [process for process in odd if process not in computing]
-    why, last = f"{waiting(blocked)}; {rest}", run.last(blocked[0])
-    if last.process is not blocked[0]:
-        return Finding(
-            "rank waits elsewhere",
-            f"{why}; it waits for {last.process.name}: {last.where}",
-            [*_mains(blocked), last],
-        )
-    return Finding("rank waits elsewhere", why, _mains(blocked))
+    why, culprits = f"{waiting(blocked)}; {rest}", _mains(blocked)
+    for waiter, last in [(process, run.last(process)) for process in blocked]:
+        if last.process is not waiter:
+            why = f"{why}; {waiter.name} waits for {last.process.name}: {last.where}"
+            return Finding("rank waits elsewhere", why, [*culprits, last])
+    return Finding("rank waits elsewhere", why, culprits)
 
 
 def _collective(run: RunProcesses, inside: Sequence[Process]) -> str:

@@ -12,8 +12,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp.server.mcpserver.exceptions import ToolError
 
@@ -52,11 +53,7 @@ class Tools:
     def plan(self, label: str, only: str = "", host: str = "") -> str:
         """What would run for a label, as JSON: for each row its GPUs, image, what differs from CI and what the host
         lacks. `only` is a part of row names. Runs nothing."""
-        options = ["--only", *_words(only)] if only else []
-        planned = _call(
-            "plan", *_words(label), *options, "--host", self._host(host), "--repo", str(self.repo), "--json"
-        )
-        return _selected(planned.json(), _PLAN_KEYS)
+        return _selected(_call("plan", *self._rows(label, only, host), "--json").json(), _PLAN_KEYS)
 
     def runs(self, label: str = "", limit: int = 20) -> str:
         """Runs of the past as JSON, newest first: id, row, host, status. `report` says more of one."""
@@ -76,10 +73,7 @@ class Tools:
 
     def run(self, label: str, only: str = "", host: str = "") -> str:
         """Start the tests of a label and return at once, with the id for `wait`. `only` is a part of row names."""
-        options = ["--only", *_words(only)] if only else []
-        argv = ["remote", *_words(label), *options, "--host", self._host(host), "--repo", str(self.repo)]
-        started = _call(*argv, "--detach", "--json")
-        result = started.json()
+        result = _call("remote", *self._rows(label, only, host), "--detach", "--json").json()
         if result["exit_code"] is not None:  # it could not start
             return self.report(result["id"])
         return json.dumps({key: result[key] for key in ("id", "status", "directories")})
@@ -92,9 +86,8 @@ class Tools:
 
     def reproduce(self, log: str, host: str = "", minutes: int = _MINUTES) -> str:
         """Run the job of a failed CI log again: does it fail here too? Tests are ended after so many minutes."""
-        argv = ["reproduce", "--log", self._log(log), "--host", self._host(host), "--repo", str(self.repo), "--json"]
-        done = _call(*argv, minutes=minutes)
-        result = done.json()
+        argv = ["reproduce", "--log", self._log(log), *self._rows("", "", host), "--json"]
+        result = _call(*argv, minutes=minutes).json()
         head = f"verdict: {result['verdict']} (exit code {result['exit_code']})"
         # What differs by its name alone: the values are a log's words, which the report quotes.
         differs = ", ".join(item["what"] for item in result["differs"])
@@ -103,10 +96,11 @@ class Tools:
 
     # -- what an assistant may name ----------------------------------------------------------------------------------
 
-    def _host(self, name: str) -> str:
-        if name and name not in self.hosts:
+    def _rows(self, label: str, only: str, host: str) -> list[str]:
+        if host and host not in self.hosts:
             raise ToolError(f"this server was started for the hosts {', '.join(self.hosts)}")
-        return name or self.hosts[0]
+        parts = ["--only", *_words(only)] if only else []
+        return [*_words(label), *parts, "--host", host or self.hosts[0], "--repo", str(self.repo)]
 
     def _log(self, name: str) -> str:
         path = (self.repo / name).resolve()
@@ -117,18 +111,19 @@ class Tools:
         return str(path)
 
 
-class _Output:
-    """What a command printed, and its exit code."""
+class _Output(NamedTuple):
+    """What a command that has ended printed."""
 
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
+    process: subprocess.Popen[str]
+    out: str
+    err: str
 
     @property
     def checked(self) -> str:
         """The output; ToolError where the command printed none, with its error."""
         if not self.out.strip():
             lines = self.err.strip().splitlines()[-_ERROR_LINES:]
-            raise ToolError("\n".join([f"exit code {self.code}", *quoted(lines)]))
+            raise ToolError("\n".join([f"exit code {self.process.returncode}", *quoted(lines)]))
         return self.out
 
     def json(self) -> Any:
@@ -145,16 +140,12 @@ def _call(*argv: str, minutes: int = _MINUTES) -> _Output:
         text=True,
         errors="replace",
     )
-    try:
-        out, err = process.communicate(timeout=max(1, minutes) * 60)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
+    for timeout, end in ((max(1, minutes) * 60, signal.SIGINT), (_GRACE_SECONDS, signal.SIGKILL)):
         try:
-            out, err = process.communicate(timeout=_GRACE_SECONDS)
+            return _Output(process, *process.communicate(timeout=timeout))
         except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
-    return _Output(process.returncode, out, err)
+            process.send_signal(end)
+    return _Output(process, *process.communicate())
 
 
 def _words(name: str) -> list[str]:
@@ -166,13 +157,7 @@ def _words(name: str) -> list[str]:
 
 def _selected(records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
     """Some keys of each record, none of them a log's text; of too many the first ones, and how many are left out."""
-    kept: list[dict[str, Any]] = []
-    size = 0
-    for record in records:
-        one = {key: record[key] for key in keys}
-        size += len(json.dumps(one))
-        if size > _MOST_CHARACTERS:
-            kept.append({"left_out": len(records) - len(kept)})
-            break
-        kept.append(one)
-    return json.dumps(kept)
+    kept = [{key: record[key] for key in keys} for record in records]
+    sizes = accumulate(len(json.dumps(record)) for record in kept)
+    most = sum(size <= _MOST_CHARACTERS for size in sizes)
+    return json.dumps([*kept[:most], *([{"left_out": len(kept) - most}] if most < len(kept) else [])])

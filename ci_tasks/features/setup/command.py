@@ -17,7 +17,7 @@ class SetupOptions:
     label: str | None = text("the label to try (else the one with the most rows that need no GPU)", "LABEL").field()
     rows: int = number("number of rows to run", "rows", default=5).field()
     index: str | None = text("a package index to try first, such as a mirror", "URL").field()
-    yes: bool = switch("write the overrides to ~/.config/ci-tasks/hosts.yaml without asking").field()
+    yes: bool = switch("install, and write to ~/.config/ci-tasks/hosts.yaml, without asking").field()
     json: bool = JSON.field()
     events: str | None = EVENTS.field()
 
@@ -27,14 +27,23 @@ def setup(options: SetupOptions) -> int:
     ci-tasks setup --repo ~/slime
     ci-tasks setup --repo ~/slime --index https://mirror.example.com/simple --yes
 
-    Finds the Python that CI names and a package index that this machine reaches, runs CI's install steps and five rows,
-    and writes the overrides that they needed. Exit code 0 if the rows passed, 1 if one failed, 125 if they are blocked.
+    Finds the Python that CI names and a package index that this machine reaches, asks, runs CI's install steps and five
+    rows, and writes the overrides that they needed. Exit code 0 if the rows passed, 1 if one failed, 125 if they are
+    blocked.
     """
-    from ci_tasks.features.setup.setup import SetupRequest, set_up
+    from ci_tasks.errors import UsageError
+    from ci_tasks.features.setup.setup import set_up
 
-    request = SetupRequest(options.repo, options.workflow, options.label, options.rows, options.index, yes=options.yes)
+    may_ask = not options.json and os.isatty(0) and os.isatty(1)
+
+    def confirm(plan: str) -> bool:
+        print(f"\n{plan}", flush=True)
+        if not options.yes and not may_ask:
+            raise UsageError("nothing was installed: there is no terminal to ask at", hint="`--yes` agrees")
+        return options.yes or input("Continue? [Y/n] ").strip().lower() in ("", "y", "yes")
+
     with for_programs(as_json=options.json, events=options.events) as events:
-        result = set_up(request, may_ask=not options.json and os.isatty(0) and os.isatty(1), events=events)
+        result = set_up(options.repo, options.workflow, options.label, options.rows, options.index, confirm, events)
         if events:
             events.exit_code = result.exit_code
     if options.json:

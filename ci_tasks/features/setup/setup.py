@@ -1,23 +1,17 @@
-"""The story of `setup`.
-
-find      the CPU labels, the Python that CI names, an index that has its packages    _find, package_index.py
-try       CI's install steps and some rows, with the overrides that they need         _try_rows
-write     those overrides, to the user's hosts.yaml                                   _write, users_file.py
-"""
+"""The story of `setup`: find what the CPU labels need on this machine, ask, try it with some rows, write it down."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config, Override
 from ci_tasks.errors import UnknownName, UsageError, counted
-from ci_tasks.features.setup import package_index, users_file
-from ci_tasks.features.setup.gpu_host import gpu_host_lines
-from ci_tasks.features.setup.package_index import Ask, IndexFinding
+from ci_tasks.features.setup import users_file
+from ci_tasks.features.setup.package_index import IndexFinding, find_indexes, mirrors
 from ci_tasks.hosts.executors import LocalExecutor
 from ci_tasks.planning.actions import version_matches
 from ci_tasks.planning.pip_commands import entry, install_commands, mending_override, merged
@@ -29,24 +23,17 @@ from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_sou
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.run.hosts_files import open_config, shown, users_hosts
-from ci_tasks.run.label import LabelResult, execute_label
+from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import print_results
 from ci_tasks.workflow import rows as workflow_rows
 from ci_tasks.workflow.model import Job, Row
 
 _TRIES = 3  # of the install steps: each failure may show what the next one needs
-_HOST = "local"
+# What a venv takes with torch's wheels of this kind, and how long the steps take on a usual connection.
+_COSTS = {"cuda": "6 to 9 GB and 10 to 30", "cpu": "1 to 2 GB and 3 to 10", "": "1 GB and 1 to 5"}
 
-
-@dataclass(frozen=True)
-class SetupRequest:
-    repo: str | None
-    workflow: str | None = None
-    label: str | None = None
-    rows: int = 5
-    index: str | None = None
-    yes: bool = False
+Confirm = Callable[[str], bool]  # whether the person agrees; raises UsageError without a person
 
 
 @dataclass(frozen=True)
@@ -56,24 +43,6 @@ class FoundPython:
     wanted: str
     path: str
     version: str
-
-    @property
-    def text(self) -> str:
-        if not self.wanted or version_matches(self.wanted, self.version):
-            return f"{self.path} ({self.version})"
-        how = f"`uv python install {self.wanted}` or `pyenv install {self.wanted}`"
-        return f"no {self.wanted} here, {self.version} is used ({self.path}); {how} installs it"
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a label's install steps need on this machine."""
-
-    label: str
-    rows: tuple[Row, ...]
-    python: FoundPython
-    indexes: tuple[IndexFinding, ...]
-    overrides: tuple[Override, ...]
 
 
 @dataclass(frozen=True)
@@ -91,58 +60,48 @@ class SetupResult:
     exit_code: int
 
 
-def set_up(request: SetupRequest, *, may_ask: bool, events: EventStream | None = None) -> SetupResult:
-    """Print what is found, tried and written. `may_ask`: a person is there to answer."""
-    source, config = open_source(request.repo, workflow=request.workflow), open_config(request.repo)
+def set_up(
+    repo: str | None, workflow: str | None, label: str | None, count: int, index: str | None, confirm: Confirm,
+    events: EventStream | None = None,
+) -> SetupResult:  # fmt: skip
+    """Print what is found, tried and written. `count` rows are tried; `index` is asked before others."""
+    source, config = open_source(repo, workflow=workflow), open_config(repo)
     print(source.headline, flush=True)
-    by_label = _rows_by_label(source)
-    labels = _cpu_labels(source, by_label)
-    label = _chosen(request.label, labels, source)
-    executor = LocalExecutor(config.host(_HOST))
-    ask = package_index.remembered(executor.run_queries)
-    found = {name: _find(source, config, by_label[name], request.index, executor, ask) for name in labels}
-    tried = found[label]
-    overrides, result = _try_rows(source, config, tried, request.rows, events)
-    records = result.records if result else []
-    installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
-    status = overall([record.status for record in records])
-    others = [override for name, other in found.items() if name != label for override in other.overrides]
-    written = False
-    if installed:
-        written = _write([*overrides, *others], f"for {source.path.name}", may_ask=may_ask, yes=request.yes)
-    elif records and status == BLOCKED:
-        print("\nthe install steps need more than another index or version; nothing was written")
-    gpu_rows = [row for rows in by_label.values() for row in rows if row.gpus != 0 or row.image]
-    hosts = [name for name, spec in config.hosts.items() if spec.kind != "local"]
-    gpu_host = gpu_host_lines(gpu_rows, source.workflow.jobs, shown(users_hosts()), hosts)
-    if gpu_host and status != CANCELLED:
-        print("\n".join(["", *gpu_host]))
-    if installed:
-        print(f"\n`ci-tasks run {label}` runs all {len(tried.rows)} rows with the packages that are there now")
-    return SetupResult(
-        checkout=str(source.path),
-        label=label,
-        python=tried.python,
-        overrides=[entry(override) for override in [*overrides, *others]],
-        file=str(users_hosts()),
-        written=written,
-        rows=[{"row": record.row, "status": record.status, "reason": record.reason} for record in records],
-        gpu_host=gpu_host,
-        exit_code=EXIT_CODES[status],
-    )
-
-
-# find
-
-
-def _rows_by_label(source: CheckoutSource) -> dict[str, list[Row]]:
     by_label: dict[str, list[Row]] = {}
     for row in list_jobs(source):
         by_label.setdefault(row.label, []).append(row)
-    return by_label
+    labels = cpu_labels(source, by_label)
+    label = _chosen(label, labels, source)
+    rows, file = by_label[label], users_hosts()
+    python, findings = _find(source, config, rows, index)
+    torch = max((finding.torch for finding in findings), key=[*reversed(_COSTS)].index, default="")
+    plan = f"CI's install steps of {label} run here: about {_COSTS[torch]} minutes"
+    own = {override.step for override in config.overrides if override.job in (rows[0].job, label)}
+    overrides = merged(each for finding in findings for each in finding.overrides if each.step not in own)
+    records: Sequence[RunRecord] = []
+    if confirm(f"{plan}. What they need beside goes to {shown(file)}."):
+        is_final = any(finding.problem for finding in findings)
+        overrides, records = _try_rows(source, config, rows, overrides, count, events, tries=1 if is_final else _TRIES)
+    installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
+    status = overall([record.status for record in records]) if records else CANCELLED
+    jobs = [source.workflow.jobs[by_label[name][0].job] for name in labels]
+    entries = [entry(override) for override in _for_all(jobs, overrides)]
+    written = False
+    if installed:
+        written = _write(file, entries, f"for {source.path.name}")
+    elif status == BLOCKED:
+        print("\nthe install steps need more than another index or version; nothing was written")
+    gpu_host = _gpu_host([row for rows in by_label.values() for row in rows if row.gpus != 0 or row.image], config)
+    print("\n".join(["", *gpu_host]) if gpu_host and status != CANCELLED else "")
+    if installed:
+        print(f"`ci-tasks run {label}` runs all {len(rows)} rows with the packages that are there now")
+    tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]
+    return SetupResult(
+        str(source.path), label, python, entries, str(file), written, tried, gpu_host, EXIT_CODES[status]
+    )
 
 
-def _cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) -> list[str]:
+def cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) -> list[str]:
     """Those that need neither GPUs nor a container, and install something; the one with the most rows first."""
     labels = [
         label
@@ -155,128 +114,104 @@ def _cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) -
 
 def _chosen(label: str | None, labels: Sequence[str], source: CheckoutSource) -> str:
     if not labels:
-        raise UsageError(
-            f"no label of {source.workflow.path} installs packages and needs no GPU",
-            hint="`ci-tasks jobs` lists the labels, and `ci-tasks doctor` checks a host",
-        )
-    if label is None:
-        return labels[0]
-    if source.label_of(label) not in labels:
+        hint = "`ci-tasks jobs` lists the labels, and `ci-tasks doctor` checks a host"
+        raise UsageError(f"no label of {source.workflow.path} installs packages and needs no GPU", hint=hint)
+    if label is not None and source.label_of(label) not in labels:
         raise UnknownName("label that needs no GPU", label, labels, where=source.workflow.path)
-    return source.label_of(label)
+    return labels[0] if label is None else source.label_of(label)
 
 
 def _find(
-    source: CheckoutSource, config: Config, rows: Sequence[Row], index: str | None, executor: LocalExecutor, ask: Ask
-) -> Findings:
+    source: CheckoutSource, config: Config, rows: Sequence[Row], index: str | None
+) -> tuple[FoundPython, list[IndexFinding]]:
     """Ask this machine for what the label's install steps name, and print it."""
-    row = rows[0]
+    row, executor = rows[0], LocalExecutor(config.host("local"))
     job, event = source.workflow.jobs[row.job], event_context(source)
     wanted = wanted_python(source.workflow, job, row, event, config.overrides)
-    path, version = executor.find_python(wanted)
-    python = FoundPython(wanted, path, version)
-    count = counted(len(rows), "row")
-    print(f"\nlabel {row.label}: {count} without GPUs\n  Python: {python.text}", flush=True)
+    python = FoundPython(wanted, *executor.find_python(wanted))
+    print(f"\nlabel {row.label}: {counted(len(rows), 'row')} without GPUs\n  Python: {python.version} ({python.path})")
+    if wanted and not version_matches(wanted, python.version):
+        print(f"    CI wants {wanted}: `uv python install {wanted}` or `pyenv install {wanted}` installs it")
     steps = plan_steps(job, workflow_rows.row_resolver(source.workflow, job, row, event), config.overrides).sources
-    findings = _indexes(replace(job, steps=steps), path, index, ask)
+    indexes = [*([index] if index else []), *mirrors(python.path, executor.run_queries)]
+    findings = find_indexes(replace(job, steps=steps), indexes, python.path, executor.run_queries)
     for finding in findings:
-        print(f"  {finding.step}: {finding.problem or finding.text}", flush=True)
-    own = {override.step: override for override in config.overrides if override.job in (job.id, row.label)}
-    for step in {finding.step for finding in findings if finding.overrides} & own.keys():
-        print(f"  {step}: {own[step].source} has an override, which is tried as it is")
-    needed = [override for override in package_index.overrides_of(findings) if override.step not in own]
-    return Findings(row.label, tuple(rows), python, tuple(findings), tuple(needed))
-
-
-def _indexes(job: Job, python: str, index: str | None, ask: Ask) -> list[IndexFinding]:
-    if not package_index.pip_works(python, ask):
-        print(f"  {python} has no pip to ask an index with; the install steps are tried as they are")
-        return []
-    indexes = [*([index] if index else []), *package_index.mirrors(python, ask)]
-    return package_index.find_indexes(job, indexes, python, ask)
-
-
-# try
+        print(f"  {finding.step}: {finding.text}", flush=True)
+    return python, findings
 
 
 def _try_rows(
-    source: CheckoutSource, config: Config, found: Findings, count: int, events: EventStream | None
-) -> tuple[list[Override], LabelResult | None]:
-    """Run some rows with the overrides. Those that a failure of the install steps names are added for another try."""
-    overrides = list(found.overrides)
-    job = source.workflow.jobs[found.rows[0].job]
-    request = RunRequest(found.label, rows=tuple(_rows_to_try(source, found.rows, count)))
-    for number in range(1, _TRIES + 1):
-        for override in overrides:
-            print(f"  override: {entry(override)}")
-        print("", flush=True)
-        named = [replace(override, source="ci-tasks setup") for override in overrides]
-        trial = replace(config, overrides=(*named, *config.overrides))
-        result = execute_label(source, trial, request, ExecutionOptions(events=events))
-        if result is None:
-            return overrides, None
-        print_results(result.records, result.logs, result.batch, result.host_gpus)
-        no_index = any(finding.problem for finding in found.indexes)
-        more = None if no_index else _mending(result.records, job, config.overrides)
-        if more is None or number == _TRIES or (again := merged([*overrides, more])) == overrides:
-            return overrides, result
-        overrides = again
-        print("\nthe install steps failed; they are tried again with what would mend them:")
-    raise AssertionError("the last try returns")
-
-
-def _rows_to_try(source: CheckoutSource, rows: Sequence[Row], count: int) -> list[str]:
-    """The first ones, without those whose file runs nothing in CI either: they would show nothing of this machine."""
+    source: CheckoutSource,
+    config: Config,
+    rows: Sequence[Row],
+    overrides: Sequence[Override],
+    count: int,
+    events: EventStream | None,
+    tries: int,
+) -> tuple[list[Override], Sequence[RunRecord]]:
+    """Run some rows with the overrides. What a failure of the install steps names is added for another try."""
+    # Files that run nothing in CI either would show nothing of this machine.
     names = [row.row for row in rows if row.test is None or not _runs_nothing(source.path / row.test)]
-    return (names or [row.row for row in rows])[:count]
+    request = RunRequest(rows[0].label, rows=tuple(names or [row.row for row in rows])[:count])
+    print("".join(f"  override: {entry(override)}\n" for override in overrides), flush=True)
+    named = [replace(override, source="ci-tasks setup") for override in overrides]
+    trial = replace(config, overrides=(*named, *config.overrides))
+    result = execute_label(source, trial, request, ExecutionOptions(events=events))
+    if result is None:
+        return [*overrides], []
+    print_results(result.records, result.logs, result.batch, result.host_gpus)
+    if tries > 1 and result.records and all(record.status == BLOCKED for record in result.records):
+        more = mending_override(result.records[0].reason, source.workflow.jobs[rows[0].job], config.overrides)
+        if more and (again := merged([*overrides, more])) != [*overrides]:
+            print("\nthe install steps failed; they are tried again with what would mend them:")
+            return _try_rows(source, config, rows, again, count, events, tries - 1)
+    return [*overrides], result.records
+
+
+def _for_all(jobs: Sequence[Job], overrides: Sequence[Override]) -> list[Override]:
+    """The overrides, also for the jobs that have the same steps."""
+    scripts = {(job.id, step.name): step.run for job in jobs for step in job.steps}
+    also = [
+        replace(override, job=job.id)
+        for job in jobs
+        for override in overrides
+        if job.id != override.job
+        and scripts.get((job.id, override.step), job) == scripts.get((override.job, override.step))
+    ]
+    return [*overrides, *also]
 
 
 def _runs_nothing(test: Path) -> bool:
     return not test.is_file() or only_defines_tests(test.read_text(encoding="utf-8", errors="replace"))
 
 
-def _mending(records: Sequence[RunRecord], job: Job, own: Sequence[Override]) -> Override | None:
-    if any(record.status != BLOCKED for record in records):
-        return None
-    return mending_override(records[0].reason, job, own) if records else None
-
-
-# write
-
-
-def _write(overrides: Sequence[Override], why: str, *, may_ask: bool, yes: bool) -> bool:
-    """Add the overrides to the user's file, or print them where they cannot be added. Returns whether it did."""
-    if not overrides:
+def _write(file: Path, entries: Sequence[str], why: str) -> bool:
+    """Add the overrides to the user's file, or print them if they cannot be added. Returns whether it did."""
+    if not entries:
         print("\nCI's install steps work here as they are: there is nothing to write")
         return False
-    entries, file = [entry(override) for override in overrides], users_hosts()
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    changed = users_file.with_overrides(text, entries, why)
-    where = shown(file)
+    changed = users_file.with_overrides(file.read_text(encoding="utf-8") if file.exists() else "", entries, why)
     print(f"\n{users_file.block(entries, why)}", flush=True)
     if changed is None:
-        print(f"{where} is not in a form that can be added to: paste these lines there")
+        print(f"{shown(file)} is not in a form that can be added to: paste these lines there")
         return False
-    if not yes and not may_ask:
-        print(f"not written: `--yes` adds these lines to {where}")
-        return False
-    if not yes and input(f"add these lines to {where}? [Y/n] ").strip().lower() not in ("", "y", "yes"):
-        print(f"not written; {where} is where they belong")
-        return False
-    _replace(file, changed)
-    print(f"added to {where}")
+    users_file.write(file, changed)
+    print(f"added to {shown(file)}")
     return True
 
 
-def _replace(file: Path, text: str) -> None:
-    """The file appears whole, with the mode that it had; of a link, what it leads to."""
-    file = file.resolve()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        if file.exists():
-            beside.chmod(file.stat().st_mode)
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
+def _gpu_host(rows: Sequence[Row], config: Config) -> list[str]:
+    """What a GPU host would add, and how to name one; nothing if all rows run here."""
+    if not rows:
+        return []
+    counts = ", ".join(f"{label} {count}" for label, count in Counter(row.label for row in rows).items())
+    gpus, images = sorted({row.gpus for row in rows if row.gpus}), {row.image for row in rows if row.image}
+    needs = [f"up to {gpus[-1]} GPUs"] if gpus else []
+    needs += [f"docker with {', '.join(sorted(images))}"] if images else []
+    hosts = [name for name, spec in config.hosts.items() if spec.kind != "local"]
+    example = ["hosts:", "  h100a: {kind: ssh, address: h100a.example.com}"]
+    return [
+        f"A GPU host would add {len(rows)} rows: {counts}. It needs {' and '.join(needs) or 'nothing more'}.",
+        *([] if hosts else [f"Add it to {shown(users_hosts())}:", *example]),
+        f"`ci-tasks doctor --host {[*hosts, 'h100a'][0]}` says what it lacks.",
+    ]

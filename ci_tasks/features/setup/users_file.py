@@ -1,14 +1,16 @@
-"""Overrides added to a hosts.yaml that a person wrote: everything else in it stays, comments too. Pure."""
+"""Overrides added to a hosts.yaml that a person wrote: everything else in it stays, comments too."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ci_tasks import yaml_lines
+from ci_tasks.agent.files import replace_file
 
-_KEY = re.compile(r"^overrides:[ \t]*(?P<value>\[\][ \t]*|~[ \t]*|null[ \t]*)?(?P<comment>#.*)?$", re.MULTILINE)
+_KEY = re.compile(r"^overrides:[ \t]*(?:#.*)?$", re.MULTILINE)
 _ITEM = re.compile(r"^([ ]*)- ", re.MULTILINE)
 
 
@@ -22,25 +24,25 @@ def with_overrides(text: str, entries: Sequence[str], why: str) -> str | None:
     before = _tree(text)
     if before is None:
         return None
-    key = _KEY.search(text)
+    key, item = _KEY.search(text), _ITEM.search(text, key.end()) if (key := _KEY.search(text)) else None
     if "overrides" not in before:
-        apart = "" if not text or text.endswith("\n") else "\n"
-        after = f"{text}{apart}{block(entries, why)}"
-    elif key:
-        item = _ITEM.search(text, key.end())
-        indent = item[1] if item and before["overrides"] else "  "
-        lines = [f"{indent}# by `ci-tasks setup`: {why}", *(f"{indent}- {entry}" for entry in entries)]
-        comment = f" {key['comment']}" if key["comment"] else ""
-        after = "\n".join([f"{text[: key.start()]}overrides:{comment}", *lines]) + text[key.end() :]
-        after += "" if after.endswith("\n") else "\n"
+        after = f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{block(entries, why)}"
+    elif key and item:
+        lines = [f"{item[1]}# by `ci-tasks setup`: {why}", *(f"{item[1]}- {entry}" for entry in entries)]
+        after = "\n".join([text[: key.end()], *lines]) + text[key.end() :]
     else:
         return None
-    expected = {**before, "overrides": [*_list(entries), *(before.get("overrides") or [])]}
-    return after if _tree(after) == expected else None
+    added = [yaml_lines.load(entry) for entry in entries]
+    return after if _tree(after) == {**before, "overrides": [*added, *(before.get("overrides") or [])]} else None
 
 
-def _list(entries: Sequence[str]) -> list[Any]:
-    return [yaml_lines.load(entry) for entry in entries]
+def write(file: Path, text: str) -> None:
+    """The file appears whole, with the mode that it had; of a link, what it leads to."""
+    file = file.resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    mode = file.stat().st_mode if file.exists() else 0o644
+    replace_file(str(file), text.encode())
+    file.chmod(mode)
 
 
 def _tree(text: str) -> dict[str, Any] | None:

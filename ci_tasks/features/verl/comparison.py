@@ -21,7 +21,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError
-from ci_tasks.features.verl.judge.learning_signal import REWARD, series
+from ci_tasks.features.verl.judge.learning import REWARD, series
 from ci_tasks.features.verl.level_context import read_context
 from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS
@@ -194,7 +194,7 @@ def _settings(directory: str) -> dict[str, str]:
     own = "/".join(os.path.dirname(read_plan(RunDir(directory)).workspace).split("/")[-2:])
     found: dict[str, str] = {}
     for name, training in _evaluated(directory).facts.trainings.items():
-        if not training.settings.resolved:
+        if not training.settings:
             return {}
         values = flat(training.settings.values, f"{name}: ")
         found |= {key: re.sub(rf"[^\s'\"]*{re.escape(own)}(?=[/'\"])", "RUN", value) for key, value in values.items()}

@@ -1,31 +1,33 @@
-"""The summary of a level's run that has ended, from its directory alone, so that `attach` can end with it as well."""
+"""The summary of a level's run that has ended, from its directory alone, so that `attach` can end with it as well; and
+of a log alone."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError
 from ci_tasks.features.verl import report
-from ci_tasks.features.verl.judge.learning_signal import REWARD, series
-from ci_tasks.features.verl.judge.log_records import Metrics, RunFacts
-from ci_tasks.features.verl.judge.read_log import metrics_of, read_run
-from ci_tasks.features.verl.judge.verdict_of_run import judge
-from ci_tasks.features.verl.judge.verdict_of_training import LevelRun, RunEnd
+from ci_tasks.features.verl.judge.learning import REWARD, series
+from ci_tasks.features.verl.judge.summary_text import judge
+from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, PreflightCheck, RunFacts, TrainingFacts, read_run
+from ci_tasks.features.verl.judge.verdict import LevelRun, Provenance, RunEnd
 from ci_tasks.features.verl.level_context import LevelContext, read_context
 from ci_tasks.features.verl.levels.job import LABEL
-from ci_tasks.features.verl.levels.levels import trainings
+from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
 from ci_tasks.features.verl.levels.script import BRIDGE
-from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, Provenance, Summary
-from ci_tasks.records import CANCELLED, RunRecord
+from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, Summary
+from ci_tasks.records import CANCELLED, PASSED, RunRecord
 from ci_tasks.results.probe_evidence import read_run_evidence
 
 RESULT_CODES = {PASS: 0, FAIL: 1, NOT_PROVEN: 4, BLOCKED: 125}
+_MOST_DIRTY = 10
 
 
 def attached(record: RunRecord, directory: str) -> int | None:
@@ -43,7 +45,8 @@ def conclude(context: LevelContext, record: RunRecord, directory: str, *, markdo
     """Judge the run, print its summary and store it in the run's directory."""
     summary = evaluate(context, record, directory).summary
     written = f"the summary, as text, markdown and JSON: {directory}"
-    print("\n".join(["", *_shown(summary, markdown=markdown), "", written]), flush=True)
+    lines = report.markdown(summary).splitlines() if markdown else report.text(summary)
+    print("\n".join(["", *lines, "", written]), flush=True)
     return summary
 
 
@@ -60,36 +63,35 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
     """Judge the run and store its summary in its directory."""
     run = RunDir(directory)
     workspace = read_plan(run).workspace
+    identity = image_identity(record)
+    host = record.host or context.host
     provenance = Provenance(
-        bridge_commit=context.bridge.commit[:12],
-        verl_commit=context.verl.commit[:12],
+        bridge=repository(context.bridge),
+        verl=repository(context.verl),
         command=context.command,
         log=run.log if Path(run.log).exists() else "",
-        bridge_dirty=context.bridge.dirty,
-        verl_dirty=context.verl.dirty,
-        image=_image(context.image, image_identity(record)),
-        host=record.host or context.host,
-        bridge_root=f"{workspace}/{BRIDGE}" if workspace else "",
+        image=f"{context.image}, {identity or 'digest not seen'}" if context.image else "",
+        host=host,
+        root=f"{workspace}/{BRIDGE}" if workspace else "",
+        simulated=host if context.simulated else "",
     )
     facts = read_run(lambda: pieces_of(run.log), context.request.proofs)
-    baseline = metrics_of(lambda: pieces_of(context.baseline)) if context.baseline else None
-    ended, evidence = RunEnd(record.status, record.reason), read_run_evidence(run)
-    judged = judge(
+    evidence = read_run_evidence(run)
+    overlays = (
+        f"{item.what}: {item.here}; {item.why}" for item in record.deviations if item.what.startswith("overlay ")
+    )
+    summary = judge(
         LevelRun(
             context.request,
             trainings(context.request, context.scripts),
             facts,
-            ended,
+            RunEnd(record.status, record.reason),
             provenance,
-            baseline,
+            read_baseline(Path(context.baseline)) if context.baseline else None,
             evidence,
-            context.scripts,
+            (*context.remarks, *overlays),
         )
     )
-    overlays = (
-        f"{item.what}: {item.here}; {item.why}" for item in record.deviations if item.what.startswith("overlay ")
-    )
-    summary = replace(judged, limitations=(*judged.limitations, *context.remarks, *overlays))
     for name, text in (
         ("summary.txt", "\n".join(report.text(summary)) + "\n"),
         ("summary.md", report.markdown(summary)),
@@ -99,17 +101,39 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
     return EvaluatedRun(summary, facts, evidence)
 
 
-def read_baseline(path: Path) -> Metrics:
-    """The metrics of a baseline's log. Raises UsageError where it has no rewards to compare with."""
+def judge_log(
+    log: Path, request: LevelRequest, *, command: str = "", exit_code: int | None = None, baseline: Path | None = None
+) -> Summary:
+    """What an existing log shows of a level, as people have it who ran the wrapper themselves: of the level's own
+    trainings, each from where the trainer prints its settings. What a log cannot show is not seen.
+    Raises UsageError."""
+    if not log.is_file():
+        raise UsageError(f"--log names {log}, which is no file")
+    planned = [one for one in trainings(request) if one.level == request.level]
+    facts = read_run(lambda: pieces_of(str(log)), request.proofs, [one.name for one in planned])
+    for training in facts.trainings.values():
+        training.exit_code = exit_code if training.exit_code is None else training.exit_code
+    if request.checks:
+        facts.preflight.setdefault(BRIDGE_CHECKS, PreflightCheck(BRIDGE_CHECKS, "cited", request.checks))
+    unknown = "not known: only a log was judged"
+    status = PASSED if exit_code in (0, None) else "failed"
+    base = read_baseline(baseline) if baseline else None
+    provenance = Provenance(unknown, unknown, command, str(log))
+    return judge(LevelRun(request, planned, facts, RunEnd(status), provenance, base))
+
+
+def read_baseline(path: Path) -> TrainingFacts:
+    """The last training with rewards in a baseline's log. Raises UsageError where it has none to compare with."""
     if not path.is_file():
         raise UsageError(f"--baseline names {path}, which is no file")
-    metrics = metrics_of(lambda: pieces_of(str(path)))
-    if not series(metrics, REWARD):
+    found = read_run(lambda: pieces_of(str(path)), names=("baseline",)).trainings.values()
+    rewarded = [one for one in found if series(one.metrics, REWARD)]
+    if not rewarded:
         raise UsageError(
             f"--baseline {path} has no {REWARD} of any step",
             hint="give the log of a training of level 5: the file `log` in its run directory, or verl's console output",
         )
-    return metrics
+    return rewarded[-1]
 
 
 def image_identity(record: RunRecord) -> str:
@@ -118,10 +142,14 @@ def image_identity(record: RunRecord) -> str:
     return record.environment.digest or next(iter(ids), "")
 
 
-def _image(named: str, identity: str) -> str:
-    """The image by its name, which may move, and by what ran."""
-    return f"{named}, {identity or 'digest not seen'}" if named else ""
-
-
-def _shown(summary: Summary, *, markdown: bool) -> list[str]:
-    return report.markdown(summary).splitlines() if markdown else report.text(summary)
+def repository(tree: Checkout) -> str:
+    """Its commit, which git knows, plus the files that differ from it."""
+    dirty: Sequence[str] = tree.dirty
+    if not tree.head:
+        return "no git repository"
+    more = f" and {len(dirty) - _MOST_DIRTY} more" if len(dirty) > _MOST_DIRTY else ""
+    return (
+        f"{tree.head[:12]} plus {', '.join(dirty[:_MOST_DIRTY])}{more}"
+        if dirty
+        else f"{tree.head[:12]}, no dirty files"
+    )

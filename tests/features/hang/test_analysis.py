@@ -148,7 +148,7 @@ def few(count: int) -> list[ProcessFacts]:
         (facts(*WAITS, rank(3, *LOADER), worker(7, READS), worker(8)), "rank waits elsewhere", [3, None],
          "waits in __next__ at train.py:9, in step; ranks 0-2 wait in all_reduce"),
         (facts(*WAITS, rank(3, *LOADER), worker(7, READS), worker(8)), "rank waits elsewhere", [3, None],
-         "it waits for train.py (pid 7, below rank 3): __getitem__ at data.py:5"),
+         "rank 3 waits for train.py (pid 7, below rank 3): __getitem__ at data.py:5"),
         # Claims that stacks alone do not carry.
         (facts(*ALL[:3], rank(3, *gpu(99))), "kernel", [], "a kernel that does not end, or slow work"),
         (facts(*ALL[:3], replace(rank(3, cpu=2.1), stacks=ENDS)), "", [], "not determined"),

@@ -8,7 +8,8 @@ import pytest
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import Override
-from ci_tasks.features.setup.package_index import find_indexes, mirrors, overrides_of, parse_mirrors
+from ci_tasks.features.setup.package_index import find_indexes, mirrors
+from ci_tasks.planning.pip_commands import merged
 from ci_tasks.workflow.model import Job, Step
 
 CI = "https://download.example/whl"
@@ -40,7 +41,8 @@ def job(*scripts: str) -> Job:
 
 
 def needed(scripts: Sequence[str], versions: Mapping[tuple[str, ...], str]) -> list[Override]:
-    return overrides_of(find_indexes(job(*scripts), [MIRROR], "/py", AnsweringPip(versions)))
+    findings = find_indexes(job(*scripts), [MIRROR], "/py", AnsweringPip(versions))
+    return merged(override for finding in findings for override in finding.overrides)
 
 
 TORCH = f"pip install torch==2.9.1+cu128 --index-url {CI}"
@@ -71,9 +73,35 @@ def test_the_overrides_that_install_steps_need(
     assert needed(scripts, versions) == overrides
 
 
+@pytest.mark.parametrize(
+    ("script", "versions", "torch", "overrides"),
+    [
+        # CI's index is not reached: the mirror's wheels for CPUs come before CUDA's of pip's own index.
+        (TORCH, {("torch",): "2.9.1", ("torch", "--index-url", MIRROR): "2.9.1+cpu"}, "cpu",
+         [Override("cpu", "Step 1", pip_index=MIRROR, replace={"torch==2.9.1+cu128": "torch==2.9.1+cpu"})]),
+        # An index with both.
+        (TORCH, {("torch", "--index-url", CI): "2.9.1+cu128, 2.9.1+cpu"}, "cpu",
+         [Override("cpu", "Step 1", replace={"torch==2.9.1+cu128": "torch==2.9.1+cpu"})]),
+        ("pip install torch -i https://x/cpu", {("torch", "-i", "https://x/cpu"): "2.9.1+cpu, 2.8.0+cpu"}, "cpu", []),
+        # Only CUDA wheels can be had.
+        ("pip install torch -i https://x/cpu", {("torch",): "2.9.1"}, "cuda",
+         [Override("cpu", "Step 1", pip_index="default")]),
+        ("pip install a", {("a",): "1"}, "", []),
+    ],
+)  # fmt: skip
+def test_wheels_of_torch_for_cpus_come_first(
+    script: str, versions: Mapping[tuple[str, ...], str], torch: str, overrides: list[Override]
+) -> None:
+    (finding,) = find_indexes(job(script), [MIRROR], "/py", AnsweringPip(versions))
+    assert finding.torch == torch
+    assert merged(finding.overrides) == overrides
+    assert ("only CUDA wheels" in finding.text) is (torch == "cuda")
+
+
 def test_a_package_that_no_index_has_is_named_with_what_was_tried() -> None:
     (finding,) = find_indexes(job("pip install a"), [MIRROR], "/py", AnsweringPip({}))
-    assert finding.problem == f"no index that was tried has a for this Python: pip's own index, {MIRROR}"
+    assert finding.problem
+    assert finding.text == f"no index that was tried has a for this Python: pip's own index, {MIRROR}"
 
 
 @pytest.mark.parametrize(
@@ -86,5 +114,4 @@ def test_a_package_that_no_index_has_is_named_with_what_was_tried() -> None:
     ],
 )
 def test_mirrors_of_pips_configuration(text: str, found: list[str]) -> None:
-    assert parse_mirrors(text) == found
     assert mirrors("/py", lambda questions, _: {name: QueryAnswer(0, text, "") for name in questions}) == found

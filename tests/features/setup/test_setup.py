@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.config import Override
-from ci_tasks.features.setup.setup import _cpu_labels, _rows_by_label, _write
+from ci_tasks.features.setup.setup import cpu_labels
+from ci_tasks.features.setup.users_file import write
 from ci_tasks.run.checkout_source import open_source
+from ci_tasks.run.find_rows import list_jobs
 from tests.fixtures import until
 from tests.parts.git import repository
 from tests.parts.processes import files_named
@@ -97,31 +98,22 @@ def test_ctrl_c_during_the_install_steps_ends_it_and_writes_nothing(newcomer: An
     assert not newcomer.file.exists() and not newcomer.processes()
 
 
-@pytest.fixture
-def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "ci-tasks").mkdir()
-    return tmp_path / "ci-tasks/hosts.yaml"
+def test_without_a_terminal_and_yes_nothing_is_installed(newcomer: Any) -> None:
+    refused = newcomer.ci_tasks("setup", "--rows", "1")
+    assert refused.code == 2
+    assert "CI's install steps of cpu-unittest run here: about 1 GB and 1 to 5 minutes" in refused.out
+    assert "`--yes` agrees" in refused.err
+    assert not newcomer.file.exists() and not files_named("log", newcomer.home)
 
 
-WANTED = [Override("cpu-unittest", "Install dependencies", pip_index="default")]
-
-
-def test_without_a_terminal_nothing_is_asked_and_nothing_written(users: Path, capsys: Any) -> None:
-    assert not _write(WANTED, "for slime", may_ask=False, yes=False)
-    assert not users.exists()
-    out = capsys.readouterr().out
-    assert f"  - {OVERRIDE}\n" in out and f"`--yes` adds these lines to {users}" in out
-
-
-def test_a_file_that_is_a_link_stays_one_and_keeps_its_mode(users: Path, tmp_path: Path) -> None:
-    real = tmp_path / "dotfiles.yaml"
+def test_a_file_that_is_a_link_stays_one_and_keeps_its_mode(tmp_path: Path) -> None:
+    real, link = tmp_path / "dotfiles.yaml", tmp_path / "hosts.yaml"
     real.write_text("# mine\n")
     real.chmod(0o600)
-    users.symlink_to(real)
-    assert _write(WANTED, "for slime", may_ask=False, yes=True)
-    assert users.is_symlink() and real.stat().st_mode & 0o777 == 0o600
-    assert real.read_text().startswith("# mine\noverrides:\n")
+    link.symlink_to(real)
+    write(link, "# mine\noverrides:\n")
+    assert link.is_symlink() and real.stat().st_mode & 0o777 == 0o600
+    assert real.read_text() == "# mine\noverrides:\n"
 
 
 def test_a_label_is_tried_here_if_it_installs_something_and_needs_no_gpu_and_no_container(tmp_path: Path) -> None:
@@ -131,4 +123,5 @@ def test_a_label_is_tried_here_if_it_installs_something_and_needs_no_gpu_and_no_
     lines.append("  bare: {runs-on: ubuntu-latest, steps: [{run: pytest}]}")
     workflow = "on: push\njobs:\n" + "\n".join(lines)
     source = open_source(str(repository(tmp_path, {".github/workflows/ci.yml": workflow})))
-    assert _cpu_labels(source, _rows_by_label(source)) == ["cpu"]
+    by_label = {row.label: [row] for row in list_jobs(source)}
+    assert cpu_labels(source, by_label) == ["cpu"]

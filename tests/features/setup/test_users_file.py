@@ -13,14 +13,13 @@ ADDED = f"overrides:\n  {NOTE}\n  - {ENTRY}\n"
 CASES: list[tuple[str, str | None]] = [
     ("", ADDED),
     ("# mine\nhosts:\n  a: {kind: local}  # here\n", f"# mine\nhosts:\n  a: {{kind: local}}  # here\n{ADDED}"),
-    ("overrides: []\nhosts: {}\n", f"{ADDED}hosts: {{}}\n"),
-    ("overrides: [] # none yet\n", f"overrides: # none yet\n  {NOTE}\n  - {ENTRY}\n"),
     # Before the others, with their indentation.
     ("overrides:\n  # of mine\n  - {job: a, step: b, skip: true}\n",
      f"{ADDED}  # of mine\n  - {{job: a, step: b, skip: true}}\n"),
     ("overrides:\n- {job: a, step: b, skip: true}\npools: {}\n",
      f"overrides:\n{NOTE}\n- {ENTRY}\n- {{job: a, step: b, skip: true}}\npools: {{}}\n"),
     # What cannot be added to without changing the rest.
+    ("overrides: []\n", None),
     ("overrides: [{job: a, step: b, skip: true}]\n", None),
     ("{hosts: {}}\n", None),
 ]  # fmt: skip

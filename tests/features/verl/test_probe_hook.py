@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.verl.judge.hook_records import (
+from ci_tasks.features.verl.judge.noted import (
     AppliedPeft,
     BuiltModel,
     HookedModule,

@@ -1,15 +1,14 @@
-"""The summary as text, markdown, JSON; and the plot."""
+"""The summary as text, markdown and JSON."""
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
 
 from ci_tasks.features.verl import report as verl
-from ci_tasks.features.verl.levels.summary import Deliverable, EvidenceItem, MetricCurve, Summary
+from ci_tasks.features.verl.levels.summary import Deliverable, EvidenceItem, Summary
 
 SUMMARY = Summary(
     result="Fail",
@@ -46,8 +45,7 @@ Deliverables:
 Evidence:
 - Bridge repo: abc1234 plus src/a_b.py
 - verl repo: def5678, no dirty files
-- Command: invoke verl --level 1
-    image verlai/verl:vllm
+- Command: invoke verl --level 1; image verlai/verl:vllm
 - Key lines: line 9: `step:1` - acc/mean@1:1
 Limitations:
 - no convergence claim
@@ -71,8 +69,6 @@ def test_foreign_text_is_escaped_and_mentions_nobody(text: str, written: str) ->
     assert written in verl.markdown(replace(SUMMARY, sentence=text))
 
 
-def test_json_has_every_field_and_no_number_that_json_lacks() -> None:
-    public = verl.public(replace(SUMMARY, curve=MetricCurve("reward", ((1, math.nan), (2, 0.5)))))
-    assert json.loads(json.dumps(public, allow_nan=False)) == public
-    assert public["curve"]["points"] == [[1, "nan"], [2, 0.5]]
-    assert public["deliverables"][3]["status"] == "Fail"
+def test_json_has_every_field() -> None:
+    public = json.loads(json.dumps(verl.public(SUMMARY)))
+    assert (public["deliverables"][3]["status"], public["criteria"], public["passed_level"]) == ("Fail", [], None)

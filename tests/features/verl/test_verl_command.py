@@ -1,4 +1,4 @@
-"""verl's levels as a person runs them, on the sample pair; every other way to fail is in bench/verl_levels.py."""
+"""verl's levels as a person runs them, on the sample pair; every other way to fail is in bench/verl_altered.py."""
 
 from __future__ import annotations
 
@@ -163,8 +163,11 @@ def test_megatron_core_may_be_a_tree_of_its_own(pair: Any) -> None:
         "--level", "0", "--with", f"megatron-core={pair.checkout}/lm", "--build", "megatron-core=touch made"
     )
     assert result.code == 0, result.out + result.err
-    [core] = [line for line in result.out.splitlines() if line.startswith("- shown: one Megatron-LM in every process")]
-    assert "/.ci-tasks-overlays/megatron-core/megatron/core/__init__.py" in core
+    (stored,) = pair.home.glob("runs/*/01/summary.json")
+    found = {one["name"]: one for one in json.loads(stored.read_text())["criteria"][0]["criteria"]}
+    core = found["one Megatron-LM in every process"]
+    assert core["outcome"] == "shown"
+    assert "/.ci-tasks-overlays/megatron-core/megatron/core/__init__.py" in core["evidence"]
     limitations = result.out[result.out.index("\nLimitations:") :]
     assert re.search(r"- overlay megatron-core: .* shown: all \d processes that were seen to import it", limitations)
     assert re.search(r"- overlay megatron-core: build: touch made; it wrote made \(sha256 ", limitations)

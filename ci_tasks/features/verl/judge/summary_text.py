@@ -1,223 +1,191 @@
-"""The words of the summary around its verdicts."""
+"""The guide's summary of a judged run: its fields, in words, at most 30 lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
 from ci_tasks.errors import truncated
-from ci_tasks.features.verl.judge.failure_stages import FailureStage
-from ci_tasks.features.verl.judge.learning_signal import REWARD, series
-from ci_tasks.features.verl.judge.log_records import BRIDGE_CHECKS, RunFacts, TrainingFacts
-from ci_tasks.features.verl.judge.resolved_settings import MISSING, Settings
-from ci_tasks.features.verl.judge.setting_criteria import value_text
-from ci_tasks.features.verl.judge.verdict_of_training import LEARNING_LEVEL, TrainingVerdict
+from ci_tasks.features.verl.judge.attribution import attribute, stage_of_check, stage_of_reason
+from ci_tasks.features.verl.judge.criteria import value_text
+from ci_tasks.features.verl.judge.settings import MISSING
+from ci_tasks.features.verl.judge.training_log import DRIVER, WORKER
+from ci_tasks.features.verl.judge.verdict import LevelRun, RunVerdict, deciding
 from ci_tasks.features.verl.levels import levels
-from ci_tasks.features.verl.levels.criterion import NOT_SEEN, with_outcome
-from ci_tasks.features.verl.levels.levels import LEVELS, SETTINGS, LevelRequest
+from ci_tasks.features.verl.levels.levels import LEVELS, SETTINGS
 from ci_tasks.features.verl.levels.summary import (
+    BACKEND,
     BLOCKED,
+    CHECKS,
+    CONTRADICTED,
     FAIL,
+    IMPORT,
+    LOG,
     NOT_PROVEN,
+    NOT_REQUESTED,
+    NOT_SEEN,
     PASS,
+    SHOWN,
     SKIPPED,
+    VARIANTS,
+    Deliverable,
     EvidenceItem,
-    MetricCurve,
-    Provenance,
+    Summary,
+    TrainingCriteria,
+    with_outcome,
 )
 
 NO_EVIDENCE = "this is not evidence against the Bridge change"
 _WORST_FIRST = (FAIL, BLOCKED, NOT_PROVEN, SKIPPED, PASS)
-_LONGEST = 400  # characters of a line that is quoted
-# What the summary names of the resolved settings, in the wrapper's variables.
-_NAMED = (
-    ("algorithm", "ADV_ESTIMATOR"),
-    ("engine", "ENGINE"),
-    ("VANILLA_MBRIDGE", "VANILLA_MBRIDGE"),
-    ("VALUE_VANILLA_MBRIDGE", "VALUE_VANILLA_MBRIDGE"),
-    ("LORA_RANK", "LORA_RANK"),
-    ("USE_MEGATRON_FSDP", "USE_MEGATRON_FSDP"),
-    ("TP", "COMMON_TP"),
-    ("PP", "COMMON_PP"),
-    ("CP", "COMMON_CP"),
-    ("EP", "COMMON_EP"),
-    ("INFER_TP", "INFER_TP"),
-    ("max response length", "MAX_RESPONSE_LENGTH"),
-    ("SAVE_FREQ", "SAVE_FREQ"),
-    ("RESUME_MODE", "RESUME_MODE"),
-)
-_METRICS = (REWARD, "actor/pg_loss", "actor/kl_loss", "actor/entropy", "actor/grad_norm", "critic/vf_loss")
+_LONGEST, _LONGEST_LINE = 300, 160  # characters of a reason, and of a line that is quoted
+_MOST_LIMITATIONS, _MOST_FOLLOW_UPS = 9, 5  # so that the summary has at most 30 lines
+# What the key lines name of the resolved settings, by the wrapper's variables.
+_NAMED = ("ADV_ESTIMATOR", "ENGINE", "VANILLA_MBRIDGE", "LORA_RANK", "USE_MEGATRON_FSDP", "COMMON_TP", "COMMON_PP")
 
 
-def sentence(
-    result: str, why: str, request: LevelRequest, passed: int | None, verdicts: Sequence[TrainingVerdict]
-) -> str:
-    """What was validated, and how far it came; never more than that."""
-    level = LEVELS[request.level]
-    if result == PASS and request.level == LEARNING_LEVEL:
-        steps = max(verdict.training.steps for verdict in verdicts)
-        return f"Level 5 learning-signal passed over {steps} steps; no claim of benchmark convergence"
-    if result == PASS:
-        return f"Level {level.number} passed: {level.proves}"
-    reached = f"; level {passed} passed" if passed is not None and passed < request.level else ""
-    if result == BLOCKED:
-        return f"{truncated(why, _LONGEST)}{reached}; {NO_EVIDENCE}"
-    return f"{truncated(why, _LONGEST)}{reached}"
-
-
-def requested(request: LevelRequest) -> str:
-    level = LEVELS[request.level]
-    text = f"Level {level.number} ({level.title})"
-    if request.level == 2:
-        text += f": {', '.join(request.variants)}"
-    if request.level == LEARNING_LEVEL:
-        text += f": {request.steps} steps"
-    if request.level == 4:
-        text += f": {request.script or ' '.join(request.overrides) or ', '.join(request.env)}"
-    return f"{text}, after Level 0" if request.level else text
-
-
-def checkpoint(request: LevelRequest, facts: RunFacts) -> str:
-    named = (
-        ("dummy config", request.dummy_config),
-        ("MODEL_ID=", request.model_id),
-        ("MODEL_PATH=", request.model_path),
+def judge(run: LevelRun) -> Summary:
+    verdict = RunVerdict(run)
+    result, why = verdict.result()
+    request = verdict.request
+    title = f"Level {request.level} ({LEVELS[request.level].title})"
+    variants = {2: ", ".join(request.variants), 5: f"{request.steps} steps", 4: request.script}.get(request.level)
+    return Summary(
+        result=result,
+        sentence=_sentence(verdict, result, why),
+        requested=f"{title}{f': {variants}' if variants else ''}",
+        checkpoint=_checkpoint(verdict),
+        deliverables=tuple(_deliverables(verdict)),
+        evidence=tuple(_evidence(verdict)),
+        limitations=_listed(_limitations(verdict), _MOST_LIMITATIONS),
+        follow_ups=("none",) if result == PASS else _listed(_follow_ups(verdict, result), _MOST_FOLLOW_UPS),
+        passed_level=verdict.passed_level,
+        preflight=tuple(Deliverable(mark.key, mark.status, mark.text) for mark in verdict.marks.values()),
+        criteria=tuple(
+            TrainingCriteria(one.training.name, one.status, one.criteria) for one in verdict.verdicts if one.criteria
+        ),
     )
-    parts = [f"{name}{' ' if name[-1] != '=' else ''}{value}" for name, value in named if value]
-    settings = [training.settings for training in facts.trainings.values() if training.settings.resolved]
-    resolved = {str(printed.get("actor_rollout_ref.model.path")) for printed in settings} - {
-        request.model_path,
-        str(MISSING),
+
+
+def _sentence(verdict: RunVerdict, result: str, why: str) -> str:
+    """What was validated, and how far it came; never more than that."""
+    level, passed = verdict.request.level, verdict.passed_level
+    host = verdict.run.provenance.simulated
+    on = f" (on {host}, which only simulates GPUs)" if host else ""
+    if result == PASS and level == 5:
+        steps = max(one.training.steps for one in verdict.verdicts)
+        return f"Level 5 learning-signal passed over {steps} steps; no claim of benchmark convergence{on}"
+    if result == PASS:
+        return f"Level {level} passed: {LEVELS[level].proves}{on}"
+    reached = f"; level {passed} passed" if passed is not None and passed < level else ""
+    about = f"; {NO_EVIDENCE}" if result == BLOCKED else ""
+    return f"{truncated(why, _LONGEST)}{reached}{about}{on}"
+
+
+def _checkpoint(verdict: RunVerdict) -> str:
+    request = verdict.request
+    named = {
+        "dummy config ": request.dummy_config,
+        "MODEL_ID=": request.model_id,
+        "MODEL_PATH=": request.model_path,
     }
-    if resolved:
-        parts.append(f"resolved to {', '.join(sorted(resolved))}")
+    parts = [f"{name}{value}" for name, value in named.items() if value]
+    paths = (one.facts.settings.get("actor_rollout_ref.model.path") for one in verdict.verdicts if one.facts)
+    resolved = {str(path) for path in paths if path is not MISSING} - {request.model_path}
+    parts += [f"resolved to {', '.join(sorted(resolved))}"] if resolved else []
     return ", ".join(parts) or "the wrapper's default"
 
 
-def combine(verdicts: Sequence[TrainingVerdict], level: int) -> tuple[str, str]:
-    """(status, text) of the trainings of one deliverable."""
-    status = next(worst for worst in _WORST_FIRST if any(each.status == worst for each in verdicts))
-    title = LEVELS[level].title
-    if len({(verdict.status, verdict.text) for verdict in verdicts}) == 1 and (len(verdicts) == 1 or status == SKIPPED):
-        return status, f"{title}: {truncated(verdicts[0].text, _LONGEST)}"
-    texts = (f"{verdict.training.name}: {verdict.status}, {truncated(verdict.text, _LONGEST)}" for verdict in verdicts)
-    return status, f"{title}: {'; '.join(texts)}"
+def _deliverables(verdict: RunVerdict) -> Iterator[Deliverable]:
+    checks = verdict.checks
+    if checks is None:
+        yield Deliverable(CHECKS, SKIPPED, f"not run: {verdict.ending()}")
+    else:
+        text = {"blocked": "could not be run: ", "cited": "as cited, not run here: "}.get(checks.status, "")
+        status = {"pass": PASS, "cited": PASS, "fail": FAIL}.get(checks.status, SKIPPED)
+        yield Deliverable(CHECKS, status, truncated(text + checks.text, _LONGEST))
+    reached = {DRIVER, WORKER} & {*verdict.marks} or not verdict.marks
+    unseen = NOT_PROVEN if reached else BLOCKED
+    status = {SHOWN: PASS, CONTRADICTED: FAIL}.get(verdict.imports.outcome, unseen)
+    text = verdict.imports.evidence if reached else f"not reached: {verdict.why_nothing_ran()}"
+    yield Deliverable(IMPORT, status, truncated(text, _LONGEST))
+    yield _of_trainings(verdict, BACKEND, 0)
+    yield _of_trainings(verdict, VARIANTS, verdict.request.level)
+    log = f"{verdict.log}{f': {verdict.ended.log_error}' if verdict.ended.log_error else ''}"
+    yield Deliverable(LOG, PASS if verdict.logged else FAIL, log or "there is no log")
 
 
-def evidence(provenance: Provenance, facts: RunFacts, verdicts: Sequence[TrainingVerdict]) -> tuple[EvidenceItem, ...]:
-    where = ", ".join(
-        f"{what} {value}" for what, value in (("image", provenance.image), ("host", provenance.host)) if value
-    )
-    commands = [f"{name}: {training.command}" for name, training in facts.trainings.items() if training.command]
-    return (
-        EvidenceItem("Bridge repo", (_repository(provenance.bridge_commit, provenance.bridge_dirty),)),
-        EvidenceItem("verl repo", (_repository(provenance.verl_commit, provenance.verl_dirty),)),
-        EvidenceItem("Command", (provenance.command, *([where] if where else []), *commands)),
-        EvidenceItem("Key lines", tuple(key_lines(facts, verdicts)) or ("none: no training began",)),
-    )
+def _of_trainings(verdict: RunVerdict, name: str, level: int) -> Deliverable:
+    wanted = [one for one in verdict.verdicts if (one.training.level == 0) == (name == BACKEND)]
+    if not wanted:
+        nothing = (NOT_REQUESTED, "Level 0 only") if name == VARIANTS else (SKIPPED, "not in this log")
+        return Deliverable(name, *nothing)
+    status = next(worst for worst in _WORST_FIRST if any(one.status == worst for one in wanted))
+    texts = {one.training.name: one.text for one in wanted}
+    if len(set(texts.values())) == 1:
+        return Deliverable(name, status, f"{LEVELS[level].title}: {truncated(wanted[0].text, _LONGEST)}")
+    each = (f"{one.training.name}: {one.status}, {truncated(one.text, _LONGEST_LINE)}" for one in wanted)
+    return Deliverable(name, status, f"{LEVELS[level].title}: {'; '.join(each)}")
 
 
-def key_lines(facts: RunFacts, verdicts: Sequence[TrainingVerdict]) -> Iterable[str]:
-    """The resolved algorithm, backend and parallelism of each training, and the lines that show how far it came."""
-    if facts.error is not None:
-        yield f"line {facts.error.line_no}: {truncated(facts.error.line, _LONGEST)}"
-    first: Settings | None = None
-    for verdict in verdicts:
-        if verdict.facts is None:
-            continue
-        yield f"{verdict.training.name}: {_settings(verdict.facts.settings, first)}"
-        first = first or (verdict.facts.settings if verdict.facts.settings.resolved else None)
-        log_lines = (verdict.facts.scratch, verdict.facts.resumed_seen, verdict.facts.progress_seen)
-        yield from (f"line {line.line_no}: {truncated(line.text, _LONGEST)}" for line in log_lines if line is not None)
-        yield from _metrics(verdict.facts)
-        error = verdict.facts.error
-        if error is not None and error.line:
-            yield f"line {error.line_no}: {truncated(error.line, _LONGEST)}"
+def _evidence(verdict: RunVerdict) -> Iterator[EvidenceItem]:
+    known = verdict.run.provenance
+    where = [f"{what} {value}" for what, value in (("image", known.image), ("host", known.host)) if value]
+    yield EvidenceItem("Bridge repo", (known.bridge,))
+    yield EvidenceItem("verl repo", (known.verl,))
+    yield EvidenceItem("Command", (known.command or "not known: only its log was judged",))
+    yield EvidenceItem("Key lines", (*(_key_lines(verdict) or ("no training began",)), *where))
 
 
-def limitations(request: LevelRequest, facts: RunFacts, verdicts: Sequence[TrainingVerdict]) -> tuple[str, ...]:
-    notes = list(levels.limitations(request))
-    checks = facts.preflight.get(BRIDGE_CHECKS)
-    if checks is None or checks.status not in ("pass", "fail"):
-        notes.append(f"focused Bridge checks were not run{f': {checks.text}' if checks else ''}")
-    notes += [
-        f"not shown of {verdict.training.name}: {criterion}"
-        for verdict in verdicts
-        for criterion in with_outcome(verdict.criteria, NOT_SEEN)
-        if criterion.optional
-    ]
-    noisy = [
-        (verdict.training.name, verdict.facts.noise[0])
-        for verdict in verdicts
-        if verdict.status == PASS and verdict.facts and verdict.facts.noise
-    ]
-    if noisy:
-        names = ", ".join(name for name, _ in noisy)
-        first = noisy[0][1]
-        example = f"line {first.line_no}: {truncated(first.text, _LONGEST)}"
-        notes.append(f"known shutdown noise after completion ({names}), such as {example}")
-    return tuple(notes)
+def _key_lines(verdict: RunVerdict) -> list[str]:
+    """What was active in the last training that began, how far it came, and the first relevant error."""
+    began = [one.facts for one in verdict.verdicts if one.facts is not None]
+    lines = []
+    for facts in began[-1:]:
+        values = {name: facts.settings.get(SETTINGS[name]) for name in _NAMED}
+        active = [f"{name}={value_text(value)}" for name, value in values.items() if value is not MISSING]
+        lines.append(f"resolved {', '.join(active)}" if active else "resolved settings not seen")
+        said = (facts.said[name] for name in ("scratch", "resumed", "progress", "step") if name in facts.said)
+        lines += [f"{line.place}: {truncated(line.text, _LONGEST_LINE)}" for line in said]
+    errors = [*(one.error for one in began), verdict.facts.error]
+    for error in [one for one in errors if one is not None][:1]:
+        lines.append(f"{error.place}: {truncated(error.text, _LONGEST_LINE)}")
+    return lines
 
 
-def follow_ups(
-    result: str, stages: Iterable[FailureStage], verdicts: Sequence[TrainingVerdict], facts: RunFacts
-) -> tuple[str, ...]:
-    if result == PASS:
-        return ("none",)
-    steps = [stage.follow_up for stage in stages]
-    checks = facts.preflight.get(BRIDGE_CHECKS)
-    if checks is not None and checks.status == "fail":
-        steps.insert(0, "provider fix: the focused Bridge checks have to pass before the external run says anything")
-    elif result == NOT_PROVEN and (checks is None or checks.status != "pass"):
-        steps.insert(0, "run the focused Bridge checks: give the image uv or pytest, and --test FILE for others")
-    steps.extend(step for verdict in verdicts if verdict.status != PASS for step in verdict.follow_ups)
-    if skipped := [verdict.training.name for verdict in verdicts if verdict.status == SKIPPED]:
-        steps.append(f"rerun what was skipped: {', '.join(skipped)}")
-    return tuple(dict.fromkeys(steps)) or ("rerun",)
+def _limitations(verdict: RunVerdict) -> Iterator[str]:
+    if verdict.run.provenance.simulated:
+        yield "simulated GPUs: nothing of the hardware, and nothing of a real Bridge, was tested"
+    yield from verdict.run.remarks
+    yield from levels.limitations(verdict.request)
+    if not verdict.checks or verdict.checks.status not in ("pass", "fail"):
+        yield "focused Bridge checks were not run here: external compatibility smoke only"
+    noise = [line for one in verdict.verdicts if one.facts is not None for line in one.facts.noise]
+    if noise:
+        text = truncated(noise[0].text, _LONGEST_LINE)
+        yield f"known shutdown warnings after the last step, such as {noise[0].place}: {text}"
+    for one in verdict.verdicts:
+        unseen = with_outcome(one.criteria, NOT_SEEN)
+        yield from (f"{one.training.name}: {found}" for found in unseen if found.optional)
 
 
-def curve(verdicts: Sequence[TrainingVerdict]) -> MetricCurve | None:
-    """The reward over the longest training, where it has more than two points."""
-    longest = max(
-        (verdict for verdict in verdicts if verdict.facts), key=lambda verdict: verdict.training.steps, default=None
-    )
-    if longest is None or longest.facts is None:
-        return None
-    points = series(longest.facts.metrics, REWARD)
-    return MetricCurve(REWARD, tuple(points)) if len(points) > 2 else None
+def _follow_ups(verdict: RunVerdict, result: str) -> Iterator[str]:
+    if verdict.checks is not None and verdict.checks.status == "fail":
+        yield "provider fix: the focused Bridge checks have to pass before the external run says anything"
+    yield verdict.imports.follow_up
+    if not any(one.facts for one in verdict.verdicts):
+        yield from (stage_of_check(mark.key, mark.text).follow_up for mark in verdict.blocking())
+        if verdict.ended.stopped and not verdict.blocking():
+            yield stage_of_reason(verdict.ended.reason).follow_up
+        elif not verdict.blocking() and verdict.facts.error is not None:
+            yield attribute(verdict.facts.error, False).stage.follow_up
+    for one in verdict.verdicts:
+        yield from (found.follow_up for found in deciding(one.status, one.criteria) if one.status != PASS)
+    if result == NOT_PROVEN and not verdict.checked:
+        yield "run the focused Bridge checks: give the image uv or pytest, and --test FILE for others"
+    skipped = [one.training.name for one in verdict.verdicts if one.status == SKIPPED]
+    yield f"rerun what was skipped: {', '.join(skipped)}" if skipped else ""
 
 
-def _metrics(facts: TrainingFacts) -> Iterable[str]:
-    if facts.metrics_seen is None or not facts.metrics:
-        return
-    step = max(facts.metrics)
-    values = facts.metrics[step]
-    picked = " - ".join(f"{key}:{values[key]:.4g}" for key in _METRICS if key in values)
-    yield f"line {facts.metrics_seen.line_no}: step:{step} - {picked or f'{len(values)} metrics'}"
-
-
-def _settings(settings: Settings, first: Settings | None) -> str:
-    """The named settings; after the first training only those that differ from its."""
-    if not settings:
-        return "settings not seen"
-    if not settings.resolved:
-        return f"from the command, not resolved: {_listed(_values(settings))}"
-    if first is None:
-        return f"resolved: {_listed(_values(settings))}"
-    before = dict(_values(first))
-    other = _listed((name, value) for name, value in _values(settings) if before.get(name) != value)
-    return f"resolved as before{f', but {other}' if other else ''}"
-
-
-def _listed(values: Iterable[tuple[str, object]]) -> str:
-    return ", ".join(f"{name}={value_text(value)}" for name, value in values)
-
-
-def _values(settings: Settings) -> Iterable[tuple[str, object]]:
-    for name, variable in _NAMED:
-        value = settings.get(SETTINGS[variable])
-        if value is not MISSING:
-            yield name, value
-
-
-def _repository(commit: str, dirty: Sequence[str]) -> str:
-    return f"{commit} plus {', '.join(dirty)}" if dirty else f"{commit}, no dirty files"
+def _listed(lines: Iterable[str], most: int) -> tuple[str, ...]:
+    """Each once; those that are too many for the summary's length in the last line."""
+    known = tuple(dict.fromkeys(filter(None, lines)))
+    return known if len(known) <= most else (*known[: most - 1], "; ".join(known[most - 1 :]))

@@ -1,72 +1,70 @@
-"""A training that began, with all that is known of it: what its criteria are judged on."""
+"""A training that began, and all that is known of it: what its criteria are judged on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
 
+from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.verl.judge.failure_stages import DENSE_MODEL, UNCLEAR, FailureLocation, locate_failure
-from ci_tasks.features.verl.judge.hooked_training import HookedTraining
-from ci_tasks.features.verl.judge.log_records import LoggedFailure, QuotedLine, TrainingFacts
-from ci_tasks.features.verl.judge.resolved_settings import MISSING, Settings, equals_requested
-from ci_tasks.features.verl.levels.criterion import Criterion
-from ci_tasks.features.verl.levels.levels import DEFAULT_MODEL, SETTINGS, LevelRequest, Training
+from ci_tasks.features.verl.judge.attribution import DENSE_MODEL, UNCLEAR, Attribution, attribute
+from ci_tasks.features.verl.judge.noted import BuiltModel, SavedFiles, noted
+from ci_tasks.features.verl.judge.settings import AskedSetting, Settings, asked_settings
+from ci_tasks.features.verl.judge.training_log import QuotedLine, TrainingFacts
+from ci_tasks.features.verl.levels.levels import DEFAULT_MODEL, LevelRequest, Training
 
 RERUN_AS_ASKED = "rerun with what was asked for active in the resolved settings"
 SEE_PROBE = "rerun with the probe, whose hooks show what verl does not print"
-_REWARD_PATH = "RM_MODEL_PATH"
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training that began, and all that is known of it. `script` is its wrapper's text; `plain` are the proofs that
-    level 0, where the feature is not active, has as well; `failures` are those of its log and of its processes;
-    `imports` are criteria of its processes' imports; `hooked` is what the probe's hook noted; `resumed` is the training
-    whose last step it repeats."""
+    """A training that began, and all that is known of it. `facts` have what its processes noted; `evidence` is that of
+    its processes, None without the probe; `root` is the Bridge checkout as the job sees it, "" where nobody knows.
+    `saved` are the actor's checkpoints that the training before it noted or named; `plain` are the proofs that level 0,
+    where the feature is not active, has as well; `resumed` is the training whose last step it repeats."""
 
     training: Training
     facts: TrainingFacts
     request: LevelRequest
-    script: str = ""
+    root: str = ""
+    evidence: RunEvidence | None = None
+    saved: tuple[str, ...] = ()
     plain: Mapping[str, QuotedLine] = field(default_factory=dict)
-    failures: tuple[LoggedFailure, ...] = ()
-    imports: tuple[Criterion, ...] = ()
-    hooked: HookedTraining = field(default_factory=HookedTraining)
     resumed: TrainingFacts | None = None
 
     @property
-    def ended_well(self) -> bool:
-        return self.facts.exit_code == 0 and self.facts.finished
-
-    def location(self) -> FailureLocation | None:
-        """Where it failed; None where it ended well, or nobody can see why it did not. Of a training whose exit code
-        is 0 no line is the reason unless an exception or a death stands in its log: an odd word in it is none."""
-        error = self.facts.error
-        if self.ended_well or (self.facts.exit_code == 0 and (error is None or not self.failures)):
-            return None
-        paths = (self.request.reward_model, self.training.env.get(_REWARD_PATH, ""))
-        located = locate_failure(error, self.facts.constructed(error.line_no if error else None), paths)
-        if located.stage.name == DENSE_MODEL and not self._is_dense:
-            return FailureLocation(located.stage, UNCLEAR, located.constructed)
-        return located
+    def asked(self) -> dict[str, AskedSetting]:
+        return asked_settings(self.training)
 
     @property
-    def _is_dense(self) -> bool:
-        return self.request.model_id in ("", DEFAULT_MODEL) and not (
+    def models(self) -> list[tuple[ProcessEvidence, BuiltModel]]:
+        """Those in a wrapper for data parallelism, which are trained."""
+        return [(process, model) for process, model in noted(self.evidence, BuiltModel) if model.wrapper]
+
+    def written(self) -> tuple[str, ...]:
+        """Directories of the actor's checkpoints, as the hook noted them, else as the log names them."""
+        paths = [one.path for _, one in noted(self.evidence, SavedFiles) if is_actor(one.path)]
+        line = self.facts.said.get("saved")
+        return tuple(paths) or ((f"{line.value}/actor",) if line else ())
+
+    def attribution(self) -> Attribution | None:
+        """Of what ended it; None where it ended well, or nothing says why it did not."""
+        error = self.facts.error
+        if self.facts.exit_code == 0 and error is None:
+            return None
+        began = self.facts.constructed(error.line_no if error else 0)
+        reward = (self.request.reward_model, self.training.env.get("RM_MODEL_PATH", ""))
+        found = attribute(error, began, self.root, reward)
+        dense = self.request.model_id in ("", DEFAULT_MODEL) and not (
             self.request.model_path or self.request.dummy_config
         )
+        return Attribution(found.stage, UNCLEAR, began) if found.stage is DENSE_MODEL and not dense else found
 
 
 def has_critic(settings: Settings) -> bool:
     return bool(settings.get("algorithm.adv_estimator") == "gae")
 
 
-def uses_peft(run: TrainingRun) -> bool:
-    rank = run.facts.settings.get(SETTINGS["LORA_RANK"])
-    return not equals_requested("0", run.training.env.get("LORA_RANK", "0") if rank is MISSING else rank)
-
-
-def line_place(line: QuotedLine | None) -> str:
-    """Where a line was seen, as a criterion has it."""
-    return f"line {line.line_no}" if line is not None else ""
+def is_actor(path: str) -> bool:
+    return path.rstrip("/").endswith("/actor")

@@ -1,14 +1,19 @@
-"""The summary that ends every run of verl's levels: the guide's five deliverables, and what stands around them."""
+"""What a run of the levels showed: criteria of each training, and the guide's summary of all. Pure.
+
+A criterion has three outcomes: shown, contradicted, not seen. What was asked for is no evidence that it happened, and
+what nobody could see is neither good nor bad: a training passes where all of its criteria are shown, fails where one is
+contradicted, and is not proven otherwise.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
-from ci_tasks.agent.codec import JSON_SCHEMA
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.verl.levels.criterion import Criterion
 
+SHOWN, CONTRADICTED, NOT_SEEN = "shown", "contradicted", "not seen"
 PASS, FAIL, BLOCKED, SKIPPED, NOT_REQUESTED = "Pass", "Fail", "Blocked", "Skipped", "Not requested"
 NOT_PROVEN = "Not proven"
 CHECKS = "Bridge-side checks"
@@ -16,11 +21,44 @@ IMPORT = "Local Bridge import in verl"
 BACKEND = "verl Megatron backend run"
 VARIANTS = "Requested variants"
 LOG = "Log capture"
-# In JSON a value that is no number is its name: "nan".
-_POINTS = {
-    "type": "array",
-    "items": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": ["number", "string"]}]},
-}
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """`outcome` is shown, contradicted or not seen. `evidence` is what was seen, or why nothing was; `place` is where:
+    `line 12`, `rank 0 (pid 71)`, a file. `follow_up` is what to do where it is not shown. `environment` says of a
+    contradicted one that the environment or the command is its reason, so that it is no evidence against the change.
+    `optional` says of one that is not seen that the guide does not ask for it: it is a limitation, and decides nothing.
+    """
+
+    name: str
+    outcome: str
+    evidence: str
+    place: str = ""
+    follow_up: str = ""
+    environment: bool = False
+    optional: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.evidence}{f' ({self.place})' if self.place else ''}"
+
+
+def shown(name: str, evidence: str, place: str = "") -> Criterion:
+    return Criterion(name, SHOWN, evidence, place)
+
+
+def contradicted(
+    name: str, evidence: str, place: str = "", follow_up: str = "", *, environment: bool = False
+) -> Criterion:
+    return Criterion(name, CONTRADICTED, evidence, place, follow_up, environment)
+
+
+def not_seen(name: str, evidence: str, follow_up: str = "", place: str = "", *, optional: bool = False) -> Criterion:
+    return Criterion(name, NOT_SEEN, evidence, place, follow_up, optional=optional)
+
+
+def with_outcome(criteria: Iterable[Criterion], outcome: str) -> list[Criterion]:
+    return [criterion for criterion in criteria if criterion.outcome == outcome]
 
 
 @dataclass(frozen=True)
@@ -41,35 +79,10 @@ class TrainingCriteria:
 
 @dataclass(frozen=True)
 class EvidenceItem:
-    """`lines` are one or more, each fit for a terminal."""
+    """`lines` are one or more; the summary has them in one."""
 
     name: str
     lines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class MetricCurve:
-    """A metric over global steps, for a plot."""
-
-    name: str
-    points: tuple[tuple[int, float], ...] = field(metadata={JSON_SCHEMA: {"schema": _POINTS}})
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """What the log does not know of its run. Commits are short; `bridge_root` is the Bridge checkout as the job sees
-    it, "" where nobody knows; `command` repeats the run when it is pasted; `log` is where the log lies, "" where there
-    is none."""
-
-    bridge_commit: str
-    verl_commit: str
-    command: str
-    log: str
-    bridge_dirty: tuple[str, ...] = ()
-    verl_dirty: tuple[str, ...] = ()
-    image: str = ""
-    host: str = ""
-    bridge_root: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +101,6 @@ class Summary:
     follow_ups: tuple[str, ...]
     passed_level: int | None = None
     preflight: tuple[Deliverable, ...] = ()
-    curve: MetricCurve | None = None
     criteria: tuple[TrainingCriteria, ...] = ()
 
     def public(self) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
-from ci_tasks.features.verl.judge.hook_records import HOOK
-from ci_tasks.features.verl.judge.read_log import read_run
-from ci_tasks.features.verl.judge.requested_settings import requested_settings
-from ci_tasks.features.verl.judge.verdict_of_run import judge
-from ci_tasks.features.verl.judge.verdict_of_training import LevelRun, RunEnd
+from ci_tasks.features.verl.judge.noted import HOOK
+from ci_tasks.features.verl.judge.settings import asked_settings
+from ci_tasks.features.verl.judge.summary_text import judge
+from ci_tasks.features.verl.judge.training_log import read_run
+from ci_tasks.features.verl.judge.verdict import LevelRun, Provenance, RunEnd
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
-from ci_tasks.features.verl.levels.summary import Provenance, Summary
+from ci_tasks.features.verl.levels.summary import Summary
 
 ROOT = "/work/Megatron-Bridge"
 BRIDGE = f"{ROOT}/src/megatron/bridge/__init__.py"
@@ -112,7 +112,7 @@ class Writer:
     def settings(self, training: Training, other: Mapping[str, Any]) -> dict[str, Any]:
         """verl's whole configuration, nested."""
         flat = {"algorithm.adv_estimator": "gae", "data.max_response_length": 512, "trainer.resume_mode": "disable"}
-        flat |= {dotted: literal(asked.value) for dotted, asked in requested_settings(training).items()}
+        flat |= {dotted: literal(asked.value) for dotted, asked in asked_settings(training).items()}
         values: dict[str, Any] = {}
         for dotted, value in {**flat, "actor_rollout_ref.model.path": "/models/qwen", **other}.items():
             *parents, last = dotted.split(".")
@@ -157,8 +157,8 @@ class Writer:
         workers noted what they were asked to be."""
         evidence = evidence or RunEvidence(processes=tuple(self.processes))
         facts = read_run(lambda: [text.encode()], request.proofs)
-        usual = Provenance("abc1234", "def5678", "invoke verl", "/runs/1/log", bridge_root=ROOT)
-        provenance = replace(usual, **at)  # type: ignore[arg-type]
+        usual = Provenance("abc1234", "def5678", "invoke verl", "/runs/1/log", root=ROOT)
+        provenance = replace(usual, **at)
         run = LevelRun(request, trainings(request), facts, ended or RunEnd("passed"), provenance, evidence=evidence)
         return judge(run)
 

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.verl.judge.resolved_settings import MISSING, PrintedSettings, equals_requested
+from ci_tasks.features.verl.judge.settings import MISSING, PrintedSettings, asked_settings, equals_asked
+from ci_tasks.features.verl.levels.levels import Training
 
 EQUAL: list[tuple[str, Any]] = [
     ("False", False), ("false", False), ("null", None), ("2", 2), ("2", 2.0), ("1e-6", 1e-06), ("-1", -1),
-    ("vllm", "vllm"), ("'error'", "error"), ("False", "False"),
+    ("vllm", "vllm"), ("'error'", "error"), ("False", "False"), ("['a','b']", ["a", "b"]),
 ]  # fmt: skip
 # A setting that became a number is not what was asked.
 OTHER: list[tuple[str, Any]] = [("False", True), ("False", 0), ("1", None), ("vllm", "sglang"), ("disabled", MISSING)]
 
 
 def test_a_setting_is_compared_with_the_requested_text() -> None:
-    assert [pair for pair in EQUAL + OTHER if equals_requested(*pair)] == EQUAL
+    assert [pair for pair in EQUAL + OTHER if equals_asked(*pair)] == EQUAL
 
 
 def test_settings_are_read_although_other_processes_write_between_their_lines() -> None:
@@ -52,3 +53,22 @@ def test_what_the_same_process_writes_between_the_lines_is_left_out(noise: list[
         for line in [*lines[:at], *noise, *lines[at:]]:
             block.feed("", line)
         assert block.value() == config
+
+
+ACTOR, REF, CRITIC = "actor_rollout_ref.actor.megatron.", "actor_rollout_ref.ref.megatron.", "critic.megatron."
+TP = "tensor_model_parallel_size"
+
+
+def test_the_wrapper_passes_on_to_other_roles_what_has_no_variable_of_theirs_and_hydra_takes_the_last() -> None:
+    env = {"COMMON_TP": "2", "CRITIC_TP": "4", "VANILLA_MBRIDGE": "False", "VALUE_VANILLA_MBRIDGE": "True"}
+    asked = asked_settings(Training("", 0, env, overrides=(f"+{ACTOR}{TP}=8", "a.b=$X", "hydra.run.dir=/x")))
+    values = {name: one.value for name, one in asked.items()}
+    assert values == {
+        f"{ACTOR}{TP}": "8",
+        f"{REF}{TP}": "2",
+        f"{ACTOR}vanilla_mbridge": "False",
+        f"{REF}vanilla_mbridge": "False",
+        f"{CRITIC}vanilla_mbridge": "True",
+    }
+    own = asked_settings(Training("", 4, env, script="examples/x.sh"))
+    assert f"{REF}{TP}" not in own, "of another script nobody knows"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.verl.judge.log_records import TrainingFacts
-from ci_tasks.features.verl.judge.read_log import metrics_of, read_run
+from ci_tasks.features.verl.judge.training_log import TrainingFacts, read_run
 from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
 
 if TYPE_CHECKING:
@@ -25,10 +24,10 @@ def test_a_training_is_read_between_its_marks(writer: Writer) -> None:
     assert facts.preflight["data"].text == "/data/gsm8k/train.parquet"
     assert (training.exit_code, training.command) == (0, f"bash {SMOKE.script}")
     vanilla = training.settings.get("actor_rollout_ref.actor.megatron.vanilla_mbridge")
-    assert training.settings.resolved and vanilla is False
-    assert (training.progress, training.trainable) == ((1, 1), 8192)
+    assert vanilla is False
+    assert (training.progress, training.said["trainable"].value) == ((1, 1), "8,192")
     assert training.metrics[1]["critic/rewards/mean"] == 0.23
-    assert log.split("\n")[training.construction["LoRA"].line_no - 1].endswith("dropout=0.0")
+    assert log.split("\n")[training.said["LoRA"].line_no - 1].endswith("dropout=0.0")
     assert training.error is None
 
 
@@ -72,7 +71,7 @@ def test_a_failure_is_one_whatever_ray_and_loggers_write_between(writer: Writer)
     logged = [*HANDLED[:2], "(AgentLoop pid=7) ERROR:2026-01-02 03:04:05,6:x", HANDLED[2]]
     for body in ([*HANDLED, "", *repeated], logged):
         failures = facts_of(writer, body).failures
-        assert [(failure.text, failure.frames) for failure in failures] == [(HANDLED[2][18:], ("env.py:update",))]
+        assert [(failure.text, failure.frames) for failure in failures] == [(HANDLED[2][18:], ("/w/env.py:update",))]
 
 
 BEGIN = "ci-tasks-verl: begin: a"
@@ -86,7 +85,7 @@ def test_the_shells_trace_is_no_mark_no_proof_and_no_resolved_setting() -> None:
     trace = ("+ echo 'ci-tasks-verl: end: a: 0'", "+ python3 -m verl.trainer.main_ppo a.feature=on b.c=1", "the end")
     training = facts_of_a(*trace, proofs=["feature"])
     assert training.exit_code is None and not training.proofs
-    assert training.settings.get("a.feature") == "on" and not training.settings.resolved
+    assert not training.settings
 
 
 def test_a_proof_is_found_in_a_line_of_any_words_behind_rays_prefix() -> None:
@@ -109,6 +108,6 @@ def test_an_error_has_its_line_in_the_whole_log_and_is_of_its_own_training(write
 
 def test_a_baseline_is_read_from_any_log_of_verls_and_numbers_without_end_are_not_all_kept(writer: Writer) -> None:
     for log in ("\n".join(writer.steps(SMOKE)), writer.training(SMOKE)):
-        assert metrics_of(lambda log=log: [log.encode()])[1]["actor/pg_loss"] == 0.5  # type: ignore[misc]
-    assert metrics_of(lambda: [b""]) == {}
+        found = read_run(lambda log=log: [log.encode()], names=["baseline"]).trainings  # type: ignore[misc]
+        assert [one.metrics[1]["actor/pg_loss"] for one in found.values() if one.metrics] == [0.5]
     assert len(facts_of_a(*(f"step:{step} - actor/pg_loss:1" for step in range(3000))).metrics) == 1000

@@ -1,0 +1,99 @@
+"""What surrounds a verdict: a log that somebody else's run wrote, the trees in the summary's words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci_tasks.agent.records import Checkout
+from ci_tasks.errors import UsageError
+from ci_tasks.features.verl import report
+from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
+from ci_tasks.features.verl.levels.summary import BACKEND, VARIANTS, Summary
+from ci_tasks.features.verl.run_summary import judge_log, read_baseline, repository
+from tests.features.verl.judge.conftest import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def plain(writer: Writer, request: LevelRequest, alter: Callable[[str], str] = str) -> bytes:
+    """The log of a level's own trainings as the wrapper alone writes it."""
+    planned = [one for one in trainings(request) if one.level == request.level]
+    lines = alter("".join(writer.training(one) for one in planned)).splitlines()
+    return "\n".join(line for line in lines if not line.startswith("ci-tasks-verl")).encode()
+
+
+def judged(tmp_path: Path, content: bytes, request: LevelRequest, exit_code: int | None = 0) -> Summary:
+    log = tmp_path / "slurm.out"
+    log.write_bytes(content)
+    return judge_log(log, request, exit_code=exit_code)
+
+
+def test_what_a_log_alone_cannot_show_is_not_seen_and_what_it_shows_counts(tmp_path: Path) -> None:
+    request = LevelRequest(1)
+    summary = judged(tmp_path, plain(Writer(), request), request)
+    assert summary.result == "Not proven", summary.sentence
+    found = {one.training: {each.name: each.outcome for each in one.criteria} for one in summary.criteria}
+    assert [*found] == ["level 1: save", "level 1: resume"], "a training begins where the settings are printed"
+    assert found["level 1: resume"]["resume from the checkpoint"] == "shown"
+    assert found["level 1: resume"]["checkpoint files read"] == "not seen"
+    statuses = {one.name: one.status for one in summary.deliverables}
+    assert (statuses[BACKEND], statuses[VARIANTS]) == ("Skipped", "Not proven")
+    assert "Traceback" not in "\n".join(report.text(summary))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "exit_code", "result"),
+    [
+        ("'vanilla_mbridge': False", "'vanilla_mbridge': True", None, "Fail"),
+        ("pg_loss:0.5", "pg_loss:nan", None, "Fail"),
+        ("Adapter parameters:   8,192", "OSError: [Errno 28] No space left on device", 1, "Blocked"),
+        ("nothing", "nothing", None, "Not proven"),
+    ],
+)
+def test_what_a_log_contradicts_fails_or_blocks(
+    old: str, new: str, exit_code: int | None, result: str, tmp_path: Path
+) -> None:
+    request = LevelRequest(0)
+    content = plain(Writer(), request, lambda text: text.replace(old, new))
+    if exit_code:
+        content = content.partition(b"step:1")[0]
+    summary = judged(tmp_path, content, request, exit_code)
+    assert summary.result == result, summary.sentence
+
+
+def test_cited_checks_count_as_cited_and_are_a_limitation(tmp_path: Path) -> None:
+    request = LevelRequest(0, checks="12 passed in 3s")
+    summary = judged(tmp_path, plain(Writer(), request), request)
+    assert summary.deliverables[0].text == "as cited, not run here: 12 passed in 3s"
+    assert any(line.startswith("focused Bridge checks were not run here") for line in summary.limitations)
+
+
+def test_a_log_that_is_not_there_or_has_no_reward_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no file"):
+        judge_log(tmp_path / "none", LevelRequest(0))
+    (tmp_path / "log").write_text("nothing")
+    with pytest.raises(UsageError, match="has no critic/rewards/mean of any step"):
+        read_baseline(tmp_path / "log")
+
+
+def test_a_tree_is_named_by_the_commit_that_git_knows_and_the_files_that_differ() -> None:
+    tree = Checkout(commit="f" * 40, tree="", head="a" * 40, dirty=("src/x.py", "b.py"))
+    assert repository(tree) == f"{'a' * 12} plus src/x.py, b.py"
+    assert repository(replace(tree, dirty=())) == f"{'a' * 12}, no dirty files"
+    assert repository(replace(tree, head="")) == "no git repository"
+
+
+def test_a_summary_has_at_most_thirty_lines_whatever_failed() -> None:
+    writer = Writer()
+    request = LevelRequest(
+        1, exact=True, no_reward_model=True, enforce_eager=True, dummy_config="/c.json", model_path="/m"
+    )
+    edits = [{"body": ["(raylet) noise"] * 50, "exit_code": 1}] * 4
+    for preflight in ({}, {"bridge_checks": None, "import_worker": None}):
+        summary = writer.ran(request, *edits, preflight=preflight)
+        assert len(report.text(summary)) <= 30 and len(report.markdown(summary).splitlines()) <= 45
