@@ -61,6 +61,8 @@ def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
     assert all("Pass" in (directory / f"summary.{kind}").read_text() for kind in ("txt", "json", "md"))
     for name in ("tiny-bridge", "tiny-verl"):
         assert git.git(pair.checkout / name, "status", "--short") in ("", "?? note.txt")
+    judged = pair.ci_tasks("verl", "--level", "1", "--log", str(directory / "log"), "--checks-from", "3 passed")
+    assert (judged.code, "Result: Not proven" in judged.out) == (4, True), "without the probe less is seen"
 
 
 @pytest.mark.parametrize(("failure", "code", "result"), [("", 0, "Pass - Level 0 passed"), ("no-trainable", 1, "Fail")])
