@@ -361,7 +361,7 @@ BUDGETS = {
     "ci_tasks/report": 1_266,
     "ci_tasks/results": 1_840,
     "ci_tasks/run": 3_825,
-    "ci_tasks/trials": 2_377,
+    "ci_tasks/trials": 2_395,
     "ci_tasks/workflow": 1_943,
     "tests": 38_801,
 }

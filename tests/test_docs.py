@@ -148,7 +148,8 @@ def parsed(argv: list[str]) -> list[parser.ParsedCommand]:
     if argv[0] == "--print-completion-script":
         assert argv[1] in SCRIPTS
         return []
-    return parser.parse(argv)[1:]
+    line = parser.parse(argv)
+    return [] if line.current is line.program else [line.current]
 
 
 def check_value(name: str, value: str, argv: list[str]) -> None:

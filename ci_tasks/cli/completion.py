@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci_tasks import debug_log, registry
 from ci_tasks.cli.commands import command_names
-from ci_tasks.cli.options import Option
-from ci_tasks.cli.parser import ParsedCommand, is_option, parsed_command, parsed_program
+from ci_tasks.cli.parser import CommandLine, ParsedCommand
 from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,10 +32,11 @@ _PLAIN_PART = re.compile(r"[\w./:@%+=][\w./:@%+=-]*")
 def candidates(before: Sequence[str], current: str) -> list[str]:
     """The words that begin with `current` and are valid after the words `before`; sorted, without duplicates."""
     try:
-        state = _State()
+        line = CommandLine()
         for word in before:
-            state.consume(word)
-        offered = state.candidates(current)
+            if word != "=":  # bash splits --host=a into three words
+                line.read(word)
+        offered = list(_offered(line, current))
     except Exception:  # such as an invalid workflow or hosts.yaml, or no git
         debug_log.LOGGER.debug("completion", exc_info=True)
         return []
@@ -48,63 +48,38 @@ def candidates_without_cursor(words: Sequence[str]) -> list[str]:
     complete, the next one is completed. The script itself filters by the typed text."""
     *before, last = words or [""]
     offered = candidates(before, last)
-    if last in offered or not offered:
-        offered = candidates([*before, last], "")
-    return offered
+    return candidates([*before, last], "") if last in offered or not offered else offered
 
 
-class _State:
-    """The meaning of the words so far: the command, its values, and the option whose value comes next."""
+def _offered(line: CommandLine, current: str) -> Iterable[str]:
+    command = line.current
+    if line.open is not None:
+        owner, field, _ = line.open
+        return _values(owner, field, current.removeprefix("="), current[: current.startswith("=")])
+    if current.startswith("-"):
+        flag, equals, value = current.partition("=")
+        if equals and flag in command.flags:
+            return _values(command, command.flags[flag], value, f"{flag}=")
+        return [flag for flag in _flags(command) if flag.startswith("--")]
+    if positional := command.next_positional():
+        return _values(command, positional, current, "")
+    return command_names() if command is line.program else _flags(command)
 
-    def __init__(self) -> None:
-        self.first = self.current = parsed_program()
-        self.option: tuple[ParsedCommand, str] | None = None
 
-    def consume(self, word: str) -> None:
-        if self.option is not None:
-            if word != "=":  # bash splits --host=a into three words
-                owner, field = self.option
-                owner.values[field] = word
-                self.option = None
-        elif is_option(word):
-            flag, equals, value = word.partition("=")
-            owner = self.current if flag in self.current.flags else self.first
-            field = owner.flags[flag]
-            owner.values[field] = value
-            self.option = (owner, field) if owner.takes_value(field) and not equals else None
-        elif positional := self.current.next_positional():
-            self.current.values[positional] = word
-        else:
-            command = parsed_command(word)
-            assert command is not None
-            self.current = command
+def _flags(command: ParsedCommand) -> list[str]:
+    """The options that are still valid: those not given yet, and those that may be repeated."""
+    return [
+        flag
+        for flag, field in command.flags.items()
+        if not command.options[field].refused and (field not in command.values or command.is_repeatable(field))
+    ]
 
-    def candidates(self, current: str) -> Iterable[str]:
-        if self.option is not None:
-            return self.values(*self.option, current.removeprefix("="), current[: current.startswith("=")])
-        if current.startswith("-"):
-            flag, equals, value = current.partition("=")
-            if equals and flag in self.current.flags:
-                return self.values(self.current, self.current.flags[flag], value, f"{flag}=")
-            return [flag for flag in self.flags() if flag.startswith("--")]
-        if positional := self.current.next_positional():
-            return self.values(self.current, positional, current, "")
-        return command_names() if self.current is self.first else self.flags()
 
-    def flags(self) -> list[str]:
-        """The options that are still valid: those not given yet, and those that may be repeated."""
-        owner = self.current
-        return [flag for flag, field in owner.flags.items() if self.is_valid(field, owner.options[field])]
-
-    def is_valid(self, field: str, option: Option) -> bool:
-        is_given = field in self.current.values and not self.current.is_repeatable(field)
-        return not (is_given or option.positional or option.refused)
-
-    def values(self, owner: ParsedCommand, field: str, typed: str, head: str) -> Iterable[str]:
-        option = owner.options[field]
-        offered = registry.load(option.complete)(owner.values, typed) if option.complete else option.choices
-        others = typed[: typed.rfind(",") + 1] if option.commas else ""
-        return [f"{head}{others}{candidate}" for candidate in offered if candidate not in others.split(",")]
+def _values(owner: ParsedCommand, field: str, typed: str, head: str) -> Iterable[str]:
+    option = owner.options[field]
+    offered = registry.load(option.complete)(owner.values, typed) if option.complete else option.choices
+    others = typed[: typed.rfind(",") + 1] if option.commas else ""
+    return [f"{head}{others}{candidate}" for candidate in offered if candidate not in others.split(",")]
 
 
 def labels(arguments: Given, _typed: str) -> Iterable[str]:

@@ -22,7 +22,7 @@ from ci_tasks.errors import (
     shortened,
 )
 from ci_tasks.run.interrupts import termination_interrupts
-from ci_tasks.safe_output import PROGRAM, safe_streams, terminal_of
+from ci_tasks.safe_output import safe_streams, terminal_of
 
 # A full disk, a limit of a file's size (`ulimit -f`) or a missing permission is a problem of the machine, not a bug.
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -30,11 +30,16 @@ _LONGEST = 4000  # characters of a message; `--debug` logs all of it
 _STORAGE_HINT = "CI_TASKS_HOME names the directory for runs (else ~/.local/state/ci-tasks)"
 
 
-def run(command: Callable[[], int], program: str = PROGRAM) -> int:
-    """Call `command`; what it prints cannot control the terminal, and its hints call `program`. Returns its exit code,
-    or that of the exception that ended it."""
-    with safe_streams(program), termination_interrupts():
-        code = _report_bugs(_exit_code(command))
+def run(command: Callable[[], int]) -> int:
+    """Call `command`; what it prints cannot control the terminal. Returns its exit code, or that of the exception that
+    ended it."""
+    with safe_streams(), termination_interrupts():
+        code = _exit_code(command)
+        bugs = debug_log.drain_bugs()  # of all threads
+        for line in bugs:
+            _print_error(f"a bug of ci-tasks, please report it: {line} ({debug_log.location()})")
+    if bugs and code == EXIT_BLOCKED:  # which would claim that the environment was the reason
+        code = EXIT_BUG
     debug_log.LOGGER.debug("exit code %d", code)
     return code
 
@@ -43,9 +48,13 @@ def _exit_code(command: Callable[[], int]) -> int:
     try:
         if debug_log.start():
             _print_error(debug_log.location())
-        _escape_unencodable_output()
+        out = terminal_of(sys.stdout)
+        if isinstance(out, io.TextIOWrapper):
+            with contextlib.suppress(OSError):  # a pipe in the place of the file that the stream was opened on
+                out.reconfigure(errors="backslashreplace")  # what its encoding lacks, and paths that are no text
         code = command()
-        _flush_output()
+        if sys.stdout is not None:
+            sys.stdout.flush()  # at its end, Python would report an error in its own way
         return code
     except CiTasksError as error:
         debug_log.LOGGER.debug("exit code %d", error.exit_code, exc_info=error)
@@ -64,9 +73,7 @@ def _exit_code(command: Callable[[], int]) -> int:
 
 def _system_error(error: OSError) -> int:
     debug_log.LOGGER.debug("system error", exc_info=error)
-    if isinstance(error, BrokenPipeError) and (
-        _is_closed_pipe(1) or _is_closed_pipe(2)
-    ):  # of `head` or a pager that ended
+    if isinstance(error, BrokenPipeError) and (_is_closed_pipe(1) or _is_closed_pipe(2)):  # `head`, or a pager's end
         _discard_output()
         return EXIT_CLOSED_PIPE
     if error.errno == errno.ENAMETOOLONG:  # a word that a person has typed
@@ -80,20 +87,6 @@ def _system_error(error: OSError) -> int:
     where = f": {str(error.filename)!r}" if error.filename is not None else ", for the output or for a run"
     _print_error(f"blocked: {error.strerror}{where}\n{_STORAGE_HINT}")
     return EXIT_BLOCKED
-
-
-def _report_bugs(code: int) -> int:
-    """Print the bugs of all threads. `blocked` would claim that the environment was the reason."""
-    bugs = debug_log.drain_bugs()
-    for line in bugs:
-        _print_error(f"a bug of ci-tasks, please report it: {line} ({debug_log.location()})")
-    return EXIT_BUG if bugs and code == EXIT_BLOCKED else code
-
-
-def _flush_output() -> None:
-    """Write buffered output now: at its end, Python would report an error in its own way."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
 
 
 def _is_closed_pipe(fd: int) -> bool:
@@ -110,15 +103,5 @@ def _discard_output() -> None:
 
 
 def _print_error(message: str) -> None:
-    try:
+    with contextlib.suppress(OSError):  # stderr is closed too
         print(f"ci-tasks: {printable(shortened(message, _LONGEST))}", file=sys.stderr, flush=True)
-    except OSError:  # stderr is closed too
-        pass
-
-
-def _escape_unencodable_output() -> None:
-    """Escape what the terminal's encoding cannot show, and paths that are not valid text."""
-    out = terminal_of(sys.stdout)
-    if isinstance(out, io.TextIOWrapper):
-        with contextlib.suppress(OSError):  # a pipe in the place of the file that the stream was opened on
-            out.reconfigure(errors="backslashreplace")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import BUILD, GIVE_UP, GPUS, NO_PERSIST, NO_PROBE, WITH, repeatable, text
@@ -18,22 +18,27 @@ from ci_tasks.resources import user_path
 if TYPE_CHECKING:
     from ci_tasks.config import Config
 
-_OVERLAY_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
+_NAME = re.compile(r".+")
+_OUTPUT_NAME = re.compile(r"[^.]+\..+")
+_PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
+_HINTS = {
+    _NAME: "NAME= gives an empty value",
+    _OUTPUT_NAME: "NAME= gives an empty value",
+    _PACKAGE: "NAME is a package as it is imported or installed, for example --with sglang=~/sglang",
+}
+
+
+def _value(help: str, metavar: str) -> Any:
+    return repeatable(f"{help}; repeatable", metavar, nox=True, last=True).field()
 
 
 @dataclass(frozen=True)
 class GivenOptions:
     """Options of every command that reads a workflow for rows."""
 
-    var: tuple[str, ...] = repeatable(
-        "a variable of GitHub's `vars`; repeatable", "NAME=VALUE", nox=True, last=True
-    ).field()
-    input: tuple[str, ...] = repeatable(
-        "an input of the workflow; repeatable", "NAME=VALUE", nox=True, last=True
-    ).field()
-    output: tuple[str, ...] = repeatable(
-        "an output of a job that is not run here; repeatable", "JOB.NAME=VALUE", nox=True, last=True
-    ).field()
+    var: tuple[str, ...] = _value("a variable of GitHub's `vars`", "NAME=VALUE")
+    input: tuple[str, ...] = _value("an input of the workflow", "NAME=VALUE")
+    output: tuple[str, ...] = _value("an output of a job that is not run here", "JOB.NAME=VALUE")
     github_event: str | None = text(
         "GitHub's payload of the pull_request event, or a part of it, as JSON", "FILE", nox=True, last=True
     ).field()
@@ -67,12 +72,11 @@ def with_given(config: Config, options: GivenOptions) -> Config:
 
 
 def _given(options: GivenOptions) -> GivenValues:
-    variables, inputs = dict(_pairs("--var", options.var)), dict(_pairs("--input", options.input))
+    variables = _pairs("--var", options.var, _NAME, "NAME=VALUE")
+    inputs = _pairs("--input", options.input, _NAME, "NAME=VALUE")
     outputs: dict[str, dict[str, str]] = {}
-    for name, value in _pairs("--output", options.output):
-        job, dot, output = name.partition(".")
-        if not (dot and job and output):
-            raise UsageError(f"--output takes JOB.NAME=VALUE, not {name!r}")
+    for name, value in _pairs("--output", options.output, _OUTPUT_NAME, "JOB.NAME=VALUE").items():
+        job, _, output = name.partition(".")
         outputs.setdefault(job, {})[output] = value
     event = _payload(options.github_event) if options.github_event else {}
     sources = {
@@ -87,10 +91,11 @@ def _given(options: GivenOptions) -> GivenValues:
     return GivenValues(variables, inputs, outputs, event, sources, overlays, options.gpus)
 
 
-def overlay_sources(words: tuple[str, ...], builds: tuple[str, ...] = ()) -> tuple[OverlaySource, ...]:
+def overlay_sources(words: Sequence[str], builds: Sequence[str] = ()) -> tuple[OverlaySource, ...]:
     """The working trees of `--with`, with their commands of `--build`. Raises UsageError."""
-    trees = {name: _tree(name, directory) for name, directory in _by_name("--with", "DIR", words)}
-    for name, command in _by_name("--build", "CMD", builds):
+    directories = _pairs("--with", words, _PACKAGE, "NAME=DIR")
+    trees = {name: _tree(name, directory) for name, directory in directories.items()}
+    for name, command in _pairs("--build", builds, _PACKAGE, "NAME=CMD").items():
         if name not in trees:
             raise UsageError(f"--build {name}: there is no --with {name}", hint=f"--with names {', '.join(trees)}")
         held = [variable for variable, value in secret_variables().items() if value in command]
@@ -103,21 +108,6 @@ def overlay_sources(words: tuple[str, ...], builds: tuple[str, ...] = ()) -> tup
     return tuple(trees.values())
 
 
-def _by_name(flag: str, value: str, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    names: set[str] = set()
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not (_OVERLAY_NAME.fullmatch(name) and equals and text.strip()):
-            raise UsageError(
-                f"{flag} takes NAME={value}, not {word!r}",
-                hint="NAME is a package as it is imported or installed, for example --with sglang=~/sglang",
-            )
-        if name in names:
-            raise UsageError(f"{flag} names {name} twice", hint=f"give each package one {value}")
-        names.add(name)
-        yield name, text
-
-
 def _tree(name: str, directory: str) -> OverlaySource:
     path = user_path(directory).absolute()
     if not path.is_dir():
@@ -126,16 +116,17 @@ def _tree(name: str, directory: str) -> OverlaySource:
     return OverlaySource(name, str(path.resolve()))
 
 
-def _pairs(flag: str, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    names: set[str] = set()
+def _pairs(flag: str, words: Sequence[str], form: re.Pattern[str], shape: str) -> dict[str, str]:
+    """Name → value of the words NAME=VALUE. Raises UsageError for any other word."""
+    pairs: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if not (name and equals):
-            raise UsageError(f"{flag} takes NAME=VALUE, not {word!r}", hint="NAME= gives an empty value")
-        if name in names:
+        if not (equals and form.fullmatch(name) and (value.strip() or form is not _PACKAGE)):
+            raise UsageError(f"{flag} takes {shape}, not {word!r}", hint=_HINTS[form])
+        if name in pairs:
             raise UsageError(f"{flag} names {name} twice", hint="give each one value")
-        names.add(name)
-        yield name, value
+        pairs[name] = value
+    return pairs
 
 
 def _payload(file: str) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ci_tasks import registry
 from ci_tasks.cli.commands import HEADINGS, command_names, commands, find
@@ -14,94 +14,94 @@ from ci_tasks.cli.parser import PROGRAM_OPTIONS, unknown_command
 from ci_tasks.registry import Command
 from ci_tasks.safe_output import terminal_width
 
-Columns = list[tuple[str, str]]
-
 _INDENT = "  "
 _GAP = 3
 _NOTE = re.compile(r" {2,}(?=\S)")  # between a call and what it is for
-_CALL = re.compile(r"(^|\| |^\S+=\S+ )(?:ci-tasks|invoke)(?= )", re.MULTILINE)
 
 
-def overview(program: str = "") -> Iterator[str]:
-    """All commands; with how `program` is called and its own options, where it is named."""
-    if program:
-        yield from (f"Usage: {program} COMMAND [OPTIONS]", "")
-    width = _width()
-    yield from _sections(_groups(), width)
-    if program:
-        yield from _sections(columns(PROGRAM_OPTIONS), width)
+def overview(*, with_options: bool, columns: int = 0) -> Iterator[str]:
+    """All commands; with how the program is called and its own options, if they are asked for. Text has the terminal's
+    width unless `columns` are named."""
+    if with_options:
+        yield from ("Usage: ci-tasks COMMAND [OPTIONS]", "")
+    width = max(map(len, command_names()))  # the same in all groups
+    grouped: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
+    for command in commands():
+        grouped.setdefault(command.heading, []).append((command.name.ljust(width), command.summary))
+    for heading, pairs in grouped.items():
+        yield from _section(heading, pairs, columns or _width())
+    if with_options:
+        yield from _options(PROGRAM_OPTIONS, columns or _width())
 
 
-def of_command(name: str, program: str) -> Iterator[str]:
+def of_command(name: str, columns: int = 0) -> Iterator[str]:
     """Raises UsageError where there is no such command."""
     command = find(name)
     if command is None:
         raise unknown_command(name)
-    function, width = registry.load(command.function), _width()
+    function = registry.load(command.function)
     options = options_of(options_class(function))
-    yield from (f"Usage: {program} {usage(name, options)}", "")
-    yield from (*description(command, function, program, width), "")
-    yield from _sections(columns(options), width)
+    yield from (f"Usage: ci-tasks {_usage(name, options)}", "")
+    yield from (*description(command, function, columns or _width()), "")
+    yield from _options(options, columns or _width())
 
 
 def of_session(name: str, options: Mapping[str, Option]) -> Iterator[str]:
     """What a session of nox accepts after `--`."""
-    yield from (f"Usage: {usage(name, options)}", "")
-    yield from _sections(columns(options), _width())
+    yield from (f"Usage: {_usage(name, options)}", "")
+    yield from _options(options, _width())
 
 
-def _width() -> int:
-    return terminal_width() or 80
-
-
-def _groups() -> dict[str, Columns]:
-    """Heading → (command, summary); the first column has the same width in all groups. Other headings come last."""
-    width = max(map(len, command_names()))
-    grouped: dict[str, Columns] = {heading: [] for heading in HEADINGS}
-    for command in commands():
-        grouped.setdefault(command.heading, []).append((command.name.ljust(width), command.summary))
-    return {heading: pairs for heading, pairs in grouped.items() if pairs}
-
-
-def usage(name: str, options: Mapping[str, Option]) -> str:
+def _usage(name: str, options: Mapping[str, Option]) -> str:
     """`run LABEL [OPTIONS]`, optional arguments in brackets."""
     positional = [(flag_of(key, option), option) for key, option in options.items() if option.positional]
     arguments = [flag if option.required else f"[{flag}]" for flag, option in positional]
     return " ".join([name, *arguments, "[OPTIONS]"])
 
 
-def columns(options: Mapping[str, Option]) -> dict[str, Columns]:
-    """Heading → (argument or option with the name of its value, help), in the order of declaration."""
-    sections: dict[str, Columns] = {"Arguments": [], "Options": []}
-    for name, option in options.items():
-        if not option.refused:
-            heading = "Arguments" if option.positional else "Options"
-            sections[heading].append((typed(name, option), option.full_help))
-    return {heading: pairs for heading, pairs in sections.items() if pairs}
-
-
-def _sections(columns_by_heading: Mapping[str, Columns], width: int) -> Iterator[str]:
-    """The lines of all columns below their headings, in `width` columns of the terminal."""
-    for heading, columns in columns_by_heading.items():
-        yield from (f"{heading}:", "")
-        first = max(len(left) for left, _ in columns) + len(_INDENT) + _GAP
-        for left, right in columns:
-            head = f"{_INDENT}{left}".ljust(first)
-            for line in _wrapped(right, max(width - 1 - first, 1)) or [""]:
-                yield f"{head}{line}".rstrip()
-                head = " " * first
-        yield ""
-
-
-def description(command: Command, function: Callable[..., int], program: str, width: int) -> list[str]:
-    """The command's summary, examples and exit codes, in `width` columns. Examples call `program`."""
-    text = _CALL.sub(rf"\g<1>{program}", doc_of(function))
-    examples, *paragraphs = text.split("\n\n")
+def description(command: Command, function: Callable[..., int], width: int) -> list[str]:
+    """The command's summary, examples and exit codes, in `width` columns."""
+    examples, *paragraphs = textwrap.dedent(function.__doc__ or "").strip().split("\n\n")
     width -= len(_INDENT)
     lines = [*_wrapped(command.summary, width), "", *_examples(examples.splitlines(), width)]
     for paragraph in paragraphs:
         lines += ["", *_wrapped(paragraph, width)]
     return [f"{_INDENT}{line}".rstrip() for line in "\n".join(lines).rstrip().split("\n")]
+
+
+def _options(options: Mapping[str, Option], width: int) -> Iterator[str]:
+    shown = {name: option for name, option in options.items() if not option.refused}
+    said = [
+        (option.positional, typed(name, option), "; ".join([option.full_help, *_limits(name, option, options)]))
+        for name, option in shown.items()
+    ]
+    for heading, positional in (("Arguments", True), ("Options", False)):
+        yield from _section(heading, [(left, right) for kind, left, right in said if kind == positional], width)
+
+
+def _limits(name: str, option: Option, options: Mapping[str, Option]) -> Iterator[str]:
+    """Whether it is required, and which options it needs or cannot stand beside."""
+    if option.required and not option.positional:
+        yield "required"
+    if option.needs:
+        yield f"needs {flag_of(option.needs, options[option.needs])}"
+    excluded = [other for other, _, _ in option.excludes if other in options]
+    excluded += [other for other in options if any(each[0] == name for each in options[other].excludes)]
+    if excluded:
+        yield "not with " + ", ".join(flag_of(other, options[other]) for other in dict.fromkeys(excluded))
+
+
+def _section(heading: str, pairs: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    if not pairs:
+        return
+    yield from (f"{heading}:", "")
+    first = max(len(left) for left, _ in pairs) + len(_INDENT) + _GAP
+    for left, right in pairs:
+        head = f"{_INDENT}{left}".ljust(first)
+        for line in _wrapped(right, max(width - 1 - first, 1)) or [""]:
+            yield f"{head}{line}".rstrip()
+            head = " " * first
+    yield ""
 
 
 def _examples(lines: list[str], width: int) -> Iterator[str]:
@@ -117,6 +117,5 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
 
-def doc_of(function: Callable[..., int]) -> str:
-    """The examples of a command, and paragraphs about it."""
-    return textwrap.dedent(function.__doc__ or "").strip()
+def _width() -> int:
+    return terminal_width() or 80

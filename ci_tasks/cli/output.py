@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ci_tasks.errors import UsageError
 from ci_tasks.safe_output import json_document
 
 if TYPE_CHECKING:
+    from ci_tasks.records import BatchResult
     from ci_tasks.run.events import EventStream
 
 
@@ -35,6 +36,17 @@ def for_programs(*, as_json: bool, events: str | None) -> Iterator[EventStream |
         raise UsageError("--json and --events - cannot be combined: both would be on standard output")
     with people_read_stderr(as_json or events == STDOUT), open_events(events) as stream:
         yield stream
+
+
+def run_batch(run: Callable[[EventStream | None], BatchResult], *, as_json: bool, events: str | None) -> int:
+    """Call `run` with the stream of --events, and print its result if it is to be JSON. Returns the exit code."""
+    with for_programs(as_json=as_json, events=events) as stream:
+        result = run(stream)
+        code = result.exit_code or 0
+        if stream:
+            stream.exit_code = code
+    print_record(result, as_json=as_json)
+    return code
 
 
 def people_read_stderr(when: bool) -> AbstractContextManager[object]:

@@ -1,12 +1,13 @@
-"""A command line → the values of options by command, with errors that name the valid words.
+"""A command line → the values of options, with errors that name the valid words. Completion reads the same words.
 
 Options are as declared: `jobs [LABEL]` is an optional positional, and of two values for one option none is dropped.
+(argparse does neither, and to import it takes longer than to read a line.)
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ci_tasks import registry
@@ -34,8 +35,7 @@ _PROGRAM_OPTION_OF = {
 
 
 class ParsedCommand:
-    """A command of the line, or the program itself, whose name is "": its options, and the values given so far, both by
-    field name."""
+    """A command, or the program itself, whose name is "": its options, and the values given so far, by field name."""
 
     def __init__(self, name: str, options: Mapping[str, Option]) -> None:
         self.name, self.options = name, options
@@ -51,10 +51,6 @@ class ParsedCommand:
     def is_repeatable(self, field: str) -> bool:
         return self.options[field].kind is tuple
 
-    def takes_value(self, field: str) -> bool:
-        """Whether the next word is its value; the one after --help may be."""
-        return self.options[field].kind is not bool and field != "help"
-
     def add(self, field: str, value: Any) -> None:
         if self.is_repeatable(field):
             self.values.setdefault(field, []).append(value)
@@ -62,122 +58,113 @@ class ParsedCommand:
             self.values[field] = value
 
 
-def parsed_program() -> ParsedCommand:
-    return ParsedCommand("", PROGRAM_OPTIONS)
+class CommandLine:
+    """The words so far: the options of the `program`, or of another first command, and the `current` command. An
+    option that still needs its value is `open`: its command, field and flag."""
 
+    def __init__(self, program: ParsedCommand | None = None) -> None:
+        self.program = self.current = program or ParsedCommand("", PROGRAM_OPTIONS)
+        self.open: tuple[ParsedCommand, str, str] | None = None
+        self._takes_options = True
 
-def parsed_command(name: str) -> ParsedCommand | None:
-    """That of the command of this name, whose module is loaded; None if there is no such command."""
-    command = find(name)
-    return ParsedCommand(name, options_of(options_class(registry.load(command.function)))) if command else None
+    def read(self, word: str) -> None:
+        """Raises UsageError."""
+        if self.open is not None:
+            self._read_value(*self.open, word)
+        elif word == "--" and self._takes_options:
+            self._takes_options = False  # what follows are words, whatever they look like
+        elif self._takes_options and word.startswith("-") and word != "-":  # standard input
+            self._read_option(word)
+        else:
+            self._read_word(word)
 
+    def end(self) -> None:
+        if self.open is not None:
+            raise UsageError(f"{self._head()}{self.open[2]} needs a value", hint=self._help_hint())
 
-def parse(words: Sequence[str], first: ParsedCommand | None = None) -> list[ParsedCommand]:
-    """The program, or `first`, and each command of the line. Raises UsageError."""
-    return _Parser(first or parsed_program()).parse(words)
-
-
-def is_option(word: str) -> bool:
-    """Whether a word is an option; `-` alone is standard input."""
-    return word.startswith("-") and word != "-"
-
-
-class _Parser:
-    def __init__(self, first: ParsedCommand) -> None:
-        self.first = self.current = first
-        self.parsed = [first]
-
-    def parse(self, words: Sequence[str]) -> list[ParsedCommand]:
-        rest = iter(words)
-        for word in rest:
-            if word == "--":
-                break
-            if is_option(word):
-                self.read_option(word, rest)
-            else:
-                self.read_word(word)
-        for word in rest:  # behind --, whatever they look like
-            self.read_word(word)
-        return self.parsed
-
-    def read_word(self, word: str) -> None:
+    def _read_word(self, word: str) -> None:
         if field := self.current.next_positional():
             self.current.add(field, word)
-        elif self.current is self.first and self.first.values.get("help") is True:
-            self.first.values["help"] = word
-        elif (command := parsed_command(word)) is not None:
-            self.current = command
-            self.parsed.append(command)
-        elif self.current is self.first:
-            raise unknown_command(word)
+        elif self.current is not self.program:
+            raise UsageError(f"{self._head()}unexpected argument {_quoted(word)}", hint=self._option_for(word))
+        elif self.program.values.get("help") is True:
+            self.program.values["help"] = word
+        elif (command := find(word)) is not None:
+            self.current = ParsedCommand(word, options_of(options_class(registry.load(command.function))))
         else:
-            raise UsageError(f"{self.head()}unexpected argument {_quoted(word)}", hint=self.option_for(word))
+            raise unknown_command(word)
 
-    def option_for(self, word: str) -> str:
+    def _option_for(self, word: str) -> str:
         """The next step for an argument too many: the option that was probably meant to take it."""
         quoted, flags = shlex.quote(word), self.current.flags
         if "--log" in flags:
             return f"`--log {quoted}` names a saved log"
         if "--only" in flags:
             return f"one label at a time; `--only {quoted}` selects rows by a part of their names"
-        return f"`--host {quoted}` names a host" if "--host" in flags else self.help_hint()
+        return f"`--host {quoted}` names a host" if "--host" in flags else self._help_hint()
 
-    def read_option(self, word: str, rest: Iterator[str]) -> None:
+    def _read_option(self, word: str) -> None:
         flag, equals, value = word.partition("=")
-        owner = self.current if flag in self.current.flags else self.first
-        field = owner.flags.get(flag) or self.unknown_option(flag)
+        owner = self.current if flag in self.current.flags else self.program
+        field = owner.flags.get(flag) or self._unknown_option(flag)
+        option = owner.options[field]
         if field == "help":
             owner.values[field] = value or self.current.name or True
-        elif not owner.takes_value(field):
+        elif option.kind is bool:
             if equals:
                 hint = f"leave {flag} out where it is not to hold"
-                raise UsageError(f"{self.head()}{flag} takes no value, not {_quoted(value)}", hint=hint)
+                raise UsageError(f"{self._head()}{flag} takes no value, not {_quoted(value)}", hint=hint)
             owner.values[field] = True
         elif field in owner.values and not owner.is_repeatable(field):
-            hint = f"separate several values with commas: {flag} A,B" if owner.options[field].commas else ""
-            raise UsageError(f"{self.head()}{flag} is given twice", hint=hint or self.help_hint())
+            hint = f"separate several values with commas: {flag} A,B" if option.commas else self._help_hint()
+            raise UsageError(f"{self._head()}{flag} is given twice", hint=hint)
+        elif equals:
+            owner.add(field, value)
         else:
-            owner.add(field, value if equals else self.next_value(flag, rest))
+            self.open = owner, field, flag
 
-    def next_value(self, flag: str, rest: Iterator[str]) -> str:
-        value = next(rest, None)
-        if value is None or value in self.current.flags or value in self.first.flags:
-            raise UsageError(f"{self.head()}{flag} needs a value", hint=self.help_hint())
-        if value.startswith("--"):
-            hint = f"if that is the value: `{flag}={shlex.quote(value)}`"
-            raise UsageError(f"{self.head()}{flag} needs a value, and {_quoted(value)} looks like an option", hint=hint)
-        return value
+    def _read_value(self, owner: ParsedCommand, field: str, flag: str, word: str) -> None:
+        if word in self.current.flags or word in self.program.flags:
+            self.end()
+        if word.startswith("--"):
+            hint = f"if that is the value: `{flag}={shlex.quote(word)}`"
+            raise UsageError(f"{self._head()}{flag} needs a value, and {_quoted(word)} looks like an option", hint=hint)
+        owner.add(field, word)
+        self.open = None
 
-    def unknown_option(self, flag: str) -> NoReturn:
-        valid = [name for name in self.current.flags if name.startswith("--")]
-        suggestion = _suggestion(flag, valid)
+    def _unknown_option(self, flag: str) -> NoReturn:
+        suggestion = _suggestion(flag, [name for name in self.current.flags if name.startswith("--")])
         is_commands = not self.current.name and not suggestion
-        hint = f"{LIST_HINT}; their options stand behind them" if is_commands else self.help_hint()
-        raise UsageError(f"{self.head()}unknown option {_shortened(flag)}{suggestion}", hint=hint)
+        hint = f"{LIST_HINT}; their options stand behind them" if is_commands else self._help_hint()
+        raise UsageError(f"{self._head()}unknown option {shortened(flag, _LONGEST)}{suggestion}", hint=hint)
 
-    def head(self) -> str:
+    def _head(self) -> str:
         return f"{self.current.name}: " if self.current.name else ""
 
-    def help_hint(self) -> str:
+    def _help_hint(self) -> str:
         name = self.current.name
         if not name:
             return LIST_HINT
         return f"`{name if name.startswith('nox ') else f'ci-tasks {name}'} --help` lists its options"
 
 
-def _shortened(word: str) -> str:
-    return shortened(word, _LONGEST)
-
-
-def _quoted(word: str) -> str:
-    return repr(_shortened(word))
+def parse(words: Sequence[str], program: ParsedCommand | None = None) -> CommandLine:
+    """A whole line. Raises UsageError."""
+    line = CommandLine(program)
+    for word in words:
+        line.read(word)
+    line.end()
+    return line
 
 
 def unknown_command(word: str) -> UsageError:
     hint = _PROGRAM_OPTION_OF.get(word)
-    return UsageError(
-        f"unknown command {_quoted(word)}{'' if hint else _suggestion(word, command_names())}", hint=hint or LIST_HINT
-    )
+    suggestion = "" if hint else _suggestion(word, command_names())
+    return UsageError(f"unknown command {_quoted(word)}{suggestion}", hint=hint or LIST_HINT)
+
+
+def _quoted(word: str) -> str:
+    return repr(shortened(word, _LONGEST))
 
 
 def _suggestion(word: str, valid: Iterable[str]) -> str:

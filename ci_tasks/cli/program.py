@@ -6,20 +6,18 @@ Both have the same commands: references from the core and from every feature, of
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ci_tasks import __version__, debug_log, registry
 from ci_tasks.cli import exit_handler
-from ci_tasks.registry import Command
+from ci_tasks.errors import UsageError
 from ci_tasks.safe_output import PROGRAM
 
 if TYPE_CHECKING:
     from invoke.program import Program
 
-_INVOKE = "invoke"
 _GARBAGE = 50_000  # new objects between two searches for garbage: imports make many, and no garbage
 
 
@@ -31,72 +29,54 @@ def main() -> NoReturn:
     raise SystemExit(code)
 
 
-def run(argv: Sequence[str], program: str = PROGRAM) -> int:
+def run(argv: Sequence[str], *, is_invoke: bool = False) -> int:
     """Execute a command line. Returns the exit code."""
     _, *words = debug_log.take_flag(argv)
-    return exit_handler.run(lambda: _execute(words, program), typed_program(argv[0], program))
+    return exit_handler.run(lambda: _execute(words, is_invoke))
 
 
-def _execute(words: Sequence[str], program: str) -> int:
+def _execute(words: Sequence[str], is_invoke: bool) -> int:
     if words[:1] == ["--complete"]:
-        print("\n".join(_candidates(words[2:], program)))
+        from ci_tasks.cli.completion import candidates, candidates_without_cursor
+
+        # Our own scripts leave the program's name out and end with the word at the cursor, invoke's passes the line.
+        *before, current = words[2:] or [""]
+        print("\n".join(candidates_without_cursor(words[3:]) if is_invoke else candidates(before, current)))
         return 0
     from ci_tasks.cli.parser import parse
 
-    first, *commands = parse(words)
-    asked = first.values
+    line = parse(words)
+    asked, command = line.program.values, line.current
     if shell := asked.get("print_completion_script"):
         from ci_tasks.cli.completion import script
 
         print(script(shell), end="")
     elif "version" in asked:
         print(f"{PROGRAM} {__version__}")
-    elif commands and "help" not in asked and "list" not in asked:
-        from ci_tasks.cli.commands import find
-
-        codes = (run_command(command, parsed.values) for parsed in commands if (command := find(parsed.name)))
-        return next((code for code in codes if code), 0)
+    elif command is not line.program and "help" not in asked and "list" not in asked:
+        return run_command(command.name, command.values)
     else:
         from ci_tasks.cli import help
 
         name = asked.get("help", not asked)
-        lines = help.of_command(name, program) if isinstance(name, str) else help.overview(program if name else "")
-        print("\n".join(lines))
+        print("\n".join(help.of_command(name) if isinstance(name, str) else help.overview(with_options=name)))
     return 0
 
 
-def run_command(command: Command, values: Mapping[str, Any]) -> int:
-    """Check the values of its options, by field name, and run it. Returns its exit code."""
+def run_command(name: str, values: Mapping[str, Any]) -> int:
+    """Check the values of the command's options, by field name, and run it. Returns its exit code."""
+    from ci_tasks.cli.commands import find
     from ci_tasks.cli.options import build, options_class
 
+    command = find(name)
+    assert command is not None
     function = registry.load(command.function)
-    code: int = function(build(options_class(function), values, command.name))
+    try:
+        code: int = function(build(options_class(function), values, name))
+    except UsageError as error:
+        error.hint = error.hint.replace("ci-tasks COMMAND ", f"ci-tasks {name} ")  # a command to type
+        raise
     return code
-
-
-def _candidates(words: Sequence[str], program: str) -> list[str]:
-    """Our own scripts leave the program's name out and end with the word at the cursor, invoke's passes the whole
-    line."""
-    from ci_tasks.cli.completion import candidates, candidates_without_cursor
-
-    if program == _INVOKE:
-        return candidates_without_cursor(words[1:])
-    return candidates(words[:-1], words[-1] if words else "")
-
-
-def typed_program(argv0: str, name: str) -> str:
-    """How a person calls our program `name` after having typed `argv0`, it or one beside it: `.venv/bin/ci-tasks` where
-    PATH does not lead to it."""
-    beside = os.path.join(os.path.dirname(argv0), name)
-    if os.sep not in argv0 or not os.path.isfile(beside):
-        return name
-    on_path = (os.path.join(directory, name) for directory in os.get_exec_path())
-    first = next((path for path in on_path if os.path.isfile(path) and os.access(path, os.X_OK)), None)
-    if first is not None and os.path.samefile(first, beside):
-        return name
-    import shlex
-
-    return shlex.quote(beside)
 
 
 def replace_invoke() -> None:
@@ -107,7 +87,7 @@ def replace_invoke() -> None:
     from invoke.program import Program
 
     def parse_tasks(program: Program) -> NoReturn:
-        raise SystemExit(run(_line_of(program), _INVOKE))
+        raise SystemExit(run(_line_of(program), is_invoke=True))
 
     Program.parse_tasks = parse_tasks  # type: ignore[method-assign, assignment]
 

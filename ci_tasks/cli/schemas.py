@@ -28,15 +28,7 @@ EVENTS = "events"
 _EVENT = "ci_tasks.run.events:Event"
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _DIRECTORY = Path("docs/schemas")
-_SCALARS: Mapping[Any, Mapping[str, Any]] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
-    Any: {},
-    object: {},
-}
+_TYPES: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def commands_by_schema() -> dict[str, list[Command]]:
@@ -56,22 +48,23 @@ def schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _document(title: str, references: tuple[str, ...]) -> dict[str, Any]:
+    """`references` are `module:Record`, or `module:Record[]` for a list of them."""
     definitions: dict[str, Any] = {}
-    forms = [_form(reference, definitions) for reference in references]
+    records = [_schema(registry.load(reference.removesuffix("[]")), definitions) for reference in references]
+    forms = [
+        {"type": "array", "items": record} if reference.endswith("[]") else record
+        for reference, record in zip(references, records, strict=True)
+    ]
     content = forms[0] if len(forms) == 1 else {"anyOf": forms}
     return {"$schema": _DRAFT, "title": title, **content, "$defs": dict(sorted(definitions.items()))}
 
 
-def _form(reference: str, definitions: dict[str, Any]) -> Mapping[str, Any]:
-    """`module:Record`, or `module:Record[]` for a list of them."""
-    record = _schema(registry.load(reference.removesuffix("[]")), definitions)
-    return {"type": "array", "items": record} if reference.endswith("[]") else record
-
-
 def _schema(kind: Any, definitions: dict[str, Any]) -> Mapping[str, Any]:
     """The schema of an annotation; records are put into `definitions`."""
-    if kind in _SCALARS:
-        return _SCALARS[kind]
+    if kind in (Any, object):
+        return {}
+    if kind in _TYPES:
+        return {"type": _TYPES[kind]}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(arguments)}

@@ -9,29 +9,26 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import nox
 
 from ci_tasks import registry
 from ci_tasks.errors import counted
 from ci_tasks.registry import Session
-from ci_tasks.safe_output import PROGRAM
 
 if TYPE_CHECKING:
     from ci_tasks.cli.commands.run import RunOptions
 
 TAG = "ci"
-_PROGRAM = "import sys; sys.argv[0] = sys.argv.pop(1); from ci_tasks.cli.program import main; main()"
+_PROGRAM = "from ci_tasks.cli.program import main; main()"
 
 
 def register() -> None:
     """Register a session for every label of the checkout's workflow. Exits nox with 2 if that cannot be read."""
     from ci_tasks.cli import exit_handler
-    from ci_tasks.cli.program import typed_program
 
-    code = exit_handler.run(_register, typed_program(sys.argv[0], PROGRAM))
-    if code:
+    if code := exit_handler.run(_register):
         raise SystemExit(code)
 
 
@@ -58,10 +55,7 @@ def _add_command(declaration: Session, tag: str) -> None:
     """Register a session of a feature. It accepts the command's options after `--`."""
 
     def session(session: nox.Session) -> None:
-        program = [sys.executable, "-c", _PROGRAM, sys.argv[0]]
-        code = subprocess.call([*program, *declaration.command_line, *session.posargs])
-        if code:
-            _exit(session, code)
+        _end(session, subprocess.call([sys.executable, "-c", _PROGRAM, *declaration.command_line, *session.posargs]))
 
     session.__doc__ = declaration.summary
     nox.session(name=declaration.name, venv_backend="none", tags=[tag], default=False)(session)
@@ -84,11 +78,8 @@ def _row_sessions(label: str, rows: list[str]) -> dict[str, str]:
 def _add_label(name: str, label: str, row: str | None, description: str) -> None:
     def session(session: nox.Session) -> None:
         from ci_tasks.cli import exit_handler
-        from ci_tasks.cli.program import typed_program
 
-        code = exit_handler.run(lambda: _run(session, label, row), typed_program(sys.argv[0], PROGRAM))
-        if code:
-            _exit(session, code)
+        _end(session, exit_handler.run(lambda: _run(session, label, row)))
 
     session.__doc__ = description
     nox.session(name=name, venv_backend="none", tags=[TAG], default=False)(session)
@@ -115,8 +106,7 @@ def parse_posargs(label: str, row: str | None, posargs: list[str]) -> RunOptions
     }
     name = f"nox -s {label} --"
     session = parser.ParsedCommand(name, {**accepted, "help": parser.PROGRAM_OPTIONS["help"]})
-    parser.parse(posargs, session)
-    values = session.values
+    values = parser.parse(posargs, session).program.values
     if "help" in values:
         print("\n".join(help.of_session(name, accepted)))
         return None
@@ -125,9 +115,10 @@ def parse_posargs(label: str, row: str | None, posargs: list[str]) -> RunOptions
     return build(RemoteOptions, remote_options, name)
 
 
-def _exit(session: nox.Session, code: int) -> NoReturn:
+def _end(session: nox.Session, code: int) -> None:
     """Exit nox with the code of its only session, so that `git bisect run nox -s …` sees 125; else fail the session."""
     count: Callable[[], int] = session._runner.manifest.__len__
-    if count() == 1:
+    if code and count() == 1:
         raise SystemExit(code)
-    session.error(f"exit code {code}")
+    if code:
+        session.error(f"exit code {code}")

@@ -8,16 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ci_tasks.records import PASSED, RunRecord
+from ci_tasks.report import results
 from ci_tasks.report.outcome import verdict
 from ci_tasks.report.public import Public
-from ci_tasks.report.results import (
-    GPU_HEADING,
-    evidence_of,
-    gpu_sentences,
-    reason_with_attempts,
-    rows_by_deviation,
-    took,
-)
 from ci_tasks.report.table import Table, cell, fenced
 from ci_tasks.report.triage import describe, exceptions_of, hang_groups
 
@@ -46,14 +39,14 @@ def _head(name: str, records: Sequence[RunRecord]) -> Iterator[str]:
     tested = " ".join(f"Commit `{title}`, tree `{tree[:12]}`." for title, tree in sorted(checkouts))
     yield f"## {cell(verdict(records))}\n\n{f'{cell(name)}. {tested}'.rstrip()}\n"
     body = [
-        (f"{_SYMBOLS.get(r.status, '⏳')} {r.status}", r.row, r.host or "–", took(r), evidence_of(r),
-         reason_with_attempts(r))
+        (f"{_SYMBOLS.get(r.status, '⏳')} {r.status}", r.row, r.host or "–", results.took(r), results.evidence_of(r),
+         results.reason_with_attempts(r))
         for r in records
     ]  # fmt: skip
     yield from Table(body, ("status", "row", "host", "time", "evidence", "reason")).markdown()
     yield ""
-    if lines := [f"- {cell(row)}: {cell(sentence)}" for row, sentence in gpu_sentences(records)]:
-        yield "\n".join([GPU_HEADING, "", *lines, ""])
+    if lines := [f"- {cell(row)}: {cell(sentence)}" for row, sentence in results.gpu_sentences(records)]:
+        yield "\n".join([results.GPU_HEADING, "", *lines, ""])
 
 
 def _failures(records: Sequence[RunRecord]) -> Iterator[str]:
@@ -68,7 +61,7 @@ def _failures(records: Sequence[RunRecord]) -> Iterator[str]:
 
 
 def _deviations(records: Sequence[RunRecord]) -> str:
-    rows = rows_by_deviation(records)
+    rows = results.rows_by_deviation(records)
     every = len({record.row for record in records})
     body = [
         (item.what, item.ci, item.here, item.why, "all" if len(names) == every else f"{len(names)} of {every}")

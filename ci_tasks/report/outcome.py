@@ -6,34 +6,24 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from ci_tasks import records as words
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import shortened
 from ci_tasks.logs.causes import NOTHING, UNKNOWN
-from ci_tasks.records import (
-    BLOCKED,
-    CANCELLED,
-    EXIT_CODES,
-    FAILED,
-    LOST,
-    PASSED,
-    PLANNED,
-    RUNNING,
-    VACUOUS,
-    RunRecord,
-)
+from ci_tasks.records import RunRecord
 
 _ALLOWED = "allowed"  # of a failed row that does not fail CI's run
 # Status → what is said of one row, and of several; what matters most comes first.
 _PHRASES = {
-    FAILED: ("failed", "failed"),
-    VACUOUS: ("ran no test", "ran no test"),
-    LOST: ("was lost", "were lost"),
-    BLOCKED: ("was blocked", "were blocked"),
-    CANCELLED: ("was cancelled", "were cancelled"),
-    RUNNING: ("is running", "are running"),
-    PLANNED: ("has not started", "have not started"),
+    words.FAILED: ("failed", "failed"),
+    words.VACUOUS: ("ran no test", "ran no test"),
+    words.LOST: ("was lost", "were lost"),
+    words.BLOCKED: ("was blocked", "were blocked"),
+    words.CANCELLED: ("was cancelled", "were cancelled"),
+    words.RUNNING: ("is running", "are running"),
+    words.PLANNED: ("has not started", "have not started"),
     _ALLOWED: ("failed, which CI allows", "failed, which CI allows"),
-    PASSED: ("passed", "passed"),
+    words.PASSED: ("passed", "passed"),
 }
 _LONG = 160  # characters of a cause
 _MOST_NAMED = 3  # rows that a command names
@@ -76,7 +66,7 @@ def failures(records: Sequence[RunRecord]) -> list[Failure]:
     """Why rows that ended did not pass; what matters most, and what hit most rows, first."""
     grouped: dict[tuple[str, str, str], list[RunRecord]] = {}
     for record in records:
-        if record.status in EXIT_CODES and record.status != PASSED:
+        if record.status in words.EXIT_CODES and record.status != words.PASSED:
             cause = record.cause if record.cause not in (None, UNKNOWN, NOTHING) else ""
             grouped.setdefault((record.status, cause or "", record.signature or record.reason), []).append(record)
     found = []
@@ -94,20 +84,20 @@ def next_steps(
     of failed runs whose workspace or container is still there."""
     of = {status: [record for record in records if record.status == status] for status in _PHRASES}
     steps = []
-    if of[RUNNING] or of[PLANNED] or of[LOST]:
+    if of[words.RUNNING] or of[words.PLANNED] or of[words.LOST]:
         steps += [NextStep(f"ci-tasks attach {name}", "Follow the rows to their end.") for name in names]
     steps += [
         NextStep(f"ci-tasks retry {id}", "After an edit: run the failed step again where the run was kept.")
         for id in [*kept][:_MOST_NAMED]
     ]
-    if again := [*of[FAILED], *of[VACUOUS], *of[BLOCKED], *of[CANCELLED]]:
+    if again := [*of[words.FAILED], *of[words.VACUOUS], *of[words.BLOCKED], *of[words.CANCELLED]]:
         steps.append(_run_again(again))
-    if of[FAILED] and "compare" in commands:
-        steps.append(NextStep(_of_row("compare", of[FAILED][0]), "Is it this change, or is the base broken too?"))
-    elif of[FAILED] and "bisect" in commands:
-        steps.append(NextStep(f"{_of_row('bisect', of[FAILED][0])} --good REV", "Find the commit that broke it."))
+    if of[words.FAILED] and "compare" in commands:
+        steps.append(NextStep(_of_row("compare", of[words.FAILED][0]), "Is it this change, or is the base broken too?"))
+    elif of[words.FAILED] and "bisect" in commands:
+        steps.append(NextStep(f"{_of_row('bisect', of[words.FAILED][0])} --good REV", "Find the commit that broke it."))
     if "doctor" in commands:
-        hosts = _hosts(of[BLOCKED])
+        hosts = _hosts(of[words.BLOCKED])
         steps += [
             NextStep(f"ci-tasks doctor --host {shlex.quote(host)}", "Check what the host lacks.") for host in hosts
         ]
@@ -115,7 +105,7 @@ def next_steps(
 
 
 def _counted(record: RunRecord) -> str:
-    return _ALLOWED if record.may_fail and record.status == FAILED else record.status
+    return _ALLOWED if record.may_fail and record.status == words.FAILED else record.status
 
 
 def _phrase(status: str, count: int) -> str:

@@ -55,22 +55,12 @@ class RunQuery:
 
 
 @dataclass(frozen=True)
-class RowDuration:
-    """The median of what a row took where it passed, in seconds without its wait for GPUs, and of how many runs."""
-
-    seconds: float
-    samples: int
-
-
-@dataclass(frozen=True)
 class LastRun:
     """How a row of a batch ended the last time; `running` or `planned` where it has not."""
 
     row: str
     status: str
     batch: str
-    id: str
-    host: str
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------
@@ -92,13 +82,9 @@ def search(query: RunQuery) -> list[RunRecord]:
 
 
 def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
-    """Row → seconds that it may be expected to take; a row that has never passed is not in it. See `samples`."""
-    return {row: duration.seconds for row, duration in samples(label, hosts).items()}
-
-
-def samples(label: str, hosts: Sequence[str] = ()) -> dict[str, RowDuration]:
-    """What rows took, by their newest runs on `hosts`; of a row that has none there, on all hosts with real GPUs. Runs
-    on simulated GPUs count for hosts that are named, and where no host is. Empty where the database cannot be used: an
+    """Row → the median of what it took where it passed, in seconds without its wait for GPUs, by its newest runs on
+    `hosts`; of a row that has none there, on all hosts with real GPUs. Runs on simulated GPUs count for hosts that are
+    named, and where no host is. A row that has never passed is not in it. Empty where the database cannot be used: an
     expectation is not worth waiting for."""
     lines = _ask_if_usable(
         "SELECT row, host, simulated, max(seconds - coalesce(queued, 0), 0) FROM runs "
@@ -110,8 +96,7 @@ def samples(label: str, hosts: Sequence[str] = ()) -> dict[str, RowDuration]:
         rank = 0 if host in hosts else 1 + bool(simulated)
         if not (hosts and rank == 2) and len(by_rank[row][rank]) < _RECENT:
             by_rank[row][rank].append(seconds)
-    best = {row: ranks[min(ranks)] for row, ranks in by_rank.items() if ranks}
-    return {row: RowDuration(_median(taken) or 0.0, len(taken)) for row, taken in best.items()}
+    return {row: _median(ranks[min(ranks)]) or 0.0 for row, ranks in by_rank.items() if ranks}
 
 
 def silences(label: str) -> dict[str, float]:
@@ -159,16 +144,12 @@ def latest(label: str, checkout: str) -> list[LastRun]:
     """The newest batch of a label from the checkout at that path: how each row of it ended last, in the order of the
     rows. A batch that was only planned, or has yet to begin, is none. Empty where there is no such batch."""
     lines = _ask(
-        "SELECT row, status, batch, number, host FROM runs WHERE batch = ("
+        "SELECT row, status, batch FROM runs WHERE batch = ("
         "SELECT batch FROM runs WHERE label = ? AND checkout = ? AND status NOT IN (?, ?, ?) AND NOT retry "
         f"{index.NEWEST_FIRST} LIMIT 1) ORDER BY number",
         *(label, checkout, PLANNED, PREPARING, INSTALLING),
     )
-    last = {
-        row: LastRun(row, status, batch, f"{batch}.{number:02d}", host or "")
-        for row, status, batch, number, host in lines
-    }
-    return list(last.values())
+    return list({row: LastRun(row, status, batch) for row, status, batch in lines}.values())
 
 
 def labels() -> list[str]:

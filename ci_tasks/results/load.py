@@ -64,11 +64,14 @@ def find_one(name: str, statuses: tuple[str, ...] = NOT_PASSED) -> tuple[str, Ru
 
 
 def choose(name: str, records: Mapping[str, RunRecord], statuses: tuple[str, ...] = NOT_PASSED) -> str:
-    """The id of the only run with such a status. Raises UsageError, whose hint lists those that may be meant."""
+    """The id of the only run with such a status. Raises UsageError, whose hint lists those that may be meant, for the
+    COMMAND that ci_tasks.cli.program fills in."""
     candidates = {id: record for id, record in records.items() if record.status in statuses}
     if len(candidates) == 1:
         return next(iter(candidates))
-    lines = [f"  {id}  {record.status}  {record.row}" for id, record in (candidates or records).items()]
+    lines = [
+        f"  ci-tasks COMMAND {id}  {record.status}  {record.row}" for id, record in (candidates or records).items()
+    ]
     more = [f"  and {len(lines) - _MOST_LISTED} more: `ci-tasks runs`"] if len(lines) > _MOST_LISTED else []
     raise UsageError(f"{name!r} has {len(records)} rows; pick one", hint="\n".join([*lines[:_MOST_LISTED], *more]))
 

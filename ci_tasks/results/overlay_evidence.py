@@ -43,8 +43,8 @@ def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) 
     compiled = tuple(sorted({_file_of(module) for _, module in elsewhere if _is_compiled(module)}))
     for process, module in elsewhere:
         if not _is_compiled(module):
-            who = f"pid {process.pid} ({_text(' '.join(process.argv[:4]), 100)})"
-            problem = f"--with {overlay.name}: {who} imported {_text(module.name)} from {_text(module.origin)}"
+            command, name, origin = _text(" ".join(process.argv[:4]), 100), _text(module.name), _text(module.origin)
+            problem = f"--with {overlay.name}: pid {process.pid} ({command}) imported {name} from {origin}"
             return OverlayUse(f"contradicted: {problem}", problem, compiled)
     count = len({process.key for process, module in seen if module.name in overlay.modules})
     who = "the one process that was" if count == 1 else f"all {count} processes that were"

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_plan
-from ci_tasks.errors import UnknownName, UsageError, did_you_mean
+from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord, epoch_seconds
 from ci_tasks.report import lists
 from ci_tasks.results import history, store
@@ -59,37 +59,24 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
             records = sorted([*unlisted, *records], key=lambda record: store.batch_of(record.id), reverse=True)
     now = time.time()
     lines = lists.runs(records, [_age(record, now) for record in records], terminal_width()) if records else []
-    _print(records, lines, options, json)
+    _print(records, lines, json)
     return 0
 
 
 def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
     """Print how often each row ended how on each host. Raises UsageError."""
     tallies = history.flakes(parse_query(options))
-    _print(tallies, lists.flakes(tallies, terminal_width()) if tallies else [], options, json)
+    _print(tallies, lists.flakes(tallies, terminal_width()) if tallies else [], json)
     return 0
 
 
-def _print(
-    records: Sequence[RunRecord] | Sequence[RowTally], lines: Sequence[str], options: RunFilterOptions, json: bool
-) -> None:
+def _print(records: Sequence[RunRecord] | Sequence[RowTally], lines: Sequence[str], json: bool) -> None:
     if json:
         print(json_document([encode(record) for record in records]))
     elif lines:
         print("\n".join(lines))
     else:
-        print(_no_runs_message(options))
-
-
-def _no_runs_message(options: RunFilterOptions) -> str:
-    """That there is none; where a label may be mistyped, which there are."""
-    labels = history.labels()
-    if not labels:
-        return "no runs yet"
-    if options.label and options.label not in labels:
-        near = did_you_mean(options.label, labels)
-        return f"no runs of label {options.label!r}{near}\nthere are runs of: {', '.join(labels)}"
-    return "no matching run"
+        print("no matching run" if history.labels() else "no runs yet")
 
 
 def _age(record: RunRecord, now: float) -> str:
@@ -145,6 +132,9 @@ def parse_query(options: RunFilterOptions) -> RunQuery:
         from ci_tasks.run.hosts_files import open_config
 
         _check_names("host", hosts, (*open_config(quiet=True).hosts, *history.hosts()))
+    labels = history.labels() if options.label else []
+    if labels and options.label not in labels:
+        raise UnknownName("label", options.label, labels, where="the history")
     commit = options.commit.strip().lower()
     if commit and not _COMMIT.fullmatch(commit):
         message = f"--commit is the beginning of a commit's hash, not {options.commit!r}"

@@ -71,7 +71,8 @@ class PlainView:
         self._shown[event.row] = standing
         if state == before[0] and (state == WAITING or not event.host or standing == before):
             return
-        took = f" after {event.seconds:.1f} s" if event.status and event.seconds is not None else ""
+        is_timed = state not in (RUNNING, WAITING) and event.seconds is not None
+        took = f" after {event.seconds:.1f} s" if is_timed else ""
         note = f": {event.note}" if event.note else ""
         place = _host_and_attempt(event.host, event.attempt) if several else ""
         self.print_message(f"{state:<9} {event.row}{place}{took}{note}")

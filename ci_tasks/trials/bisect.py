@@ -296,7 +296,8 @@ def _result(
         key, share = verdict.likely[0]
         commit = search.settings[key]
         about = [f"    {one_line(commit.subject)}", f"    {one_line(commit.author)}, {commit.date}"]
-        promise = f"probability {_share(share)}: " if verdict.promise else ""
+        share = verdict.promise or share
+        promise = f"probability {_share(share)} or more: " if verdict.promise else ""
         lines = [f"the culprit: {printable(key)}", *([] if search.axis == IMAGE else about)]
         lines += [f"{promise}{verdict.why}", f"see it: {see(key)}"]
     else:
@@ -305,7 +306,12 @@ def _result(
         lines += [f"    and {len(verdict.likely) - _MANY} more"] if len(verdict.likely) > _MANY else []
     say("\n".join(["", *lines, effort]))
     candidates = (
-        CulpritCandidate(commit.sha, commit.subject, share, key if search.axis == IMAGE else "")
+        CulpritCandidate(
+            commit.sha,
+            commit.subject,
+            verdict.promise or share if verdict.word == FOUND else share,
+            key if search.axis == IMAGE else "",
+        )
         for key, share in verdict.likely
         for commit in [search.settings[key]]
     )

@@ -23,7 +23,9 @@ FOUND, UNCLEAR = "found", "unclear"
 NOT_BAD, NOT_GOOD, UNTESTABLE = "not bad", "not good", "untestable"  # what is wrong with the ends
 OLDER_THAN_GOOD = ""  # the setting of earlier runs of what is older than the good end
 
-CERTAIN = 0.975  # the probability at which it stops: as right as 1 - ERROR for each pair of rates
+# The probability at which it stops. The posterior weighs rates by a prior; for one given pair of rates it is wrong more
+# often than it says, and more so for rates below RARE. With these it is right in 1 - ERROR.
+CERTAIN, CERTAIN_IF_RARE, RARE = 0.975, 0.99, 0.6
 ENDS = 3  # failures of the bad end, and runs of the good one, before others run
 ENOUGH_AT_END = 10  # runs after which one failure of an end will do
 MOST_AT_BAD = 30  # runs after which the bad end is not bad
@@ -245,17 +247,18 @@ class Bisect:
 
     def _verdict(self, belief: Belief, seen: Counts, nothing_tells: bool, runs: int) -> Verdict | None:
         stretch, share = belief.stretches[belief.best], belief.shares[belief.best]
+        is_certain = share >= (CERTAIN if belief.rate >= RARE else CERTAIN_IF_RARE)
         members = self._members(stretch)
         testable = sum(1 << at for at in range(len(self.graph)) if at not in seen.dead)
         alike = len({self.graph.descendants[at] & testable for at in members}) == 1
-        if share >= CERTAIN and members == [0]:
+        if is_certain and members == [0]:
             return Verdict(NOT_GOOD, self.settings[0], 1 - ERROR)
         # Where many runs fail in another way, the rate of the one that is looked for is not the same everywhere.
         promise = 1 - ERROR if seen.others.total() <= MOST_OTHERS * runs else None
         likely = tuple((self.settings[at], share / len(members)) for at in members)
-        if share >= CERTAIN and len(members) == 1:
+        if is_certain and len(members) == 1:
             return Verdict(FOUND, self._rates(members[0], seen), promise, seen.target, likely=likely)
-        if nothing_tells or (share >= CERTAIN and alike):
+        if nothing_tells or (is_certain and alike):
             return Verdict(UNCLEAR, "nothing between them can be tested", promise, likely=likely)
         if runs >= self.at_most:
             return Verdict(UNCLEAR, f"not clear after {counted(runs, 'run')}", likely=self._probable(belief))

@@ -243,7 +243,7 @@ def _announcement(request: ComparisonRequest, trial: Trial, trees: Mapping[str, 
         f"comparing {what} on {run.host}",
         f"yours: {trees[YOURS].checkout.title}",
         f"base: {(base.head or base.commit)[:12]} ({request.base_is or request.base})",
-        f"at most {report.cost(request.max_runs, seconds)}{' (of a row)' if len(run.rows) > 1 else ''}",
+        f"at most {report.cost(request.max_runs, seconds)}",
         *([f"the history has {len(trial.earlier)} runs of these trees"] if trial.earlier else []),
     ]
 

@@ -97,7 +97,7 @@ def _print(trial: Trial, runner: Runner, rule: Repeat, label: str) -> None:
     outcomes = {row: trial.of_row(row) for row in trial.rows}
     verdicts = {row: rule.verdict(of) for row, of in outcomes.items()}
     width = terminal_width()
-    sides = {"FAILED": {row: report.side(of, _TREE) for row, of in outcomes.items()}}
+    sides = {"FAILED": {row: report.side(of, _TREE, bounds=verdicts[row].interval) for row, of in outcomes.items()}}
     lines = report.rates(verdicts, sides, width) if outcomes else []
     lines += [line for row, of in outcomes.items() for line in report.failures(row, of)]
     records: list[RunRecord] = [runner.record(one) for one in trial.outcomes]

@@ -34,12 +34,18 @@ class SideResult:
         return f"{self.failed} of {self.runs} ({100 * self.low:.0f}–{100 * self.high:.0f} %)" if self.runs else "-"
 
 
-def side(outcomes: Sequence[Outcome], setting: str, new: Sequence[Outcome] = ()) -> SideResult:
-    """The runs of a setting among those of a row. `new` are those of this command."""
+def side(
+    outcomes: Sequence[Outcome],
+    setting: str,
+    new: Sequence[Outcome] = (),
+    bounds: tuple[float, float] | None = None,
+) -> SideResult:
+    """The runs of a setting among those of a row. `new` are those of this command; `bounds` are those of a rule that
+    looked more than once."""
     own = [one for one in outcomes if one.setting == setting]
     known = telling(outcomes, setting)
     failures = ways(known)
-    low, high = interval(failures.total(), len(known))
+    low, high = bounds or interval(failures.total(), len(known))
     new_ids = {id(one) for one in new}
     return SideResult(
         runs=len(known),

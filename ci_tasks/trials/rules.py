@@ -253,11 +253,12 @@ class AB:
     def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
         if verdict := given_up(outcomes, self.yours, self.base):
             return verdict
-        if self.screen and not telling(outcomes, self.yours):
+        first = telling(outcomes, self.yours)
+        if self.screen and not first:
             return [self.yours]
         sample = self.sample(outcomes)
         base, yours = telling(sample, self.base), telling(sample, self.yours)
-        if self.screen and not base and yours and not ways(yours):
+        if self.screen and not base and not ways(first):
             return Verdict(PASSES, "passed on your tree; not compared")
         pairs = min(len(base), len(yours))
         if verdict := self.verdict(ways(base[:pairs]), ways(yours[:pairs]), pairs):

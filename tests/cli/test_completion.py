@@ -47,7 +47,7 @@ OFFERED = {
     "ci-tasks logs l": ["last"],
     "ci-tasks logs 20260102": ["20260102-000002-ckpt"],
     "ci-tasks logs 20260102-000002-ckpt.": ["20260102-000002-ckpt.01"],
-    "ci-tasks lint --format gi": ["github"],
+    "ci-tasks verl --variant de": ["dense"],
     "ci-tasks triage ": [],  # a file: the shell's own
     "ci-tasks nosuch --ho": [],
     "ci-tasks --": ["--debug", "--help", "--list", "--print-completion-script", "--version"],
@@ -132,9 +132,9 @@ def test_an_error_gives_no_candidates(broken: str | None, home: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "words_offered"),
     [
-        ("lint --format", ["github", "json", "text"]),  # a complete word: what follows it
+        ("verl --variant", ["dense", "expert"]),  # a complete word: what follows it
         ("run ck", ["ckpt"]),  # a part of one: its ends
-        ("lint --format text", ["--ignore"]),
+        ("verl --variant dense", ["--level"]),
         ("jobs nosuch", ["--json"]),  # nothing begins like it, so it is taken for a whole word
     ],
 )
@@ -144,9 +144,9 @@ def test_invoke_completes_without_the_position_of_the_cursor(words: str, words_o
 
 
 def test_invokes_own_script_asks_for_them(home: Path) -> None:
-    command = [sys.executable, "-m", "invoke", "--complete", "--", "invoke", "lint", "--format"]
+    command = [sys.executable, "-m", "invoke", "--complete", "--", "invoke", "verl", "--variant"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert (done.stdout.split(), done.stderr) == (["github", "json", "text"], "")
+    assert (done.stdout.split(), done.stderr) == (["dense", "expert"], "")
 
 
 class Terminal:

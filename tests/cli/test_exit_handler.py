@@ -19,17 +19,6 @@ def home_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
 
 
-def test_hints_name_the_program_wherever_they_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    def flow() -> int:
-        print("the rows continue; `ci-tasks attach b` follows them, ci-tasks 1.0")
-        raise Blocked("no host", hint="`ci-tasks doctor` checks it")
-
-    exit_handler.run(flow, "./invoke")
-    out, err = capsys.readouterr()
-    assert out == "the rows continue; `./invoke attach b` follows them, ci-tasks 1.0\n"
-    assert err.endswith("no host\n`./invoke doctor` checks it\n")
-
-
 def test_a_message_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     def flow() -> int:
         raise Blocked("first " + "x" * 80_000 + " last")

@@ -63,7 +63,7 @@ def built(*words: str) -> OverlayOptions:
         (GivenOptions(input=("=v",)), "--input takes NAME=VALUE, not '=v'"),
         (GivenOptions(var=("A=1", "A=2")), "--var names A twice"),
         (GivenOptions(github_event="~no-such-user/x"), "'~no-such-user/x' begins with a user whom this machine"),
-        (GivenOptions(output=("image=v",)), "--output takes JOB.NAME=VALUE, not 'image'"),
+        (GivenOptions(output=("image=v",)), "--output takes JOB.NAME=VALUE, not 'image=v'"),
         (GivenOptions(github_event="/nowhere.json"), "cannot read /nowhere.json: No such file"),
         (overlay("sglang"), "--with takes NAME=DIR, not 'sglang'"),
         (overlay("../x=/tmp"), "--with takes NAME=DIR, not '../x=/tmp'"),

@@ -34,7 +34,7 @@ def test_excluded_and_needed_options_exist(name: str) -> None:
 SEVERAL = {
     "plan": ["only"], "run": ["only"], "remote": ["host", "only"], "runs": ["row", "status", "host"],
     "report": ["run"], "reproduce": ["only"], "compare": ["only"], "bisect": ["host"], "prefetch": ["only"],
-    "lint": ["rule", "ignore"], "mcp": ["host"], "numbers": ["only"], "verl": ["host", "variant"],
+    "lint": ["ignore"], "mcp": ["host"], "numbers": ["only"], "verl": ["host", "variant"],
 }  # fmt: skip
 
 

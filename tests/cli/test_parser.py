@@ -33,10 +33,11 @@ WRONG = {
     "remote ckpt --host": ("--host needs a value", "`ci-tasks remote --help`"),
     "remote ckpt --host --only x": ("--host needs a value", "`ci-tasks remote --help`"),
     "remote ckpt --host sim --jobs 0": ("--jobs takes a whole number of rows, not '0'", "for example --jobs 4"),
-    "coverage --format jsno": ("invalid value 'jsno' for --format; did you mean 'json'?", "valid: md, json"),
+    "--print-completion-script bsh": ("completion for shell 'bsh' is not supported\n", "valid: bash, zsh, fish"),
     "clean --all=false": ("clean: --all takes no value, not 'false'\n", "leave --all out"),
     "mcp --allow-run=": ("mcp: --allow-run takes no value, not ''\n", "leave --allow-run out"),
     "--list=x": ("--list takes no value, not 'x'\n", "leave --list out"),
+    "hosts runs": ("hosts: unexpected argument 'runs'\n", "`ci-tasks hosts --help`"),
     "jobs ckpt -- --json": ("jobs: unexpected argument '--json'\n", "`ci-tasks jobs --help`"),
     "run ckpt --only=": ("run: --only is empty\n", "only rows whose names contain this text"),
     "jobs --rev=": ("jobs: --rev is empty\n", "read the checkout at this revision"),
@@ -81,7 +82,7 @@ def test_a_word_behind_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str
 def test_a_repeatable_option_and_a_switch_may_be_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["verl", "--env", "A=1", "--env", "B=2", "--keep", "--keep", "--bridge", "/", "--level", "1"]
     _, _, err = run(argv, capsys)
-    assert "verl needs --verl DIR" in err
+    assert "verl needs --bridge DIR and --verl DIR" in err, "and not that one is given twice"
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["-V"]])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.cli.help import description
-from ci_tasks.cli.program import typed_program
 from ci_tasks.registry import Command
 from tests.fixtures import CommandResult, Person
 
@@ -60,20 +59,13 @@ def test_invoke_prints_the_same_errors(arguments: str, tmp_path: Path) -> None:
     done = run("invoke", arguments, tmp_path)
     assert done.code == 2
     assert WRONG[arguments] in done.err
-    assert "`invoke " in done.err, "the next step, with the program that was typed"
+    assert "`ci-tasks " in done.err, "the next step"
 
 
 @pytest.mark.parametrize("options", ["--collection tasks", "--no-dedupe", "--echo -r ."])
 def test_options_of_invoke_itself_may_precede_a_command(options: str, tmp_path: Path) -> None:
     done = run("invoke", f"{options} jobs precision", tmp_path)
     assert (done.code, "tiny_parallel_check" in done.out) == (0, True), done.err
-
-
-def test_several_commands_end_with_the_first_that_fails(tmp_path: Path) -> None:
-    done = run("ci-tasks", "hosts runs --status nonsense logs nosuchrun", tmp_path)
-    assert done.code == 2
-    assert done.out.startswith("HOST ")
-    assert "unknown status 'nonsense'" in done.err and "nosuchrun" not in done.err
 
 
 def test_an_option_before_the_label_keeps_its_value(tmp_path: Path) -> None:
@@ -93,7 +85,7 @@ def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
         return 0
 
     task = Command("x", "Heading", "A summary that is longer than forty columns are.", "ci_tasks.y:x")
-    assert description(task, command, "ci-tasks", 40) == [
+    assert description(task, command, 40) == [
         "  A summary that is longer than forty",
         "  columns are.",
         "",
@@ -106,7 +98,7 @@ def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
         "  A paragraph whose one line has more",
         "  than forty columns.",
     ]
-    assert "  ci-tasks x                                  short" in description(task, command, "ci-tasks", 120)
+    assert "  ci-tasks x                                  short" in description(task, command, 120)
 
 
 def test_hosts_are_listed_with_the_files_they_come_from(tmp_path: Path) -> None:
@@ -116,33 +108,16 @@ def test_hosts_are_listed_with_the_files_they_come_from(tmp_path: Path) -> None:
     assert sim.endswith("built in")
 
 
-def test_help_and_hints_name_the_program_that_was_started(tmp_path: Path) -> None:
-    assert "\n  gh run view 123 --log-failed | invoke triage -\n" in run("invoke", "triage --help", tmp_path).out
-    assert "\n  CI_TASKS_HOSTS=mine.yaml ci-tasks hosts\n" in run("ci-tasks", "hosts --help", tmp_path).out
-    assert "\n`invoke hosts` lists them\n" in run("invoke", "remote ckpt", tmp_path).err
-
-
-def test_a_program_that_path_does_not_lead_to_is_named_by_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("ci-tasks", "invoke", "nox"):
-        (tmp_path / name).write_text("")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert typed_program("./ci-tasks", "ci-tasks") == "./ci-tasks"
-    assert typed_program("./nox", "ci-tasks") == "./ci-tasks", "beside nox, which has no such commands"
-    assert typed_program(f"{tmp_path}/a dir/nox", "ci-tasks") == "ci-tasks", "nothing lies beside it"
-    assert typed_program("-c", "ci-tasks") == "ci-tasks"
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert typed_program(f"{tmp_path}/invoke", "invoke") == "invoke"
+def test_calls_in_help_and_hints_are_of_ci_tasks_whatever_was_started(tmp_path: Path) -> None:
+    assert "\n  gh run view 123 --log-failed | ci-tasks triage -\n" in run("invoke", "triage --help", tmp_path).out
+    assert "\n`ci-tasks hosts` lists them\n" in run("invoke", "remote ckpt", tmp_path).err
 
 
 @pytest.mark.parametrize("label", ["precision", "run-ci-precision", "e2e-test-precision"])
 def test_a_pr_label_or_job_name_is_accepted_as_a_label(label: str, tmp_path: Path) -> None:
     done = run("ci-tasks", f"jobs {label}", tmp_path)
     words = [line.split()[0] for line in done.out.splitlines()[1:] if line]
-    assert words == ["LABEL", "precision", "LABEL", "precision"], done.err
+    assert words == ["LABEL", "precision", "ROW", "tiny_parallel_check"], done.err
 
 
 def test_the_pr_label_of_several_jobs_selects_the_one_that_needs_the_others(tmp_path: Path) -> None:

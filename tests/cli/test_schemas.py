@@ -146,7 +146,7 @@ def test_a_disk_that_gets_full_is_blocked_and_leaves_nothing_half_written(person
     assert person.ci_tasks(*RUN).code == 0
     (batch,) = (person.home / "runs").iterdir()
     record = (batch / "01/record.json").read_bytes()
-    outputs = {"--html": 20_000, "--junit": 100}
+    outputs = {"--html": 10_000, "--junit": 100}
     for option, size in outputs.items():
         person.first = LIMITED.format(size)
         done = person.ci_tasks("report", "last", option, "there")

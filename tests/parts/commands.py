@@ -16,7 +16,7 @@ COMMANDS: Mapping[str, Command] = {command.name: command for command in commands
 
 def run_command(name: str, **values: Any) -> int:
     """The exit code; what it prints, errors included, goes where the program prints it."""
-    return exit_handler.run(lambda: program.run_command(COMMANDS[name], values))
+    return exit_handler.run(lambda: program.run_command(name, values))
 
 
 def options_of_command(name: str) -> type[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from markdown_it.token import Token
 
 from ci_tasks import registry
 from ci_tasks.cli.commands import commands
-from ci_tasks.cli.help import doc_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -41,7 +41,7 @@ def examples() -> Iterator[tuple[str, str]]:
                 for number, line in enumerate(token.content.splitlines(), begun):
                     yield f"{name_of(page)}:{number}", line
     for command in commands():
-        for line in doc_of(registry.load(command.function)).splitlines():
+        for line in textwrap.dedent(registry.load(command.function).__doc__ or "").strip().splitlines():
             if re.match(r"(invoke|ci-tasks|nox|gh|[A-Z_]+=\S+) ", line):
                 yield f"help of {command.name}", re.split(r" {2,}", line)[0]  # what follows says what it is for
 

@@ -24,7 +24,7 @@ def test_otherwise_those_that_may_be_meant_are_listed(statuses: str, listed: lis
         choose("last", _records(*names))
     assert caught.value.message == f"'last' has {len(names)} rows; pick one"
     shown = [line.strip() for line in caught.value.hint.splitlines()]
-    assert shown == [f"b.{number:02d}  {names[number - 1]}  row{number}" for number in listed]
+    assert shown == [f"ci-tasks COMMAND b.{number:02d}  {names[number - 1]}  row{number}" for number in listed]
 
 
 def test_a_hang_is_looked_for_in_the_only_run_that_runs() -> None:

@@ -95,7 +95,7 @@ def test_a_detection_that_failed_is_said() -> None:
 def source(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A checkout whose change touches a CPU test and a GPU test; the CPU test passed in its label's last run."""
     found = JobRows(Job("changed", 1), [changed("rewards"), changed("ppo")], EventContext())
-    last = {"cpu-unittest": [LastRun("rewards", PASSED, "1", "1.01", "local")], "changed": []}
+    last = {"cpu-unittest": [LastRun("rewards", PASSED, "1")], "changed": []}
     monkeypatch.setattr(changed_label, "find_rows", lambda *_: found)
     monkeypatch.setattr(changed_label, "list_jobs", lambda _: ALL)
     monkeypatch.setattr(changed_label, "event_context", lambda _: EventContext())

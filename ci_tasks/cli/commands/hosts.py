@@ -12,9 +12,6 @@ from ci_tasks.cli.output import people_read_stderr, print_json
 from ci_tasks.errors import EXIT_BLOCKED, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ci_tasks.config import Override
     from ci_tasks.hosts.mux import KeptConnection
     from ci_tasks.run.hosts_files import ListedHost
 
@@ -49,39 +46,29 @@ def hosts(options: HostsOptions) -> int:
     listed = list_hosts(config)
     if options.json:
         print_json([asdict(host) for host in listed])
-    else:
-        head = ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS", "FROM")
-        body = [(host.name, host.kind, host.address or "-", host.runtime, _gpus(host), _files(host)) for host in listed]
-        lines = [*Table(body, head).text(terminal_width()), *_kept(listed)]
-        print("\n".join([*lines, *_overrides(config.overrides)]))
-    return 0
-
-
-def _kept(listed: Sequence[ListedHost]) -> list[str]:
-    lines = [
+        return 0
+    body = [(host.name, host.kind, host.address or "-", host.runtime, _gpus(host), _files(host)) for host in listed]
+    lines = Table(body, ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS", "FROM")).text(terminal_width())
+    kept = [
         f"{host.name}: process {host.kept.pid} keeps a connection, {_kept_for(host.kept)}; "
         f"`ci-tasks clean --host {host.name}` closes it"
         for host in listed
         if host.kept is not None
     ]
-    return ["", *lines] if lines else []
+    keys = ("run", "skip", "with_", "pip_index", "replace")
+    overrides = [
+        (each.job, each.step, ", ".join(key.rstrip("_") for key in keys if getattr(each, key)), each.source)
+        for each in config.overrides
+    ]
+    lines += ["", *kept] if kept else []
+    if overrides:
+        lines += ["", *Table(overrides, ("OVERRIDE OF JOB", "STEP", "CHANGES", "FROM")).text(terminal_width())]
+    print("\n".join(lines))
+    return 0
 
 
 def _kept_for(kept: KeptConnection) -> str:
     return "which is in use" if kept.commands else f"for {kept.seconds_left / 60:.0f} min more if nobody uses it"
-
-
-def _overrides(overrides: Sequence[Override]) -> list[str]:
-    from ci_tasks.report.table import Table
-    from ci_tasks.safe_output import terminal_width
-
-    keys = ("run", "skip", "with_", "pip_index", "replace")
-    body = [
-        (each.job, each.step, ", ".join(key.rstrip("_") for key in keys if getattr(each, key)), each.source)
-        for each in overrides
-    ]
-    head = ("OVERRIDE OF JOB", "STEP", "CHANGES", "FROM")
-    return ["", *Table(body, head).text(terminal_width())] if body else []
 
 
 def _files(host: ListedHost) -> str:

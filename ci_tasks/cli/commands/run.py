@@ -2,74 +2,52 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.cli import options as flags
 from ci_tasks.cli.given_options import RowOptions, with_given
-from ci_tasks.cli.options import (
-    BASE,
-    DETACH,
-    EVENTS,
-    FRESH_ENV,
-    HOST,
-    IMAGE,
-    JOBS,
-    JSON,
-    KEEP,
-    LABEL,
-    NODES,
-    ONLY,
-    REPEAT,
-    REPO,
-    REV,
-    WORKFLOW,
-    Option,
-    switch,
-)
-from ci_tasks.cli.output import for_programs, print_record
+from ci_tasks.cli.options import Option, switch
+from ci_tasks.cli.output import run_batch
 
 if TYPE_CHECKING:
-    from ci_tasks.config import Config, HostSpec
-    from ci_tasks.hosts.executor import Executor
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
     from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
-_SWITCH_INTERVAL_S = 0.0005
-_CLIENT_DECIDES = "the client decides after each repetition whether another one is needed"
-_NOT_DETACHED = "use tmux or nohup instead of --detach"
-_ONE_NODE = "repeating rows on several nodes is not supported"
 _RESUMED_ROWS = "--resume continues the rows of the interrupted command"
+_NOT_REPEATED = (
+    ("detach", "the client decides after each repetition whether another one is needed", "use tmux or nohup"),
+    ("nodes", "repeating rows on several nodes is not supported", ""),
+)
 
 
 @dataclass(frozen=True)
 class RunOptions(RowOptions):
-    label: str = LABEL.field()
+    label: str = flags.LABEL.field()
     host: str = Option(
         default="local",
         refused="it always runs on this machine",
         hint="`ci-tasks remote LABEL --host HOST` runs on another host",
     ).field()
-    only: str | None = ONLY.field()
-    jobs: int | None = JOBS.field()
-    fresh_env: bool = FRESH_ENV.field()
-    keep: bool = KEEP.field()
-    detach: bool = DETACH.field()
-    image: str | None = IMAGE.field()
-    nodes: int | None = NODES.field()
-    repeat: int | None = REPEAT.field(
+    only: str | None = flags.ONLY.field()
+    jobs: int | None = flags.JOBS.field()
+    fresh_env: bool = flags.FRESH_ENV.field()
+    keep: bool = flags.KEEP.field()
+    detach: bool = flags.DETACH.field()
+    image: str | None = flags.IMAGE.field()
+    nodes: int | None = flags.NODES.field()
+    repeat: int | None = flags.REPEAT.field(
         help="number of repetitions of each row on one tree, to see whether it is flaky",
-        excludes=(("detach", _CLIENT_DECIDES, _NOT_DETACHED), ("nodes", _ONE_NODE, "")),
+        excludes=_NOT_REPEATED,
     )
     until_fail: bool = switch(
         "repeat until a row fails, at most 100 or --repeat times",
         nox=True,
-        excludes=(("detach", _CLIENT_DECIDES, _NOT_DETACHED), ("nodes", _ONE_NODE, "")),
+        excludes=_NOT_REPEATED,
     ).field()
     fail_fast: bool = switch(
         "cancel the other rows when one fails",
@@ -110,17 +88,17 @@ class RunOptions(RowOptions):
     prefetch: bool = switch(
         "download the models and datasets of the rows first, as `prefetch` does", feature="prefetch", nox=True
     ).field()
-    repo: str | None = REPO.field()
-    rev: str | None = REV.field()
-    workflow: str | None = WORKFLOW.field()
-    base: str | None = BASE.field()
-    json: bool = JSON.field()
-    events: str | None = EVENTS.field()
+    repo: str | None = flags.REPO.field()
+    rev: str | None = flags.REV.field()
+    workflow: str | None = flags.WORKFLOW.field()
+    base: str | None = flags.BASE.field()
+    json: bool = flags.JSON.field()
+    events: str | None = flags.EVENTS.field()
 
 
 @dataclass(frozen=True)
 class RemoteOptions(RunOptions):
-    host: str = HOST.field(help="a host or a pool of hosts.yaml; several with commas", required=True)
+    host: str = flags.HOST.field(help="a host or a pool of hosts.yaml; several with commas", required=True)
 
 
 def run(options: RunOptions) -> int:
@@ -149,13 +127,7 @@ def remote(options: RemoteOptions) -> int:
 
 def run_label(options: RunOptions) -> int:
     """Run the rows that the options select. Returns the exit code."""
-    with for_programs(as_json=options.json, events=options.events) as events:
-        result = _run(options, events)
-        code = result.exit_code or 0
-        if events:
-            events.exit_code = code
-    print_record(result, as_json=options.json)
-    return code
+    return run_batch(lambda events: _run(options, events), as_json=options.json, events=options.events)
 
 
 def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
@@ -164,72 +136,34 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
     from ci_tasks.run.hosts_files import open_config
 
     config = with_given(open_config(options.repo), options)
-    if not (options.repeat or options.until_fail):
-        return _run_once(options, config, events)
-    repeated_run = registry.load("ci_tasks.trials.command:repeated_run")
+    config.select_hosts(options.host)  # a wrong name ends it before anything else is loaded
+    from ci_tasks.hosts.executors import open_executor
+    from ci_tasks.run.changed_label import changed_runs, run_changed
+    from ci_tasks.run.label import run
+
     source = open_source(options.repo, options.rev, options.workflow, config.given)
     request, how = _request(options, source), _how(options, events)
-    requests = [request]
-    if source.suite.is_changed(request.label):
-        from ci_tasks.run.changed_label import changed_runs
-
-        requests = changed_runs(source, request, last_failed=options.last_failed)
-    return together(request.label, [repeated_run(source, config, request, how, options) for request in requests])
-
-
-def _run_once(options: RunOptions, config: Config, events: EventStream | None) -> BatchResult:
-    from contextlib import ExitStack, closing
-
-    from ci_tasks.run.checkout_source import find_checkout
-
-    # What git and the host have said is taken at once, although this thread is busy loading.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    with ExitStack() as stack:
-        # First, since recording the tree and connecting take time while the rest is loaded.
-        specs, snapshot = config.select_hosts(options.host), None
-        if specs[0].kind != "local":
-            from ci_tasks.hosts.executor import start_host_snapshot
-
-            path, _ = find_checkout(options.repo)
-            snapshot = start_host_snapshot(path, options.rev, options.base, config.given.overlays)
-        from ci_tasks.hosts.executors import open_executor
-        from ci_tasks.run.checkout_source import open_source
-
-        executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}
-        if snapshot is not None:
-            executors[specs[0].name].use_snapshot(snapshot)
-        source = open_source(options.repo, options.rev, options.workflow, config.given)
-        request = replace(_request(options, source), slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0)
-        if source.suite.is_changed(request.label) and not options.resume:
-            from ci_tasks.run.changed_label import run_changed
-
-            def take_or_open(spec: HostSpec) -> Executor:  # it is several batches, each with executors of its own
-                return executors.pop(spec.name, None) or open_executor(spec)
-
-            how, last_failed = _how(options, events), options.last_failed
-            return run_changed(source, config, request, how, open_executor=take_or_open, last_failed=last_failed)
-        from ci_tasks.run.label import run
-
-        return run(source, config, request, _how(options, events), open_executor=lambda spec: executors[spec.name])
+    is_changed = source.suite.is_changed(request.label)
+    if options.repeat or options.until_fail:
+        repeated_run = registry.load("ci_tasks.trials.command:repeated_run")
+        parts = changed_runs(source, request, last_failed=options.last_failed) if is_changed else [request]
+        return together(request.label, [repeated_run(source, config, part, how, options) for part in parts])
+    if is_changed and not options.resume:
+        last_failed = options.last_failed
+        return run_changed(source, config, request, how, open_executor=open_executor, last_failed=last_failed)
+    return run(source, config, request, how)
 
 
 def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
     from ci_tasks.run.request import RunRequest
 
     label = source.label_of(options.label)
+    rows = _last_failed(label, source) if options.last_failed and not source.suite.is_changed(label) else ()
     return RunRequest(
-        label,
-        options.only,
-        options.host,
-        options.base,
-        fresh_env=options.fresh_env,
-        keep=options.keep,
-        image=options.image,
-        rows=_last_failed(label, source) if options.last_failed and not source.suite.is_changed(label) else (),
-        nodes=options.nodes or 1,
-        prefetch=options.prefetch,
-        probe=not options.no_probe,
-    )
+        label, options.only, options.host, options.base, fresh_env=options.fresh_env, keep=options.keep, rows=rows,
+        image=options.image, nodes=options.nodes or 1, prefetch=options.prefetch, probe=not options.no_probe,
+        slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0,
+    )  # fmt: skip
 
 
 def _how(options: RunOptions, events: EventStream | None) -> ExecutionOptions:

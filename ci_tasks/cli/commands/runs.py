@@ -1,27 +1,34 @@
-"""Commands about existing runs: `runs`, `logs`, `attach`, `fetch`, `cancel`, `shell`, `retry`."""
+"""Commands about existing runs: `runs`, `logs`, `attach`, `fetch`, `cancel`, `shell`, `retry`, `report`."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import EVENTS, HOST_OF_RUN, JSON, ONE_RUN, ONLY, RUN, number, switch, text
-from ci_tasks.cli.output import for_programs, people_read_stderr, print_json, print_record
+from ci_tasks.cli.options import BRIEF, EVENTS, HOST, HOST_OF_RUN, JSON, ONE_RUN, ONLY, RUN, number, switch, text
+from ci_tasks.cli.output import people_read_stderr, print_json, print_record, run_batch
+from ci_tasks.resources import user_path
+
+if TYPE_CHECKING:
+    from ci_tasks.records import BatchResult
+    from ci_tasks.run.events import EventStream
+
+_CANDIDATES = "ci_tasks.cli.completion"
 
 
 @dataclass(frozen=True)
 class RunsOptions:
-    label: str | None = text("only runs of this label", "LABEL", complete="ci_tasks.cli.completion:labels").field()
+    label: str | None = text("only runs of this label", "LABEL", complete=f"{_CANDIDATES}:labels").field()
     row: str | None = ONLY.field(complete="")
     status: str | None = text(
         "only these statuses, with commas: passed, failed, vacuous, blocked, cancelled, lost, preparing, installing, "
         "waiting, running, planned (else all but planned)",
         "STATUS",
         commas=True,
-        complete="ci_tasks.cli.completion:statuses",
+        complete=f"{_CANDIDATES}:statuses",
     ).field()
-    host: str | None = text(
-        "only runs on these hosts, with commas", "HOST", commas=True, complete="ci_tasks.cli.completion:hosts"
-    ).field()
+    host: str | None = HOST.field(help="only runs on these hosts, with commas", hint="", nox=False)
     commit: str | None = text("only runs of the commit with this prefix", "HASH").field()
     since: str | None = text("a date, a time, or how long ago: 2026-11-01, 2026-11-01T18:30, 12h, 3d", "WHEN").field()
     until: str | None = text("the same; a date includes that whole day", "WHEN").field()
@@ -46,15 +53,9 @@ def runs(options: RunsOptions) -> int:
     from ci_tasks.run.list_runs import RunFilterOptions, show_flakes, show_runs
 
     filters = RunFilterOptions(
-        options.label or "",
-        options.row or "",
-        options.status or "",
-        options.host or "",
-        options.commit or "",
-        options.since or "",
-        options.until or "",
-        options.limit,
-    )
+        options.label or "", options.row or "", options.status or "", options.host or "", options.commit or "",
+        options.since or "", options.until or "", options.limit,
+    )  # fmt: skip
     return show_flakes(filters, json=options.json) if options.flakes else show_runs(filters, json=options.json)
 
 
@@ -106,13 +107,10 @@ def attach(options: AttachOptions) -> int:
     from ci_tasks.run.attach import attach
     from ci_tasks.run.hosts_files import config_for_run
 
-    with for_programs(as_json=options.json, events=options.events) as events:
-        result = attach(options.run, config_for_run(options.run), options.host, events)
-        code = result.exit_code or 0
-        if events:
-            events.exit_code = code
-    print_record(result, as_json=options.json)
-    return code
+    def run(events: EventStream | None) -> BatchResult:
+        return attach(options.run, config_for_run(options.run), options.host, events)
+
+    return run_batch(run, as_json=options.json, events=options.events)
 
 
 def fetch(options: RunOnHostOptions) -> int:
@@ -173,10 +171,41 @@ def retry(options: RetryOptions) -> int:
     """
     from ci_tasks.run.retry import retry
 
-    with for_programs(as_json=options.json, events=options.events) as events:
-        result = retry(options.run, keep=options.keep, events=events)
-        code = result.exit_code or 0
-        if events:
-            events.exit_code = code
+    def run(events: EventStream | None) -> BatchResult:
+        return retry(options.run, keep=options.keep, events=events)
+
+    return run_batch(run, as_json=options.json, events=options.events)
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    run: str = RUN.field(help=f"{RUN.help}; several with commas", commas=True)
+    html: str | None = text("write one self-contained HTML page", "FILE").field()
+    markdown: bool = switch("print markdown, for GitHub's job summary").field()
+    junit: str | None = text("write the rows as JUnit XML", "FILE").field()
+    ci_log: str | None = text("with --html: CI's log of the row, to draw its metrics beside the run's", "FILE").field()
+    job: str | None = text("the job, if CI's log has several", "JOB").field()
+    deviations: bool = switch("list all differences from CI, also those that the label's last run had").field()
+    json: bool = JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
+    brief: bool = BRIEF.field()
+
+
+def report(options: ReportOptions) -> int:
+    """
+    ci-tasks report last
+    ci-tasks report last --html report.html                 table, failures, timeline, metrics, logs in one file
+    ci-tasks report last --markdown >> $GITHUB_STEP_SUMMARY
+    ci-tasks report RUN --html report.html --ci-log ci.log  CI's metrics beside the run's
+    ci-tasks report RUN,RUN --junit report.xml
+    ci-tasks report last --brief                            for an assistant
+
+    Exit code 0 whatever the runs did; `attach` ends with their exit code.
+    """
+    from ci_tasks.run.report_runs import ReportOutputs, report
+
+    names = [name.strip() for name in options.run.split(",") if name.strip()]
+    html, junit = (user_path(file) if file else None for file in (options.html, options.junit))
+    kinds = (options.markdown, options.brief, options.json, options.deviations)
+    result = report(names, ReportOutputs(html, junit, *kinds, options.ci_log, options.job))
     print_record(result, as_json=options.json)
-    return code
+    return 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -14,7 +16,12 @@ from ci_tasks.cli.output import print_json
 
 if TYPE_CHECKING:
     from ci_tasks.features.coverage.labels import CheckoutCoverage
+    from ci_tasks.features.recorder.records import Recording
     from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.workflow.model import Job
+
+_STARTS_TESTS = re.compile(r"\b(?:pytest|unittest|torchrun)\b.*\btests?\b|\bpython3?\b.*\btests?/")
+_EVERY = 10  # tests between two lines that say how far the recording is
 
 
 @dataclass(frozen=True)
@@ -67,12 +74,27 @@ def checkout_coverage(
     from ci_tasks.run.checkout_source import event_context
     from ci_tasks.run.find_rows import list_jobs
 
+    say("reading the checkout and its tests")
     snapshot = take_snapshot(source.path, store.home() / "sync" / "lint", rev=source.rev)
-    rows = list_jobs(source)
-    say(f"{'recording' if record else 'reading'} the tests of {len(rows)} rows")
+    rows, done = list_jobs(source), count(1)
     with open_recorder(source.path, snapshot.read_file, HELPERS, rev=source.rev, execute=record, say=say) as recorder:
-        covered = labels(rows, snapshot.read_file, recorder.record)
+
+        def recorded(test: str, args: Sequence[str], env: Mapping[str, str]) -> Recording:
+            recording = recorder.record(test, args, env)
+            if record and (number := next(done)) % _EVERY == 0:
+                say(f"{number} tests recorded, of {len(rows)} rows")
+            return recording
+
+        commands = {id: _test_commands(job) for id, job in source.workflow.jobs.items()}
+        covered = labels(rows, snapshot.read_file, recorded, commands)
     name = "the embedded sample" if source.sample else event_context(source, secrets=()).repository
     at = f" at {snapshot.checkout.commit[:7]}" if snapshot.checkout.commit and not source.sample else ""
     changed = " with local changes" if at and snapshot.checkout.dirty and source.rev is None else ""
     return CheckoutCoverage(f"{name}{at}{changed}", source.workflow.place, covered)
+
+
+def _test_commands(job: Job) -> tuple[str, ...]:
+    """The lines of a job's steps that start tests."""
+    steps = (inner for step in job.steps for inner in step.all_steps)
+    lines = (line.strip() for step in steps for line in (step.run or "").splitlines())
+    return tuple(dict.fromkeys(line for line in lines if _STARTS_TESTS.search(line)))

@@ -52,7 +52,7 @@ class RowFacts:
     features: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
     trainings: int = 0
-    gpus: tuple[int, ...] = ()
+    trained_gpus: tuple[int, ...] = ()
     tests: tuple[str, ...] = ()
     doc: str = ""
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def facts(recording: Recording, read: Read) -> RowFacts:
         features=_each(feature for training in started for feature in features(training, configs)),
         backends=_each(training.value("--train-backend", "megatron").lower() for training in started),
         trainings=len(started),
-        gpus=tuple(sorted({training.gpus for training in started if isinstance(training.gpus, int)})),
+        trained_gpus=tuple(sorted({training.gpus for training in started if isinstance(training.gpus, int)})),
         tests=recording.tests,
         doc=doc,
         flags=flags,

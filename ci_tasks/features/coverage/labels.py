@@ -16,14 +16,7 @@ from ci_tasks.workflow.model import Row
 
 AT_ONCE = 4  # tests that are recorded side by side
 _MOST_LAYOUTS, _MOST_TESTS, _LONGEST = 8, 3, 160
-# What the rows of a training backend cover, by the name of its line.
-_TOGETHER = {
-    "Models": "models",
-    "Algorithms": "algorithms",
-    "Layouts": "layouts",
-    "Placement": "placements",
-    "Also": "features",
-}
+_TOGETHER = ("models", "algorithms", "layouts", "placements", "features")  # what rows of a backend cover
 Record = Callable[[str, Sequence[str], Mapping[str, str]], Recording]
 
 
@@ -39,7 +32,7 @@ class RowCoverage:
 class CoveredTest:
     """A test of a label, with the rows that run it. `missing` says that the checkout has no such file."""
 
-    path: str
+    test: str
     rows: tuple[RowCoverage, ...]
     missing: bool = False
 
@@ -59,7 +52,7 @@ class CoveredTest:
         if self.missing:
             return ["the checkout has no such file"]
         if facts.kind != E2E:
-            return [_untrained(self.path, facts)]
+            return [_untrained(self.test, facts)]
         layouts = facts.layouts if len(facts.layouts) > 1 else [layout for layout in facts.layouts if layout != "DP"]
         shown = " / ".join(
             layout.replace(" + ", "+") if len(layouts) > 1 else layout for layout in layouts[:_MOST_LAYOUTS]
@@ -69,7 +62,7 @@ class CoveredTest:
             "/".join(facts.algorithms),
             f"layouts {shown}" if len(layouts) > 1 else shown,
             " then ".join(facts.placements),
-            f"on {', '.join(map(str, facts.gpus))} GPUs" if len(facts.gpus) > 1 else "",
+            f"on {', '.join(map(str, facts.trained_gpus))} GPUs" if len(facts.trained_gpus) > 1 else "",
             f"{facts.trainings} trainings" if facts.trainings > 1 else "",
             *dict.fromkeys(feature for row in self.rows for feature in row.facts.features),
             "not seen to its end" if facts.problem else "",
@@ -89,8 +82,9 @@ class CoveredTest:
 
 @dataclass(frozen=True)
 class LabelCoverage:
-    """A label and its tests. `dynamic` is the expression of a matrix that only a run of another job gives; `same_as`
-    is an earlier label with the same rows."""
+    """A label and its tests; `commands` are what the steps run for tests, of a job whose rows name no test file.
+    `dynamic` is the expression of a matrix that only a run of another job gives; `same_as` is an earlier label with the
+    same rows."""
 
     label: str
     job: str
@@ -100,6 +94,7 @@ class LabelCoverage:
     tests: tuple[CoveredTest, ...]
     dynamic: str | None = None
     same_as: str | None = None
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,24 +111,25 @@ class CheckoutCoverage:
     def rows(self) -> list[RowFacts]:
         return [row.facts for _, test in self.tests() for row in test.rows]
 
-    def backends(self) -> dict[str, dict[str, list[str]]]:
-        """What the rows of each training backend cover together, by name."""
+    def backends(self) -> dict[str, dict[str, Any]]:
+        """How many rows each training backend has, by its name, and what they cover together."""
         trained = [row for row in self.rows() if row.kind == E2E]
         together = {}
         for backend in dict.fromkeys(backend for row in trained for backend in row.backends):
             own = [row for row in trained if backend in row.backends]
-            together[backend] = {"Rows": [str(len(own))]} | {
-                name: list(dict.fromkeys(value for row in own for value in getattr(row, field)))
-                for name, field in _TOGETHER.items()
-            }
+            values = {name: dict.fromkeys(value for row in own for value in getattr(row, name)) for name in _TOGETHER}
+            together[backend] = {"rows": len(own), **{name: list(words) for name, words in values.items()}}
         return together
 
     def public(self) -> dict[str, Any]:
-        names = {
-            backend: {name.lower(): words for name, words in of.items()} for backend, of in self.backends().items()
-        }
-        labels = tuple(encode(label, versioned=False) for label in self.labels)
-        return encode(PublicCoverage(self.checkout, self.workflow, labels, names), versioned=False)
+        labels = []
+        for label in self.labels:
+            shown = encode(label, versioned=False)
+            for test, covered in zip(shown["tests"], label.tests, strict=True):
+                test["gpus"] = list(covered.gpus)
+                test["rows"] = [{**row, **row.pop("facts")} for row in test["rows"]]
+            labels.append(shown)
+        return encode(PublicCoverage(self.checkout, self.workflow, tuple(labels), self.backends()), versioned=False)
 
 
 @dataclass(frozen=True)
@@ -144,11 +140,14 @@ class PublicCoverage:
     checkout: str
     workflow: str
     labels: tuple[Mapping[str, Any], ...]
-    backends: Mapping[str, Mapping[str, list[str]]]
+    backends: Mapping[str, Mapping[str, Any]]
 
 
-def labels(rows: Sequence[Row], read: Read, record: Record) -> tuple[LabelCoverage, ...]:
-    """The labels of a workflow's rows; `record` gives what a test launches, once for each way to start it."""
+def labels(
+    rows: Sequence[Row], read: Read, record: Record, commands: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[LabelCoverage, ...]:
+    """The labels of a workflow's rows; `record` gives what a test launches, once for each way to start it. `commands`
+    are those of jobs that run tests without naming one for each row."""
     starts = {_start(row): row for row in rows if row.test}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         recordings = pool.map(lambda row: record(row.test or "", shell_split(row.args), row.env), starts.values())
@@ -164,13 +163,12 @@ def labels(rows: Sequence[Row], read: Read, record: Record) -> tuple[LabelCovera
             )
             for path in dict.fromkeys(row.test for row in own if row.test)
         )
-        if tests or own[0].dynamic:  # a job that only finds out what another is to run has no tests
+        first, run = own[0], () if tests else (commands or {}).get(own[0].job, ())
+        if tests or run or first.dynamic:  # a job that only finds out what another is to run has no tests
             same = next((other.label for other in covered if tests and other.tests == tests), None)
             images = tuple(dict.fromkeys(row.image for row in own if row.image))
-            first = own[0]
-            covered.append(
-                LabelCoverage(name, first.job, first.trigger, first.runner, images, tests, first.dynamic, same)
-            )
+            about = (name, first.job, first.trigger, first.runner, images)
+            covered.append(LabelCoverage(*about, tests, first.dynamic, same, run))
     return tuple(covered)
 
 
@@ -239,9 +237,9 @@ def _without(some: Iterable[str], others: Sequence[str]) -> tuple[str, ...]:
 
 
 def _altered(before: CheckoutCoverage, after: CheckoutCoverage) -> Iterator[ChangedTest]:
-    old = {(label.label, test.path): test for label, test in before.tests()}
+    old = {(label.label, test.test): test for label, test in before.tests()}
     for label, test in after.tests():
-        former = old.get((label.label, test.path), test)
+        former = old.get((label.label, test.test), test)
         for what, earlier, later in (
             ("GPUs", [*map(str, former.gpus)], [*map(str, test.gpus)]),
             ("coverage", former.coverage, test.coverage),
@@ -249,4 +247,4 @@ def _altered(before: CheckoutCoverage, after: CheckoutCoverage) -> Iterator[Chan
         ):
             removed, added = ", ".join(_without(earlier, later)), ", ".join(_without(later, earlier))
             if removed or added:
-                yield ChangedTest(label.label, test.path, what, removed, added)
+                yield ChangedTest(label.label, test.test, what, removed, added)

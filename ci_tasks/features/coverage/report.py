@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ci_tasks.features.coverage.labels import CheckoutCoverage, CoverageDiff, CoveredTest, LabelCoverage
 from ci_tasks.features.recorder.records import RECORDED
+from ci_tasks.report.table import code
 
 
 def coverage_report(coverage: CheckoutCoverage) -> str:
@@ -22,10 +23,12 @@ def coverage_report(coverage: CheckoutCoverage) -> str:
     for label in coverage.labels:
         if not label.dynamic:
             lines += _label_section(label)
-    lines += ["", "## Backends"]
-    for name, together in coverage.backends().items():
+    backends = coverage.backends()
+    lines += ["", "## Backends"] if backends else []
+    for name, together in backends.items():
         lines += ["", f"### {_cell(name.capitalize())}", ""]
-        lines += [f"- {title}: {_cell(', '.join(words))}" for title, words in together.items() if words]
+        lines.append(f"- Rows: {together.pop('rows')}")
+        lines += [f"- {title.capitalize()}: {_cell(', '.join(words))}" for title, words in together.items() if words]
     return "\n".join(lines)
 
 
@@ -53,7 +56,8 @@ def _label_cells(label: LabelCoverage) -> Iterator[str]:
     gpus = sorted({number for test in label.tests for number in test.gpus})
     yield label.label
     yield _trigger(label)
-    yield from ("by what changed" if label.dynamic else str(count) for count in counts)
+    instead = "by what changed" if label.dynamic else "by its steps" if label.commands else ""
+    yield from (instead or str(count) for count in counts)
     yield ", ".join(map(str, gpus)) or "–"
     yield ", ".join(f"`{image}`" for image in label.images) or label.runner
 
@@ -63,19 +67,21 @@ def _label_section(label: LabelCoverage) -> list[str]:
     if label.same_as:
         image = f", in `{label.images[0]}`" if label.images else ""
         return [*lines, f"The rows of {_cell(label.same_as)}{image}."]
+    if label.commands:
+        return [*lines, "Its steps run:", "", *(f"- {code(command)}" for command in label.commands)]
     lines += _table(("Test", "GPUs", "Main coverage", "Checks"), map(_test_cells, label.tests))
     for test in label.tests:
         if modes := test.modes:
-            lines += ["", f"`{test.path}` is run {len(modes)} ways:", "", *(f"- {mode}" for mode in modes)]
+            lines += ["", f"`{test.test}` is run {len(modes)} ways:", "", *(f"- {mode}" for mode in modes)]
     asserted = [
-        f"- `{test.path}`: {_cell('; '.join(test.facts.assertions))}" for test in label.tests if test.facts.assertions
+        f"- `{test.test}`: {_cell('; '.join(test.facts.assertions))}" for test in label.tests if test.facts.assertions
     ]
     return [*lines, "", "Asserted after the run:", "", *asserted] if asserted else lines
 
 
 def _test_cells(test: CoveredTest) -> tuple[str, ...]:
     gpus = "/".join(map(str, test.gpus)) or "?"
-    return f"`{test.path}`", gpus, ", ".join(test.coverage), test.facts.checks
+    return f"`{test.test}`", gpus, ", ".join(test.coverage), test.facts.checks
 
 
 def _trigger(label: LabelCoverage) -> str:

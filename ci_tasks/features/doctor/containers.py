@@ -64,7 +64,8 @@ def containers(host: HostSpec, images: Sequence[str]) -> Check:
         results.append(warning(name, text, f"install one of {', '.join(INIT_PROGRAMS)}"))
     if host.gpus != 0 and not host.simulate and parse_gpus(answers["gpus"].out):
         results.append(_gpus_inside(name, info, answers))
-    if parse_json_object(answers["image store"]).get("exists"):  # else it is in a VM, or on another machine
+    is_here = host.env.get("DOCKER_HOST", "unix://").startswith("unix://")  # else its disk is another machine's
+    if is_here and parse_json_object(answers["image store"]).get("exists"):  # a VM's is not visible
         step = f"`{name} system df` shows what takes it; `{name} image prune` removes images without a name"
         results.append(space("disk", "image store: ", answers["image store"], _STORE, step))
     return [*results, *(_image(host, image, answers[image]) for image in dict.fromkeys(images))]

@@ -9,6 +9,7 @@ from dataclasses import field
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.features.doctor import basics
@@ -84,11 +85,12 @@ def finished(check: Check, answers: Answers) -> list[CheckResult]:
 def _with_raw(
     host: HostSpec, results: Sequence[CheckResult], queries: Queries, answers: Answers
 ) -> Iterator[HostResult]:
-    raw = {
-        name: {"command": [*argv], "code": answer.code, "out": answer.out[-_MAX_RAW:], "err": answer.err[-_MAX_RAW:]}
-        for name, argv in queries.items()
-        if (answer := answers[name])
-    }
+    raw = {name: _raw(argv, answers[name]) for name, argv in queries.items()}
     for result in results:
         yield HostResult(**vars(result), host=host.name, answers=raw)
         raw = {}
+
+
+def _raw(argv: Sequence[str], answer: QueryAnswer) -> dict[str, Any]:
+    out, err = answer.out[-_MAX_RAW:], answer.err[-_MAX_RAW:]
+    return {"command": [*argv], "code": answer.code, "out": out, "err": err}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,6 @@ from ci_tasks.features.prefetch.report import (
     MountSpace,
     PrefetchReport,
     RepositoryStatus,
-    UnresolvedInRows,
     human,
 )
 from ci_tasks.features.prefetch.repositories import HubRepository
@@ -186,7 +185,7 @@ class Prefetch:
 
     def run(self, dry_run: bool = False) -> PrefetchReport:
         """Raises Blocked where the host cannot be reached."""
-        unresolved = tuple(UnresolvedInRows(*key, tuple(rows)) for key, rows in self.needs.unresolved.items())
+        unresolved = tuple(replace(each, rows=tuple(rows)) for each, rows in self.needs.unresolved.items())
         hub, notes = Hub(self.spec.env, self.progress.say), []
         all_wanted = [Wanted(*key, asked) for key, asked in self.needs.repositories.items()]
         with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -62,13 +62,13 @@ class MountSpace:
 
 
 @dataclass(frozen=True)
-class UnresolvedInRows:
-    """A download that the source alone does not settle."""
+class Unresolved:
+    """A download that a test does not settle: its place in the test, its words, why, and the rows that run it."""
 
     where: str
     text: str
     why: str
-    rows: tuple[str, ...]
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PrefetchReport:
     endpoint: str
     repositories: tuple[RepositoryStatus, ...] = ()
     mounts: tuple[MountSpace, ...] = ()
-    unresolved: tuple[UnresolvedInRows, ...] = ()
+    unresolved: tuple[Unresolved, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

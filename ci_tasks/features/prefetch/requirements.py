@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config, HostSpec
+from ci_tasks.features.prefetch.report import Unresolved
 from ci_tasks.features.prefetch.repositories import (
     DATASET,
     HubRepository,
@@ -29,14 +30,6 @@ from ci_tasks.workflow.model import Row
 
 _HIDDEN = re.compile(r"\b(?:hf|huggingface-cli)\s+download\b|snapshot_download|hf_hub_download")
 _SHELL = re.compile(r"-[a-z]*c")
-
-
-class Unresolved(NamedTuple):
-    """A download that a test does not settle: its place in the test, its words, and why."""
-
-    where: str
-    text: str
-    why: str
 
 
 class Asked(NamedTuple):

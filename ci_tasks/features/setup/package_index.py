@@ -12,7 +12,7 @@ from ci_tasks.config import PIP_DEFAULT, Override
 from ci_tasks.planning.pip_commands import PipInstall, install_commands, name_of, replacement, specifier_of
 from ci_tasks.workflow.model import Job
 
-_TIMEOUT = 60.0  # seconds; each connection gets ten
+TIMEOUT = 60.0  # seconds; each connection gets ten
 _OPTIONS = ("--disable-pip-version-check", "--retries", "0", "--timeout", "10")
 _OWN_INDEX = "pip's own index"
 
@@ -31,11 +31,10 @@ class IndexFinding:
     torch: str = ""
 
 
-def mirrors(python: str, ask: Ask) -> list[str]:
-    """The further indexes of pip's own configuration that another address could stand for; none that has a login."""
+def mirrors(pip_config: str) -> list[str]:
+    """The further indexes in the output of `pip config list`, as other places for a package; none that has a login."""
     addresses: list[str] = []
-    config = ask({"config": [python, "-m", "pip", "config", "list"]}, _TIMEOUT)["config"].out
-    for found in re.finditer(r"\.extra-index-url=('.*')", config):
+    for found in re.finditer(r"\.extra-index-url=('.*')", pip_config):
         addresses += str(ast.literal_eval(found[1])).split()
     return [address for address in dict.fromkeys(addresses) if re.match(r"https?://[^@]*$", address)]
 
@@ -53,7 +52,7 @@ def find_indexes(job: Job, indexes: Sequence[str], python: str, ask: Ask) -> lis
         found: list[IndexFinding] = []
         for index, options in candidates if names else ():
             queries = {name: [python, "-m", "pip", "index", "versions", *_OPTIONS, *options, name] for name in names}
-            versions = {name: parse_versions(answer.out) for name, answer in ask(queries, _TIMEOUT).items()}
+            versions = {name: parse_versions(answer.out) for name, answer in ask(queries, TIMEOUT).items()}
             if all(versions.values()):
                 found.append(_finding(Override(job.id, step, pip_index=index or None), install, versions))
                 if found[-1].torch != "cuda":

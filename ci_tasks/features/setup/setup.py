@@ -11,7 +11,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config, Override
 from ci_tasks.errors import UnknownName, UsageError, counted
 from ci_tasks.features.setup import users_file
-from ci_tasks.features.setup.package_index import IndexFinding, find_indexes, mirrors
+from ci_tasks.features.setup.package_index import TIMEOUT, IndexFinding, find_indexes, mirrors
 from ci_tasks.hosts.executors import LocalExecutor
 from ci_tasks.planning.actions import version_matches
 from ci_tasks.planning.pip_commands import entry, install_commands, mending_override, merged
@@ -75,11 +75,11 @@ def set_up(
     rows, file = by_label[label], users_hosts()
     python, findings = _find(source, config, rows, index)
     torch = max((finding.torch for finding in findings), key=[*reversed(_COSTS)].index, default="")
-    plan = f"CI's install steps of {label} run here: about {_COSTS[torch]} minutes"
+    costs = f"about {_COSTS[torch]} minutes" if findings else "how much they download is not known"
     own = {override.step for override in config.overrides if override.job in (rows[0].job, label)}
     overrides = merged(each for finding in findings for each in finding.overrides if each.step not in own)
     records: Sequence[RunRecord] = []
-    if confirm(f"{plan}. What they need beside goes to {shown(file)}."):
+    if confirm(f"CI's install steps of {label} run here: {costs}. What they need beside goes to {shown(file)}."):
         is_final = any(finding.problem for finding in findings)
         overrides, records = _try_rows(source, config, rows, overrides, count, events, tries=1 if is_final else _TRIES)
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
@@ -133,7 +133,11 @@ def _find(
     if wanted and not version_matches(wanted, python.version):
         print(f"    CI wants {wanted}: `uv python install {wanted}` or `pyenv install {wanted}` installs it")
     steps = plan_steps(job, workflow_rows.row_resolver(source.workflow, job, row, event), config.overrides).sources
-    indexes = [*([index] if index else []), *mirrors(python.path, executor.run_queries)]
+    pip = executor.run_queries({"pip": [python.path, "-m", "pip", "config", "list"]}, TIMEOUT)["pip"]
+    if pip.code != 0:
+        print(f"  {python.path} has no pip to ask an index with; the install steps are tried as they are")
+        return python, []
+    indexes = [*([index] if index else []), *mirrors(pip.out)]
     findings = find_indexes(replace(job, steps=steps), indexes, python.path, executor.run_queries)
     for finding in findings:
         print(f"  {finding.step}: {finding.text}", flush=True)

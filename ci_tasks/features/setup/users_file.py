@@ -24,12 +24,14 @@ def with_overrides(text: str, entries: Sequence[str], why: str) -> str | None:
     before = _tree(text)
     if before is None:
         return None
-    key, item = _KEY.search(text), _ITEM.search(text, key.end()) if (key := _KEY.search(text)) else None
+    key = _KEY.search(text)
+    item = _ITEM.search(text, key.end()) if key else None
     if "overrides" not in before:
-        after = f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{block(entries, why)}"
+        line_end = "\n" if text and not text.endswith("\n") else ""
+        after = f"{text}{line_end}{block(entries, why)}"
     elif key and item:
-        lines = [f"{item[1]}# by `ci-tasks setup`: {why}", *(f"{item[1]}- {entry}" for entry in entries)]
-        after = "\n".join([text[: key.end()], *lines]) + text[key.end() :]
+        lines = [f"# by `ci-tasks setup`: {why}", *(f"- {entry}" for entry in entries)]
+        after = text[: key.end()] + "".join(f"\n{item[1]}{line}" for line in lines) + text[key.end() :]
     else:
         return None
     added = [yaml_lines.load(entry) for entry in entries]

@@ -145,13 +145,23 @@ def test_the_default_limit_is_twenty(home: Path, show: Output) -> None:
     assert len(json.loads(show(limit="23", json=True))) == 23
 
 
-def test_no_match_lists_the_labels_that_have_runs(home: Path, show: Output) -> None:
+def test_no_match_is_said(home: Path, show: Output) -> None:
     assert show() == "no runs yet\n"
     assert show(json=True) == "[]\n"
     _keep(home, 1, "blocked")
-    assert show(label="ckp") == "no runs of label 'ckp'; did you mean 'ckpt'?\nthere are runs of: ckpt\n"
     assert show(label="ckpt", status="passed") == "no matching run\n"
     assert show(flakes=True, host="local") == "no matching run\n"
+
+
+@pytest.mark.parametrize("flags", [{}, {"json": True}, {"flakes": True}])
+def test_a_label_without_runs_is_an_error_that_lists_those_that_have_some(
+    flags: dict[str, bool], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _keep(home, 1, "blocked")
+    assert run_command("runs", label="ckp", **flags) == 2
+    assert (
+        capsys.readouterr().err == "ci-tasks: unknown label 'ckp' in the history; did you mean 'ckpt'?\nvalid: ckpt\n"
+    )
 
 
 def test_flakes_are_counted_by_row_and_host(home: Path, show: Output) -> None:

@@ -34,7 +34,7 @@ def repository(tmp_path: Path) -> Path:
 
 def test_the_sample_has_a_sensible_map() -> None:
     coverage = checkout_coverage(open_source(str(SAMPLE)))
-    tests_by_name = {entry.path.rpartition("/")[2]: entry for label, entry in coverage.tests() if label.trigger}
+    tests_by_name = {entry.test.rpartition("/")[2]: entry for label, entry in coverage.tests() if label.trigger}
     assert tests_by_name["test_tiny_ppo.py"].coverage == ["Tiny-Dense", "PPO"]
     assert "on 1, 8 GPUs" in tests_by_name["test_tiny_parallel_check.py"].coverage
     assert tests_by_name["test_tiny_moe_r3.py"].coverage == ["Tiny-MoE-8x1", "rollout routing replay"]
@@ -63,7 +63,7 @@ def test_a_test_that_leads_out_of_the_checkout_is_not_read(
     link.unlink()
     link.symlink_to(secret)
     coverage = checkout_coverage(open_source(str(repository)))
-    missing = [entry.path for _, entry in coverage.tests() if entry.missing]
+    missing = [entry.test for _, entry in coverage.tests() if entry.missing]
     assert "tests/test_tiny_ppo.py" in missing
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ci_tasks.features.coverage.labels import CheckoutCoverage, difference, labels
-from ci_tasks.features.coverage.report import diff_report
+from ci_tasks.features.coverage.report import coverage_report, diff_report
 from ci_tasks.features.recorder.record import LaunchRecorder
 from ci_tasks.features.recorder.records import Recording
 from ci_tasks.features.suites.slime_helpers import HELPERS
@@ -90,3 +90,12 @@ def test_a_cpu_test_says_what_it_is_about() -> None:
         ["idle (runs nothing: no `__main__`)"],
         ["the checkout has no such file"],
     ]
+
+
+def test_a_job_whose_rows_name_no_test_shows_what_its_steps_run() -> None:
+    commands = {"job-detect": ("pytest -s tests/cpu",), "job-a": ("never",)}
+    coverages = labels(ROWS, FILES.get, lambda test, args, env: read(FILES, test, args), commands)
+    assert {each.label: each.commands for each in coverages if each.commands} == {"detect": commands["job-detect"]}
+    text = coverage_report(CheckoutCoverage("now", "pr-test.yml", coverages))
+    assert "| detect | `run-ci-detect` | by its steps | by its steps |" in text
+    assert "- `pytest -s tests/cpu`" in text

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from ci_tasks.features.prefetch.report import Unresolved
 from ci_tasks.features.prefetch.repositories import HubRepository
-from ci_tasks.features.prefetch.requirements import Unresolved, requirements_of
+from ci_tasks.features.prefetch.requirements import requirements_of
 from ci_tasks.features.recorder.records import Recording
 
 HEAD = "import slime.utils.external_utils.command_utils as U\nMODEL_NAME = 'Qwen3-4B'\n"

@@ -18,7 +18,7 @@ TREES = "--bridge '/my trees/bridge' --verl /verl --host box"
 
 
 def options_of(line: str) -> VerlOptions:
-    _, command = parse(shlex.split(line))
+    command = parse(shlex.split(line)).current
     return build(VerlOptions, command.values, "verl")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.results import history
-from ci_tasks.results.history import LastRun, RowDuration, RunQuery
+from ci_tasks.results.history import LastRun, RunQuery
 
 Make = Callable[..., RunDir]
 DAY = 86400.0
@@ -88,34 +88,32 @@ def test_runs_of_one_second_are_in_the_order_of_their_planning(make: Make) -> No
     assert ids == ["alpha-2.02", "alpha-2.01", "alpha.02", "alpha.01", "zeta.02", "zeta.01"]
 
 
-# (host, status, seconds, seconds waited, on simulated GPUs) from old to new → for hosts asked → (seconds, samples)
-TAKEN: dict[str, tuple[list[tuple[Any, ...]], list[str], tuple[float, int] | None]] = {
-    "the median": ([("a", "passed", s, 0, False) for s in (1, 50, 3)], [], (3, 3)),
-    "of an even number": ([("a", "passed", s, 0, False) for s in (1, 2, 4, 8)], [], (3, 4)),
-    "without the wait": ([("a", "passed", 90, 60, False)], [], (30, 1)),
-    "wait unknown": ([("a", "passed", 90, None, False)], [], (90, 1)),
-    "only what passed": ([("a", "passed", 9, 0, False), *[("a", "failed", 1, 0, False)] * 3], [], (9, 1)),
+# (host, status, seconds, seconds waited, on simulated GPUs) from old to new → for hosts asked → seconds
+TAKEN: dict[str, tuple[list[tuple[Any, ...]], list[str], float | None]] = {
+    "the median": ([("a", "passed", s, 0, False) for s in (1, 50, 3)], [], 3),
+    "of an even number": ([("a", "passed", s, 0, False) for s in (1, 2, 4, 8)], [], 3),
+    "without the wait": ([("a", "passed", 90, 60, False)], [], 30),
+    "wait unknown": ([("a", "passed", 90, None, False)], [], 90),
+    "only what passed": ([("a", "passed", 9, 0, False), *[("a", "failed", 1, 0, False)] * 3], [], 9),
     "none that passed": ([("a", "failed", 1, 0, False), ("a", "running", 1, 0, False)], [], None),
-    "the newest": ([*[("a", "passed", 99, 0, False)] * 30, *[("a", "passed", 5, 0, False)] * 20], [], (5, 20)),
-    "a named host first": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["b"], (9, 1)),
-    "other hosts else": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["c"], (5, 2)),
-    "real rather than simulated": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], [], (9, 1)),
-    "simulated where none is real": ([("sim", "passed", 1, 0, True)], [], (1, 1)),
-    "simulated where it is named": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], ["sim"], (1, 1)),
+    "the newest": ([*[("a", "passed", 99, 0, False)] * 30, *[("a", "passed", 5, 0, False)] * 20], [], 5),
+    "a named host first": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["b"], 9),
+    "other hosts else": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["c"], 5),
+    "real rather than simulated": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], [], 9),
+    "simulated where none is real": ([("sim", "passed", 1, 0, True)], [], 1),
+    "simulated where it is named": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], ["sim"], 1),
     "simulated says nothing of a real one": ([("sim", "passed", 1, 0, True)], ["a"], None),
 }
 
 
 @pytest.mark.parametrize(("taken", "hosts", "expected"), TAKEN.values(), ids=TAKEN)
 def test_a_row_may_be_expected_to_take_what_it_took(
-    taken: list[tuple[Any, ...]], hosts: list[str], expected: tuple[float, int] | None, make: Make
+    taken: list[tuple[Any, ...]], hosts: list[str], expected: float | None, make: Make
 ) -> None:
     for number, (host, status, seconds, queued, simulated) in enumerate(taken, 1):
         make(number=number, row="r", host=host, status=status, seconds=seconds, queued=queued, simulated=simulated)
     make("20260202-120000-other", label="other", row="r", seconds=1000)
-    durations = {"r": RowDuration(*expected)} if expected else {}
-    assert history.samples("ckpt", hosts) == durations
-    assert history.durations("ckpt", hosts) == {row: duration.seconds for row, duration in durations.items()}
+    assert history.durations("ckpt", hosts) == ({"r": expected} if expected else {})
 
 
 # (status, tree) of a row's runs on one host → whether it is flaky
@@ -161,9 +159,9 @@ def test_the_newest_batch_of_a_label_and_checkout_says_how_its_rows_ended_last(m
     make("20260104-120000-image", label="image")
     make("20260105-120000-ckpt", status="planned")
     assert history.latest("ckpt", "/home/somebody/slime") == [
-        LastRun("one", "failed", batch, f"{batch}.03", "h100a"),
-        LastRun("two", "passed", batch, f"{batch}.02", "h100a"),
-        LastRun("three", "planned", batch, f"{batch}.04", "h100a"),
+        LastRun("one", "failed", batch),
+        LastRun("two", "passed", batch),
+        LastRun("three", "planned", batch),
     ]
     assert history.latest("nothing", "/home/somebody/slime") == []
 
@@ -172,6 +170,6 @@ def test_a_retry_is_found_and_counts_for_nothing(make: Make) -> None:
     make("20260101-120000-ckpt", status="failed")
     make(f"{time.strftime('%Y%m%d')}-120000-ckpt", status="passed", retry_of="20260101-120000-ckpt.01")
     assert [record.retry_of for record in history.search(RunQuery())] == ["20260101-120000-ckpt.01", ""]
-    assert history.samples("ckpt") == {}
+    assert history.durations("ckpt") == {}
     assert [tally.runs for tally in history.flakes(RunQuery(label="ckpt"))] == [1]
     assert [row.status for row in history.latest("ckpt", "/home/somebody/slime")] == ["failed"]
