@@ -206,6 +206,22 @@ BRIEF = switch(
 )
 EVENTS = text("write what happens as JSON lines to this file, or - for standard output", "FILE")
 
+# A job that failed in CI.
+FAILED_LOG = text(
+    "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)", "FILE"
+)
+FAILED_JOB = text("which job, where the log holds several", "JOB")
+FAILED_ATTEMPT = number("which attempt, where the log holds several (else the last)", "")
+FAILED_URL = text(
+    "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access",
+    "URL",
+    excludes=(
+        ("log", "both name the failed job", "leave one of them out"),
+        ("attempt", "the URL names the attempt", "…/actions/runs/RUN/attempts/N is one"),
+        ("job", "the URL names the job", "…/actions/runs/RUN/job/JOB is one"),
+    ),
+)
+
 
 def options_class(function: Callable[..., int]) -> type[Any]:
     """The dataclass that annotates the only parameter of a command's function."""

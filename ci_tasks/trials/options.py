@@ -8,20 +8,6 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
 from ci_tasks.cli.given_options import RowOptions
 
-LOG = flags.text(
-    "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)", "FILE"
-)
-JOB = flags.text("which job, where the log holds several", "JOB")
-ATTEMPT = flags.number("which attempt, where the log holds several (else the last)", "")
-URL = flags.text(
-    "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access",
-    "URL",
-    excludes=(
-        ("log", "both name the failed job", "leave one of them out"),
-        ("attempt", "the URL names the attempt", "…/actions/runs/RUN/attempts/N is one"),
-        ("job", "the URL names the job", "…/actions/runs/RUN/job/JOB is one"),
-    ),
-)
 _HERE = replace(flags.HOST, default="local", commas=False)
 _FRESH = flags.switch(
     "start again, without the results so far", excludes=(("resume", "one keeps what the other forgets", ""),)
@@ -32,10 +18,10 @@ BISECT_EXAMPLE = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci
 
 @dataclass(frozen=True)
 class ReproduceOptions(RowOptions):
-    log: str | None = LOG.field()
-    url: str | None = URL.field()
-    job: str | None = JOB.field()
-    attempt: int | None = ATTEMPT.field()
+    log: str | None = flags.FAILED_LOG.field()
+    url: str | None = flags.FAILED_URL.field()
+    job: str | None = flags.FAILED_JOB.field()
+    attempt: int | None = flags.FAILED_ATTEMPT.field()
     host: str = _HERE.field()
     on_my_tree: bool = flags.switch(
         "run the working tree instead of CI's commit, to show that it is fixed",

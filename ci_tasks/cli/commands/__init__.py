@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ci_tasks import registry
 from ci_tasks.registry import Command
 
-_RUN, _RESULTS, _HOSTS = "Run a CI label", "Results", "Hosts"
-HEADINGS = (_RUN, _RESULTS, "Failures", "Before a run", _HOSTS)
+_RUN, _RESULTS, _FAILURES, _HOSTS = "Run a CI label", "Results", "Failures", "Hosts"
+HEADINGS = (_RUN, _RESULTS, _FAILURES, "Before a run", _HOSTS)
 _RECORDS = "ci_tasks.records"
 _BATCH, _LOCATED = (f"{_RECORDS}:BatchResult",), (f"{_RECORDS}:LocatedRun[]",)
 _PLANS, _RUNS = (f"{_RECORDS}:PlanEntry[]",), (f"{_RECORDS}:RunRecord[]", f"{_RECORDS}:RowTally[]")
@@ -26,7 +26,7 @@ def _command(
 def _trial(name: str, record: str, summary: str) -> Command:
     trials = "ci_tasks.trials"
     json = (f"{trials}.{name}:{record}",)
-    return Command(name, "Failures", summary, f"{trials}.command:{name}", json, f"{trials}.words:{name.upper()}")
+    return Command(name, _FAILURES, summary, f"{trials}.command:{name}", json, f"{trials}.words:{name.upper()}")
 
 
 COMMANDS = (
@@ -42,6 +42,7 @@ COMMANDS = (
     _command("runs", _RESULTS, "shell", "Open bash where a run is, with its environment."),
     _command("runs", _RESULTS, "retry", "Run the failed step of a kept run again with your edits.", _BATCH, _CODES),
     _command("runs", _RESULTS, "report", "Report runs in the terminal, HTML, markdown or JUnit XML.", _BATCH),
+    _command("triage", _FAILURES, "triage", "Find what failed in a job's log, and why.", (f"{_RECORDS}:Triage",)),
     _trial("reproduce", "ReproductionResult", "Run a job that failed in CI again, and compare."),
     _trial("compare", "ComparisonResult", "Compare your tree with a base: is a failure yours?"),
     _trial("bisect", "BisectionResult", "Find the commit that made a row fail, flaky or not."),

@@ -4,7 +4,6 @@ from ci_tasks.registry import Command, Feature
 
 FEATURE = Feature(
     name="mcp",
-    needs=("failures",),
     commands=(
         Command(
             "mcp",

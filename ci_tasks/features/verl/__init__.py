@@ -4,7 +4,6 @@ from ci_tasks.registry import Command, Feature, Session
 
 FEATURE = Feature(
     name="verl",
-    needs=("failures",),
     run_summary="ci_tasks.features.verl.run_summary:attached",
     suite="ci_tasks.features.verl.levels.job:SUITE",
     metric_format="ci_tasks.features.verl.metric_lines:FORMAT",

@@ -46,6 +46,14 @@ def test_what_a_log_alone_cannot_show_is_not_seen_and_what_it_shows_counts(tmp_p
     assert "Traceback" not in "\n".join(report.text(summary))
 
 
+def test_a_log_of_a_run_of_ours_is_divided_by_its_marks(tmp_path: Path) -> None:
+    writer, request = Writer(), LevelRequest(1)
+    log = writer.preflight() + "".join(writer.training(one) for one in trainings(request)[:2])
+    summary = judged(tmp_path, log.encode(), request, None)
+    assert [one.training for one in summary.criteria] == ["level 1: save"]
+    assert [one.outcome for one in summary.criteria[0].criteria if one.name == "successful exit"] == ["shown"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "exit_code", "result"),
     [

@@ -207,13 +207,14 @@ class _RunReader(LineReader):
     """Sorts the telling lines to the training in which they stand."""
 
     def __init__(self, proofs: Mapping[str, Any], names: Sequence[str]) -> None:
-        self._rules, self._proofs, self._names = shipped(), proofs, list(names)
+        self._rules, self._proofs = shipped(), proofs
+        self._names: list[str] | None = list(names) or None
         self.words = _WORDS + b"|" + CandidateReader(self._rules).words
         self.preflight: dict[str, PreflightCheck] = {}
         self.trainings: dict[str, TrainingFacts] = {}
         self.before = TrainingFacts("")  # whatever stands outside of trainings
         self._outside = self._current = _TrainingReader(self.before, {}, self._rules)
-        if names:
+        if self._names:
             self._begin(self._names.pop(0))
 
     def needs_next_line(self) -> bool:
@@ -249,8 +250,9 @@ class _RunReader(LineReader):
     def _mark(self, key: str, rest: str) -> None:
         facts = self._current.facts
         if key == "begin":
-            self._names.clear()
-            self.trainings.pop("", None)
+            if self._names is not None:  # a step script of ours divides this log after all
+                self._names = None
+                self.trainings.clear()
             self._begin(rest)
         elif key == "command":
             facts.command = rest

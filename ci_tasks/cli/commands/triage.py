@@ -5,9 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from ci_tasks.agent.codec import encode
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.cli import options as flags
 from ci_tasks.cli.output import print_json
 from ci_tasks.errors import UsageError
-from ci_tasks.features.failures.options import TriageOptions
+
+
+@dataclass(frozen=True)
+class TriageOptions:
+    log: str | None = flags.positional(flags.FAILED_LOG.help, required=False).field()
+    url: str | None = flags.FAILED_URL.field()
+    job: str | None = flags.FAILED_JOB.field()
+    attempt: int | None = flags.FAILED_ATTEMPT.field()
+    exit_code: int | None = flags.number("the job's exit code, where the log does not say it", "", minimum=0).field()
+    passed: tuple[str, ...] = flags.repeatable(
+        "a log of a run of this job that passed: its lines are normal; may be repeated", "FILE"
+    ).field()
+    json: bool = flags.JSON.field()
+    brief: bool = flags.BRIEF.field()
 
 
 def triage(options: TriageOptions) -> int:
