@@ -13,7 +13,6 @@ from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.resources import user_path
 
 if TYPE_CHECKING:
-    from ci_tasks.config import Config
     from ci_tasks.features.verl.levels.levels import LevelRequest
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.IGNORECASE)
@@ -38,6 +37,8 @@ def verl(options: VerlOptions) -> int:
     from ci_tasks.run.hosts_files import open_config
 
     request = level_request(options)
+    if options.log:
+        return _judge_log(options, request)
     if not (options.bridge and options.verl):
         raise UsageError(
             "verl needs --bridge DIR and --verl DIR (or BRIDGE_REPO and VERL_REPO)",
@@ -46,7 +47,7 @@ def verl(options: VerlOptions) -> int:
     options = _resolved(options)
     config = open_config(Path(options.bridge), Path(options.verl))
     if options.plan:
-        return _print_plan(options, request, config)
+        return run_levels.plan(options, request, config)
     story = comparison.compare if options.base else run_levels.run
     with for_programs(as_json=options.json, events=options.events) as events:
         code, result = story(options, request, config, events=events)
@@ -57,15 +58,17 @@ def verl(options: VerlOptions) -> int:
     return code
 
 
-def _print_plan(options: VerlOptions, request: LevelRequest, config: Config) -> int:
-    from ci_tasks.agent.codec import encode
-    from ci_tasks.features.verl import run_levels
-    from ci_tasks.report import lists
+def _judge_log(options: VerlOptions, request: LevelRequest) -> int:
+    from ci_tasks.features.verl import report, run_summary
 
-    plans, entries, overview = run_levels.plan(options, request, config)
-    lines = [*lists.plans(plans), "", *overview]
-    print_json([encode(entry) for entry in entries]) if options.json else print("\n".join(lines))
-    return 0
+    baseline = user_path(options.baseline) if options.baseline else None
+    log, command = user_path(options.log or ""), options.command_line
+    summary = run_summary.judge_log(log, request, command=command, baseline=baseline)
+    if options.json:
+        print_json(report.public(summary))
+    else:
+        print(report.markdown(summary) if options.markdown else "\n".join(report.text(summary)))
+    return run_summary.RESULT_CODES[summary.result]
 
 
 def _resolved(options: VerlOptions) -> VerlOptions:

@@ -131,14 +131,14 @@ def _is_unclear(outcomes: Sequence[Outcome]) -> str:
 
 
 def differences(outcomes: Sequence[Outcome]) -> list[str]:
-    """What is not the same in a run of the candidate as in the base's, or was not seen there."""
+    """What is not the same in a run of the candidate as in the base's, or was not seen in one that passed."""
     lines: list[str] = []
     sides = ([one for one in outcomes if one.setting == side and one.counts] for side in (BASE, CANDIDATE))
     for pair in zip(*sides, strict=False):
         theirs, ours = (_settings(os.path.dirname(one.log)) for one in pair)
         if theirs and ours:
             lines += different(BASE, theirs, ours)
-        else:
+        elif all(one.status == rules.PASSED for one in pair):  # one that failed early has none
             lines.append(f"the resolved settings of the {CANDIDATE if theirs else BASE} were not seen")
         lines += different(BASE, *({"image": one.image, "GPUs": one.gpus} for one in pair))
     return list(dict.fromkeys(lines))[:12]

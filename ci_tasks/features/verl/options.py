@@ -68,6 +68,11 @@ class VerlOptions:
     ).field()
     steps: int = flags.number("of level 5: 20 to 100", "steps", default=20, hint="for example --steps 40").field()
     baseline: str | None = flags.text("of level 5: the log of a known-good run", "FILE").field()
+    log: str | None = flags.text(
+        "judge this log of a level that ran elsewhere, and run nothing",
+        "FILE",
+        excludes=tuple((name, "--log runs nothing", "") for name in ("plan", "detach", "base")),
+    ).field()
     base: str | None = flags.text(
         "train this Bridge too, a revision of --bridge or another checkout, and compare both",
         "REV|DIR",

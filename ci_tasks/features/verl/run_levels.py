@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side
+from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.features.verl import remarks
@@ -21,10 +23,10 @@ from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainin
 from ci_tasks.features.verl.levels.script import BRIDGE, VERL
 from ci_tasks.features.verl.levels.summary import Summary
 from ci_tasks.features.verl.options import VerlOptions
-from ci_tasks.features.verl.remarks import LevelPlanEntry
 from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude, read_baseline
 from ci_tasks.given_values import GivenValues, OverlaySource
-from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, PlanEntry
+from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult
+from ci_tasks.report import lists
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream
@@ -52,16 +54,18 @@ class TreesUnderTest:
         return replace(self, source=source, context=replace(self.context, request=request), trainings=planned)
 
 
-def plan(
-    options: VerlOptions, request: LevelRequest, config: Config
-) -> tuple[list[PlanEntry], list[LevelPlanEntry], list[str]]:
-    """Write the run directory that the level would execute. Returns its plan, the same for JSON, and as text every
-    training and what is known to be missing."""
+def plan(options: VerlOptions, request: LevelRequest, config: Config) -> int:
+    """Write the run directory that the level would execute. Print its plan, every training, and what is known to be
+    missing, as text or JSON."""
     _require_one_host(options, config, "--plan")
     with trees_under_test(options, request, config) as trees:
         planned = running.plan(trees.source, config, trees.run_request)
-        entries = [remarks.entry(run, trees.trainings, trees.context.remarks) for run in planned]
-        return planned, entries, [*remarks.describe(trees.trainings), "", *_headline(options, trees)]
+    if options.json:
+        print_json([encode(remarks.entry(run, trees.trainings, trees.context.remarks)) for run in planned])
+    else:
+        described = [*lists.plans(planned), "", *remarks.describe(trees.trainings), "", *_headline(options, trees)]
+        print("\n".join(described))
+    return 0
 
 
 def run(
@@ -178,9 +182,8 @@ def _are_contained(specs: Sequence[HostSpec]) -> bool:
     for spec in specs[1:]:
         if (spec.runtime == "none", spec.simulate) != (first.runtime == "none", first.simulate):
             raise UsageError(
-                f"hosts {first.name} and {spec.name} do not run one and the same level: only one of them simulates, or "
-                "uses containers",
-                hint="name hosts of one kind",
+                f"hosts {first.name} and {spec.name} do not run one and the same level",
+                hint="name hosts of one kind: only one of these simulates, or uses containers",
             )
     return first.runtime != "none"
 

@@ -61,6 +61,8 @@ def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
     assert all("Pass" in (directory / f"summary.{kind}").read_text() for kind in ("txt", "json", "md"))
     for name in ("tiny-bridge", "tiny-verl"):
         assert git.git(pair.checkout / name, "status", "--short") in ("", "?? note.txt")
+    judged = pair.ci_tasks("verl", "--level", "1", "--log", str(directory / "log"), "--checks-from", "3 passed")
+    assert (judged.code, "Result: Not proven" in judged.out) == (4, True), "without the probe less is seen"
 
 
 @pytest.mark.parametrize(("failure", "code", "result"), [("", 0, "Pass - Level 0 passed"), ("no-trainable", 1, "Fail")])
@@ -85,7 +87,7 @@ def test_a_candidate_that_fails_is_compared_with_its_base_under_one_seed(pair: A
     assert (result.code, result.json["differences"]) == (4, []), result.out + result.err
     assert result.json["candidate"] == f"{result.json['base']} + 1 changed file"
     runs = [Path(run["log"]).parent for run in result.json["runs"]]
-    assert all("++data.seed=42" in (run / "run.sh").read_text() for run in runs)
+    assert ["++data.seed=42" in (run / "run.sh").read_text() for run in runs].count(True) == 2, "the first of each side"
     assert len({json.loads((run / "plan.json").read_text())["checkout"]["tree"] for run in runs}) == 2
 
 

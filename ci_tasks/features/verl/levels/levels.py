@@ -215,13 +215,6 @@ _OTHERS = re.compile(
 )
 # What a verl that has no such variable has anyway: it does not know the feature that the value turns off.
 _WITHOUT = {"USE_MEGATRON_FSDP": "False", "ROUTING_REPLAY_MODE": "disabled"}
-# And what it cannot do at all.
-_NO_BRIDGE = "this verl has no Megatron-Bridge, only the mbridge library; v0.7.0 is the first that has it"
-_LACKS = {
-    "VANILLA_MBRIDGE": _NO_BRIDGE,
-    "VALUE_VANILLA_MBRIDGE": _NO_BRIDGE,
-    "USE_MEGATRON_FSDP": "this verl has no Megatron-FSDP; v0.8.0 is the first that has it",
-}
 
 
 def variables(text: str) -> frozenset[str]:
@@ -245,8 +238,8 @@ def _as_read(text: str, env: Mapping[str, str], where: str, required: Mapping[st
             near = nearest(name, defined)
             raise UsageError(
                 f"{where} does not read {name}{f'; did you mean {near}?' if near else ''}",
-                hint=_LACKS.get(name)
-                or "verl has changed, or the variable is misspelt; an override of Hydra's may do: --override KEY=VALUE",
+                hint="it is misspelt, or of another verl: Megatron-Bridge needs v0.7.0, Megatron-FSDP v0.8.0; an "
+                "override of Hydra's may do: --override KEY=VALUE",
             )
     return read
 

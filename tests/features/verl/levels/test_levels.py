@@ -108,7 +108,7 @@ def test_what_turns_off_a_feature_that_this_verl_does_not_know_is_not_asked_of_i
 def test_a_verl_that_only_has_the_mbridge_library_is_refused_although_the_value_is_false() -> None:
     with pytest.raises(UsageError, match="does not read VANILLA_MBRIDGE") as refused:
         given(READS_ALL.replace("echo $VANILLA_MBRIDGE\n", ""), {})
-    assert "has no Megatron-Bridge" in refused.value.hint
+    assert "Megatron-Bridge needs v0.7.0" in refused.value.hint
 
 
 def script_of_level_4(script: str, **more: object) -> Training:
