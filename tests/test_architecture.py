@@ -360,10 +360,10 @@ BUDGETS = {
     "ci_tasks/planning": 1_770,
     "ci_tasks/report": 1_249,
     "ci_tasks/results": 1_770,
-    "ci_tasks/run": 3_605,
+    "ci_tasks/run": 3_606,
     "ci_tasks/trials": 2_376,
     "ci_tasks/workflow": 1_943,
-    "tests": 38_713,
+    "tests": 38_720,
 }
 
 
