@@ -357,7 +357,7 @@ BUDGETS = {
     "ci_tasks/features": 9_018,
     "ci_tasks/hosts": 2_658,
     "ci_tasks/logs": 4_579,
-    "ci_tasks/planning": 1_770,
+    "ci_tasks/planning": 1_774,
     "ci_tasks/report": 1_249,
     "ci_tasks/results": 1_770,
     "ci_tasks/run": 3_605,
