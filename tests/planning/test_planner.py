@@ -509,3 +509,9 @@ def test_the_given_tests_are_pytests_only_ones_and_a_deviation() -> None:
     assert f"export PYTEST_ADDOPTS={shlex.quote(options)}" in plan.script
     told = Deviation("tests", "all of the row", "tests/test_a.py::TestX::test_y test_b.py::test_z[1-a]", "--test")
     assert told in plan.deviations
+    for more in (
+        "    container: {image: a/b, env: {PYTEST_ADDOPTS: -v}}\n" + STEPS,
+        STEPS + "        env: {PYTEST_ADDOPTS: -v}\n",
+    ):
+        script = draft(workflow(more), event=replace(EVENT, given=given)).plan.script
+        assert f"export PYTEST_ADDOPTS={shlex.quote(options)}" in script, "whatever sets it"
