@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from ci_tasks.trials import rules
+from ci_tasks.trials import rules, words
 from ci_tasks.trials.rules import (
     AB,
     ALIKE,
@@ -28,6 +29,7 @@ from ci_tasks.trials.rules import (
     telling,
 )
 
+ROOT = Path(__file__).parents[2]
 STATUSES = {"p": PASSED, "b": BLOCKED}
 
 
@@ -206,3 +208,7 @@ def test_metrics_are_judged_by_the_scatter_of_pairs(losses: list[float], word: s
 @pytest.mark.parametrize("bad", [Outcome("base", "row", PASSED), Outcome("yours", "row", FAILED, metrics={"m": 1})])
 def test_a_run_without_the_metric_or_that_failed_ends_metrics_without_a_word(bad: Outcome) -> None:
     assert ended(Metrics("base", "yours", "m", 0.05), [bad]) == "cannot tell"
+
+
+def test_the_page_of_statuses_has_the_words_and_exit_codes_of_the_table() -> None:
+    assert (ROOT / words.PAGE).read_text(encoding="utf-8").endswith(words.markdown())

@@ -92,6 +92,6 @@ def test_repetitions_of_changed_tests_are_of_each_run_that_they_need(monkeypatch
 
     monkeypatch.setenv("CI_TASKS_REPO", str(ROOT / "examples/tiny-slime"))
     monkeypatch.setattr(changed_label, "changed_runs", lambda *_, **__: requests)
-    monkeypatch.setattr(registry, "hook", lambda _: repeat)
+    monkeypatch.setattr(registry, "load", lambda _: repeat)
     assert run_label(RunOptions(label="changed", repeat=2)) == 3
     assert repeated == requests
