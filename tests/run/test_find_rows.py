@@ -150,7 +150,9 @@ def test_outputs_of_jobs_and_of_called_workflows_reach_rows_variables_and_steps(
 def test_a_workflow_outside_of_the_checkout_is_not_read(
     commit: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
-    path = commit("on: push\njobs:\n  away: {uses: ./%s}\n  own: {runs-on: x, steps: [{run: x}]}\n" % name)
+    path = commit(
+        "on: push\njobs:\n  away: {uses: ./NAME}\n  own: {runs-on: x, steps: [{run: x}]}\n".replace("NAME", name)
+    )
     for place in (path.parent, path.parent.parent):
         (place / "secret.yml").write_text("token: s3cret\n")
     (path / "link.yml").symlink_to(path.parent / "secret.yml")
