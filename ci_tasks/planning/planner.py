@@ -227,7 +227,7 @@ class _Planning:
             return None
         of_row = [name for name, raw in self.job.env.items() if depends_on_matrix(referenced_names([str(raw)]))]
         own = sorted((name, self.row.env[name]) for name in of_row if _mentioned(name, shared))
-        text = repr((self.location.python[1], own))
+        text = repr((self.location.python[1], own, self.row.callers))
         key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
         label = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.row.label)
         return f"{self.location.environments}/{label}-{key}"

@@ -18,7 +18,7 @@ from ci_tasks.planning.planner import RowPlan, RunLocation, failed_step, make_pl
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row, Workflow
-from ci_tasks.workflow.reader import read
+from ci_tasks.workflow.reader import read, read_with_called
 from tests.parts.cases import cases
 from tests.parts.entries import describe
 
@@ -500,6 +500,21 @@ def test_its_containers_are_its_own() -> None:
     assert plan.container.labels == {"ci-tasks.run": "Y.01", "ci-tasks.dir": "/h/y"}
     assert (plan.container.env["CI_TASKS_RUN_DIR"], plan.container.env["A"]) == ("/h/y", "1")
     assert plan.container.volumes == ("/h/y/artifacts",)
+
+
+def test_rows_of_a_called_workflow_share_install_steps_only_with_those_of_the_same_call() -> None:
+    called = (
+        "on: {workflow_call: {inputs: {extra: {type: string}}}}\njobs:\n  e2e:\n    runs-on: cpu\n" + MATRIX + PYTHON
+    )
+    calls = "    strategy: {matrix: {extra: [a, b]}}\n    uses: ./run.yml\n    with: {extra: '${{ matrix.extra }}'}\n"
+    text = f"on: pull_request\njobs:\n  all:\n{calls}"
+    parsed = read_with_called(
+        text, "ci.yml", {"run.yml": called.replace("install x", "install ${{ inputs.extra }}")}.get
+    )
+    job = parsed.jobs["all / e2e"]
+    drafts = [make_plan(parsed, job, row, BARE, EVENT, (), PLACE) for row in rows.rows(parsed, job, EVENT, describe)]
+    setups = {draft.setup.directory: draft.setup.script for draft in drafts if draft.setup}
+    assert len(drafts) == 4 and ["install b" in script for script in setups.values()] == [False, True]
 
 
 def test_the_given_tests_are_pytests_only_ones_and_a_deviation() -> None:
