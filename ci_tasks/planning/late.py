@@ -90,7 +90,7 @@ def _compiled(node: Node, evaluation: Evaluation) -> Late:
     if node.kind in ("&&", "||"):
         left, right = (_compiled(part, evaluation) for part in node.parts)
         first, second = (left, right) if node.kind == "||" else (right, left)
-        word = f'"$(if {left.test}; then echo {first.word}; else echo {second.word}; fi)"'
+        word = f'"$(if {left.test}; then printf %s {first.word}; else printf %s {second.word}; fi)"'
         return Late(f"{{ {left.test} {node.kind} {right.test}; }}", word)
     if node.kind == "!":
         return _boolean(f"! {_compiled(node.parts[0], evaluation).test}")
@@ -103,9 +103,11 @@ def _compiled(node: Node, evaluation: Evaluation) -> Late:
 
 def _call(function: str, parts: tuple[Node, ...], evaluation: Evaluation) -> str:
     """A comparison of texts. One with a number, a boolean or null goes by other rules."""
-    values = [evaluation.value(part) for part in parts]
-    if not all(isinstance(value, (str, Unknown)) for value in values):
-        raise NotLateError
+    for part in parts:
+        value = evaluation.value(part)
+        is_boolean = function == "same" and isinstance(value, Unknown) and part.kind in ("!", "==", "!=", "call")
+        if is_boolean or not isinstance(value, (str, Unknown)):
+            raise NotLateError
     return f"{function} {' '.join(_compiled(part, evaluation).word for part in parts)}"
 
 

@@ -227,7 +227,7 @@ class _Planning:
             return None
         of_row = [name for name, raw in self.job.env.items() if depends_on_matrix(referenced_names([str(raw)]))]
         own = sorted((name, self.row.env[name]) for name in of_row if _mentioned(name, shared))
-        text = repr((self.location.python[1], own))
+        text = repr((self.location.python[1], own, self.row.callers))
         key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
         label = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.row.label)
         return f"{self.location.environments}/{label}-{key}"
@@ -304,8 +304,6 @@ class _Planning:
             venv = Venv(layered=True)  # a person inside the image already wants to keep it, and rows run side by side
         container: list[str] = []
         env = dict(row.env)
-        if tests := self.event.given.pytest_options:
-            env["PYTEST_ADDOPTS"] = f"{env.get('PYTEST_ADDOPTS', '')} {tests}".strip()
         if job.container:
             env.update(resolve.strings(job.container.env))
             try:
@@ -314,6 +312,10 @@ class _Planning:
                 message, text = f"container options: {error}", resolve.text(job.container.options)
                 line = job.container.line
                 raise WorkflowError(message, file=self.resolve.file, job=job.id, line=line, text=text) from None
+        if tests := self.event.given.pytest_options:
+            env.setdefault("PYTEST_ADDOPTS", "")
+            env = _with_tests(env, tests)
+            steps = [replace(step, env=_with_tests(step.env, tests)) for step in steps]
         return Script(
             title=f"{row.label} / {row.row}",
             commit=location.checkout.commit,
@@ -373,6 +375,11 @@ def _secrets(script: Script, host: HostSpec | None) -> tuple[str, ...]:
 # -- retry -------------------------------------------------------------------------------------------------------------
 
 RETRIED = "retried"
+
+
+def _with_tests(env: Mapping[str, str], options: str) -> dict[str, str]:
+    """The variables, in which what pytest gets says which tests it runs."""
+    return {name: f"{value} {options}".strip() if name == "PYTEST_ADDOPTS" else value for name, value in env.items()}
 
 
 def failed_step(plan: Plan, events: Sequence[Event]) -> int:

@@ -55,9 +55,8 @@ event() { printf '{"t": %s, %s}\n' "$(date +%s.%N)" "$1" >> "$CI_TASKS_RUN_DIR/e
 begin() {
   if [ "$_status" = success ]; then [ "$2" = 1 ] || return 1; else [ "$3" = 1 ] || return 1; fi
   _number=$((_number + 1)) _step=$1
-  if [ "$_number" -lt "${_first:-1}" ]; then return 1; fi
-  if [ -n "${_before:-}" ]; then restore_env; fi
   printf '# step %s\n' "$_number" >> "$_tmp/later"
+  if [ "$_number" -lt "${_first:-1}" ]; then restore; return 1; fi
   export GITHUB_ENV=$_tmp/env GITHUB_PATH=$_tmp/path GITHUB_STATE=$_tmp/state
   export GITHUB_OUTPUT=$_tmp/output GITHUB_STEP_SUMMARY=$CI_TASKS_RUN_DIR/artifacts/summary.md
   : > "$GITHUB_ENV"; : > "$GITHUB_PATH"; : > "$GITHUB_STATE"; : > "$GITHUB_OUTPUT"
@@ -65,12 +64,18 @@ begin() {
   echo "##[group]Run $1"
 }
 
-# restore_env: what the steps that a retry does not run again left for later ones
-restore_env() {
-  local _line
-  while IFS= read -r _line && [ "$_line" != "# step $_first" ]; do printf '%s\n' "$_line"; done \
-    < "$_tmp/before" >> "$_tmp/later"
-  PATH=${PATH#"$_adapter"}; . "$_tmp/later"; PATH=$_adapter$PATH _before=''
+# restore: what the step, which a retry does not run again, left for later ones and their `if:`
+restore() {
+  local _line _its=
+  while IFS= read -r _line; do
+    case $_line in
+      "# step $_number") _its=1 ;;
+      '# step '*) _its= ;;
+      *) [ -z "$_its" ] || printf '%s\n' "$_line" ;;
+    esac
+  done < "$_tmp/before" > "$_tmp/restored"
+  cat "$_tmp/restored" >> "$_tmp/later"
+  PATH=${PATH#"$_adapter"}; . "$_tmp/restored"; PATH=$_adapter$PATH
 }
 
 # script [-n] WORDS…: the step's text, from standard input, run by WORDS, in which {0} is its file; -n: the text has no

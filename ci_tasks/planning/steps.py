@@ -132,14 +132,13 @@ class _StepsPlanner:
         if not step.uses:
             self.planned.append(_run_step(step, self.job, resolve, scope))
             return None
-        holds = [_holds(step, resolve, status) for status in (SUCCESS, FAILURE)]
-        if step.action and any(holds):
-            # Whether a step of a local action runs after a failure, its own `if` says.
+        success, failure = (_holds(step, resolve, status) for status in (SUCCESS, FAILURE))
+        if step.action and (success or failure):
             first, inside = len(self.planned), f"{scope}{step.id or len(self.planned)}."
             inner = self.add(step.action.steps, resolve.of_action(step), inside)
-            self.planned[first:] = [_only_if(holds[0], planned) for planned in self.planned[first:]]
+            self.planned[first:] = [_only_if(success, failure, planned) for planned in self.planned[first:]]
             return {name: inner.value(raw) for name, raw in step.action.outputs.items()}
-        if any(holds):
+        if success or failure:
             self._add_equivalent(action, step, resolve, scope)
         return None
 
@@ -277,15 +276,18 @@ def _holds(step: Step, resolve: Resolver, status: str) -> bool | str:
     return holds
 
 
-def _only_if(holds: bool | str, step: PlannedStep) -> PlannedStep:
-    """The step of an action that runs only if `holds`, a command."""
-    if not isinstance(holds, str):
-        return step
+def _only_if(success: bool | str, failure: bool | str, step: PlannedStep) -> PlannedStep:
+    """The step of an action that runs only if these hold. For the steps of an action that begins after a failure,
+    nothing has failed yet."""
+    begun = step.on_failure or step.on_success if success else step.on_success
+    after = _both(failure, begun) if failure else _both(success, step.on_failure)
+    return replace(step, on_success=_both(success, step.on_success), on_failure=after)
 
-    def both(own: bool | str) -> bool | str:
-        return f"{{ {holds}; }} && {own}" if isinstance(own, str) else holds if own else False
 
-    return replace(step, on_success=both(step.on_success), on_failure=both(step.on_failure))
+def _both(outer: bool | str, own: bool | str) -> bool | str:
+    if isinstance(outer, str) and isinstance(own, str):
+        return f"{{ {outer}; }} && {own}"
+    return outer and own if isinstance(own, str) or not own else outer
 
 
 def _text(raw: object, step: Step, resolve: Resolver, words: dict[str, str]) -> str:

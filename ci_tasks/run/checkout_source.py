@@ -117,10 +117,14 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
 def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
     from ci_tasks.workflow.reader import read_with_called
 
+    def read_file(name: str) -> str | None:
+        is_inside = Path(os.path.realpath(path / name)).is_relative_to(os.path.realpath(path))
+        return _text(path, rev, name) if is_inside else None
+
     file_name = name or _usual(path, rev)
     text = _text(path, rev, file_name)
     if text is not None and not file_name.endswith(".j2"):
-        return read_with_called(text, file_name, lambda name: _text(path, rev, name))
+        return read_with_called(text, file_name, read_file)
     template = file_name if file_name.endswith(".j2") else file_name + ".j2"
     text = _text(path, rev, template) if text is None else text
     if text is None:
@@ -130,9 +134,7 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
         )
     from ci_tasks.workflow.reader import render_template
 
-    return read_with_called(
-        render_template(text, template), template, lambda name: _text(path, rev, name), rendered=True
-    )
+    return read_with_called(render_template(text, template), template, read_file, rendered=True)
 
 
 def _usual(path: Path, rev: str | None) -> str:

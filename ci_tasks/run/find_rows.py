@@ -146,18 +146,21 @@ def _with_outputs(
     source: CheckoutSource, id: str, event: EventContext, workspace: Path, checkout: Checkout
 ) -> EventContext:
     """The event that knows the outputs of the job, and of those which it needs for them."""
+    if id in event.outputs:
+        return event
     workflow, job = source.workflow, source.workflow.jobs[id]
     called = {each.own_id: each for each in workflow.jobs.values() if each.call and each.call.caller.id == id}
     if not called:
         for other in rows.needed_outputs(workflow, job, event):
-            if other not in event.outputs and _runs_here(source, other):
+            if _runs_here(source, other):
                 event = _with_outputs(source, other, event, workspace, checkout)
         outputs = _run_job(source, job, event, workspace, checkout)
         return replace(event, outputs={**event.outputs, id: outputs})
     file = next(each.call.workflow for each in called.values() if each.call)
     names = expressions.references(" ".join(str(raw) for raw in file.outputs.values()))
-    for name in dict.fromkeys(name.split(".")[1] for name in names if name.startswith("jobs.")):
-        event = _with_outputs(source, called[name].id, event, workspace, checkout)
+    for own_id, each in called.items():
+        if any(name.startswith(f"jobs.{own_id}.") for name in names):
+            event = _with_outputs(source, each.id, event, workspace, checkout)
     jobs = {name: {"outputs": event.outputs.get(each.id, {})} for name, each in called.items()}
     resolve = rows.row_resolver(workflow, job, _any_row(job), event).with_contexts(jobs=jobs)
     return replace(event, outputs={**event.outputs, id: resolve.strings(file.outputs)})
@@ -178,7 +181,8 @@ def _undecided(source: CheckoutSource, job: Job, event: EventContext) -> Workflo
         jobs = ", ".join(rows.missing_outputs(job, event))
         option = f"--run-needs runs {jobs} here, or " if jobs else ""
         return UnknownValueError(f"the rows are not known: {error.message}", hint=f"{option}{error.hint}")
-    raise AssertionError("a matrix without rows of its own depends on something unknown")
+    assert job.call is not None, "its own matrix is known, so that of a job that calls it is not"
+    return _undecided(source, job.call.caller, event)
 
 
 def _any_row(job: Job) -> Row:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.planning.script import Script, render
+from ci_tasks.planning.script import Script, render, retried
 from ci_tasks.planning.steps import plan_steps
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read_with_called
 from ci_tasks.workflow.rows import row_resolver, rows
 from ci_tasks.workflow.suite import describe
-from tests.planning.test_script import Ran, runner_at
+from tests.planning.test_script import Ran, adapter_in, runner_at
 
 HEAD = "on: pull_request\njobs:\n  j:\n    runs-on: ubuntu-latest\n    env: {JOB: of-the-job}\n    steps:\n"
 WRITES = """
 - id: first
   run: |
     echo tag=v1.2 >> $GITHUB_OUTPUT
+    echo option=-n >> $GITHUB_OUTPUT
     echo Empty= >> $GITHUB_OUTPUT
     printf 'lines<<X\\na b\\n  c$HOME\\nX\\n' >> $GITHUB_OUTPUT
     echo MODE=fast >> $GITHUB_ENV
@@ -65,6 +67,8 @@ def run(steps: str, tmp_path: Path, environ: dict[str, str] | None = None, secre
         ("startsWith(steps.first.outputs.tag, 'V1.') && endsWith(steps.first.outputs.tag, '.2')", "true"),
         ("contains(steps.first.outputs.lines, 'B')", "true"),
         ("contains('v1.2 and more', steps.first.outputs.tag)", "true"),
+        ("!steps.first.outputs.tag == 'false'", None),
+        ("steps.first.outputs.option || 'none'", "-n"),
         ("steps.first.outcome", "success"),
         ("format('{0}', steps.broken.outcome == 'failure')", None),
         ("steps.broken.outcome", "failure"),
@@ -129,6 +133,35 @@ def test_steps_of_an_action_have_ids_and_outputs_of_their_own(tmp_path: Path) ->
     log = run(steps, tmp_path).log
     assert "[hello-you] [of-the-job]\n" in log and "\n[]\n" in log
     assert log.count("in-the-action hello-you\n") >= 1 and "hello-nobody\n" not in log
+
+
+def test_a_retry_decides_by_what_earlier_steps_left_when_they_ran(tmp_path: Path) -> None:
+    steps = """
+- {id: first, run: "echo go=yes >> $GITHUB_OUTPUT; echo STAGE=1 >> $GITHUB_ENV"}
+- {run: echo second, if: "steps.first.outputs.go && env.STAGE == '1'"}
+- {run: "echo STAGE=3 >> $GITHUB_ENV"}
+- {run: "echo fourth; exit 3", if: "steps.first.outputs.go"}
+"""
+    assert run(steps, tmp_path).code == 3
+    directory, workspace = tmp_path / "run", tmp_path / "workspace"
+    again = tmp_path / "again"
+    for number in (1, 2):
+        adapter_in(again)
+        text = retried(
+            (directory / "run.sh").read_text(), 4, ("c0ffee", "decade"), [str(tmp_path / "run"), str(directory)]
+        )
+        (again / "run.sh").write_text(text)
+        ran = subprocess.run(["bash", again / "run.sh"], capture_output=True, text=True, cwd=workspace)
+        assert (ran.returncode, "fourth\n" in ran.stdout, "second\n" in ran.stdout) == (3, True, False), number
+        directory, again = again, tmp_path / "once-more"
+
+
+@pytest.mark.parametrize(("condition", "runs"), [("failure()", True), ("always()", True), ("success()", False)])
+def test_an_action_with_an_if_runs_after_a_failure_as_it_says(tmp_path: Path, condition: str, runs: bool) -> None:
+    failed = run(f"- run: exit 1\n- {{uses: ./greet, if: {condition}}}\n", tmp_path / "failed")
+    fine = run(f"- run: exit 0\n- {{uses: ./greet, if: {condition}}}\n", tmp_path / "fine")
+    assert ("\nin-the-action hello-nobody" in failed.log) == runs
+    assert ("\nin-the-action hello-nobody" in fine.log) == (condition != "failure()")
 
 
 def test_what_github_refuses_in_github_output_fails_the_step(tmp_path: Path) -> None:

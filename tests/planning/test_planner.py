@@ -18,7 +18,7 @@ from ci_tasks.planning.planner import RowPlan, RunLocation, failed_step, make_pl
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row, Workflow
-from ci_tasks.workflow.reader import read
+from ci_tasks.workflow.reader import read, read_with_called
 from tests.parts.cases import cases
 from tests.parts.entries import describe
 
@@ -502,6 +502,21 @@ def test_its_containers_are_its_own() -> None:
     assert plan.container.volumes == ("/h/y/artifacts",)
 
 
+def test_rows_of_a_called_workflow_share_install_steps_only_with_those_of_the_same_call() -> None:
+    called = (
+        "on: {workflow_call: {inputs: {extra: {type: string}}}}\njobs:\n  e2e:\n    runs-on: cpu\n" + MATRIX + PYTHON
+    )
+    calls = "    strategy: {matrix: {extra: [a, b]}}\n    uses: ./run.yml\n    with: {extra: '${{ matrix.extra }}'}\n"
+    text = f"on: pull_request\njobs:\n  all:\n{calls}"
+    parsed = read_with_called(
+        text, "ci.yml", {"run.yml": called.replace("install x", "install ${{ inputs.extra }}")}.get
+    )
+    job = parsed.jobs["all / e2e"]
+    drafts = [make_plan(parsed, job, row, BARE, EVENT, (), PLACE) for row in rows.rows(parsed, job, EVENT, describe)]
+    setups = {draft.setup.directory: draft.setup.script for draft in drafts if draft.setup}
+    assert len(drafts) == 4 and ["install b" in script for script in setups.values()] == [False, True]
+
+
 def test_the_given_tests_are_pytests_only_ones_and_a_deviation() -> None:
     given = GivenValues(tests=("tests/test_a.py::TestX::test_y", "test_b.py::test_z[1-a]"))
     plan = draft(workflow("    env: {PYTEST_ADDOPTS: -v}\n" + STEPS), event=replace(EVENT, given=given)).plan
@@ -509,3 +524,9 @@ def test_the_given_tests_are_pytests_only_ones_and_a_deviation() -> None:
     assert f"export PYTEST_ADDOPTS={shlex.quote(options)}" in plan.script
     told = Deviation("tests", "all of the row", "tests/test_a.py::TestX::test_y test_b.py::test_z[1-a]", "--test")
     assert told in plan.deviations
+    for more in (
+        "    container: {image: a/b, env: {PYTEST_ADDOPTS: -v}}\n" + STEPS,
+        STEPS + "        env: {PYTEST_ADDOPTS: -v}\n",
+    ):
+        script = draft(workflow(more), event=replace(EVENT, given=given)).plan.script
+        assert f"export PYTEST_ADDOPTS={shlex.quote(options)}" in script, "whatever sets it"

@@ -95,7 +95,7 @@ CALLED = """
 on:
   workflow_call:
     inputs: {size: {type: string, required: true}}
-    outputs: {rows: {value: "${{ jobs.second.outputs.rows }}"}}
+    outputs: {rows: {value: "${{ jobs.second.outputs.rows }}"}, odd: {value: "${{ jobs.gone.outputs.x }}"}}
 jobs:
   first:
     runs-on: x
@@ -117,7 +117,7 @@ jobs:
       - {uses: actions/checkout@v4}
       - id: p
         run: |
-          echo size=7 >> "$GITHUB_OUTPUT"
+          echo size=7 >> "$GITHUB_OUTPUT"; echo ran >> MARK
           echo "base=${{ github.event.pull_request.base.sha }}" >> "$GITHUB_OUTPUT"
   rows: {needs: policy, uses: ./.github/workflows/called.yml, with: {size: "${{ needs.policy.outputs.size }}"}}
   tests:
@@ -129,15 +129,42 @@ jobs:
 """
 
 
-def test_outputs_of_jobs_and_of_called_workflows_reach_rows_variables_and_steps(commit: Callable[[str], Path]) -> None:
-    path = commit(USES_OUTPUTS)
+def test_outputs_of_jobs_and_of_called_workflows_reach_rows_variables_and_steps(
+    commit: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = commit(USES_OUTPUTS.replace("MARK", shlex.quote(str(tmp_path / "mark"))))
     (path / ".github/workflows/called.yml").write_text(CALLED)
     source = open_source(str(path), workflow=".github/workflows/ci.yml")
     found = find_rows(source, "tests", event_context(source), "HEAD")
     assert [row.row for row in found.rows] == ["tests[7]", "tests[9]"]
+    assert (tmp_path / "mark").read_text() == "ran\n", "a job that two others need runs once"
     base = git(path, "rev-parse", "HEAD")
     assert found.context.outputs["policy"] == {"size": "7", "base": base}
     assert {row.env["BASE"] for row in found.rows} == {base}
     with pytest.raises(UnknownValueError, match="the rows are not known") as caught:
         find_rows(source, "tests", event_context(source), "HEAD", run_needs=False)
     assert caught.value.hint.startswith("--run-needs runs rows here, or give --output rows.rows=VALUE")
+
+
+def test_a_matrix_of_a_caller_that_waits_for_a_job_is_an_error_that_names_it(commit: Callable[[str], Path]) -> None:
+    caller = "strategy: {matrix: {n: '${{ fromJSON(needs.policy.outputs.rows) }}'}}, needs: policy"
+    text = "on: pull_request\njobs:\n  policy: {runs-on: x, outputs: {rows: x}, steps: [{run: docker ps}]}\n"
+    path = commit(f"{text}  called: {{{caller}, uses: ./.github/workflows/b.yml}}\n")
+    (path / ".github/workflows/b.yml").write_text("on: workflow_call\njobs:\n  a: {runs-on: x, steps: [{run: x}]}\n")
+    source = open_source(str(path), workflow=".github/workflows/ci.yml")
+    for run_needs in (False, True):
+        with pytest.raises(WorkflowError, match="rows"):
+            find_rows(source, "called/a", event_context(source), "HEAD", run_needs=run_needs)
+
+
+@pytest.mark.parametrize("name", ["../../secret.yml", ".github/workflows/../../../../secret.yml", "link.yml"])
+def test_a_workflow_outside_of_the_checkout_is_not_read(
+    commit: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    path = commit(
+        "on: push\njobs:\n  away: {uses: ./NAME}\n  own: {runs-on: x, steps: [{run: x}]}\n".replace("NAME", name)
+    )
+    for place in (path.parent, path.parent.parent):
+        (place / "secret.yml").write_text("token: s3cret\n")
+    (path / "link.yml").symlink_to(path.parent / "secret.yml")
+    assert list(outline(open_source(str(path), workflow=".github/workflows/ci.yml"))) == ["away", "own"]
