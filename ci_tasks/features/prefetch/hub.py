@@ -134,9 +134,14 @@ class Hub:
 
     def _dry_run(self, id: str, **options: Any) -> dict[str, int]:
         """The files that a download would bring into an empty directory."""
+        from huggingface_hub import snapshot_download  # HfApi's own method has `dry_run` only in later versions
+
+        about: Any = {"endpoint": self.endpoint, "token": self.token or False, "library_name": "ci-tasks", **options}
         with tempfile.TemporaryDirectory(prefix="ci-tasks-hub-") as empty:
             place = {"cache_dir": f"{empty}/cache", "local_dir": f"{empty}/files"}
-            found = self._api.snapshot_download(id, dry_run=True, **place, **options)
+            found = snapshot_download(id, dry_run=True, **place, **about)
+        if any(".." in file.filename.split("/") for file in found):
+            raise ValueError("Filename with .., which huggingface_hub 1.0 does not refuse in a dry run")
         return {file.filename: file.file_size for file in found}
 
     def _ask(self, subject: str, request: Callable[[], _T]) -> _T:
