@@ -181,7 +181,8 @@ def _undecided(source: CheckoutSource, job: Job, event: EventContext) -> Workflo
         jobs = ", ".join(rows.missing_outputs(job, event))
         option = f"--run-needs runs {jobs} here, or " if jobs else ""
         return UnknownValueError(f"the rows are not known: {error.message}", hint=f"{option}{error.hint}")
-    raise AssertionError("a matrix without rows of its own depends on something unknown")
+    assert job.call is not None, "its own matrix is known, so that of a job that calls it is not"
+    return _undecided(source, job.call.caller, event)
 
 
 def _any_row(job: Job) -> Row:

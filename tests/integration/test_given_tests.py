@@ -11,8 +11,8 @@ ONE = "tests/test_rewards.py::test_a_wrong_answer_earns_nothing"
 
 @pytest.mark.timeout(300)
 def test_only_rows_that_run_its_file_run_and_they_run_it_alone(person: Any) -> None:
-    ran = person.ci_tasks("run", "cpu-unittest", "--test", ONE, "--json")
-    assert [(row["row"], row["evidence"]["tests"]) for row in ran.json["rows"]] == [("rewards", 1)], ran.err
+    ran = person.ci_tasks("run", "cpu-unittest", "--test", ONE)
+    assert [(row["row"], row["evidence"]["tests"]) for row in person.records()] == [("rewards", 1)], ran.out
 
 
 def test_a_file_that_no_row_runs_is_an_error_that_names_those_that_do(person: Any) -> None:

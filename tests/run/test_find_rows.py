@@ -146,6 +146,17 @@ def test_outputs_of_jobs_and_of_called_workflows_reach_rows_variables_and_steps(
     assert caught.value.hint.startswith("--run-needs runs rows here, or give --output rows.rows=VALUE")
 
 
+def test_a_matrix_of_a_caller_that_waits_for_a_job_is_an_error_that_names_it(commit: Callable[[str], Path]) -> None:
+    caller = "strategy: {matrix: {n: '${{ fromJSON(needs.policy.outputs.rows) }}'}}, needs: policy"
+    text = "on: pull_request\njobs:\n  policy: {runs-on: x, outputs: {rows: x}, steps: [{run: docker ps}]}\n"
+    path = commit(f"{text}  called: {{{caller}, uses: ./.github/workflows/b.yml}}\n")
+    (path / ".github/workflows/b.yml").write_text("on: workflow_call\njobs:\n  a: {runs-on: x, steps: [{run: x}]}\n")
+    source = open_source(str(path), workflow=".github/workflows/ci.yml")
+    for run_needs in (False, True):
+        with pytest.raises(WorkflowError, match="rows"):
+            find_rows(source, "called/a", event_context(source), "HEAD", run_needs=run_needs)
+
+
 @pytest.mark.parametrize("name", ["../../secret.yml", ".github/workflows/../../../../secret.yml", "link.yml"])
 def test_a_workflow_outside_of_the_checkout_is_not_read(
     commit: Callable[[str], Path], tmp_path: Path, name: str

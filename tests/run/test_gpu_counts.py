@@ -39,7 +39,7 @@ def checkout(commit: Callable[[str], Path], tmp_path: Path) -> Path:
         ("mixed", UNKNOWN, "--gpus N"),
         ("rocm", "runs on rocm-mi300, a runner with AMD GPUs; only NVIDIA GPUs are supported", ""),
         # What a job is comes before what its runner has.
-        ("called", "reusable workflows are not supported", "--workflow .github/workflows/other.yml"),
+        ("called", "calls a workflow that is not in the checkout", ""),
     ],
 )
 def test_plan_run_and_remote_refuse_it_before_anything_runs(
