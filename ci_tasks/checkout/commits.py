@@ -48,7 +48,7 @@ def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = F
     git = open_repository(source).git
     first, last = _resolve(git, good), _resolve(git, bad)
     if first == last:
-        raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:12]}")
+        raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first:.12}", hint="name an older --good")
     _is_ancestor(git, (good, first), (bad, last))
     mainline = ["--first-parent"] if first_parent else []
     commits = _log(git, "--topo-order", "--reverse", *mainline, f"{first}..{last}")

@@ -36,6 +36,7 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, 
 from ci_tasks.results.junit import Junit
 
 _DOCKERS_CODE = 125
+_NO_TESTS_CODE = 5  # pytest.ExitCode.NO_TESTS_COLLECTED, also if all were deselected
 _PODMANS_CODE = 126  # also of a command that cannot be executed, which is the job's own fault
 _DEVICE = "CDI devices"
 _ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
@@ -121,11 +122,10 @@ def _from_pytest(junit: Junit | None, log: LogFacts) -> Evidence | None:
 def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | None, containers: bool) -> Verdict:
     if triage is not None and _environment(triage, containers) and not _failed_otherwise(evidence, triage):
         return Verdict(BLOCKED, triage.text, evidence, triage.line_no)
-    has_text = triage is not None and triage.text
-    if triage is not None and (evidence.detail or has_text):
-        return Verdict(FAILED, evidence.detail or triage.text, evidence, triage.line_no)
-    if evidence.detail:
-        return Verdict(FAILED, evidence.detail, evidence)
+    if ended.exit_code == _NO_TESTS_CODE and evidence.kind in ("junit", "pytest") and not evidence.tests:
+        return _at_last_line(FAILED, "pytest found no test to run (--test may name none)", evidence, log)
+    if text := evidence.detail or (triage.text if triage is not None else ""):
+        return Verdict(FAILED, text, evidence, triage.line_no if triage is not None else None)
     return _at_last_line(FAILED, f"exit code {ended.exit_code}", evidence, log)
 
 

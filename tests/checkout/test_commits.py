@@ -90,7 +90,7 @@ def test_signatures_that_a_configuration_wants_to_see_are_not_in_the_way(repo: P
 @pytest.mark.parametrize(
     ("good", "bad", "message", "hint"),
     [
-        ("main", "main", "are the same commit", ""),
+        ("main", "main", "are the same commit", "an older --good"),
         ("main", "start", "--good main is newer than --bad start", "swapped"),
         ("two", "right", "not an ancestor of --bad right: they diverge at {start}", "--good {start}"),
         ("lonely", "main", "they have no commit in common", ""),

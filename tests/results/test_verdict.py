@@ -32,6 +32,7 @@ ADAPTER = LogFacts(blocked="mount source '/x' does not exist")
 
 NO_SPACE = Evidence("junit", 3, 1, 0, 0, "test_b: OSError: no space left")
 ALL_BAD = Evidence("junit", 3, 3, 0, 0, "test_b: assert 1 == 2")
+NO_TEST = "pytest found no test to run (--test may name none), no output"
 
 TABLE = [
     ("runner gone", JobEnd(None, None), JUNIT, LINE, "lost", "the runner vanished before the job ended"),
@@ -53,6 +54,7 @@ TABLE = [
     ("srun knows no pyxis", JobEnd("exit", 1), SCRIPT, SRUN, "blocked", SRUN.srun),
     ("a test that calls srun", JobEnd("exit", 1), BAD, SRUN, "failed", "test_b: assert 1 == 2"),
     ("failed, JUnit knows", JobEnd("exit", 1), BAD, LINE, "failed", "test_b: assert 1 == 2"),
+    ("a wrong name for --test", JobEnd("exit", 5), Evidence("junit"), LogFacts(), "failed", NO_TEST),
     ("failed, silent", JobEnd("exit", 1), NONE, LogFacts(), "failed", "exit code 1, no output"),
     ("an end without a code", JobEnd("exit", None), JUNIT, LINE, "failed", "exit code None; last line: the end"),
     ("a lying 0", JobEnd("exit", 0), BAD, LINE, "failed", "exit code 0, but test_b: assert 1 == 2"),
@@ -63,9 +65,7 @@ TABLE = [
 @pytest.mark.parametrize(
     ("ended", "evidence", "log", "status", "reason"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_each_end_has_its_status_and_reason(
-    ended: JobEnd, evidence: Evidence, log: LogFacts, status: str, reason: str
-) -> None:
+def test_each_end_gives_a_verdict(ended: JobEnd, evidence: Evidence, log: LogFacts, status: str, reason: str) -> None:
     verdict = judge(ended, evidence, log, test="t.py", containers=True)
     assert (verdict.status, verdict.reason) == (status, reason)
 

@@ -116,7 +116,7 @@ class VerlOptions:
         argv = ["ci-tasks", "verl"]
         for name, option in flags.options_of(VerlOptions).items():
             value = getattr(self, name)
-            if name in _NOT_SHOWN or (value == option.default and name not in _ALWAYS_SHOWN):
+            if name in _NOT_SHOWN or (value == option.default and (self.log or name not in _ALWAYS_SHOWN)):
                 continue
             flag = flags.flag_of(name, option)
             values = value if isinstance(value, tuple) else (value,)
