@@ -139,10 +139,9 @@ class _StepsPlanner:
             words: dict[str, str] = {}
             env, goes_on = _step_env(step, resolve, words), is_true(resolve.known(step.continue_on_error, step=step))
             for at, planned in enumerate(self.planned[first:], first):
-                more = {"env": {**env, **planned.env}, "late": {**words, **planned.late}}
                 own, goes = planned.own or _depends_on_matrix(step, self.job), goes_on or planned.continue_on_error
-                planned = replace(planned, **more, own=own, continue_on_error=goes)
-                self.planned[at] = _only_if(success, failure, planned)
+                planned = replace(planned, env={**env, **planned.env}, late={**words, **planned.late})
+                self.planned[at] = _only_if(success, failure, replace(planned, own=own, continue_on_error=goes))
             return {name: inner.value(raw) for name, raw in step.action.outputs.items()}
         if success or failure:
             self._add_equivalent(action, step, resolve, scope)
