@@ -135,8 +135,13 @@ class _StepsPlanner:
         success, failure = (_holds(step, resolve, status) for status in (SUCCESS, FAILURE))
         if step.action and (success or failure):
             first, inside = len(self.planned), f"{scope}{step.id or len(self.planned)}."
-            inner = self.add(step.action.steps, resolve.of_action(step), inside)
-            self.planned[first:] = [_only_if(success, failure, planned) for planned in self.planned[first:]]
+            inner = self.add(step.action.steps, _with_own_env(step, resolve).of_action(step), inside)
+            words: dict[str, str] = {}
+            env, goes_on = _step_env(step, resolve, words), is_true(resolve.known(step.continue_on_error, step=step))
+            for at, planned in enumerate(self.planned[first:], first):
+                own, goes = planned.own or _depends_on_matrix(step, self.job), goes_on or planned.continue_on_error
+                planned = replace(planned, env={**env, **planned.env}, late={**words, **planned.late})
+                self.planned[at] = _only_if(success, failure, replace(planned, own=own, continue_on_error=goes))
             return {name: inner.value(raw) for name, raw in step.action.outputs.items()}
         if success or failure:
             self._add_equivalent(action, step, resolve, scope)
@@ -251,7 +256,7 @@ def _changed_in_parts(step: Step, override: Override) -> tuple[Step, list[tuple[
 
 
 def _run_step(step: Step, job: Job, resolve: Resolver, scope: str) -> PlannedStep:
-    inner = resolve.with_env({**resolve.contexts["env"], **resolve.values(step.env, step=step)})
+    inner = _with_own_env(step, resolve)
     on_success, on_failure = (_holds(step, inner, status) for status in (SUCCESS, FAILURE))
     id = f"{scope}{step.id}" if step.id else None
     try:
@@ -263,6 +268,16 @@ def _run_step(step: Step, job: Job, resolve: Resolver, scope: str) -> PlannedSte
         name = inner.shown(step.name, step=step)
         planned = PlannedStep(name, "# its `if` never holds here\n", _SHELLS["bash"], "", id=id)
     return replace(planned, on_success=on_success, on_failure=on_failure)
+
+
+def _with_own_env(step: Step, resolve: Resolver) -> Resolver:
+    return resolve.with_env({**resolve.contexts["env"], **resolve.values(step.env, step=step)})
+
+
+def _step_env(step: Step, resolve: Resolver, words: dict[str, str]) -> dict[str, str]:
+    """The step's own variables, as `_text` has texts."""
+    unset = {name for name, value in resolve.values(step.env, step=step).items() if is_unset(value)}
+    return {name: "" if name in unset else _text(raw, step, resolve, words) for name, raw in step.env.items()}
 
 
 def _holds(step: Step, resolve: Resolver, status: str) -> bool | str:
@@ -308,8 +323,7 @@ def _text(raw: object, step: Step, resolve: Resolver, words: dict[str, str]) -> 
 def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver, id: str | None) -> PlannedStep:
     """Every part of the step as it runs; `inner` sees the step's own variables. Raises UnknownValueError."""
     words: dict[str, str] = {}
-    unset = {name for name, value in resolve.values(step.env, step=step).items() if is_unset(value)}
-    step_env = {name: "" if name in unset else _text(raw, step, resolve, words) for name, raw in step.env.items()}
+    step_env = _step_env(step, resolve, words)
     directory = step.working_directory or job.working_directory
     minutes = inner.number(step.timeout_minutes, "timeout-minutes")
     planned = PlannedStep(

@@ -95,7 +95,7 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
 
 
 def _run_again(plan: Plan, more: str = "") -> str:
-    command = f"ci-tasks remote --host {plan.host} {plan.label} --only {shlex.quote(plan.row)}{more}"
+    command = f"ci-tasks remote --host {plan.host} {shlex.quote(plan.label)} --only {shlex.quote(plan.row)}{more}"
     return f"run the whole row again: `{command}`"
 
 

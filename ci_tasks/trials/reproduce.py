@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -273,7 +274,7 @@ def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOpti
     which = identify_row(recovered, known_rows)
     if which.row is not None:
         return which.row
-    near = "".join(f"\n  --label {row.label} --only '{row.row}'" for row in which.nearest)
+    near = "".join(f"\n  --label {shlex.quote(row.label)} --only {shlex.quote(row.row)}" for row in which.nearest)
     raise UsageError(
         f"the log does not say which row of {source.workflow.place} it is of: {which.why}",
         hint=f"name it:{near}" if near else "--label LABEL --only ROW names it; `jobs` lists them",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,16 @@ runs:
 """
 
 
-def run(steps: str, tmp_path: Path, environ: dict[str, str] | None = None, secrets: tuple[str, ...] = ()) -> Ran:
+def run(
+    steps: str,
+    tmp_path: Path,
+    environ: dict[str, str] | None = None,
+    secrets: tuple[str, ...] = (),
+    actions: Mapping[str, str] = {"greet/action.yml": ACTION},
+) -> Ran:
     """The job's run.sh, run."""
     text = HEAD + "".join(f"    {line}\n" for line in steps.strip().splitlines())
-    workflow = read_with_called(text, "ci.yml", {"greet/action.yml": ACTION}.get)
+    workflow = read_with_called(text, "ci.yml", actions.get)
     runner = runner_at(tmp_path)
     job, event = workflow.jobs["j"], EventContext(workspace=str(runner.workspace), secrets=secrets)
     (row,) = rows(workflow, job, event, describe)
@@ -162,6 +169,38 @@ def test_an_action_with_an_if_runs_after_a_failure_as_it_says(tmp_path: Path, co
     fine = run(f"- run: exit 0\n- {{uses: ./greet, if: {condition}}}\n", tmp_path / "fine")
     assert ("\nin-the-action hello-nobody" in failed.log) == runs
     assert ("\nin-the-action hello-nobody" in fine.log) == (condition != "failure()")
+
+
+def test_an_actions_steps_have_the_variables_of_the_step_that_uses_it_and_fail_no_more_than_it(tmp_path: Path) -> None:
+    action = """
+runs:
+  using: composite
+  steps:
+  - {shell: bash, env: {OWN: inner}, run: 'echo "<$TOLD $OWN $KNOWN ${{ env.KNOWN }}>"; exit 4'}
+"""
+    steps = """
+- {id: first, run: echo v=told >> $GITHUB_OUTPUT}
+- uses: ./fail
+  continue-on-error: true
+  env: {TOLD: "${{ steps.first.outputs.v }}", OWN: outer, KNOWN: "${{ env.JOB }}"}
+- run: echo "after [$TOLD]"
+"""
+    ran = run(steps, tmp_path, {"TOLD": ""}, actions={"fail/action.yml": action})
+    assert (ran.code, "<told inner of-the-job of-the-job>" in ran.log, "after []" in ran.log) == (0, True, True), (
+        ran.log
+    )
+
+
+@pytest.mark.parametrize("given", ["with: {who: '${{ matrix.n }}'}", "env: {N: '${{ matrix.n }}'}"])
+def test_steps_of_an_action_that_gets_a_value_of_the_matrix_are_the_rows_own(given: str) -> None:
+    text = f"{HEAD}    - {{uses: ./greet, {given}}}\n    - run: x\n".replace(
+        "steps:", "strategy: {matrix: {n: [1]}}\n    steps:"
+    )
+    workflow = read_with_called(text, "ci.yml", {"greet/action.yml": ACTION}.get)
+    job, event = workflow.jobs["j"], EventContext()
+    (row,) = rows(workflow, job, event, describe)
+    shared, _ = plan_steps(job, row_resolver(workflow, job, row, event), ()).split()
+    assert not shared
 
 
 def test_what_github_refuses_in_github_output_fails_the_step(tmp_path: Path) -> None:
