@@ -354,16 +354,16 @@ BUDGETS = {
     "ci_tasks/agent": 7_782,
     "ci_tasks/checkout": 797,
     "ci_tasks/cli": 1_580,
-    "ci_tasks/features": 9_031,
+    "ci_tasks/features": 9_033,
     "ci_tasks/hosts": 2_658,
     "ci_tasks/logs": 4_579,
-    "ci_tasks/planning": 1_788,
+    "ci_tasks/planning": 1_787,
     "ci_tasks/report": 1_249,
     "ci_tasks/results": 1_770,
     "ci_tasks/run": 3_610,
     "ci_tasks/trials": 2_377,
     "ci_tasks/workflow": 1_943,
-    "tests": 39_672,
+    "tests": 38_817,
 }
 
 
