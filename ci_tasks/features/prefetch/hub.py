@@ -136,10 +136,15 @@ class Hub:
         """The files that a download would bring into an empty directory."""
         from huggingface_hub import snapshot_download  # HfApi's own method has `dry_run` only in later versions
 
-        about: Any = {"endpoint": self.endpoint, "token": self.token or False, "library_name": "ci-tasks", **options}
+        about: dict[str, Any] = {
+            "endpoint": self.endpoint,
+            "token": self.token or False,
+            "library_name": "ci-tasks",
+            **options,
+        }
         with tempfile.TemporaryDirectory(prefix="ci-tasks-hub-") as empty:
-            place = {"cache_dir": f"{empty}/cache", "local_dir": f"{empty}/files"}
-            found = snapshot_download(id, dry_run=True, **place, **about)
+            about.update(cache_dir=f"{empty}/cache", local_dir=f"{empty}/files")
+            found = snapshot_download(id, dry_run=True, **about)
         return {file.filename: file.file_size for file in found}
 
     def _ask(self, subject: str, request: Callable[[], _T]) -> _T:
