@@ -354,7 +354,7 @@ BUDGETS = {
     "ci_tasks/agent": 7_782,
     "ci_tasks/checkout": 797,
     "ci_tasks/cli": 1_580,
-    "ci_tasks/features": 9_033,
+    "ci_tasks/features": 9_038,
     "ci_tasks/hosts": 2_658,
     "ci_tasks/logs": 4_579,
     "ci_tasks/planning": 1_787,
