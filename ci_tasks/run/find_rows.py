@@ -263,7 +263,8 @@ def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: P
     names = _diff(workspace, "--name-only", f"--diff-filter={rule.statuses}", pathspecs=rule.pathspecs)
     files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
     if without := [name for name, text in files.items() if rule.fails_without and rule.number_in(text) is None]:
-        why = f"CI's detection fails and no changed test runs: no line NUM_GPUS = n in {', '.join(without)}"
+        files_without = ", ".join(without)
+        why = f"CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in {files_without}"
     planned = replace(job, id=changed.job, condition=None, needs=(), matrix=changed.matrix(files))
     job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
     if any(matches_job(changed.label, name) for name in source.workflow.jobs):
