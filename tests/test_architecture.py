@@ -360,7 +360,7 @@ BUDGETS = {
     "ci_tasks/planning": 1_787,
     "ci_tasks/report": 1_249,
     "ci_tasks/results": 1_770,
-    "ci_tasks/run": 3_610,
+    "ci_tasks/run": 3_611,
     "ci_tasks/trials": 2_377,
     "ci_tasks/workflow": 1_943,
     "tests": 38_817,
