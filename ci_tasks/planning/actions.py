@@ -16,7 +16,7 @@ from ci_tasks.workflow.context import Resolver
 from ci_tasks.workflow.expressions import references
 from ci_tasks.workflow.model import Job, Step
 from ci_tasks.workflow.runner import labels
-from ci_tasks.workflow.values import OpenObject, Value
+from ci_tasks.workflow.values import OpenObject, Unknown, Value
 
 CHECKOUT, SETUP_PYTHON, VERSION = "actions/checkout", "actions/setup-python", "python-version"
 BUILD, PRE_COMMIT = "docker/build-push-action", "pre-commit/action"
@@ -39,6 +39,12 @@ WITHOUT_EFFECT = {
 }
 # Actions that install a program, which is to be here.
 ON_PATH = {"astral-sh/setup-uv": "uv", "actions/setup-node": "node", "mozilla-actions/sccache-action": "sccache"}
+_SCRIPTS = {*ON_PATH, BUILD, PRE_COMMIT}
+# Outputs that are empty here, as if the cache had missed and the app had given no token.
+_ABSENT_OUTPUTS: dict[str, dict[str, Value]] = {
+    "actions/cache": {"cache-hit": ""},
+    "actions/create-github-app-token": {"token": ""},
+}
 # What checkout does differently when asked to: input → (what, what is here, why); not for values that change nothing.
 _OF_CHECKOUT = {
     "submodules": ("submodules", "as they are in your checkout", "no server is asked for them"),
@@ -65,7 +71,11 @@ def name_of(step: Step) -> str:
 
 def without_effect(action: str) -> str | None:
     """Why nothing is run for the action, or for a part of it, such as actions/cache/restore."""
-    return next((why for name, why in WITHOUT_EFFECT.items() if action == name or action.startswith(name + "/")), None)
+    return next((why for name, why in WITHOUT_EFFECT.items() if _is_part(action, name)), None)
+
+
+def _is_part(action: str, name: str) -> bool:
+    return action == name or action.startswith(name + "/")
 
 
 def version_matches(requested: str, version: str) -> bool:
@@ -138,9 +148,18 @@ def docker_build(inputs: Mapping[str, str]) -> str | None:
 
 
 def result(step: Step | None, id: str) -> dict[str, Value]:
-    """What later steps see of this one: of an action that is not run, no output. Else only the step's end can say."""
+    """What later steps see of this one. A step's own script, or one that stands for its action, leaves it when it ends;
+    an action that is not run succeeds. What is not known later either, such as the end of an action of the checkout,
+    has no name of its own."""
     name = f"steps.{id}"
-    if step is None or not step.uses:
+    action = name_of(step) if step else ""
+    unknown = Unknown((f"{name}.outputs",))
+    if not action or step is None:
         return OpenObject(name, {"outputs": OpenObject(f"{name}.outputs")})
-    outputs: Value = {"cache-hit": ""} if without_effect(name_of(step)) else OpenObject(f"{name}.outputs")
+    if action in _SCRIPTS:
+        return OpenObject(name, {"outputs": unknown})
+    if step.action:
+        end = Unknown((f"{name}.outcome",))
+        return OpenObject(name, {"outputs": {}, "outcome": end, "conclusion": end})
+    outputs: Value = next((dict(known) for of, known in _ABSENT_OUTPUTS.items() if _is_part(action, of)), unknown)
     return OpenObject(name, {"outputs": outputs, "outcome": "success", "conclusion": "success"})

@@ -1,8 +1,7 @@
 """A job's steps for one row: evaluated text, and an equivalent for each `uses:`.
 
-`run:` text stays as it is but for its expressions. `actions/checkout` is our code sync, `actions/setup-python` a venv;
-actions that only move files between CI's machines are left out by name; any other is an error that says how to replace
-it. So is a step that would run with what only GitHub knows, or only an earlier step's end can decide.
+`run:` text stays as it is but for its expressions. What stands for an action is in `actions`, what a step needs of
+earlier ones in `late`. A step that would run with what only GitHub knows is an error.
 """
 
 from __future__ import annotations
