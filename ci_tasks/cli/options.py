@@ -161,7 +161,7 @@ GPUS = number(
 )
 TEST = repeatable("run only this test of rows that run pytest; repeatable", "FILE::NAME", nox=True)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
-FRESH_ENV = switch("install all packages anew, not those that earlier runs of the same steps have installed", nox=True)
+FRESH_ENV = switch("install all packages again, not those that earlier runs of the same steps have installed", nox=True)
 NO_PERSIST = switch("make a connection of its own, and keep none for the next command", nox=True)
 NO_PROBE = switch("put no probe into the run's Python interpreters: no evidence from inside the job", nox=True)
 GIVE_UP = Option(

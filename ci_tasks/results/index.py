@@ -127,7 +127,7 @@ def entry(batch: str, number: int, run: RunDir, record: RunRecord, *, seen: int 
 
 
 def put(connection: Connection, entries: Sequence[dict[str, Any]]) -> None:
-    """What is final stays so: it may have become final after somebody else had looked."""
+    """What is final stays so: it may have become final after another command had looked."""
     if not entries:
         return
     columns = list(entries[0])

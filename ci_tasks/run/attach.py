@@ -100,7 +100,7 @@ def follow_log(id: str, run: RunDir, log: GrowingLog) -> None:
             time.sleep(_POLL_SECONDS)
             log.copy()
         log.copy()
-        attached_run.record()  # whoever fetches a run also records how it ended
+        attached_run.record()  # a command that fetches a run also records how it ended
 
 
 def _wait_for_rows(name: str, config: Config, host: str | None) -> list[FoundRun]:
@@ -165,7 +165,7 @@ def _is_caught_up(attached: AttachedRun) -> bool:
 
 @dataclass
 class AttachedRun:
-    """A run that somebody came back to. `remote_run` is ours to fetch; without one the run is here, or another process
+    """A run that was attached to. `remote_run` is ours to fetch; without one the run is here, or another process
     fetches it: `claim` makes it ours as soon as that process has ended."""
 
     id: str

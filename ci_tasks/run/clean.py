@@ -1,4 +1,4 @@
-"""`clean`: what runs have left on a host, because somebody went away, something was killed, or it was asked to stay.
+"""`clean`: what runs have left on a host, because a person went away, something was killed, or it was asked to stay.
 
 A run that goes on is never touched, nor is what was not fetched yet or was kept for `shell`, unless `everything` says
 so. Somebody else's runs go when they have long been over.

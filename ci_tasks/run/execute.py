@@ -190,7 +190,7 @@ class LabelExecution:
         session.executor.start(prepared)
 
     def _write_placed(self, execution: RowExecution, host: str, run: RunDir) -> None:
-        """To be on disk before the row starts: whoever resumes the command looks for its run there."""
+        """To be on disk before the row starts: a command that resumes this one looks for its run there."""
         row, attempt = execution.row.row, execution.attempt
         self.view.write(RowChanged(now(), "row_placed", row, host, attempt, directory=run.path))
 

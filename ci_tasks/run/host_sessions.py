@@ -106,7 +106,7 @@ class HostSession:
 class HostRequirements:
     """What the rows of a command want of a host: see Site.facts. `setups` are the install steps that they share there,
     `images` what they run in, each with the names of its rows. `before_rows` is what features do first; it says which
-    rows would lack something. `install_problem` says what would mend install steps that failed."""
+    rows would lack something. `install_problem` says what would help install steps that failed."""
 
     gpus: int
     container: bool

@@ -11,7 +11,7 @@ from ci_tasks.features.doctor.check_results import FAULT, WARNING, Check, CheckR
 from ci_tasks.hosts.queries import parse_json_object, python_query
 
 CLOCK_QUERY = {"clock": python_query("import time; print(repr(time.time()))")}
-_TOLERATED_SKEW = 2.0  # seconds; below that nobody sees a difference between the times of a host's log and ours
+_TOLERATED_SKEW = 2.0  # seconds; a smaller difference between a host's clock and ours does no harm
 _FATAL_SKEW = 300.0  # seconds; signed downloads and Kerberos give up at five minutes
 # The modules are those that a Python built by hand lacks, and the agent cannot do without.
 _PYTHON_VERSION = 'import sys; print("%d.%d.%d" % sys.version_info[:3]); import fcntl, json, zlib'

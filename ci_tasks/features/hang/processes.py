@@ -135,7 +135,7 @@ class RunProcesses:
             process.rank = _rank(process)
         ranks = [process.rank for process in every.values() if process.rank is not None]
         for process in every.values() if len(ranks) > len(set(ranks)) else ():
-            process.rank = None  # two jobs in one run may have a rank 0 each: then a number names nobody
+            process.rank = None  # two jobs in one run may have a rank 0 each: then a number names no process
         self.by_id = {id: process for id, process in every.items() if not _is_in_between(process, every.values())}
         self._below: dict[Id, list[Process]] = {}
         for process in self.by_id.values():

@@ -13,7 +13,7 @@ from ci_tasks.errors import WorkflowError, some
 from ci_tasks.features.lint.checkout_files import ERROR, CheckoutFiles, LintFinding, LintRule
 from ci_tasks.workflow.reader import render_template
 
-RULE = LintRule("template-drift", ERROR, "CI runs the .yml; whoever edits the .j2 next undoes what is only there")
+RULE = LintRule("template-drift", ERROR, "CI runs the .yml; the next edit of the .j2 undoes what is only there")
 _FIX = "change the .j2, then generate the .yml from it"
 _LONGEST = 100  # characters of a value that are shown, a third of them before the first difference
 

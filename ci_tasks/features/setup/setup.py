@@ -167,7 +167,7 @@ def _try_rows(
     if tries > 1 and result.records and all(record.status == BLOCKED for record in result.records):
         more = mending_override(result.records[0].reason, source.workflow.jobs[rows[0].job], config.overrides)
         if more and (again := merged([*overrides, more])) != [*overrides]:
-            print("\nthe install steps failed; they are tried again with what would mend them:")
+            print("\nthe install steps failed; they are tried again with what may help:")
             return _try_rows(source, config, rows, again, count, events, tries - 1)
     return [*overrides], result.records
 

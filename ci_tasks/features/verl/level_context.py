@@ -1,4 +1,4 @@
-"""What a level's run was started with, kept in its directory: whoever comes back to the run can judge it."""
+"""What a level's run was started with, kept in its directory, so that the run can be judged later."""
 
 from __future__ import annotations
 

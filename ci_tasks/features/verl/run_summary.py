@@ -31,7 +31,7 @@ _MOST_DIRTY = 10
 
 
 def attached(record: RunRecord, directory: str) -> int | None:
-    """Print and store the summary of a run that somebody came back to. Returns the exit code of its result; None for
+    """Print and store the summary of a run that was attached to. Returns the exit code of its result; None for
     what is no level, or was cancelled."""
     context = read_context(directory)
     if context is None and record.label == LABEL:

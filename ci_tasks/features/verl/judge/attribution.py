@@ -229,7 +229,7 @@ class Attribution:
 
 def attribute(failure: Failure | None, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Attribution:
     """Whose failure ended a training. `constructed` says that construction had begun before it; `root` is the Bridge
-    checkout as the job sees it, `reward` are paths of the reward model. Of an exit code alone nobody can tell."""
+    checkout as the job sees it, `reward` are paths of the reward model. An exit code alone says nothing."""
     if failure is None:
         return Attribution(_STEP if constructed else _START, UNCLEAR if constructed else ENVIRONMENT, constructed)
     stage = _stage(failure, constructed, root, reward)

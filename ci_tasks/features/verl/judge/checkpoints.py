@@ -99,7 +99,7 @@ def resume(run: TrainingRun) -> Criterion:
 def same_step(run: TrainingRun) -> Criterion:
     """Whether the last step is what it was in the training that was resumed before it. Equal metrics show that the
     rollouts were the same, and of the optimizer nothing, whose state first shows in the tensors after the step. Other
-    metrics show nothing: sampling begins anew in a new process."""
+    metrics show nothing: sampling begins again in a new process."""
     step = run.training.steps
     mine, theirs = (_compared(facts, step) for facts in (run.facts, run.resumed))
     common = sorted(mine.keys() & theirs.keys())

@@ -148,7 +148,7 @@ def value_text(value: object) -> str:
 
 
 def _non_vanilla(run: TrainingRun) -> Criterion:
-    """Whether the run went through Megatron-Bridge, whoever asked for that: another shows nothing of it."""
+    """Whether the run went through Megatron-Bridge: another one shows nothing of it."""
     settings, vanilla = run.facts.settings, run.facts.said.get("vanilla")
     if vanilla is not None:
         text = "a model was built past Megatron-Bridge: with it, verl prints no TF config"
@@ -226,7 +226,7 @@ def _lora(run: TrainingRun) -> Iterator[Criterion]:
 
 
 def _layers(run: TrainingRun) -> int:
-    """How many layers a rank has at least, as Bridge's provider built it; 0 where nobody knows, or the request names
+    """How many layers a rank has at least, as Bridge's provider built it; 0 where it is not known, or the request names
     layers."""
     if "layers." in str(run.facts.settings.get("actor_rollout_ref.model.lora.target_modules")):
         return 0

@@ -160,7 +160,7 @@ def noted(evidence: RunEvidence | None, record: type[R]) -> Iterator[tuple[Proce
 
 
 def evidence_of(evidence: RunEvidence | None, facts: TrainingFacts) -> RunEvidence | None:
-    """That of the processes that started while the training ran; None where nobody knows, or when that was."""
+    """That of the processes that started while the training ran; None where it is not known, or when that was."""
     if evidence is None or facts.began_at is None:
         return None
     begun, until = facts.began_at, facts.ended_at if facts.ended_at is not None else math.inf

@@ -20,7 +20,7 @@ SEE_PROBE = "rerun with the probe, whose hooks show what verl does not print"
 @dataclass(frozen=True)
 class TrainingRun:
     """A training that began, and all that is known of it. `facts` have what its processes noted; `evidence` is that of
-    its processes, None without the probe; `root` is the Bridge checkout as the job sees it, "" where nobody knows.
+    its processes, None without the probe; `root` is the Bridge checkout as the job sees it, "" where it is not known.
     `saved` are the actor's checkpoints that the training before it noted or named; `plain` are the proofs that level 0,
     where the feature is not active, has as well; `resumed` is the training whose last step it repeats."""
 

@@ -98,7 +98,7 @@ class RunEnd:
 @dataclass(frozen=True)
 class Provenance:
     """What the log does not know of its run. `bridge` and `verl` are the trees in the summary's words; `root` is the
-    Bridge checkout as the job sees it, "" where nobody knows; `command` repeats the run when it is pasted; `log` is
+    Bridge checkout as the job sees it, "" where it is not known; `command` repeats the run when it is pasted; `log` is
     where the log lies, "" where there is none. `simulated` names a host that only simulates GPUs."""
 
     bridge: str

@@ -2,7 +2,7 @@
 
 A level is one or more *trainings*: runs of verl's maintained wrapper with an environment and Hydra overrides. Every
 level above 0 begins with level 0, since the guide says to start there. A variable that a script does not read would
-change nothing, and nobody would notice: the texts of the scripts decide what they are given.
+change nothing, unnoticed: the texts of the scripts decide what they are given.
 """
 
 from __future__ import annotations

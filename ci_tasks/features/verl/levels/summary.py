@@ -1,7 +1,7 @@
 """What a run of the levels showed: criteria of each training, and the guide's summary of all. Pure.
 
 A criterion has three outcomes: shown, contradicted, not seen. What was asked for is no evidence that it happened, and
-what nobody could see is neither good nor bad: a training passes where all of its criteria are shown, fails where one is
+what was not seen is neither good nor bad: a training passes where all of its criteria are shown, fails where one is
 contradicted, and is not proven otherwise.
 """
 
