@@ -25,18 +25,12 @@ _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _CONTROL = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDIRECTIONAL}]((?<=\x1b){_ALLOWED})?")
 _PLAIN = b"\t\n\r" + bytes(range(0x20, 0x7F))  # bytes that every escape leaves alone
 PROGRAM = "ci-tasks"
-_CALL = rf"(?<=`){PROGRAM}(?=[ \n])"
 _IN_JSON = rf"[\x7f-\x9f{_BIDIRECTIONAL}]"
 
 
 def escape(text: str) -> str:
     """`text` with control sequences as text."""
     return _CONTROL.sub(_visible, text)
-
-
-def with_program(text: str, program: str) -> str:
-    """`text`, where a call of ours in backquotes is one of `program`, as a person can type it."""
-    return text if program == PROGRAM else re.sub(_CALL, lambda _: program, text)
 
 
 def json_document(value: Any) -> str:
@@ -78,15 +72,13 @@ class LogFilter:
 
 
 class SafeStream:
-    """A text stream that escapes what is written to it, masks secrets in it, and names the `program` that was typed in
-    calls of ours; in all else the stream itself."""
+    """A text stream that escapes what is written to it and masks secrets in it; in all else the stream itself."""
 
-    def __init__(self, stream: TextIO, program: str = PROGRAM) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self.program = program
 
     def write(self, text: str) -> int:
-        self._stream.write(escape(known_secrets.masked(with_program(text, self.program))))
+        self._stream.write(escape(known_secrets.masked(text)))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -98,12 +90,10 @@ class SafeStream:
 
 
 @contextmanager
-def safe_streams(program: str = PROGRAM) -> Iterator[None]:
-    """Standard output and error escape what is printed while the block lasts. Calls of ours in it are of `program`."""
+def safe_streams() -> Iterator[None]:
+    """Standard output and error escape what is printed while the block lasts."""
     before = sys.stdout, sys.stderr
-    wrapped = tuple(
-        stream if isinstance(stream, SafeStream | None) else SafeStream(stream, program) for stream in before
-    )
+    wrapped = tuple(stream if isinstance(stream, SafeStream | None) else SafeStream(stream) for stream in before)
     sys.stdout, sys.stderr = wrapped
     try:
         yield
@@ -126,8 +116,3 @@ def terminal_width() -> int | None:
 def terminal_of(stream: TextIO) -> TextIO:
     """The stream below, for output whose control sequences are our own."""
     return stream._stream if isinstance(stream, SafeStream) else stream
-
-
-def program_of(stream: TextIO) -> str:
-    """The program that calls in the output of `stream` name."""
-    return stream.program if isinstance(stream, SafeStream) else PROGRAM

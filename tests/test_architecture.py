@@ -350,7 +350,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 # Lines with code of each folder, without docstrings and comments. A number only goes down: lower it with the code.
 BUDGETS = {
     "bench": 4_236,
-    "ci_tasks/*.py": 1_106,
+    "ci_tasks/*.py": 1_098,
     "ci_tasks/agent": 7_782,
     "ci_tasks/checkout": 797,
     "ci_tasks/cli": 1_580,
@@ -360,10 +360,10 @@ BUDGETS = {
     "ci_tasks/planning": 1_801,
     "ci_tasks/report": 1_249,
     "ci_tasks/results": 1_770,
-    "ci_tasks/run": 3_611,
-    "ci_tasks/trials": 2_377,
-    "ci_tasks/workflow": 1_943,
-    "tests": 38_837,
+    "ci_tasks/run": 3_610,
+    "ci_tasks/trials": 2_367,
+    "ci_tasks/workflow": 1_941,
+    "tests": 38_836,
 }
 
 

@@ -15,7 +15,7 @@ from ci_tasks.agent.run_directory import RunDir, read_description, read_status_i
 from ci_tasks.errors import shortened, some
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end, remaining
 from ci_tasks.run.events import Changes, HostChanged, ProgressView, RowChanged
-from ci_tasks.safe_output import LogFilter, SafeStream, escape, program_of, terminal_of, with_program
+from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -123,17 +123,16 @@ class LiveView:
 
         self._title = title
         self._console = Console(file=terminal_of(sys.stdout))
-        self._program = program_of(sys.stdout)
         self._progress: tuple[Sequence[RowProgress], Sequence[HostProgress], float | None] = ((), (), None)
         # It is asked only when it draws, which is less often than something changes.
         self._live = Live(
             console=self._console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True, get_renderable=self._table
         )
         self._live.start()  # what others print meanwhile goes above the table, through streams of rich's
-        sys.stdout, sys.stderr = (SafeStream(stream, self._program) for stream in (sys.stdout, sys.stderr))
+        sys.stdout, sys.stderr = (SafeStream(stream) for stream in (sys.stdout, sys.stderr))
 
     def print_message(self, text: str) -> None:
-        self._console.print(escape(with_program(text, self._program)), markup=False, highlight=False)
+        self._console.print(escape(text), markup=False, highlight=False)
 
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None

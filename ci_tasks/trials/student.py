@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from statistics import fmean, variance
 
 _STEPS = 400
@@ -28,18 +27,6 @@ def chance_of_more(mean: float, error: float, freedom: float) -> float:
         return 0.0 if mean > 0 else 1.0
     tail = student_tails(mean / error, freedom) / 2
     return tail if mean > 0 else 1 - tail
-
-
-@cache
-def student_quantile(probability: float, freedom: int) -> float:
-    """Student's t that is exceeded, to either side, with this probability."""
-    low, high = 0.0, 2.0
-    while student_tails(high, freedom) > probability:
-        low, high = high, high * 2
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_tails(middle, freedom) > probability else (low, middle)
-    return high
 
 
 def student_tails(t: float, freedom: float) -> float:

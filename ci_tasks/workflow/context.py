@@ -196,9 +196,7 @@ def _payload(
     label: dict[str, Value] = {"name": trigger} if trigger else {}
     given = event.given.event
     pull_request = {
-        **{
-            key: Unknown.named_value(f"{_EVENT}.pull_request.{key}", absent=True) for key in ("number", "title", "body")
-        },
+        **{key: Unknown.named_value(f"{_EVENT}.pull_request.{key}", absent=True) for key in _NOT_YET},
         "draft": False,
         "merged": False,
         "state": "open",
