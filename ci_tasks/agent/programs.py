@@ -53,6 +53,7 @@ def end_session(process: "subprocess.Popen[bytes]") -> None:
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
-        pipe.close()
+        with suppress(OSError):  # what it did not read stays unread
+            pipe.close()
     with suppress(subprocess.TimeoutExpired):  # the kernel may hold it
         process.wait(1.0)
