@@ -351,7 +351,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 4_236,
     "ci_tasks/*.py": 1_098,
-    "ci_tasks/agent": 7_782,
+    "ci_tasks/agent": 7_783,
     "ci_tasks/checkout": 797,
     "ci_tasks/cli": 1_580,
     "ci_tasks/features": 9_038,
@@ -363,7 +363,7 @@ BUDGETS = {
     "ci_tasks/run": 3_610,
     "ci_tasks/trials": 2_367,
     "ci_tasks/workflow": 1_941,
-    "tests": 38_836,
+    "tests": 38_847,
 }
 
 

@@ -113,7 +113,7 @@ def test_an_output_is_data_in_a_variable_and_in_a_condition(tmp_path: Path) -> N
     """Quotes, `$(…)` and marks of our own mean nothing there."""
     steps = """
 - id: odd
-  shell: python
+  shell: python3 {0}
   run: |
     import os
     with open(os.environ["GITHUB_OUTPUT"], "a") as file:

@@ -136,4 +136,7 @@ def test_a_file_at_which_cis_detection_ends_with_an_error_is_named(tmp_path: Pat
     found = find_rows(source, "changed", EventContext(), "HEAD")
     assert [(row.test, row.gpus) for row in found.rows] == [("tests/test_a.py", 8), ("tests/test_b.py", 2)]
     (note,) = found.deviations
-    assert note.why == "CI's detection fails and no changed test runs: no line NUM_GPUS = n in tests/test_a.py"
+    assert (
+        note.why
+        == "CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in tests/test_a.py"
+    )
