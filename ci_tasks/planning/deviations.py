@@ -22,6 +22,7 @@ from ci_tasks.workflow.values import Unknown, leaves, shown, unknowns
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
 _GITHUB_MINUTES = 360
 CODE, CONVERTED, OVERLAY, LOCKS = "code", "files unlike CI's checkout", "overlay", "GPU locks"
+ONLY_TESTS = "--test"  # why only some of the tests of a row run
 _OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
 
 
@@ -152,7 +153,7 @@ def _event(event: EventContext, resolve: Resolver, read: Iterable[str]) -> Itera
         if any(name.lower() == each or name.lower().startswith(f"{each}.") for each in names):
             yield Deviation(name, "GitHub's value", value, given.sources.get(name, "given"))
     if given.tests:
-        yield Deviation("tests", "all of the row", " ".join(given.tests), "--test")
+        yield Deviation("tests", "all of the row", " ".join(given.tests), ONLY_TESTS)
     if given.event and any(name.startswith(("github.event.", *_OF_PULL_REQUEST)) for name in names):
         yield Deviation("github.event", "GitHub's payload", "the given one", given.sources.get("github.event", "given"))
     for name in () if given.event else read:

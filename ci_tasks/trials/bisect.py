@@ -27,7 +27,7 @@ from ci_tasks.trials import bisection, report
 from ci_tasks.trials.bisection import FOUND, NOT_BAD, NOT_GOOD, OLDER_THAN_GOOD, UNTESTABLE, Bisect
 from ci_tasks.trials.commit_graph import CommitGraph
 from ci_tasks.trials.rules import MISSING, PASSED, Outcome, Verdict
-from ci_tasks.trials.runner import Execute, Runner, Subject, expected_seconds, outcome_of
+from ci_tasks.trials.runner import Execute, Runner, Subject, expected_seconds, given_key, outcome_of, ran_tests
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import BISECT, CANCELLED
 from ci_tasks.workflow.rows import select
@@ -119,7 +119,7 @@ def bisect(
     how = ExecutionOptions(events=events)
     runner = Runner(config, subject, hosts, how, known_to_run=keys[-1], say=say, execute=execute)
     more = {"label": options.label, "repo": str(source.path), "signature": options.signature or ""}
-    more |= {"image": options.image or "", "revision": search.revision, "axis": search.axis}
+    more |= {"image": options.image or "", "revision": search.revision, "axis": search.axis, **given_key(config.given)}
     settings = {key: key for key in keys}
     trial = Trial("bisect", settings, [row], runner, more=more, at_once=True, resume=not options.fresh, say=say)
     with trial:
@@ -207,6 +207,7 @@ def _earlier(source: CheckoutSource, options: BisectOptions, row: str, good: str
     own = {one.run for one in trial.outcomes}
     known = [record for record in history.search(query) if record.row == row and record.id not in own]
     known = [record for record in known if record.checkout and not record.checkout.dirty]
+    known = [record for record in known if ran_tests(record, source.given.tests)]
     older = commits_up_to(source.path, good, _HISTORY_COMMITS) if known else frozenset()
     found = [(record.checkout.commit, record) for record in known if record.checkout]
     return [

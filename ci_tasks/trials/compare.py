@@ -37,7 +37,7 @@ from ci_tasks.trials.rules import (
     Outcome,
     Verdict,
 )
-from ci_tasks.trials.runner import Execute, Runner, Subject, expected_seconds, outcome_of
+from ci_tasks.trials.runner import Execute, Runner, Subject, expected_seconds, given_key, outcome_of, ran_tests
 from ci_tasks.trials.student import welch
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import CANCELLED, COMPARE
@@ -188,7 +188,7 @@ def compare_rows(
         }
         runner = Runner(config, subjects.__getitem__, [run.host], ExecutionOptions(events=events), execute=execute)
         settings = {side: tree.checkout.tree for side, tree in trees.items()}
-        more = {"label": run.label, "host": run.host, "image": run.image or ""}
+        more = {"label": run.label, "host": run.host, "image": run.image or "", **given_key(source.given)}
         trial = stack.enter_context(
             Trial(
                 "compare",
@@ -200,7 +200,7 @@ def compare_rows(
                 show=lambda number, one: report.line(number, one, f"{one.setting:<5}  {one.row}"),
             )
         )
-        trial.earlier = _earlier(trial, trees, request) if request.resume else []
+        trial.earlier = _earlier(trial, trees, request, source.given.tests) if request.resume else []
         print("\n".join(map(printable, _announcement(request, trial, trees))), flush=True)
         rule = AB(BASE, YOURS, request.max_runs, request.screen, seed="".join(settings.values()))
         trial.run(lambda row, known: replace(rule, at_most=rule.at_most + sum(one.counts for one in known)))
@@ -214,14 +214,16 @@ def compare_rows(
     return result
 
 
-def _earlier(trial: Trial, trees: Mapping[str, PinnedTree], request: ComparisonRequest) -> list[Outcome]:
-    """Runs of the history of these very trees on the host, with the image of the newest one. A failure of yours that is
-    the first is left out: it was chosen because it failed, and is no fair sample."""
+def _earlier(
+    trial: Trial, trees: Mapping[str, PinnedTree], request: ComparisonRequest, tests: Sequence[str]
+) -> list[Outcome]:
+    """Runs of the history of these very trees and tests on the host, with the image of the newest one. A failure of
+    yours that is the first is left out: it was chosen because it failed, and is no fair sample."""
     sides = {tree.checkout.tree: side for side, tree in trees.items()}
     found: dict[tuple[str, str], list[Outcome]] = {}
     own = {one.run for one in trial.outcomes}
     for record in reversed(history.search(history.RunQuery(label=request.run.label, host=(request.run.host,)))):
-        side = sides.get(record.checkout.tree if record.checkout else "")
+        side = sides.get(record.checkout.tree if record.checkout and ran_tests(record, tests) else "")
         if side and record.row in request.run.rows and not record.retry_of and not (record.id and record.id in own):
             outcome = outcome_of(side, record)
             found.setdefault((side, record.row), []).extend([outcome] if outcome.counts else [])

@@ -18,7 +18,7 @@ from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.pinned_tree import pinned
 from ci_tasks.trials.rules import Outcome, Repeat, telling
-from ci_tasks.trials.runner import Execute, Runner, Subject
+from ci_tasks.trials.runner import Execute, Runner, Subject, given_key
 from ci_tasks.trials.trial import Trial
 
 _TREE = "tree"
@@ -60,7 +60,7 @@ def repeat(
             settings,
             request.rows,
             runner,
-            more={**asked, "runs": str(runs), "until_fail": str(until_fail)},
+            more={**asked, **given_key(source.given), "runs": str(runs), "until_fail": str(until_fail)},
             resume=how.resume,
             show=lambda number, one: report.line(number, one, one.row),
         ) as trial:

@@ -9,11 +9,14 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import field, replace
 from statistics import median
 
+from ci_tasks.agent.codec import to_json
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_record
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, printable
+from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.hosts.executors import open_executor
+from ci_tasks.planning.deviations import ONLY_TESTS
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, VACUOUS, RunRecord, epoch_seconds
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results import store
@@ -186,6 +189,18 @@ def _reason(record: RunRecord) -> str:
         return ""
     hung = record.hang.reason if record.hang is not None and record.hang.outcome == "shown" else ""
     return hung or (record.triage.text or record.triage.line if record.triage else "") or record.reason
+
+
+def given_key(given: GivenValues) -> dict[str, str]:
+    """What tells a trial with these values from others, for its journal. Overlays are in the trees."""
+    values = replace(given, sources={}, overlays=())
+    return {} if values == NOTHING_GIVEN else {"given": to_json(values, versioned=False)}
+
+
+def ran_tests(record: RunRecord, tests: Sequence[str]) -> bool:
+    """Whether a run of the history ran these tests alone; without any, the whole row."""
+    named = [item.here for item in record.deviations if item.why == ONLY_TESTS]
+    return named == ([" ".join(tests)] if tests else [])
 
 
 def expected_seconds(label: str, row: str, hosts: Sequence[str]) -> float | None:

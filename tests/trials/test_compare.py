@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.records import Checkout
+from ci_tasks.agent.records import Checkout, Deviation
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError
+from ci_tasks.given_values import GivenValues
 from ci_tasks.records import Attempt, RunRecord, Triage
 from ci_tasks.results import history
 from ci_tasks.run.checkout_source import CheckoutSource, open_source
@@ -147,6 +148,20 @@ def test_the_history_counts_where_tree_host_and_image_are_equal(
     result = compared(source, Script(base_a=base_runs, yours_a="xxxx", image=image), resume=True)
     assert (result.verdict, result.rows[0].base.from_history, result.rows[0].base.failed) == ("yours", kept, 0)
     assert result.rows[0].base.images == (image,)
+
+
+def test_runs_of_one_test_are_no_runs_of_the_row_in_the_history_nor_in_the_journal(
+    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = git(source.path, "rev-parse", "main^{tree}")
+    only = Deviation("tests", "all of the row", "a.py::test_x", "--test")
+    runs = [record("passed", "", base), *[replace(record("passed", "", base), deviations=(only,))] * 2]
+    monkeypatch.setattr(history, "search", lambda query: runs)
+    one_test = replace(source, given=GivenValues(tests=("a.py::test_x",)))
+    result = compared(one_test, Script(base_a=".", yours_a="xxx"), resume=True)
+    assert (result.verdict, result.rows[0].base.from_history) == ("yours", 2)
+    result = compared(source, Script(base_a="..", yours_a="xxx"), resume=True)
+    assert (result.verdict, result.rows[0].base.from_history, result.rows[0].yours.from_history) == ("yours", 1, 0)
 
 
 def test_a_first_failure_of_yours_in_the_history_is_no_sample_and_one_of_the_comparison_is(
