@@ -35,7 +35,7 @@ from ci_tasks.trials.rules import (
     RISE,
     YOURS,
     Outcome,
-    Verdict,
+    TrialVerdict,
 )
 from ci_tasks.trials.runner import Execute, Runner, Subject, expected_seconds, given_key, outcome_of, ran_tests
 from ci_tasks.trials.student import welch
@@ -251,7 +251,7 @@ def _announcement(request: ComparisonRequest, trial: Trial, trees: Mapping[str, 
 
 
 def _row(
-    row: str, verdict: Verdict, outcomes: Sequence[Outcome], new: Sequence[Outcome], differs: tuple[str, ...]
+    row: str, verdict: TrialVerdict, outcomes: Sequence[Outcome], new: Sequence[Outcome], differs: tuple[str, ...]
 ) -> RowComparison:
     yours, base = (report.side(outcomes, side, new) for side in (YOURS, BASE))
     return RowComparison(row, verdict.word, verdict.why, verdict.way, yours, base, compare_metrics(outcomes), differs)
@@ -275,7 +275,7 @@ def compare_metrics(outcomes: Sequence[Outcome]) -> MetricComparison:
 
 def _lines(result: ComparisonResult, sample: Mapping[str, Sequence[Outcome]], width: int | None) -> list[str]:
     """Both rates of each row, what differs, and the word with what it promises."""
-    verdicts = {row.row: Verdict(row.verdict, row.why) for row in result.rows}
+    verdicts = {row.row: TrialVerdict(row.verdict, row.why) for row in result.rows}
     sides = {
         "YOURS FAILED": {row.row: row.yours for row in result.rows},
         "BASE FAILED": {row.row: row.base for row in result.rows},
