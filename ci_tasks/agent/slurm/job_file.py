@@ -107,7 +107,8 @@ def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optio
     if claimed is not None and state.exit_code:
         sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)
         return END_EXIT, sentence, state.exit_code
-    if status.has_ended:
+    is_unclear = state.state == UNKNOWN and status.end == END_CANCELLED  # only Slurm knew who sent the signal
+    if status.has_ended and not is_unclear:
         return None
     if state.state == UNKNOWN:
         return None, "the job vanished: neither squeue nor sacct knows it", None

@@ -131,7 +131,7 @@ KEPT = "the agent's status"
         # Nobody knows it any more.
         (UNKNOWN, BEGUN, None, None),
         (UNKNOWN, WAITS, None, None),
-        (UNKNOWN, CUT, KEPT, None),
+        (UNKNOWN, CUT, None, None),
         # Cancelled before it began.
         ("CANCELLED", WAITS, run_directory.END_CANCELLED, None),
     ],
