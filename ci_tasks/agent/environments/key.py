@@ -29,7 +29,10 @@ _REACH = re.compile(
 def environment_key(install: InstallSteps, workspace: str, environ: Mapping[str, str]) -> str:
     """The key for `install` run by this interpreter on the checkout in `workspace`."""
     settings = sorted(item for item in environ.items() if item[0].startswith(("PIP_", "UV_")))
-    index = [item for item in settings if not _REACH.fullmatch(item[0])], [_digest(path) for path in _pip_files(environ)]
+    index = (
+        [item for item in settings if not _REACH.fullmatch(item[0])],
+        [_digest(path) for path in _pip_files(environ)],
+    )
     python = sys.version, sysconfig.get_platform(), sysconfig.get_config_var("SOABI"), platform.libc_ver()
     files = sorted(deciding_files(install, workspace).items())
     value = repr((python, install.steps, sorted(install.env), index, files))

@@ -285,4 +285,3 @@ def test_an_environment_that_was_never_completed_is_not_used_and_goes_after_a_wh
     os.utime(half.path, (0, 0))
     ((sentence, _),) = kept.clean()
     assert sentence == f"environment {half.name}: removed, not complete"
-
