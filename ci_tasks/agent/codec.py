@@ -95,7 +95,8 @@ def _plain(value: Any, compact: bool) -> Any:
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if _is_record(type(value)):
-        pairs = [(field, getattr(value, field.name)) for field in _fields(type(value))]
+        kind: Any = type(value)
+        pairs = [(field, getattr(value, field.name)) for field in _fields(kind)]
         return {field.name: _plain(item, compact) for field, item in pairs if not (compact and field.is_default(item))}
     if isinstance(value, (list, tuple)):
         return [_plain(item, compact) for item in value]

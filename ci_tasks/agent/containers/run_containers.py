@@ -48,8 +48,9 @@ class DockerClient:
     def __init__(self, runtime: str, env: Mapping[str, str]) -> None:
         self.runtime, self.env, self.is_unresponsive = runtime, env, False
 
-    def run(self, *args: str, timeout: float = TIMEOUT) -> QueryAnswer:
-        seconds = min(timeout, SHORT_TIMEOUT) if self.is_unresponsive else timeout
+    def run(self, *args: str, timeout: Optional[float] = None) -> QueryAnswer:
+        seconds = timeout or TIMEOUT
+        seconds = min(seconds, SHORT_TIMEOUT) if self.is_unresponsive else seconds
         answer = run_program([self.runtime, *args], seconds, self.env)
         self.is_unresponsive = answer.timed_out
         return answer
