@@ -29,8 +29,6 @@ from ci_tasks.agent.run_directory import (
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import LookAtProcesses
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import provision
-from ci_tasks.results import store
 from ci_tasks.results.load import find_one
 from ci_tasks.run.attach import host_of_run
 
@@ -58,7 +56,6 @@ def look_at(run: RunDir) -> HangFacts:
     remote = read_remote(run)
     if remote is not None:
         return _look_there(run, remote)
-    provision.keep_py_spy_here(store.home())
     try:
         return wait_for_look(run.path, secrets.token_hex(8))
     except NoLook as reason:
@@ -79,7 +76,6 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
             spool.write(chunk)
 
         with closing(open_remote_host(host_of_run(remote))) as manager:
-            provision.send_py_spy(manager.connection)
             try:
                 manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
             except RequestRefused as refusal:
