@@ -324,7 +324,7 @@ class World:
         watched: bool = True,
         jobs: int | None = None,
         give_up: float = 60,
-        **policy: bool,
+        **policy: Any,
     ) -> LabelResult:
         """Run the label on these hosts, or all of them. Its exceptions are the caller's. Who is not `watched` has the
         view of a person."""

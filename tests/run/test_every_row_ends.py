@@ -76,7 +76,7 @@ class Story:
     rows: Sequence[int]
     acts: Sequence[Sequence[Any]]
     unplannable: frozenset[tuple[int, int]]
-    policy: Mapping[str, bool]
+    policy: Mapping[str, Any]
     jobs: int | None
     give_up: float
     interrupts: Sequence[int]
