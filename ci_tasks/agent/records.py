@@ -234,8 +234,8 @@ _GPU_ID = "{gpu_id}"
 class GpuRequest:
     """`count` GPUs, whose locks `by` takes. `total` is the number of GPUs that the lock script assumes, `simulated` the
     number of simulated ones (None: real GPUs); `declared` is the number in hosts.yaml, for a host without nvidia-smi.
-    `reserve_after` are the seconds of waiting before free GPUs are reserved. With Slurm, `script` is the checkout's
-    lock script, which is replaced, and `exclusive_node` keeps other jobs off the node. Raises ValueError."""
+    With Slurm, `script` is the checkout's lock script, which is replaced, and `exclusive_node` keeps other jobs off the
+    node. Raises ValueError."""
 
     count: int
     by: Literal["job", "agent", "slurm"] = JOB
@@ -243,7 +243,6 @@ class GpuRequest:
     total: int = 8
     simulated: Optional[int] = None
     declared: Optional[int] = None
-    reserve_after: Optional[float] = None
     script: Optional[str] = None
     exclusive_node: bool = False
 

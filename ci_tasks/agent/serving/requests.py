@@ -9,8 +9,8 @@ import time
 import traceback
 import zlib
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
-from typing import Any, Callable, Iterator, List, Mapping
+from dataclasses import replace
+from typing import Callable, Iterator, List, Mapping
 
 from .. import cleanup as cancel_run
 from .. import liveness, run_directory
@@ -65,24 +65,19 @@ def respond(session: ServeSession, message: ClientMessage) -> Response:
 @dataclass
 class ServeSession:
     """A connection, with a method for each request. `archive` is agent.pyz, and `digest` its SHA-256. `send` takes
-    bytes of the response's stream, `pack` gives those that follow the request."""
+    bytes of the response's stream, `pack` gives those that follow the request. `server` is the process that reads
+    requests; 0 for none."""
 
     home: str
     archive: bytes
     digest: str
     send: Callable[[bytes], None] = lambda chunk: None
     pack: Callable[[], Iterator[bytes]] = lambda: iter(())
-    is_disconnected: Callable[[], bool] = lambda: False
-    slurms: List[Any] = field(default_factory=list)
+    server: int = 0
 
-    @property
-    def slurm(self) -> Any:
-        """The SlurmSession: a host without Slurm does not load it."""
-        if not self.slurms:
-            from ..slurm.session import SlurmSession
-
-            self.slurms.append(SlurmSession())
-        return self.slurms[0]
+    def is_disconnected(self) -> bool:
+        """Whether the client has gone, and with it the server that this process is, or was forked by."""
+        return self.server not in (0, os.getpid(), os.getppid())
 
     def store(self, form: str = SHA1) -> TreeStore:
         """A store has object ids of one form."""
@@ -156,9 +151,11 @@ class ServeSession:
             if not os.path.exists(run.agent):
                 raise BadRequest("missing", "there is no run %s" % run.path)
             if request.sbatch_script:
+                from ..slurm.session import prepare  # a host without Slurm does not load it
+
                 store = self.store(form_of(request.parts[0].tree) if request.parts else SHA1).path
                 job = SlurmJob(home=self.home, store=store, parts=request.parts)
-                self.slurm.submit(run.path, job, request.sbatch_script, request.secrets)
+                prepare(run.path, job, request.sbatch_script, request.secrets)
                 return
             problem = begin(run.path, request.secrets)
             if problem and not os.path.lexists(run.status):
