@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ci_tasks.agent.records import ContainerState, Deviation
+from ci_tasks.agent.records import Deviation
 from ci_tasks.logs.job_steps import RecoveredJob
 from ci_tasks.planning.deviations import CODE
 from ci_tasks.records import RunRecord
@@ -37,11 +37,10 @@ def recovered_lines(job: CiJob, width: int | None = None) -> list[str]:
 def comparison_lines(ci: RecoveredJob, record: RunRecord, width: int | None = None) -> list[str]:
     """CI / here, a line each: what is equal is said so, since that is what a person wants to be sure of."""
     around = record.environment
-    container = next(iter(around.containers), ContainerState(""))
     ours = record.checkout
     commit = "" if ours is None else ours.title if ours.dirty else (ours.head or ours.commit)[:12]
     # An image has a digest for each repository that it was pulled from.
-    digests = [reference.partition("@")[2] for reference in container.digests]
+    digests = [reference.partition("@")[2] for each in around.containers[:1] for reference in each.digests]
     body = [
         ("commit", ci.commit[:12], commit),
         ("image", ci.image, around.image),
@@ -50,7 +49,7 @@ def comparison_lines(ci: RecoveredJob, record: RunRecord, width: int | None = No
         ("machine", ci.runner_name, record.host),
         ("GPU", _models(ci.gpu_models), _models([gpu.name for gpu in around.gpus])),
         ("driver", ci.driver, around.driver),
-        *_packages(ci.packages, container.packages or around.packages or {}),
+        *_packages(ci.packages, around.packages),
     ]
     lines = [
         (what, there or "not in the log", here or "none", "" if not there else "same" if there == here else "DIFFERS")
