@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from ci_tasks import known_secrets, registry
 from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.files import content_of, pieces_of, read_file
+from ci_tasks.agent.files import content_of, pieces_of
 from ci_tasks.agent.gpus.samples import read_gpu_samples
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.probe.evidence import collect_left_evidence
@@ -42,7 +40,6 @@ from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import (
     PASSED,
     Hang,
-    RunEnvironment,
     RunRecord,
     Triage,
 )
@@ -51,7 +48,6 @@ from ci_tasks.results.junit import read_junit
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.runs import (
-    LARGEST_EVENTS,
     clock_ahead,
     events_of,
     local_status,
@@ -131,13 +127,7 @@ def _with_evidence(
     if given.probe is not None and evidence is not None:
         elsewhere = imported_elsewhere(evidence, given.probe.own, given.workspace, calls)
         record = replace(record, deviations=(*record.deviations, *elsewhere))
-    built: dict[str, str] = {}
-    for overlay in record.checkout.overlays if record.checkout else ():
-        name = os.path.basename(overlay.name)  # of a run that another client started, its host says the name
-        with suppress(OSError):
-            content = read_file(os.path.join(run.artifacts, "builds", f"{name}.sha256"), LARGEST_EVENTS)
-            built[overlay.name] = content.decode("utf-8", "replace")
-    return with_overlay_uses(record, evidence, given.probe.overlays if given.probe else (), built)
+    return with_overlay_uses(record, evidence, given.probe.overlays if given.probe else ())
 
 
 def _with_hang(record: RunRecord, run: RunDir) -> RunRecord:
@@ -201,8 +191,7 @@ def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
         from ci_tasks.results.index import passed_runs
     except Blocked:  # a Python that was built without SQLite
         return []
-    digest = RunEnvironment(**vars(_environment(run))).digest or ""
-    return passed_runs(plan.label, plan.row, _MOST_PASSED, image_digest=digest.rpartition("@")[2], host=plan.host)
+    return passed_runs(plan.label, plan.row, _MOST_PASSED)
 
 
 def _environment(run: RunDir) -> Environment:

@@ -27,7 +27,7 @@ from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import RunRecord, Triage
 from ci_tasks.registry import metric_formats
 from ci_tasks.results import store
-from ci_tasks.results.index import runs_of_row
+from ci_tasks.results.index import passed_runs
 from ci_tasks.results.load import find_one, load_record
 
 COMMIT, IMAGE, PACKAGES, ENV, ARGUMENTS, MOUNTS = "commit", "image", "packages", "env", "arguments", "mounts"
@@ -117,7 +117,7 @@ def _last_passed(run: RunSide) -> RunSide:
         raise UsageError(
             f"{run.id} does not say which row it is of", hint="name the other run: `ci-tasks runs` lists them"
         )
-    for directory in runs_of_row(run.label, run.row, _MOST_PASSED):
+    for directory in passed_runs(run.label, run.row, _MOST_PASSED):
         record = load_record(directory)
         if record.id != run.id and (record.started_at or "") < (run.started_at or "~"):
             return _of_run(directory)
