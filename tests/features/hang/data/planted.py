@@ -2,14 +2,11 @@
 case's name, or that of its role. Before it does, it says so with a file DIRECTORY/ready-PID."""
 
 import ctypes
-import fcntl
 import itertools
-import multiprocessing
 import os
 import queue
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
