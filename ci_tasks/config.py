@@ -255,10 +255,10 @@ def _host(name: str, body: Map, line: str) -> HostSpec:
     for key in body:
         if host.kind not in (kinds := keys[key].metadata["kinds"]):
             hint = "use kind: ssh or kind: slurm for another machine" if host.kind == "local" else ""
-            message = f"{where}{key} is only valid with kind {' or '.join(kinds)}"
+            message = f"host {name}: {key} is only valid with kind {' or '.join(kinds)}"
             raise ConfigError(message, file=body.lines[key], hint=hint)
     if host.kind != "local" and not host.address:
-        raise ConfigError(f"{where}kind {host.kind} requires an address", file=line)
+        raise ConfigError(f"host {name}: kind {host.kind} requires an address", file=line)
     if host.runtime == "pyxis" and host.kind != "slurm":
         raise ConfigError(f"{where}runtime pyxis is only valid with kind slurm", file=body.lines["runtime"])
     if host.runtime in ("apptainer", "pyxis") and host.network:
