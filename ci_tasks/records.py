@@ -271,19 +271,6 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class RankMemory:
-    """The most bytes that torch had allocated and reserved on a device, as a process counts them; `rank` is None where
-    the process has none."""
-
-    rank: int | None
-    pid: int
-    device: int
-    uuid: str
-    allocated: int
-    reserved: int
-
-
-@dataclass(frozen=True)
 class ProbeSummary:
     """What the probe saw of a run's Python processes, by their own words. `ended` of them noted their end: others were
     killed, or left by `os._exit`. `counted` are all that loaded the probe. `exceptions` are the first that nobody
@@ -296,7 +283,6 @@ class ProbeSummary:
     counted: int = 0
     exceptions: tuple[str, ...] = ()
     task_exceptions: tuple[str, ...] = ()
-    memory: tuple[RankMemory, ...] = ()
     conflicts: tuple[str, ...] = ()
     not_seen: tuple[str, ...] = ()
 

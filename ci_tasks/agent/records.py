@@ -17,8 +17,7 @@ environment.json  Environment      the agent, while the job runs: driver, GPUs, 
 agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
 hang.request      -                whoever asks the agent to look at the run's processes
-artifacts/        CoreFiles        cores.json: core files, which are never copied
-                  LeftOut          left-out.json: files that were not collected, and why
+artifacts/        LeftOut          left-out.json: files that were not collected, and why
 slurm.json        SlurmJob         the host that submits the run to Slurm
 attempt.json      SlurmStart       the agent on a compute node: which process has the run
 secrets.json      Secrets          the host that submits; removed at the end of the run
@@ -235,8 +234,8 @@ _GPU_ID = "{gpu_id}"
 class GpuRequest:
     """`count` GPUs, whose locks `by` takes. `total` is the number of GPUs that the lock script assumes, `simulated` the
     number of simulated ones (None: real GPUs); `declared` is the number in hosts.yaml, for a host without nvidia-smi.
-    `reserve_after` are the seconds of waiting before free GPUs are reserved. With Slurm, `script` is the checkout's
-    lock script, which is replaced, and `exclusive_node` keeps other jobs off the node. Raises ValueError."""
+    With Slurm, `script` is the checkout's lock script, which is replaced, and `exclusive_node` keeps other jobs off the
+    node. Raises ValueError."""
 
     count: int
     by: Literal["job", "agent", "slurm"] = JOB
@@ -244,7 +243,6 @@ class GpuRequest:
     total: int = 8
     simulated: Optional[int] = None
     declared: Optional[int] = None
-    reserve_after: Optional[float] = None
     script: Optional[str] = None
     exclusive_node: bool = False
 
@@ -506,19 +504,12 @@ class ContainerState(Packages):
 
 
 @dataclass(frozen=True)
-class DockerVersions:
-    client: Optional[str] = None
-    server: Optional[str] = None
-
-
-@dataclass(frozen=True)
 class Environment(Packages):
     """What a run was run with. Without a container the packages are those of its steps' Python."""
 
     kernel: Optional[str] = None
     driver: Optional[str] = None
     gpus: Tuple[GpuModel, ...] = ()
-    docker: Optional[DockerVersions] = None
     containers: Tuple[ContainerState, ...] = ()
 
 
@@ -577,17 +568,6 @@ class GpuSample:
 
 
 # -- artifacts -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CoreFile:
-    path: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class CoreFiles:
-    cores: Tuple[CoreFile, ...] = ()
 
 
 @dataclass(frozen=True)

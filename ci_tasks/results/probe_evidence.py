@@ -28,7 +28,7 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import truncated
 from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
 from ci_tasks.logs.lines import visible
-from ci_tasks.records import ProbeSummary, RankMemory, RunEnvironment
+from ci_tasks.records import ProbeSummary, RunEnvironment
 
 T = TypeVar("T")
 
@@ -62,7 +62,6 @@ def probe_summary(
         counted=found.counted,
         exceptions=tuple(exception_text(*pair) for pair in uncaught_exceptions(found)[:_MAX_SHOWN]),
         task_exceptions=tuple(exception_text(*pair) for pair in task_exceptions(found)[:_MAX_SHOWN]),
-        memory=tuple(peak_memory(found)),
         conflicts=tuple(conflicts(found)),
         not_seen=tuple(_not_seen(evidence, calls)),
     )
@@ -223,7 +222,7 @@ def _hook_failures(evidence: RunEvidence) -> list[str]:
     return list(dict.fromkeys(truncated(visible(text), _MAX_TEXT) for text in texts))[:_MAX_SHOWN]
 
 
-# -- failures and memory -----------------------------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------------------------------
 
 
 def exception_text(process: ProcessEvidence, failure: NotedException) -> str:
@@ -250,14 +249,6 @@ def _place_name(failure: NotedException) -> str:
     if failure.kind == UNCAUGHT:
         return f"thread {name}".strip() if failure.where == "thread" else ""
     return f"task {name}".strip() if failure.kind == TASK else name
-
-
-def peak_memory(evidence: RunEvidence) -> Iterator[RankMemory]:
-    """Of each process and device, by rank."""
-    ordered = sorted(evidence.processes, key=lambda process: (process.rank is None, process.rank or 0, process.pid))
-    for process in ordered:
-        for peak in process.memory:
-            yield RankMemory(process.rank, process.pid, peak.device, peak.uuid, peak.allocated, peak.reserved)
 
 
 def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -> Iterator[str]:

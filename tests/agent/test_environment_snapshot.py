@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import cleanup
+from ci_tasks.agent import environment_snapshot as snapshots
 from ci_tasks.agent.records import DirectUrl, Packages, QueryAnswer
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ SMI = "0, GPU-0, NVIDIA H200, 570.86.15, 4, 143771\n1, GPU-1, NVIDIA H200, 570.8
 def test_a_python_that_says_nothing_useful_is_a_problem() -> None:
     problem = "its packages could not be listed: sh: no python3"
     for text in ("", "no json", "[1]", "3"):
-        assert cleanup.parse_packages(QueryAnswer(1, text, "sh: no python3")) == Packages(problem=problem)
+        assert snapshots.parse_packages(QueryAnswer(1, text, "sh: no python3")) == Packages(problem=problem)
 
 
 def test_a_password_in_the_url_of_a_package_is_hidden() -> None:
     output = {"python": "3.12.1", "packages": {"a": "1"}, "direct": {"a": {"url": "git+https://me:hf_x@host/a?b=c@d"}}}
-    packages = cleanup.parse_packages(QueryAnswer(0, "noise\n" + json.dumps(output)))
+    packages = snapshots.parse_packages(QueryAnswer(0, "noise\n" + json.dumps(output)))
     assert packages.direct == {"a": DirectUrl("git+https://***@host/a?b=c@d")}
 
 
@@ -49,9 +49,9 @@ def test_packages_are_those_that_the_job_would_import(tmp_path: Path) -> None:
     _package(tmp_path / "two", "odd", '1.0+"\\\u00fc')
     (tmp_path / "json.py").write_text("raise SystemExit(7)")
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}/one:{tmp_path}/two"}
-    argv = [sys.executable, "-c", cleanup.LIST_PACKAGES]
+    argv = [sys.executable, "-c", snapshots.LIST_PACKAGES]
     text = subprocess.check_output(argv, env=env, cwd=tmp_path, text=True)
-    listed = cleanup.parse_packages(QueryAnswer(0, text))
+    listed = snapshots.parse_packages(QueryAnswer(0, text))
     assert (listed.python, listed.direct["slime"]) == (sys.version.split()[0], DirectUrl("file:///w"))
     assert (listed.packages["slime"], listed.packages["odd"]) == ("1.0", '1.0+"\\\u00fc')
 
@@ -75,8 +75,8 @@ def test_simulated_gpus_are_not_asked_for(
     run: Run, monkeypatch: pytest.MonkeyPatch, locks: dict[str, int] | None, until: Callable[..., Any]
 ) -> None:
     run.write("", container={"runtime": "none"}, gpus=2, gpu_locks=locks)
-    monkeypatch.setattr(cleanup, "run_program", lambda *_: QueryAnswer(0, SMI))
-    snapshot = cleanup.EnvironmentSnapshot(str(run.path))
+    monkeypatch.setattr(snapshots, "run_program", lambda *_: QueryAnswer(0, SMI))
+    snapshot = snapshots.EnvironmentSnapshot(str(run.path))
     snapshot.begin()
     until(lambda: snapshot.environment.problem)  # what nvidia-smi says is no list of packages
     assert snapshot.environment.driver == (None if locks else "570.86.15")

@@ -12,7 +12,6 @@ from ci_tasks.agent.probe.evidence import (
     ImportedModule,
     LinkedException,
     NotedException,
-    PeakMemory,
     ProcessEvidence,
     RunEvidence,
     collect_evidence,
@@ -26,7 +25,6 @@ from ci_tasks.results.probe_evidence import (
     exception_text,
     imported_elsewhere,
     imported_modules,
-    peak_memory,
     probe_summary,
     read_run_evidence,
     with_imports,
@@ -184,16 +182,6 @@ def test_of_rays_exceptions_the_workers_own_line_is_shown() -> None:
     failure = NotedException(chain=(LinkedException("ray.exceptions.RayTaskError(ValueError)", message),))
     expected = "pid 1: ray.exceptions.RayTaskError(ValueError): ValueError: loss is nan"
     assert exception_text(process(1), failure) == expected
-
-
-def test_memory_is_listed_by_rank() -> None:
-    found = evidence(
-        process(1, memory=(PeakMemory(0, 1, 2, "u"),)),
-        process(2, env={"RANK": "10"}, memory=(PeakMemory(1, 3, 4), PeakMemory(0, 5, 6))),
-        process(3, env={"RANK": "2"}, memory=(PeakMemory(0, 7, 8),)),
-    )
-    peaks = [(peak.rank, peak.pid, peak.device, peak.allocated) for peak in peak_memory(found)]
-    assert peaks == [(2, 3, 0, 7), (10, 2, 1, 3), (10, 2, 0, 5), (None, 1, 0, 1)]
 
 
 def test_the_summary_says_what_was_not_seen() -> None:
