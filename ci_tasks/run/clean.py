@@ -38,7 +38,9 @@ _OF_RUNS = """label=ci-tasks.dir
 "$1" ps --all --size --filter label=$label --format "{{.Label \\"$label\\"}} container {{.Names}}, {{.Size}}"
 show="{{index .Config.Labels \\"$label\\"}} image {{index .RepoTags 0}}, {{.Size}} bytes"
 for image in $("$1" images --quiet --filter label=$label); do "$1" image inspect --format "$show" $image; done"""
-_REMOVE = 'cd -- "$1" && shift && { chmod -R u+w -- "$@"; rm -rf -- "$@" && rmdir -- runs "$PWD"; } 2> /dev/null; ls -A'
+_REMOVE = """cd -- "$1" && shift || exit
+{ chmod -R u+w -- "$@"; rm -rf -- "$@"; rmdir -- runs "$PWD"; } 2> /dev/null
+ls -A"""
 Cleaned = tuple[str, Sequence[str]]  # what became of a run, in a sentence, and what is left although it should be gone
 
 
