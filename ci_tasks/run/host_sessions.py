@@ -51,7 +51,6 @@ class HostSession:
     locked_gpus: frozenset[int] = frozenset()
     images: frozenset[str] = frozenset()
     row_problems: Mapping[str, str] = field(default_factory=dict)
-    speed: float = 1.0
     first_rows: tuple[bool, ...] = ()
     is_dropped: bool = False
     away_since: float | None = None

@@ -209,7 +209,6 @@ class RowPlacer:
             exclusive=self._exclusive_of(execution.row),
             hosts=frozenset(session.name for session in self.hosts_of(execution)),
             image=self._ready.planner.request.image or execution.row.image,
-            waited=time.monotonic() - execution.waiting_since,
         )
 
     def _exclusive_of(self, row: Row) -> frozenset[str]:
@@ -239,6 +238,5 @@ class RowPlacer:
             images=frozenset() if queues else session.images,
             has_code=bool(had) or queues,
             started=tuple(StartedRow(self._waiting_row(each), now - each.started_at) for each in there),
-            speed=session.speed,
             queues=queues,
         )
