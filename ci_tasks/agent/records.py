@@ -13,12 +13,11 @@ evidence.jsonl    RunEvidence      the agent at the end of the run: what it took
 events.jsonl      Event            the agent, the container adapter and run.sh: one line each
 docker.json       ContainerCalls   the container adapter: what run.sh asked of docker, and what was run
 gpu.csv           GpuSample        the agent: one row a second for each GPU of the run
-environment.json  Environment      the agent, while the job runs: driver, GPUs, images, packages
+environment.json  Environment      the agent, while the job runs: driver, GPUs, images
 agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
 hang.request      -                whoever asks the agent to look at the run's processes
-artifacts/        CoreFiles        cores.json: core files, which are never copied
-                  LeftOut          left-out.json: files that were not collected, and why
+artifacts/        LeftOut          left-out.json: files that were not collected, and why
 slurm.json        SlurmJob         the host that submits the run to Slurm
 attempt.json      SlurmStart       the agent on a compute node: which process has the run
 secrets.json      Secrets          the host that submits; removed at the end of the run
@@ -231,8 +230,8 @@ _GPU_ID = "{gpu_id}"
 class GpuRequest:
     """`count` GPUs, whose locks `by` takes. `total` is the number of GPUs that the lock script assumes, `simulated` the
     number of simulated ones (None: real GPUs); `declared` is the number in hosts.yaml, for a host without nvidia-smi.
-    `reserve_after` are the seconds of waiting before free GPUs are reserved. With Slurm, `script` is the checkout's
-    lock script, which is replaced, and `exclusive_node` keeps other jobs off the node. Raises ValueError."""
+    With Slurm, `script` is the checkout's lock script, which is replaced, and `exclusive_node` keeps other jobs off the
+    node. Raises ValueError."""
 
     count: int
     by: Literal["job", "agent", "slurm"] = JOB
@@ -240,7 +239,6 @@ class GpuRequest:
     total: int = 8
     simulated: Optional[int] = None
     declared: Optional[int] = None
-    reserve_after: Optional[float] = None
     script: Optional[str] = None
     exclusive_node: bool = False
 
@@ -472,27 +470,8 @@ class GpuModel:
 
 
 @dataclass(frozen=True)
-class DirectUrl:
-    """Where a package that is from no index was installed from, and at which commit: see PEP 610."""
-
-    url: str
-    commit_id: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class Packages:
-    """What a Python had installed at `taken_at`; `problem` is why that is not known."""
-
-    python: Optional[str] = None
-    packages: Mapping[str, str] = field(default_factory=dict)
-    direct: Mapping[str, DirectUrl] = field(default_factory=dict)
-    taken_at: Optional[float] = None
-    problem: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class ContainerState(Packages):
-    """A container of the run: its image, and the packages of its Python."""
+class ContainerState:
+    """A container of the run, and its image."""
 
     name: str = ""
     image: str = ""
@@ -502,19 +481,12 @@ class ContainerState(Packages):
 
 
 @dataclass(frozen=True)
-class DockerVersions:
-    client: Optional[str] = None
-    server: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class Environment(Packages):
-    """What a run was run with. Without a container the packages are those of its steps' Python."""
+class Environment:
+    """What a run was run with. Its Python and packages are in its evidence."""
 
     kernel: Optional[str] = None
     driver: Optional[str] = None
     gpus: Tuple[GpuModel, ...] = ()
-    docker: Optional[DockerVersions] = None
     containers: Tuple[ContainerState, ...] = ()
 
 
@@ -573,17 +545,6 @@ class GpuSample:
 
 
 # -- artifacts -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CoreFile:
-    path: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class CoreFiles:
-    cores: Tuple[CoreFile, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -334,7 +334,7 @@ def _beside(job: RecoveredJob, record: RunRecord, width: int | None = None) -> l
         ("machine", job.runner_name, record.host or ""),
         ("GPU", _model(job.gpu_models), _model(gpus)),
         ("driver", job.driver, environment.driver or ""),
-        *_packages(job.packages, container.packages or environment.packages or {}),
+        *_packages(job.packages, environment.packages),
     ]
     lines = [(what, ci or _UNKNOWN, here or _NONE, _equal(ci, here)) for what, ci, here in body]
     return Table(lines, ("", "CI", "HERE", "")).text(width)

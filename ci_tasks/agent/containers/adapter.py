@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
 from ..codec import RecordError, masked_record
-from ..files import LockTimeout, file_lock
+from ..files import file_lock
 from ..gpus.run_resources import visible_gpus
 from ..mask import masked
 from ..processes import run_program
@@ -56,7 +56,7 @@ def main(argv: Sequence[str], run_dir: str) -> int:
     """Run `docker ARGV` on this host. Returns only where nothing could be, or had to be, executed."""
     try:
         return _Adapter(RunDir(run_dir)).run(list(argv))
-    except (DockerArgvError, RecordError, LockTimeout) as reason:
+    except (DockerArgvError, RecordError) as reason:
         return _print_error(BLOCKED + str(reason), EXIT_BLOCKED)
     except OSError as error:
         return _print_error(f"{BLOCKED}{run_dir}: {error.strerror} ({error.filename})", EXIT_BLOCKED)

@@ -9,8 +9,8 @@ import time
 import traceback
 import zlib
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
-from typing import Any, Callable, Iterator, List, Mapping
+from dataclasses import replace
+from typing import Callable, Iterator, List, Mapping
 
 from .. import cleanup as cancel_run
 from .. import liveness, run_directory
@@ -34,8 +34,7 @@ from .messages import ClientMessage, Response, Result, RunSummary
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
-IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Follow, messages.StoreProgram)
-WITH_PACK = (messages.Receive, messages.StoreProgram)  # bytes follow the request
+IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Follow)
 
 
 class BadRequest(Exception):
@@ -66,24 +65,19 @@ def respond(session: ServeSession, message: ClientMessage) -> Response:
 @dataclass
 class ServeSession:
     """A connection, with a method for each request. `archive` is agent.pyz, and `digest` its SHA-256. `send` takes
-    bytes of the response's stream, `pack` gives those that follow the request."""
+    bytes of the response's stream, `pack` gives those that follow the request. `server` is the process that reads
+    requests; 0 for none."""
 
     home: str
     archive: bytes
     digest: str
     send: Callable[[bytes], None] = lambda chunk: None
     pack: Callable[[], Iterator[bytes]] = lambda: iter(())
-    is_disconnected: Callable[[], bool] = lambda: False
-    slurms: List[Any] = field(default_factory=list)
+    server: int = 0
 
-    @property
-    def slurm(self) -> Any:
-        """The SlurmSession: a host without Slurm does not load it."""
-        if not self.slurms:
-            from ..slurm.session import SlurmSession
-
-            self.slurms.append(SlurmSession())
-        return self.slurms[0]
+    def is_disconnected(self) -> bool:
+        """Whether the client has gone, and with it the server that this process is, or was forked by."""
+        return self.server not in (0, os.getpid(), os.getppid())
 
     def store(self, form: str = SHA1) -> TreeStore:
         """A store has object ids of one form."""
@@ -157,9 +151,11 @@ class ServeSession:
             if not os.path.exists(run.agent):
                 raise BadRequest("missing", "there is no run %s" % run.path)
             if request.sbatch_script:
+                from ..slurm.session import prepare  # a host without Slurm does not load it
+
                 store = self.store(form_of(request.parts[0].tree) if request.parts else SHA1).path
                 job = SlurmJob(home=self.home, store=store, parts=request.parts)
-                self.slurm.submit(run.path, job, request.sbatch_script, request.secrets)
+                prepare(run.path, job, request.sbatch_script, request.secrets)
                 return
             problem = begin(run.path, request.secrets)
             if problem and not os.path.lexists(run.status):
@@ -236,9 +232,6 @@ class ServeSession:
         for chunk in bundle.pack(path, run_directory.HANG_FILES):
             self.send(chunk)
 
-    def store_program(self, request: messages.StoreProgram) -> None:
-        look.store_program(self.home, request.prefix, request.sha256, self.pack())
-
     def describe(self, request: messages.DescribeRun) -> Result:
         return Result(description=run_directory.read_description(RunDir(self.run_dir(request.dir))))
 
@@ -253,7 +246,6 @@ class ServeSession:
         for entry in list(os.scandir(os.path.join(self.home, "agents"))):
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
                 os.unlink(entry.path)
-        look.remove_old_programs(self.home, oldest)
         prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
         done = self.store().prune(request.days) and self.store(SHA256).prune(request.days)
         environments = EnvironmentStore(os.path.join(self.home, "environments"))

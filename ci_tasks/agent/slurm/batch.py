@@ -17,7 +17,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 from .. import processes, run_directory, supervisor
 from ..gpus import nvidia_smi
 from ..gpus.nvidia_smi import Gpu
-from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
+from ..records import Plan, SlurmAllocation, SlurmJob, SlurmStart
 from ..run_directory import secret_values
 from ..trees.git import StoreError, form_of
 from ..trees.store import TreeStore
@@ -88,26 +88,20 @@ class _BatchSupervisor(supervisor.Supervisor):
     """A supervisor whose job Slurm may end, and may have started elsewhere meanwhile."""
 
     def prepare(self, start: SlurmStart, passed: Mapping[str, str], problem: str) -> None:
-        self._start_mark, self._passed, self._problem = start, passed, problem
-        allocation = SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts)
+        self._start_mark, self._problem = start, problem
+        uuids = gpu_uuids(passed, nvidia_smi.query_gpus().gpus) if gpus(passed) and not problem else []
         # How long the job waited, by the clock of the file system alone: that of the login node may differ.
         submitted, began = map(os.path.getmtime, (self.paths.slurm_job, self.paths.attempt))
-        self.status = replace(self.status, slurm=allocation, queue_seconds=max(0.0, began - submitted))
-        self.status = replace(self.status, gpu_ids=tuple(gpu_ids(passed)) or None)
+        self.status = replace(
+            self.status,
+            slurm=SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts),
+            queue_seconds=max(0.0, began - submitted),
+            gpu_ids=tuple(gpu_ids(passed)) or None,
+            gpu_uuids=tuple(uuids),
+        )
 
     def _execute(self) -> supervisor.EndAndCode:
-        if self._problem:
-            return self._blocked(self._problem)
-        if gpus(self._passed):
-            uuids = gpu_uuids(self._passed, nvidia_smi.query_gpus().gpus)
-            self.status = replace(self.status, gpu_uuids=tuple(uuids))
-        return super()._execute()
-
-    def _finish(self, end: End, code: Optional[int]) -> None:
-        # The signal that ends a job reaches its processes too, and theirs may be the first end to be seen.
-        if self.signals.stop_requested:
-            self.status = replace(self.status, signalled=True)
-        super()._finish(end, code)
+        return self._blocked(self._problem) if self._problem else super()._execute()
 
     def _write_status(self) -> None:
         if job_file.read_attempt(self.paths.path) not in (None, self._start_mark):

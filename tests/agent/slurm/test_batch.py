@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -77,17 +76,6 @@ def test_a_job_that_was_requeued_starts_over_on_the_same_record(batch: Any) -> N
     assert (status.exit_code, status.slurm and status.slurm.restarts) == (0, 1)
     assert (status.log_bytes, status.log_sha256) == (len(batch.log()), hashlib.sha256(batch.log()).hexdigest())
     assert [path.name for path in Path(batch.paths.artifacts).iterdir()] == ["2"], "the first attempt's are gone"
-
-
-def test_a_signal_to_all_of_a_job_is_on_record(batch: Any) -> None:
-    batch.write("echo begun; sleep 60\n")
-    thread = in_background(batch)
-    wait_until(lambda: batch.status().group and batch.log())
-    # As Slurm does it: the agent and its job, at once.
-    os.killpg(batch.status().group, signal.SIGTERM)
-    os.kill(batch.status().pid, signal.SIGTERM)
-    thread.join(20)
-    assert batch.status().signalled is True
 
 
 def test_an_agent_on_a_node_that_was_thought_dead_gives_way(batch: Any) -> None:
