@@ -82,7 +82,6 @@ class LabelExecution:
         hosts: HostSessions | None = None,
     ) -> None:
         self.ready, self.view, self.options, self.sessions = ready, view, options, ready.sessions
-        start = time.monotonic()
         rows = enumerate(ready.rows)
         self.executions = [RowExecution(at, row, expected(row)) for at, row in rows]
         self._placer = RowPlacer(ready, self.executions, options)
