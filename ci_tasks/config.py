@@ -297,7 +297,7 @@ def _check_sbatch(options: Iterable[Text], where: str) -> None:
     for option in options:
         name = option[2:].partition("=")[0]
         if reserved := next((each for each in _SET_BY_US.split() if each.startswith(name)), None):
-            hint = "keys of the host: partition, account, qos, gres, timeout_minutes; nodes: --nodes"
+            hint = "keys of the host: partition, account, qos, gres, timeout_minutes"
             raise ConfigError(f"{where}sbatch option --{reserved} is set by ci-tasks", file=option.line, hint=hint)
 
 

@@ -318,13 +318,6 @@ def pinned_commit(source: Path, rev: str, path: str) -> str:
     return links[os.fsencode(path)]
 
 
-def commits_up_to(source: Path, commit: str, limit: int) -> frozenset[str]:
-    """`commit` and what it contains, the newest `limit` of them, as far as `source` has them."""
-    repository = find_repository(source)
-    listed = repository and repository.git.text_or_none("rev-list", f"--max-count={limit}", commit, "--")
-    return frozenset((listed or "").split())
-
-
 def _log(git: CheckoutGit, *args: str) -> list[Commit]:
     output = git.run("log", "-z", "--encoding=UTF-8", f"--format={_FORMAT}", *args, "--").decode("utf-8", "replace")
     entries = (entry.split("\x1f", 4) for entry in output.split("\0") if entry)

@@ -260,15 +260,10 @@ def _with_overlays(
         flats[os.fsencode(path)] = found[0].flat
         links[os.fsencode(path)] = (_LINK, found[0].checkout.commit)
     check_distinct(made)
-    builds_entry = Entries()
-    if builds := "".join(f"{overlay.name}={overlay.build}\n" for overlay in made if overlay.build):
-        # Runs of one tree count as runs of one state, and what was built is another one.
-        blob = store.writer.text("hash-object", "-w", "--stdin", input=os.fsencode(builds))
-        builds_entry[os.fsencode(f"{OVERLAYS}/.builds")] = (0o100644, blob)
-    own, tree = top.checkout, store.compose(top.checkout.tree, {**links, **builds_entry}, {})
+    own, tree = top.checkout, store.compose(top.checkout.tree, links, {})
     commit = store.commit(tree, own.commit, "The same with its overlays")
     checkout = replace(own, commit=commit, tree=tree, overlays=tuple(made), own_tree=own.tree)
-    return [replace(top, checkout=checkout, flat=store.compose(top.flat, builds_entry, flats)), *inside]
+    return [replace(top, checkout=checkout, flat=store.compose(top.flat, {}, flats)), *inside]
 
 
 def _listed(
