@@ -200,12 +200,14 @@ class LogDigest:
 
 @dataclass(frozen=True)
 class RunEnvironment(Environment):
-    """What a run had around it, and the image that its plan names. Where the probe saw the test, `interpreter` is the
-    Python that it ran in, and `python` and `packages` are that one's. `imported` is what any process imported of the
+    """What a run had around it, and the image that its plan names. Where the probe saw the test, `interpreter` is what
+    it ran in, with the version `python` and the `packages`. `imported` is what any process imported of the
     packages that are watched, or from outside of its interpreter."""
 
     runtime: str | None = None
     image: str | None = None
+    python: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
     interpreter: str = ""
     imported: tuple[ImportedModule, ...] = ()
 

@@ -13,7 +13,7 @@ evidence.jsonl    RunEvidence      the agent at the end of the run: what it took
 events.jsonl      Event            the agent, the container adapter and run.sh: one line each
 docker.json       ContainerCalls   the container adapter: what run.sh asked of docker, and what was run
 gpu.csv           GpuSample        the agent: one row a second for each GPU of the run
-environment.json  Environment      the agent, while the job runs: driver, GPUs, images, packages
+environment.json  Environment      the agent, while the job runs: driver, GPUs, images
 agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
 hang.request      -                whoever asks the agent to look at the run's processes
@@ -474,27 +474,8 @@ class GpuModel:
 
 
 @dataclass(frozen=True)
-class DirectUrl:
-    """Where a package that is from no index was installed from, and at which commit: see PEP 610."""
-
-    url: str
-    commit_id: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class Packages:
-    """What a Python had installed at `taken_at`; `problem` is why that is not known."""
-
-    python: Optional[str] = None
-    packages: Mapping[str, str] = field(default_factory=dict)
-    direct: Mapping[str, DirectUrl] = field(default_factory=dict)
-    taken_at: Optional[float] = None
-    problem: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class ContainerState(Packages):
-    """A container of the run: its image, and the packages of its Python."""
+class ContainerState:
+    """A container of the run, and its image."""
 
     name: str = ""
     image: str = ""
@@ -504,8 +485,8 @@ class ContainerState(Packages):
 
 
 @dataclass(frozen=True)
-class Environment(Packages):
-    """What a run was run with. Without a container the packages are those of its steps' Python."""
+class Environment:
+    """What a run was run with. Its Python and packages are in its evidence."""
 
     kernel: Optional[str] = None
     driver: Optional[str] = None

@@ -206,11 +206,11 @@ def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
 
 
 def _environment(run: RunDir) -> Environment:
-    """What the agent found out about the machine; a file that does not hold that is named in `problem`."""
+    """What the agent found out about the machine; nothing where its file holds something else."""
     try:
         return read_record(Environment, run.environment) or Environment()
-    except (OSError, RecordError) as error:
-        return Environment(problem=str(error))
+    except (OSError, RecordError):
+        return Environment()
 
 
 def _container_calls(run: RunDir) -> tuple[DockerInvocation, ...]:

@@ -5,7 +5,6 @@ It is the job's claim, and what is missing from it was not seen. Pure but for `r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -79,11 +78,8 @@ def with_imports(around: RunEnvironment, evidence: RunEvidence | None, test: str
     installed = evidence.packages.get(packages_key(process, evidence))
     if not installed:
         return around
-    known = [around.packages, *(container.packages for container in around.containers)]
-    names = {_normalized(name): name for packages in known for name in packages}
-    packages = {names.get(_normalized(name), name.replace("_", "-")): version for name, version in installed.items()}
-    direct = {name: url for name, url in around.direct.items() if around.packages.get(name) == packages.get(name)}
-    return replace(around, python=process.python, packages=packages, direct=direct, taken_at=process.started_at or None)
+    packages = {name.replace("_", "-"): version for name, version in installed.items()}
+    return replace(around, python=process.python, packages=packages)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -262,7 +258,3 @@ def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -
     yield from _hook_failures(evidence)
     if evidence.unread:
         yield f"what {evidence.unread} processes noted could not be read, or was too much"
-
-
-def _normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

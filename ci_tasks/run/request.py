@@ -43,22 +43,14 @@ class RunRequest:
 
 
 @dataclass(frozen=True)
-class RunPolicy:
-    """What a person wants of several rows. `fail_fast`: the first failure ends the others; `retry_failed`: a failed row
-    gets one more attempt; `explain`: every decision is said."""
-
-    fail_fast: bool = False
-    retry_failed: bool = False
-    explain: bool = False
-
-
-@dataclass(frozen=True)
 class ExecutionOptions:
     """How a label's rows are run: `jobs` at once on a host, left to themselves with `detach`. `resume` goes on with the
-    newest command of the label that did not finish. `events` gets what happens."""
+    newest command of the label that did not finish. `fail_fast`: the first failure ends the others; `retry_failed`: a
+    failed row gets one more attempt. `events` gets what happens."""
 
     jobs: int | None = None
     detach: bool = False
-    policy: RunPolicy = field(default_factory=RunPolicy)
     resume: bool = False
+    fail_fast: bool = False
+    retry_failed: bool = False
     events: EventStream | None = None

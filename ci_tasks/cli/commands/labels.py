@@ -47,7 +47,7 @@ def jobs(options: JobsOptions) -> int:
         if rows:
             print("\n".join(tables.jobs(rows, terminal_width())))
         else:
-            print(why_no_rows(source, label or "", options.base, run_needs=options.run_needs))
+            print(why_no_rows(source, label or "", options.base))
         if label and any(row.dynamic for row in rows):
             print("rows that an output of another job decides: --run-needs runs that job here, --output gives it")
     return 0
@@ -103,6 +103,6 @@ def plan(options: PlanOptions) -> int:
         print_json([encode(planned) for planned in plans])
     else:
         print(source.headline)
-        why = why_no_rows(source, label, options.base, run_needs=options.run_needs)
+        why = why_no_rows(source, label, options.base)
         print("\n".join(lists.plans(plans, terminal_width()) if plans else [why]))
     return 0

@@ -80,11 +80,6 @@ class RunOptions(RowOptions):
             ("detach", "--resume waits for the results of running rows", ""),
         ),
     ).field()
-    explain: bool = switch(
-        "print for every row where it runs, or why it waits",
-        nox=True,
-        excludes=(("detach", "with --detach the host decides", ""),),
-    ).field()
     prefetch: bool = switch(
         "download the models and datasets of the rows first, as `prefetch` does", feature="prefetch", nox=True
     ).field()
@@ -167,10 +162,11 @@ def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
 
 
 def _how(options: RunOptions, events: EventStream | None) -> ExecutionOptions:
-    from ci_tasks.run.request import ExecutionOptions, RunPolicy
+    from ci_tasks.run.request import ExecutionOptions
 
-    policy = RunPolicy(fail_fast=options.fail_fast, retry_failed=options.retry_failed, explain=options.explain)
-    return ExecutionOptions(options.jobs, options.detach, policy, options.resume, events)
+    return ExecutionOptions(
+        options.jobs, options.detach, options.resume, options.fail_fast, options.retry_failed, events
+    )
 
 
 def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:

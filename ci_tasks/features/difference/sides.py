@@ -185,13 +185,11 @@ def _inputs(record: RunRecord, plan: Plan | None) -> Inputs:
 
 
 def _packages(record: RunRecord) -> dict[str, str]:
-    """Those of the test's interpreter, else of the first container that told them: `0.5.3 (git 1a2b3c4)`, since a
-    package from a work tree has one version for many commits."""
+    """Those of the test's interpreter: `0.5.3 (git 1a2b3c4)`, since a package from a work tree has one version for many
+    commits."""
     around = record.environment
-    known = [(around.packages, around.direct), *((each.packages, each.direct) for each in around.containers)]
-    packages, direct = next((each for each in known if each[0]), ({}, {}))
-    commits = {name: url.commit_id for name, url in direct.items() if url.commit_id}
-    commits |= {module.name.replace("_", "-"): module.commit for module in around.imported if module.commit}
+    packages = around.packages
+    commits = {module.name.replace("_", "-"): module.commit for module in around.imported if module.commit}
     found = {}
     for name in sorted(packages, key=str.lower):
         commit = commits.get(name.replace("_", "-").lower()) or commits.get(name)
