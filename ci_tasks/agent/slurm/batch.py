@@ -22,9 +22,8 @@ from ..trees.store import TreeStore
 from . import job_file
 from .job_file import batch_exit_code
 
-ENV_PASSED = "CI_TASKS_PASSED"  # names of further variables that the batch script gives its job
-_VISIBLE, _NODE_GPUS = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"  # the second for a container daemon
-# What the programs need that start a container, or the job's other nodes.
+_VISIBLE, _NODE_GPUS = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"
+# What the programs need that start a container.
 _RUNTIME_PREFIXES = {"pyxis": ("SLURM", "ENROOT_", "PYXIS_"), "apptainer": ("APPTAINER_", "SINGULARITY_")}
 # A lock script of the checkout would take the lowest GPUs of the node without a locked file, even another job's: its
 # locks know nothing of Slurm's, and where a job sees only its own GPUs, Slurm numbers them from 0 for every job.
@@ -126,11 +125,9 @@ def _start_over(paths: run_directory.RunDir, job: Optional[SlurmJob], plan: Plan
 
 def job_variables(plan: Plan, environ: Mapping[str, str]) -> Dict[str, str]:
     """The variables of the batch script that its job gets on top of those of any job: as many GPUs as it needs; all of
-    Slurm's where these start its container, or its other nodes. Raises CannotStart."""
-    named = environ.get(ENV_PASSED, "").split()
+    Slurm's where these start its container. Raises CannotStart."""
     prefixes = _RUNTIME_PREFIXES.get(plan.container_runtime or "", ())
-    prefixes += ("SLURM",) if "SLURM_JOB_HOSTNAMES" in named and "SLURM_JOB_HOSTNAMES" in environ else ()
-    names = (*named, "SLURM_JOB_ID", _NODE_GPUS, _VISIBLE)
+    names = ("SLURM_JOB_ID", _NODE_GPUS, _VISIBLE)
     passed = {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
     count = plan.gpu_locks.count if plan.gpu_locks is not None else 0
     allocated = [gpu for gpu in gpus(passed) if gpu != "NoDevFiles"]
