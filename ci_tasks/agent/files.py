@@ -88,7 +88,7 @@ def unused_path(path: str) -> str:
 # -- locks -------------------------------------------------------------------------------------------------------------
 
 
-class LockTimeout(Exception):
+class LockTimeout(OSError):
     """Another process has held the lock for too long."""
 
 
@@ -98,7 +98,7 @@ def file_lock(path: str, exclusive: bool, timeout: float) -> Iterator[None]:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         if not _locked_within(handle, timeout, exclusive):
-            raise LockTimeout(path)
+            raise LockTimeout(errno.ETIMEDOUT, "%s: another process has held this lock for too long" % path)
         yield
     finally:
         os.close(handle)

@@ -163,16 +163,6 @@ def test_rays_newest_logs_come_out_of_a_container_without_a_daemon(
     assert take(runtime=runtime) == {f"{AT}/worker.out": b"session_new"}
 
 
-def test_a_core_file_is_named_and_not_copied(run: Run, take: Take, tmp_path: Path) -> None:
-    workspace = tmp_path / "workspace"
-    (workspace / "deep").mkdir(parents=True)
-    for name in ("core", "core.123", "core.python3.77", "core.py", "score", "core.so"):
-        (workspace / "deep" / name).write_bytes(b"\x7fELF")
-    files = take(workspace=str(workspace))
-    named = {os.path.basename(core["path"]): core["bytes"] for core in json.loads(files["cores.json"])["cores"]}
-    assert (set(files), named) == ({"cores.json"}, {"core": 4, "core.123": 4, "core.python3.77": 4})
-
-
 SECRET = "correct-horse"
 
 
@@ -233,19 +223,6 @@ def test_an_archive_of_a_run_with_secrets_stays_behind_and_is_named(paths: RunDi
     assert sorted(got) == ["left-out.json", "plain"]
     (left,) = json.loads(got["left-out.json"])["files"]
     assert (left["path"], left["why"]) == ("log", ARCHIVE)
-
-
-@pytest.mark.parametrize("steps", range(0, 6, 2))
-def test_a_stop_leaves_everything_as_it_was_for_the_next_pass(paths: RunDir, steps: int) -> None:
-    """It is asked for between any two chunks: nothing is lost, and what is fetched later is masked then."""
-    put(paths, "agent.log", b"." * (2 << 20))
-    put(paths, "artifacts/large", b"." * (3 << 20) + SECRET.encode())
-    before, asked = files(paths), iter(range(steps))
-    with pytest.raises(OSError, match="asked to end"):
-        mask_run(paths, [SECRET], lambda: next(asked, None) is None)
-    assert files(paths) == before
-    assert sorted(os.listdir(paths.path)) == ["agent.log", "artifacts"]
-    assert sorted(masked(paths)) == ["large"]
 
 
 def test_a_file_that_would_be_searched_for_hours_stays_behind_and_is_named(paths: RunDir) -> None:

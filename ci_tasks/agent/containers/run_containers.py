@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -39,6 +38,8 @@ LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so
 QUERY_SECONDS = 15.0  # a daemon that is busy with a pull may take several
 PAUSE_SECONDS = 5.0  # between an answer and the next query
 DAEMON_QUERY = ("ps", "--quiet", "--last", "1")  # only whether there is an answer counts
+COMMIT_SECONDS = 600.0  # the container's own files are copied
+_IMAGES = "ci-tasks-kept"  # the repository of those that are made of kept containers
 
 
 class DockerClient:
@@ -47,8 +48,9 @@ class DockerClient:
     def __init__(self, runtime: str, env: Mapping[str, str]) -> None:
         self.runtime, self.env, self.is_unresponsive = runtime, env, False
 
-    def run(self, *args: str, timeout: float = TIMEOUT) -> QueryAnswer:
-        seconds = min(timeout, SHORT_TIMEOUT) if self.is_unresponsive else timeout
+    def run(self, *args: str, timeout: Optional[float] = None) -> QueryAnswer:
+        seconds = timeout or TIMEOUT
+        seconds = min(seconds, SHORT_TIMEOUT) if self.is_unresponsive else seconds
         answer = run_program([self.runtime, *args], seconds, self.env)
         self.is_unresponsive = answer.timed_out
         return answer
@@ -73,12 +75,17 @@ class RunContainer:
     started_at: str
     run_dir: str = ""
 
+    @property
+    def kept_image(self) -> str:
+        """What an image that is made of it is called."""
+        return f"{_IMAGES}:{self.id[:12]}"
+
 
 class RunContainers:
     """The containers of one run. `thorough`: ask the daemon even where the run has called no docker."""
 
     def __init__(self, run_dir: str, thorough: bool = False, environ: Mapping[str, str] = os.environ) -> None:
-        self.paths, self.thorough = run_directory.RunDir(run_dir), thorough
+        self.paths, self.thorough = RunDir(run_dir), thorough
         self.plan = read_plan(self.paths)
         self.problems: List[str] = []
         runtime = self.plan.container_runtime or ""
@@ -89,9 +96,7 @@ class RunContainers:
         """All that exist, in the order of their creation. `problems` says that the daemon did not answer."""
         self.problems = []
         has_called = os.path.lexists(self.paths.docker)
-        if not (has_called or self.thorough):
-            return []
-        return self._labelled(LABEL_DIR + "=" + self.paths.path, has_called)
+        return self._labelled(LABEL_DIR + "=" + self.paths.path, has_called) if has_called or self.thorough else []
 
     def find_of_any_run(self) -> List[RunContainer]:
         return self._labelled(LABEL_DIR, False)
@@ -110,15 +115,11 @@ class RunContainers:
             if self.client is None or not containers:
                 return self.problems
             answer = self.client.run("rm", "--force", "--volumes", "--", *[container.id for container in containers])
-            if answer.code == 0 or time.monotonic() > until:
-                lines = ["container %s: %s" % (container.name, answer.last_line) for container in containers]
-                return self.problems + (lines if answer.code != 0 else [])
+            if answer.code == 0:
+                return self.problems
+            if time.monotonic() > until:
+                return ["container %s: %s" % (container.name, answer.last_line) for container in containers]
             time.sleep(_POLL_SECONDS)
-
-    def expect_no_answer(self) -> None:
-        """The daemon is known to hang: the next answer gets the short timeout."""
-        if self.client is not None:
-            self.client.is_unresponsive = True
 
     def _labelled(self, label: str, are_expected: bool) -> List[RunContainer]:
         if self.client is None:
@@ -140,7 +141,7 @@ def is_container_problem(line: str) -> bool:
     return line.startswith(("container ", "containers may be left"))
 
 
-def read_plan(paths: run_directory.RunDir) -> Plan:
+def read_plan(paths: RunDir) -> Plan:
     """The plan, or an empty one where it cannot be read: what a run left is removed without one, too."""
     try:
         return run_directory.read_plan(paths)
@@ -148,7 +149,7 @@ def read_plan(paths: run_directory.RunDir) -> Plan:
         return Plan()
 
 
-def started_containers(paths: run_directory.RunDir) -> Sequence[DockerInvocation]:
+def started_containers(paths: RunDir) -> Sequence[DockerInvocation]:
     """The calls of docker.json that started a container; none where it cannot be read."""
     try:
         record = run_directory.read_record(DockerInvocations, paths.docker)
@@ -159,11 +160,17 @@ def started_containers(paths: run_directory.RunDir) -> Sequence[DockerInvocation
 
 def _container(client: DockerClient, number: int, item: Mapping[str, Any]) -> RunContainer:
     config, state, image_id = item.get("Config") or {}, item.get("State") or {}, item.get("Image") or ""
-    if image_id and ":" not in image_id:  # podman's
-        image_id = "sha256:" + image_id
-    name, running, started_at = item.get("Name") or item["Id"], bool(state.get("Running")), state.get("StartedAt") or ""
-    image, run_dir = config.get("Image") or "", (config.get("Labels") or {}).get(LABEL_DIR, "")
-    return RunContainer(client, item["Id"], name.lstrip("/"), number, image, image_id, running, started_at, run_dir)
+    return RunContainer(
+        client,
+        item["Id"],
+        (item.get("Name") or item["Id"]).lstrip("/"),
+        number,
+        config.get("Image") or "",
+        "sha256:" + image_id if image_id and ":" not in image_id else image_id,  # podman's has no such prefix
+        bool(state.get("Running")),
+        state.get("StartedAt") or "",
+        (config.get("Labels") or {}).get(LABEL_DIR, ""),
+    )
 
 
 class DaemonMonitor:
@@ -174,46 +181,36 @@ class DaemonMonitor:
     def __init__(self, plan: Plan, on_first_answer: Callable[[], object]) -> None:
         self.runtime = plan.container_runtime if plan.image else None
         self._env, self._on_first_answer = {**os.environ, **plan.host_env}, on_first_answer
-        self._unanswered_since: Optional[float] = None
-        self._stopped = threading.Event()
+        self._silent_since: Optional[float] = None
 
     @property
     def silent_seconds(self) -> float:
         """For how long there has been no answer; 0 as long as no query has timed out."""
-        since = self._unanswered_since
+        since = self._silent_since
         return time.monotonic() - since if since is not None else 0.0
 
     def start(self) -> None:
+        """Until this process ends, and a query with it."""
         if self.runtime in ENGINES:
             threading.Thread(target=self._run, name="container daemon", daemon=True).start()
 
-    def close(self) -> None:
-        """Does not wait for the thread; a query that runs ends with the process."""
-        self._stopped.set()
-
     def _run(self) -> None:
         has_answered = False
-        while not self._stopped.is_set():
+        while True:
             asked_at = time.monotonic()
             answer = run_program(dying_with_parent([self.runtime or "", *DAEMON_QUERY]), QUERY_SECONDS, self._env)
-            if answer.timed_out:
-                self._unanswered_since = self._unanswered_since or asked_at
-                continue
-            self._unanswered_since = None  # an error is an answer, too
+            # An error is an answer, too.
+            self._silent_since = (self._silent_since or asked_at) if answer.timed_out else None
             if answer.code == 0 and not has_answered:
                 has_answered = True
                 self._on_first_answer()
-            self._stopped.wait(PAUSE_SECONDS)
-
-
-COMMIT_SECONDS = 600.0  # the container's own files are copied
-_REPOSITORY = "ci-tasks-kept"
-_NO_IMAGE = re.compile("no such image|image not known", re.IGNORECASE)
-_NOT_IN_SHELL = ("name", "detach", "interactive", "tty", "entrypoint", "pull", "cidfile", "label", "rm")
-EXIT_NOTHING = 2
+            time.sleep(0 if answer.timed_out else PAUSE_SECONDS)
 
 
 # -- kept containers ---------------------------------------------------------------------------------------------------
+
+_NOT_IN_SHELL = ("name", "detach", "interactive", "tty", "entrypoint", "pull", "cidfile", "label", "rm")
+EXIT_NOTHING = 2
 
 
 def image_to_go_on(ci: Sequence[str], directories: Sequence[str], program: str) -> Optional[str]:
@@ -227,12 +224,11 @@ def image_to_go_on(ci: Sequence[str], directories: Sequence[str], program: str) 
         same = [call.name for call in calls if list(call.ci) == list(ci)]
         same += [call.name for call in calls if parse_run(call.ci).image == parse_run(ci).image]
         if same:
-            containers = RunContainers(directory, thorough=True, environ=environ)
-            found = [container for container in containers.find() if container.name == same[0]]
-            if found:
-                return _image_made_of(found[0])
-            why = "; ".join(containers.problems) or "it was removed"
-            raise DockerArgvError(f"the kept container {same[0]} is gone ({why}); run the row again")
+            found = RunContainers(directory, thorough=True, environ=environ).find()
+            kept = next((container for container in found if container.name == same[0]), None)
+            if kept is None:
+                raise DockerArgvError(f"the kept container {same[0]} is gone; run the row again")
+            return _image_made_of(kept)
     return None
 
 
@@ -240,30 +236,22 @@ def remove_images(containers: Sequence[RunContainer]) -> List[str]:
     """Remove the images that were made of containers, and for them. Returns a line for each that stays."""
     left = []
     for container in containers:
-        own = {container.image} if container.image.partition(":")[0].endswith(_REPOSITORY) else set()
-        for image in sorted({_image_of(container), *own}):
+        used = {container.image} if container.image.partition(":")[0].endswith(_IMAGES) else set()
+        for image in sorted({container.kept_image, *used}):
             answer = container.client.run("rmi", "--", image)
-            if answer.code != 0 and not _NO_IMAGE.search(answer.err):
-                remedy = f"`{container.client.runtime} rmi {image}` removes it when nothing uses it"
-                left.append(f"image {image}: {answer.last_line}; {remedy}")
+            if answer.code != 0 and not any(text in answer.err.lower() for text in ("no such image", "not known")):
+                left.append(f"image {image}: {answer.last_line}")
     return left
-
-
-def _image_of(container: RunContainer) -> str:
-    return f"{_REPOSITORY}:{container.id[:12]}"
 
 
 def _image_made_of(container: RunContainer) -> str:
     """The image of the container's files. Raises DockerArgvError."""
-    client, image = container.client, _image_of(container)
+    client, image = container.client, container.kept_image
     if client.run("image", "inspect", "--format", "{{.Id}}", image).code != 0:  # an ended container does not change
         answer = client.run("commit", "--", container.id, image, timeout=COMMIT_SECONDS)
         if answer.code != 0:
             raise DockerArgvError(f"the kept container {container.name}: {answer.last_line}")
     return image
-
-
-# -- shell -----------------------------------------------------------------------------------------------------------
 
 
 def shell(run_dir: str) -> int:
@@ -277,13 +265,12 @@ def shell(run_dir: str) -> int:
     if last is not None:
         return _shell_in_image(last, containers.paths)
     if os.path.isdir(containers.plan.workspace):
-        return _shell_in_workspace(containers)
+        return _shell_in_workspace(containers.plan, containers.paths.path)
     _say("nothing is left of the run to open a shell in; `--keep` keeps the container and workspace of a failed one")
     return EXIT_NOTHING
 
 
 def _shell_in_image(container: RunContainer, paths: RunDir) -> int:
-    client = container.client
     try:
         image = _image_made_of(container)
     except DockerArgvError as error:
@@ -293,9 +280,9 @@ def _shell_in_image(container: RunContainer, paths: RunDir) -> int:
     calls = [call.here for call in started_containers(paths) if call.name == container.name]
     run = shell_run(parse_run(calls[0] if calls else ["run", image]), image)
     try:
-        return subprocess.call([client.runtime, *render(run)], env=client.env)
+        return subprocess.call([container.client.runtime, *render(run)], env=container.client.env)
     finally:
-        client.run("rmi", "--", image)
+        container.client.run("rmi", "--", image)
 
 
 def shell_run(run: DockerRun, image: str) -> DockerRun:
@@ -305,9 +292,8 @@ def shell_run(run: DockerRun, image: str) -> DockerRun:
     return dataclasses.replace(run, options=tuple(options), image=image, command=())
 
 
-def _shell_in_workspace(containers: RunContainers) -> int:
+def _shell_in_workspace(plan: Plan, run_dir: str) -> int:
     """With the variables of the job's steps, and its venv."""
-    plan, run_dir = containers.plan, containers.paths.path
     _say(f"in {plan.workspace}")
     own = plan.retry.directories[0] if plan.retry is not None else run_dir
     files = [os.path.join(plan.setup or "", "ready"), os.path.join(own, "tmp", "venv", "bin", "activate")]

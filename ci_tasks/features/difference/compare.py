@@ -15,7 +15,7 @@ from pathlib import Path
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.errors import CheckoutError, one_line
-from ci_tasks.features.difference.runs import AXES, ENV, IMAGE, RunSide
+from ci_tasks.features.difference.runs import AXES, ENV, IMAGE, PACKAGES, RunSide
 from ci_tasks.features.difference.values import compare_values
 from ci_tasks.known_secrets import MASK, is_private
 from ci_tasks.records import FAILED, PASSED
@@ -78,7 +78,8 @@ def _differences(axis: str, old: Mapping[str, str], new: Mapping[str, str]) -> I
         before, after = old.get(name, NO_VALUE), new.get(name, NO_VALUE)
         # A digest names an image, whatever the tag or the mirror before it.
         both = [value.partition("@")[2] or value for value in (before, after)] if axis == IMAGE else [before, after]
-        if both[0] == both[1]:
+        # Of a package from a work tree the commit is seen only if a process imported it.
+        if both[0] == both[1] or (axis == PACKAGES and f"{min(both)} " == max(both)[: len(min(both)) + 1]):
             continue
         if axis == ENV and (is_private(name, before) or is_private(name, after)):
             # Of what may be a secret only that it differs: a comparison is shown to others.

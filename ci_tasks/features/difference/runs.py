@@ -68,15 +68,16 @@ class RunSide:
             found[OVERLAYS] = {each.name: f"{each.title} {each.tree[:12]}" for each in checkout.overlays}
         if image := around.digest or ("no container" if around.runtime == "none" else ""):
             found[IMAGE] = {"image": image}
-        told = [(around.packages, around.direct), *((each.packages, each.direct) for each in around.containers)]
-        packages, direct = next((each for each in told if each[0]), ({}, {}))
-        commits = {name: url.commit_id[:7] for name, url in direct.items() if url.commit_id}
-        versions = {name: f"{version} {commits.get(name, '')}".rstrip() for name, version in packages.items()}
+        packages = around.packages
+        commits = {module.name.replace("_", "-").lower(): module.commit[:7] for module in around.imported}
+        versions = {
+            name: f"{packages[name]} {commits.get(name.replace('_', '-').lower(), '')}".strip() for name in packages
+        }
         if packages:
             found[PACKAGES] = {"Python": around.python or "", **self._without_own(versions)}
         if plan is not None:
             found[ENV] = self._without_own({**plan.env, **plan.host_env})
-            found[ARGUMENTS] = {"test": plan.test or "none", "arguments": plan.args, "nodes": str(plan.nodes)}
+            found[ARGUMENTS] = {"test": plan.test or "none", "arguments": plan.args}
             found["mounts"] = plan.container.mounts if plan.container is not None else {}
         gpus = Counter(gpu.name for gpu in around.gpus)
         machine = {

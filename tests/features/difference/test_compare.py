@@ -64,6 +64,7 @@ ENVIRONMENT = RUN.environment
 CASES: list[tuple[dict[str, object], list[tuple[str, str, str, str]]]] = [
     ({}, []),
     ({"environment": replace(ENVIRONMENT, packages={"torch": "2.9.0"})}, [("packages", "torch", "2.8.0", "2.9.0")]),
+    ({"environment": replace(ENVIRONMENT, packages={"torch": "2.8.0 1a2b3c4"})}, []),
     ({"environment": replace(ENVIRONMENT, containers=pulled("mirror/trainer:0101@sha256:aa"))}, []),
     (
         {"environment": replace(ENVIRONMENT, containers=pulled("trainer@sha256:bb")), "host": "h100b"},
