@@ -72,9 +72,8 @@ def judge_run(run: RunDir) -> RunRecord:
     junit = read_junit(pieces_of(run.junit))
     evidence = collect_evidence(junit, facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
     calls = _container_calls(run)
-    oom_kills = status.oom_kills if plan.nodes == 1 else None
     error, log_error = status.error or "", status.log_error or ""
-    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, oom_kills)
+    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, status.oom_kills)
     triage = log_triage(run, ended, plan) if needs_triage(ended) else None
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)

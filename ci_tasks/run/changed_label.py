@@ -109,7 +109,7 @@ def parts(changed: ChangedRows, request: RunRequest) -> Iterator[RunRequest]:
     """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`."""
     for label in dict.fromkeys(row.label for row in changed.cpu_rows):
         names = tuple(row.row for row in changed.cpu_rows if row.label == label)
-        yield replace(request, label=label, rows=names, only=None, host=_LOCAL, image=None, nodes=1, prefetch=False)
+        yield replace(request, label=label, rows=names, only=None, host=_LOCAL, image=None, prefetch=False)
     if changed.rows:
         yield replace(request, rows=tuple(row.row for row in changed.rows), only=None)
 

@@ -21,7 +21,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.planning.placement import ExpectedTime, expected, speed
+from ci_tasks.planning.placement import ExpectedTime, expected
 from ci_tasks.records import (
     BLOCKED,
     CANCELLED,
@@ -224,11 +224,9 @@ def _left(execution: RowExecution, view: EventView) -> str:
 
 
 def _expected_times(ready: PreparedBatch) -> Callable[[Row], ExpectedTime]:
-    """How long rows are expected to take, by their history; of several hosts, each one's speed is set."""
+    """How long rows are expected to take, by their history."""
     label, hosts = ready.rows[0].label, [session.name for session in ready.sessions]
     history = durations(label, hosts if len(hosts) == 1 else ())
-    for session in ready.sessions if len(hosts) > 1 and history else ():
-        session.speed = speed(history, durations(label, [session.name]))
     if not history and all(session.spec.simulate for session in ready.sessions):
         return lambda row: ExpectedTime(_SIMULATED_SECONDS)  # what has not run yet trains for seconds there
     return lambda row: expected(row.row, history, row.needed_gpus)

@@ -21,7 +21,6 @@ _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's ru
 _RESUMED_ROWS = "--resume continues the rows of the interrupted command"
 _NOT_REPEATED = (
     ("detach", "the client decides after each repetition whether another one is needed", "use tmux or nohup"),
-    ("nodes", "repeating rows on several nodes is not supported", ""),
 )
 
 
@@ -39,7 +38,6 @@ class RunOptions(RowOptions):
     keep: bool = flags.KEEP.field()
     detach: bool = flags.DETACH.field()
     image: str | None = flags.IMAGE.field()
-    nodes: int | None = flags.NODES.field()
     repeat: int | None = flags.REPEAT.field(
         help="number of repetitions of each row on one tree, to see whether it is flaky",
         excludes=_NOT_REPEATED,
@@ -156,7 +154,7 @@ def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
     rows = _last_failed(label, source) if options.last_failed and not source.suite.is_changed(label) else ()
     return RunRequest(
         label, options.only, options.host, options.base, fresh_env=options.fresh_env, keep=options.keep, rows=rows,
-        image=options.image, nodes=options.nodes or 1, prefetch=options.prefetch, probe=not options.no_probe,
+        image=options.image, prefetch=options.prefetch, probe=not options.no_probe,
         slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0,
     )  # fmt: skip
 
