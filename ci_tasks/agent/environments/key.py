@@ -18,21 +18,12 @@ from ..records import InstallSteps
 _WORD = re.compile(r"[^\s'\"`;|&<>()=,\[\]]+")
 # What describes packages, wherever it is in the checkout.
 _PACKAGING = re.compile(r"(?i)pyproject\.toml|setup\.(?:py|cfg)|.*\.lock|.*(?:requirements|constraints).*\.(?:txt|in)")
-# How pip and uv reach an index and what they print, by their documentation; not what is installed.
-_REACH = re.compile(
-    r"PIP_(?:CACHE_DIR|CERT|CLIENT_CERT|(?:DEFAULT_)?TIMEOUT|DISABLE_PIP_VERSION_CHECK|LOG|NO_CACHE_DIR|NO_COLOR|NO_INPUT"
-    r"|PROGRESS_BAR|PROXY|QUIET|RETRIES|ROOT_USER_ACTION|TRUSTED_HOST|VERBOSE)"
-    r"|UV_(?:CACHE_DIR|HTTP_TIMEOUT|NO_CACHE|NO_PROGRESS)"
-)
 
 
 def environment_key(install: InstallSteps, workspace: str, environ: Mapping[str, str]) -> str:
     """The key for `install` run by this interpreter on the checkout in `workspace`."""
     settings = sorted(item for item in environ.items() if item[0].startswith(("PIP_", "UV_")))
-    index = (
-        [item for item in settings if not _REACH.fullmatch(item[0])],
-        [_digest(path) for path in _pip_files(environ)],
-    )
+    pip = settings, [_digest(path) for path in _pip_files(environ)]
     python = sys.version, sysconfig.get_platform(), sysconfig.get_config_var("SOABI"), platform.libc_ver()
     files = sorted(deciding_files(install, workspace).items())
     value = repr((python, install.steps, sorted(install.env), index, files))
