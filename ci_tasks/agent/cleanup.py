@@ -205,7 +205,7 @@ def _cancel_slurm_job(paths: RunDir, kill: bool) -> bool:
         if kill:
             slurm.kill(paths.path, job)
         else:
-            slurm.cancel(paths.path, job, rd.read_plan(paths).grace_seconds)
+            slurm.cancel(paths.path, job)
     except slurm.ScancelError as error:
         raise CancelError("Slurm did not cancel it: %s" % error) from None
     return True
