@@ -334,8 +334,7 @@ class Status:
     `oom_kills`: how many processes the host's kernel killed for their memory while the run went on, None if not known.
     `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
     job got, `shell` those of other variables of the host's shell that reached it; `masked` says whether secrets are
-    masked in all that leaves the host. `signalled` and `concluded` are Slurm's: a signal interrupted the agent, and the
-    end of the Slurm job is included. `gone`: the agent died before it wrote an end. `changed`: files of the agent that
+    masked in all that leaves the host. `concluded`: the end of the Slurm job is included. `gone`: the agent died before it wrote an end. `changed`: files of the agent that
     changed since, most likely by the job.
     """
 
@@ -365,7 +364,6 @@ class Status:
     kept: Optional[Kept] = None
     left: Tuple[str, ...] = ()
     slurm: Optional[SlurmAllocation] = None
-    signalled: bool = False
     secrets: Tuple[str, ...] = ()
     shell: Tuple[str, ...] = ()
     masked: bool = False
