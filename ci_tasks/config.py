@@ -219,7 +219,6 @@ _RESERVED_OPTIONS = {
     **{name: name for name in ("partition", "account", "qos", "gres")},
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), "gres"),
     "time": "timeout_minutes",
-    "nodes": "--nodes of `ci-tasks remote`",
 }
 
 

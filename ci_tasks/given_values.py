@@ -10,14 +10,13 @@ from ci_tasks.agent.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class OverlaySource:
-    """A working tree that is laid over what is installed, or its revision `rev`; `build` is run in it before. One that
+    """A working tree that is laid over what is installed, or its revision `rev`. One that
     is a `submodule` of the checkout, of that path, takes its place instead."""
 
     name: str
     path: str
     rev: str | None = None
     submodule: str = ""
-    build: str = ""
 
 
 @dataclass(frozen=True)

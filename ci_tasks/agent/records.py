@@ -104,13 +104,11 @@ OVERLAYS = ".ci-tasks-overlays"  # a directory of a workspace, with a directory 
 @dataclass(frozen=True)
 class Overlay(WorkingTree):
     """A further working tree, whose packages are imported instead of what is installed. `directory` is the one with its
-    packages, from the workspace; `modules` are those packages, of a namespace package its parts. `build` is the command
-    that is run in the tree before, "" for none."""
+    packages, from the workspace; `modules` are those packages, of a namespace package its parts."""
 
     name: str = ""
     directory: str = ""
     modules: Tuple[str, ...] = ()
-    build: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,10 +129,9 @@ class RunDescription:
     """What is shown of a run and what it is judged by. Nothing in it is executed, opened or removed, so that it may
     come from a host, whose job can write what it likes.
 
-    `defines_tests`: the test file has tests for a test runner. `nodes` are those of a cluster, each with the row's
-    GPUs. `takes_locks`: a lock script starts the test, and prints its GPUs. `may_fail`: its failure does not fail
-    CI's run. `retry_of` is the run whose last steps it runs again. After `hang_minutes` without a byte of log its
-    processes are looked at.
+    `defines_tests`: the test file has tests for a test runner. `takes_locks`: a lock script starts the test, and prints
+    its GPUs. `may_fail`: its failure does not fail CI's run. `retry_of` is the run whose last steps it runs again.
+    After `hang_minutes` without a byte of log its processes are looked at.
     """
 
     id: str = ""
@@ -153,7 +150,6 @@ class RunDescription:
     deviations: Tuple[Deviation, ...] = ()
     checkout: Checkout = Checkout()
     defines_tests: bool = False
-    nodes: int = 1
     takes_locks: bool = False
     may_fail: bool = False
     retry_of: str = ""

@@ -34,7 +34,7 @@ def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: 
     layout, modules = find_modules(source, [name for name in names if name.endswith(".py")])
     where = f"{path}/{layout}".rstrip("/")
     own = Overlay(source.path, tree.commit, tree.tree, tree.dirty, tree.head, source.rev, source.name)
-    return replace(own, directory=where, modules=modules, build=source.build)
+    return replace(own, directory=where, modules=modules)
 
 
 def check_distinct(overlays: Sequence[Overlay]) -> None:

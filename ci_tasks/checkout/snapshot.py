@@ -288,15 +288,10 @@ class _Recorder:
             flats[os.fsencode(path)] = found[0].flat
             links[os.fsencode(path)] = (_LINK, found[0].commit)
         check_distinct(made)
-        more = dict[bytes, Entry | None]()
-        if builds := "".join(f"{overlay.name}={overlay.build}\n" for overlay in made if overlay.build):
-            # Runs of one tree count as runs of one state, and what was built is another one.
-            blob = store.writer.text("hash-object", "-w", "--stdin", input=os.fsencode(builds))
-            more = {os.fsencode(f"{OVERLAYS}/.builds"): (0o100644, blob)}
-        tree = store.compose(top.tree, {**links, **more}, {})
+        tree = store.compose(top.tree, links, {})
         commit = store.commit(tree, top.commit, "The same with its overlays")
         checkout = replace(top.checkout, commit=commit, tree=tree, overlays=tuple(made), own_tree=top.tree)
-        return [replace(top, checkout=checkout, flat=store.compose(top.flat, more, flats)), *inside]
+        return [replace(top, checkout=checkout, flat=store.compose(top.flat, {}, flats)), *inside]
 
     def _at(self, source: Path, path: str, commit: str) -> tuple[str, str, list[SnapshotPart]]:
         """The tree of a commit, its flat tree, and the repositories in it."""

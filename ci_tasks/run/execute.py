@@ -81,9 +81,8 @@ class LabelExecution:
         hosts: HostSessions | None = None,
     ) -> None:
         self.ready, self.view, self.options, self.sessions = ready, view, options, ready.sessions
-        start = time.monotonic()
         rows = enumerate(ready.rows)
-        self.executions = [RowExecution(at, row, expected(row), waiting_since=start) for at, row in rows]
+        self.executions = [RowExecution(at, row, expected(row)) for at, row in rows]
         self._placer = RowPlacer(ready, self.executions, options)
         self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
         self._used: set[int] = set()  # numbers of first attempts
@@ -289,7 +288,7 @@ class LabelExecution:
             return False
         row = execution.row.row
         self.view.print_message(f"{record.status:<9} {row} on {record.host}: {record.reason}; trying again")
-        execution.last_end, execution.waiting_since = (record, run), time.monotonic()
+        execution.last_end = (record, run)
         return True
 
     def _end_without_host(self, execution: RowExecution) -> None:

@@ -18,10 +18,9 @@ from ci_tasks.workflow.model import Row
 @dataclass
 class HostSession:
     """A host that takes part. `facts` are None until it has answered; `unusable_reason` says why nothing can run there;
-    `activity` what it does before its rows begin; `row_problems` which rows lack a download there, and why; `speed` how
-    fast rows are there, 1 as elsewhere. `first_rows` says of the first two rows that ended there whether no test was
-    seen. A host that `is_dropped` gets no rows while another one can run them. `away_since`: it is being prepared or
-    reconnected."""
+    `activity` what it does before its rows begin; `row_problems` which rows lack a download there, and why.
+    `first_rows` says of the first two rows that ended there whether no test was seen. A host that `is_dropped` gets no
+    rows while another one can run them. `away_since`: it is being prepared or reconnected."""
 
     executor: Executor
     code: CodeSnapshot
@@ -32,7 +31,6 @@ class HostSession:
     locked_gpus: frozenset[int] = frozenset()
     images: frozenset[str] = frozenset()
     row_problems: Mapping[str, str] = field(default_factory=dict)
-    speed: float = 1.0
     first_rows: tuple[bool, ...] = ()
     is_dropped: bool = False
     away_since: float | None = None

@@ -21,7 +21,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.planning.placement import ExpectedTime, expected, speed
+from ci_tasks.planning.placement import ExpectedTime, expected
 from ci_tasks.records import (
     BLOCKED,
     CANCELLED,
@@ -37,10 +37,10 @@ from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations
 from ci_tasks.results.runs import record_not_started
-from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.events import EventView, Journal, ProgressView, RunEnded, RunPrepared, find_unfinished, now
 from ci_tasks.run.execute import run_rows
-from ci_tasks.run.find_rows import why_no_rows
+from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
 from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch, prepare
@@ -49,6 +49,7 @@ from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import kept_lines, print_results, statuses
 from ci_tasks.run.row_plans import sorted_setups
 from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.rows import select
 
 _SIMULATED_SECONDS = 10.0  # seconds
 
@@ -198,14 +199,53 @@ def _left(execution: RowExecution, view: EventView) -> str:
 
 
 def _expected_times(ready: PreparedBatch) -> Callable[[Row], ExpectedTime]:
-    """How long rows are expected to take, by their history; of several hosts, each one's speed is set."""
+    """How long rows are expected to take, by their history."""
     label, hosts = ready.rows[0].label, [session.name for session in ready.sessions]
     history = durations(label, hosts if len(hosts) == 1 else ())
-    for session in ready.sessions if len(hosts) > 1 and history else ():
-        session.speed = speed(history, durations(label, [session.name]))
     if not history and all(session.spec.simulate for session in ready.sessions):
         return lambda row: ExpectedTime(_SIMULATED_SECONDS)  # what has not run yet trains for seconds there
     return lambda row: expected(row.row, history, row.needed_gpus)
+
+
+def run_changed(source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions) -> BatchResult:
+    """Run tests that a change touches, each where it can run, and end with one table. One that a CPU label has too runs
+    on this machine as that label's row; the others are rows of CI's job for changed tests."""
+    parts = changed_runs(source, request)
+    done = [execute_label(source, config, part, options) for part in parts]
+    results = [result for result in done if result]
+    for result in results:
+        if not result.records:
+            print(f"{result.batch}: the rows continue; `ci-tasks attach {result.batch}` follows them")
+    records = [record for result in results for record in result.records]
+    logs = [log for result in results if result.records for log in result.logs]
+    gpus = {host: count for result in results for host, count in result.host_gpus.items()}
+    if records:
+        return print_results(records, logs, request.label, gpus, kept_lines(records, logs))
+    return results[-1].going_on if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
+
+
+def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest]:
+    """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`; which
+    test runs where is printed. Raises UnknownName."""
+    print(source.headline, flush=True)
+    found = find_rows(source, request.label, event_context(source), request.base)
+    for deviation in found.deviations:
+        print(f"otherwise than in CI: {deviation.why}", flush=True)
+    tests = {row.test for row in found.rows}
+    here = [row for row in list_jobs(source) if row.test in tests and row.gpus == 0 and row.image is None]
+    there = [row for row in found.rows if row.test not in {row.test for row in here}]
+    chosen = select([*here, *there], request.only, request.label)
+    if not chosen:
+        why = why_no_rows(source, request.label, request.base)
+        print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
+    runs = []
+    for label in dict.fromkeys(row.label for row in chosen):
+        rows = tuple(row.row for row in chosen if row.label == label)
+        run = replace(request, label=label, rows=rows, only=None)
+        is_here = any(row.label == label for row in here)
+        runs.append(replace(run, host="local", image=None, prefetch=False) if is_here else run)
+        print(f"changed: {', '.join(rows)} of {label} on {runs[-1].host}", flush=True)
+    return runs
 
 
 def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_on_host: bool = True) -> list[PlanEntry]:

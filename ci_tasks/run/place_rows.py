@@ -39,7 +39,6 @@ class RowExecution:
     prepared: PreparedRow | None = None
     session: HostSession | None = None
     started_at: float = 0.0
-    waiting_since: float = 0.0
     record: RunRecord | None = None
     log: str = ""
     wait_reason: str = ""
@@ -186,7 +185,6 @@ class RowPlacer:
             exclusive=self._exclusive_of(execution.row),
             hosts=frozenset(session.name for session in self.hosts_of(execution)),
             image=self._ready.planner.image_of(execution.row),
-            waited=time.monotonic() - execution.waiting_since,
         )
 
     def _exclusive_of(self, row: Row) -> frozenset[str]:
@@ -215,6 +213,5 @@ class RowPlacer:
             images=session.images,
             has_code=bool(had) or queues,
             started=tuple(StartedRow(self._waiting_row(each), now - each.started_at) for each in there),
-            speed=session.speed,
             queues=queues,
         )

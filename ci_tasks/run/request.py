@@ -20,7 +20,7 @@ class RunRequest:
     workspace. `image` replaces CI's. `rows` are whole names, and count instead of `only` where there are any.
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
     `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
-    `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first.
+    `prefetch`: what they will download comes first.
     `run_needs`: jobs whose outputs decide the rows are run here. `probe`: the row's interpreters get it.
     `files`, name → text, are put into each run directory here: what a feature needs to know of the run when it ends."""
 
@@ -35,7 +35,6 @@ class RunRequest:
     rows: tuple[str, ...] = ()
     by_runner: bool = False
     slots: int = 0
-    nodes: int = 1
     prefetch: bool = False
     run_needs: bool = True
     probe: bool = True

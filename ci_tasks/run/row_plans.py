@@ -130,7 +130,6 @@ class RowPlanner:
             starts_ray=self._starts_ray(row, session),
             keep=request.keep,
             image=request.image,
-            nodes=request.nodes,
             probe=probe_rules(self.source.suite, self._own_packages(session)) if request.probe else None,
         )
         return make_plan(self.source.workflow, self.job_rows.job, row, session.spec, event, self.overrides, place)

@@ -12,7 +12,6 @@ from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, RowOptions,
 from ci_tasks.cli.options import options_of
 from ci_tasks.config import Config, HostSpec, read
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.given_values import OverlaySource
 from ci_tasks.run.checkout_source import open_source
 
 HOSTS = read(
@@ -52,10 +51,6 @@ def overlay(*words: str) -> OverlayOptions:
     return OverlayOptions(with_=words)
 
 
-def built(*words: str) -> OverlayOptions:
-    return OverlayOptions(with_=("sglang=/tmp",), build=words)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -72,11 +67,6 @@ def built(*words: str) -> OverlayOptions:
         (overlay("sglang=/nowhere"), "--with sglang: /nowhere does not exist"),
         (overlay("sglang=/dev/null"), "--with sglang: /dev/null is not a directory"),
         (overlay("sglang=/tmp", "sglang=/usr"), "--with names sglang twice"),
-        (built("sglang"), "--build takes NAME=CMD, not 'sglang'"),
-        (built("sglang= "), "--build takes NAME=CMD, not 'sglang= '"),
-        (built("sgalng=make"), "--build sgalng: there is no --with sgalng"),
-        (built("sglang=make", "sglang=ninja"), "--build names sglang twice"),
-        (built("sglang=curl -H s3cret-value"), "--build sglang holds the value of MY_TOKEN"),
     ],
 )
 def test_a_malformed_option_says_what_is_wrong(
@@ -85,14 +75,6 @@ def test_a_malformed_option_says_what_is_wrong(
     monkeypatch.setenv("MY_TOKEN", "s3cret-value")
     with pytest.raises(UsageError, match=message):
         with_given(NO_HOSTS, options)
-
-
-def test_a_build_belongs_to_its_overlay() -> None:
-    options = OverlayOptions(with_=("sglang=/tmp", "ray=/usr"), build=("ray=make A=b",))
-    assert with_given(NO_HOSTS, options).given.overlays == (
-        OverlaySource("sglang", "/tmp"),
-        OverlaySource("ray", "/usr", build="make A=b"),
-    )
 
 
 @pytest.mark.parametrize(
@@ -142,6 +124,6 @@ def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])
 def test_help_lists_them_behind_a_commands_own_options(options: type[GivenOptions]) -> None:
-    own = [*OWN, "gpus", "no_probe", "no_persist", "with_", "build"] if issubclass(options, OverlayOptions) else OWN
+    own = [*OWN, "gpus", "no_probe", "no_persist", "with_"] if issubclass(options, OverlayOptions) else OWN
     own = [*own, "give_up"] if issubclass(options, RowOptions) else own
     assert list(options_of(options))[-len(own) :] == own

@@ -18,7 +18,7 @@ from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 
-REQUEST = RunRequest("changed", host="h100a", image="a/b", nodes=2, prefetch=True)
+REQUEST = RunRequest("changed", host="h100a", image="a/b", prefetch=True)
 
 
 def row(label: str, name: str, gpus: int, image: str | None = None, test: str | None = None) -> Row:
@@ -48,9 +48,7 @@ def test_a_test_of_a_cpu_label_runs_as_that_row_and_the_others_as_rows_of_cis_jo
 
 def test_every_cpu_label_is_one_run_on_this_machine_and_the_rest_one_on_the_host_that_was_asked_for() -> None:
     here, agent, there = parts(divided(changed("rewards"), changed("tools"), changed("ppo")), REQUEST)
-    assert here == replace(
-        REQUEST, label="cpu-unittest", rows=("rewards",), host="local", image=None, nodes=1, prefetch=False
-    )
+    assert here == replace(REQUEST, label="cpu-unittest", rows=("rewards",), host="local", image=None, prefetch=False)
     assert (agent.label, agent.rows, agent.host) == ("agent-test", ("tools",), "local")
     assert there == replace(REQUEST, rows=("ppo",))
 

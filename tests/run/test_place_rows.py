@@ -94,12 +94,11 @@ def test_a_host_that_is_away_is_told_so_but_for_the_only_one(calls: Any) -> None
     assert [[machine.up for machine in machines] for _, machines in calls] == [[False, True], [True]]
 
 
-def test_the_speed_of_a_host_counts_and_jobs_bounds_its_rows(calls: Any) -> None:
+def test_jobs_bounds_the_rows_of_a_host(calls: Any) -> None:
     hosts = [session("a", 8), session("b", 8)]
-    hosts[1].speed = 2.0
     allotted, executions = placement(hosts, [4], jobs=3)
     allotted.decide(executions)
-    assert [(machine.speed, machine.slots) for machine in calls[0][1]] == [(1, 3), (2, 3)]
+    assert [machine.slots for machine in calls[0][1]] == [3, 3]
 
 
 @pytest.mark.parametrize("change", ["locks", "link", "problem", "a row"])

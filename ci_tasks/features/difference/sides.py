@@ -174,7 +174,7 @@ def _inputs(record: RunRecord, plan: Plan | None) -> Inputs:
     if plan is not None:
         variables = {**plan.env, **plan.host_env}
         inputs[ENV] = {name: _without_own(value, record, plan) for name, value in variables.items()}
-        inputs[ARGUMENTS] = {"test": plan.test or "none", "arguments": plan.args, "nodes": str(plan.nodes)}
+        inputs[ARGUMENTS] = {"test": plan.test or "none", "arguments": plan.args}
         inputs[MOUNTS] = plan.container.mounts if plan.container is not None else {}
     if around.gpus or not record.gpus:
         inputs[GPUS] = _counted([gpu.name for gpu in around.gpus]) or {"GPUs": "none"}
