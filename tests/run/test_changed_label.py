@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ci_tasks.run.changed_label import ChangedRows, changed_runs, divide, parts
 
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import FAILED, PASSED, BatchResult
 from ci_tasks.results.history import LastRun
 from ci_tasks.run import changed_label
-from ci_tasks.run.changed_label import ChangedRows, changed_runs, divide, parts
 from ci_tasks.run.find_rows import JobRows
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.workflow.context import EventContext
