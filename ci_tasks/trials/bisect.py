@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.commits import Commit, commit_at, commits_between, pinned_commit
+from ci_tasks.checkout.repository import Commit, commit_at, commits_between, pinned_commit
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted, one_line, printable, some
 from ci_tasks.given_values import GivenValues, OverlaySource

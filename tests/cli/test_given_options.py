@@ -10,40 +10,28 @@ from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions
 from ci_tasks.cli.commands.run import RunOptions
 from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, RowOptions, with_given
 from ci_tasks.cli.options import options_of
-from ci_tasks.config import Config, HostSpec, read
+from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.run.checkout_source import open_source
 
-HOSTS = read(
-    """
-hosts: {local: {kind: local}}
-overrides:
-  - {job: a, step: b, skip: true}
-  - vars: {REGISTRY: file, KEPT: 1}
-    outputs: {build: {image: file, tag: t}}
-    event: {number: 1, pull_request: {title: t}}
-""",
-    "my.yaml",
-)
 OWN = ["var", "input", "output", "github_event"]
 NO_HOSTS = Config({}, {}, ())
 
 
-def test_options_count_before_hosts_yaml(tmp_path: Path) -> None:
+def test_each_value_has_its_place(tmp_path: Path) -> None:
     event = tmp_path / "event.json"
     event.write_text('{"number": 2, "pull_request": {"draft": true}}')
     options = GivenOptions(
         var=("REGISTRY=a=b", "EMPTY="), input=("model=m",), output=("build.image=i",), github_event=str(event)
     )
-    given = with_given(HOSTS, options).given
-    assert given.vars == {"REGISTRY": "a=b", "EMPTY": "", "KEPT": "1"}
+    given = with_given(NO_HOSTS, options).given
+    assert given.vars == {"REGISTRY": "a=b", "EMPTY": ""}
     assert given.inputs == {"model": "m"}
-    assert given.outputs == {"build": {"image": "i", "tag": "t"}}
-    assert given.event == {"number": 2, "pull_request": {"title": "t", "draft": True}}
+    assert given.outputs == {"build": {"image": "i"}}
+    assert given.event == {"number": 2, "pull_request": {"draft": True}}
     assert given.sources == {
-        "vars.REGISTRY": "--var", "vars.EMPTY": "--var", "vars.KEPT": "override in my.yaml:5",
-        "inputs.model": "--input", "needs.build.outputs.image": "--output",
-        "needs.build.outputs.tag": "override in my.yaml:5", "github.event": f"--github-event {event}",
+        "vars.REGISTRY": "--var", "vars.EMPTY": "--var",
+        "inputs.model": "--input", "needs.build.outputs.image": "--output", "github.event": f"--github-event {event}",
     }  # fmt: skip
 
 
@@ -115,11 +103,6 @@ def test_no_persist_and_give_up_are_for_every_host() -> None:
     assert [spec.persist for spec in without.hosts.values()] == [False, False]
     assert {spec.give_up_minutes for spec in with_given(hosts, RowOptions(give_up=5)).hosts.values()} == {5}
     assert with_given(hosts, OverlayOptions()).hosts == with_given(hosts, RowOptions()).hosts == hosts.hosts
-
-
-def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
-    (tmp_path / "ci.yml").write_text(WORKFLOW.replace("build", "other"))
-    assert open_source(str(tmp_path), None, "ci.yml", HOSTS.given).given.outputs
 
 
 @pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])

@@ -157,21 +157,6 @@ def test_exceptions_are_in_the_order_of_their_time() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "where", "name", "shown"),
-    [
-        ("task", "ray", "ray::Trainer.step", "task ray::Trainer.step"),
-        ("unraisable", "interpreter", "ignored in Pool.__del__", "ignored in Pool.__del__"),
-        ("of a later version", "x", "y\x1b[31m", "y"),
-    ],
-)
-def test_exceptions_of_tasks_are_apart_from_uncaught_ones(kind: str, where: str, name: str, shown: str) -> None:
-    failure = NotedException(1, kind, where, name, (LinkedException("builtins.OSError", "gone"),))
-    summary = probe_summary(evidence(process(1, exceptions=(failure,))), PLAN, ())
-    assert summary is not None
-    assert (summary.exceptions, summary.task_exceptions) == ((), (f"pid 1, {shown}: OSError: gone",))
-
-
 def test_of_rays_exceptions_the_workers_own_line_is_shown() -> None:
     message = "\x1b[36mray::A.fail()\x1b[39m (pid=7)\n  File x\n    raise y\nValueError: loss is nan\n"
     failure = NotedException(chain=(LinkedException("ray.exceptions.RayTaskError(ValueError)", message),))
