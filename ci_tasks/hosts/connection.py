@@ -102,12 +102,10 @@ class AgentMissing(Exception):
 
 
 class PendingRequest:
-    """A response that is on its way; `on_chunk` takes the bytes that come with it, `settled` is called at its end."""
+    """A response that is on its way; `on_chunk` takes the bytes that come with it."""
 
-    def __init__(self, on_chunk: TakeChunk | None, settled: Callable[[], None]) -> None:
-        self.on_chunk, self._settled = on_chunk, settled
-        self._there = threading.Event()
-        self.is_settled = self._there.is_set
+    def __init__(self, on_chunk: TakeChunk | None) -> None:
+        self.on_chunk, self._there = on_chunk, threading.Event()
         self._response: Response | str = ""
 
     def wait(self) -> messages.Result:
@@ -124,7 +122,6 @@ class PendingRequest:
         """`response`, or how the link died."""
         self._response = response
         self._there.set()
-        self._settled()
 
 
 class Channel:
@@ -235,15 +232,11 @@ class Channel:
     # -- what we say -------------------------------------------------------------------------------------------------
 
     def post(
-        self,
-        request: Request,
-        on_chunk: TakeChunk | None = None,
-        pack: Iterable[bytes] | None = None,
-        settled: Callable[[], None] = lambda: None,
+        self, request: Request, on_chunk: TakeChunk | None = None, pack: Iterable[bytes] | None = None
     ) -> PendingRequest:
         """Ask, and go on. The bytes of a `pack` follow the request; nothing else comes in between. Raises LinkDied."""
         number = next(self._numbers)
-        pending = self._pending[number] = PendingRequest(on_chunk, settled)
+        pending = self._pending[number] = PendingRequest(on_chunk)
         debug_log.LOGGER.debug("request %d: %s", number, type(request).__name__)  # its fields may be secret
         with self._writing:
             self._send(frames.message(messages.ClientMessage(number, request)))
