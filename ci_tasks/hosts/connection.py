@@ -223,7 +223,7 @@ class Channel:
             if on_chunk is not None:
                 on_chunk(chunk)
         elif kind == frames.JSON:
-            message = _decoded(payload)
+            message = decode(HostMessage, parse(payload, where="message"), where="message")
             if message.update is not None:
                 self._take_update(message.update)
             if message.response is not None and message.response.id in self._pending:
@@ -277,21 +277,6 @@ class Channel:
         if self.died.is_set():
             self.close()  # what was posted meanwhile
             raise LinkDied(self.reason)
-
-
-def _decoded(payload: bytes) -> HostMessage:
-    """A message of the host. A response or an update that cannot be decoded is a refusal or a problem: it ends its own
-    request or run, not the connection. Raises RecordError."""
-    data = parse(payload, where="message")
-    try:
-        return decode(HostMessage, data, where="message")
-    except RecordError as error:
-        update, response = (data.get(name) if isinstance(data, dict) else None for name in ("update", "response"))
-        if isinstance(update, dict) and type(update.get("key")) is int:
-            return HostMessage(update=RunUpdate(update["key"], problem=str(error)))
-        if isinstance(response, dict) and type(response.get("id")) is int:
-            return HostMessage(response=Response(response["id"], error=str(error), code="failed"))
-        raise
 
 
 def _no_hello(data: bytes) -> Blocked:
