@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import tempfile
 import threading
 import time
@@ -25,7 +24,7 @@ from typing import Any, BinaryIO, Iterator, List, Optional, Sequence, Tuple, cas
 
 from . import codec
 from .containers.run_containers import RunContainer
-from .directories import remove_own
+from .directories import below, remove_own
 from .files import open_file, unused_path
 from .mask import Masker, mask_text
 from .records import LeftOut, LeftOutFile, Plan
@@ -186,11 +185,7 @@ def _files_below(top: str, excluded: str = "") -> Iterator[str]:
     """The plain files below `top`, or `top` itself, but for those in `excluded`."""
     if os.path.isfile(top):
         yield top
-    for directory, subdirectories, names in os.walk(top):
-        subdirectories[:] = [name for name in subdirectories if os.path.join(directory, name) != excluded]
-        for path in (os.path.join(directory, name) for name in sorted(names)):
-            if stat.S_ISREG(os.lstat(path).st_mode):
-                yield path
+    yield from (entry.path for entry in below(top, excluded) if entry.is_file(follow_symlinks=False))
 
 
 def _rootless_sessions(scratch: str) -> Iterator[Tuple[str, str]]:

@@ -18,7 +18,7 @@ from typing import Callable, List, Mapping, Optional, Tuple, TypeVar
 from . import liveness, processes
 from . import run_directory as rd
 from .artifacts import collect, mask_run
-from .containers.run_containers import RunContainer, RunContainers, is_container_problem, read_plan, remove_images
+from .containers.run_containers import RunContainer, RunContainers, is_container_problem, read_plan
 from .directories import make_readable, remove_tree, take_ownership
 from .environment_snapshot import EnvironmentSnapshot
 from .files import content_of
@@ -92,8 +92,6 @@ class RunCleanup:
     def _remove(self, containers: List[RunContainer]) -> List[str]:
         root = root_container(containers, self.plan)
         left = self.containers.remove()
-        if self.plan.retry is not None and not left:
-            left = remove_images(containers)
         if self._leads_elsewhere():
             return [*left, "%s leads elsewhere now: nothing below it is removed" % self.paths.path]
         if not left and not self.plan.keeps_workspace:
@@ -162,7 +160,9 @@ def cancel(run_dir: str) -> None:
     if not status.has_ended or status.gone:
         group = processes.orphaned_group(status, paths.path)
         found = len(processes.of_run(paths.path, group))
-        processes.stop_all(paths.path, group, read_plan(paths).grace_seconds)
+        processes.terminate(paths.path, group)
+        _wait_while(lambda: bool(processes.of_run(paths.path, group)), read_plan(paths).grace_seconds)
+        processes.kill_all(paths.path, group)
         liveness.record_cleanup(paths, found, RunContainers(paths.path).remove())
 
 
@@ -205,7 +205,7 @@ def _cancel_slurm_job(paths: RunDir, kill: bool) -> bool:
         if kill:
             slurm.kill(paths.path, job)
         else:
-            slurm.cancel(paths.path, job, rd.read_plan(paths).grace_seconds)
+            slurm.cancel(paths.path, job)
     except slurm.ScancelError as error:
         raise CancelError("Slurm did not cancel it: %s" % error) from None
     return True
@@ -248,7 +248,7 @@ def _end(paths: RunDir) -> Tuple[List[str], RootContainer]:
         processes.kill_tree(status.pid)
     processes.kill_all(paths.path, processes.orphaned_group(rd.read_status_if_readable(paths), paths.path))
     found = containers.find()
-    return containers.remove() or remove_images(found), root_container(found, plan)
+    return containers.remove(), root_container(found, plan)
 
 
 def remove_left_containers(run_dir: str) -> None:

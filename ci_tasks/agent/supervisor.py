@@ -219,8 +219,8 @@ class Supervisor:
         killed = processes.kill_all(self.paths.path, self.status.group)
         self._while_beating(self.cleanup.containers.stop)  # they and their files stay, for their logs
         # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
-        result = processes.kill_job()
-        killed, self.left = killed + len(result.killed), result.left
+        job, self.left = processes.kill_job()
+        killed += len(job)
         if killed:
             self._event("killed", killed=killed)
 
@@ -293,7 +293,7 @@ class Supervisor:
             if self._heartbeat():
                 break
             time.sleep(1)
-        self.lock.release()  # from here on the end is believed
+        self.lock.close()  # from here on the end is believed
 
     # -- what is on record ---------------------------------------------------------------------------------------------
 

@@ -189,13 +189,13 @@ def complete(run: RunDir) -> int | None:
         while not has_ended(run):
             time.sleep(_POLL_INTERVAL_S)
     except KeyboardInterrupt:
-        client.release()
+        client.close()
         cancel(run)
         while not has_ended(run):
             time.sleep(_POLL_INTERVAL_S)
         raise
     finally:
-        client.release()
+        client.close()
     return read_status(run).exit_code
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
-from ci_tasks.agent.containers.docker_argv import DOCKER, PODMAN
+from ci_tasks.agent.containers.docker_argv import DOCKER, NONE, PODMAN
 from ci_tasks.agent.containers.rewrite import container_deviations
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import (
@@ -365,7 +365,10 @@ def _with_tests(env: Mapping[str, str], options: str) -> dict[str, str]:
 
 
 def failed_step(plan: Plan, events: Sequence[Event]) -> int:
-    """The step that failed, or the last that began, counted from 1 among those that ran."""
+    """The step that failed, or the last that began, counted from 1 among those that ran. The first of a job that runs
+    in a container: what its steps did there has gone with it."""
+    if "CI_TASKS_INSIDE" in plan.script and plan.container_runtime != NONE:
+        return 1
     number = plan.retry.step - 1 if plan.retry else 0
     for event in events:
         if event.event == "step failed":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ci_tasks.agent import artifacts
+from ci_tasks.agent import artifacts, directories
 from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.containers.run_containers import RunContainer
 from ci_tasks.agent.records import Plan
@@ -26,7 +26,6 @@ import base64
 import bz2
 import gzip
 import lzma
-import shutil
 
 from ci_tasks.agent.artifacts import ARCHIVE, mask_run
 from ci_tasks.agent.codec import masked_record
@@ -187,7 +186,7 @@ def files(run: RunDir) -> dict[str, bytes]:
 def masked(run: RunDir) -> dict[str, bytes]:
     old = mask_run(run, [SECRET])
     if old:
-        shutil.rmtree(old)
+        assert directories.remove_own(old) == ""
     return files(run)
 
 
@@ -262,6 +261,20 @@ def test_small_files_are_masked_in_place(paths: RunDir, name: str) -> None:
 def test_a_records_texts_are_masked_and_its_numbers_stay() -> None:
     status = Status("running", pid=7, waiting=('python train.py --key "correct-horse"',))
     assert masked_record(status, [SECRET]) == Status("running", pid=7, waiting=('python train.py --key "***"',))
+
+
+def test_however_deep_a_job_has_nested_its_files_the_others_are_masked(paths: RunDir) -> None:
+    put(paths, "artifacts/plain", SECRET.encode())
+    deepest = os.open(paths.artifacts, os.O_RDONLY)
+    for _ in range(1200):  # deeper than Python recurses
+        os.mkdir("d", dir_fd=deepest)
+        inner = os.open("d", os.O_RDONLY, dir_fd=deepest)
+        os.close(deepest)
+        deepest = inner
+    os.close(deepest)
+    directories.make_readable(paths.artifacts, None, "none", {})
+    assert masked(paths) == {"plain": b"***"}
+    assert directories.remove_tree(paths.path, None, "none", {}) == []
 
 
 def test_a_small_file_that_is_a_link_goes(paths: RunDir, tmp_path: Path) -> None:

@@ -434,6 +434,8 @@ def test_the_failed_step_is_the_last_that_began_before_one_failed(names: str, st
     assert failed_step(BEFORE, events) == step
     again = replace(BEFORE, retry=Retry(("/h/w",), step=4))
     assert failed_step(again, events) == step + 3, "steps that a retry did not run count as well"
+    inside = replace(again, script="exec docker run -e CI_TASKS_INSIDE", container=ContainerRules())
+    assert failed_step(inside, events) == 1, "what steps did in a job's container has gone with it"
 
 
 def _names(part: str) -> list[str]:

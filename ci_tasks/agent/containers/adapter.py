@@ -28,7 +28,6 @@ from ..mask import masked
 from ..processes import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
-from . import run_containers
 from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
 from .rewrite import (
     INIT,
@@ -82,11 +81,7 @@ class _Adapter:
 
     def _in_container(self, argv: List[str], run: DockerRun) -> int:
         program, rules = self._real_program(self.runtime), self.rules
-        retry, probe = self.plan.retry, self.plan.probe
-        image = run_containers.image_to_go_on(masked(argv), retry.directories, program) if retry else None
-        if image is not None:
-            rules = dataclasses.replace(rules, image={run.image: image}, pull="never")
-        here, _ = rewrite(run, rules)
+        probe, (here, _) = self.plan.probe, rewrite(run, rules)
         _check_sources(here)
         # Here and not by `docker run`: it takes as long as it takes, and the probe must know the image's variables.
         image, policy = here.image, here.last("pull") or "missing"

@@ -3,9 +3,6 @@ another label into plan.json; which directory is removed is known without them.
 
 A killed `docker run` leaves its container running, so the end of the script says nothing about them. A daemon that is
 dead or hangs must not keep a run from ending: its answers have a time limit, and a shorter one after a timeout.
-
-The command of a container that a failed run has kept has ended, and starting the container would run it again. So what
-goes on with its files, a retry or a shell, runs in a container of an image that is made of it.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from ..processes import dying_with_parent, run_program
 from ..quick_dataclass import dataclass
 from ..records import DockerInvocation, DockerInvocations, Plan, QueryAnswer
 from ..run_directory import RunDir, job_environment
-from .docker_argv import ENGINES, DockerArgvError, DockerRun, option, parse_run, render
+from .docker_argv import ENGINES, option, parse_run, render
 
 TIMEOUT = 30.0  # seconds for an answer of the daemon
 SHORT_TIMEOUT = 5.0  # seconds, once it did not answer
@@ -38,8 +35,6 @@ LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so
 QUERY_SECONDS = 15.0  # a daemon that is busy with a pull may take several
 PAUSE_SECONDS = 5.0  # between an answer and the next query
 DAEMON_QUERY = ("ps", "--quiet", "--last", "1")  # only whether there is an answer counts
-COMMIT_SECONDS = 600.0  # the container's own files are copied
-_IMAGES = "ci-tasks-kept"  # the repository of those that are made of kept containers
 
 
 class DockerClient:
@@ -75,22 +70,17 @@ class RunContainer:
     started_at: str
     run_dir: str = ""
 
-    @property
-    def kept_image(self) -> str:
-        """What an image that is made of it is called."""
-        return f"{_IMAGES}:{self.id[:12]}"
-
 
 class RunContainers:
     """The containers of one run. `thorough`: ask the daemon even where the run has called no docker."""
 
-    def __init__(self, run_dir: str, thorough: bool = False, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, run_dir: str, thorough: bool = False) -> None:
         self.paths, self.thorough = RunDir(run_dir), thorough
         self.plan = read_plan(self.paths)
         self.problems: List[str] = []
         runtime = self.plan.container_runtime or ""
         # None for a runtime without a daemon. DOCKER_HOST of the host's `env` says which daemon has the containers.
-        self.client = DockerClient(runtime, {**environ, **self.plan.host_env}) if runtime in ENGINES else None
+        self.client = DockerClient(runtime, {**os.environ, **self.plan.host_env}) if runtime in ENGINES else None
 
     def find(self) -> List[RunContainer]:
         """All that exist, in the order of their creation. `problems` says that the daemon did not answer."""
@@ -207,89 +197,39 @@ class DaemonMonitor:
             time.sleep(0 if answer.timed_out else PAUSE_SECONDS)
 
 
-# -- kept containers ---------------------------------------------------------------------------------------------------
+# -- a shell -----------------------------------------------------------------------------------------------------------
 
 _NOT_IN_SHELL = ("name", "detach", "interactive", "tty", "entrypoint", "pull", "cidfile", "label", "rm")
 EXIT_NOTHING = 2
 
 
-def image_to_go_on(ci: Sequence[str], directories: Sequence[str], program: str) -> Optional[str]:
-    """The image of the container of an earlier run in `directories`, the oldest first, in which CI's `docker run` goes
-    on; None where none of them came to it. Raises DockerArgvError where it is gone."""
-    # `docker` is the adapter itself on the job's PATH.
-    environ = {**os.environ, "PATH": os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)}
-    for directory in reversed(directories):
-        calls = started_containers(RunDir(directory))[::-1]
-        # The last one of these words, or else of this image: a word may name the commit.
-        same = [call.name for call in calls if list(call.ci) == list(ci)]
-        same += [call.name for call in calls if parse_run(call.ci).image == parse_run(ci).image]
-        if same:
-            found = RunContainers(directory, thorough=True, environ=environ).find()
-            kept = next((container for container in found if container.name == same[0]), None)
-            if kept is None:
-                raise DockerArgvError(f"the kept container {same[0]} is gone; run the row again")
-            return _image_made_of(kept)
-    return None
-
-
-def remove_images(containers: Sequence[RunContainer]) -> List[str]:
-    """Remove the images that were made of containers, and for them. Returns a line for each that stays."""
-    left = []
-    for container in containers:
-        used = {container.image} if container.image.partition(":")[0].endswith(_IMAGES) else set()
-        for image in sorted({container.kept_image, *used}):
-            answer = container.client.run("rmi", "--", image)
-            if answer.code != 0 and not any(text in answer.err.lower() for text in ("no such image", "not known")):
-                left.append(f"image {image}: {answer.last_line}")
-    return left
-
-
-def _image_made_of(container: RunContainer) -> str:
-    """The image of the container's files. Raises DockerArgvError."""
-    client, image = container.client, container.kept_image
-    if client.run("image", "inspect", "--format", "{{.Id}}", image).code != 0:  # an ended container does not change
-        answer = client.run("commit", "--", container.id, image, timeout=COMMIT_SECONDS)
-        if answer.code != 0:
-            raise DockerArgvError(f"the kept container {container.name}: {answer.last_line}")
-    return image
-
-
 def shell(run_dir: str) -> int:
-    """Open bash in the run's container, in a new container with its files, or in its workspace. Returns its exit code,
-    or EXIT_NOTHING where nothing is left of the run."""
+    """Open bash in the run's container, in a new one like it if its command has ended, or in the run's workspace.
+    Returns its exit code, or EXIT_NOTHING where nothing is left of the run."""
     containers = RunContainers(run_dir, thorough=True)
     last = next(reversed(containers.find()), None)
     if last is not None and last.running:
         _say(f"in the running container {last.name}")
         return subprocess.call([last.client.runtime, "exec", *_terminal(), last.id, "bash"], env=last.client.env)
     if last is not None:
-        return _shell_in_image(last, containers.paths)
+        return _shell_in_new_container(last, containers.paths)
     if os.path.isdir(containers.plan.workspace):
         return _shell_in_workspace(containers.plan, containers.paths.path)
     _say("nothing is left of the run to open a shell in; `--keep` keeps the container and workspace of a failed one")
     return EXIT_NOTHING
 
 
-def _shell_in_image(container: RunContainer, paths: RunDir) -> int:
-    try:
-        image = _image_made_of(container)
-    except DockerArgvError as error:
-        _say(str(error))
-        return EXIT_NOTHING
-    _say(f"in a container with the files of {container.name}, whose command has ended")
+def _shell_in_new_container(container: RunContainer, paths: RunDir) -> int:
+    """With its options, so with the same mounts: starting the container itself would run its command again."""
+    runtime = container.client.runtime
+    _say(f"in a new container with the mounts of {container.name}, whose command has ended")
+    _say(f"see `{runtime} diff {container.name}` for its own files, and `{runtime} cp {container.name}:PATH .`")
     calls = [call.here for call in started_containers(paths) if call.name == container.name]
-    run = shell_run(parse_run(calls[0] if calls else ["run", image]), image)
-    try:
-        return subprocess.call([container.client.runtime, *render(run)], env=container.client.env)
-    finally:
-        container.client.run("rmi", "--", image)
-
-
-def shell_run(run: DockerRun, image: str) -> DockerRun:
-    """CI's `docker run` with bash for its command and `image` for its image."""
+    run = parse_run(calls[0] if calls else ["run", container.image])
     options = [item for item in run.options if item.name not in _NOT_IN_SHELL]
     options += [option("rm"), option("entrypoint", "bash"), *map(option, (word[2:] for word in _terminal()))]
-    return dataclasses.replace(run, options=tuple(options), image=image, command=())
+    run = dataclasses.replace(run, options=tuple(options), image=container.image_id, command=())
+    return subprocess.call([runtime, *render(run)], env=container.client.env)
 
 
 def _shell_in_workspace(plan: Plan, run_dir: str) -> int:

@@ -35,8 +35,6 @@ KERNEL_LOG_SECONDS = 5.0
 _Names = Callable[[], Sequence[str]]
 _MAX_XIDS = 500  # a GPU that breaks down writes them without end
 _MAX_LINE = 4096
-_SESSION = re.compile(r"\.slice/\S*\.(?:scope|service)\b")  # a cgroup that systemd makes for a login or a service
-_CONTAINER = re.compile(r"[0-9a-f]{64}|lxc|kubepods")
 
 
 class GpuSampler:
@@ -122,13 +120,8 @@ def process_owner(run_dir: str, plan: Plan, containers: _Names, pid: int) -> Pro
     is_in_container = any(id in cgroups for id in containers())
     if processes.is_below(pid, os.getpid()) or mark in processes.environ(pid) or is_in_container:
         return "run"
-    # A container that was kept has processes from before this run.
-    if plan.retry is not None:
-        return "unknown"
-    # Without a daemon that starts containers, all processes of the job are below its agent.
-    is_session = _SESSION.search(cgroups) is not None and not _CONTAINER.search(cgroups)
-    is_outside = is_session if plan.has_container_daemon else "SLURM_JOB_ID" not in os.environ
-    return "other" if is_outside or int(process.start) < int(agent.start) else "unknown"
+    # A container that was kept has processes from before this run; one of another's may be from afterwards.
+    return "other" if plan.retry is None and int(process.start) < int(agent.start) else "unknown"
 
 
 ROWS = 10_000  # before each stands for twice as many seconds

@@ -96,7 +96,7 @@ class RunFollower:
 
     def close(self) -> None:
         """The client follows it no more."""
-        self._client.release()
+        self._client.close()
         self._close_log()
 
     def _say(self, update: RunUpdate) -> None:

@@ -35,7 +35,6 @@ RETRY_SECONDS = 15.0  # until the next sbatch after a temporary rejection
 NEVER_SUBMITTED = "cancelled before it was submitted to Slurm"
 _PAUSE = 0.05
 _CACHE_SECONDS = 10.0  # until one node sees what another wrote last, on a file system that caches
-_ORDERLY_END = 90.0  # seconds, beside the plan's patience, that an agent gets to end in order
 # Not about this job: it may be accepted in a while, and the controller may even have it already.
 _TEMPORARY = re.compile(
     "MaxSubmit|MaxJobCount|job submit limit|temporarily unable to accept job|timed out|Unable to contact slurm"
@@ -214,24 +213,17 @@ def _waiting(status: Status, reason: str) -> Status:
     return replace(status, end=None, exit_code=None, ended_at=None, log_sha256=None)
 
 
-# -- scancel: first to the agent, which is the batch script, so that it ends its job in order; then to the whole job --
+# -- scancel ---------------------------------------------------------------------------------------------------------
 
 
-def cancel(run_dir: str, job: SlurmJob, timeout: float) -> None:
-    """Returns when the run has ended, or Slurm was asked to end it. Raises ScancelError."""
-    before = read_status(RunDir(run_dir))
-    state = None if before.concluded or not job.id else query([job.id])[0].get(job.id)
-    if state is None or not state.is_on_node:  # it is over, or about to be, or waits
+def cancel(run_dir: str, job: SlurmJob) -> None:
+    """Ask the agent, which is the batch script, to end its job in order; a job without one is ended at once. Raises
+    ScancelError."""
+    state = query([job.id])[0].get(job.id) if job.id else None
+    if state is not None and state.is_on_node:
+        _scancel("--batch", "--signal=TERM", job.id)
+    else:
         kill(run_dir, job)
-        return
-    _scancel("--batch", "--signal=TERM", job.id)
-    until = time.monotonic() + timeout + _ORDERLY_END
-    while time.monotonic() < until:
-        status = read_status(RunDir(run_dir))
-        if status.has_ended and status != before:  # the end that stood there before is one before a requeue
-            return
-        time.sleep(_PAUSE)
-    _scancel(job.id)
 
 
 def kill(run_dir: str, job: SlurmJob) -> None:

@@ -130,7 +130,6 @@ CGROUPS: dict[str, tuple[str, str]] = {
     "the run's container": (f"0::/system.slice/docker-{CONTAINER}.scope", "run"),
     "of an older docker": (f"12:memory:/docker/{CONTAINER}\n0::/", "run"),
     "another container": (f"0::/system.slice/docker-{OTHER}.scope", "unknown"),
-    "a user's service": ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service", "other"),
     "not to be read": ("", "unknown"),
 }
 

@@ -423,7 +423,7 @@ def test_a_run_whose_job_took_its_status_away_goes_on(
     (tmp_path / "status.json").write_text(json.dumps({"state": "running"}))
     until(lambda: receiver.updates)
     assert not receiver.updates[0].over
-    lock.release()
+    lock.close()
 
 
 def test_a_dead_agent_with_a_directory_for_a_status_has_ended(
