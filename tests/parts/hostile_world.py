@@ -233,7 +233,7 @@ class HostileWorld:
         """What a plan asks a host for."""
         asked = {
             **queries.fact_queries(self.host, gpus=True, container=True),
-            "python": queries.find_python_command("3.10"),
+            "python": ["python3", "--version"],
             queries.LOCKS_QUERY_NAME: queries.LOCKS_QUERY,
         }
         with run_manager.open_query_runner(self.host) as runner:
