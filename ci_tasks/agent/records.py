@@ -329,13 +329,12 @@ class Status:
 
     `pid`, `pid_start` and `boot_id` tell its agent from a later process, `group` is the job's process group. `waiting`
     says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
-    of `gpu_ids`, as far as nvidia-smi says.
-    `longest_silence` are the most seconds without a byte of log.
-    `oom_kills`: how many processes the host's kernel killed for their memory while the run went on, None if not known.
-    `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
-    job got, `shell` those of other variables of the host's shell that reached it; `masked` says whether secrets are
-    masked in all that leaves the host. `concluded`: the end of the Slurm job is included. `gone`: the agent died before it wrote an end. `changed`: files of the agent that
-    changed since, most likely by the job.
+    of `gpu_ids`, as far as nvidia-smi says. `longest_silence` are the most seconds without a byte of log. `oom_kills`:
+    how many processes the host's kernel killed for their memory while the run went on, None if not known. `left` has a
+    line for each thing that could not be removed or collected. `secrets` are the names of those that the job got,
+    `shell` those of other variables of the host's shell that reached it; `masked` says whether secrets are masked in
+    all that leaves the host. `concluded`: the end of the Slurm job is included. `gone`: the agent died before it wrote
+    an end. `changed`: files of the agent that changed since, most likely by the job.
     """
 
     state: State = "planned"
