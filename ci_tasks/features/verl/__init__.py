@@ -14,12 +14,12 @@ FEATURE = Feature(
             "Validate a Megatron-Bridge change through verl, level by level.",
             "ci_tasks.features.verl.command:verl",
             json=(
-                "ci_tasks.features.verl.levels.summary:Summary",
-                "ci_tasks.features.verl.remarks:LevelPlanEntry[]",
+                "ci_tasks.features.verl.judge.records:Summary",
+                "ci_tasks.features.verl.level_run:LevelPlanEntry[]",
                 "ci_tasks.records:BatchResult",
                 "ci_tasks.features.verl.comparison:LevelComparison",
             ),
-            exit_codes="ci_tasks.features.verl.run_summary:RESULT_CODES",
+            exit_codes="ci_tasks.features.verl.judge.records:RESULT_CODES",
         ),
     ),
     nox_sessions=tuple(

@@ -10,7 +10,7 @@ from ci_tasks.cli import options as flags
 from ci_tasks.features.verl.levels.levels import WRAPPER
 
 _ALWAYS_SHOWN = ("level", "bridge", "verl", "host")
-_NOT_SHOWN = ("plan", "markdown", "json", "events", "keep", "detach")
+_NOT_SHOWN = ("plan", "json", "events", "keep", "detach")
 
 
 def levels(_given: Mapping[str, str], _typed: str) -> Iterable[str]:
@@ -33,8 +33,7 @@ class VerlOptions:
         help="a host or a pool of hosts.yaml; several with commas: the first with free GPUs", default="local"
     )
     image: str | None = flags.text("verlai/verl:TAG (else VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
-    gpus: int = flags.number("number of GPUs that the run takes, on each of its nodes", "GPUs", default=8).field()
-    nodes: int = flags.NODES.field(help="number of Slurm nodes, with --gpus on each of them", default=1)
+    gpus: int = flags.number("number of GPUs that the run takes", "GPUs", default=8).field()
     timeout: float | None = flags.TIMEOUT.field(
         help="minutes after which the run is ended (else timeout_minutes of the host, else 90 to 720 by the level)"
     )
@@ -80,7 +79,6 @@ class VerlOptions:
             ("plan", "plan the level without --base: both sides run it", ""),
             ("detach", "the client decides after each pair whether another one is needed", "use tmux or nohup"),
             ("baseline", "--base trains the baseline", ""),
-            ("markdown", "a comparison is text, JSON or a page", ""),
         ),
     ).field()
     repeat: int = flags.REPEAT.field(help="with --base: most trainings of each side", needs="base", default=5)
@@ -105,7 +103,6 @@ class VerlOptions:
         help="start the run and return at once; `attach` ends with the summary",
         excludes=(("plan", "--plan starts nothing", ""),),
     )
-    markdown: bool = flags.switch("print the summary as markdown").field()
     json: bool = flags.JSON.field()
     events: str | None = flags.EVENTS.field()
     keep: bool = flags.KEEP.field(help="keep the container and the workspace of a run that fails, for `shell`")

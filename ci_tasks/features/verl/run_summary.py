@@ -7,26 +7,24 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.agent.files import pieces_of
-from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import RunDir, read_plan
-from ci_tasks.errors import UsageError
-from ci_tasks.features.verl import report
+from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.verl.judge.learning import REWARD, series
-from ci_tasks.features.verl.judge.summary_text import judge
-from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, PreflightCheck, RunFacts, TrainingFacts, read_run
-from ci_tasks.features.verl.judge.verdict import LevelRun, Provenance, RunEnd
-from ci_tasks.features.verl.level_context import LevelContext, read_context
+from ci_tasks.features.verl.judge.records import RESULT_CODES, Deliverable, Summary
+from ci_tasks.features.verl.judge.summary import Provenance, summarize, text
+from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, RunFacts, TrainingFacts, read_run
+from ci_tasks.features.verl.judge.verdict import LevelRun
+from ci_tasks.features.verl.level_run import LevelContext, read_context
 from ci_tasks.features.verl.levels.job import LABEL
 from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
 from ci_tasks.features.verl.levels.script import BRIDGE
-from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, Summary
 from ci_tasks.records import CANCELLED, PASSED, RunRecord
 from ci_tasks.results.probe_evidence import read_run_evidence
 
-RESULT_CODES = {PASS: 0, FAIL: 1, NOT_PROVEN: 4, BLOCKED: 125}
 _MOST_DIRTY = 10
 
 
@@ -41,69 +39,68 @@ def attached(record: RunRecord, directory: str) -> int | None:
     return RESULT_CODES[conclude(context, record, directory).result]
 
 
-def conclude(context: LevelContext, record: RunRecord, directory: str, *, markdown: bool = False) -> Summary:
+def criteria(directory: str) -> list[str]:
+    """The lines of `report`: the result and the criteria of each training; empty for what is no level that has ended.
+    """
+    file = Path(directory, "summary.json")
+    if not file.exists() or read_context(directory) is None:
+        return []
+    summary = json.loads(file.read_text(encoding="utf-8"))
+    lines = [f"verl: {summary['result']} - {summary['sentence']}"]
+    for training in summary["criteria"]:
+        lines.append(f"{training['training']}: {training['status']}")
+        lines += [f"  {one['name']}: {one['outcome']}, {one['evidence']}" for one in training["criteria"]]
+    return [printable(line) for line in lines]
+
+
+def conclude(context: LevelContext, record: RunRecord, directory: str) -> Summary:
     """Judge the run, print its summary and store it in the run's directory."""
     summary = evaluate(context, record, directory).summary
-    written = f"the summary, as text, markdown and JSON: {directory}"
-    lines = report.markdown(summary).splitlines() if markdown else report.text(summary)
-    print("\n".join(["", *lines, "", written]), flush=True)
+    lines = text(summary)
+    Path(directory, "summary.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
+    print("\n".join(["", *lines, "", f"the summary, as text and JSON: {directory}"]), flush=True)
     return summary
 
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """`facts` are what the log says, `evidence` is what the probe noted, None without it."""
-
     summary: Summary
     facts: RunFacts
-    evidence: RunEvidence | None
 
 
 def evaluate(context: LevelContext, record: RunRecord, directory: str) -> EvaluatedRun:
-    """Judge the run and store its summary in its directory."""
+    """Judge the run and store the result as summary.json in its directory."""
     run = RunDir(directory)
-    workspace = read_plan(run).workspace
-    identity = image_identity(record)
-    host = record.host or context.host
-    provenance = Provenance(
+    workspace, host, image = read_plan(run).workspace, record.host or context.host, image_identity(record)
+    facts = read_run(lambda: pieces_of(run.log), context.request.proofs)
+    overlays = [f"{one.what}: {one.here}; {one.why}" for one in record.deviations if one.what.startswith("overlay ")]
+    level = LevelRun(
+        context.request,
+        trainings(context.request, context.scripts),
+        facts,
+        record.status,
+        record.reason,
+        f"{workspace}/{BRIDGE}" if workspace else "",
+        read_run_evidence(run),
+        read_baseline(Path(context.baseline)) if context.baseline else None,
+    )
+    known = Provenance(
         bridge=repository(context.bridge),
         verl=repository(context.verl),
         command=context.command,
         log=run.log if Path(run.log).exists() else "",
-        image=f"{context.image}, {identity or 'digest not seen'}" if context.image else "",
+        image=f"{context.image}, {image or 'digest not seen'}" if context.image else "",
         host=host,
-        root=f"{workspace}/{BRIDGE}" if workspace else "",
-        simulated=host if context.simulated else "",
+        simulated=context.simulated,
+        remarks=(*context.remarks, *overlays),
     )
-    facts = read_run(lambda: pieces_of(run.log), context.request.proofs)
-    evidence = read_run_evidence(run)
-    overlays = (
-        f"{item.what}: {item.here}; {item.why}" for item in record.deviations if item.what.startswith("overlay ")
-    )
-    summary = judge(
-        LevelRun(
-            context.request,
-            trainings(context.request, context.scripts),
-            facts,
-            RunEnd(record.status, record.reason),
-            provenance,
-            read_baseline(Path(context.baseline)) if context.baseline else None,
-            evidence,
-            (*context.remarks, *overlays),
-        )
-    )
-    for name, text in (
-        ("summary.txt", "\n".join(report.text(summary)) + "\n"),
-        ("summary.md", report.markdown(summary)),
-        ("summary.json", json.dumps(report.public(summary), indent=1, ensure_ascii=False) + "\n"),
-    ):
-        Path(directory, name).write_text(text, encoding="utf-8", errors="backslashreplace")
-    return EvaluatedRun(summary, facts, evidence)
+    summary = summarize(level, known)
+    stored = json.dumps(encode(summary), indent=1, ensure_ascii=False) + "\n"
+    Path(directory, "summary.json").write_text(stored, encoding="utf-8", errors="backslashreplace")
+    return EvaluatedRun(summary, facts)
 
 
-def judge_log(
-    log: Path, request: LevelRequest, *, command: str = "", exit_code: int | None = None, baseline: Path | None = None
-) -> Summary:
+def judge_log(log: Path, request: LevelRequest, command: str = "", baseline: Path | None = None) -> Summary:
     """What an existing log shows of a level, as people have it who ran the wrapper themselves: of the level's own
     trainings, each from where the trainer prints its settings. What a log cannot show is not seen.
     Raises UsageError."""
@@ -111,19 +108,17 @@ def judge_log(
         raise UsageError(f"--log names {log}, which is no file")
     planned = [one for one in trainings(request) if one.level == request.level]
     facts = read_run(lambda: pieces_of(str(log)), request.proofs, [one.name for one in planned])
-    for training in facts.trainings.values():
-        training.exit_code = exit_code if training.exit_code is None else training.exit_code
     if request.checks:
-        facts.preflight.setdefault(BRIDGE_CHECKS, PreflightCheck(BRIDGE_CHECKS, "cited", request.checks))
+        facts.preflight.setdefault(BRIDGE_CHECKS, Deliverable(BRIDGE_CHECKS, "cited", request.checks))
     unknown = "not known: only a log was judged"
-    status = PASSED if exit_code in (0, None) else "failed"
     base = read_baseline(baseline) if baseline else None
-    provenance = Provenance(unknown, unknown, command, str(log))
-    return judge(LevelRun(request, planned, facts, RunEnd(status), provenance, base))
+    return summarize(
+        LevelRun(request, planned, facts, PASSED, baseline=base), Provenance(unknown, unknown, command, str(log))
+    )
 
 
 def read_baseline(path: Path) -> TrainingFacts:
-    """The last training with rewards in a baseline's log. Raises UsageError where it has none to compare with."""
+    """The last training with rewards in a baseline's log. Raises UsageError if it has none to compare with."""
     if not path.is_file():
         raise UsageError(f"--baseline names {path}, which is no file")
     found = read_run(lambda: pieces_of(str(path)), names=("baseline",)).trainings.values()
@@ -137,19 +132,15 @@ def read_baseline(path: Path) -> TrainingFacts:
 
 
 def image_identity(record: RunRecord) -> str:
-    """The digest of the image that ran; of one that was never pulled, its id. "" where no container was seen."""
+    """The digest of the image that ran; of one that was never pulled, its id. "" if no container was seen."""
     ids = [container.image_id for container in record.environment.containers if container.image_id]
     return record.environment.digest or next(iter(ids), "")
 
 
 def repository(tree: Checkout) -> str:
     """Its commit, which git knows, plus the files that differ from it."""
-    dirty: Sequence[str] = tree.dirty
     if not tree.head:
         return "no git repository"
+    dirty: Sequence[str] = tree.dirty
     more = f" and {len(dirty) - _MOST_DIRTY} more" if len(dirty) > _MOST_DIRTY else ""
-    return (
-        f"{tree.head[:12]} plus {', '.join(dirty[:_MOST_DIRTY])}{more}"
-        if dirty
-        else f"{tree.head[:12]}, no dirty files"
-    )
+    return f"{tree.head[:12]} plus {', '.join(dirty[:_MOST_DIRTY])}{more}" if dirty else f"{tree.head[:12]}, no dirty files"

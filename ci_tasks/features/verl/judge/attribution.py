@@ -22,18 +22,15 @@ CHANGE, ENVIRONMENT, UNCLEAR = "the change", "the environment", "unclear"
 @dataclass(frozen=True)
 class Stage:
     """A row of the table. `owner` is whose failure it is once construction has begun; before, it is the environment's,
-    unless it is the change's own. `causes` are triage's that decide it, `likely` those that do so where no frame lies
-    in Bridge; `frames` and `words` are regular expressions."""
+    unless it is the change's own. `decides` is looked for in the text and in triage's cause before any frame counts,
+    `frames` in the frames, and `suggests`, in text and cause again, if no frame is known."""
 
     name: str
     owner: str
     follow_up: str
-    causes: str = ""
-    likely: str = ""
+    decides: str = ""
     frames: str = ""
-    words: str = ""
-    at_once: str = ""
-    """Words that decide before any cause: no rule of triage's knows them."""
+    suggests: str = ""
 
 
 WRONG_PATH = Stage(
@@ -41,129 +38,96 @@ WRONG_PATH = Stage(
     ENVIRONMENT,
     "environment fix: correct PYTHONPATH before trusting any result; for Ray workers pass "
     '"++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}" to the wrapper',
-    at_once=r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])",
-)
-DENSE_MODEL = Stage(
-    "the request: expert parallelism of a dense model",
-    ENVIRONMENT,
-    "usage: the expert variant needs a routed checkpoint; name one with --model-id or --model-path",
-    at_once=r"num_moe_experts must|must be (?:set|non.?None) .*expert.?parallel",
+    decides=r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])",
 )
 OWN_IMPORT = Stage(
     "the Bridge checkout's own imports",
     CHANGE,
     "provider fix: the Bridge checkout does not have, or cannot load, what it imports",
 )
+REWARD_MODEL = Stage(
+    "the reward model",
+    ENVIRONMENT,
+    "environment fix: set RM_MODEL_PATH to a local reward model, or disable it and report that as a limitation",
+    frames=r"/verl/.*reward",
+    suggests=r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward|reward_fn",
+)
 STAGES = (
     WRONG_PATH,
-    DENSE_MODEL,
-    Stage(
-        "ROCR_VISIBLE_DEVICES beside CUDA_VISIBLE_DEVICES",
-        ENVIRONMENT,
-        "environment fix: drop ROCR_VISIBLE_DEVICES in the launcher or container where CUDA_VISIBLE_DEVICES is set",
-        causes="rocr_conflict",
-    ),
     Stage(
         "a full disk",
         ENVIRONMENT,
         "environment fix: move HF_HOME, HF_HUB_CACHE, and MODEL_PATH to a larger shared or node-local path, then rerun "
         "with the explicit local MODEL_PATH",
-        causes="disk_full",
+        decides="disk_full",
     ),
     Stage(
         "the download of a model or data",
         ENVIRONMENT,
         "environment fix: download the model once before the run, and pass MODEL_PATH",
-        causes="hf_download network_ssh",
-        at_once=r"SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP|LocalEntryNotFound|No route to",
+        decides=r"hf_download|network_ssh|SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP"
+        r"|LocalEntryNotFound|No route to",
     ),
     Stage(
         "the machine",
         ENVIRONMENT,
-        "environment fix: GPUs, driver, locks, ports, limits or permissions of the host, then rerun",
-        causes="gpu_hardware gpu_busy lock_timeout port_in_use shm_too_small permission_docker",
-        at_once=r"Too many open files|can't start new thread|Resource temporarily unavailable|no kernel image",
-    ),
-    Stage(
-        "the host's or the container's memory",
-        ENVIRONMENT,
-        "environment fix: more memory for the container, or fewer or smaller workers, then rerun",
-        causes="host_oom_killed",
-        at_once=r"node running low on memory",
-    ),
-    Stage(
-        "nvidia-modelopt",
-        ENVIRONMENT,
-        "environment fix: python -m pip install --extra-index-url https://pypi.nvidia.com nvidia-modelopt",
-        at_once=r"No module named '?modelopt",
+        "environment fix: GPUs, driver, memory, ports, limits or permissions of the host; no ROCR_VISIBLE_DEVICES beside "
+        "CUDA_VISIBLE_DEVICES; then rerun",
+        decides=r"gpu_hardware|gpu_busy|lock_timeout|port_in_use|shm_too_small|permission_docker|rocr_conflict"
+        r"|host_oom_killed|node running low on memory|Too many open files|can't start new thread"
+        r"|Resource temporarily unavailable|no kernel image",
     ),
     Stage(
         "package setup",
         ENVIRONMENT,
-        "environment fix: install what is missing in the image, as container setup, not as a change of a repository",
-        causes="import_error dependency_version_mismatch",
-        at_once=r"No module named|cannot open shared object|undefined symbol",
+        "environment fix: install what is missing as container setup, for example python -m pip install "
+        "--extra-index-url https://pypi.nvidia.com nvidia-modelopt",
+        decides="import_error|dependency_version_mismatch|No module named|cannot open shared object|undefined symbol",
     ),
     Stage(
         "GPU memory",
         UNCLEAR,
         "reduce the load of each GPU first: TP/PP/CP, micro-batches, rollout batch size, response length",
-        causes="cuda_oom",
+        decides="cuda_oom",
     ),
     Stage(
         "communication between GPUs",
         UNCLEAR,
-        "rerun; where it hangs again, see which rank did not take part (the run's `hang` folder, NCCL_DEBUG=INFO)",
-        causes="nccl_error timeout_hang",
+        "rerun; if it hangs again, see which rank did not take part (the run's `hang` folder, NCCL_DEBUG=INFO)",
+        decides="nccl_error|timeout_hang",
     ),
-    Stage(
-        "the reward model",
-        ENVIRONMENT,
-        "environment fix: set RM_MODEL_PATH to a local reward model, or pass reward.reward_model.enable=False and "
-        "report that as a limitation",
-        likely="reward_fn",
-        frames=r"/verl/.*reward",
-        words=r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward",
-    ),
+    REWARD_MODEL,
     Stage(
         "the data",
         UNCLEAR,
         "environment fix: prepare the data with examples/data_preprocess/gsm8k.py, or set TRAIN_FILES and VAL_FILES",
         frames=r"/verl/utils/dataset/|/site-packages/(?:datasets|pyarrow)/",
-        words=r"\.parquet|TRAIN_FILES|VAL_FILES",
+        suggests=r"\.parquet|TRAIN_FILES|VAL_FILES",
     ),
     Stage(
         "the rollout engine",
         UNCLEAR,
         "report the boundary: a rollout that fails before actor construction may be verl's rollout engine's issue "
         "rather than a Bridge provider's; enforce_eager=True leaves CUDA graph capture out",
-        likely="vllm_engine_crash sglang_engine_crash cuda_graph_capture",
         frames=r"/(?:vllm|sglang)/|/verl/workers/rollout/|llm_server",
-        words=r"\bvllm|Engine(?:Core|Dead)|Engine core|GPU memory utilization",
+        suggests=r"\bvllm|sglang_engine|cuda_graph_capture|Engine(?:Core|Dead)|Engine core|GPU memory utilization",
     ),
     Stage(
         "verl's configuration",
         UNCLEAR,
         "correct the settings: this verl does not have, or does not accept, the one that is named above",
-        likely="config_hydra",
         frames=r"/(?:hydra|omegaconf)/",
-        words=r"Could not override|Could not append|is not in struct",
+        suggests=r"Could not override|Could not append|is not in struct|config_hydra",
     ),
     Stage(
-        "the death of a process",
+        "Ray or the death of a process",
         UNCLEAR,
-        "find out why it died (memory of the container, the worker's own log under artifacts), then rerun",
-        likely="segfault_illegal_access ray_cluster",
-        words=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|SYSTEM_ERROR",
-    ),
-    Stage(
-        "Ray",
-        UNCLEAR,
-        "environment fix: `ray stop --force` inside the container, then rerun",
-        words=r"ray\.init|GCS|raylet|placement group",
+        "find out why it died (memory of the container, the worker's own log under artifacts); `ray stop --force` "
+        "inside the container; then rerun",
+        suggests=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|SYSTEM_ERROR"
+        r"|segfault_illegal_access|ray_cluster|ray\.init|GCS|raylet|placement group",
     ),
 )
-_BY_NAME = {stage.name: stage for stage in STAGES}
 _OF_BRIDGE = (
     Stage(
         "LoRA",
@@ -184,24 +148,10 @@ _OF_BRIDGE = (
         CHANGE,
         "check that the Bridge provider is finalized with the same parallel sizes that verl initialized through "
         "Megatron mpu",
-        frames="",
     ),
 )
 _STEP = Stage("the training step", CHANGE, "provider fix, or a narrower rerun: the line above is where to begin")
 _START = Stage("the start of the job", UNCLEAR, "environment fix: the line above is where to begin, then rerun")
-_OF_CHECKS = {
-    "ray": _BY_NAME["Ray"],
-    "modelopt": _BY_NAME["nvidia-modelopt"],
-    "devices": _BY_NAME["ROCR_VISIBLE_DEVICES beside CUDA_VISIBLE_DEVICES"],
-    "data": _BY_NAME["the data"],
-    "reward-model": _BY_NAME["the reward model"],
-    "model": _BY_NAME["the download of a model or data"],
-    "room": _BY_NAME["a full disk"],
-    "uv": _BY_NAME["package setup"],
-    "dummy-config": _BY_NAME["the data"],
-    DRIVER: WRONG_PATH,
-    WORKER: WRONG_PATH,
-}
 # What only Bridge's own code can lack: its modules, and names of itself and of the Megatron-core that it pins.
 _OWN_NAME = re.compile(
     r"No module named '?megatron\.(?:bridge|core)\.|"
@@ -215,7 +165,7 @@ _PLACE = re.compile(r"\((/[^()\s]+)\)$")
 
 @dataclass(frozen=True)
 class Attribution:
-    """`owner` is the change, the environment, or unclear: whose failure it is, as far as anybody can tell."""
+    """`owner` is the change, the environment, or unclear: whose failure it is, as far as the evidence says."""
 
     stage: Stage
     owner: str
@@ -228,8 +178,8 @@ class Attribution:
 
 
 def attribute(failure: Failure | None, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Attribution:
-    """Whose failure ended a training. `constructed` says that construction had begun before it; `root` is the Bridge
-    checkout as the job sees it, `reward` are paths of the reward model. An exit code alone says nothing."""
+    """Whose failure ended a training. `constructed`: construction had begun before it. `root` is the Bridge checkout as
+    the job sees it, `reward` are paths of the reward model. An exit code alone says nothing."""
     if failure is None:
         return Attribution(_STEP if constructed else _START, UNCLEAR if constructed else ENVIRONMENT, constructed)
     stage = _stage(failure, constructed, root, reward)
@@ -237,50 +187,46 @@ def attribute(failure: Failure | None, constructed: bool, root: str = "", reward
     return Attribution(stage, owner, constructed)
 
 
-def is_own_name(text: str, root: str = "") -> bool:
+def stage_of_check(key: str, text: str) -> Stage:
+    """That of a mark of the preflight which did not pass. Its own text has the remedy, unless a cause is known."""
+    if key not in (DRIVER, WORKER):
+        return stage_of(text)
+    stage = _stage(Failure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
+    return stage if stage is OWN_IMPORT or _decides(stage, text) else WRONG_PATH
+
+
+def stage_of(text: str) -> Stage:
+    """That of a text which is all that is known of a failure."""
+    return _stage(Failure.said(text), False)
+
+
+def _decides(stage: Stage, text: str) -> bool:
+    return bool(stage.decides and re.search(stage.decides, text))
+
+
+def _stage(failure: Failure, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Stage:
+    text, frames = failure.text, failure.frames
+    in_bridge = any(constructs(frame) for frame in frames)
+    own_error = in_bridge and not failure.constructs and _OWN_ERROR.search(text) and not _ANOTHER.search(text)
+    if own_error or _is_own_name(text, root):
+        return OWN_IMPORT
+    if any(path and path in text for path in reward):
+        return REWARD_MODEL
+    told = f"{text}\n{failure.cause}"
+    if decided := next((stage for stage in STAGES if _decides(stage, told)), None):
+        return decided
+    for frame in reversed(frames):  # the innermost that lies in code that is known here
+        if constructs(frame):
+            return next(stage for stage in _OF_BRIDGE if re.search(stage.frames, "\n".join(frames)))
+        if known := next((stage for stage in STAGES if stage.frames and re.search(stage.frames, frame)), None):
+            return known
+    said = (stage for stage in STAGES if stage.suggests and re.search(stage.suggests, told, re.IGNORECASE))
+    return next(said, _STEP if constructed else _START)
+
+
+def _is_own_name(text: str, root: str) -> bool:
     """Whether an import fails for what the Bridge checkout itself has in it, or lacks. A Megatron-core that lies
     elsewhere is not the one that it pins."""
     place = _PLACE.search(text)
     pinned = not (place and root) or place[1].startswith(root)
     return bool(_OWN_NAME.search(text)) and pinned
-
-
-def stage_of_check(key: str, text: str) -> Stage:
-    """That of a mark of the preflight which did not pass."""
-    imports = key in (DRIVER, WORKER)
-    failure = Failure.said(text, ("/megatron/bridge/__init__.py:<module>",) if imports else ())
-    stage = _stage(failure, False, "", ())
-    decides = imports or stage.name != "package setup"
-    return stage if stage is OWN_IMPORT or (decides and _decides(stage, failure)) else _OF_CHECKS.get(key, stage)
-
-
-def stage_of_reason(reason: str) -> Stage:
-    """That of a run which ended before it could say why itself."""
-    stage = _stage(Failure.said(reason), False, "", ())
-    return _BY_NAME["the machine"] if stage is _START else stage
-
-
-def _decides(stage: Stage, failure: Failure) -> bool:
-    said = bool(stage.at_once) and bool(re.search(stage.at_once, failure.text))
-    return said or failure.cause in stage.causes.split()
-
-
-def _stage(failure: Failure, constructed: bool, root: str, reward: Iterable[str]) -> Stage:
-    text, frames = failure.text, failure.frames
-    in_bridge = any(constructs(frame) for frame in frames)
-    own_error = in_bridge and not failure.constructs and _OWN_ERROR.search(text) and not _ANOTHER.search(text)
-    if is_own_name(text, root) or own_error:
-        return OWN_IMPORT
-    if any(path and path in text for path in reward):
-        return _BY_NAME["the reward model"]
-    for stage in STAGES:
-        if _decides(stage, failure):
-            return stage
-    for frame in reversed(frames):  # the innermost that lies in code that is known here
-        if constructs(frame):
-            return next(stage for stage in _OF_BRIDGE if re.search(stage.frames, "\n".join(frames)))
-        if of_frame := next((stage for stage in STAGES if stage.frames and re.search(stage.frames, frame)), None):
-            return of_frame
-    likely = (stage for stage in STAGES if failure.cause in stage.likely.split())
-    said = (stage for stage in STAGES if stage.words and re.search(stage.words, text, re.IGNORECASE))
-    return next(said, None) or next(likely, None) or (_STEP if constructed else _START)
