@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ci_tasks.trials.bisection import Bisect
 from ci_tasks.trials.commit_graph import CommitGraph
-from ci_tasks.trials.rules import AB, BLOCKED, ERROR, FAILED, PASSED, RISE, Metrics, Outcome, Repeat, Rule, Verdict
+from ci_tasks.trials.rules import AB, BLOCKED, ERROR, FAILED, PASSED, RISE, Metrics, Outcome, Repeat, Rule, TrialVerdict
 
 
 class Ended(NamedTuple):
@@ -37,9 +37,9 @@ class Ended(NamedTuple):
     runs: int
 
 
-def play(rule: Rule, run: Callable[[str], Outcome]) -> tuple[Verdict, list[Outcome]]:
+def play(rule: Rule, run: Callable[[str], Outcome]) -> tuple[TrialVerdict, list[Outcome]]:
     outcomes: list[Outcome] = []
-    while not isinstance(what := rule.next(outcomes), Verdict):
+    while not isinstance(what := rule.next(outcomes), TrialVerdict):
         outcomes += [run(setting) for setting in what]
     return what, outcomes
 

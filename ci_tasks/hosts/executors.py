@@ -25,7 +25,7 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts import queries
 from ci_tasks.hosts.connection import HostCache
 from ci_tasks.hosts.executor import Executor, HostPaths, PreparedRow
-from ci_tasks.hosts.provision import keep_py_spy_here, remove_setup, setup_plan
+from ci_tasks.hosts.provision import remove_setup, setup_plan
 from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.hosts.remote_run import RemoteRun, RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
@@ -79,7 +79,6 @@ class LocalExecutor(Executor):
         if run.path in self._setups and os.path.lexists(run.status) and not is_done:
             remove_run(run.path)  # install steps of the command that this one resumes
         super()._prepare(remote_run, has_checkout)
-        keep_py_spy_here(store.home())
 
     def wait(self, seconds: float) -> None:
         super().wait(seconds) if self._is_open else time.sleep(seconds)

@@ -28,8 +28,6 @@ from ci_tasks.agent.run_directory import (
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import LookAtProcesses
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import provision
-from ci_tasks.results import store
 from ci_tasks.results.load import find_one
 from ci_tasks.run.attach import host_of_run
 
@@ -59,7 +57,6 @@ def look_at(run: RunDir) -> HangFacts:
     remote = read_remote(run)
     if remote is not None:
         return _look_there(run, remote)
-    provision.keep_py_spy_here(store.home())
     try:
         return wait_for_look(run.path, secrets.token_hex(8))
     except NoLook as reason:
@@ -83,7 +80,6 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
                 raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
             spool.write(chunk)
 
-        provision.send_py_spy(manager.connection)
         try:
             manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
             spool.seek(0)

@@ -26,7 +26,7 @@ from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials import bisection, report
 from ci_tasks.trials.bisection import FOUND, NOT_BAD, NOT_GOOD, OLDER_THAN_GOOD, UNTESTABLE, Bisect
 from ci_tasks.trials.commit_graph import CommitGraph
-from ci_tasks.trials.rules import MISSING, PASSED, Outcome, Verdict
+from ci_tasks.trials.rules import MISSING, PASSED, Outcome, TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, expected_seconds, given_key, outcome_of, ran_tests
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import BISECT, CANCELLED
@@ -328,7 +328,7 @@ def _share(probability: float) -> str:
     return f"{min(99, int(probability * 100))} %"  # nothing that may be flaky is ever wholly certain
 
 
-def _refusal(trial: Trial, search: Search, rule: Bisect, verdict: Verdict) -> UsageError:
+def _refusal(trial: Trial, search: Search, rule: Bisect, verdict: TrialVerdict) -> UsageError:
     """Why the ends will not do, and what would."""
     key = verdict.why
     is_good, short, row = key == rule.settings[0], search.short(key), trial.rows[0]

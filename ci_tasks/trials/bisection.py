@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
 from ci_tasks.trials.commit_graph import CommitGraph
-from ci_tasks.trials.rules import ERROR, FAILED, GIVE_UP, MISSING, PASSED, Outcome, Verdict, telling, ways
+from ci_tasks.trials.rules import ERROR, FAILED, GIVE_UP, MISSING, PASSED, Outcome, TrialVerdict, telling, ways
 
 FOUND, UNCLEAR = "found", "unclear"
 NOT_BAD, NOT_GOOD, UNTESTABLE = "not bad", "not good", "untestable"  # what is wrong with the ends
@@ -171,7 +171,7 @@ class Bisect:
     earlier: Sequence[Outcome] = ()
     at_most: int = AT_MOST
 
-    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         seen = self.count(outcomes)
         owed, refusal = self._ends(seen)
         if refusal:
@@ -207,16 +207,16 @@ class Bisect:
         missing = frozenset(place[one.setting] for one in outcomes if one.status == MISSING)
         return Counts(target, fails, passes, others, blocked, missing)
 
-    def _ends(self, seen: Counts) -> tuple[list[int], Verdict | None]:
+    def _ends(self, seen: Counts) -> tuple[list[int], TrialVerdict | None]:
         """Runs of the two ends that are still wanted, or why they will not do."""
         bad, owed = self.graph.bad, list[int]()
         for end, wanted in ((bad, ENDS - seen.fails[bad]), (0, ENDS - seen.told(0))):
             tries, others = seen.told(end), seen.others[end]
             silent = others + seen.blocked[end] - tries
             if end in seen.missing or (others >= GIVE_UP and not tries) or silent >= 2 * GIVE_UP:
-                return [], Verdict(UNTESTABLE, self.settings[end])
+                return [], TrialVerdict(UNTESTABLE, self.settings[end])
             if end == bad and not seen.fails[bad] and tries >= MOST_AT_BAD:
-                return [], Verdict(NOT_BAD, self.settings[end])
+                return [], TrialVerdict(NOT_BAD, self.settings[end])
             if wanted > 0 and not (seen.fails[end] and tries >= ENOUGH_AT_END):
                 owed += [end] * wanted
         return owed, None
@@ -245,23 +245,23 @@ class Bisect:
             best = max(best, (worth, at, within), key=lambda option: option[0])
         return best[1], best[2]
 
-    def _verdict(self, belief: Belief, seen: Counts, nothing_tells: bool, runs: int) -> Verdict | None:
+    def _verdict(self, belief: Belief, seen: Counts, nothing_tells: bool, runs: int) -> TrialVerdict | None:
         stretch, share = belief.stretches[belief.best], belief.shares[belief.best]
         is_certain = share >= (CERTAIN if belief.rate >= RARE else CERTAIN_IF_RARE)
         members = self._members(stretch)
         testable = sum(1 << at for at in range(len(self.graph)) if at not in seen.dead)
         alike = len({self.graph.descendants[at] & testable for at in members}) == 1
         if is_certain and members == [0]:
-            return Verdict(NOT_GOOD, self.settings[0], 1 - ERROR)
+            return TrialVerdict(NOT_GOOD, self.settings[0], 1 - ERROR)
         # Where many runs fail in another way, the rate of the one that is looked for is not the same everywhere.
         promise = 1 - ERROR if seen.others.total() <= MOST_OTHERS * runs else None
         likely = tuple((self.settings[at], share / len(members)) for at in members)
         if is_certain and len(members) == 1:
-            return Verdict(FOUND, self._rates(members[0], seen), promise, seen.target, likely=likely)
+            return TrialVerdict(FOUND, self._rates(members[0], seen), promise, seen.target, likely=likely)
         if nothing_tells or (is_certain and alike):
-            return Verdict(UNCLEAR, "nothing between them can be tested", promise, likely=likely)
+            return TrialVerdict(UNCLEAR, "nothing between them can be tested", promise, likely=likely)
         if runs >= self.at_most:
-            return Verdict(UNCLEAR, f"not clear after {counted(runs, 'run')}", likely=self._probable(belief))
+            return TrialVerdict(UNCLEAR, f"not clear after {counted(runs, 'run')}", likely=self._probable(belief))
         return None
 
     def _members(self, stretch: Stretch) -> list[int]:

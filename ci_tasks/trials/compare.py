@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -35,10 +33,9 @@ from ci_tasks.trials.rules import (
     RISE,
     YOURS,
     Outcome,
-    Verdict,
+    TrialVerdict,
 )
 from ci_tasks.trials.runner import Execute, Runner, Subject, expected_seconds, given_key, outcome_of, ran_tests
-from ci_tasks.trials.student import welch
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import CANCELLED, COMPARE
 from ci_tasks.workflow.model import Row
@@ -50,26 +47,6 @@ if TYPE_CHECKING:
 
 BASE = "base"
 _MAX_RUNS = 20
-_LEAST_VALUES = 3  # of a metric on a side: fewer show no scatter
-_SIGNIFICANT = 0.05  # of the probability of a difference by chance, for all metrics together
-
-
-@dataclass(frozen=True)
-class MetricChange:
-    """A metric that moved: its means, and the probability of such a difference by chance."""
-
-    name: str
-    base: float
-    yours: float
-    p: float
-
-
-@dataclass(frozen=True)
-class MetricComparison:
-    """`compared` is how many metrics both sides have often enough; 0: not seen."""
-
-    compared: int = 0
-    moved: tuple[MetricChange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +61,6 @@ class RowComparison:
     way: str
     yours: SideResult
     base: SideResult
-    metrics: MetricComparison
     differs: tuple[str, ...] = ()
 
 
@@ -251,31 +227,15 @@ def _announcement(request: ComparisonRequest, trial: Trial, trees: Mapping[str, 
 
 
 def _row(
-    row: str, verdict: Verdict, outcomes: Sequence[Outcome], new: Sequence[Outcome], differs: tuple[str, ...]
+    row: str, verdict: TrialVerdict, outcomes: Sequence[Outcome], new: Sequence[Outcome], differs: tuple[str, ...]
 ) -> RowComparison:
     yours, base = (report.side(outcomes, side, new) for side in (YOURS, BASE))
-    return RowComparison(row, verdict.word, verdict.why, verdict.way, yours, base, compare_metrics(outcomes), differs)
-
-
-def compare_metrics(outcomes: Sequence[Outcome]) -> MetricComparison:
-    """The metrics of runs that passed which differ between the sides by more than the runs of one side do: Welch's
-    test for each, whose probability is multiplied by the number of metrics (Bonferroni)."""
-    values: dict[str, dict[str, list[float]]] = {}
-    for one in outcomes:
-        for name, value in one.metrics.items() if one.status == PASSED else ():
-            if math.isfinite(value):
-                values.setdefault(name, {BASE: [], YOURS: []})[one.setting].append(value)
-    enough = {name: sides for name, sides in values.items() if min(len(own) for own in sides.values()) >= _LEAST_VALUES}
-    changes = [
-        MetricChange(name, fmean(of[BASE]), fmean(of[YOURS]), min(1.0, welch(of[BASE], of[YOURS]) * len(enough)))
-        for name, of in enough.items()
-    ]
-    return MetricComparison(len(enough), tuple(change for change in changes if change.p <= _SIGNIFICANT))
+    return RowComparison(row, verdict.word, verdict.why, verdict.way, yours, base, differs)
 
 
 def _lines(result: ComparisonResult, sample: Mapping[str, Sequence[Outcome]], width: int | None) -> list[str]:
     """Both rates of each row, what differs, and the word with what it promises."""
-    verdicts = {row.row: Verdict(row.verdict, row.why) for row in result.rows}
+    verdicts = {row.row: TrialVerdict(row.verdict, row.why) for row in result.rows}
     sides = {
         "YOURS FAILED": {row.row: row.yours for row in result.rows},
         "BASE FAILED": {row.row: row.base for row in result.rows},
@@ -313,11 +273,4 @@ def _details(row: RowComparison) -> list[str]:
         )
     if row.yours.images and row.base.images and row.yours.images != row.base.images:
         lines.append(f"images differ: yours {', '.join(row.yours.images)}; base {', '.join(row.base.images)}")
-    if row.yours.runs and row.base.runs and not row.metrics.compared:
-        lines.append(f"metrics: not seen; it takes {_LEAST_VALUES} runs of each side that pass and log them")
-    elif row.metrics.compared and not row.metrics.moved:
-        lines.append(f"metrics: none of {row.metrics.compared} moved beyond the scatter of the runs")
-    for change in row.metrics.moved:
-        chance = f"p {change.p:.2g}" if change.p else "the same in all runs of a side"
-        lines.append(f"metric {change.name} moved: base {change.base:.6g}, yours {change.yours:.6g} ({chance})")
     return [*lines, *(f"the workflows differ in {difference}" for difference in row.differs)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, printable
 from ci_tasks.report.table import Table, duration
-from ci_tasks.trials.rules import PASSED, Outcome, Verdict, interval, telling, ways
+from ci_tasks.trials.rules import PASSED, Outcome, TrialVerdict, interval, telling, ways
 
 _SHORT = 70
 
@@ -62,7 +62,7 @@ def side(
 
 
 def rates(
-    verdicts: Mapping[str, Verdict], sides: Mapping[str, Mapping[str, SideResult]], width: int | None
+    verdicts: Mapping[str, TrialVerdict], sides: Mapping[str, Mapping[str, SideResult]], width: int | None
 ) -> list[str]:
     """A line for each row: its word, how often it failed on each side, and why. `sides` are by heading and row."""
     body = [

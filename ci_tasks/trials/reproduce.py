@@ -31,7 +31,7 @@ from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report, rules, same_failure
 from ci_tasks.trials.compare import ComparisonRequest, ComparisonResult, compare_rows, open_base
 from ci_tasks.trials.pinned_tree import pinned
-from ci_tasks.trials.rules import Match, Outcome, Verdict
+from ci_tasks.trials.rules import Match, Outcome, TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject
 from ci_tasks.trials.same_failure import Comparison, Difference
 from ci_tasks.trials.source_line import with_statement
@@ -130,7 +130,7 @@ def _shown(number: int, one: Outcome) -> str:
     return report.line(number, one, one.row)
 
 
-def _showing(verdict: Verdict, outcomes: Sequence[Outcome], compared: Mapping[str, Comparison]) -> Outcome:
+def _showing(verdict: TrialVerdict, outcomes: Sequence[Outcome], compared: Mapping[str, Comparison]) -> Outcome:
     """The run that shows the verdict."""
     shown_by = {rules.REPRODUCED: rules.SAME, rules.SAME_KIND: rules.ALIKE, rules.DIFFERENT_FAILURE: rules.DIFFERENT}
     wanted = shown_by.get(verdict.word)
@@ -139,7 +139,7 @@ def _showing(verdict: Verdict, outcomes: Sequence[Outcome], compared: Mapping[st
 
 
 def _result(
-    verdict: Verdict, ci: Triage, record: RunRecord, found: Comparison | None, runs: int, on_my_tree: bool
+    verdict: TrialVerdict, ci: Triage, record: RunRecord, found: Comparison | None, runs: int, on_my_tree: bool
 ) -> ReproductionResult:
     word = rules.FIXED_HERE if on_my_tree and verdict.word == rules.PASSED_HERE else verdict.word
     same, differs = (found.same, found.differs) if found else ((), ())

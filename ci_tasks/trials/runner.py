@@ -28,7 +28,7 @@ from ci_tasks.run.progress import PlainView
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.pinned_tree import PinnedTree
 from ci_tasks.trials.rules import MISSING, Outcome
-from ci_tasks.trials.trial import Run
+from ci_tasks.trials.trial import TrialRun
 
 _BLOCKED_IN_A_ROW = 3  # runs that a host blocks, after which it has to run what is known to run
 _RECENT = 5  # runs by which the next one's time is estimated
@@ -66,7 +66,7 @@ class Runner:
     streaks: dict[str, int] = field(default_factory=dict)
     pressed: int = 0
 
-    def __call__(self, runs: Sequence[Run]) -> Iterator[Outcome]:
+    def __call__(self, runs: Sequence[TrialRun]) -> Iterator[Outcome]:
         hosts = [host for host in self.hosts if host not in self.dropped]
         if not hosts:
             reasons = "; ".join(f"{host}: {why}" for host, why in self.dropped.items())
@@ -103,7 +103,7 @@ class Runner:
         if problem:
             raise problem
 
-    def _checked(self, run: Run, host: str) -> Run:
+    def _checked(self, run: TrialRun, host: str) -> TrialRun:
         """The run, or that of what is known to run: is it the settings, or the host?"""
         is_in_doubt = self.known_to_run and self.streaks.get(host, 0) >= _BLOCKED_IN_A_ROW
         return replace(run, setting=self.known_to_run) if is_in_doubt else run
@@ -116,7 +116,7 @@ class Runner:
                 self.say(f"dropping host {one.host}: {one.reason}")
             yield one
 
-    def run(self, run: Run, host: str, *, by_thread: bool = False) -> list[Outcome]:
+    def run(self, run: TrialRun, host: str, *, by_thread: bool = False) -> list[Outcome]:
         """Run the rows once. Raises KeyboardInterrupt, Blocked if nothing has run before, and UsageError unless another
         setting is known to run: then the setting has no such row."""
         name = f"{run.setting[:12]} on {host}"

@@ -30,12 +30,12 @@ from ci_tasks.errors import UsageError, counted, printable
 from ci_tasks.report.table import duration
 from ci_tasks.results import store
 from ci_tasks.run.interrupts import noticed
-from ci_tasks.trials.rules import Outcome, Rule, Verdict
+from ci_tasks.trials.rules import Outcome, Rule, TrialVerdict
 from ci_tasks.trials.words import CANCELLED
 
 
 @dataclass(frozen=True)
-class Run:
+class TrialRun:
     """Rows to run in a setting; no rows are those that the label has. `number` is one more than the runs of the setting
     that counted."""
 
@@ -44,7 +44,7 @@ class Run:
     number: int = 1
 
 
-Perform = Callable[[Sequence[Run]], Iterable[Outcome]]
+Perform = Callable[[Sequence[TrialRun]], Iterable[Outcome]]
 """Runs them, at once if it can, and gives each outcome as it comes. A host that cannot be reached blocks a run.
 KeyboardInterrupt ends the trial after the outcomes that were given."""
 
@@ -86,7 +86,7 @@ class Trial:
         self._has_journal, self.at_once = has_journal, at_once
         self.earlier: list[Outcome] = []
         self.outcomes: list[Outcome] = []
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, TrialVerdict] = {}
         self.is_interrupted = False
         self.resumed = 0
         self._rules: dict[str, Rule] = {}
@@ -147,11 +147,11 @@ class Trial:
     def rows(self) -> list[str]:
         return list(self.head.rows) or list(dict.fromkeys(one.row for one in self.outcomes))
 
-    def verdict(self, row: str) -> Verdict:
+    def verdict(self, row: str) -> TrialVerdict:
         """The row's verdict; that it was interrupted, if it has none."""
-        return self.verdicts.get(row) or Verdict(CANCELLED, "interrupted; the same command goes on from here")
+        return self.verdicts.get(row) or TrialVerdict(CANCELLED, "interrupted; the same command goes on from here")
 
-    def _wanted(self, rule: Callable[[str, Sequence[Outcome]], Rule]) -> list[Run]:
+    def _wanted(self, rule: Callable[[str, Sequence[Outcome]], Rule]) -> list[TrialRun]:
         """The runs that come next, those of one setting together: its tree is sent once for all rows."""
         numbers: dict[tuple[str, int], int] = {}
         groups: dict[tuple[str, int], list[str]] = {}  # setting, and how many runs of it are before this one → rows
@@ -162,14 +162,14 @@ class Trial:
             if row not in self._rules:
                 self._rules[row] = rule(row, known)
             what = self._rules[row].next(known)
-            if isinstance(what, Verdict):
+            if isinstance(what, TrialVerdict):
                 self.verdicts[row] = what
                 continue
             for at, setting in enumerate(what):
                 done = sum(one.setting == setting and one.counts for one in known) + what[:at].count(setting)
                 groups.setdefault((setting, what[:at].count(setting)), []).append(row)
                 numbers.setdefault((setting, what[:at].count(setting)), 1 + done)
-        return [Run(key[0], tuple(filter(None, rows)), numbers[key]) for key, rows in groups.items()]
+        return [TrialRun(key[0], tuple(filter(None, rows)), numbers[key]) for key, rows in groups.items()]
 
     # -- the journal
 

@@ -21,9 +21,8 @@ from ci_tasks.results import history
 from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.request import ExecutionOptions, RunRequest
-from ci_tasks.trials.compare import ComparisonRequest, ComparisonResult, compare_metrics, compare_rows
+from ci_tasks.trials.compare import ComparisonRequest, ComparisonResult, compare_rows
 from ci_tasks.trials.pinned_tree import pinned
-from ci_tasks.trials.rules import Outcome
 from tests.parts.git import git, repository
 
 WORKFLOW = """
@@ -193,14 +192,3 @@ def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:
     (source.path / "code.py").unlink()
     with pytest.raises(UsageError, match="your tree is that of the base"):
         compared(source, Script())
-
-
-def test_metrics_that_moved_beyond_the_scatter_of_a_side_are_named() -> None:
-    def runs(side: str, **values: Sequence[float]) -> list[Outcome]:
-        count = len(next(iter(values.values())))
-        return [Outcome(side, "a", "passed", metrics={k: v[at] for k, v in values.items()}) for at in range(count)]
-
-    base = runs("base", loss=[1.0, 1.1, 0.9], step=[5.0, 5.0, 5.0])
-    found = compare_metrics([*base, *runs("yours", loss=[9.0, 9.1, 8.9], step=[5.0, 5.0, 5.0])])
-    assert (found.compared, [(one.name, one.base, one.yours) for one in found.moved]) == (2, [("loss", 1.0, 9.0)])
-    assert compare_metrics([*base, *runs("yours", loss=[9.0, 9.0])]).compared == 0, "two values show no scatter"

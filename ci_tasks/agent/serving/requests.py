@@ -34,8 +34,7 @@ from .messages import ClientMessage, Response, Result, RunSummary
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
-IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Follow, messages.StoreProgram)
-WITH_PACK = (messages.Receive, messages.StoreProgram)  # bytes follow the request
+IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Follow)
 
 
 class BadRequest(Exception):
@@ -236,9 +235,6 @@ class ServeSession:
         for chunk in bundle.pack(path, run_directory.HANG_FILES):
             self.send(chunk)
 
-    def store_program(self, request: messages.StoreProgram) -> None:
-        look.store_program(self.home, request.prefix, request.sha256, self.pack())
-
     def describe(self, request: messages.DescribeRun) -> Result:
         return Result(description=run_directory.read_description(RunDir(self.run_dir(request.dir))))
 
@@ -253,7 +249,6 @@ class ServeSession:
         for entry in list(os.scandir(os.path.join(self.home, "agents"))):
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
                 os.unlink(entry.path)
-        look.remove_old_programs(self.home, oldest)
         prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
         done = self.store().prune(request.days) and self.store(SHA256).prune(request.days)
         environments = EnvironmentStore(os.path.join(self.home, "environments"))

@@ -20,8 +20,8 @@ from ..codec import RecordError, decode, parse
 from ..records import Status
 from ..slurm import job_file
 from . import frames
-from .messages import ClientMessage, Follow, FollowedRun, Hello, HostMessage, Response, RunUpdate, StartRun
-from .requests import IN_ORDER, WITH_PACK, BadRequest, ServeSession, respond
+from .messages import ClientMessage, Follow, FollowedRun, Hello, HostMessage, Receive, Response, RunUpdate, StartRun
+from .requests import IN_ORDER, BadRequest, ServeSession, respond
 
 if TYPE_CHECKING:
     from ..slurm.session import SlurmRunState
@@ -307,7 +307,7 @@ class Server:
             number = data.get("id") if isinstance(data, dict) else None
             self._refuse(number if type(number) is int else 0, "unknown", error)
             return
-        if isinstance(message.request, WITH_PACK):
+        if isinstance(message.request, Receive):
             self.incoming = message
         else:
             self._handle(message)

@@ -40,8 +40,7 @@ def attached(record: RunRecord, directory: str) -> int | None:
 
 
 def criteria(directory: str) -> list[str]:
-    """The lines of `report`: the result and the criteria of each training; empty for what is no level that has ended.
-    """
+    """The lines of `report`: the result and the criteria of each training; empty for what is no level that has ended."""
     file = Path(directory, "summary.json")
     if not file.exists() or read_context(directory) is None:
         return []
@@ -143,4 +142,8 @@ def repository(tree: Checkout) -> str:
         return "no git repository"
     dirty: Sequence[str] = tree.dirty
     more = f" and {len(dirty) - _MOST_DIRTY} more" if len(dirty) > _MOST_DIRTY else ""
-    return f"{tree.head[:12]} plus {', '.join(dirty[:_MOST_DIRTY])}{more}" if dirty else f"{tree.head[:12]}, no dirty files"
+    return (
+        f"{tree.head[:12]} plus {', '.join(dirty[:_MOST_DIRTY])}{more}"
+        if dirty
+        else f"{tree.head[:12]}, no dirty files"
+    )

@@ -157,14 +157,15 @@ def _non_vanilla(run: TrainingRun) -> Criterion:
     if any(value is not MISSING for value in wrong.values()):
         return contradicted(NON_VANILLA, text, place, RERUN_AS_ASKED)
     if wrong and not providers:
-        return not_seen(NON_VANILLA, text if run.facts.settings else "the resolved settings were not seen", "", SEE_PROBE)
+        return not_seen(
+            NON_VANILLA, text if run.facts.settings else "the resolved settings were not seen", "", SEE_PROBE
+        )
     built = f"built by {', '.join(providers)}" if providers else ""
     return shown(NON_VANILLA, "; ".join(filter(None, ["" if wrong else text, built])), place)
 
 
 def _rollout_engine(run: TrainingRun) -> Criterion:
-    """Whether rollouts came from the engine that was asked for, by what verl resolved, as wide as asked, by its own line.
-    """
+    """Whether rollouts came from the engine that was asked for, by what verl resolved, as wide as asked, by its own line."""
     resolved, served = run.setting(SETTINGS["ENGINE"]), run.facts.said.get("served")
     wanted = run.training.env.get("ENGINE") or value_text(resolved)
     asked = run.asked
@@ -239,7 +240,9 @@ def _parallel_sizes(run: TrainingRun) -> Criterion:
     place = records[0][0] if records else ""
     wished = run.asked
     asked = {
-        name: [int(size) for role in _ROLES if (size := wished.get(f"{role}{name}_model_parallel_size", "")).isdecimal()]
+        name: [
+            int(size) for role in _ROLES if (size := wished.get(f"{role}{name}_model_parallel_size", "")).isdecimal()
+        ]
         for name in _SIZES
     }
     wrong = [

@@ -40,7 +40,9 @@ def shown(name: str, evidence: str, place: str = "") -> Criterion:
     return Criterion(name, SHOWN, evidence, place)
 
 
-def contradicted(name: str, evidence: str, place: str = "", follow_up: str = "", environment: bool = False) -> Criterion:
+def contradicted(
+    name: str, evidence: str, place: str = "", follow_up: str = "", environment: bool = False
+) -> Criterion:
     return Criterion(name, CONTRADICTED, evidence, place, follow_up, environment)
 
 
@@ -65,8 +67,7 @@ class TrainingVerdict:
 
 @dataclass(frozen=True)
 class Deliverable:
-    """A line of the summary. A mark of the preflight has the status pass, fail, skipped, blocked, simulated or cited.
-    """
+    """A line of the summary. A mark of the preflight has the status pass, fail, skipped, blocked, simulated or cited."""
 
     name: str
     status: str

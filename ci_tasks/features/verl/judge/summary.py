@@ -52,7 +52,8 @@ def summarize(run: LevelRun, known: Provenance) -> Summary:
     host = [f"{what} {value}" for what, value in (("image", known.image), ("host", known.host)) if value]
     return Summary(
         result=verdict.result,
-        sentence=_sentence(run, verdict) + (f" (on {known.host}, which only simulates GPUs)" if known.simulated else ""),
+        sentence=_sentence(run, verdict)
+        + (f" (on {known.host}, which only simulates GPUs)" if known.simulated else ""),
         requested=f"{title}{f': {variants}' if variants else ''}",
         checkpoint=_checkpoint(run, began),
         deliverables=(
@@ -143,7 +144,9 @@ def _of_trainings(run: LevelRun, verdict: RunVerdict, name: str) -> Deliverable:
     if not wanted:
         nothing = (records.NOT_REQUESTED, "Level 0 only") if name == VARIANTS else (SKIPPED, "not in this log")
         return Deliverable(name, *nothing)
-    status = next(word for word in (FAIL, BLOCKED, NOT_PROVEN, SKIPPED, PASS) if any(one.status == word for one in wanted))
+    status = next(
+        word for word in (FAIL, BLOCKED, NOT_PROVEN, SKIPPED, PASS) if any(one.status == word for one in wanted)
+    )
     title = LEVELS[0 if name == BACKEND else run.request.level].title
     if len({one.text for one in wanted}) == 1:
         return Deliverable(name, status, f"{title}: {truncated(wanted[0].text, _LONGEST)}")

@@ -288,4 +288,3 @@ def bridge_import(run: LevelRun) -> Criterion:
 
 def _failed(mark: Deliverable) -> bool:
     return mark.status in ("fail", "blocked")
-

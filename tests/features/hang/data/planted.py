@@ -22,7 +22,6 @@ from torch.utils.data.dataloader import DataLoader
 CASE, DIRECTORY = sys.argv[1], sys.argv[2]
 ROLE = sys.argv[3] if len(sys.argv) > 3 else ""
 RANK = int(os.environ.get("RANK", "-1"))
-PROBED = {"queue_never_filled", "missing_collective", "lock_order", "gil_held"}
 IMPORTS_ITSELF = """import __main__
 import threading
 def load():
@@ -106,8 +105,10 @@ def goes_on():
 
 
 def c_code():
+    fifo = os.path.join(DIRECTORY, "never-written")
+    os.mkfifo(fifo)
     ready()
-    ctypes.CDLL(None).pause()
+    ctypes.CDLL(None).open(fifo.encode(), os.O_RDONLY)
 
 
 def gil_held():
@@ -300,9 +301,7 @@ GPU_CASES = {
 
 
 if __name__ == "__main__":
+    probe()
     if CASE in GPU_CASES:
-        probe()
         on_gpus(GPU_CASES[CASE])
-    if CASE in PROBED:
-        probe()
     globals()[CASE]()
