@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ci_tasks.agent.codec import from_json
-from ci_tasks.features.verl.level_context import read_context
+from ci_tasks.features.verl.level_run import read_context
 from ci_tasks.features.verl.run_summary import evaluate
 from ci_tasks.records import RunRecord
 

@@ -52,13 +52,15 @@ def verl(options: VerlOptions) -> int:
 def _performed(options: VerlOptions, request: LevelRequest, events: EventStream | None) -> tuple[int, Any]:
     """The exit code, and what --json prints of it."""
     from ci_tasks.features.verl import comparison, level_run, run_summary
+    from ci_tasks.features.verl.judge.records import RESULT_CODES
+    from ci_tasks.features.verl.judge.summary import text
     from ci_tasks.run.hosts_files import open_config
 
     baseline = Path(options.baseline) if options.baseline else None
     if options.log:
         summary = run_summary.judge_log(user_path(options.log), request, options.command_line, baseline)
-        print("\n".join(run_summary.text(summary)))
-        return run_summary.RESULT_CODES[summary.result], summary
+        print("\n".join(text(summary)))
+        return RESULT_CODES[summary.result], summary
     if baseline:
         run_summary.read_baseline(baseline)
     config = open_config(Path(options.bridge), Path(options.verl))

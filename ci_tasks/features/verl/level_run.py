@@ -209,7 +209,7 @@ def remarks(
         yield f"image {image} has a tag that moves: pin a release, or the digest that ran"
     named = [other for other, words in _ENGINES.items() if re.search(words, f"{name}:{tag}", re.IGNORECASE)]
     if not pinned and named and engine not in named:
-        yield f"image {image} is one for {', '.join(named)}, and the rollout engine is {engine}: it may fail before Bridge"
+        yield f"image {image} is one for {', '.join(named)}, and the engine is {engine}: it may fail before Bridge"
     core = bridge / _MEGATRON
     if not (core.is_dir() and any(path.name != ".git" for path in core.iterdir())) and not any(
         (Path(overlay.path) / "megatron/core").is_dir() for overlay in overlays

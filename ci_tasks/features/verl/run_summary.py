@@ -40,7 +40,7 @@ def attached(record: RunRecord, directory: str) -> int | None:
 
 
 def criteria(directory: str) -> list[str]:
-    """The lines of `report`: the result and the criteria of each training; empty for what is no level that has ended."""
+    """What `report` adds: the result, and the criteria of each training; empty for what is no level that has ended."""
     file = Path(directory, "summary.json")
     if not file.exists() or read_context(directory) is None:
         return []

@@ -11,119 +11,106 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.training_log import DRIVER, WORKER, Failure, constructs
 
 CONSTRUCTION = "Bridge-managed construction"
 CHANGE, ENVIRONMENT, UNCLEAR = "the change", "the environment", "unclear"
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """A row of the table. `owner` is whose failure it is once construction has begun; before, it is the environment's,
     unless it is the change's own. `decides` is looked for in the text and in triage's cause before any frame counts,
     `frames` in the frames, and `suggests`, in text and cause again, if no frame is known."""
 
     name: str
     owner: str
-    follow_up: str
+    todo: str
     decides: str = ""
     frames: str = ""
     suggests: str = ""
+
+    @property
+    def follow_up(self) -> str:
+        return f"environment fix: {self.todo}" if self.owner == ENVIRONMENT else self.todo
 
 
 WRONG_PATH = Stage(
     "the import of the local Bridge checkout",
     ENVIRONMENT,
-    "environment fix: correct PYTHONPATH before trusting any result; for Ray workers pass "
-    '"++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}" to the wrapper',
-    decides=r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])",
+    "correct PYTHONPATH before trusting any result, for Ray workers by runtime_env.env_vars.PYTHONPATH",
+    r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])",
 )
 OWN_IMPORT = Stage(
-    "the Bridge checkout's own imports",
-    CHANGE,
-    "provider fix: the Bridge checkout does not have, or cannot load, what it imports",
+    "the Bridge checkout's own imports", CHANGE, "provider fix: what Bridge imports is not there or broken"
 )
 REWARD_MODEL = Stage(
     "the reward model",
     ENVIRONMENT,
-    "environment fix: set RM_MODEL_PATH to a local reward model, or disable it and report that as a limitation",
+    "set RM_MODEL_PATH to a local reward model, or disable it and report that as a limitation",
     frames=r"/verl/.*reward",
     suggests=r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward|reward_fn",
 )
 STAGES = (
     WRONG_PATH,
-    Stage(
-        "a full disk",
-        ENVIRONMENT,
-        "environment fix: move HF_HOME, HF_HUB_CACHE, and MODEL_PATH to a larger shared or node-local path, then rerun "
-        "with the explicit local MODEL_PATH",
-        decides="disk_full",
-    ),
+    Stage("a full disk", ENVIRONMENT, "move HF_HOME, HF_HUB_CACHE, and MODEL_PATH to a larger path", "disk_full"),
     Stage(
         "the download of a model or data",
         ENVIRONMENT,
-        "environment fix: download the model once before the run, and pass MODEL_PATH",
-        decides=r"hf_download|network_ssh|SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP"
-        r"|LocalEntryNotFound|No route to",
+        "download the model once before the run, and pass MODEL_PATH",
+        r"hf_download|network_ssh|SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP|LocalEntryNotFound"
+        r"|No route to",
     ),
     Stage(
         "the machine",
         ENVIRONMENT,
-        "environment fix: GPUs, driver, memory, ports, limits or permissions of the host; no ROCR_VISIBLE_DEVICES beside "
-        "CUDA_VISIBLE_DEVICES; then rerun",
-        decides=r"gpu_hardware|gpu_busy|lock_timeout|port_in_use|shm_too_small|permission_docker|rocr_conflict"
-        r"|host_oom_killed|node running low on memory|Too many open files|can't start new thread"
-        r"|Resource temporarily unavailable|no kernel image",
+        "GPUs, driver, memory, ports, limits, permissions, or ROCR_VISIBLE_DEVICES beside CUDA_VISIBLE_DEVICES",
+        r"gpu_hardware|gpu_busy|lock_timeout|port_in_use|shm_too_small|permission_docker|rocr_conflict|host_oom_killed"
+        r"|node running low on memory|Too many open files|can't start new thread|Resource temporarily unavailable"
+        r"|no kernel image",
     ),
     Stage(
         "package setup",
         ENVIRONMENT,
-        "environment fix: install what is missing as container setup, for example python -m pip install "
-        "--extra-index-url https://pypi.nvidia.com nvidia-modelopt",
-        decides="import_error|dependency_version_mismatch|No module named|cannot open shared object|undefined symbol",
+        "install what is missing, e.g. pip install --extra-index-url https://pypi.nvidia.com nvidia-modelopt",
+        "import_error|dependency_version_mismatch|No module named|cannot open shared object|undefined symbol",
     ),
     Stage(
-        "GPU memory",
-        UNCLEAR,
-        "reduce the load of each GPU first: TP/PP/CP, micro-batches, rollout batch size, response length",
-        decides="cuda_oom",
+        "GPU memory", UNCLEAR, "reduce the load of each GPU: TP/PP/CP, micro-batches, rollout batch size", "cuda_oom"
     ),
     Stage(
-        "communication between GPUs",
+        "communication",
         UNCLEAR,
-        "rerun; if it hangs again, see which rank did not take part (the run's `hang` folder, NCCL_DEBUG=INFO)",
-        decides="nccl_error|timeout_hang",
+        "rerun, and see which rank did not take part: NCCL_DEBUG=INFO",
+        "nccl_error|timeout_hang",
     ),
     REWARD_MODEL,
     Stage(
         "the data",
         UNCLEAR,
-        "environment fix: prepare the data with examples/data_preprocess/gsm8k.py, or set TRAIN_FILES and VAL_FILES",
+        "prepare the data with examples/data_preprocess/gsm8k.py, or set TRAIN_FILES and VAL_FILES",
         frames=r"/verl/utils/dataset/|/site-packages/(?:datasets|pyarrow)/",
         suggests=r"\.parquet|TRAIN_FILES|VAL_FILES",
     ),
     Stage(
         "the rollout engine",
         UNCLEAR,
-        "report the boundary: a rollout that fails before actor construction may be verl's rollout engine's issue "
-        "rather than a Bridge provider's; enforce_eager=True leaves CUDA graph capture out",
+        "report the boundary: before actor construction it may be verl's rollout engine rather than a Bridge provider",
         frames=r"/(?:vllm|sglang)/|/verl/workers/rollout/|llm_server",
         suggests=r"\bvllm|sglang_engine|cuda_graph_capture|Engine(?:Core|Dead)|Engine core|GPU memory utilization",
     ),
     Stage(
         "verl's configuration",
         UNCLEAR,
-        "correct the settings: this verl does not have, or does not accept, the one that is named above",
+        "correct the setting that this verl does not have, or does not accept",
         frames=r"/(?:hydra|omegaconf)/",
         suggests=r"Could not override|Could not append|is not in struct|config_hydra",
     ),
     Stage(
         "Ray or the death of a process",
         UNCLEAR,
-        "find out why it died (memory of the container, the worker's own log under artifacts); `ray stop --force` "
-        "inside the container; then rerun",
+        "find out why it died, stop Ray inside the container (ray stop --force), then rerun",
         suggests=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|SYSTEM_ERROR"
         r"|segfault_illegal_access|ray_cluster|ray\.init|GCS|raylet|placement group",
     ),
@@ -132,23 +119,13 @@ _OF_BRIDGE = (
     Stage(
         "LoRA",
         CHANGE,
-        "check the target module names, and that the provider path uses the non-vanilla Bridge PEFT helpers that verl "
-        "expects",
-        frames=r"(?i)peft|lora",
+        "check LoRA's target module names, and Bridge's non-vanilla PEFT helpers",
+        frames="(?i)peft|lora",
     ),
     Stage(
-        "checkpoint save/load",
-        CHANGE,
-        "rerun without save/resume (SAVE_FREQ=-1) to separate model construction from checkpoint behavior; then see "
-        "whether verl expected keys that the Bridge export intentionally did not regenerate",
-        frames=r"checkpoint",
+        "checkpoint save/load", CHANGE, "rerun without save/resume (SAVE_FREQ=-1) to separate both", frames="checkpoint"
     ),
-    Stage(
-        CONSTRUCTION,
-        CHANGE,
-        "check that the Bridge provider is finalized with the same parallel sizes that verl initialized through "
-        "Megatron mpu",
-    ),
+    Stage(CONSTRUCTION, CHANGE, "check that the provider is finalized with the parallel sizes of Megatron mpu"),
 )
 _STEP = Stage("the training step", CHANGE, "provider fix, or a narrower rerun: the line above is where to begin")
 _START = Stage("the start of the job", UNCLEAR, "environment fix: the line above is where to begin, then rerun")
@@ -163,8 +140,7 @@ _ANOTHER = re.compile(r"module '(?!megatron)[\w.]+' has no attribute")
 _PLACE = re.compile(r"\((/[^()\s]+)\)$")
 
 
-@dataclass(frozen=True)
-class Attribution:
+class Attribution(NamedTuple):
     """`owner` is the change, the environment, or unclear: whose failure it is, as far as the evidence says."""
 
     stage: Stage

@@ -1,18 +1,22 @@
 """Level 1's checkpoints, as the probe's hook saw them written and read, and what a resume made of them. Pure.
 
-Files and sizes contradict a checkpoint, and show no more than that it was there. Tensors are judged by the bytes of
-their files after a step that was resumed, and after the same one without an interruption."""
+criterion                               contradicted by
+checkpoint files written                an error, none of the actor's, another step's
+checkpoint files read                   the same, a file that is empty, one that the training before did not write
+resume from the checkpoint              a training from scratch, another step, another directory
+same step as without an interruption    (only not seen) other tensors after it, by the bytes of their files
+
+Files and sizes contradict a checkpoint, and show no more than that it was there.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ci_tasks.errors import counted
-from ci_tasks.features.verl.judge.noted import CheckpointFiles, noted
 from ci_tasks.features.verl.judge.records import Criterion, contradicted, not_seen, shown
-from ci_tasks.features.verl.judge.training_log import TrainingFacts
-from ci_tasks.features.verl.judge.training_run import SEE_PROBE, TrainingRun, is_actor
+from ci_tasks.features.verl.judge.training_run import SEE_PROBE, CheckpointFiles, TrainingRun
 
 WRITTEN, READ, RESUME = "checkpoint files written", "checkpoint files read", "resume from the checkpoint"
 SAME = "same step as without an interruption"
@@ -28,15 +32,16 @@ _TENSORS = re.compile(r"^(?!(?:.*/)?extra[/_]|data).*(?:\.(?:safetensors|distcp|
 def checkpoint_criteria(run: TrainingRun) -> Iterator[Criterion]:
     """What was written of the actor, and in a training that resumes what was read: the checkpoint that the one before
     it wrote."""
-    training = run.training
-    if training.level == 1:
-        saved = [one for _, one in noted(run.evidence, "saved", CheckpointFiles)]
-        yield _files(WRITTEN, saved, f"global_step_{training.steps}")
-    if training.resumes:
-        loaded = [one for _, one in noted(run.evidence, "loaded", CheckpointFiles)]
-        yield _files(READ, loaded, f"global_step_{training.steps - 1}", run.saved)
-        yield _resume(run)
-    if training.same_as:
+    steps = run.training.steps
+    if run.training.level == 1:
+        saved = [one for _, one in run.noted("saved", CheckpointFiles)]
+        yield _files(WRITTEN, saved, f"global_step_{steps}")
+    if run.training.resumes:
+        loaded = [one for _, one in run.noted("loaded", CheckpointFiles)]
+        written = run.before.written() if run.before else []
+        yield _files(READ, loaded, f"global_step_{steps - 1}", written)
+        yield _resume(run, written)
+    if run.training.same_as:
         yield _same_step(run)
 
 
@@ -52,31 +57,26 @@ def _files(name: str, records: Sequence[CheckpointFiles], step: str, written: Se
     contradicts it; a file that is empty when it is read stays so. A line of the log is no file."""
     if not records:
         return not_seen(name, "no process noted one", "", SEE_PROBE)
-    actor = [one for one in records if is_actor(one.path)]
-    others = [
-        one for one in actor if step not in one.path.split("/") or (written and not _is_one_of(one.path, written))
-    ]
+    actor = [one for one in records if one.is_actor]
+    others = [one for one in actor if f"/{step}/" not in one.path or (written and not _is_one_of(one.path, written))]
     sizes: dict[str, int] = {}
     for one in records:
         for file, size in one.files.items():
             sizes[f"{one.path}/{file}"] = max(size, sizes.get(f"{one.path}/{file}", 0))
     empty = [f"{file} is empty" for file, size in sorted(sizes.items()) if not size and file.endswith(_CONTENT)]
-    bare = [f"{one.path} has no file" for one in records if not any(file.startswith(one.path) for file in sizes)]
     wrong = [f"{one.path}: {one.error}" for one in records if one.error]
     if not actor:
         wrong.append(f"none of the actor, only {records[0].path}")
     if others and (name == READ or len(others) == len(actor)):
         wrong.append(f"{others[0].path} is not {written[-1] if written else f'of {step}'}")
-    if name == READ:
-        wrong += empty
-    if wrong:
-        return contradicted(name, wrong[0], follow_up=_CHECKPOINT_FIX)
-    if empty or bare:
-        return not_seen(name, [*empty, *bare][0], "", _CHECKPOINT_FIX)
+    if wrong or (empty and name == READ):
+        return contradicted(name, [*wrong, *empty][0], follow_up=_CHECKPOINT_FIX)
+    if empty or not sizes:
+        return not_seen(name, [*empty, f"{records[0].path} has no file"][0], "", _CHECKPOINT_FIX)
     return shown(name, f"{counted(len(sizes), 'file')}, {sum(sizes.values()):,} bytes", actor[0].path)
 
 
-def _resume(run: TrainingRun) -> Criterion:
+def _resume(run: TrainingRun, written: Sequence[str]) -> Criterion:
     facts, step = run.facts, run.training.steps - 1
     line, scratch = facts.said.get("resumed"), facts.said.get("scratch")
     again = [done for done in facts.metrics if 0 < done <= step]
@@ -90,40 +90,30 @@ def _resume(run: TrainingRun) -> Criterion:
     if name != f"global_step_{step}":
         return contradicted(RESUME, f"it resumed from {line.value}, not global step {step}", line.place, _NOT_LOADED)
     directory = str(facts.settings.get("trainer.default_local_dir", above)).removeprefix("./")
-    if not _is_one_of(above, [directory]) or (run.saved and not _is_one_of(f"{line.value}/actor", run.saved)):
+    if not _is_one_of(above, [directory]) or (written and not _is_one_of(f"{line.value}/actor", written)):
         text = f"it resumed from {line.value}, which the training before it did not write"
         return contradicted(RESUME, text, line.place, _NOT_LOADED)
     return shown(RESUME, f"resumed at global step {step}", line.place)
 
 
 def _same_step(run: TrainingRun) -> Criterion:
-    """Whether the last step is what it was in the training that was resumed before it. Equal metrics show that the
-    rollouts were the same, and of the optimizer nothing, whose state first shows in the tensors after the step. Other
-    metrics show nothing: sampling begins again in a new process."""
-    step = run.training.steps
-    mine, theirs = (_compared(facts, step) for facts in (run.facts, run.resumed))
-    common = sorted(mine.keys() & theirs.keys())
-    if not common:
-        return not_seen(SAME, f"no metrics of global step {step} in both", optional=True)
-    differ = [name for name in common if repr(mine[name]) != repr(theirs[name])]  # NaN is like NaN
-    if differ:
-        values = f"{differ[0]}: {theirs[differ[0]]:.6g} and {mine[differ[0]]:.6g}"
-        text = f"{len(differ)} of {len(common)} metrics differ, such as {values}; sampling may"
-        return not_seen(SAME, f"{text}, and tensors cannot be compared then", optional=True)
-    equal = f"all {len(common)} metrics of global step {step} are equal"
-    own, others = (
-        {path: digest for path, digest in facts.files.items() if _TENSORS.search(path)} if facts else {}
-        for facts in (run.facts, run.resumed)
+    """Whether the last step is what it was in the training that was resumed before it, by the tensors after it. After
+    another rollout they cannot be compared: sampling begins again in a new process."""
+    step, resumed = run.training.steps, run.before.facts if run.before else run.facts
+    mine, theirs = (
+        {name: repr(value) for name, value in facts.metrics.get(step, {}).items() if _OF_TENSORS.search(name)}
+        for facts in (run.facts, resumed)
     )
+    own, others = (
+        {path: digest for path, digest in facts.files.items() if _TENSORS.search(path)}
+        for facts in (run.facts, resumed)
+    )
+    changed = sorted(path for path in own if own[path] != others.get(path))
     if not own or own.keys() != others.keys():
-        return not_seen(SAME, f"{equal}, but the files of its tensors were not seen", optional=True)
-    changed = sorted(path for path in own if own[path] != others[path])
+        return not_seen(SAME, "the files of its tensors were not seen", optional=True)
+    if mine != theirs:
+        return not_seen(SAME, "other metrics: sampling differs, and tensors cannot be compared then", optional=True)
     if changed:
-        text = f"{equal}, but {len(changed)} of {len(own)} files of tensors differ after it, such as {changed[0]}"
+        text = f"equal metrics, but {len(changed)} of {len(own)} files of tensors differ, such as {changed[0]}"
         return not_seen(SAME, text, "", "see whether the optimizer's state was saved and read back")
-    return shown(SAME, f"{equal}, and {counted(len(own), 'file')} of tensors after it, by SHA-256")
-
-
-def _compared(facts: TrainingFacts | None, step: int) -> Mapping[str, float]:
-    values = facts.metrics.get(step, {}) if facts is not None else {}
-    return {name: value for name, value in values.items() if _OF_TENSORS.search(name)}
+    return shown(SAME, f"equal metrics of global step {step}, and {counted(len(own), 'file')} of tensors by SHA-256")

@@ -22,19 +22,27 @@ What is neither is not seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.errors import counted, some
-from ci_tasks.features.verl.judge import noted as hook
 from ci_tasks.features.verl.judge.attribution import CHANGE, CONSTRUCTION, ENVIRONMENT, UNCLEAR, attribute
 from ci_tasks.features.verl.judge.checkpoints import checkpoint_criteria
-from ci_tasks.features.verl.judge.noted import importers, noted, process_name
 from ci_tasks.features.verl.judge.records import Criterion, contradicted, not_seen, shown
 from ci_tasks.features.verl.judge.settings import MISSING, equals_asked, value_text
 from ci_tasks.features.verl.judge.training_log import DDP, FSDP, WATCHED, TrainingFacts
-from ci_tasks.features.verl.judge.training_run import RERUN_AS_ASKED, SEE_PROBE, TrainingRun, has_critic
+from ci_tasks.features.verl.judge.training_run import (
+    PROVIDES,
+    RERUN_AS_ASKED,
+    SEE_PROBE,
+    BuiltModel,
+    HookedModule,
+    ParallelSizes,
+    TrainingRun,
+    process_name,
+)
 from ci_tasks.features.verl.levels.levels import SETTINGS
+from ci_tasks.logs.lines import visible
 
 LOCAL_BRIDGE, ONE_MEGATRON = "local Bridge in every process", "one Megatron-LM in every process"
 AS_ASKED, NON_VANILLA, ENGINE = "settings as asked", "non-vanilla Bridge", "rollout engine"
@@ -77,35 +85,36 @@ def import_criteria(evidence: RunEvidence | None, root: str) -> Iterator[Criteri
     if evidence is None or not root:
         return
     source = f"{root.rstrip('/')}/src"
-    bridge = importers(evidence, "megatron.bridge")
+    bridge = _importers(evidence.processes, "megatron.bridge")
     wrong = {place: who for place, who in bridge.items() if not place.startswith(f"{source}/")}
     for place, who in wrong.items():
-        yield contradicted(LOCAL_BRIDGE, f"{place} is not under {source}", _named(who), environment=True)
+        yield contradicted(LOCAL_BRIDGE, f"{place} is not under {source}", who, environment=True)
+    for place, who in list(bridge.items())[:1] if not wrong else ():
+        yield shown(LOCAL_BRIDGE, place, who)
     if not bridge:
         yield not_seen(LOCAL_BRIDGE, "no process of the training was seen to import megatron.bridge", "", SEE_PROBE)
-    elif not wrong:
-        text = f"{counted(sum(map(len, bridge.values())), 'import')} from {source}"
-        yield shown(LOCAL_BRIDGE, text, _named(next(iter(bridge.values()))))
-    core = importers(evidence, "megatron.core")
-    ranked = any(process.rank is not None for process in evidence.processes)
-    workers = {place: found for place, who in core.items() if (found := [one for one in who if _works(one, ranked)])}
-    places = [f"{place}: {_named(who)}" for place, who in (workers or core).items()]
-    if not places:
+    ranked = [process for process in evidence.processes if process.rank is not None]
+    driver = [process for process in evidence.processes if any("main_ppo" in word for word in process.argv)]
+    workers = ranked or [process for process in evidence.processes if process not in driver]
+    core = _importers(workers, "megatron.core") or _importers(driver, "megatron.core")
+    places = "; ".join(f"{place}: {who}" for place, who in core.items())
+    if not core:
         yield not_seen(ONE_MEGATRON, "no process of the training was seen to import megatron.core", "", SEE_PROBE)
-    elif len(places) > 1:
-        yield contradicted(ONE_MEGATRON, "; ".join(places), environment=True)
+    elif len(core) > 1:
+        yield contradicted(ONE_MEGATRON, places, environment=True)
     else:
-        pinned = places[0].startswith(f"{root.rstrip('/')}/3rdparty/Megatron-LM/")
+        pinned = places.startswith(f"{root.rstrip('/')}/3rdparty/Megatron-LM/")
         note = "" if pinned else ", which is not the Bridge checkout's 3rdparty/Megatron-LM"
-        yield shown(ONE_MEGATRON, f"{places[0]}{note}")
+        yield shown(ONE_MEGATRON, f"{places}{note}")
 
 
-def _works(process: ProcessEvidence, ranked: bool) -> bool:
-    return process.rank is not None if ranked else not any("main_ppo" in word for word in process.argv)
-
-
-def _named(processes: list[ProcessEvidence]) -> str:
-    return some([process_name(process) for process in processes], 3)
+def _importers(processes: Iterable[ProcessEvidence], package: str) -> dict[str, str]:
+    """Where a package was imported from, as a terminal may have it → the processes that did."""
+    found: dict[str, list[str]] = {}
+    for process in processes:
+        for origin in {one.origin for one in process.imports if one.name == package and one.origin}:
+            found.setdefault(visible(origin.encode("utf-8", "replace")), []).append(process_name(process))
+    return {place: some(names, 3) for place, names in found.items()}
 
 
 # -- what verl was given -----------------------------------------------------------------------------------------------
@@ -117,24 +126,20 @@ def _settings_as_asked(run: TrainingRun) -> Criterion:
     if not run.facts.settings:
         text = "the log does not show verl's resolved settings, and the command alone is not trusted"
         return not_seen(AS_ASKED, text, "", SEE_PROBE)
-    found = {name: (asked, run.setting(name)) for name, asked in run.asked.items()}
-    different = [
-        f"{name}={value_text(value)}, not {asked}"
-        for name, (asked, value) in found.items()
-        if value is not MISSING and not equals_asked(asked, value)
-    ]
-    # What a revision does not have is off there; roles but the actor may have no such setting.
-    missing = [
-        name
-        for name, (asked, value) in found.items()
-        if value is MISSING and asked not in ("False", "null") and not name.startswith(_ROLES[1:])
-    ]
+    different, missing = [], []
+    for name, asked in run.asked.items():
+        value = run.setting(name)
+        if value is not MISSING and not equals_asked(asked, value):
+            different.append(f"{name}={value_text(value)}, not {asked}")
+        # What a revision does not have is off there; roles but the actor may have no such setting.
+        elif value is MISSING and asked not in ("False", "null") and not name.startswith(_ROLES[1:]):
+            missing.append(name)
     if different:
         return contradicted(AS_ASKED, some(different, 12, "; "), place, RERUN_AS_ASKED)
     if missing:
-        todo = "this verl does not have these settings: use a revision that has them, or do not ask for them"
+        todo = "use a revision of verl that has these settings, or do not ask for them"
         return not_seen(AS_ASKED, f"not in the resolved settings: {some(missing, 12, '; ')}", place, todo)
-    return shown(AS_ASKED, f"all {len(found)}", place)
+    return shown(AS_ASKED, f"all {len(run.asked)}", place)
 
 
 def _non_vanilla(run: TrainingRun) -> Criterion:
@@ -143,13 +148,13 @@ def _non_vanilla(run: TrainingRun) -> Criterion:
     if vanilla is not None:
         text = "a model was built past Megatron-Bridge: with it, verl prints no TF config"
         return contradicted(NON_VANILLA, text, vanilla.place, RERUN_AS_ASKED)
-    providers = sorted({model.provider for _, model in noted(run.evidence, "model", hook.BuiltModel)} - {""})
-    watched = any(hook.PROVIDES in one.found for _, one in noted(run.evidence, "hooked", hook.HookedModule))
+    providers = sorted({model.provider for _, model in run.noted("model", BuiltModel)} - {""})
+    watched = any(PROVIDES in one.found for _, one in run.noted("hooked", HookedModule))
     for process, model in run.models() if watched and not providers else ():
         text = f"{model.model or 'a model'} was built without a provider of Megatron-Bridge"
-        return contradicted(NON_VANILLA, text, process_name(process), RERUN_AS_ASKED)
+        return contradicted(NON_VANILLA, text, process, RERUN_AS_ASKED)
     needed = {"USE_MBRIDGE": "True", "VANILLA_MBRIDGE": "False"}
-    if has_critic(run.facts):
+    if run.has_critic:
         needed["VALUE_VANILLA_MBRIDGE"] = "False"
     found = {name: run.setting(SETTINGS[name]) for name in needed}
     wrong = {name: value for name, value in found.items() if not equals_asked(needed[name], value)}
@@ -157,15 +162,14 @@ def _non_vanilla(run: TrainingRun) -> Criterion:
     if any(value is not MISSING for value in wrong.values()):
         return contradicted(NON_VANILLA, text, place, RERUN_AS_ASKED)
     if wrong and not providers:
-        return not_seen(
-            NON_VANILLA, text if run.facts.settings else "the resolved settings were not seen", "", SEE_PROBE
-        )
+        why = text if run.facts.settings else "the resolved settings were not seen"
+        return not_seen(NON_VANILLA, why, "", SEE_PROBE)
     built = f"built by {', '.join(providers)}" if providers else ""
     return shown(NON_VANILLA, "; ".join(filter(None, ["" if wrong else text, built])), place)
 
 
 def _rollout_engine(run: TrainingRun) -> Criterion:
-    """Whether rollouts came from the engine that was asked for, by what verl resolved, as wide as asked, by its own line."""
+    """Whether rollouts came from the engine that was asked for, and as wide: by what verl resolved and vLLM's line."""
     resolved, served = run.setting(SETTINGS["ENGINE"]), run.facts.said.get("served")
     wanted = run.training.env.get("ENGINE") or value_text(resolved)
     asked = run.asked
@@ -184,27 +188,25 @@ def _rollout_engine(run: TrainingRun) -> Criterion:
 
 def _lora(run: TrainingRun) -> Iterator[Criterion]:
     """Whether adapters were applied, to every layer, and train. Nothing if none were asked for."""
-    rank, said, models = run.setting(SETTINGS["LORA_RANK"]), run.facts.said, list(run.models())
+    rank, said, models = run.setting(SETTINGS["LORA_RANK"]), run.facts.said, run.models()
     if equals_asked("0", run.training.env.get("LORA_RANK", "0") if rank is MISSING else rank):
         return
-    if models:
-        place = process_name(models[0][0])
-        adapted = [model for _, model in models if model.adapters]
-        few = [model for model in adapted if sum(model.adapters.values()) < _layers(run, model)]
-        frozen = [process_name(process) for process, model in models if model.trainable == 0]
-        if not adapted:
-            yield contradicted(LORA, "no trained model has an adapter", place, _TARGETS)
-        elif len(frozen) == len(models):
-            yield contradicted(LORA, "0 trainable parameters", place, _TARGETS)
-        elif few:
-            text = f"{counted(sum(few[0].adapters.values()), 'adapter')} in {few[0].layers} layers"
-            yield contradicted(LORA, text, place, _TARGETS)
-        elif frozen:
-            yield not_seen(LORA, "a model has 0 trainable parameters, others have some", frozen[0], _TARGETS)
-        else:
-            adapters = ", ".join(f"{count} {name}" for name, count in sorted(adapted[0].adapters.items()))
-            trainable = f"{adapted[0].trainable:,} of {adapted[0].parameters:,} parameters are trainable"
-            yield shown(LORA, f"{trainable}, {adapters}", place)
+    adapted = [model for _, model in models if model.adapters]
+    few = [model for model in adapted if sum(model.adapters.values()) < _layers(run, model)]
+    frozen = [process for process, model in models if model.trainable == 0]
+    if models and not adapted:
+        yield contradicted(LORA, "no trained model has an adapter", models[0][0], _TARGETS)
+    elif models and len(frozen) == len(models):
+        yield contradicted(LORA, "0 trainable parameters", frozen[0], _TARGETS)
+    elif few:
+        text = f"{counted(sum(few[0].adapters.values()), 'adapter')} in {few[0].layers} layers"
+        yield contradicted(LORA, text, models[0][0], _TARGETS)
+    elif frozen:
+        yield not_seen(LORA, "a model has 0 trainable parameters, others have some", frozen[0], _TARGETS)
+    elif models:
+        adapters = ", ".join(f"{count} {name}" for name, count in sorted(adapted[0].adapters.items()))
+        trainable = f"{adapted[0].trainable:,} of {adapted[0].parameters:,} parameters are trainable"
+        yield shown(LORA, f"{trainable}, {adapters}", models[0][0])
     elif "frozen" in said:
         yield contradicted(LORA, "0 trainable parameters", said["frozen"].place, _TARGETS)
     elif "trainable" in said:
@@ -213,18 +215,17 @@ def _lora(run: TrainingRun) -> Iterator[Criterion]:
         yield not_seen(LORA, "nothing shows trainable parameters of adapters", "", SEE_PROBE)
 
 
-def _layers(run: TrainingRun, model: hook.BuiltModel) -> int:
+def _layers(run: TrainingRun, model: BuiltModel) -> int:
     """How many layers a rank has at least; 0 if it is not known, or the request names layers."""
     if "layers." in str(run.setting("actor_rollout_ref.model.lora.target_modules")):
         return 0
-    stages = max((sizes.pipeline or 1 for _, sizes in noted(run.evidence, "sizes", hook.ParallelSizes)), default=1)
-    return model.layers // stages
+    return model.layers // max((sizes.pipeline or 1 for _, sizes in run.noted("sizes", ParallelSizes)), default=1)
 
 
 def _wrapper(run: TrainingRun) -> Criterion:
     asked = run.training.env.get("USE_MEGATRON_FSDP") or run.setting(SETTINGS["USE_MEGATRON_FSDP"])
     wanted, other = (FSDP, DDP) if str(asked) == "True" else (DDP, FSDP)
-    places = {model.wrapper: f"{process_name(process)}: {model.wrappers[0]}" for process, model in run.models()}
+    places = {model.wrapper: f"{process}: {model.wrappers[0]}" for process, model in run.models()}
     places = places or {name: run.facts.said[name].place for name in (DDP, FSDP) if name in run.facts.said}
     if other in places:
         return contradicted(WRAPPER, f"{other} was built, not {wanted}", places[other], RERUN_AS_ASKED)
@@ -235,29 +236,23 @@ def _wrapper(run: TrainingRun) -> Criterion:
 
 def _parallel_sizes(run: TrainingRun) -> Criterion:
     """Those of Megatron's groups as they were made; of these verl's log says nothing. Level 2 needs one above 1."""
-    records = [(process_name(process), sizes) for process, sizes in noted(run.evidence, "sizes", hook.ParallelSizes)]
-    built = {name: {size for _, one in records if (size := getattr(one, name)) is not None} for name in _SIZES}
-    place = records[0][0] if records else ""
-    wished = run.asked
-    asked = {
-        name: [
-            int(size) for role in _ROLES if (size := wished.get(f"{role}{name}_model_parallel_size", "")).isdecimal()
-        ]
-        for name in _SIZES
-    }
-    wrong = [
-        f"{name} {_listed(built[name])} in the built models, not {sizes[0]}"
-        for name, sizes in asked.items()
-        if sizes and built[name] and (built[name] - {*sizes} or sizes[0] not in built[name])
-    ]
-    unseen = [name for name, sizes in asked.items() if max(sizes, default=1) > 1 and not built[name]]
+    noted, wished = list(run.noted("sizes", ParallelSizes)), run.asked
+    built = {name: {size for _, one in noted if (size := getattr(one, name)) is not None} for name in _SIZES}
+    place, wrong, unseen = noted[0][0] if noted else "", [], []
+    for name, found in built.items():
+        words = [wished.get(f"{role}{name}_model_parallel_size", "") for role in _ROLES]
+        asked = [int(word) for word in words if word.isdecimal()]
+        if asked and found and (found - {*asked} or asked[0] not in found):
+            wrong.append(f"{name} {_listed(found)} in the built models, not {asked[0]}")
+        elif not found and max(asked, default=1) > 1:
+            unseen.append(name)
     if wrong:
         todo = "see whether the provider was finalized with mpu's sizes"
         return contradicted(SIZES, "; ".join(wrong), place, todo)
     if unseen or not any(built.values()):
         which = f": {', '.join(unseen)}" if unseen else ""
         return not_seen(SIZES, f"nothing shows those of the built models{which}", place, SEE_PROBE)
-    if run.training.level == 2 and not any(max(sizes, default=1) > 1 for sizes in built.values()):
+    if run.training.level == 2 and max(map(max, filter(None, built.values()))) == 1:
         text = "all sizes of the trainer are 1: no evidence for distributed behavior"
         return not_seen(SIZES, text, place, "ask for larger sizes: --env COMMON_TP=2")
     return shown(SIZES, ", ".join(f"{name} {_listed(sizes)}" for name, sizes in built.items() if sizes), place)

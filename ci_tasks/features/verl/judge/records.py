@@ -67,7 +67,7 @@ class TrainingVerdict:
 
 @dataclass(frozen=True)
 class Deliverable:
-    """A line of the summary. A mark of the preflight has the status pass, fail, skipped, blocked, simulated or cited."""
+    """A line of the summary, or a mark of the preflight: pass, fail, skipped, blocked, simulated or cited."""
 
     name: str
     status: str

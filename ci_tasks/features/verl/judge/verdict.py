@@ -19,40 +19,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import some
-from ci_tasks.features.verl.judge import checkpoints, learning
+from ci_tasks.features.verl.judge import checkpoints, learning, records
 from ci_tasks.features.verl.judge.attribution import OWN_IMPORT, WRONG_PATH, attribute, stage_of, stage_of_check
 from ci_tasks.features.verl.judge.criteria import EXIT, FEATURE, STEPS, criteria_of, import_criteria
-from ci_tasks.features.verl.judge.noted import evidence_of, with_hooks
-from ci_tasks.features.verl.judge.records import (
-    BLOCKED,
-    CONTRADICTED,
-    FAIL,
-    NOT_PROVEN,
-    NOT_SEEN,
-    PASS,
-    SHOWN,
-    SKIPPED,
-    Criterion,
-    Deliverable,
-    TrainingVerdict,
-    contradicted,
-    not_seen,
-    with_outcome,
-)
+from ci_tasks.features.verl.judge.records import BLOCKED, FAIL, NOT_PROVEN, PASS, SKIPPED, Criterion, Deliverable
 from ci_tasks.features.verl.judge.settings import unlike
 from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, DRIVER, LEVEL_0, WORKER, RunFacts, TrainingFacts
-from ci_tasks.features.verl.judge.training_run import TrainingRun, has_critic
+from ci_tasks.features.verl.judge.training_run import TrainingRun, evidence_of
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.records import PASSED
 
 IMPORT = "Local Bridge import in verl"
 _OF_A_PASS = (STEPS, EXIT, checkpoints.RESUME, checkpoints.SAME, FEATURE, learning.TREND)  # what a line has room for
-_STOPPED = ("blocked", "lost", "cancelled")
 _PATH = re.compile(r"/\S*/megatron/bridge/__init__\.py\S*|/\S*(?:site|dist)-packages/\S*")
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 
@@ -75,7 +57,7 @@ class LevelRun:
     @property
     def stopped(self) -> bool:
         """Whether something other than the job ended it, or kept it from running."""
-        return self.status in _STOPPED
+        return self.status in ("blocked", "lost", "cancelled")
 
     @property
     def ending(self) -> str:
@@ -96,8 +78,8 @@ class LevelRun:
 
     def blocking(self) -> list[Deliverable]:
         """Marks of the preflight without which no training begins, and that are no deliverable of their own."""
-        marks = self.facts.preflight.values()
-        return [mark for mark in marks if _failed(mark) and mark.name not in (BRIDGE_CHECKS, LEVEL_0)]
+        failed = (mark for mark in self.facts.preflight.values() if mark.status in ("fail", "blocked"))
+        return [mark for mark in failed if mark.name not in (BRIDGE_CHECKS, LEVEL_0)]
 
     def why_nothing_ran(self) -> str:
         for mark in self.blocking():
@@ -114,29 +96,29 @@ class RunVerdict:
     result: str
     why: str
     imports: Criterion
-    trainings: tuple[TrainingVerdict, ...]
+    trainings: tuple[records.TrainingVerdict, ...]
     passed_level: int | None
 
 
 def judge_run(run: LevelRun) -> RunVerdict:
-    imports = bridge_import(run)
-    verdicts: list[TrainingVerdict] = []
-    for training in run.trainings:
+    imports, began = bridge_import(run), {one.training.name: one for one in _runs(run)}
+    verdicts: list[records.TrainingVerdict] = []
+    for name in (training.name for training in run.trainings):
         bad = next((one for one in verdicts if one.status != PASS), None)
-        if imports.outcome == CONTRADICTED:
+        if imports.outcome == records.CONTRADICTED:
             text = "stopped: megatron.bridge is not the local checkout's, so nothing that ran is evidence"
-            verdicts.append(TrainingVerdict(training.name, SKIPPED, text))
-        elif training.name not in run.facts.trainings:
-            why = f"{bad.training} did not pass" if bad and bad.status != SKIPPED else run.why_nothing_ran()
-            verdicts.append(TrainingVerdict(training.name, SKIPPED, f"not run: {why}"))
+            verdicts.append(records.TrainingVerdict(name, SKIPPED, text))
+        elif name in began:
+            verdicts.append(_judged(began[name], run))
         else:
-            verdicts.append(_judged(training, run))
-    passed = _passed_level(run, verdicts) if imports.outcome == SHOWN and run.checked else None
+            why = f"{bad.training} did not pass" if bad and bad.status != SKIPPED else run.why_nothing_ran()
+            verdicts.append(records.TrainingVerdict(name, SKIPPED, f"not run: {why}"))
+    passed = _passed_level(run, verdicts) if imports.outcome == records.SHOWN and run.checked else None
     result, why = _result(run, imports, verdicts, passed)
     return RunVerdict(result, why, imports, tuple(verdicts), passed)
 
 
-def _passed_level(run: LevelRun, verdicts: Sequence[TrainingVerdict]) -> int | None:
+def _passed_level(run: LevelRun, verdicts: Sequence[records.TrainingVerdict]) -> int | None:
     """The highest level whose criteria were met, with those of the levels below it that it needs."""
     reached = None
     for level in sorted({training.level for training in run.trainings}):
@@ -148,12 +130,12 @@ def _passed_level(run: LevelRun, verdicts: Sequence[TrainingVerdict]) -> int | N
 
 
 def _result(
-    run: LevelRun, imports: Criterion, verdicts: Sequence[TrainingVerdict], passed_level: int | None
+    run: LevelRun, imports: Criterion, verdicts: Sequence[records.TrainingVerdict], passed_level: int | None
 ) -> tuple[str, str]:
     """The result and why: the table in the module's docstring."""
     if run.checks is not None and run.checks.status == "fail":
         return FAIL, f"focused Bridge checks failed: {run.checks.text}"
-    if imports.outcome == CONTRADICTED:
+    if imports.outcome == records.CONTRADICTED:
         return BLOCKED if imports.environment else FAIL, str(imports)
     for status in (FAIL, BLOCKED, NOT_PROVEN):
         for one in verdicts:
@@ -167,7 +149,7 @@ def _result(
         if run.status == PASSED:
             return NOT_PROVEN, f"the run passed, but its log does not have all trainings: {run.ending}"
         return BLOCKED, run.ending
-    if imports.outcome != SHOWN:
+    if imports.outcome != records.SHOWN:
         return NOT_PROVEN, f"{IMPORT} was not shown: {imports.evidence}"
     return NOT_PROVEN, run.ending if run.checked else "all trainings passed, but no pass of the focused Bridge checks"
 
@@ -175,59 +157,64 @@ def _result(
 # -- one training ------------------------------------------------------------------------------------------------------
 
 
-def _judged(training: Training, run: LevelRun) -> TrainingVerdict:
-    noted = {name: with_hooks(one, evidence_of(run.evidence, one)) for name, one in run.facts.trainings.items()}
-    facts, at = noted[training.name], run.trainings.index(training)
-    if facts.exit_code is None and run.stopped:
+def _runs(run: LevelRun) -> Iterator[TrainingRun]:
+    """Those that began, with what was noted of them."""
+    before: TrainingRun | None = None
+    for training in run.trainings:
+        if facts := run.facts.trainings.get(training.name):
+            plain = run.facts.trainings.get("level 0", TrainingFacts("")).proofs
+            evidence = evidence_of(run.evidence, facts)
+            before = TrainingRun(training, facts, run.request, run.root, evidence, before, plain).with_notes()
+            yield before
+
+
+def _judged(training: TrainingRun, run: LevelRun) -> records.TrainingVerdict:
+    if training.facts.exit_code is None and run.stopped:
         follow_up = stage_of(run.reason).follow_up
-        criteria = [contradicted(EXIT, run.ending, follow_up=follow_up, environment=True)]
+        criteria = [records.contradicted(EXIT, run.ending, follow_up=follow_up, environment=True)]
     else:
-        first, before = run.trainings[0], run.trainings[at - 1] if training.resumes else None
-        context = TrainingRun(training, facts, run.request, run.root, evidence_of(run.evidence, facts))
-        if before and before.name in noted:
-            saver = replace(context, facts=noted[before.name], evidence=evidence_of(run.evidence, noted[before.name]))
-            context = replace(context, saved=saver.written())
-        if first.level == 0 and first.name in noted:
-            context = replace(context, plain=noted[first.name].proofs)
-        criteria = [*criteria_of(replace(context, resumed=noted.get(training.same_as)))]
-        if training.level == 5 and facts.ended_well:
-            criteria += _learning(training, facts, run.baseline)
+        criteria = [*criteria_of(training)]
+        if training.training.level == 5 and training.facts.ended_well:
+            criteria += _learning(training, run.baseline)
     status = status_of(criteria)
-    return TrainingVerdict(training.name, status, _text(status, criteria), tuple(criteria))
+    return records.TrainingVerdict(training.training.name, status, _text(status, criteria), tuple(criteria))
 
 
-def _learning(training: Training, facts: TrainingFacts, base: TrainingFacts | None) -> Iterator[Criterion]:
-    warmup = facts.settings.get("trainer.critic_warmup")
+def _learning(run: TrainingRun, base: TrainingFacts | None) -> Iterator[Criterion]:
+    warmup = run.setting("trainer.critic_warmup")
     found = learning.learning(
-        facts.metrics,
-        steps=training.steps,
+        run.facts.metrics,
+        steps=run.training.steps,
         warmup=warmup if isinstance(warmup, int) else 0,
-        critic=has_critic(facts),
+        critic=run.has_critic,
         baseline=base.metrics if base else None,
     )
-    differ = unlike(facts.settings, base.settings) if base and base.settings else []
-    if base is not None and (differ or not base.settings):
-        why = some(differ, 3, "; ") or "its resolved settings were not seen"
-        todo = "name the log of an equal training"
-        yield not_seen(learning.TREND, f"another training is no baseline: {why}", "", todo)
-        found = (one for one in found if one.name != learning.TREND)
-    yield from found
+    why = "its resolved settings were not seen"
+    if base is not None and base.settings:
+        why = some(unlike(run.facts.settings, base.settings), 3, "; ")
+    for one in found:
+        if base is not None and why and one.name == learning.TREND:
+            todo = "name the log of an equal training"
+            one = records.not_seen(learning.TREND, f"another training is no baseline: {why}", "", todo)
+        yield one
 
 
 def status_of(criteria: Sequence[Criterion]) -> str:
-    if wrong := with_outcome(criteria, CONTRADICTED):
+    if wrong := records.with_outcome(criteria, records.CONTRADICTED):
         return BLOCKED if all(one.environment for one in wrong) else FAIL
-    unseen = [one for one in with_outcome(criteria, NOT_SEEN) if not one.optional]
+    unseen = [one for one in records.with_outcome(criteria, records.NOT_SEEN) if not one.optional]
     return NOT_PROVEN if unseen or not criteria else PASS
 
 
 def deciding(status: str, criteria: Iterable[Criterion]) -> list[Criterion]:
     """Those that a status rests on. If it ended in a failure, the rest follows from that."""
     if status == PASS:
-        return with_outcome(criteria, SHOWN)
-    outcome = NOT_SEEN if status == NOT_PROVEN else CONTRADICTED
+        return records.with_outcome(criteria, records.SHOWN)
+    outcome = records.NOT_SEEN if status == NOT_PROVEN else records.CONTRADICTED
     found = [
-        one for one in with_outcome(criteria, outcome) if one.environment == (status == BLOCKED) and not one.optional
+        one
+        for one in records.with_outcome(criteria, outcome)
+        if one.environment == (status == BLOCKED) and not one.optional
     ]
     return [one for one in found if one.name == EXIT] or found
 
@@ -253,38 +240,30 @@ def bridge_import(run: LevelRun) -> Criterion:
     def elsewhere(path: str) -> bool:
         return bool(_INSTALLED.search(path)) or bool(run.root and not f"{path}/".startswith(sources))
 
-    right, wrong, unseen, stage = [], [], [], WRONG_PATH
+    right: list[str] = []
+    wrong: list[str] = []
+    unseen: list[str] = []
+    own = False
     for key, who in ((DRIVER, "driver"), (WORKER, "Ray worker")):
-        mark = run.facts.preflight.get(key)
-        path = _PATH.search(mark.text) if mark else None
-        if mark is None or mark.status not in ("pass", "fail", "blocked"):
-            unseen.append(f"{who} not checked{f': {mark.text}' if mark else ''}")
-        elif mark.status == "pass" and not (path and elsewhere(path[0])):
-            right.append(f"{who}: {mark.text}")
-        elif mark.status == "pass" and path:
-            wrong.append(f"{who}: {path[0]} is not under {source}")
-        elif stage_of_check(key, mark.text) is OWN_IMPORT or mark.status == "fail":
-            stage = stage_of_check(key, mark.text)
-            wrong.append(f"{who}: {mark.text}")
+        mark = run.facts.preflight.get(key, Deliverable(key, "", "not checked"))
+        path = _PATH.search(mark.text)
+        if mark.status == "pass":
+            is_wrong = bool(path and elsewhere(path[0]))
         else:
-            unseen.append(f"{who} not checked: {mark.text}")
+            broken = mark.status in ("fail", "blocked") and stage_of_check(key, mark.text) is OWN_IMPORT
+            own, is_wrong = own or broken, broken or mark.status == "fail"
+        (wrong if is_wrong else right if mark.status == "pass" else unseen).append(f"{who}: {mark.text}")
     for training in run.facts.trainings.values():
-        said = [
-            f"{line.place} of {training.name}: {directory}/megatron/bridge is not under {source}"
-            for directory, line in training.bridge_paths.items()
-            if elsewhere(directory)
-        ]
-        error = training.error
-        if error is not None and attribute(error, True, run.root).stage is WRONG_PATH:
-            said.append(f"{error.place} of {training.name}: {error.text}")
-        seen = with_outcome(import_criteria(evidence_of(run.evidence, training), run.root), CONTRADICTED)
-        wrong += [*said, *(f"{one.place or one.name} of {training.name}: {one.evidence}" for one in seen)]
+        said = [(line.place, path) for path, line in training.bridge_paths.items() if elsewhere(path)]
+        if training.error and attribute(training.error, True, run.root).stage is WRONG_PATH:
+            said.append((training.error.place, training.error.text))
+        seen = records.with_outcome(
+            import_criteria(evidence_of(run.evidence, training), run.root), records.CONTRADICTED
+        )
+        said += [(one.place or one.name, one.evidence) for one in seen]
+        wrong += [f"{place} of {training.name}: {what}" for place, what in said]
     text = "; ".join(dict.fromkeys([*wrong, *right, *unseen]))
     if wrong:
-        own = stage is OWN_IMPORT
-        return contradicted(IMPORT, text, "", (stage if own else WRONG_PATH).follow_up, environment=not own)
-    return not_seen(IMPORT, text) if unseen else Criterion(IMPORT, SHOWN, text)
-
-
-def _failed(mark: Deliverable) -> bool:
-    return mark.status in ("fail", "blocked")
+        text = f"not under {source}: {text}" if not own else text
+        return records.contradicted(IMPORT, text, "", (OWN_IMPORT if own else WRONG_PATH).follow_up, not own)
+    return records.not_seen(IMPORT, text) if unseen else records.shown(IMPORT, text)

@@ -237,8 +237,8 @@ def _as_read(text: str, env: Mapping[str, str], where: str, required: Iterable[s
             override = f"--override {_BY_OVERRIDE.get(name, 'KEY')}={env[name]}"
             raise UsageError(
                 f"{where} does not read {name}{f'; did you mean {near}?' if near else ''}",
-                hint="it is misspelt, or of another verl: Megatron-Bridge needs v0.7.0, Megatron-FSDP v0.8.0; Hydra may "
-                f"take it: {override}",
+                hint="it is misspelt, or of another verl: Megatron-Bridge needs v0.7.0, Megatron-FSDP v0.8.0; else "
+                f"{override}",
             )
     return read
 
