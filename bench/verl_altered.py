@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ci_tasks.agent.codec import from_json
 from ci_tasks.features.verl.level_run import read_context
-from ci_tasks.features.verl.run_summary import evaluate
+from ci_tasks.features.verl.level_run import evaluate
 from ci_tasks.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,7 +4,7 @@ from ci_tasks.registry import Command, Feature, Session
 
 FEATURE = Feature(
     name="verl",
-    run_summary="ci_tasks.features.verl.run_summary:attached",
+    run_summary="ci_tasks.features.verl.level_run:attached",
     suite="ci_tasks.features.verl.levels.job:SUITE",
     metric_format="ci_tasks.features.verl.metric_lines:FORMAT",
     commands=(
@@ -15,7 +15,7 @@ FEATURE = Feature(
             "ci_tasks.features.verl.command:verl",
             json=(
                 "ci_tasks.features.verl.judge.records:Summary",
-                "ci_tasks.features.verl.level_run:LevelPlanEntry[]",
+                "ci_tasks.records:PlanEntry[]",
                 "ci_tasks.records:BatchResult",
                 "ci_tasks.features.verl.comparison:LevelComparison",
             ),

@@ -19,12 +19,11 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError
+from ci_tasks.features.verl.command import VerlOptions
 from ci_tasks.features.verl.judge.learning import REWARD, values_of
 from ci_tasks.features.verl.judge.records import BLOCKED, FAIL, NOT_PROVEN, PASS, RESULT_CODES
-from ci_tasks.features.verl.level_run import BRIDGE_HAS, LevelTrees, trees_under_test
+from ci_tasks.features.verl.level_run import BRIDGE_HAS, LevelTrees, evaluate, image_identity, trees_under_test
 from ci_tasks.features.verl.levels.levels import LevelRequest
-from ci_tasks.features.verl.options import VerlOptions
-from ci_tasks.features.verl.run_summary import evaluate, image_identity
 from ci_tasks.records import CANCELLED
 from ci_tasks.resources import user_path
 from ci_tasks.run.events import EventStream
@@ -36,6 +35,7 @@ from ci_tasks.trials.trial import Trial, TrialRun
 
 BASE, CANDIDATE = "base", "candidate"
 _LEARNING_LEVEL = 5
+_MARGIN = 0.05  # the drop of the mean reward that a Pass rules out
 _SEED = 42  # verl's own default
 _SEEDS = ("data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.actor.megatron.seed")
 _ROLLOUT = "verl/trainer/config/rollout/rollout.yaml"
@@ -83,7 +83,7 @@ def compare(
             return (_run(theirs if run.setting == BASE else ours, run, events) for run in runs)
 
         rule = AB(BASE, CANDIDATE, at_most=2 * options.repeat, screen=True)
-        curves = Metrics(BASE, CANDIDATE, "reward", options.margin, options.repeat)
+        curves = Metrics(BASE, CANDIDATE, "reward", _MARGIN, options.repeat)
         pinned = {BASE: theirs.context.bridge.tree, CANDIDATE: ours.context.bridge.tree}
         more = {"verl": ours.context.verl.tree, "host": options.host, "request": repr(encode(request))}
         with Trial("verl", pinned, [f"level {request.level}"], perform, more=more) as trial:

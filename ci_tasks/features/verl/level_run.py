@@ -1,7 +1,9 @@
-"""A level's run, from two working trees to the summary for the pull request."""
+"""A level's run, from two working trees to the summary for the pull request. The summary of a run that has ended is
+made from its directory alone, so that `attach` can end with it as well; or from a log alone."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,21 +12,28 @@ from dataclasses import field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ci_tasks.agent.codec import from_json, to_json
+from ci_tasks.agent.codec import encode, from_json, to_json
+from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
+from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side
 from ci_tasks.cli.given_options import overlay_sources
 from ci_tasks.config import Config, HostSpec
-from ci_tasks.errors import CheckoutError, UsageError
-from ci_tasks.features.verl.judge.records import RESULT_CODES, Summary
+from ci_tasks.errors import CheckoutError, UsageError, printable
+from ci_tasks.features.verl.command import VerlOptions
+from ci_tasks.features.verl.judge.learning import REWARD, series
+from ci_tasks.features.verl.judge.records import RESULT_CODES, Deliverable, Summary
+from ci_tasks.features.verl.judge.summary import Provenance, summarize, text
+from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, RunFacts, TrainingFacts, read_run
+from ci_tasks.features.verl.judge.verdict import LevelRun
 from ci_tasks.features.verl.levels.job import LABEL, workflow
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 from ci_tasks.features.verl.levels.script import BRIDGE, VERL, command, render
-from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.given_values import GivenValues, OverlaySource
-from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, PlanEntry
+from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, BatchResult, PlanEntry, RunRecord
 from ci_tasks.report import lists
+from ci_tasks.results.probe_evidence import read_run_evidence
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream
@@ -33,9 +42,9 @@ from ci_tasks.run.request import ExecutionOptions, RunRequest
 BRIDGE_HAS = "src/megatron/bridge"
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}
 _CONTEXT = "verl.json"  # in the run's directory
-_MEGATRON, _DATA_SCRIPT = "3rdparty/Megatron-LM", "examples/data_preprocess/gsm8k.py"
+_MEGATRON = "3rdparty/Megatron-LM"
+_MOST_DIRTY = 10  # files
 _MOVING = re.compile(r"(?:^|[._-])(?:latest|nightly|main|master|dev|edge|stable)$", re.IGNORECASE)
-_ENGINES = {"sglang": r"sglang|sgl(?![a-z])", "trtllm": r"trt-?llm|tensorrt", "vllm": r"vllm"}
 
 
 @dataclass(frozen=True)
@@ -63,23 +72,6 @@ def read_context(directory: str) -> LevelContext | None:
     except FileNotFoundError:
         return None
     return from_json(LevelContext, text, where=_CONTEXT)
-
-
-@dataclass(frozen=True)
-class PlannedTraining:
-    """`command` is a line for a shell in verl's root, `steps` the global step that it has to reach."""
-
-    name: str
-    steps: int
-    command: str
-
-
-@dataclass(frozen=True)
-class LevelPlanEntry(PlanEntry):
-    """An entry of `verl --plan --json`. `remarks` are limitations that are known before the run."""
-
-    trainings: tuple[PlannedTraining, ...] = ()
-    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,25 +118,22 @@ class LevelTrees:
         return source, RunRequest(LABEL, host=options.host, keep=options.keep, by_runner=True, files=files)
 
 
-def plan(trees: LevelTrees) -> list[LevelPlanEntry]:
+def plan(trees: LevelTrees) -> list[PlanEntry]:
     """Write the run directory that the level would execute. Print its plan, every training, and what is known to be
     missing."""
     source, request = trees.job()
-    planned = [PlannedTraining(one.name, one.steps, command(one)) for one in trees.trainings]
     entries = running.plan(source, trees.config, request)
-    lines = [*lists.plans(entries), "", "Trainings, in this order; one that fails ends the run, and so does a level 0"]
-    lines[-1] += " whose log contradicts it:"
-    for number, one in enumerate(planned, 1):
-        lines += [f"{number}. {one.name}, to step {one.steps}", f"   {one.command}"]
+    ends = "one that fails ends the run, and so does a level 0 whose log contradicts it"
+    lines = [*lists.plans(entries), "", f"Trainings, in this order; {ends}:"]
+    for number, one in enumerate(trees.trainings, 1):
+        lines += [f"{number}. {one.name}, to step {one.steps}", f"   {command(one)}"]
     print("\n".join([*lines, "", *_headline(trees)]))
-    return [LevelPlanEntry(**vars(entry), trainings=tuple(planned), remarks=trees.context.remarks) for entry in entries]
+    return entries
 
 
 def run(trees: LevelTrees, *, events: EventStream | None = None) -> tuple[int, Summary | BatchResult | None]:
     """Run the asked level and those that it needs, and end with the summary. Returns the exit code of its result, and
     the summary of what ran to its end, or what goes on without us."""
-    from ci_tasks.features.verl.run_summary import conclude
-
     print("\n".join(_headline(trees)), flush=True)
     source, request = trees.job()
     detach, host = trees.options.detach, trees.options.host
@@ -177,7 +166,7 @@ def trees_under_test(
     _check_hosts(specs, options)
     _check_trees(bridge, verl, () if revision else request.bridge_tests, overlays)
     scripts = {path: _script(verl, path) for path in (request.wrapper, request.script) if path}
-    engine = trainings(request, scripts)[0].env.get("ENGINE", "")
+    trainings(request, scripts)
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:
         path = Path(scratch) / "trees"
         path.mkdir()
@@ -191,35 +180,20 @@ def trees_under_test(
             image=options.image or "",
             simulated=specs[0].simulate,
             baseline=options.baseline or "",
-            remarks=tuple(remarks(bridge, verl, options, engine, overlays)),
+            remarks=tuple(_remarks(bridge, options.image or "", overlays)),
             scripts=scripts,
         )
         yield LevelTrees(path, options, config, context, overlays)
 
 
-def remarks(
-    bridge: Path, verl: Path, options: VerlOptions, engine: str, overlays: Sequence[OverlaySource] = ()
-) -> Iterator[str]:
-    """What limits, before the run, what it can show: an image's tag that moves or names another engine, and what the
-    trees lack. `engine` is the one that the trainings ask for."""
-    image = options.image or ""
-    name, _, tag = image.rpartition("/")[2].partition(":")
-    pinned = not image or "@sha256:" in image
-    if not pinned and (not tag or _MOVING.search(tag)):
+def _remarks(bridge: Path, image: str, overlays: Sequence[OverlaySource]) -> Iterator[str]:
+    """What limits, before the run, what it can show."""
+    tag = image.rpartition("/")[2].partition(":")[2]
+    if image and "@sha256:" not in image and (not tag or _MOVING.search(tag)):
         yield f"image {image} has a tag that moves: pin a release, or the digest that ran"
-    named = [other for other, words in _ENGINES.items() if re.search(words, f"{name}:{tag}", re.IGNORECASE)]
-    if not pinned and named and engine not in named:
-        yield f"image {image} is one for {', '.join(named)}, and the engine is {engine}: it may fail before Bridge"
-    core = bridge / _MEGATRON
-    if not (core.is_dir() and any(path.name != ".git" for path in core.iterdir())) and not any(
-        (Path(overlay.path) / "megatron/core").is_dir() for overlay in overlays
-    ):
-        yield (
-            f"{bridge} has an empty {_MEGATRON}: megatron.core will be that of the image, not the one that Bridge pins;"
-            f" `git -C {bridge} submodule update --init {_MEGATRON}`"
-        )
-    if not (options.train_files and options.val_files) and not (verl / _DATA_SCRIPT).is_file():
-        yield f"{verl} has no {_DATA_SCRIPT}, which prepares the data; name it by --train-files and --val-files"
+    has_core = any((Path(overlay.path) / "megatron/core").is_dir() for overlay in overlays)
+    if not has_core and not (bridge / _MEGATRON / "megatron/core").is_dir():
+        yield f"{bridge}/{_MEGATRON} is empty, so megatron.core is the image's: git submodule update --init {_MEGATRON}"
 
 
 def _check_hosts(specs: Sequence[HostSpec], options: VerlOptions) -> None:
@@ -258,3 +232,127 @@ def _script(verl: Path, path: str) -> str:
         raise CheckoutError(
             f"{verl} has no {path}", hint="--verl DIR names verl's checkout, --wrapper FILE a wrapper that has moved"
         ) from None
+
+
+# -- of a run that has ended ---------------------------------------------------------------------------------------------
+
+
+def attached(record: RunRecord, directory: str) -> int | None:
+    """Print and store the summary of a run that was attached to. Returns the exit code of its result; None for
+    what is no level, or was cancelled."""
+    context = read_context(directory)
+    if context is None and record.label == LABEL:
+        print(f"{record.id}: no summary: the machine that started the level has what it is made from")
+    if context is None or record.status == CANCELLED:
+        return None
+    return RESULT_CODES[conclude(context, record, directory).result]
+
+
+def criteria(directory: str) -> list[str]:
+    """What `report` adds: the result, and the criteria of each training; empty for what is no level that has ended."""
+    file = Path(directory, "summary.json")
+    if not file.exists() or read_context(directory) is None:
+        return []
+    summary = json.loads(file.read_text(encoding="utf-8"))
+    lines = [f"verl: {summary['result']} - {summary['sentence']}"]
+    for training in summary["criteria"]:
+        lines.append(f"{training['training']}: {training['status']}")
+        lines += [f"  {one['name']}: {one['outcome']}, {one['evidence']}" for one in training["criteria"]]
+    return [printable(line) for line in lines]
+
+
+def conclude(context: LevelContext, record: RunRecord, directory: str) -> Summary:
+    """Judge the run, print its summary and store it in the run's directory."""
+    summary = evaluate(context, record, directory).summary
+    lines = text(summary)
+    Path(directory, "summary.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
+    print("\n".join(["", *lines, "", f"the summary, as text and JSON: {directory}"]), flush=True)
+    return summary
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    summary: Summary
+    facts: RunFacts
+
+
+def evaluate(context: LevelContext, record: RunRecord, directory: str) -> EvaluatedRun:
+    """Judge the run and store the result as summary.json in its directory."""
+    run = RunDir(directory)
+    workspace, host, image = read_plan(run).workspace, record.host or context.host, image_identity(record)
+    facts = read_run(lambda: pieces_of(run.log), context.request.proofs)
+    overlays = [f"{one.what}: {one.here}; {one.why}" for one in record.deviations if one.what.startswith("overlay ")]
+    level = LevelRun(
+        context.request,
+        trainings(context.request, context.scripts),
+        facts,
+        record.status,
+        record.reason,
+        f"{workspace}/{BRIDGE}" if workspace else "",
+        read_run_evidence(run),
+        read_baseline(Path(context.baseline)) if context.baseline else None,
+    )
+    known = Provenance(
+        bridge=repository(context.bridge),
+        verl=repository(context.verl),
+        command=context.command,
+        log=run.log if Path(run.log).exists() else "",
+        image=f"{context.image}, {image or 'digest not seen'}" if context.image else "",
+        host=host,
+        simulated=context.simulated,
+        remarks=(*context.remarks, *overlays),
+    )
+    summary = summarize(level, known)
+    stored = json.dumps(encode(summary), indent=1, ensure_ascii=False) + "\n"
+    Path(directory, "summary.json").write_text(stored, encoding="utf-8", errors="backslashreplace")
+    return EvaluatedRun(summary, facts)
+
+
+def judge_log(log: Path, request: LevelRequest, command: str = "", baseline: Path | None = None) -> Summary:
+    """What an existing log shows of a level, as people have it who ran the wrapper themselves: of the level's own
+    trainings, each from where the trainer prints its settings. What a log cannot show is not seen.
+    Raises UsageError."""
+    if not log.is_file():
+        raise UsageError(f"--log names {log}, which is no file")
+    planned = [one for one in trainings(request) if one.level == request.level]
+    facts = read_run(lambda: pieces_of(str(log)), request.proofs, [one.name for one in planned])
+    if request.checks:
+        facts.preflight.setdefault(BRIDGE_CHECKS, Deliverable(BRIDGE_CHECKS, "cited", request.checks))
+    unknown = "not known: only a log was judged"
+    base = read_baseline(baseline) if baseline else None
+    return summarize(
+        LevelRun(request, planned, facts, PASSED, baseline=base), Provenance(unknown, unknown, command, str(log))
+    )
+
+
+def read_baseline(path: Path) -> TrainingFacts:
+    """The last training with rewards in a baseline's log. Raises UsageError if it has none to compare with."""
+    if not path.is_file():
+        raise UsageError(f"--baseline names {path}, which is no file")
+    found = read_run(lambda: pieces_of(str(path)), names=("baseline",)).trainings.values()
+    rewarded = [one for one in found if series(one.metrics, REWARD)]
+    if not rewarded:
+        raise UsageError(
+            f"--baseline {path} has no {REWARD} of any step",
+            hint="give the log of a training of level 5: the file `log` in its run directory, or verl's console output",
+        )
+    return rewarded[-1]
+
+
+def image_identity(record: RunRecord) -> str:
+    """The digest of the image that ran; of one that was never pulled, its id. "" if no container was seen."""
+    ids = [container.image_id for container in record.environment.containers if container.image_id]
+    return record.environment.digest or next(iter(ids), "")
+
+
+def repository(tree: Checkout) -> str:
+    """Its commit, which git knows, plus the files that differ from it."""
+    if not tree.head:
+        return "no git repository"
+    dirty: Sequence[str] = tree.dirty
+    more = f" and {len(dirty) - _MOST_DIRTY} more" if len(dirty) > _MOST_DIRTY else ""
+    return (
+        f"{tree.head[:12]} plus {', '.join(dirty[:_MOST_DIRTY])}{more}"
+        if dirty
+        else f"{tree.head[:12]}, no dirty files"
+    )

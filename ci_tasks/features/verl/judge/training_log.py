@@ -356,13 +356,7 @@ def _number(text: str) -> float | None:
 
 
 def _compiled(pattern: str) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
     try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        raise UsageError(
-            f"--proof {pattern!r} is no regular expression: {error}", hint="the syntax is RE2's: no look-ahead"
-        ) from error
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--proof {pattern!r} is no regular expression: {error}") from error

@@ -79,8 +79,6 @@ SETTINGS: Mapping[str, str] = {
     "VAL_BEFORE_TRAIN": "trainer.val_before_train",
     "TEST_FREQ": "trainer.test_freq",
     "ADV_ESTIMATOR": "algorithm.adv_estimator",
-    "MAX_PROMPT_LENGTH": "data.max_prompt_length",
-    "MAX_RESPONSE_LENGTH": "data.max_response_length",
 }
 
 
@@ -100,7 +98,6 @@ class LevelRequest:
     reward_model: str = ""
     no_reward_model: bool = False
     dummy_config: str = ""
-    enforce_eager: bool = False
     steps: int = FEWEST_STEPS
     exact: bool = False
     wrapper: str = WRAPPER
@@ -155,7 +152,10 @@ def limitations(request: LevelRequest) -> tuple[str, ...]:
     notes = (
         (dummy, request.dummy_config),
         ("reward model disabled: reward-model serving is not tested", request.no_reward_model),
-        ("enforce_eager: vLLM CUDA graph capture is not tested", request.enforce_eager),
+        (
+            "enforce_eager: vLLM CUDA graph capture is not tested",
+            any("enforce_eager=T" in one for one in request.overrides),
+        ),
         ("save/resume was not requested", request.level != 1),
         ("trivial parallelism: all parallel sizes are 1", request.level != 2 and not request.script),
         (convergence if request.level == 5 else "no convergence claim", True),
@@ -185,7 +185,6 @@ def _complete(request: LevelRequest, training: Training, scripts: Mapping[str, s
     env["TOTAL_TRAIN_STEPS"] = str(training.steps)
     overrides = [*training.overrides]
     overrides += ["reward.reward_model.enable=False"] if request.no_reward_model else []
-    overrides += ["actor_rollout_ref.rollout.enforce_eager=True"] if request.enforce_eager else []
     if is_own:
         overrides += ["trainer.nnodes=1", f"trainer.n_gpus_per_node={request.gpus}"]
         overrides += [f"trainer.total_training_steps={training.steps}"]
@@ -244,9 +243,6 @@ def _as_read(text: str, env: Mapping[str, str], where: str, required: Iterable[s
 
 
 def _check(request: LevelRequest) -> None:
-    if request.level not in range(len(LEVELS)):
-        valid = "\n".join(f"  {number}  {level.title}" for number, level in enumerate(LEVELS))
-        raise UsageError(f"there is no level {request.level}", hint=f"valid:\n{valid}")
     routed = request.model_path or request.model_id not in ("", DEFAULT_MODEL)
     if request.level == 2 and EXPERT in request.variants and not routed:
         raise UsageError(
