@@ -18,7 +18,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 PROGRAM = r"""
@@ -81,7 +80,6 @@ ray.shutdown()
 def main(python: str, verl: str) -> None:
     from ci_tasks.agent.probe.evidence import read_evidence, write_files
     from ci_tasks.agent.run_directory import RunDir
-    from ci_tasks.features.verl.judge.noted import KINDS, noted
     from ci_tasks.features.verl.levels.job import SUITE
     from ci_tasks.run.row_plans import probe_rules
 
@@ -102,11 +100,7 @@ def main(python: str, verl: str) -> None:
     print(f"{len(evidence.processes)} processes")
     for process in evidence.processes:
         for event in process.hook_events:
-            if event.failure:
-                print(f"{process.pid} {event.failure}")
-    for kind in KINDS.values():
-        for process, record in noted(evidence, kind):
-            print(f"{process.pid} {kind.__name__} {str(asdict(record))[:300]}")
+            print(f"{process.pid} {str(event)[:300]}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from ci_tasks.registry import Command, Feature, Session
 FEATURE = Feature(
     name="verl",
     run_summary="ci_tasks.features.verl.level_run:attached",
+    run_report="ci_tasks.features.verl.level_run:criteria",
     suite="ci_tasks.features.verl.levels.job:SUITE",
     metric_format="ci_tasks.features.verl.metric_lines:FORMAT",
     commands=(

@@ -93,11 +93,6 @@ class VerlOptions:
         "TEXT|FILE",
         excludes=(("test", "--checks-from runs no test", ""),),
     ).field()
-    with_: tuple[str, ...] = flags.WITH.field(
-        last=False,
-        excludes=(("base", "an overlay may change between the trainings that are compared", "leave one of them out"),),
-    )
-    build: tuple[str, ...] = flags.BUILD.field(last=False)
     plan: bool = flags.switch("write what would run, print every training, and stop").field()
     detach: bool = flags.DETACH.field(
         help="start the run and return at once; `attach` ends with the summary",
@@ -127,7 +122,6 @@ def verl(options: VerlOptions) -> int:
     ci-tasks verl --level 1 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a,h100b --image IMAGE --timeout 60
     ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --detach
     ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --base main --repeat 5
-    ci-tasks verl --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --with megatron-core=~/Megatron-LM
     ci-tasks verl --level 5 --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim --no-reward-model
 
     Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 4 if it is not proven,
@@ -173,16 +167,9 @@ def _performed(options: VerlOptions, request: LevelRequest, events: EventStream 
 
 def _resolved(options: VerlOptions) -> VerlOptions:
     """With whole paths, so that its command line starts the same plan from any directory."""
-    from ci_tasks.cli.given_options import overlay_sources
-
-    overlays = overlay_sources(options.with_, options.build)
-    return replace(
-        options,
-        bridge=str(user_path(options.bridge).absolute()) if options.bridge else "",
-        verl=str(user_path(options.verl).absolute()) if options.verl else "",
-        baseline=str(user_path(options.baseline)) if options.baseline else None,
-        with_=tuple(f"{overlay.name}={overlay.path}" for overlay in overlays),
-    )
+    named = {name: getattr(options, name) for name in ("bridge", "verl", "baseline")}
+    whole: dict[str, Any] = {name: str(user_path(path).absolute()) for name, path in named.items() if path}
+    return replace(options, **whole)
 
 
 def level_request(options: VerlOptions) -> LevelRequest:

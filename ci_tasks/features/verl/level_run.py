@@ -18,7 +18,6 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side
-from ci_tasks.cli.given_options import overlay_sources
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError, printable
 from ci_tasks.features.verl.command import VerlOptions
@@ -30,7 +29,6 @@ from ci_tasks.features.verl.judge.verdict import LevelRun
 from ci_tasks.features.verl.levels.job import LABEL, workflow
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 from ci_tasks.features.verl.levels.script import BRIDGE, VERL, command, render
-from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, BatchResult, PlanEntry, RunRecord
 from ci_tasks.report import lists
 from ci_tasks.results.probe_evidence import read_run_evidence
@@ -82,7 +80,6 @@ class LevelTrees:
     options: VerlOptions
     config: Config
     context: LevelContext
-    overlays: tuple[OverlaySource, ...] = ()
 
     @property
     def trainings(self) -> tuple[Training, ...]:
@@ -112,8 +109,7 @@ class LevelTrees:
             minutes=options.timeout or min(limits, default=float(_MINUTES[request.level])),
         )
         conversions = all_conversions({BRIDGE: self.context.bridge, VERL: self.context.verl})
-        how, given = f"{options.bridge} and {options.verl}", GivenValues(overlays=self.overlays)
-        source = CheckoutSource(self.path, how, job, given=given, conversions=conversions)
+        source = CheckoutSource(self.path, f"{options.bridge} and {options.verl}", job, conversions=conversions)
         files = {_CONTEXT: to_json(self.context, indent=1) + "\n"}
         return source, RunRequest(LABEL, host=options.host, keep=options.keep, by_runner=True, files=files)
 
@@ -161,10 +157,10 @@ def trees_under_test(
 ) -> Iterator[LevelTrees]:
     """Both trees, checked and copied, for as long as the block lasts; of Bridge `revision`, if it is given. Raises
     UsageError, CheckoutError."""
-    specs, overlays = config.select_hosts(options.host), overlay_sources(options.with_, options.build)
-    bridge, verl = Path(options.bridge), Path(options.verl)
+    specs, bridge, verl = config.select_hosts(options.host), Path(options.bridge), Path(options.verl)
     _check_hosts(specs, options)
-    _check_trees(bridge, verl, () if revision else request.bridge_tests, overlays)
+    if not (bridge / BRIDGE_HAS).is_dir():
+        raise CheckoutError(f"{bridge} is no Megatron-Bridge: it has no {BRIDGE_HAS}", hint="--bridge DIR names it")
     scripts = {path: _script(verl, path) for path in (request.wrapper, request.script) if path}
     trainings(request, scripts)
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:
@@ -180,20 +176,19 @@ def trees_under_test(
             image=options.image or "",
             simulated=specs[0].simulate,
             baseline=options.baseline or "",
-            remarks=tuple(_remarks(bridge, options.image or "", overlays)),
+            remarks=tuple(_remarks(bridge, options.image or "")),
             scripts=scripts,
         )
-        yield LevelTrees(path, options, config, context, overlays)
+        yield LevelTrees(path, options, config, context)
 
 
-def _remarks(bridge: Path, image: str, overlays: Sequence[OverlaySource]) -> Iterator[str]:
+def _remarks(bridge: Path, image: str) -> Iterator[str]:
     """What limits, before the run, what it can show."""
     tag = image.rpartition("/")[2].partition(":")[2]
     if image and "@sha256:" not in image and (not tag or _MOVING.search(tag)):
         yield f"image {image} has a tag that moves: pin a release, or the digest that ran"
-    has_core = any((Path(overlay.path) / "megatron/core").is_dir() for overlay in overlays)
-    if not has_core and not (bridge / _MEGATRON / "megatron/core").is_dir():
-        yield f"{bridge}/{_MEGATRON} is empty, so megatron.core is the image's: git submodule update --init {_MEGATRON}"
+    if not (bridge / _MEGATRON / "megatron/core").is_dir():
+        yield f"{bridge}/{_MEGATRON} is empty, so megatron.core is the image's: git submodule update --init"
 
 
 def _check_hosts(specs: Sequence[HostSpec], options: VerlOptions) -> None:
@@ -211,20 +206,6 @@ def _check_hosts(specs: Sequence[HostSpec], options: VerlOptions) -> None:
         )
 
 
-def _check_trees(bridge: Path, verl: Path, tests: Sequence[str], overlays: Sequence[OverlaySource]) -> None:
-    for overlay in overlays:
-        if (Path(overlay.path) / BRIDGE_HAS).is_dir() or (Path(overlay.path) / VERL).is_dir():
-            raise UsageError(
-                f"--with {overlay.name}: {overlay.path} is a tree of Bridge or of verl, which the level has already",
-                hint="--bridge DIR and --verl DIR name these; --with is for what they use, such as megatron-core",
-            )
-    if not (bridge / BRIDGE_HAS).is_dir():
-        raise CheckoutError(f"{bridge} is no Megatron-Bridge: it has no {BRIDGE_HAS}", hint="--bridge DIR names it")
-    for test in tests:
-        if not (bridge / test.partition("::")[0]).exists():
-            raise CheckoutError(f"{bridge} has no {test}", hint="--test FILE names a test from Bridge's root")
-
-
 def _script(verl: Path, path: str) -> str:
     try:
         return (verl / path).read_text(encoding="utf-8", errors="replace")
@@ -234,7 +215,7 @@ def _script(verl: Path, path: str) -> str:
         ) from None
 
 
-# -- of a run that has ended ---------------------------------------------------------------------------------------------
+# -- of a run that has ended -------------------------------------------------------------------------------------------
 
 
 def attached(record: RunRecord, directory: str) -> int | None:
@@ -281,7 +262,6 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
     run = RunDir(directory)
     workspace, host, image = read_plan(run).workspace, record.host or context.host, image_identity(record)
     facts = read_run(lambda: pieces_of(run.log), context.request.proofs)
-    overlays = [f"{one.what}: {one.here}; {one.why}" for one in record.deviations if one.what.startswith("overlay ")]
     level = LevelRun(
         context.request,
         trainings(context.request, context.scripts),
@@ -300,7 +280,7 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
         image=f"{context.image}, {image or 'digest not seen'}" if context.image else "",
         host=host,
         simulated=context.simulated,
-        remarks=(*context.remarks, *overlays),
+        remarks=context.remarks,
     )
     summary = summarize(level, known)
     stored = json.dumps(encode(summary), indent=1, ensure_ascii=False) + "\n"
@@ -351,8 +331,4 @@ def repository(tree: Checkout) -> str:
         return "no git repository"
     dirty: Sequence[str] = tree.dirty
     more = f" and {len(dirty) - _MOST_DIRTY} more" if len(dirty) > _MOST_DIRTY else ""
-    return (
-        f"{tree.head[:12]} plus {', '.join(dirty[:_MOST_DIRTY])}{more}"
-        if dirty
-        else f"{tree.head[:12]}, no dirty files"
-    )
+    return f"{tree.head[:12]}{' plus' if dirty else ', no dirty files'} {', '.join(dirty[:_MOST_DIRTY])}{more}".rstrip()

@@ -14,118 +14,104 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ci_tasks.features.verl.judge.training_log import DRIVER, WORKER, Failure, constructs
+from ci_tasks.logs.causes import DEPENDENCY, MACHINE, NETWORK, group_of
 
 CONSTRUCTION = "Bridge-managed construction"
 CHANGE, ENVIRONMENT, UNCLEAR = "the change", "the environment", "unclear"
 
 
 class Stage(NamedTuple):
-    """A row of the table. `owner` is whose failure it is once construction has begun; before, it is the environment's,
-    unless it is the change's own. `decides` is looked for in the text and in triage's cause before any frame counts,
-    `frames` in the frames, and `suggests`, in text and cause again, if no frame is known."""
+    """`owner` is whose failure it is once construction has begun; before, it is the environment's, unless it is the
+    change's own. `frames` are looked for in frames, `words`, if no frame is known, in the text and triage's cause."""
 
     name: str
     owner: str
-    todo: str
-    decides: str = ""
-    frames: str = ""
-    suggests: str = ""
-
-    @property
-    def follow_up(self) -> str:
-        return f"environment fix: {self.todo}" if self.owner == ENVIRONMENT else self.todo
+    follow_up: str
+    frames: str = "$^"
+    words: str = "$^"
 
 
 WRONG_PATH = Stage(
     "the import of the local Bridge checkout",
     ENVIRONMENT,
-    "correct PYTHONPATH before trusting any result, for Ray workers by runtime_env.env_vars.PYTHONPATH",
-    r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])",
+    "environment fix: correct PYTHONPATH, for Ray workers by runtime_env.env_vars.PYTHONPATH, then rerun",
 )
 OWN_IMPORT = Stage(
     "the Bridge checkout's own imports", CHANGE, "provider fix: what Bridge imports is not there or broken"
 )
-REWARD_MODEL = Stage(
+# What decides before any frame: by triage's cause, else by the group of its cause.
+_DOWNLOAD = Stage("a download", ENVIRONMENT, "environment fix: download the model before the run, and pass MODEL_PATH")
+_PACKAGES = Stage("package setup", ENVIRONMENT, "environment fix: install what is missing, as container setup")
+_MACHINE = Stage(
+    "the machine",
+    ENVIRONMENT,
+    "environment fix: GPUs, driver, memory, ports, limits, permissions, visible devices",
+)
+_DECIDES = {
+    "disk_full": Stage(
+        "a full disk", ENVIRONMENT, "environment fix: move HF_HOME, HF_HUB_CACHE, and MODEL_PATH, then rerun"
+    ),
+    "lock_timeout": _MACHINE,
+    "nccl_error": Stage("communication", UNCLEAR, "rerun, and see which rank did not take part: NCCL_DEBUG=INFO"),
+    NETWORK: _DOWNLOAD,
+    DEPENDENCY: _PACKAGES,
+    MACHINE: _MACHINE,
+    "host_memory": _MACHINE,
+    "gpu_memory": Stage(
+        "GPU memory", UNCLEAR, "reduce the load of each GPU: TP/PP/CP, micro-batches, rollout batch size"
+    ),
+    "hang": Stage("a hang", UNCLEAR, "rerun, and see which rank did not take part: the run's hang folder"),
+}
+# What no rule of triage's knows.
+_WORDS = (
+    (r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])", WRONG_PATH),
+    (r"SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP|LocalEntryNotFound|No route to", _DOWNLOAD),
+    (r"Too many open files|can't start new thread|Resource temporarily unavailable|no kernel image", _MACHINE),
+    (r"node running low on memory", _MACHINE),
+    (r"No module named|cannot open shared object|undefined symbol", _PACKAGES),
+)
+_REWARD_MODEL = Stage(
     "the reward model",
     ENVIRONMENT,
-    "set RM_MODEL_PATH to a local reward model, or disable it and report that as a limitation",
-    frames=r"/verl/.*reward",
-    suggests=r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward|reward_fn",
+    "environment fix: set RM_MODEL_PATH to a local reward model, or disable it and report that as a limitation",
+    r"/verl/.*reward",
+    r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward|reward_fn",
 )
-STAGES = (
-    WRONG_PATH,
-    Stage("a full disk", ENVIRONMENT, "move HF_HOME, HF_HUB_CACHE, and MODEL_PATH to a larger path", "disk_full"),
-    Stage(
-        "the download of a model or data",
-        ENVIRONMENT,
-        "download the model once before the run, and pass MODEL_PATH",
-        r"hf_download|network_ssh|SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP|LocalEntryNotFound"
-        r"|No route to",
-    ),
-    Stage(
-        "the machine",
-        ENVIRONMENT,
-        "GPUs, driver, memory, ports, limits, permissions, or ROCR_VISIBLE_DEVICES beside CUDA_VISIBLE_DEVICES",
-        r"gpu_hardware|gpu_busy|lock_timeout|port_in_use|shm_too_small|permission_docker|rocr_conflict|host_oom_killed"
-        r"|node running low on memory|Too many open files|can't start new thread|Resource temporarily unavailable"
-        r"|no kernel image",
-    ),
-    Stage(
-        "package setup",
-        ENVIRONMENT,
-        "install what is missing, e.g. pip install --extra-index-url https://pypi.nvidia.com nvidia-modelopt",
-        "import_error|dependency_version_mismatch|No module named|cannot open shared object|undefined symbol",
-    ),
-    Stage(
-        "GPU memory", UNCLEAR, "reduce the load of each GPU: TP/PP/CP, micro-batches, rollout batch size", "cuda_oom"
-    ),
-    Stage(
-        "communication",
-        UNCLEAR,
-        "rerun, and see which rank did not take part: NCCL_DEBUG=INFO",
-        "nccl_error|timeout_hang",
-    ),
-    REWARD_MODEL,
+_AROUND_BRIDGE = (
+    _REWARD_MODEL,
     Stage(
         "the data",
         UNCLEAR,
         "prepare the data with examples/data_preprocess/gsm8k.py, or set TRAIN_FILES and VAL_FILES",
-        frames=r"/verl/utils/dataset/|/site-packages/(?:datasets|pyarrow)/",
-        suggests=r"\.parquet|TRAIN_FILES|VAL_FILES",
+        r"/verl/utils/dataset/|/site-packages/(?:datasets|pyarrow)/",
+        r"\.parquet|TRAIN_FILES|VAL_FILES",
     ),
     Stage(
         "the rollout engine",
         UNCLEAR,
         "report the boundary: before actor construction it may be verl's rollout engine rather than a Bridge provider",
-        frames=r"/(?:vllm|sglang)/|/verl/workers/rollout/|llm_server",
-        suggests=r"\bvllm|sglang_engine|cuda_graph_capture|Engine(?:Core|Dead)|Engine core|GPU memory utilization",
+        r"/(?:vllm|sglang)/|/verl/workers/rollout/|llm_server",
+        r"\bvllm|sglang_engine|cuda_graph_capture|Engine(?:Core|Dead)|Engine core|GPU memory utilization",
     ),
     Stage(
         "verl's configuration",
         UNCLEAR,
         "correct the setting that this verl does not have, or does not accept",
-        frames=r"/(?:hydra|omegaconf)/",
-        suggests=r"Could not override|Could not append|is not in struct|config_hydra",
+        r"/(?:hydra|omegaconf)/",
+        r"Could not override|Could not append|is not in struct|config_hydra",
     ),
     Stage(
         "Ray or the death of a process",
         UNCLEAR,
         "find out why it died, stop Ray inside the container (ray stop --force), then rerun",
-        suggests=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|SYSTEM_ERROR"
+        words=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|SYSTEM_ERROR"
         r"|segfault_illegal_access|ray_cluster|ray\.init|GCS|raylet|placement group",
     ),
 )
 _OF_BRIDGE = (
-    Stage(
-        "LoRA",
-        CHANGE,
-        "check LoRA's target module names, and Bridge's non-vanilla PEFT helpers",
-        frames="(?i)peft|lora",
-    ),
-    Stage(
-        "checkpoint save/load", CHANGE, "rerun without save/resume (SAVE_FREQ=-1) to separate both", frames="checkpoint"
-    ),
-    Stage(CONSTRUCTION, CHANGE, "check that the provider is finalized with the parallel sizes of Megatron mpu"),
+    Stage("LoRA", CHANGE, "check LoRA's target module names, and Bridge's non-vanilla PEFT helpers", "(?i)peft|lora"),
+    Stage("checkpoint save/load", CHANGE, "rerun without save/resume (SAVE_FREQ=-1) to separate both", "checkpoint"),
+    Stage(CONSTRUCTION, CHANGE, "check that the provider is finalized with the parallel sizes of Megatron mpu", ""),
 )
 _STEP = Stage("the training step", CHANGE, "provider fix, or a narrower rerun: the line above is where to begin")
 _START = Stage("the start of the job", UNCLEAR, "environment fix: the line above is where to begin, then rerun")
@@ -163,40 +149,39 @@ def attribute(failure: Failure | None, constructed: bool, root: str = "", reward
     return Attribution(stage, owner, constructed)
 
 
-def stage_of_check(key: str, text: str) -> Stage:
-    """That of a mark of the preflight which did not pass. Its own text has the remedy, unless a cause is known."""
-    if key not in (DRIVER, WORKER):
-        return stage_of(text)
-    stage = _stage(Failure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
-    return stage if stage is OWN_IMPORT or _decides(stage, text) else WRONG_PATH
-
-
 def stage_of(text: str) -> Stage:
     """That of a text which is all that is known of a failure."""
     return _stage(Failure.said(text), False)
 
 
-def _decides(stage: Stage, text: str) -> bool:
-    return bool(stage.decides and re.search(stage.decides, text))
+def stage_of_check(key: str, text: str) -> Stage:
+    """That of a mark of the preflight which did not pass. Its own text has the remedy, unless a cause is known."""
+    if key not in (DRIVER, WORKER):
+        return stage_of(text)
+    stage = _stage(Failure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
+    return stage if stage is OWN_IMPORT or stage.owner == ENVIRONMENT else WRONG_PATH
 
 
 def _stage(failure: Failure, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Stage:
-    text, frames = failure.text, failure.frames
+    text, frames, cause = failure.text, failure.frames, failure.cause
     in_bridge = any(constructs(frame) for frame in frames)
     own_error = in_bridge and not failure.constructs and _OWN_ERROR.search(text) and not _ANOTHER.search(text)
     if own_error or _is_own_name(text, root):
         return OWN_IMPORT
     if any(path and path in text for path in reward):
-        return REWARD_MODEL
-    told = f"{text}\n{failure.cause}"
-    if decided := next((stage for stage in STAGES if _decides(stage, told)), None):
-        return decided
+        return _REWARD_MODEL
+    for words, stage in _WORDS:
+        if re.search(words, text):
+            return stage
+    if known := _DECIDES.get(cause) or _DECIDES.get(group_of(cause)):
+        return known
     for frame in reversed(frames):  # the innermost that lies in code that is known here
         if constructs(frame):
             return next(stage for stage in _OF_BRIDGE if re.search(stage.frames, "\n".join(frames)))
-        if known := next((stage for stage in STAGES if stage.frames and re.search(stage.frames, frame)), None):
-            return known
-    said = (stage for stage in STAGES if stage.suggests and re.search(stage.suggests, told, re.IGNORECASE))
+        if around := next((stage for stage in _AROUND_BRIDGE if re.search(stage.frames, frame)), None):
+            return around
+    told = f"{text}\n{cause}"
+    said = (stage for stage in _AROUND_BRIDGE if re.search(stage.words, told, re.IGNORECASE))
     return next(said, _STEP if constructed else _START)
 
 

@@ -28,12 +28,11 @@ from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.errors import counted, some
 from ci_tasks.features.verl.judge.attribution import CHANGE, CONSTRUCTION, ENVIRONMENT, UNCLEAR, attribute
 from ci_tasks.features.verl.judge.checkpoints import checkpoint_criteria
-from ci_tasks.features.verl.judge.records import Criterion, contradicted, not_seen, shown
+from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN, Criterion, contradicted, not_seen, shown
 from ci_tasks.features.verl.judge.settings import MISSING, equals_asked, value_text
-from ci_tasks.features.verl.judge.training_log import DDP, FSDP, WATCHED, TrainingFacts
+from ci_tasks.features.verl.judge.training_log import DDP, FSDP, WATCHED
 from ci_tasks.features.verl.judge.training_run import (
     PROVIDES,
-    RERUN_AS_ASKED,
     SEE_PROBE,
     BuiltModel,
     HookedModule,
@@ -45,30 +44,22 @@ from ci_tasks.features.verl.levels.levels import SETTINGS
 from ci_tasks.logs.lines import visible
 
 LOCAL_BRIDGE, ONE_MEGATRON = "local Bridge in every process", "one Megatron-LM in every process"
-AS_ASKED, NON_VANILLA, ENGINE = "settings as asked", "non-vanilla Bridge", "rollout engine"
-LORA, WRAPPER, SIZES = "LoRA with trainable parameters", "model wrapper", "parallel sizes"
-STEPS, FINITE, EXIT = "training steps", "finite metrics", "successful exit"
-NO_EXCEPTION = f"no exception in {CONSTRUCTION} or a step"
-FEATURE = "the feature active"
-_TARGETS = "check LoRA's target module names, and the PEFT helpers that verl expects"
+STEPS, EXIT, FEATURE = "training steps", "successful exit", "the feature active"
 _ROLES = ("actor_rollout_ref.actor.megatron.", "actor_rollout_ref.ref.megatron.", "critic.megatron.")
 _SIZES = ("tensor", "pipeline", "context", "expert")
 _ROLLOUT_SIZE = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 _REWARD_SIZE = "reward.reward_model.rollout.tensor_model_parallel_size"
 # verl says NaN where it had nothing to compare; auxiliary scores are the data set's own.
 _EXCUSED = ("training/rollout_probs_diff", "val-aux/")
+_NO_EXCEPTION = f"no exception in {CONSTRUCTION} or a step"
+Seen = tuple[str, str, str]  # the outcome, the evidence, its place
 
 
 def criteria_of(run: TrainingRun) -> Iterator[Criterion]:
     yield from import_criteria(run.evidence, run.root)
-    yield _settings_as_asked(run)
-    yield _non_vanilla(run)
-    yield _rollout_engine(run)
-    yield from _lora(run)
-    yield _wrapper(run)
-    yield _parallel_sizes(run)
-    yield _steps(run)
-    yield _finite(run.facts)
+    for name, judged, follow_up in _TABLE:
+        if judged is not _lora or run.asks_for_lora:
+            yield Criterion(name, *judged(run), follow_up)
     yield _no_exception(run)
     yield _exit(run)
     yield from checkpoint_criteria(run)
@@ -120,13 +111,9 @@ def _importers(processes: Iterable[ProcessEvidence], package: str) -> dict[str, 
 # -- what verl was given -----------------------------------------------------------------------------------------------
 
 
-def _settings_as_asked(run: TrainingRun) -> Criterion:
+def _settings_as_asked(run: TrainingRun) -> Seen:
     """Every setting that a variable or an override asks for, as verl resolved it."""
-    place = run.facts.settings_place
-    if not run.facts.settings:
-        text = "the log does not show verl's resolved settings, and the command alone is not trusted"
-        return not_seen(AS_ASKED, text, "", SEE_PROBE)
-    different, missing = [], []
+    place, different, missing = run.facts.settings_place, [], []
     for name, asked in run.asked.items():
         value = run.setting(name)
         if value is not MISSING and not equals_asked(asked, value):
@@ -134,85 +121,72 @@ def _settings_as_asked(run: TrainingRun) -> Criterion:
         # What a revision does not have is off there; roles but the actor may have no such setting.
         elif value is MISSING and asked not in ("False", "null") and not name.startswith(_ROLES[1:]):
             missing.append(name)
+    if not run.facts.settings:
+        return NOT_SEEN, "verl's resolved settings were not seen, and the command alone is not trusted", ""
     if different:
-        return contradicted(AS_ASKED, some(different, 12, "; "), place, RERUN_AS_ASKED)
+        return CONTRADICTED, some(different, 12, "; "), place
     if missing:
-        todo = "use a revision of verl that has these settings, or do not ask for them"
-        return not_seen(AS_ASKED, f"not in the resolved settings: {some(missing, 12, '; ')}", place, todo)
-    return shown(AS_ASKED, f"all {len(run.asked)}", place)
+        return NOT_SEEN, f"not in the resolved settings: {some(missing, 12, '; ')}", place
+    return SHOWN, f"all {len(run.asked)}", place
 
 
-def _non_vanilla(run: TrainingRun) -> Criterion:
+def _non_vanilla(run: TrainingRun) -> Seen:
     """Whether the run went through Megatron-Bridge: another one shows nothing of it."""
-    place, vanilla = run.facts.settings_place, run.facts.said.get("vanilla")
-    if vanilla is not None:
-        text = "a model was built past Megatron-Bridge: with it, verl prints no TF config"
-        return contradicted(NON_VANILLA, text, vanilla.place, RERUN_AS_ASKED)
     providers = sorted({model.provider for _, model in run.noted("model", BuiltModel)} - {""})
     watched = any(PROVIDES in one.found for _, one in run.noted("hooked", HookedModule))
+    if line := run.facts.said.get("vanilla"):
+        return CONTRADICTED, "a model was built past Megatron-Bridge: with it, verl prints no TF config", line.place
     for process, model in run.models() if watched and not providers else ():
-        text = f"{model.model or 'a model'} was built without a provider of Megatron-Bridge"
-        return contradicted(NON_VANILLA, text, process, RERUN_AS_ASKED)
+        return CONTRADICTED, f"{model.model or 'a model'} was built without a provider of Megatron-Bridge", process
     needed = {"USE_MBRIDGE": "True", "VANILLA_MBRIDGE": "False"}
-    if run.has_critic:
-        needed["VALUE_VANILLA_MBRIDGE"] = "False"
+    needed |= {"VALUE_VANILLA_MBRIDGE": "False"} if run.has_critic else {}
     found = {name: run.setting(SETTINGS[name]) for name in needed}
     wrong = {name: value for name, value in found.items() if not equals_asked(needed[name], value)}
     text = ", ".join(f"{name}={value_text(value)}" for name, value in (wrong or found).items())
     if any(value is not MISSING for value in wrong.values()):
-        return contradicted(NON_VANILLA, text, place, RERUN_AS_ASKED)
-    if wrong and not providers:
-        why = text if run.facts.settings else "the resolved settings were not seen"
-        return not_seen(NON_VANILLA, why, "", SEE_PROBE)
-    built = f"built by {', '.join(providers)}" if providers else ""
-    return shown(NON_VANILLA, "; ".join(filter(None, ["" if wrong else text, built])), place)
+        return CONTRADICTED, text, run.facts.settings_place
+    built = f"; built by {', '.join(providers)}" if providers else ""
+    return NOT_SEEN if wrong and not providers else SHOWN, f"{text}{built}", run.facts.settings_place
 
 
-def _rollout_engine(run: TrainingRun) -> Criterion:
+def _rollout_engine(run: TrainingRun) -> Seen:
     """Whether rollouts came from the engine that was asked for, and as wide: by what verl resolved and vLLM's line."""
-    resolved, served = run.setting(SETTINGS["ENGINE"]), run.facts.said.get("served")
+    resolved, served, asked = run.setting(SETTINGS["ENGINE"]), run.facts.said.get("served"), run.asked
     wanted = run.training.env.get("ENGINE") or value_text(resolved)
-    asked = run.asked
     sizes = {asked.get(_ROLLOUT_SIZE), asked.get(_REWARD_SIZE), str(run.setting(_REWARD_SIZE))}
     if served is not None and _ROLLOUT_SIZE in asked and served.value not in sizes:
         text = f"{wanted} says tensor_parallel_size={served.value}, not {asked[_ROLLOUT_SIZE]}"
-        return contradicted(ENGINE, text, served.place, RERUN_AS_ASKED)
-    if resolved is MISSING:
-        return not_seen(ENGINE, "the resolved settings were not seen", "", SEE_PROBE)
-    outcome = shown if equals_asked(wanted, resolved) else contradicted
-    return outcome(ENGINE, f"{value_text(resolved)} in the resolved settings", run.facts.settings_place)
+        return CONTRADICTED, text, served.place
+    outcome = SHOWN if equals_asked(wanted, resolved) else NOT_SEEN if resolved is MISSING else CONTRADICTED
+    return outcome, f"{value_text(resolved)} in the resolved settings", run.facts.settings_place
 
 
 # -- what was built ----------------------------------------------------------------------------------------------------
 
 
-def _lora(run: TrainingRun) -> Iterator[Criterion]:
-    """Whether adapters were applied, to every layer, and train. Nothing if none were asked for."""
-    rank, said, models = run.setting(SETTINGS["LORA_RANK"]), run.facts.said, run.models()
-    if equals_asked("0", run.training.env.get("LORA_RANK", "0") if rank is MISSING else rank):
-        return
+def _lora(run: TrainingRun) -> Seen:
+    """Whether adapters were applied, to every layer, and train."""
+    said, models = run.facts.said, run.models()
     adapted = [model for _, model in models if model.adapters]
     few = [model for model in adapted if sum(model.adapters.values()) < _layers(run, model)]
     frozen = [process for process, model in models if model.trainable == 0]
     if models and not adapted:
-        yield contradicted(LORA, "no trained model has an adapter", models[0][0], _TARGETS)
-    elif models and len(frozen) == len(models):
-        yield contradicted(LORA, "0 trainable parameters", frozen[0], _TARGETS)
-    elif few:
+        return CONTRADICTED, "no trained model has an adapter", models[0][0]
+    if models and len(frozen) == len(models):
+        return CONTRADICTED, "0 trainable parameters", frozen[0]
+    if few:
         text = f"{counted(sum(few[0].adapters.values()), 'adapter')} in {few[0].layers} layers"
-        yield contradicted(LORA, text, models[0][0], _TARGETS)
-    elif frozen:
-        yield not_seen(LORA, "a model has 0 trainable parameters, others have some", frozen[0], _TARGETS)
-    elif models:
+        return CONTRADICTED, text, models[0][0]
+    if frozen:
+        return NOT_SEEN, "a model has 0 trainable parameters, others have some", frozen[0]
+    if models:
         adapters = ", ".join(f"{count} {name}" for name, count in sorted(adapted[0].adapters.items()))
         trainable = f"{adapted[0].trainable:,} of {adapted[0].parameters:,} parameters are trainable"
-        yield shown(LORA, f"{trainable}, {adapters}", models[0][0])
-    elif "frozen" in said:
-        yield contradicted(LORA, "0 trainable parameters", said["frozen"].place, _TARGETS)
-    elif "trainable" in said:
-        yield shown(LORA, f"{said['trainable'].value} trainable parameters", said["trainable"].place)
-    else:
-        yield not_seen(LORA, "nothing shows trainable parameters of adapters", "", SEE_PROBE)
+        return SHOWN, f"{trainable}, {adapters}", models[0][0]
+    if line := said.get("frozen") or said.get("trainable"):
+        outcome = CONTRADICTED if "frozen" in said else SHOWN
+        return outcome, f"{line.value or 0} trainable parameters", line.place
+    return NOT_SEEN, "nothing shows trainable parameters of adapters", ""
 
 
 def _layers(run: TrainingRun, model: BuiltModel) -> int:
@@ -222,19 +196,19 @@ def _layers(run: TrainingRun, model: BuiltModel) -> int:
     return model.layers // max((sizes.pipeline or 1 for _, sizes in run.noted("sizes", ParallelSizes)), default=1)
 
 
-def _wrapper(run: TrainingRun) -> Criterion:
+def _wrapper(run: TrainingRun) -> Seen:
     asked = run.training.env.get("USE_MEGATRON_FSDP") or run.setting(SETTINGS["USE_MEGATRON_FSDP"])
     wanted, other = (FSDP, DDP) if str(asked) == "True" else (DDP, FSDP)
-    places = {model.wrapper: f"{process}: {model.wrappers[0]}" for process, model in run.models()}
+    places = {model.wrapper: process for process, model in run.models()}
     places = places or {name: run.facts.said[name].place for name in (DDP, FSDP) if name in run.facts.said}
     if other in places:
-        return contradicted(WRAPPER, f"{other} was built, not {wanted}", places[other], RERUN_AS_ASKED)
+        return CONTRADICTED, f"{other} was built, not {wanted}", places[other]
     if wanted in places:
-        return shown(WRAPPER, wanted, places[wanted])
-    return not_seen(WRAPPER, f"nothing shows that the model was wrapped in {wanted}", "", SEE_PROBE)
+        return SHOWN, wanted, places[wanted]
+    return NOT_SEEN, f"nothing shows that the model was wrapped in {wanted}", ""
 
 
-def _parallel_sizes(run: TrainingRun) -> Criterion:
+def _parallel_sizes(run: TrainingRun) -> Seen:
     """Those of Megatron's groups as they were made; of these verl's log says nothing. Level 2 needs one above 1."""
     noted, wished = list(run.noted("sizes", ParallelSizes)), run.asked
     built = {name: {size for _, one in noted if (size := getattr(one, name)) is not None} for name in _SIZES}
@@ -247,15 +221,12 @@ def _parallel_sizes(run: TrainingRun) -> Criterion:
         elif not found and max(asked, default=1) > 1:
             unseen.append(name)
     if wrong:
-        todo = "see whether the provider was finalized with mpu's sizes"
-        return contradicted(SIZES, "; ".join(wrong), place, todo)
+        return CONTRADICTED, "; ".join(wrong), place
     if unseen or not any(built.values()):
-        which = f": {', '.join(unseen)}" if unseen else ""
-        return not_seen(SIZES, f"nothing shows those of the built models{which}", place, SEE_PROBE)
+        return NOT_SEEN, f"those of the built models{': ' * bool(unseen)}{', '.join(unseen)}", place
     if run.training.level == 2 and max(map(max, filter(None, built.values()))) == 1:
-        text = "all sizes of the trainer are 1: no evidence for distributed behavior"
-        return not_seen(SIZES, text, place, "ask for larger sizes: --env COMMON_TP=2")
-    return shown(SIZES, ", ".join(f"{name} {_listed(sizes)}" for name, sizes in built.items() if sizes), place)
+        return NOT_SEEN, "all sizes of the trainer are 1: no evidence for distributed behavior", place
+    return SHOWN, ", ".join(f"{name} {_listed(sizes)}" for name, sizes in built.items() if sizes), place
 
 
 def _listed(sizes: set[int]) -> str:
@@ -265,42 +236,31 @@ def _listed(sizes: set[int]) -> str:
 # -- what happened -----------------------------------------------------------------------------------------------------
 
 
-def _steps(run: TrainingRun) -> Criterion:
-    facts, steps, missed = run.facts, run.training.steps, []
+def _steps(run: TrainingRun) -> Seen:
+    facts, steps = run.facts, run.training.steps
     place = facts.said["progress"].place if "progress" in facts.said else ""
-    if facts.progress is None:
-        missed.append("no Training Progress in the log")
-    elif facts.progress != (steps, steps):
-        missed.append(f"Training Progress is {facts.progress[0]}/{facts.progress[1]}, not {steps}/{steps}")
+    done, total = facts.progress or (0, 0)
+    text = f"Training Progress {done}/{total}, {'' if steps in facts.metrics else 'no '}metrics of global step {steps}"
+    if (done, total) == (steps, steps):
+        return SHOWN if steps in facts.metrics else NOT_SEEN, text, place
     # If it failed for a known reason, that decides what the missing steps mean.
-    ended_early = bool(missed) and facts.progress is not None and facts.exit_code == 0 and run.attribution() is None
-    if steps not in facts.metrics:
-        missed.append(f"no metrics of global step {steps}")
-    if ended_early:
-        return contradicted(STEPS, "; ".join(missed), place)
-    if missed:
-        return not_seen(STEPS, "; ".join(missed), place, "see the end of the log: why verl logged no such step")
-    return shown(STEPS, f"Training Progress {steps}/{steps}, metrics of global step {steps}", place)
+    ended_early = facts.progress is not None and facts.exit_code == 0 and run.attribution() is None
+    return CONTRADICTED if ended_early else NOT_SEEN, f"{text}: not {steps}/{steps}", place
 
 
-def _finite(facts: TrainingFacts) -> Criterion:
+def _finite(run: TrainingRun) -> Seen:
     """No NaN or infinity in loss, reward, KL, entropy, gradient norm or logprob metrics."""
-    watched = [
-        (step, name, value)
-        for step, values in sorted(facts.metrics.items())
-        for name, value in values.items()
-        if WATCHED.search(name) and not name.startswith(_EXCUSED)
-    ]
-    for step, name, value in watched:
-        if not math.isfinite(value):
-            todo = "triage the metrics: data, reward, Bridge"
-            return contradicted(FINITE, f"{name} is {value} at step {step}", follow_up=todo)
-    for name, where in facts.unreadable.items():
-        return not_seen(FINITE, f"{name} is no number at {where}", "", "see what verl logged there")
-    steps = {step for step, _, _ in watched if step > 0}
-    if not steps:
-        return not_seen(FINITE, "no loss, reward or gradient norm was logged", "", "let verl log to the console")
-    return shown(FINITE, f"losses, rewards, KL, entropy and gradients at {len(steps)} steps")
+    seen = set()
+    for step, values in sorted(run.facts.metrics.items()):
+        for name, value in values.items():
+            if WATCHED.search(name) and not name.startswith(_EXCUSED):
+                if not math.isfinite(value):
+                    return CONTRADICTED, f"{name} is {value} at step {step}", ""
+                seen.add(step)
+    for name, where in run.facts.unreadable.items():
+        return NOT_SEEN, f"{name} is no number at {where}", ""
+    outcome = SHOWN if seen - {0} else NOT_SEEN
+    return outcome, f"losses, rewards, KL, entropy and gradients at {len(seen - {0})} steps", ""
 
 
 def _no_exception(run: TrainingRun) -> Criterion:
@@ -312,41 +272,53 @@ def _no_exception(run: TrainingRun) -> Criterion:
             continue
         found = attribute(failure, failure.constructs or run.facts.constructed(failure.line_no), run.root)
         if failure.constructs and found.owner == CHANGE:
-            return contradicted(NO_EXCEPTION, failure.text, failure.place, found.stage.follow_up)
+            return contradicted(_NO_EXCEPTION, failure.text, failure.place, found.stage.follow_up)
         if doubtful is None and (failure.constructs or not failure.frames or failure.cause == "cuda_oom"):
-            doubtful = not_seen(NO_EXCEPTION, f"{found}: {failure.text}", failure.place, found.stage.follow_up)
+            doubtful = not_seen(_NO_EXCEPTION, f"{found}: {failure.text}", failure.place, found.stage.follow_up)
     if doubtful is not None:
         return doubtful
     if not run.facts.ended_well:
-        return not_seen(NO_EXCEPTION, "it did not come to its end")
-    return shown(NO_EXCEPTION, "none in its log" + (" or its processes" if run.evidence else ""))
+        return not_seen(_NO_EXCEPTION, "it did not come to its end")
+    return shown(_NO_EXCEPTION, "none in its log" + (" or its processes" if run.evidence else ""))
 
 
 def _exit(run: TrainingRun) -> Criterion:
     facts, found, error = run.facts, run.attribution(), run.facts.error
-    place = error.place if error else ""
     if found is None and facts.exit_code == 0:
         return shown(EXIT, "exit code 0")
     code = "it did not end" if facts.exit_code is None else f"exit code {facts.exit_code}"
-    text = f"{code}, {error.text}" if error else f"{code}; the log does not say why"
+    text, place = (f"{code}, {error.text}", error.place) if error else (f"{code}; the log does not say why", "")
     if found is None or (facts.exit_code is None and error is None):
         return not_seen(EXIT, text, place)
-    text = f"{found}: {text}"
     if facts.finished:
         text = f"all steps are done, but the process did not exit successfully: {text}"
-    if found.owner == UNCLEAR:
-        return not_seen(EXIT, text, place, found.stage.follow_up)
-    return contradicted(EXIT, text, place, found.stage.follow_up, environment=found.owner == ENVIRONMENT)
+    outcome = NOT_SEEN if found.owner == UNCLEAR else CONTRADICTED
+    return Criterion(EXIT, outcome, f"{found}: {text}", place, found.stage.follow_up, found.owner == ENVIRONMENT)
 
 
 def _features(run: TrainingRun) -> Iterator[Criterion]:
     todo = "rerun with a command that activates the feature, or correct --proof"
     for pattern in run.request.proofs:
         line, plain = run.facts.proofs.get(pattern), run.plain.get(pattern)
-        if line is None:
-            yield not_seen(FEATURE, f"no line matches {pattern!r}", "", todo)
-        elif plain is not None:
-            text = f"{pattern!r} proves nothing: level 0, without the feature, has such a line too"
-            yield not_seen(FEATURE, text, plain.place, todo)
-        else:
+        if line and not plain:
             yield shown(FEATURE, repr(line.text), line.place)
+        else:
+            why = "proves nothing: level 0, without the feature, has such a line too" if line else "matches no line"
+            yield not_seen(FEATURE, f"{pattern!r} {why}", plain.place if plain else "", todo)
+
+
+_AS_ASKED = "rerun with what was asked for active in the resolved settings"
+_TABLE = (
+    ("settings as asked", _settings_as_asked, _AS_ASKED),
+    ("non-vanilla Bridge", _non_vanilla, _AS_ASKED),
+    ("rollout engine", _rollout_engine, _AS_ASKED),
+    (
+        "LoRA with trainable parameters",
+        _lora,
+        "check LoRA's target module names, and the PEFT helpers that verl expects",
+    ),
+    ("model wrapper", _wrapper, SEE_PROBE),
+    ("parallel sizes", _parallel_sizes, "see whether the provider was finalized with mpu's sizes; --env COMMON_TP=2"),
+    (STEPS, _steps, "see the end of the log: why verl logged no such step"),
+    ("finite metrics", _finite, "triage the metrics: data, reward, Bridge, verl's console logger"),
+)

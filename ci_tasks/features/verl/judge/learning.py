@@ -132,7 +132,8 @@ def _doubt(metrics: Metrics, rewards: Sequence[float]) -> str:
         [value for name, value in logged.items() if _VALIDATION.search(name) and math.isfinite(value)]
         for _, logged in sorted(metrics.items())
     )
-    before, *_, after = [fmean(found) for found in scores if found] or [0.0, 0.0]
+    means = [fmean(found) for found in scores if found] or [0.0]
+    before, after = means[0], means[-1]
     scatter = math.sqrt(2 * max(before * (1 - before), 0.01) / VALIDATED)
     return f"validation falls from {before:.4g} to {after:.4g}" if after < before - 2 * scatter else ""
 

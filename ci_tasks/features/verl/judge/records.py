@@ -76,8 +76,7 @@ class Deliverable:
 
 @dataclass(frozen=True)
 class Summary:
-    """`result` is Pass, Fail, Blocked or Not proven; `passed_level` the highest requested level whose criteria were
-    met, None if there is none. `deliverables` are five and `evidence` four, in the guide's order."""
+    """`result` is Pass, Fail, Blocked or Not proven; `deliverables` and `evidence` are in the guide's order."""
 
     result: str
     sentence: str
@@ -87,6 +86,5 @@ class Summary:
     evidence: Mapping[str, str]
     limitations: tuple[str, ...]
     follow_ups: tuple[str, ...]
-    passed_level: int | None = None
     preflight: tuple[Deliverable, ...] = ()
     criteria: tuple[TrainingVerdict, ...] = ()

@@ -15,12 +15,8 @@ from ci_tasks.features.verl.judge.verdict import IMPORT, LevelRun, RunVerdict, d
 from ci_tasks.features.verl.levels import levels
 from ci_tasks.features.verl.levels.levels import LEVELS, SETTINGS
 
-CHECKS, BACKEND, VARIANTS, LOG = (
-    "Bridge-side checks",
-    "verl Megatron backend run",
-    "Requested variants",
-    "Log capture",
-)
+CHECKS, BACKEND = "Bridge-side checks", "verl Megatron backend run"
+VARIANTS, LOG = "Requested variants", "Log capture"
 NO_EVIDENCE = "this is not evidence against the Bridge change"
 _LONGEST, _LONGEST_LINE = 300, 160  # characters of a reason, and of a line that is quoted
 _MOST_LIMITATIONS, _MOST_FOLLOW_UPS = 9, 5  # so that the summary has at most 30 lines
@@ -46,14 +42,13 @@ class Provenance:
 
 def summarize(run: LevelRun, known: Provenance) -> Summary:
     verdict = judge_run(run)
-    request, began = run.request, [run.facts.trainings[one.name] for one in run.trainings if _began(run, one.name)]
+    request, began = run.request, list(run.facts.trainings.values())
     title = f"Level {request.level} ({LEVELS[request.level].title})"
     variants = {2: ", ".join(request.variants), 5: f"{request.steps} steps", 4: request.script}.get(request.level)
     host = [f"{what} {value}" for what, value in (("image", known.image), ("host", known.host)) if value]
     return Summary(
         result=verdict.result,
-        sentence=_sentence(run, verdict)
-        + (f" (on {known.host}, which only simulates GPUs)" if known.simulated else ""),
+        sentence=_sentence(run, verdict, known),
         requested=f"{title}{f': {variants}' if variants else ''}",
         checkpoint=_checkpoint(run, began),
         deliverables=(
@@ -71,9 +66,8 @@ def summarize(run: LevelRun, known: Provenance) -> Summary:
         },
         limitations=_listed(_limitations(run, verdict, known), _MOST_LIMITATIONS),
         follow_ups=("none",) if verdict.result == PASS else _listed(_follow_ups(run, verdict), _MOST_FOLLOW_UPS),
-        passed_level=verdict.passed_level,
         preflight=tuple(run.facts.preflight.values()),
-        criteria=verdict.trainings,
+        criteria=tuple(one for one in verdict.trainings if one.criteria),
     )
 
 
@@ -95,29 +89,23 @@ def text(summary: Summary) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def _began(run: LevelRun, training: str) -> bool:
-    return training in run.facts.trainings
-
-
-def _sentence(run: LevelRun, verdict: RunVerdict) -> str:
+def _sentence(run: LevelRun, verdict: RunVerdict, known: Provenance) -> str:
     """What was validated, and how far it came; never more than that."""
-    level, passed = run.request.level, verdict.passed_level
-    if verdict.result == PASS and level == 5:
-        return f"Level 5 learning-signal passed over {run.request.steps} steps; no claim of benchmark convergence"
+    level = run.request.level
+    text = f"{truncated(verdict.why, _LONGEST)}{f'; {NO_EVIDENCE}' if verdict.result == BLOCKED else ''}"
     if verdict.result == PASS:
-        return f"Level {level} passed: {LEVELS[level].proves}"
-    reached = f"; level {passed} passed" if passed is not None and passed < level else ""
-    about = f"; {NO_EVIDENCE}" if verdict.result == BLOCKED else ""
-    return f"{truncated(verdict.why, _LONGEST)}{reached}{about}"
+        text = f"Level {level} passed: {LEVELS[level].proves}"
+    if verdict.result == PASS and level == 5:
+        text = f"Level 5 learning-signal passed over {run.request.steps} steps; no claim of benchmark convergence"
+    return f"{text} (on {known.host}, which only simulates GPUs)" if known.simulated else text
 
 
 def _checkpoint(run: LevelRun, began: Sequence[TrainingFacts]) -> str:
     request = run.request
     named = {"dummy config ": request.dummy_config, "MODEL_ID=": request.model_id, "MODEL_PATH=": request.model_path}
-    parts = [f"{name}{value}" for name, value in named.items() if value]
-    paths = {str(one.settings.get("actor_rollout_ref.model.path", "")) for one in began} - {request.model_path, ""}
-    parts += [f"resolved to {', '.join(sorted(paths))}"] if paths else []
-    return ", ".join(parts) or "the wrapper's default"
+    paths = [str(one.settings.get("actor_rollout_ref.model.path", "")) for one in began]
+    named["resolved to "] = ", ".join(sorted({*paths} - {request.model_path}))
+    return ", ".join(f"{name}{value}" for name, value in named.items() if value) or "the wrapper's default"
 
 
 def _checks(run: LevelRun) -> Deliverable:
@@ -130,9 +118,8 @@ def _checks(run: LevelRun) -> Deliverable:
 
 def _imports(run: LevelRun, verdict: RunVerdict) -> Deliverable:
     reached = {DRIVER, WORKER} & {*run.facts.preflight} or not run.facts.preflight
-    status = {records.SHOWN: PASS, records.CONTRADICTED: FAIL}.get(
-        verdict.imports.outcome, NOT_PROVEN if reached else BLOCKED
-    )
+    unseen = NOT_PROVEN if reached else BLOCKED
+    status = {records.SHOWN: PASS, records.CONTRADICTED: FAIL}.get(verdict.imports.outcome, unseen)
     evidence = verdict.imports.evidence if reached else f"not reached: {run.why_nothing_ran()}"
     return Deliverable(IMPORT, status, truncated(evidence, _LONGEST))
 
@@ -144,9 +131,7 @@ def _of_trainings(run: LevelRun, verdict: RunVerdict, name: str) -> Deliverable:
     if not wanted:
         nothing = (records.NOT_REQUESTED, "Level 0 only") if name == VARIANTS else (SKIPPED, "not in this log")
         return Deliverable(name, *nothing)
-    status = next(
-        word for word in (FAIL, BLOCKED, NOT_PROVEN, SKIPPED, PASS) if any(one.status == word for one in wanted)
-    )
+    status = min((one.status for one in wanted), key=(FAIL, BLOCKED, NOT_PROVEN, SKIPPED, PASS).index)
     title = LEVELS[0 if name == BACKEND else run.request.level].title
     if len({one.text for one in wanted}) == 1:
         return Deliverable(name, status, f"{title}: {truncated(wanted[0].text, _LONGEST)}")

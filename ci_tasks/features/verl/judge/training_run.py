@@ -15,16 +15,15 @@ from typing import Any, TypeVar
 from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.attribution import Attribution, attribute
-from ci_tasks.features.verl.judge.settings import MISSING, asked_settings
+from ci_tasks.features.verl.judge.settings import MISSING, asked_settings, equals_asked
 from ci_tasks.features.verl.judge.training_log import DDP, FSDP, Failure, QuotedLine, TrainingFacts
-from ci_tasks.features.verl.levels.levels import LevelRequest, Training
+from ci_tasks.features.verl.levels.levels import SETTINGS, LevelRequest, Training
 from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
 from ci_tasks.logs.lines import visible
 from ci_tasks.results.probe_evidence import hook_records
 
 HOOK = "verl"
 PROVIDES = "ModelProviderMixin.provide_distributed_model"
-RERUN_AS_ASKED = "rerun with what was asked for active in the resolved settings"
 SEE_PROBE = "rerun with the probe, whose hooks show what verl does not print"
 _ENDINGS = ("SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit")  # how a process is told to end
 
@@ -124,6 +123,11 @@ class TrainingRun:
     @property
     def has_critic(self) -> bool:
         return bool(self.setting("algorithm.adv_estimator") == "gae")
+
+    @property
+    def asks_for_lora(self) -> bool:
+        rank = self.setting(SETTINGS["LORA_RANK"])
+        return not equals_asked("0", self.training.env.get("LORA_RANK", "0") if rank is MISSING else rank)
 
     def setting(self, name: str) -> Any:
         return self.facts.settings.get(name, MISSING)

@@ -97,7 +97,6 @@ class RunVerdict:
     why: str
     imports: Criterion
     trainings: tuple[records.TrainingVerdict, ...]
-    passed_level: int | None
 
 
 def judge_run(run: LevelRun) -> RunVerdict:
@@ -113,25 +112,10 @@ def judge_run(run: LevelRun) -> RunVerdict:
         else:
             why = f"{bad.training} did not pass" if bad and bad.status != SKIPPED else run.why_nothing_ran()
             verdicts.append(records.TrainingVerdict(name, SKIPPED, f"not run: {why}"))
-    passed = _passed_level(run, verdicts) if imports.outcome == records.SHOWN and run.checked else None
-    result, why = _result(run, imports, verdicts, passed)
-    return RunVerdict(result, why, imports, tuple(verdicts), passed)
+    return RunVerdict(*_result(run, imports, verdicts), imports, tuple(verdicts))
 
 
-def _passed_level(run: LevelRun, verdicts: Sequence[records.TrainingVerdict]) -> int | None:
-    """The highest level whose criteria were met, with those of the levels below it that it needs."""
-    reached = None
-    for level in sorted({training.level for training in run.trainings}):
-        own = (one for training, one in zip(run.trainings, verdicts, strict=True) if training.level == level)
-        if any(one.status != PASS for one in own):
-            break
-        reached = level
-    return reached
-
-
-def _result(
-    run: LevelRun, imports: Criterion, verdicts: Sequence[records.TrainingVerdict], passed_level: int | None
-) -> tuple[str, str]:
+def _result(run: LevelRun, imports: Criterion, verdicts: Sequence[records.TrainingVerdict]) -> tuple[str, str]:
     """The result and why: the table in the module's docstring."""
     if run.checks is not None and run.checks.status == "fail":
         return FAIL, f"focused Bridge checks failed: {run.checks.text}"
@@ -141,8 +125,6 @@ def _result(
         for one in verdicts:
             if one.status == status:
                 return status, f"{one.training}: {one.text}"
-    if passed_level == run.request.level and not run.stopped and run.status != "failed":
-        return PASS, ""
     if any(one.status == SKIPPED for one in verdicts) or run.stopped:
         for mark in run.blocking():
             return BLOCKED, f"{mark.name}: {mark.text}"
@@ -151,7 +133,9 @@ def _result(
         return BLOCKED, run.ending
     if imports.outcome != records.SHOWN:
         return NOT_PROVEN, f"{IMPORT} was not shown: {imports.evidence}"
-    return NOT_PROVEN, run.ending if run.checked else "all trainings passed, but no pass of the focused Bridge checks"
+    if not run.checked:
+        return NOT_PROVEN, "all trainings passed, but no pass of the focused Bridge checks"
+    return (NOT_PROVEN, run.ending) if run.status == "failed" else (PASS, "")
 
 
 # -- one training ------------------------------------------------------------------------------------------------------
