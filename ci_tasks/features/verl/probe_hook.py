@@ -7,7 +7,6 @@ note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.
 """
 
 import functools
-import math
 import os
 import re
 import sys
@@ -16,7 +15,6 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 MAX_FILES = 500  # of a directory that are noted
-MAX_METRICS = 200  # of a step
 
 Emit = Callable[..., None]
 
@@ -34,14 +32,6 @@ class WrappedCall(NamedTuple):
 
 
 # -- what is noted of a call -----------------------------------------------------------------------------------------
-
-
-def note_config(emit: Emit, call: WrappedCall) -> None:
-    """Of the whole configuration that a trainer got: a line for each section."""
-    for section, value in _plain(call.argument("config", 1)).items():
-        settings: Dict[str, Any] = {}
-        _flatten(str(section), value, settings)
-        emit("config", owner=type(call.arguments[0]).__name__, settings=settings)
 
 
 def note_model(emit: Emit, call: WrappedCall) -> None:
@@ -64,16 +54,6 @@ def note_sizes(emit: Emit, call: WrappedCall) -> None:
         emit("sizes", **sizes)
 
 
-def note_metrics(emit: Emit, call: WrappedCall) -> None:
-    """Tracking.log(self, data, step, backend=None)."""
-    values = {}
-    for name, value in list(call.argument("data", 1).items())[:MAX_METRICS]:
-        number = _metric(value)
-        if number is not None:
-            values[str(name)[:200]] = number
-    emit("metrics", step=int(call.argument("step", 2)), values=values)
-
-
 def note_saved(emit: Emit, call: WrappedCall) -> None:
     emit("saved", **_at_path(call))
 
@@ -87,9 +67,6 @@ def note_loaded(emit: Emit, call: WrappedCall) -> None:
 _MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager"
 # Module, name in it (one with a dot is a method), what to note.
 _TABLE: Tuple[Tuple[str, str, Callable[[Emit, WrappedCall], None]], ...] = (
-    ("verl.trainer.ppo.ray_trainer", "RayPPOTrainer.__init__", note_config),
-    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer.__init__", note_config),
-    ("verl.utils.tracking", "Tracking.log", note_metrics),
     (_MANAGER, "MegatronCheckpointManager.save_checkpoint", note_saved),
     (_MANAGER, "MegatronCheckpointManager.load_checkpoint", note_loaded),
     ("verl.utils.megatron_utils", "make_megatron_module", note_model),
@@ -145,35 +122,6 @@ def _raise(failure: Exception) -> None:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-def _plain(config: Any) -> Any:
-    """OmegaConf's as dicts and lists, a dataclass as a dict. A value of OmegaConf's that refers to what is not there
-    remains as it is written."""
-    omegaconf = sys.modules.get("omegaconf")
-    if omegaconf is None or not omegaconf.OmegaConf.is_config(config):
-        return vars(config) if hasattr(type(config), "__dataclass_fields__") else config
-    try:
-        return omegaconf.OmegaConf.to_container(config, resolve=True)
-    except Exception:
-        return omegaconf.OmegaConf.to_container(config, resolve=False)
-
-
-def _flatten(name: str, value: Any, settings: Dict[str, Any], depth: int = 0) -> None:
-    value = _plain(value)
-    if isinstance(value, dict) and depth < 12:
-        for key, item in value.items():
-            _flatten(name + "." + str(key), item, settings, depth + 1)
-        if not value:
-            settings[name] = {}
-    elif isinstance(value, (list, tuple)):
-        settings[name] = [_simple(item) for item in value]
-    else:
-        settings[name] = _simple(value)
-
-
-def _simple(value: Any) -> Any:
-    return value if isinstance(value, (int, float, bool, type(None))) else str(value)[:500]
-
-
 def _models(result: Any) -> List[Any]:
     if isinstance(result, (list, tuple)):
         return [model for item in result for model in _models(item)]
@@ -196,15 +144,6 @@ def _described(model: Any) -> Dict[str, Any]:
         "trainable": sum(count for count, is_trained in counts if is_trained),
         "adapters": Counter(name for name, names in bases if re.search("lora|dora|adapter", names.lower())),
     }
-
-
-def _metric(value: Any) -> Any:
-    """As a number, a text if it is not finite; None for what is none, such as a table."""
-    try:
-        number = float("none" if isinstance(value, (bool, str)) else value)
-    except Exception:
-        return None
-    return float(format(number, ".8g")) if math.isfinite(number) else str(number)
 
 
 def _at_path(call: WrappedCall) -> Dict[str, Any]:

@@ -18,7 +18,7 @@ REVISIONS: Mapping[str, Mapping[str, Mapping[str, list[str]]]] = json.loads(
 )
 # What each tree has to note at each revision; Megatron-LM and Bridge give the rest.
 KINDS = {
-    "verl": {"config", "model", "metrics", "saved", "loaded"},
+    "verl": {"model", "saved", "loaded"},
     "Megatron-Bridge": {"model"},
     "Megatron-LM": {"sizes"},
 }

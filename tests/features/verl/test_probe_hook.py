@@ -14,8 +14,6 @@ from ci_tasks.features.verl.judge.training_run import (
     CheckpointFiles,
     HookedModule,
     ParallelSizes,
-    StepMetrics,
-    TrainerConfig,
     TrainingRun,
 )
 from ci_tasks.features.verl.levels.job import SUITE
@@ -26,16 +24,6 @@ from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpre
 from tests.results.test_probe_evidence import PLAN
 
 SOURCES = {
-    "verl/utils/tracking.py": """
-        class Tracking:
-            def log(self, data, step, backend=None):
-                print("logged", step)
-        """,
-    "verl/trainer/ppo/ray_trainer.py": """
-        class RayPPOTrainer:
-            def __init__(self, config, tokenizer=None):
-                self.config = config
-        """,
     "verl/utils/checkpoint/megatron_checkpoint_manager.py": """
         import os
         class MegatronCheckpointManager:
@@ -73,6 +61,12 @@ SOURCES = {
         class Qwen2ModelProvider(ModelProviderMixin):
             num_layers = 2
         """,
+    "verl/utils/megatron_utils.py": """
+        class Broken:
+            named_parameters = None
+            def parameters(self): raise TypeError("broken")
+        def make_megatron_module(): return [Broken()]
+        """,
     "megatron/core/parallel_state.py": """
         def initialize_model_parallel(**sizes): ...
         def get_tensor_model_parallel_world_size(): return 2
@@ -95,13 +89,6 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
 
 
 PROGRAM = """
-from verl.trainer.ppo.ray_trainer import RayPPOTrainer
-config = {"actor": {"megatron": {"tensor_model_parallel_size": 2}, "lr": [1e-6, "x"]}, "hybrid": True}
-assert RayPPOTrainer(config).config is config
-
-from verl.utils.tracking import Tracking
-Tracking().log(data={"actor/pg_loss": 0.123456789123, "actor/kl": float("nan"), "table": "x"}, step=4)
-
 from megatron.bridge.models.model_provider import Qwen2ModelProvider
 from megatron.core.parallel_state import initialize_model_parallel
 initialize_model_parallel()
@@ -130,11 +117,8 @@ def test_a_training_is_noted_as_it_was_configured_built_logged_and_saved(python:
     run(python, PROGRAM.replace("ROOT", str(tmp_path)))
     saved, gone = f"{tmp_path}/actor", f"{tmp_path}/none"
     noted = TrainingRun(Training("", 0, {}), TrainingFacts(""), LevelRequest(0), evidence=python.evidence())
-    actor = {"actor.megatron.tensor_model_parallel_size": 2, "actor.lr": [1e-6, "x"]}
     files = {"dist_ckpt/part.distcp": 7}
     expected: dict[tuple[str, type[Any]], list[Any]] = {
-        ("config", TrainerConfig): [TrainerConfig("RayPPOTrainer", one) for one in (actor, {"hybrid": True})],
-        ("metrics", StepMetrics): [StepMetrics(4, {"actor/pg_loss": 0.12345679, "actor/kl": "nan"})],
         ("model", BuiltModel): [MODEL],
         ("sizes", ParallelSizes): [ParallelSizes(2, 1)],
         ("saved", CheckpointFiles): [CheckpointFiles(saved, files)],
@@ -144,12 +128,14 @@ def test_a_training_is_noted_as_it_was_configured_built_logged_and_saved(python:
         ],
     }
     assert {kind: [record for _, record in noted.noted(*kind)] for kind in expected} == expected
-    assert HookedModule(("RayPPOTrainer.__init__",)) in [hooked for _, hooked in noted.noted("hooked", HookedModule)]
+    assert HookedModule(("ModelProviderMixin.provide_distributed_model",)) in [
+        hooked for _, hooked in noted.noted("hooked", HookedModule)
+    ]
 
 
 def test_a_note_that_fails_is_said_and_the_training_goes_on(python: Interpreter) -> None:
-    run(python, "from verl.utils.tracking import Tracking; Tracking().log(data=7, step=1)")
+    run(python, "from verl.utils.megatron_utils import make_megatron_module as make; make()")
     summary = probe_summary(python.evidence(), PLAN, ())
     assert summary is not None
     [said] = summary.not_seen
-    assert said.startswith("verl: hook failed: AttributeError: 'int' object has no attribute 'items'")
+    assert said.startswith("verl: hook failed: TypeError: broken")

@@ -51,7 +51,6 @@ _SAID = {
     "frozen": re.compile(r"(?i)(?:adapter|trainable) param\w*: *0(?![\d,])"),
     "resumed": re.compile(r"Resuming from +(\S*global_step_\d+)"),
     "scratch": re.compile(r"Training from scratch"),
-    "saved": re.compile(r"(?:local_global_step_folder: *|Saving checkpoint to +)(\S*global_step_\d+)"),
     "served": re.compile(r"LLM engine.*\btensor_parallel_size=(\d+)"),
 }
 _BRIDGE = re.compile(r"(/[^\s\"'=:()]*)/megatron/bridge/[\w/.-]*\.py\b")

@@ -1,5 +1,5 @@
 """A training that began, and all that is known of it: what it was asked, what its log said, and what the probe and its
-hook for verl noted from inside, which is the first source of evidence. Pure.
+hook for verl noted from inside. Pure.
 
 `ci_tasks.features.verl.probe_hook` writes the records. `bench/verl_hooks.py` says which of the functions that it
 watches a revision of verl, Megatron-Bridge or Megatron-LM has.
@@ -36,14 +36,6 @@ class HookedModule:
 
 
 @dataclass(frozen=True)
-class TrainerConfig:
-    """A section of the whole resolved configuration, by dotted name; `owner` is the class of the trainer."""
-
-    owner: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class BuiltModel:
     """A model as it was built on one rank. `provider` is the class of Bridge's provider, "" if another builds it.
     `wrappers` are the classes from the outermost in (DistributedDataParallel, Float16Module …), `model` that of the
@@ -75,14 +67,6 @@ class ParallelSizes:
     pipeline: int | None = None
     context: int | None = None
     expert: int | None = None
-
-
-@dataclass(frozen=True)
-class StepMetrics:
-    """What verl's own logger was given for a step; a value that is not finite is a text (`nan`, `inf`)."""
-
-    step: int
-    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -142,10 +126,8 @@ class TrainingRun:
         return [(process, model) for process, model in self.noted("model", BuiltModel) if model.wrapper]
 
     def written(self) -> list[str]:
-        """Directories of the actor's checkpoints, as the hook noted them, else as the log names them."""
-        paths = [one.path for _, one in self.noted("saved", CheckpointFiles) if one.is_actor]
-        line = self.facts.said.get("saved")
-        return paths or ([f"{line.value}/actor"] if line else [])
+        """Directories of the actor's checkpoints."""
+        return [one.path for _, one in self.noted("saved", CheckpointFiles) if one.is_actor]
 
     def attribution(self) -> Attribution | None:
         """Of what ended it; None if it ended well, or nothing says why it did not."""
@@ -155,24 +137,6 @@ class TrainingRun:
         began = self.facts.constructed(error.line_no if error else 0)
         reward = (self.request.reward_model, self.training.env.get("RM_MODEL_PATH", ""))
         return attribute(error, began, self.root, reward)
-
-    def with_notes(self) -> TrainingRun:
-        """With what was noted of settings, metrics and exceptions in its facts. What the hook did not note stays as the
-        log has it."""
-        facts = self.facts
-        settings, place = dict(facts.settings), facts.settings_place
-        for process, config in self.noted("config", TrainerConfig):
-            settings |= config.settings
-            place = f"{config.owner}, {process}"
-        metrics = {step: dict(values) for step, values in facts.metrics.items()}
-        for _, step in self.noted("metrics", StepMetrics):
-            numbers = {name: value for name, value in step.values.items() if _is_number(value)}
-            metrics.setdefault(step.step, {}).update({name: float(value) for name, value in numbers.items()})
-        readable = {name for values in metrics.values() for name in values} if self.evidence else set()
-        unreadable = {name: where for name, where in facts.unreadable.items() if name not in readable}
-        failures = (*facts.failures, *_noted_failures(self.evidence))
-        facts = replace(facts, settings=settings, settings_place=place, metrics=metrics, failures=failures)
-        return replace(self, facts=replace(facts, unreadable=unreadable))
 
 
 def evidence_of(evidence: RunEvidence | None, facts: TrainingFacts) -> RunEvidence | None:
@@ -189,7 +153,7 @@ def process_name(process: ProcessEvidence) -> str:
     return f"rank {process.rank} (pid {process.pid})" if process.rank is not None else f"pid {process.pid}"
 
 
-def _noted_failures(evidence: RunEvidence | None) -> Iterator[Failure]:
+def noted_failures(evidence: RunEvidence | None) -> Iterator[Failure]:
     """The exceptions that processes noted, whether or not they were handled."""
     for process, failure in (*uncaught_exceptions(evidence), *task_exceptions(evidence)) if evidence else ():
         first = failure.chain[0]
@@ -197,7 +161,3 @@ def _noted_failures(evidence: RunEvidence | None) -> Iterator[Failure]:
             frames = tuple(f"{frame.file}:{frame.function}" for frame in first.frames)
             text = f"{first.type.removeprefix('builtins.')}: {first.message}".encode("utf-8", "replace")
             yield Failure.said(visible(text).strip(), frames, process_name(process))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or value in ("nan", "inf", "-inf")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -29,7 +30,7 @@ from ci_tasks.features.verl.judge.criteria import EXIT, FEATURE, STEPS, criteria
 from ci_tasks.features.verl.judge.records import BLOCKED, FAIL, NOT_PROVEN, PASS, SKIPPED, Criterion, Deliverable
 from ci_tasks.features.verl.judge.settings import unlike
 from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, DRIVER, LEVEL_0, WORKER, RunFacts, TrainingFacts
-from ci_tasks.features.verl.judge.training_run import TrainingRun, evidence_of
+from ci_tasks.features.verl.judge.training_run import TrainingRun, evidence_of, noted_failures
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.records import PASSED
 
@@ -148,7 +149,8 @@ def _runs(run: LevelRun) -> Iterator[TrainingRun]:
         if facts := run.facts.trainings.get(training.name):
             plain = run.facts.trainings.get("level 0", TrainingFacts("")).proofs
             evidence = evidence_of(run.evidence, facts)
-            before = TrainingRun(training, facts, run.request, run.root, evidence, before, plain).with_notes()
+            facts = replace(facts, failures=(*facts.failures, *noted_failures(evidence)))
+            before = TrainingRun(training, facts, run.request, run.root, evidence, before, plain)
             yield before
 
 

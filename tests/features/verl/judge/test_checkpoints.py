@@ -27,8 +27,9 @@ def run(saved: dict[str, Any] | None = None, loaded: dict[str, Any] | None = Non
     facts = TrainingFacts("", settings={"trainer.default_local_dir": "checkpoints/p/e"})
     if came_from:
         facts.said["resumed"] = QuotedLine(3, f"Resuming from {came_from}", came_from)
-    said = {"saved": QuotedLine(1, "", SAVED.rpartition("/")[0])}
-    before = TrainingRun(RESUMES, TrainingFacts("", said=said), LevelRequest(1))
+    wrote = HookEvent(1.0, HOOK, "saved", json.dumps({"path": SAVED}))
+    earlier = RunEvidence(processes=(ProcessEvidence(pid=8, hook_events=(wrote,)),))
+    before = TrainingRun(RESUMES, TrainingFacts(""), LevelRequest(1), evidence=earlier)
     return TrainingRun(RESUMES, facts, LevelRequest(1), evidence=evidence, before=before)
 
 
