@@ -126,15 +126,14 @@ class SlurmExecutor(Executor):
         if problem := queries.partition_problem(answer, self.spec.partition):
             return replace(facts, scheduler_problem=problem)
         if facts.gpus < gpus and not facts.gpu_problem:
-            return replace(facts, gpu_problem="no node has more, and a row over several nodes needs --nodes")
+            return replace(facts, gpu_problem="no node has more")
         return facts
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         """The batch script lies beside the plan: what is shown is what runs."""
         plan = self._adapted(plan)
         super().write_plan(run, plan)
-        resources = replace(sbatch.want(plan, self.spec, plan.nodes), limit=self._time_limit)
-        text = sbatch.script(self.spec, resources)
+        text = sbatch.script(plan, self.spec, self._time_limit)
         Path(run.path, SCRIPT).write_text(text, encoding="utf-8", newline="\n")
 
     def _adapted(self, plan: Plan) -> Plan:
@@ -190,13 +189,13 @@ def complete(run: RunDir) -> int | None:
         while not has_ended(run):
             time.sleep(_POLL_INTERVAL_S)
     except KeyboardInterrupt:
-        client.release()
+        client.close()
         cancel(run)
         while not has_ended(run):
             time.sleep(_POLL_INTERVAL_S)
         raise
     finally:
-        client.release()
+        client.close()
     return read_status(run).exit_code
 
 

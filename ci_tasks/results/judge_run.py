@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from ci_tasks import known_secrets, registry
 from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.files import content_of, pieces_of, read_file
+from ci_tasks.agent.files import content_of, pieces_of
 from ci_tasks.agent.gpus.samples import read_gpu_samples
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.probe.evidence import collect_left_evidence
@@ -51,7 +49,6 @@ from ci_tasks.results.junit import read_junit
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.runs import (
-    LARGEST_EVENTS,
     clock_ahead,
     events_of,
     local_status,
@@ -76,9 +73,8 @@ def judge_run(run: RunDir) -> RunRecord:
     junit = read_junit(pieces_of(run.junit))
     evidence = collect_evidence(junit, facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
     calls = _container_calls(run)
-    oom_kills = status.oom_kills if plan.nodes == 1 else None
     error, log_error = status.error or "", status.log_error or ""
-    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, oom_kills)
+    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, status.oom_kills)
     triage = log_triage(run, ended, plan) if needs_triage(ended) else None
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
@@ -131,13 +127,7 @@ def _with_evidence(
     if given.probe is not None and evidence is not None:
         elsewhere = imported_elsewhere(evidence, given.probe.own, given.workspace, calls)
         record = replace(record, deviations=(*record.deviations, *elsewhere))
-    built: dict[str, str] = {}
-    for overlay in record.checkout.overlays if record.checkout else ():
-        name = os.path.basename(overlay.name)  # of a run that another client started, its host says the name
-        with suppress(OSError):
-            content = read_file(os.path.join(run.artifacts, "builds", f"{name}.sha256"), LARGEST_EVENTS)
-            built[overlay.name] = content.decode("utf-8", "replace")
-    return with_overlay_uses(record, evidence, given.probe.overlays if given.probe else (), built)
+    return with_overlay_uses(record, evidence, given.probe.overlays if given.probe else ())
 
 
 def _with_hang(record: RunRecord, run: RunDir) -> RunRecord:
@@ -206,11 +196,11 @@ def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
 
 
 def _environment(run: RunDir) -> Environment:
-    """What the agent found out about the machine; a file that does not hold that is named in `problem`."""
+    """What the agent found out about the machine; nothing where its file holds something else."""
     try:
         return read_record(Environment, run.environment) or Environment()
-    except (OSError, RecordError) as error:
-        return Environment(problem=str(error))
+    except (OSError, RecordError):
+        return Environment()
 
 
 def _container_calls(run: RunDir) -> tuple[DockerInvocation, ...]:

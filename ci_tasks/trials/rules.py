@@ -196,17 +196,15 @@ class Match:
             often = f" in {matches[SAME]} of {len(known)} runs" if len(known) > 1 else ""
             return TrialVerdict(REPRODUCED, f"the same failure{often}")
         if len(known) < self.runs:
-            # A single run is all that was asked for.
-            silent = TrialVerdict(BLOCKED, outcomes[-1].reason) if outcomes and self.runs == 1 else None
-            return silent or given_up(outcomes, self.setting) or [self.setting]
+            if self.runs == 1 and outcomes:  # a single run is all that was asked for
+                return TrialVerdict(BLOCKED, outcomes[-1].reason)
+            return given_up(outcomes, self.setting) or [self.setting]
         if matches[ALIKE]:
             return TrialVerdict(SAME_KIND, "alike, but not shown to be the same")
-        missed = f"; CI's failure happens here in less than {100 * (1 - ERROR ** (1 / len(known))):.0f} % of runs"
-        rest = missed if len(known) > 1 else ""
+        missed = f"CI's failure happens here in less than {100 * (1 - ERROR ** (1 / len(known))):.0f} % of runs"
         if matches:
-            return TrialVerdict(DIFFERENT_FAILURE, f"it fails in another way{rest}", 1 - ERROR)
-        often = f"in all {len(known)} runs" if len(known) > 1 else "once"
-        return TrialVerdict(PASSED_HERE, f"it passed here {often}{rest}", 1 - ERROR)
+            return TrialVerdict(DIFFERENT_FAILURE, f"it fails in another way; {missed}", 1 - ERROR)
+        return TrialVerdict(PASSED_HERE, f"it passed here in {counted(len(known), 'run')}; {missed}", 1 - ERROR)
 
 
 # -- AB --------------------------------------------------------------------------------------------------------------
@@ -217,13 +215,8 @@ STEADY = 5  # pairs without a failure of yours, or with nothing but failures of 
 _ANY = ""  # all ways of failing together
 # Bets: how much is at stake, the rate of one side around which it is laid, and its boldness, 0 to 1.
 LESS = (
-    (0.36, 0.5, 0.99),
-    (0.15, 0.25, 0.97),
-    (0.15, 0.75, 0.97),
-    (0.11, 0.35, 0.9),
-    (0.11, 0.65, 0.9),
-    (0.12, 0.5, 0.6),
-)
+    (0.36, 0.5, 0.99), (0.15, 0.25, 0.97), (0.15, 0.75, 0.97), (0.11, 0.35, 0.9), (0.11, 0.65, 0.9), (0.12, 0.5, 0.6),
+)  # fmt: skip
 NO_RISE = ((0.62, 0.25, 0.34), (0.19, 0.1, 0.5), (0.19, 0.4, 0.5))
 
 
@@ -266,7 +259,8 @@ class AB:
         if verdict := self.verdict(ways(base[:pairs]), ways(yours[:pairs]), pairs):
             return verdict
         if len(base) + len(yours) >= self.at_most:
-            return TrialVerdict(CANNOT_TELL, _why_not(ways(base), ways(yours), pairs))
+            failed = [f"{sum(ways(side).values())} of {counted(len(side), 'run')}" for side in (yours, base)]
+            return TrialVerdict(CANNOT_TELL, f"yours failed in {failed[0]}, the base in {failed[1]}: neither is shown")
         # Which side is first changes at random: a host that warms up, or fills, is not read as a difference.
         sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == pairs]
         return random.Random(f"{self.seed} {pairs}").sample(sides or [self.base, self.yours], len(sides) or 2)
@@ -284,15 +278,13 @@ class AB:
             counts |= {kind: (base[kind], yours[kind]) for kind in kinds}
         if more := [kind for kind, (b, y) in counts.items() if stake(y, b, pairs) * ERROR >= len(counts)]:
             way = more[-1] or (kinds[0] if len(kinds) == 1 else "")
-            apart = " in this way" if more[-1] else ""
-            return TrialVerdict(YOURS, f"your tree fails more often than the base{apart}", 1 - ERROR, way)
+            return TrialVerdict(YOURS, "your tree fails more often than the base", 1 - ERROR, way)
         if not yours and stake(counts[_ANY][0], 0, pairs) * ERROR >= 1:
             return TrialVerdict(FIXED, "your tree never failed, the base did more often", 1 - ERROR)
         if not all(_no_rise(b, y, pairs) for b, y in counts.values()):
             return None
         if not yours:
-            others = f"; the base failed in {base.total()} of {pairs} runs, which may be chance" if base else ""
-            return TrialVerdict(FINE, f"your tree never failed{others}", 1 - ERROR)
+            return TrialVerdict(FINE, "your tree never failed", 1 - ERROR)
         main = yours.most_common(1)[0][0]
         if not base[main]:
             return None
@@ -304,15 +296,6 @@ class AB:
 def _no_rise(base: int, yours: int, pairs: int) -> bool:
     """Whether a rise of the rate by RISE is excluded."""
     return pairs >= STEADY and (not yours or base == pairs or stake(base, yours, pairs, RISE) * ERROR >= 1)
-
-
-def _why_not(base: Counter[str], yours: Counter[str], pairs: int) -> str:
-    failed = f"yours failed in {yours.total()} of {counted(pairs, 'run')}"
-    if yours and not base:
-        return f"{failed}, the base in none: too few to blame your tree"
-    if yours and not {*yours} & {*base}:
-        return "both fail, but never in the same way"
-    return f"{failed}, the base in {base.total()}"
 
 
 # -- Metrics ---------------------------------------------------------------------------------------------------------

@@ -136,13 +136,3 @@ def test_a_secret_of_a_reason_is_masked_in_the_journal(monkeypatch: pytest.Monke
     with trial(perform, more={"why": "s3cr3t-value"}) as ended:
         ended.run(ab)
     assert "s3cr3t" not in ended.path.read_text()
-
-
-def test_runs_of_the_history_count_as_long_as_the_image_is_theirs() -> None:
-    for image, count in (("new", 4), ("moved", 6)):
-        machine = Machine(image=image)
-        with trial(machine, rows=("r1",), tree=image) as known:
-            known.earlier = [Outcome("base", "r1", PASSED, image="new")] * 2
-            known.run(ab)
-        assert (machine.count, known.verdict("r1").word) == (count, "yours")
-        assert len(known.of_row("r1")) == 6
