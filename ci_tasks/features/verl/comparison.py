@@ -19,11 +19,11 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError
-from ci_tasks.features.verl.command import VerlOptions
 from ci_tasks.features.verl.judge.learning import REWARD, values_of
 from ci_tasks.features.verl.judge.records import BLOCKED, FAIL, NOT_PROVEN, PASS, RESULT_CODES
 from ci_tasks.features.verl.level_run import BRIDGE_HAS, LevelTrees, evaluate, image_identity, trees_under_test
 from ci_tasks.features.verl.levels.levels import LevelRequest
+from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.records import CANCELLED
 from ci_tasks.resources import user_path
 from ci_tasks.run.events import EventStream

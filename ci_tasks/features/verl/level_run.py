@@ -20,7 +20,6 @@ from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError, printable
-from ci_tasks.features.verl.command import VerlOptions
 from ci_tasks.features.verl.judge.learning import REWARD, series
 from ci_tasks.features.verl.judge.records import RESULT_CODES, Deliverable, Summary
 from ci_tasks.features.verl.judge.summary import Provenance, summarize, text
@@ -29,6 +28,7 @@ from ci_tasks.features.verl.judge.verdict import LevelRun
 from ci_tasks.features.verl.levels.job import LABEL, workflow
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 from ci_tasks.features.verl.levels.script import BRIDGE, VERL, command, render
+from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, BatchResult, PlanEntry, RunRecord
 from ci_tasks.report import lists
 from ci_tasks.results.probe_evidence import read_run_evidence

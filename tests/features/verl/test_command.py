@@ -10,8 +10,9 @@ import pytest
 from ci_tasks.cli.options import build
 from ci_tasks.cli.parser import parse
 from ci_tasks.errors import UsageError
-from ci_tasks.features.verl.command import VerlOptions, level_request, verl
+from ci_tasks.features.verl.command import level_request, verl
 from ci_tasks.features.verl.levels.levels import LevelRequest
+from ci_tasks.features.verl.options import VerlOptions
 
 TREES = "--bridge '/my trees/bridge' --verl /verl --host box"
 
