@@ -108,7 +108,7 @@ def test_after_a_silence_plain_lines_say_what_runs_and_for_how_long(
     plain._last_message_at -= 61
     plain.update(lanes, TWO, left)
     first, second = printed()
-    assert first.startswith("still running: a on h100b; ") and first.endswith(ends)
+    assert first.startswith("still running: a; ") and first.endswith(ends)
     assert second == "still waiting: b: GPU 3"
 
 

@@ -18,7 +18,7 @@ from ci_tasks.features.verl.judge.attribution import Attribution, attribute
 from ci_tasks.features.verl.judge.settings import MISSING, asked_settings, equals_asked
 from ci_tasks.features.verl.judge.training_log import DDP, FSDP, Failure, QuotedLine, TrainingFacts
 from ci_tasks.features.verl.levels.levels import SETTINGS, LevelRequest, Training
-from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
+from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.logs.lines import visible
 from ci_tasks.results.probe_evidence import hook_records
 
@@ -155,7 +155,7 @@ def process_name(process: ProcessEvidence) -> str:
 
 def noted_failures(evidence: RunEvidence | None) -> Iterator[Failure]:
     """The exceptions that processes noted, whether or not they were handled."""
-    for process, failure in (*uncaught_exceptions(evidence), *task_exceptions(evidence)) if evidence else ():
+    for process, failure in uncaught_exceptions(evidence) if evidence else ():
         first = failure.chain[0]
         if first.type.rpartition(".")[2] not in _ENDINGS:
             frames = tuple(f"{frame.file}:{frame.function}" for frame in first.frames)
