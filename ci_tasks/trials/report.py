@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, one_line, printable
 from ci_tasks.report.table import Table, duration
-from ci_tasks.trials.rules import FAILED, PASSED, Outcome, TrialVerdict, interval, telling, ways
+from ci_tasks.results.rates import interval
+from ci_tasks.trials.rules import FAILED, PASSED, Outcome, TrialVerdict, telling, ways
 
 _SHORT = 70
 
@@ -25,7 +26,6 @@ class SideResult:
     failures: Mapping[str, int]
     inconclusive: Mapping[str, int]
     gpus: tuple[str, ...] = ()
-    images: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -46,7 +46,6 @@ def side(outcomes: Sequence[Outcome], setting: str, bounds: tuple[float, float] 
         failures=dict(failures),
         inconclusive=dict(Counter(one.status for one in own if not one.counts)),
         gpus=tuple(dict.fromkeys(one.gpus for one in own if one.gpus)),
-        images=tuple(dict.fromkeys(one.image for one in own if one.image)),
         run_ids=tuple(one.run for one in own if one.run),
     )
 

@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
-from math import comb, fsum, sqrt
+from math import sqrt
 from statistics import fmean, stdev
 from typing import Protocol
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
+from ci_tasks.results.rates import interval
 from ci_tasks.trials.student import chance_of_more
 
 PASSED, FAILED, BLOCKED, MISSING = "passed", "failed", "blocked", "missing"
@@ -108,26 +109,6 @@ def given_up(outcomes: Sequence[Outcome], *settings: str) -> TrialVerdict | None
     return None
 
 
-@cache
-def interval(failed: int, runs: int, error: float = ERROR) -> tuple[float, float]:
-    """Bounds of the failure rate (Clopper and Pearson): the rates at which so many failures or more, and so many or
-    fewer, happen in error / 2."""
-
-    def rate(tail: Callable[[float], float], goal: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if tail(middle) < goal else (low, middle)
-        return low
-
-    def at_most(rate: float, most: int) -> float:
-        return fsum(comb(runs, k) * rate**k * (1 - rate) ** (runs - k) for k in range(most + 1))
-
-    low = rate(lambda p: 1 - at_most(p, failed - 1), error / 2) if failed else 0.0
-    high = rate(lambda p: 1 - at_most(p, failed), 1 - error / 2) if failed < runs else 1.0
-    return low, high
-
-
 # -- Repeat ----------------------------------------------------------------------------------------------------------
 
 FLAKY, FAILS, PASSES, UNCLEAR = "flaky", "fails", "passes", "unclear"
@@ -160,13 +141,11 @@ class Repeat:
         if not failed:
             why = f"0 of {runs} failed: the true rate is below {100 * high:.0f} %"
             return TrialVerdict(PASSES, why, 1 - ERROR, interval=(low, high))
-        word = FLAKY if failed < runs or len(seen) > 1 else FAILS if equal else UNCLEAR
-        reasons = {
-            FLAKY: "passes and fails, on one tree" if failed < runs else f"fails in {len(seen)} ways, on one tree",
-            FAILS: f"{failed} of {runs} failed in one way: it fails at least {int(100 * low)} %",
-            UNCLEAR: f"{failed} of {runs} failed in one way: more repeats ({EQUAL_FAILURES} such are clear)",
-        }
-        return TrialVerdict(word, reasons[word], 1 - ERROR, interval=(low, high))
+        if failed < runs or len(seen) > 1:
+            why = f"fails in {failed} of {runs} runs, in {counted(len(seen), 'way')}, on one tree"
+            return TrialVerdict(FLAKY, why, 1 - ERROR, interval=(low, high))
+        why = f"{failed} of {runs} failed in one way: it fails at least {int(100 * low)} %"
+        return TrialVerdict(FAILS if equal else UNCLEAR, why, 1 - ERROR, interval=(low, high))
 
 
 def _equal_failures(known: Sequence[Outcome]) -> bool:

@@ -17,7 +17,7 @@ from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.settings import Settings
 from ci_tasks.features.verl.judge.training_log import DDP, FSDP, Failure, TrainingFacts
-from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
+from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.logs.lines import visible
 from ci_tasks.results.probe_evidence import hook_records
 
@@ -216,7 +216,7 @@ def process_name(process: ProcessEvidence) -> str:
 
 def _noted_failures(evidence: RunEvidence | None) -> Iterator[Failure]:
     """The exceptions that processes noted, whether or not anybody handled them."""
-    for process, failure in (*uncaught_exceptions(evidence), *task_exceptions(evidence)) if evidence else ():
+    for process, failure in uncaught_exceptions(evidence) if evidence else ():
         first = failure.chain[0]
         if first.type.rpartition(".")[2] in _ENDINGS:
             continue
