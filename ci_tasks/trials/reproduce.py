@@ -90,6 +90,7 @@ def reproduce(
         more = {"host": options.host, "label": request.label, "commit": job.commit, "failure": log.triage.signature}
         with Trial("reproduce", {_HERE: ""}, request.rows, runner, more=more, resume=False) as trial:
             trial.run(lambda *_: Match(_HERE, match, runs))
+    trial.path.unlink(missing_ok=True)  # the same command begins again
     outcomes = trial.outcomes
     if trial.is_interrupted or not outcomes:
         word = CANCELLED if trial.is_interrupted else VACUOUS
