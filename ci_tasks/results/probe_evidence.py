@@ -58,7 +58,6 @@ def probe_summary(
         ended=sum(bool(process.end) for process in found.processes),
         counted=found.counted,
         exceptions=tuple(exception_text(*pair) for pair in uncaught_exceptions(found)[:_MAX_SHOWN]),
-        conflicts=tuple(conflicts(found)),
         not_seen=tuple(_not_seen(evidence, calls)),
     )
 
@@ -147,17 +146,6 @@ def imported_modules(evidence: RunEvidence) -> tuple[ImportedModule, ...]:
         if known is None or (module.package_version and not known.package_version):
             best[module.name, module.origin] = module
     return tuple(sorted(best.values(), key=lambda module: (module.name, module.origin))[:1000])
-
-
-def conflicts(evidence: RunEvidence) -> Iterator[str]:
-    """Packages that processes imported from different places."""
-    origins: dict[str, list[str]] = {}
-    for module in imported_modules(evidence):
-        origins.setdefault(module.name, []).append(module.origin)
-    watched = {module.name for process in evidence.processes for module in process.imports} - set(_FRAMEWORKS)
-    for name, places in origins.items():
-        if len(places) > 1 and name in watched:
-            yield truncated(f"{name}: {' and '.join(places)}", _MAX_TEXT)
 
 
 def imported_elsewhere(

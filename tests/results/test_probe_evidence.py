@@ -21,7 +21,6 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.records import ProbeSummary, RunEnvironment
 from ci_tasks.results.probe_evidence import (
-    conflicts,
     exception_text,
     imported_elsewhere,
     imported_modules,
@@ -111,7 +110,6 @@ def test_a_module_is_known_once_by_the_process_that_knows_its_version() -> None:
     other = ImportedModule("torch", "/other/torch/__init__.py")
     found = evidence(process(1, imports=(unknown,)), process(2, imports=(TORCH,)), process(3, imports=(other,)))
     assert imported_modules(found) == (TORCH, other)
-    assert list(conflicts(found)) == ["torch: /lib/torch/__init__.py and /other/torch/__init__.py"]
 
 
 IN_IMAGE = ImportedModule("slime", "/root/slime/slime/__init__.py")
