@@ -252,7 +252,7 @@ class HostileWorld:
     def _look(self, rng: Random) -> str:
         """Every view of what is here now."""
         if rng.random() < 0.3:
-            list_runs.show_runs(list_runs.RunFilterOptions(), json=rng.random() < 0.5)
+            list_runs.show_runs({}, json=rng.random() < 0.5)
         batches = [path.parent.parent.name for path in self.home.glob("runs/*/*/remote.json")]
         if batches and rng.random() < 0.1:
             with tempfile.TemporaryDirectory() as pages:
