@@ -3,11 +3,6 @@
 It gets the exact argv that CI would have given to docker, records it and what runs instead in docker.json, and then
 becomes (exec) the real docker or podman, or the command that stands for it where there is no daemon. What is not
 possible here is blocked (exit 125), not failed: nothing of the test has run. Messages go to stderr.
-
-The other nodes of a Slurm job, for a row over several, join the Ray of the row's script, which has the first. They run
-in a container with the options of CI's own `docker run`, since a Ray worker needs the image, mounts and variables of
-the head. Ray's head may start late, or restart: a worker without one tries again until the row's end. What they print
-is in the row's log, each line behind its node's name: one that cannot join says so at once.
 """
 
 from __future__ import annotations
