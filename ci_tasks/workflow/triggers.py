@@ -62,7 +62,7 @@ def _runs(workflow: Workflow, job: Job, event: EventContext, trigger: str | None
     condition = " ".join((job.condition or "").split())
     if holds is not True:
         is_unknown = isinstance(holds, Unknown)
-        return ("?", f"only GitHub knows its if: {condition}") if is_unknown else ("no", f"its if is false: {condition}")
+        return ("?", f"only GitHub knows: {condition}") if is_unknown else ("no", f"its if is false, {condition}")
     return ("with label", f"with the PR label {trigger}") if trigger else ("yes", "")
 
 

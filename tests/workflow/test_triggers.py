@@ -56,10 +56,10 @@ def test_a_job_starts_by_its_label_and_its_if() -> None:
     assert found == [
         LabelStart("w.yml", "always", "yes", None, ""),
         LabelStart("w.yml", "ckpt", "with label", "run-ci-ckpt", "with the PR label run-ci-ckpt"),
-        LabelStart("w.yml", "never", "no", None, "its if is false: github.event_name == 'push'"),
+        LabelStart("w.yml", "never", "no", None, "its if is false, github.event_name == 'push'"),
         LabelStart(
             "w.yml", "unknown", "?", None,
-            "only GitHub knows its if: github.event.pull_request.merged_by.login == 'a'",
+            "only GitHub knows: github.event.pull_request.merged_by.login == 'a'",
         ),
     ]  # fmt: skip
 
