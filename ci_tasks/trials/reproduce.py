@@ -17,7 +17,7 @@ from ci_tasks.errors import UsageError, one_line, truncated
 from ci_tasks.given_values import GivenValues
 from ci_tasks.logs.job_log import AnalysedLog
 from ci_tasks.logs.job_row import commit_from_variables, context_of_log, identify_row, row_candidates
-from ci_tasks.logs.job_steps import RecoveredJob
+from ci_tasks.logs.recovered_job import RecoveredJob
 from ci_tasks.records import EXIT_CODES, PASSED, VACUOUS, RunRecord, Triage
 from ci_tasks.report import results
 from ci_tasks.report.table import Table, duration, paragraph
