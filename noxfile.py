@@ -33,7 +33,7 @@ def nightly(session: nox.Session) -> None:
 
 # The tests that depend most on Python's version and on our dependencies. `.ci/run` runs only these on other versions.
 FAST = ["tests/report", "tests/workflow", "tests/hosts/test_ssh.py", "tests/cli", "tests/test_debug_log.py"]
-FAST += ["tests/logs", "tests/features/prefetch/test_hub.py", "tests/features/prefetch/test_hub_errors.py"]
+FAST += ["tests/logs", "tests/features/prefetch/test_hub.py"]
 FAST += ["tests/hosts/test_ssh_config.py"]
 
 

@@ -4,7 +4,7 @@
 
 One JSON line a case; exit code 1 unless each reason has the words of CASES. With torch the ranks use NCCL, its
 DataLoader and its kernels; without it stand-ins, whose `synchronize` waits for a kernel of libcuda. Stacks are the
-probe's, and those of the py-spy in .venv/bin, if there is one.
+probe's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from ci_tasks.agent.records import GpuProcessSample
 from ci_tasks.features.hang.analysis import analyse_hang
 from tests.features.hang.planted_runs import STAND_IN, look, planted
 
-PY_SPY = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "py-spy"
 HAS_TORCH = find_spec("torch") is not None
 SETTLE_SECONDS = 8.0  # from the last step of the ranks, for kernels to start and waits to begin
 # What the reason says of rank 1. The stand-ins have no NCCL that counts collectives.
@@ -49,7 +48,7 @@ def measure(case: str) -> bool:
         with planted({case: 2}, directory, directory if HAS_TORCH else STAND_IN) as runs:
             time.sleep(SETTLE_SECONDS)
             began = time.monotonic()
-            facts = with_gpus(look(runs, directory, PY_SPY)[case])
+            facts = with_gpus(look(runs, directory)[case])
         print((directory / "stderr").read_text(errors="replace")[-2000:], end="", file=sys.stderr)
     hang = analyse_hang(facts)
     is_named = CASES[case] in hang.reason

@@ -1,13 +1,11 @@
 """GPU locks under contention: the sample's lock script with its agent, GPUs that the agent itself takes, and a
 stand-in for CI's script (all or nothing, files opened with a+, random sleeps), for 1, 2, 4 and 8 of eight simulated
 GPUs in a directory of their own, while agents, scripts and stand-ins are killed at random. All times are a hundredth
-of the real ones: the script sleeps up to 0.05 s instead of 5, a reservation starts after 0.6 s instead of 60.
+of the real ones: the script sleeps up to 0.05 s instead of 5.
 
-    python bench/locks.py [--acquisitions N] [--seconds S]      one JSON line a figure
+    python bench/locks.py [--acquisitions N]      one JSON line
     contention: `held_twice` and `leaked` have to be 0. Whoever has a GPU puts its name into a file that must not exist.
-    eight behind fours: how long one waiter for eight GPUs waits, at most and in the median, behind three that take four
-    each, with our reservation and without it, in S seconds of each. A wait that was not over counts as far as it got.
-    Exit code 1 where a GPU was held twice or a lock was leaked, or no waiter for eight got any with our reservation.
+    Exit code 1 if a GPU was held twice or a lock was leaked.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ import os
 import random
 import select
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,15 +33,14 @@ sys.path.insert(0, str(ROOT))
 
 from ci_tasks.agent import processes  # noqa: E402
 from ci_tasks.agent.gpus import lock_files  # noqa: E402
-from ci_tasks.agent.gpus.run_resources import LockTimings, RunResources  # noqa: E402
+from ci_tasks.agent.gpus.run_resources import RunResources  # noqa: E402
 from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan  # noqa: E402
 
 SAMPLE = ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
 GPUS = 8
 SLEEP = 0.05
 HOLD = (0.002, 0.02)
-TIMINGS = LockTimings(poll=0.01, refresh=0.1, reserve_after=0.6, sleep=0.1)
-WITHOUT_RESERVATION = LockTimings(poll=0.01, refresh=0.1, reserve_after=math.inf)
+POLL_SECONDS = 0.01
 
 # What the sample's script runs: put our name on each GPU, hold, look whether it is still there.
 COMMAND = """
@@ -110,8 +106,7 @@ class Arena:
     def leaked(self) -> int:
         """How many locks cannot be taken now that nobody is left."""
         request = self.request(1, JOB)
-        reservation = str(self.path / "locks" / "ci-tasks-reservation.lock")
-        taken = [lock_files.try_lock(path) for path in [*request.paths.values(), reservation]]
+        taken = [lock_files.try_lock(path) for path in request.paths.values()]
         return sum(descriptor is None for descriptor in taken)
 
     def count_twice(self) -> int:
@@ -164,26 +159,26 @@ def _all_or_nothing(paths: dict[int, str], count: int) -> dict[int, IO[str]]:
     return {}
 
 
-def by_agent(arena: Arena, token: str, count: int, timings: LockTimings) -> None:
+def by_agent(arena: Arena, token: str, count: int) -> None:
     while True:
         begun = time.monotonic()
-        resources = RunResources(Plan(gpu_locks=arena.request(count, AGENT)), str(arena.path), timings)
+        resources = RunResources(Plan(gpu_locks=arena.request(count, AGENT)), str(arena.path), POLL_SECONDS)
         while resources.gpu_ids is None:
             resources.poll()
-            time.sleep(timings.poll if resources.gpu_ids is None else 0)
+            time.sleep(POLL_SECONDS if resources.gpu_ids is None else 0)
         arena.tell(f"agent {count}", time.monotonic() - begun)
         arena.hold(token, resources.gpu_ids, random.uniform(*HOLD))
         resources.close()
         time.sleep(SLEEP * random.random())
 
 
-def by_script(arena: Arena, token: str, count: int, timings: LockTimings) -> None:
+def by_script(arena: Arena, token: str, count: int) -> None:
     """The sample's script as the job, and its agent."""
     run_dir = arena.path / token
     run_dir.mkdir()
     while True:
         begun = time.monotonic()
-        resources = RunResources(Plan(gpu_locks=arena.request(count, JOB)), str(run_dir), timings)
+        resources = RunResources(Plan(gpu_locks=arena.request(count, JOB)), str(run_dir), POLL_SECONDS)
         resources.poll()
         job = subprocess.Popen(
             [sys.executable, "-IS", str(arena.script), "--count", str(count), "--", "sh", "-c", COMMAND],
@@ -200,7 +195,7 @@ def by_script(arena: Arena, token: str, count: int, timings: LockTimings) -> Non
         )
         assert job.stdout is not None
         is_reported = False
-        while chunk := _output(job.stdout, timings.poll):
+        while chunk := _output(job.stdout, POLL_SECONDS):
             resources.read_output(chunk.strip(b"\0"))
             resources.poll()
             if resources.gpu_ids is not None and not is_reported:
@@ -258,8 +253,8 @@ class Contender:
 def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
     arena, numbers, begun = Arena(path), itertools.count(), time.monotonic()
     contenders = [Contender(f"script{count}", _bind(stand_in, count, HOLD)) for count in (1, 1, 2, 2, 4)]
-    contenders += [Contender(f"agent{count}", _bind(by_agent, count, TIMINGS)) for count in (1, 2, 4, 8)]
-    contenders += [Contender(f"job{count}", _bind(by_script, count, TIMINGS)) for count in (2, 8)]
+    contenders += [Contender(f"agent{count}", _bind(by_agent, count)) for count in (1, 2, 4, 8)]
+    contenders += [Contender(f"job{count}", _bind(by_script, count)) for count in (2, 8)]
     for contender in contenders:
         contender.start(arena, numbers)
     waits: dict[str, list[float]] = {}
@@ -289,41 +284,8 @@ def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
     }
 
 
-def eight_behind_fours(path: Path, kind: str, timings: LockTimings, seconds: float) -> dict[str, float | str | int]:
-    arena, numbers = Arena(path), itertools.count()
-    work = by_script if kind == "job" else by_agent
-    contenders = [Contender(f"script{number}", _bind(stand_in, 4, (0.05, 0.1))) for number in range(3)]
-    contenders.append(Contender(kind, _bind(work, 8, timings)))
-    for contender in contenders:
-        contender.start(arena, numbers)
-    waits: dict[str, list[float]] = {}
-    begun = last = time.monotonic()
-    rest = b""
-    while time.monotonic() < begun + seconds:
-        before = len(waits.get(f"{kind} 8", []))
-        rest = _gather(arena, rest, waits)
-        if len(waits.get(f"{kind} 8", [])) > before:
-            last = time.monotonic()
-    for contender in contenders:
-        contender.kill(arena)
-    got = waits.get(f"{kind} 8", [])
-    found = [*got, time.monotonic() - last]
-    return {
-        "figure": "eight behind fours",
-        "waiter": kind,
-        "reservation": "no" if math.isinf(timings.reserve_after) else "yes",
-        "got_eight": len(got),
-        "others_got_four": len(waits.get("script 4", [])),
-        "longest_wait_s": round(max(found), 2),
-        "median_wait_s": round(statistics.median(found), 2),
-        "held_twice": arena.count_twice(),
-        "leaked": arena.leaked(),
-        "seconds": seconds,
-    }
-
-
-def _bind(work: Callable[..., None], count: int, how: LockTimings | tuple[float, float]) -> Work:
-    return lambda arena, token: work(arena, token, count, how)
+def _bind(work: Callable[..., None], *words: object) -> Work:
+    return lambda arena, token: work(arena, token, *words)
 
 
 def _gather(arena: Arena, rest: bytes, waits: dict[str, list[float]]) -> bytes:
@@ -339,22 +301,12 @@ def _gather(arena: Arena, rest: bytes, waits: dict[str, list[float]]) -> bytes:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--acquisitions", type=int, default=10000, help="in the contention run (default 10,000)")
-    parser.add_argument("--seconds", type=float, default=20, help="of each waiter for eight (default 20)")
     given = parser.parse_args()
     bad = False
     with tempfile.TemporaryDirectory() as directory:
         figure = contention(Path(directory, "contention"), given.acquisitions)
         print(json.dumps(figure), flush=True)
         bad = bool(figure["held_twice"] or figure["leaked"])
-        for kind, timings in itertools.product(("job", "agent"), (TIMINGS, WITHOUT_RESERVATION)):
-            name = f"{kind}-{timings.reserve_after}"
-            figure = eight_behind_fours(Path(directory, name), kind, timings, given.seconds)
-            print(json.dumps(figure), flush=True)
-            bad = (
-                bad
-                or bool(figure["held_twice"] or figure["leaked"])
-                or (timings is TIMINGS and not figure["got_eight"])
-            )
     return int(bad)
 
 

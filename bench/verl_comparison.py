@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from ci_tasks.trials.rules import CANNOT_TELL, ERROR, NOT_WORSE, WORSE, Metrics, Outcome, Verdict
+from ci_tasks.trials.rules import CANNOT_TELL, ERROR, NOT_WORSE, WORSE, Metrics, Outcome, TrialVerdict
 
 MARGIN = 0.05
 _PROMPTS, _ANSWERS = 16, 4
@@ -90,7 +90,7 @@ def measure(case: Case, planned: int, drop: float, runs: int, chance: random.Ran
     rule = Metrics("base", "candidate", "reward", MARGIN, planned)
     for _ in range(runs):
         outcomes: list[Outcome] = []
-        while not isinstance(verdict := rule.next(outcomes), Verdict):
+        while not isinstance(verdict := rule.next(outcomes), TrialVerdict):
             outcomes += pair(case, drop, chance)
         counts[verdict.word] += 1
         used += len(outcomes) // 2

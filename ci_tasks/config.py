@@ -8,16 +8,15 @@ No message repeats what is under `secrets`: someone may have written a value the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, replace
-from functools import reduce
 from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.agent.containers.docker_argv import BRIDGE, PULLS, RUNTIMES
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
-from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, merged
+from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.yaml_lines import Map, Text
 
 KINDS = ("local", "ssh", "slurm")
@@ -28,13 +27,15 @@ BUILT_IN = "built in"
 PIP_DEFAULT = "default"  # as `pip_index`: the index of pip's own configuration
 
 
-def _key(
-    default: Any = None, kinds: Sequence[str] = KINDS, pattern: str = "", hint: str = "", choices: Sequence[str] = ()
-) -> Any:
-    """A field that is a key of hosts.yaml for hosts of these kinds. Its annotation says the type. It is one of
-    `choices`, if there are any; its text, or each item of its list, matches `pattern`, which `hint` says in words."""
-    rule = {"kinds": kinds, "pattern": pattern, "hint": hint, "choices": choices}
+def _key(default: Any = None, kinds: Sequence[str] = KINDS, pattern: str = "", hint: str = "") -> Any:
+    """A field that is a key of hosts.yaml for hosts of these kinds. Its annotation says the type. Its text, or each
+    item of its list, matches `pattern`, which `hint` says in words."""
+    rule = {"kinds": kinds, "pattern": pattern, "hint": hint}
     return field(default_factory=dict, metadata=rule) if default == {} else field(default=default, metadata=rule)
+
+
+def _one_of(*names: str) -> tuple[str, str]:
+    return "|".join(names), f"valid: {', '.join(names)}"
 
 
 _WORD = (r"\S+", "a name without spaces")
@@ -73,19 +74,19 @@ class HostSpec:
     """
 
     name: str
-    kind: str = _key("local", choices=KINDS)
+    kind: str = _key("local", KINDS, *_one_of(*KINDS))
     address: str | None = _key(None, _REMOTE)
-    runtime: str = _key("docker", choices=RUNTIMES)
+    runtime: str = _key("docker", KINDS, *_one_of(*RUNTIMES))
     gpus: int | None = _key()
     simulate: bool = _key(False)
-    pull: str | None = _key(choices=PULLS)
+    pull: str | None = _key(None, KINDS, *_one_of(*PULLS))
     mounts: Mapping[str, str] = _key({}, KINDS, "/[^:]*", "absolute paths without a colon")
     secrets: tuple[str, ...] = _key((), KINDS, *_VARIABLES)
     env: Mapping[str, str] = _key({})
     timeout_minutes: float = _key(24 * 60)
     stall_minutes: float = _key(10)
     workspace: str = _key("~/.ci-tasks", _REMOTE, "(/|~/).*", "a path that begins with / or ~/")
-    network: str | None = _key(choices=(BRIDGE,))
+    network: str | None = _key(None, KINDS, *_one_of(BRIDGE))
     artifacts: tuple[str, ...] = _key((), KINDS, "/.*", "absolute paths, as the job sees them")
     partition: str | None = _key(None, _SLURM, *_WORD)
     gres: str | None = _key(None, _SLURM, *_GRES)
@@ -160,16 +161,25 @@ def suite_overrides(name: str, text: str) -> tuple[Override, ...]:
     return read_layers((BUILT_IN_LAYER, ConfigLayer(text, f"the suite {name}"))).overrides if text else ()
 
 
+def includes(layer: ConfigLayer) -> list[str]:
+    """What the file includes: paths and addresses of git repositories. Raises ConfigError."""
+    top = _top(layer)
+    names = top.get("include") or []
+    names = names if isinstance(names, list) else [names]
+    if not all(isinstance(name, str) and name for name in names):
+        raise ConfigError("include must be a path or the address of a git repository", file=top.lines["include"])
+    return list(map(str, names))
+
+
 def read_layers(layers: Sequence[ConfigLayer]) -> Config:
     """The records of several, the later ones over the earlier. Raises ConfigError, which names file and line."""
     hosts, pools = Map(), Map()
-    overrides: list[Any] = []
-    notices: list[str] = []
+    overrides, notices = list[Map](), list[str]()
     for layer in layers:
         top = _top(layer)
         entries = top.get("overrides") or []
         if not isinstance(entries, list):
-            raise _error("overrides must be a list", top.lines["overrides"])
+            raise ConfigError("overrides must be a list", file=top.lines["overrides"])
         # The later ones first: of two overrides of one step, the first counts.
         overrides = [_mapping(entry, "an override", top.lines["overrides"]) for entry in entries] + overrides
         if layer.overrides_only:
@@ -181,14 +191,11 @@ def read_layers(layers: Sequence[ConfigLayer]) -> Config:
             hosts[name], hosts.lines[name] = _over(hosts.get(name, Map()), body), line
         pools = _over(pools, _section(top, "pools"))
     specs = {name: _host(name, hosts[name], hosts.lines[name]) for name in hosts}
-    # What only GitHub knows, beside changes of steps.
-    values = [entry for entry in overrides if not entry.keys().isdisjoint(_GIVEN_KEYS)]
     return Config(
         hosts=specs,
         pools={name: _pool(name, pools[name], specs, pools.lines[name]) for name in pools},
-        overrides=tuple(_override(entry) for entry in overrides if entry not in values),
+        overrides=tuple(map(_override, overrides)),
         file=" and ".join(layer.file for layer in layers if layer.file != BUILT_IN) or BUILT_IN,
-        given=reduce(GivenValues.under, map(_given, reversed(values)), NOTHING_GIVEN),
         sources={name: hosts[name].lines for name in hosts},
         notices=tuple(notices),
     )
@@ -208,23 +215,12 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "Mapping": ("a mapping", (Map,)),
 }
 _OF_SSH = "put them into address: user@host:port, or into ~/.ssh/config"
-_GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
-_OURS = (
-    "array chdir container dependency error export export-file input job-name no-requeue ntasks ntasks-per-node "
-    "open-mode output parsable requeue signal test-only wait wrap"
+# sbatch accepts any unambiguous beginning of an option's name.
+_SET_BY_US = (
+    "account array chdir container dependency error export export-file gpus gpus-per-node gpus-per-socket "
+    "gpus-per-task gres input job-name no-requeue nodes ntasks ntasks-per-node open-mode output parsable partition qos "
+    "requeue signal test-only time wait wrap"
 )
-# Options of sbatch that ci-tasks sets itself → the key of hosts.yaml or the option to use instead, "" for none.
-_RESERVED_OPTIONS = {
-    **dict.fromkeys(_OURS.split(), ""),
-    **{name: name for name in ("partition", "account", "qos", "gres")},
-    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), "gres"),
-    "time": "timeout_minutes",
-    "nodes": "--nodes of `ci-tasks remote`",
-}
-
-
-def _error(message: str, place: str, *, hint: str = "") -> ConfigError:
-    return ConfigError(message, file=place, hint=hint)
 
 
 def _top(layer: ConfigLayer) -> Map:
@@ -236,9 +232,9 @@ def _top(layer: ConfigLayer) -> Map:
     try:
         tree = yaml_lines.load(layer.text, place)
     except yaml_lines.YamlError as error:
-        raise _error(f"invalid YAML: {error.message}", place(error.line), hint=error.text) from None
+        raise ConfigError(f"invalid YAML: {error.message}", file=place(error.line), hint=error.text) from None
     top = Map(place(1)) if tree is None else _mapping(tree, "the file", place(1))
-    _check_keys(top, ("hosts", "pools", "overrides"), "")
+    _check_keys(top, ("include", "hosts", "pools", "overrides"), "")
     return top
 
 
@@ -253,29 +249,42 @@ def _over(below: Map, above: Map) -> Map:
 
 def _host(name: str, body: Map, line: str) -> HostSpec:
     _check_name("host", name, line)
+    where, keys = f"host {name}: ", keys_of(HostSpec)
     gpus = {"gpus": 8} if body.get("simulate") is True else {}
-    host = HostSpec(name, **{**gpus, **_fields(HostSpec, body, f"host {name}: ")})
-    for key, each in keys_of(HostSpec).items():
-        if key in body and host.kind not in (kinds := each.metadata["kinds"]):
+    host = HostSpec(name, **{**gpus, **_fields(keys, body, where)})
+    for key in body:
+        if host.kind not in (kinds := keys[key].metadata["kinds"]):
             hint = "use kind: ssh or kind: slurm for another machine" if host.kind == "local" else ""
-            raise _error(f"host {name}: {key} is only valid with kind {' or '.join(kinds)}", body.lines[key], hint=hint)
+            message = f"host {name}: {key} is only valid with kind {' or '.join(kinds)}"
+            raise ConfigError(message, file=body.lines[key], hint=hint)
     if host.kind != "local" and not host.address:
-        raise _error(f"host {name}: kind {host.kind} requires an address", line)
+        raise ConfigError(f"host {name}: kind {host.kind} requires an address", file=line)
     if host.runtime == "pyxis" and host.kind != "slurm":
-        raise _error(f"host {name}: runtime pyxis is only valid with kind slurm", body.lines["runtime"])
+        raise ConfigError(f"{where}runtime pyxis is only valid with kind slurm", file=body.lines["runtime"])
     if host.runtime in ("apptainer", "pyxis") and host.network:
-        raise _error(f"host {name}: containers of {host.runtime} use the host's network", body.lines["network"])
+        message = f"{where}containers of {host.runtime} use the host's network"
+        raise ConfigError(message, file=body.lines["network"])
     return host
 
 
-def _fields(record: type[Any], body: Map, where: str) -> dict[str, Any]:
-    """The keys of a host or an override as the fields of its record."""
-    keys, found = keys_of(record), {}
-    _check_keys(body, (*keys, *(_GIVEN_KEYS if record is Override else ())), where)
-    # `secrets` first: no message about another key may repeat what is under it, as an alias.
-    for key in sorted(body, key=lambda key: key != "secrets"):
-        value, annotation = body[key], str(keys[key].type).removesuffix(" | None")
-        _check(where, key, value, body.lines[key], annotation, keys[key].metadata)
+def _fields(keys: Mapping[str, Field[Any]], body: Map, where: str) -> dict[str, Any]:
+    """The keys of a host or an override as the fields of its record. No message repeats a value: an alias may
+    bring what is under `secrets` anywhere."""
+    _check_keys(body, keys, where)
+    found = {}
+    for key, value in body.items():
+        line, rule, annotation = body.lines[key], keys[key].metadata, str(keys[key].type).removesuffix(" | None")
+        in_words, types = _TYPES[annotation.partition("[")[0]]
+        if type(value) not in types:
+            raise ConfigError(f"{where}{key} must be {in_words}", file=line, hint=rule["hint"])
+        if annotation in ("int", "float") and not (value > 0 or (annotation == "int" and value == 0)):
+            raise ConfigError(f"{where}{key} must be more than 0", file=line)
+        items = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, Map) else [value]
+        for item in items if rule["hint"] else ():
+            if not (isinstance(item, str) and re.fullmatch(rule["pattern"], item)):
+                raise ConfigError(f"{where}invalid {key}", file=getattr(item, "line", line), hint=rule["hint"])
+        if key == "sbatch":
+            _check_sbatch(value, where)
         if annotation == "Mapping[str, str]":
             value = _texts(f"{where}{key}", value)
         elif isinstance(value, list):
@@ -284,88 +293,54 @@ def _fields(record: type[Any], body: Map, where: str) -> dict[str, Any]:
     return found
 
 
-def _check(where: str, key: str, value: Any, line: str, annotation: str, rule: Mapping[str, Any]) -> None:
-    def matches(item: Any) -> bool:
-        return isinstance(item, str) and re.fullmatch(rule["pattern"], item) is not None
-
-    if key == "secrets" and not (isinstance(value, list) and all(map(matches, value))):
-        raise _error(f"{where}secrets must be a list of names of environment variables", line, hint=rule["hint"])
-    in_words, types = _TYPES[annotation.partition("[")[0]]
-    if type(value) not in types:
-        raise _error(f"{where}{key} must be {in_words}, not {value!r}", line)
-    if rule["choices"] and value not in rule["choices"]:
-        message = f"{where}unknown {key} {str(value)!r}{did_you_mean(value, rule['choices'])}"
-        raise _error(message, line, hint=f"valid: {', '.join(rule['choices'])}")
-    if annotation in ("int", "float") and not value >= 0:
-        raise _error(f"{where}{key} must not be negative", line)
-    if key == "timeout_minutes" and not value:
-        raise _error(f"{where}timeout_minutes must be more than 0", line)
-    items = [(item, getattr(item, "line", line)) for item in (value if isinstance(value, list) else [value])]
-    if isinstance(value, Map):
-        items = [(item, value.lines[name]) for name in value for item in (name, value[name])]
-    for item, item_line in items if rule["hint"] else ():
-        if not matches(item):
-            raise _error(f"{where}invalid {key} {item!r}", item_line, hint=rule["hint"])
-    for option in value if key == "sbatch" else ():
-        # sbatch accepts any unambiguous beginning of an option's name
+def _check_sbatch(options: Iterable[Text], where: str) -> None:
+    for option in options:
         name = option[2:].partition("=")[0]
-        if reserved := next((each for each in _RESERVED_OPTIONS if each.startswith(name)), None):
-            hint = f"use {_RESERVED_OPTIONS[reserved]} instead" if _RESERVED_OPTIONS[reserved] else ""
-            raise _error(f"{where}sbatch option --{reserved} is set by ci-tasks", option.line, hint=hint)
+        if reserved := next((each for each in _SET_BY_US.split() if each.startswith(name)), None):
+            hint = "keys of the host: partition, account, qos, gres, timeout_minutes"
+            raise ConfigError(f"{where}sbatch option --{reserved} is set by ci-tasks", file=option.line, hint=hint)
 
 
 def _pool(name: str, value: Any, hosts: Mapping[str, HostSpec], line: str) -> tuple[str, ...]:
     _check_name("pool", name, line)
     if name in hosts:
-        raise _error(f"pool {name} has the same name as a host", line)
+        raise ConfigError(f"pool {name} has the same name as a host", file=line)
     members = value if isinstance(value, list) else [value]
-    valid = f"valid: {', '.join(sorted(hosts))}"
     if not members or not all(isinstance(member, str) for member in members):
-        raise _error(f"pool {name} must be a list of hosts", line, hint=valid)
+        raise ConfigError(f"pool {name} must be a list of hosts", file=line)
     for member in members:
         if member not in hosts:
             message = f"pool {name}: unknown host {str(member)!r}{did_you_mean(member, hosts)}"
-            raise _error(message, member.line, hint=valid)
+            raise ConfigError(message, file=member.line, hint=f"valid: {', '.join(sorted(hosts))}")
     return tuple(map(str, members))
 
 
 def _override(body: Map) -> Override:
-    found = _fields(Override, body, "override: ")
+    found = _fields(keys_of(Override), body, "override: ")
     if missing := [key for key in ("job", "step") if not found.get(key)]:
-        raise _error(f"override: missing {missing[0]}", body.line)
+        raise ConfigError(f"override: missing {missing[0]}", file=body.line)
     override = Override(**found, source=body.line)
     changes = bool(override.pip_index or override.replace)
     if sum(map(bool, (override.run, override.skip, override.with_, changes))) != 1:
         ways = "`run`, `with`, `skip: true`, and `pip_index` or `replace`"
-        raise _error(f"override: exactly one of {ways} is required", body.line)
+        raise ConfigError(f"override: exactly one of {ways} is required", file=body.line)
     if _LOGIN.search(override.pip_index or ""):
         hint = f"put it in pip's own configuration (pip.conf), and use `pip_index: {PIP_DEFAULT}`"
-        raise _error("override: pip_index must not contain a login", body.lines["pip_index"], hint=hint)
+        raise ConfigError("override: pip_index must not contain a login", file=body.lines["pip_index"], hint=hint)
     return override
-
-
-def _given(body: Map) -> GivenValues:
-    _check_keys(body, _GIVEN_KEYS, "override: ")
-    variables, inputs, of_jobs, event = (_section(body, key) for key in _GIVEN_KEYS)
-    outputs = {job: _texts(f"override: {job}", _section(of_jobs, job)) for job in of_jobs}
-    names = [f"vars.{name}" for name in variables] + [f"inputs.{name}" for name in inputs]
-    names += [f"needs.{job}.outputs.{name}" for job, values in outputs.items() for name in values]
-    sources = dict.fromkeys([*names, *(["github.event"] if event else [])], f"override in {body.line}")
-    texts = (_texts("override: vars", variables), _texts("override: inputs", inputs))
-    return GivenValues(*texts, outputs, merged({}, event), sources)
 
 
 def _texts(where: str, values: Map) -> dict[str, str]:
     for name, value in values.items():
         if isinstance(value, list | Map):
-            raise _error(f"{where}: {name} must be text, not {value!r}", values.lines[name])
+            raise ConfigError(f"{where}: {name} must be text", file=values.lines[name])
     texts = {name: "" if value is None else str(value) for name, value in values.items()}
     return {name: text.lower() if isinstance(values[name], bool) else text for name, text in texts.items()}
 
 
 def _check_name(kind: str, name: str, line: str) -> None:
     if not _NAME.fullmatch(name):
-        raise _error(f"invalid {kind} name {name!r}", line, hint="letters, digits, `.`, `_` and `-`")
+        raise ConfigError(f"invalid {kind} name {name!r}", file=line, hint="letters, digits, `.`, `_` and `-`")
 
 
 def _section(top: Map, key: str) -> Map:
@@ -375,13 +350,15 @@ def _section(top: Map, key: str) -> Map:
 
 def _mapping(value: Any, name: str, line: str) -> Map:
     if not isinstance(value, Map):
-        raise _error(f"{name} must be a mapping, not {value!r}", line)
+        raise ConfigError(f"{name} must be a mapping", file=line)
     return value
 
 
-def _check_keys(body: Map, valid: tuple[str, ...], where: str) -> None:
+def _check_keys(body: Map, valid: Iterable[str], where: str) -> None:
     for key in body:
         if key not in valid:
             is_of_ssh = key in ("user", "port")
             message = f"{where}unknown key {key!r}{'' if is_of_ssh else did_you_mean(key, valid)}"
-            raise _error(message, body.lines[key], hint=_OF_SSH if is_of_ssh else f"valid: {', '.join(valid)}")
+            raise ConfigError(
+                message, file=body.lines[key], hint=_OF_SSH if is_of_ssh else f"valid: {', '.join(valid)}"
+            )

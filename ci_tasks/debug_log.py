@@ -1,7 +1,7 @@
 """The client's log: one file for each process in HOME/logs, with the traceback of every bug of every thread.
 
 Without --debug (or CI_TASKS_DEBUG) the file is created only for a bug. With it the file exists from the start and also
-has debug messages, those of paramiko and urllib3 included; SIGUSR1 adds the stack of each thread.
+has debug messages, those of paramiko and urllib3 included.
 """
 
 from __future__ import annotations
@@ -18,30 +18,26 @@ from typing import TYPE_CHECKING, Any
 from ci_tasks import known_secrets
 
 if TYPE_CHECKING:
-    import logging
     from pathlib import Path
 
 ENV = "CI_TASKS_DEBUG"
 FLAG = "--debug"
 MAX_FILES = 20  # older ones are removed when a new one is created
-_LIBRARIES = ("paramiko", "urllib3", "huggingface_hub")
-_DEBUG, _ERROR = 10, 40  # levels of `logging`, which is loaded with the first message: most commands have none
-_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(threadName)s %(name)s: %(message)s"
 _is_started = _is_debug = False
 _bugs: list[str] = []  # not reported yet
 _lock = threading.RLock()
 
 
 class _Logger:
-    """`exc_info` is an exception, or True for the one that is handled now."""
+    """As of `logging`, which only --debug loads. `exc_info` is an exception, or True for the one that is handled."""
 
     def debug(self, message: str, *args: object, exc_info: Any = None) -> None:
         if _is_debug:
-            _write(_DEBUG, message, *args, exc_info=exc_info)
+            _write("DEBUG", message % args, exc_info)
 
     def error(self, message: str, *args: object, exc_info: Any = None) -> None:
         if _is_started:
-            _write(_ERROR, message, *args, exc_info=exc_info)
+            _write("ERROR", message % args, exc_info)
 
 
 LOGGER = _Logger()
@@ -65,6 +61,14 @@ def start() -> bool:
     threading.excepthook = _log_thread_exception
     words = (sys.version.split()[0], os.getpid(), os.getcwd(), " ".join(sys.argv))
     LOGGER.debug("Python %s, process %d in %s: %s", *words)
+    if _is_debug:
+        import logging
+
+        class Libraries(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                _write(record.levelname, f"{record.name}: {record.getMessage()}", None)
+
+        logging.basicConfig(level=logging.DEBUG, handlers=[Libraries()])
     return _is_debug
 
 
@@ -92,53 +96,40 @@ def drain_bugs() -> list[str]:
 
 
 def location() -> str:
-    """The path of the log. There is none where it could not be written."""
-    return f"log: {_path()}" if _is_started and _path().exists() else "there is no log"
+    """The path of the log. There is none if it could not be written."""
+    with suppress(OSError):
+        if _is_started and _path().exists():
+            return f"log: {_path()}"
+    return "there is no log"
 
 
 @cache
 def _path() -> Path:
-    from ci_tasks.resources import home
-
-    return home() / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-
-
-@cache
-def _log() -> logging.Logger:
-    """The log, whose file is created on the first call. Raises OSError."""
-    import logging
-
+    """The file, in a directory that is made now. Raises OSError."""
     from ci_tasks.resources import make_home
 
-    class Handler(logging.FileHandler):
-        def format(self, record: logging.LogRecord) -> str:
-            return known_secrets.masked_with_forms(super().format(record))
-
-        def handleError(self, record: logging.LogRecord) -> None:
-            """Nothing: a full disk must not end a command that can go on."""
-
-    make_home()
-    _path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(_path(), os.O_WRONLY | os.O_CREAT, 0o600))
-    handler = Handler(_path(), encoding="utf-8", errors="backslashreplace")
-    handler.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
-    for old in sorted(_path().parent.glob("*.log"))[:-MAX_FILES]:
+    directory = make_home() / "logs"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    for old in sorted(directory.glob("*.log"))[: 1 - MAX_FILES]:
         old.unlink(missing_ok=True)
-    for name in ("ci_tasks", *(_LIBRARIES if _is_debug else ())):
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).setLevel(logging.DEBUG)
-    if _is_debug and handler.stream:
-        import faulthandler
-        import signal
-
-        faulthandler.enable(handler.stream)  # files and functions, no values
-        faulthandler.register(signal.SIGUSR1, handler.stream)
-    return logging.getLogger("ci_tasks")
+    return directory / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
-def _write(level: int, message: str, *args: object, exc_info: Any) -> None:
-    with _lock, suppress(OSError):
-        _log().log(level, message, *args, exc_info=exc_info)
+def _write(level: str, message: str, error: Any) -> None:
+    if error:
+        import traceback
+
+        lines = traceback.format_exception(sys.exc_info()[1] if error is True else error)
+        message += "\n" + "".join(lines).rstrip()
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level:7} {threading.current_thread().name} {message}\n"
+    data = known_secrets.masked_with_forms(line).encode("utf-8", "backslashreplace")
+    # A full disk must not end a command that can go on.
+    with _lock, suppress(OSError), open(_path(), "ab", opener=_for_owner) as log:
+        log.write(data)
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _log_thread_exception(args: threading.ExceptHookArgs) -> None:

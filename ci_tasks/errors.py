@@ -25,7 +25,6 @@ EXIT_BLOCKED = 125
 EXIT_CANCELLED = 130
 EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended: nobody saw the result, so it is not 0
 
-_WORD = 24  # characters of a word that is left out whole
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -83,9 +82,9 @@ class WorkflowError(UsageError):
         import textwrap
 
         location = f"{file}{f':{line}' if line else ''}"
-        names = ", ".join(part for part in (f"job {job}" if job else "", f"step {step!r}" if step else "") if part)
-        head = ": ".join(part for part in (location, names, message) if part)
+        names = ", ".join(filter(None, (f"job {job}" if job else "", f"step {step!r}" if step else "")))
         quoted = textwrap.indent(textwrap.dedent(text.strip("\n")).rstrip(), "    ")
+        head = ": ".join(filter(None, (location, names, message)))
         super().__init__(f"{head}\n{quoted}" if quoted else head, hint=hint)
         self.job, self.step, self.line, self.text = job, step, line, text
 
@@ -138,16 +137,10 @@ def truncated(text: str, longest: int) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """`text` without its middle where it has more than `longest` characters; only long words are cut."""
-    if len(text) <= longest:
-        return text
+    """`text` without its middle if it has more than `longest` characters."""
     half = longest // 2
-    begin, end = text[:half], text[-half:]
-    if " " in begin[-_WORD:]:
-        begin = begin[: begin.rindex(" ")]
-    if " " in end[:_WORD]:
-        end = end[end.index(" ") + 1 :]
-    return f"{begin} … {len(text) - len(begin) - len(end):,} characters left out … {end}"
+    left_out = f" … {len(text) - 2 * half:,} characters left out … "
+    return text if len(text) <= longest else f"{text[:half]}{left_out}{text[-half:]}"
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a person gives beside the checkout: values that only GitHub knows, as options or in hosts.yaml, and overlays."""
+"""What a person gives beside the checkout: values that only GitHub knows, and overlays."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from ci_tasks.agent.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class OverlaySource:
-    """A working tree that is laid over what is installed, or its revision `rev`; `build` is run in it before. One that
+    """A working tree that is laid over what is installed, or its revision `rev`. One that
     is a `submodule` of the checkout, of that path, takes its place instead."""
 
     name: str
     path: str
     rev: str | None = None
     submodule: str = ""
-    build: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,13 @@ class GivenValues:
         return f"-k '{' or '.join(f'({names})' for names in each)}'" if each else ""
 
     def under(self, other: GivenValues) -> GivenValues:
-        """Both; where they contradict each other, the other one's. Payloads are merged member by member."""
+        """Both; where they contradict each other, the other one's."""
         jobs = {**self.outputs, **other.outputs}
         return GivenValues(
             {**self.vars, **other.vars},
             {**self.inputs, **other.inputs},
             {job: {**self.outputs.get(job, {}), **other.outputs.get(job, {})} for job in jobs},
-            merged(self.event, other.event),
+            other.event or self.event,
             {**self.sources, **other.sources},
             (*self.overlays, *other.overlays),
             self.gpus if other.gpus is None else other.gpus,
@@ -64,13 +63,3 @@ class GivenValues:
 
 
 NOTHING_GIVEN = GivenValues()
-
-
-def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Two JSON objects as one; of two values the one `above`, unless both are objects."""
-    result = dict(below)
-    for key, value in above.items():
-        before = result.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(before, value) if both else value  # type: ignore[arg-type]
-    return result

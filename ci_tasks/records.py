@@ -200,12 +200,14 @@ class LogDigest:
 
 @dataclass(frozen=True)
 class RunEnvironment(Environment):
-    """What a run had around it, and the image that its plan names. Where the probe saw the test, `interpreter` is the
-    Python that it ran in, and `python` and `packages` are that one's. `imported` is what any process imported of the
+    """What a run had around it, and the image that its plan names. Where the probe saw the test, `interpreter` is what
+    it ran in, with the version `python` and the `packages`. `imported` is what any process imported of the
     packages that are watched, or from outside of its interpreter."""
 
     runtime: str | None = None
     image: str | None = None
+    python: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
     interpreter: str = ""
     imported: tuple[ImportedModule, ...] = ()
 
@@ -271,19 +273,6 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class RankMemory:
-    """The most bytes that torch had allocated and reserved on a device, as a process counts them; `rank` is None where
-    the process has none."""
-
-    rank: int | None
-    pid: int
-    device: int
-    uuid: str
-    allocated: int
-    reserved: int
-
-
-@dataclass(frozen=True)
 class ProbeSummary:
     """What the probe saw of a run's Python processes, by their own words. `ended` of them noted their end: others were
     killed, or left by `os._exit`. `counted` are all that loaded the probe. `exceptions` are the first that nobody
@@ -296,7 +285,6 @@ class ProbeSummary:
     counted: int = 0
     exceptions: tuple[str, ...] = ()
     task_exceptions: tuple[str, ...] = ()
-    memory: tuple[RankMemory, ...] = ()
     conflicts: tuple[str, ...] = ()
     not_seen: tuple[str, ...] = ()
 

@@ -54,7 +54,7 @@ class Feature:
     """What a feature adds to the core. References are "module:attribute", or "" if it adds nothing of that kind.
 
     `needs` are the names of the features that it requires. `before_rows` is called before the rows of a host start: see
-    `ci_tasks.run.row_plans.BeforeRows`.
+    `ci_tasks.run.row_plans.RowPlanner.before_rows`.
     `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
     feature's shows, and returns its exit code, None for a run that is none of its.
     `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `hang_analysis` is a

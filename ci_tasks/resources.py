@@ -9,7 +9,7 @@ from typing import Literal
 from ci_tasks.errors import UsageError
 
 HOME_ENV = "CI_TASKS_HOME"
-_XDG_DEFAULTS = {"state": "~/.local/state", "config": "~/.config"}
+_XDG_DEFAULTS = {"state": "~/.local/state", "config": "~/.config", "cache": "~/.cache"}
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -39,8 +39,8 @@ def user_path(name: str) -> Path:
         raise UsageError(f"{name!r} begins with a user whom this machine does not know") from None
 
 
-def user_directory(kind: Literal["state", "config"]) -> Path:
-    """The user's directory of ours for state or configuration."""
+def user_directory(kind: Literal["state", "config", "cache"]) -> Path:
+    """The user's directory of ours of this kind."""
     named = os.environ.get(f"XDG_{kind.upper()}_HOME", "")
     return Path(named if os.path.isabs(named) else _XDG_DEFAULTS[kind], "ci-tasks").expanduser()
 

@@ -69,7 +69,6 @@ PURE = [
         "trials.student",
         "trials.same_failure",
         "trials.bisection",
-        "trials.commit_graph",
         "trials.report",
         "features.hang.*",
         "agent.hang.facts",

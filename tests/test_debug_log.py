@@ -85,12 +85,6 @@ def test_debug_is_accepted_anywhere_and_prints_the_path_of_the_log(arguments: li
     assert log.stat().st_mode & 0o077 == 0, "for its owner only"
 
 
-def test_sigusr1_logs_the_stack_of_each_thread(tmp_path: Path) -> None:
-    code = START + "import os, signal, time\ndef waits_here(): os.kill(os.getpid(), signal.SIGUSR1); return 0\n"
-    assert python(f"{code}sys.exit(exit_handler.run(waits_here))", tmp_path, **{debug_log.ENV: "1"}).returncode == 0
-    assert "in waits_here" in logs(tmp_path)[0].read_text()
-
-
 # What may stand in a message, and the part of it that nobody may read.
 SECRETS = {
     "a variable that is called so": ("the value is s3cr3t-value!", "s3cr3t-value!"),

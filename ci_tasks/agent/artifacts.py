@@ -1,10 +1,10 @@
 """What leaves the host of a run: collected before its containers are removed, and masked at the very end.
 
-Collected are Ray's logs, the paths that the plan names, and the names of core files. SGLang has no log file of its own:
-inside Ray's workers, what it prints is in Ray's logs. From a container comes the tar stream of `docker cp`, of which
-only plain files are taken. Without containers the host's own paths are read, and only what changed since the run began.
-Files are taken whole or not at all, within limits, and first into a fresh directory: a link that a job left in
-`artifacts` could lead anywhere.
+Collected are Ray's logs and the paths that the plan names. SGLang has no log file of its own: inside Ray's workers,
+what it prints is in Ray's logs. From a container comes the tar stream of `docker cp`, of which only plain files are
+taken. Without containers the host's own paths are read, and only what changed since the run began. Files are taken
+whole or not at all, within limits, and first into a fresh directory: a link that a job left in `artifacts` could lead
+anywhere.
 
 Masked are the content and the names of the artifacts, and the run's small files: a job may write there whatever it
 likes. An artifact that cannot be read is not sent. Archives and compressed files cannot be masked, so those of a run
@@ -16,19 +16,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import tempfile
 import threading
 import time
 from contextlib import suppress
-from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Sequence, Tuple, cast
+from typing import Any, BinaryIO, Iterator, List, Optional, Sequence, Tuple, cast
 
 from . import codec
 from .containers.run_containers import RunContainer
-from .directories import remove_own
+from .directories import below, remove_own
 from .files import open_file, unused_path
 from .mask import Masker, mask_text
-from .records import CoreFile, CoreFiles, LeftOut, LeftOutFile, Plan
+from .records import LeftOut, LeftOutFile, Plan
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
 
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # session_latest is a link to the newest session
@@ -36,10 +35,17 @@ LIMIT = 200 << 20  # bytes of one run
 MAX_FILES = 20000
 RESERVED_BYTES = 32 << 20  # bytes that stay free: the end of a run must still fit on the disk
 MAX_SECONDS = 60.0  # for everything that is copied
-CORE_SECONDS = 5.0  # for looking through the workspace
 CLOCK_SLACK = 2.0  # seconds by which a file system's clock may lag behind ours
-_MAX_CORES = 100
-_CORE_NAME = re.compile(r"core(\.[^/]*)?\.\d+\Z|core\Z")  # not core.py
+MAX_NAMED = 1000  # left-out files that are named; the others are counted
+MAX_SEARCHED = 1 << 32  # bytes of one run; a file with a hole of a terabyte would hold up its end for hours
+ARCHIVE = "what is in an archive or compressed cannot be masked"
+_CHUNK = 1 << 20
+_HEAD = 1 << 13  # bytes in which a binary file has a zero
+# tar, gzip, compress, xz, zstd, zip (whole, empty, split), lz4, 7-Zip, RAR, lzip, bzip2 (with content, and without)
+_ARCHIVE = re.compile(
+    rb"(?s).{257}ustar|\x1f[\x8b\x9d]|\xfd7zXZ\x00|\x28\xb5\x2f\xfd|PK(?:\x03\x04|\x05\x06|\x07\x08)|\x04\x22\x4d\x18"
+    rb"|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|LZIP|BZh[1-9](?:1AY&SY|\x17rE8P\x90)"
+)
 
 
 def collect(run: RunDir, plan: Plan, containers: List[RunContainer], began: float) -> List[str]:
@@ -47,8 +53,15 @@ def collect(run: RunDir, plan: Plan, containers: List[RunContainer], began: floa
     if not os.path.isdir(run.artifacts) or os.path.islink(run.artifacts):
         return []
     try:
-        _write_cores(run, plan)
-        _Copy(run).collect(plan, containers, began)
+        top = tempfile.mkdtemp(prefix=".collected-", dir=run.path)
+        try:
+            copy = _Copy(run, top)
+            copy.take(plan, containers, began)
+            for name in os.listdir(top):  # beside what the job itself may have put there
+                os.rename(os.path.join(top, name), unused_path(os.path.join(run.artifacts, name)))
+            add_left_out(run.artifacts, copy.left_out)
+        finally:
+            shutil.rmtree(top, ignore_errors=True)
     except OSError as error:
         return ["artifacts are not complete: %s" % error]
     return []
@@ -64,39 +77,32 @@ def artifact_paths(plan: Plan) -> List[str]:
 
 
 class _Copy:
-    """Copies files into a directory beside `artifacts`, and moves it there."""
+    """Copies files into the directory `top`, below a name for each place that they come from."""
 
-    def __init__(self, run: RunDir) -> None:
-        self._run, self._deadline = run, time.monotonic() + MAX_SECONDS
-        self._left_out: List[LeftOutFile] = []
+    def __init__(self, run: RunDir, top: str) -> None:
+        self.left_out: List[LeftOutFile] = []
+        self._run, self._top, self._deadline = run, top, time.monotonic() + MAX_SECONDS
         self._bytes_left, self._files_left = LIMIT, MAX_FILES
 
-    def collect(self, plan: Plan, containers: List[RunContainer], began: float) -> None:
+    def take(self, plan: Plan, containers: List[RunContainer], began: float) -> None:
         """Raises OSError."""
-        self._top = tempfile.mkdtemp(prefix=".collected-", dir=self._run.path)
-        try:
-            for path in artifact_paths(plan):
-                for container in containers:
-                    self._add_from_container(container, path)
-                if plan.container_runtime == "none":
-                    self._add_from_host("host", os.path.realpath(path), path, began - CLOCK_SLACK)
-            if plan.container_runtime in ("pyxis", "apptainer"):
-                for place, session in _rootless_sessions(os.path.join(self._run.path, "tmp")):
-                    self._add_from_host(place, os.path.join(session, "logs"), RAY_LOGS, 0.0)
-            for name in sorted(os.listdir(self._top)):  # beside what the job itself may have put there
-                os.rename(os.path.join(self._top, name), unused_path(os.path.join(self._run.artifacts, name)))
-            if self._left_out:
-                add_left_out(self._run.artifacts, self._left_out)
-        finally:
-            shutil.rmtree(self._top, ignore_errors=True)
+        for path in artifact_paths(plan):
+            for container in containers:
+                self._take_from_container(container, path)
+            if plan.container_runtime == "none":
+                self._take_from_host("host", os.path.realpath(path), path, began - CLOCK_SLACK)
+        if plan.container_runtime in ("pyxis", "apptainer"):
+            for place, session in _rootless_sessions(os.path.join(self._run.path, "tmp")):
+                self._take_from_host(place, os.path.join(session, "logs"), RAY_LOGS, 0.0)
 
-    def _add_from_container(self, container: RunContainer, path: str) -> None:
+    def _take_from_container(self, container: RunContainer, path: str) -> None:
         import tarfile  # it loads many modules
 
-        place, is_podman = "container-%d" % container.number, container.client.runtime == "podman"
+        place = "container-%d" % container.number
         # The path itself may be a link; those further up are followed anyway. podman has no -L, and needs none.
+        follow = [] if container.client.runtime == "podman" else ["-L"]
         try:
-            process = container.client.stream("cp", *([] if is_podman else ["-L"]), f"{container.id}:{path}", "-")
+            process = container.client.stream("cp", *follow, f"{container.id}:{path}", "-")
         except OSError:
             return
         timer = threading.Timer(max(0.0, self._deadline - time.monotonic()), process.kill)
@@ -114,22 +120,22 @@ class _Copy:
                             self._add(place, inner, entry.size, cast(BinaryIO, content))
                         elif not entry.isdir():
                             self._leave_out(place, inner, "neither a plain file nor a directory")
-            if time.monotonic() >= self._deadline:
-                raise tarfile.ReadError("killed")
+            if self._is_late():
+                self._leave_out(place, path, self._is_late())
         except tarfile.TarError:
-            self._leave_out(place, path, self._too_slow() or "the copy broke off")
+            self._leave_out(place, path, self._is_late() or "the copy broke off")
         finally:
             timer.cancel()
             process.kill()
             out.close()
             process.wait()
 
-    def _add_from_host(self, place: str, top: str, path: str, since: float) -> None:
+    def _take_from_host(self, place: str, top: str, path: str, since: float) -> None:
         """The plain files in `top` that changed since, under the names that they have below `path`."""
         own = os.path.realpath(self._run.path)  # it holds the artifacts themselves
         for file in _files_below(top, own if place == "host" else ""):
-            if self._too_slow():
-                self._leave_out(place, path, self._too_slow())
+            if self._is_late():
+                self._leave_out(place, path, self._is_late())
                 break
             with suppress(OSError), open_file(file, follow_link=False) as source:  # not a link, a socket, another's
                 info = os.fstat(source.fileno())
@@ -150,12 +156,7 @@ class _Copy:
         else:
             try:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
-                with open(target, "xb") as out:
-                    try:
-                        shutil.copyfileobj(source, out)
-                    except BaseException:
-                        os.unlink(target)
-                        raise
+                _write_new(target, iter(lambda: source.read(_CHUNK), b""))
                 self._bytes_left, self._files_left = self._bytes_left - size, self._files_left - 1
             except OSError as error:
                 reason = error.strerror or str(error)
@@ -163,21 +164,28 @@ class _Copy:
             self._leave_out(place, path, reason, size)
 
     def _leave_out(self, place: str, path: str, reason: str, size: Optional[int] = None) -> None:
-        self._left_out.append(LeftOutFile(place, path, size, reason))
+        self.left_out.append(LeftOutFile(place, path, size, reason))
 
-    def _too_slow(self) -> str:
+    def _is_late(self) -> str:
         return "not copied within %.0f s" % MAX_SECONDS if time.monotonic() >= self._deadline else ""
+
+
+def _write_new(path: str, chunks: Iterator[bytes]) -> None:
+    """Write the new file `path`, whole or not at all."""
+    with open(path, "xb") as out:
+        try:
+            for chunk in chunks:
+                out.write(chunk)
+        except BaseException:
+            os.unlink(path)
+            raise
 
 
 def _files_below(top: str, excluded: str = "") -> Iterator[str]:
     """The plain files below `top`, or `top` itself, but for those in `excluded`."""
     if os.path.isfile(top):
         yield top
-    for directory, subdirectories, names in os.walk(top):
-        subdirectories[:] = sorted(name for name in subdirectories if os.path.join(directory, name) != excluded)
-        for path in (os.path.join(directory, name) for name in sorted(names)):
-            if stat.S_ISREG(os.lstat(path).st_mode):
-                yield path
+    yield from (entry.path for entry in below(top, excluded) if entry.is_file(follow_symlinks=False))
 
 
 def _rootless_sessions(scratch: str) -> Iterator[Tuple[str, str]]:
@@ -191,67 +199,6 @@ def _rootless_sessions(scratch: str) -> Iterator[Tuple[str, str]]:
                 yield place, max(sessions, key=lambda entry: entry.stat().st_mtime).path
 
 
-def _write_cores(run: RunDir, plan: Plan) -> None:
-    """Name core files of the workspace in cores.json. They are never copied: they hold the memory of a whole GPU job.
-    Their names decide, since root's of a container cannot be read. Raises OSError."""
-    cores: List[CoreFile] = []
-    deadline = time.monotonic() + CORE_SECONDS
-    for directory, _, names in os.walk(plan.workspace) if plan.workspace else ():
-        for path in (os.path.join(directory, name) for name in names if _CORE_NAME.match(name)):
-            info = os.lstat(path)
-            if stat.S_ISREG(info.st_mode) and info.st_size:
-                cores.append(CoreFile(path, info.st_size))
-        if time.monotonic() > deadline or len(cores) > _MAX_CORES:
-            break
-    if cores:
-        write_record(os.path.join(run.artifacts, "cores.json"), CoreFiles(tuple(cores)))
-
-
-MAX_NAMED = 1000  # left-out files that are named; the others are counted
-MAX_SEARCHED = 1 << 32  # bytes of one run; a file with a hole of a terabyte would hold up its end for hours
-ARCHIVE = "what is in an archive or compressed cannot be masked"
-_CHUNK = 1 << 20
-_HEAD = 1 << 13  # bytes in which a binary file has a zero
-# tar, gzip, compress, xz, zstd, zip (whole, empty, split), lz4, 7-Zip, RAR, lzip, bzip2 (with content, and without)
-_ARCHIVE = re.compile(
-    rb"(?s).{257}ustar|\x1f[\x8b\x9d]|\xfd7zXZ\x00|\x28\xb5\x2f\xfd|PK(?:\x03\x04|\x05\x06|\x07\x08)|\x04\x22\x4d\x18"
-    rb"|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|LZIP|BZh[1-9](?:1AY&SY|\x17rE8P\x90)"
-)
-StopRequested = Callable[[], bool]
-
-
-# -- masking -----------------------------------------------------------------------------------------------------------
-
-
-def mask_run(
-    run: RunDir, values: Sequence[str], stop_requested: StopRequested = lambda: False, *, has_secrets: bool = True
-) -> str:
-    """Mask the run's files. Its archives are withheld if it `has_secrets`: a client may know others. Returns where the
-    old artifacts are, for the caller to remove; "" if nothing is masked. Raises OSError, also if a stop is requested:
-    then the artifacts are as they were."""
-    if os.path.islink(run.path):
-        raise OSError("%s is a link" % run.path)
-    if os.path.islink(run.artifacts):
-        os.unlink(run.artifacts)  # what it leads to is no artifact
-    if not values:
-        return ""
-    beside = tempfile.mkdtemp(prefix=".unmasked-", dir=run.path)
-    masked = os.path.join(beside, "masked")
-    os.mkdir(masked)
-    masking = _Masking(values, stop_requested)
-    try:
-        for name in SMALL_FILES:
-            masking.replace(os.path.join(run.path, name), os.path.join(beside, os.path.basename(name)))
-        masking.copy_directory(run.artifacts, masked, withholds_archives=has_secrets)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-    if os.path.isdir(run.artifacts):
-        os.rename(run.artifacts, os.path.join(beside, "artifacts"))
-    os.rename(masked, run.artifacts)
-    return beside
-
-
 def withheld_archives(run: RunDir) -> List[str]:
     """The names of artifacts that stayed on the host, since the run has secrets."""
     return [file.path for file in _left_out(run.artifacts).files if file.why == ARCHIVE]
@@ -259,10 +206,11 @@ def withheld_archives(run: RunDir) -> List[str]:
 
 def add_left_out(artifacts: str, files: Sequence[LeftOutFile]) -> None:
     """Name files in left-out.json. Raises OSError."""
-    before = _left_out(artifacts)
-    files = (*before.files, *files)
-    left_out = LeftOut(tuple(files[:MAX_NAMED]), before.more + max(0, len(files) - MAX_NAMED))
-    write_record(os.path.join(artifacts, "left-out.json"), left_out)
+    if files:
+        before = _left_out(artifacts)
+        files = (*before.files, *files)
+        left_out = LeftOut(tuple(files[:MAX_NAMED]), before.more + max(0, len(files) - MAX_NAMED))
+        write_record(os.path.join(artifacts, "left-out.json"), left_out)
 
 
 def _left_out(artifacts: str) -> LeftOut:
@@ -272,10 +220,39 @@ def _left_out(artifacts: str) -> LeftOut:
         return LeftOut()
 
 
+# -- masking -----------------------------------------------------------------------------------------------------------
+
+
+def mask_run(run: RunDir, values: Sequence[str], *, has_secrets: bool = True) -> str:
+    """Mask the run's files. Its archives are withheld if it `has_secrets`: a client may know others. Returns where the
+    old artifacts are, for the caller to remove; "" if nothing is masked. Raises OSError: then the artifacts are as they
+    were."""
+    if os.path.islink(run.path):
+        raise OSError("%s is a link" % run.path)
+    if os.path.islink(run.artifacts):
+        os.unlink(run.artifacts)  # what it leads to is no artifact
+    if not values:
+        return ""
+    beside = tempfile.mkdtemp(prefix=".unmasked-", dir=run.path)
+    masked = os.path.join(beside, "masked")
+    os.mkdir(masked)
+    masking = _Masking(values)
+    try:
+        for name in SMALL_FILES:
+            masking.replace(os.path.join(run.path, name), os.path.join(beside, os.path.basename(name)))
+        masking.copy_directory(run.artifacts, masked, has_secrets)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    if os.path.isdir(run.artifacts):
+        os.rename(run.artifacts, os.path.join(beside, "artifacts"))
+    os.rename(masked, run.artifacts)
+    return beside
+
+
 class _Masking:
-    def __init__(self, values: Sequence[str], stop_requested: StopRequested) -> None:
-        self._values, self._stop_requested = values, stop_requested
-        self._bytes_left = MAX_SEARCHED
+    def __init__(self, values: Sequence[str]) -> None:
+        self._values, self._bytes_left = values, MAX_SEARCHED
 
     def copy_directory(self, source: str, target: str, withholds_archives: bool) -> None:
         left_out: List[LeftOutFile] = []
@@ -285,23 +262,20 @@ class _Masking:
                 os.makedirs(os.path.dirname(os.path.join(target, shown)), exist_ok=True)
                 self._copy(path, unused_path(os.path.join(target, shown)), withholds_archives)
             except OSError as error:
-                self._check_stop()
                 left_out.append(LeftOutFile("host", shown, None, error.strerror or str(error)))
-        if left_out:
-            add_left_out(target, left_out)
+        add_left_out(target, left_out)
 
     def replace(self, path: str, beside: str) -> None:
         """Replace a small file by its masked form; a link, a pipe, or what cannot be searched, is removed."""
         try:
-            self._copy(path, beside)
+            self._copy(path, beside, False)
             os.replace(beside, path)
         except FileNotFoundError:
             pass
         except OSError:
-            self._check_stop()
             remove_own(path)
 
-    def _copy(self, path: str, target: str, withholds_archives: bool = False) -> None:
+    def _copy(self, path: str, target: str, withholds_archives: bool) -> None:
         """Write the masked content to the new file `target`. In a binary file a mask is as long as the secret, so that
         whatever stands behind it stays in its place. Raises OSError for what cannot be searched."""
         with open_file(path, follow_link=False) as source:
@@ -314,16 +288,4 @@ class _Masking:
                 raise OSError(ARCHIVE)
             source.seek(0)
             masker = Masker(self._values, keep_length=b"\0" in head)
-            try:
-                with open(target, "xb") as out:
-                    for chunk in iter(lambda: source.read(_CHUNK), b""):
-                        self._check_stop()
-                        out.write(masker.feed(chunk))
-                    out.write(masker.flush())
-            except BaseException:
-                os.unlink(target)
-                raise
-
-    def _check_stop(self) -> None:
-        if self._stop_requested():
-            raise OSError("the agent was asked to end before its files were masked")
+            _write_new(target, masker.stream(iter(lambda: source.read(_CHUNK), b"")))

@@ -14,6 +14,7 @@ Standard library only, Python 3.8+: it is zipped with the agent. Knows no file.
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import functools
 import json
@@ -21,7 +22,7 @@ import math
 import re
 import sys
 import typing
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from .mask import mask_text
 
@@ -36,10 +37,9 @@ JSON_SCHEMA = "json_schema"
 MAX_VALUES = 1_000_000  # of one text: a value takes 60 bytes and more of memory, and two in the text
 _MOST_SHOWN = 60
 _LARGEST: Dict[Any, Any] = {int: (1 << 63) - 1, float: sys.float_info.max}  # what a database takes
-_SMALLEST: Dict[Any, Any] = {int: -(1 << 63), float: -sys.float_info.max}
 _RECORD = "record"
 _FIELD = re.compile(r"[a-z_0-9]+\Z")  # of a record; other keys are names of packages
-_NAMES = {type(None): "null", dict: "object", collections.abc.Mapping: "object", list: "list", tuple: "list"}
+_NAMES = {type(None): "null", dict: "object", list: "list", tuple: "list"}
 
 T = TypeVar("T")
 
@@ -52,56 +52,21 @@ class RecordError(ValueError):
         self.where, self.key, self.problem = where, key, problem
 
 
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
 def encode(record: Any, *, versioned: bool = True, compact: bool = False) -> Dict[str, Any]:
     """`record`, a dataclass, as JSON's own types; with the format's version first, unless what holds it has one.
     `compact` leaves out what is at its default."""
-    if not dataclasses.is_dataclass(record) or isinstance(record, type):
+    if not _is_record(type(record)):
         raise TypeError(f"no record: {type(record).__name__}")
     return {**({VERSION_KEY: VERSION} if versioned else {}), **_plain(record, compact)}
-
-
-def decode(kind: Type[T], data: Any, *, where: str) -> T:
-    """The record of `kind` that `data`, parsed JSON, holds. `where` names its source in errors."""
-    version = data.get(VERSION_KEY, VERSION) if isinstance(data, dict) else VERSION
-    if not isinstance(version, str) or version.split(".")[0] != VERSION.split(".")[0]:
-        problem = f"this is format {_shown(version)}; this program reads format {VERSION}"
-        raise RecordError(where, VERSION_KEY, problem)
-    try:
-        value: T = _value(kind, data)
-    except _WrongValue as wrong:
-        raise RecordError(where, wrong.key.lstrip("."), wrong.problem) from None
-    return value
 
 
 def to_json(record: Any, *, indent: Optional[int] = None, versioned: bool = True, compact: bool = False) -> str:
     """The text of `record`. Lone surrogates, of a path that is no UTF-8, stay: escape them when you write the text."""
     data = encode(record, versioned=versioned, compact=compact)
     return json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def from_json(kind: Type[T], text: Union[str, bytes], *, where: str) -> T:
-    """The record of `kind` in `text`."""
-    return decode(kind, parse(text, where=where), where=where)
-
-
-def parse(text: Union[str, bytes], *, where: str) -> Any:
-    """The JSON value in `text`, which may be anything at all."""
-    marks: Any = b",[{" if isinstance(text, bytes) else ",[{"
-    if sum(text.count(marks[n : n + 1]) for n in range(3)) > MAX_VALUES:
-        raise RecordError(where, "", "more than %d values" % MAX_VALUES)
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RecordError(where, "", f"not JSON: {what[:200]}") from None
-
-
-def prepare(*kinds: Any) -> None:
-    """Resolve the types of records, and of those inside of them, before the first is read: a process that forks does it
-    for the others."""
-    for kind in kinds:
-        is_record = isinstance(kind, type) and dataclasses.is_dataclass(kind)
-        prepare(*([field.type for field in _record(kind)] if is_record else typing.get_args(kind)))
 
 
 def masked_record(record: T, values: Sequence[str]) -> T:
@@ -125,18 +90,13 @@ def _masked_texts(value: Any, values: Sequence[str]) -> Any:
     return value
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
 def _plain(value: Any, compact: bool) -> Any:
     """`value` in JSON's own types."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = [(field, getattr(value, field.name)) for field in _record(type(value))]
+    if _is_record(type(value)):
+        kind: Any = type(value)
+        pairs = [(field, getattr(value, field.name)) for field in _fields(kind)]
         return {field.name: _plain(item, compact) for field, item in pairs if not (compact and field.is_default(item))}
     if isinstance(value, (list, tuple)):
         return [_plain(item, compact) for item in value]
@@ -145,16 +105,45 @@ def _plain(value: Any, compact: bool) -> Any:
     raise TypeError(f"JSON has no {type(value).__name__} such as this")
 
 
-class _WrongValue(Exception):
-    """A value is not what its annotation says. Its key becomes known from the inside out."""
-
-    def __init__(self, problem: str, key: str = "") -> None:
-        super().__init__(problem)
-        self.problem, self.key = problem, key
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _unexpected(expected: str, value: Any) -> _WrongValue:
-    return _WrongValue(f"expected {expected}, got {_name_of(type(value))}")
+def from_json(kind: Type[T], text: Union[str, bytes], *, where: str) -> T:
+    """The record of `kind` in `text`. Raises RecordError."""
+    return decode(kind, parse(text, where=where), where=where)
+
+
+def parse(text: Union[str, bytes], *, where: str) -> Any:
+    """The JSON value in `text`, which may be anything at all. Raises RecordError."""
+    marks: Any = b",[{" if isinstance(text, bytes) else ",[{"
+    if sum(text.count(marks[n : n + 1]) for n in range(3)) > MAX_VALUES:
+        raise RecordError(where, "", "more than %d values" % MAX_VALUES)
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise RecordError(where, "", "not JSON: nested too deeply") from None
+    except ValueError as error:
+        raise RecordError(where, "", f"not JSON: {str(error)[:200]}") from None
+
+
+def decode(kind: Type[T], data: Any, *, where: str) -> T:
+    """The record of `kind` that `data`, parsed JSON, holds. `where` names its source in errors. Raises RecordError."""
+    version = data.get(VERSION_KEY, VERSION) if isinstance(data, dict) else VERSION
+    if not isinstance(version, str) or version.split(".")[0] != VERSION.split(".")[0]:
+        problem = f"this is format {_shown(version)}; this program reads format {VERSION}"
+        raise RecordError(where, VERSION_KEY, problem)
+    try:
+        value: T = _value(kind, data, "")
+    except RecordError as error:
+        raise RecordError(where, error.key.lstrip("."), error.problem) from None
+    return value
+
+
+def prepare(*kinds: Any) -> None:
+    """Resolve the types of records, and of those inside of them, before the first is read: a process that forks does it
+    for the others."""
+    for kind in kinds:
+        prepare(*([field.type for field in _fields(kind)] if _is_record(kind) else typing.get_args(kind)))
 
 
 class _Field(NamedTuple):
@@ -167,14 +156,12 @@ class _Field(NamedTuple):
 
     def is_default(self, value: Any) -> bool:
         """A tag is never left out."""
-        if self.default is None or self.tag:
-            return False
-        default = self.default()
+        default = self.default() if self.default is not None and not self.tag else ...
         return type(value) is type(default) and bool(value == default)
 
 
 @functools.lru_cache(maxsize=None)
-def _record(kind: type) -> Tuple[_Field, ...]:
+def _fields(kind: Any) -> Tuple[_Field, ...]:
     """The fields of a dataclass that are stored, with their types resolved."""
     types = typing.get_type_hints(kind)
     if VERSION_KEY in types:
@@ -183,118 +170,121 @@ def _record(kind: type) -> Tuple[_Field, ...]:
     for field in dataclasses.fields(kind):
         if field.init and field.metadata.get("stored", True):
             origin, arguments = _parts(types[field.name])
-            default: Any = None if field.default is dataclasses.MISSING else functools.partial(_same, field.default)
-            default = field.default_factory if callable(field.default_factory) else default
+            default: Any = field.default_factory if callable(field.default_factory) else None
+            if field.default is not dataclasses.MISSING:
+                default = functools.partial(_same, field.default)
             is_tag = origin is typing.Literal and len(arguments) == 1
             fields.append(_Field(field.name, types[field.name], default, arguments if is_tag else ()))
     return tuple(fields)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 @functools.lru_cache(maxsize=None)
 def _parts(kind: Any) -> Tuple[Any, Tuple[Any, ...]]:
     """What an annotation is (Union, tuple, list, dict, Literal, _RECORD, or None for a single value), and its
     arguments."""
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    if _is_record(kind):
         return _RECORD, ()
     origin = typing.get_origin(kind)
     is_union = type(kind).__name__ == "UnionType"  # X | Y, from Python 3.10 on
     return Union if is_union else dict if origin is collections.abc.Mapping else origin, typing.get_args(kind)
 
 
-def _value(kind: Any, value: Any) -> Any:
-    """`value` as `kind`, an annotation. Raises _WrongValue."""
+def _value(kind: Any, value: Any, key: str) -> Any:
+    """`value`, at `key`, as `kind`, an annotation."""
     if kind is str and type(value) is str:  # most are
         return value
     origin, arguments = _parts(kind)
-    if origin is Union:
-        return _value(_member(arguments, value), value)
     if origin is _RECORD:
-        return _record_of(kind, value)
+        return _record(kind, value, key)
+    if origin is Union:
+        return _member(arguments, value, key)
     if origin is typing.Literal:
         for choice in arguments:
             if type(choice) is type(value) and choice == value:
                 return choice
-        raise _WrongValue(f"expected {_one_of(arguments)}, got {_shown(value)}")
+        raise RecordError("", key, f"expected {_one_of(arguments)}, got {_shown(value)}")
     if origin in (tuple, list):
         if not isinstance(value, (list, tuple)):
-            raise _unexpected("list", value)
+            raise _unexpected("list", value, key)
         kinds = arguments if origin is tuple and arguments[-1] is not Ellipsis else arguments[:1] * len(value)
         if len(kinds) != len(value):
-            raise _WrongValue(f"expected {len(kinds)} items, got {len(value)}")
-        return origin([_inside(f"[{n}]", kinds[n], item) for n, item in enumerate(value)])
+            raise RecordError("", key, f"expected {len(kinds)} items, got {len(value)}")
+        return origin([_value(kinds[at], item, f"{key}[{at}]") for at, item in enumerate(value)])
     if origin is dict and arguments[0] is str:
         if not isinstance(value, dict):
-            raise _unexpected("object", value)
-        return {key: _inside(f"[{_shown(key)}]", arguments[1], item) for key, item in value.items()}
-    return value if kind is Any else _scalar(kind, value)
+            raise _unexpected("object", value, key)
+        return {name: _value(arguments[1], item, f"{key}[{_shown(name)}]") for name, item in value.items()}
+    return value if kind is Any else _scalar(kind, value, key)
 
 
-def _inside(key: str, kind: Any, value: Any) -> Any:
+def _record(kind: Any, value: Any, key: str) -> Any:
+    if not isinstance(value, dict):
+        raise _unexpected("object", value, key)
+    values = {}
+    for field in _fields(kind):
+        if field.name in value:
+            values[field.name] = _value(field.type, value[field.name], f"{key}.{field.name}")
+        elif field.default is None:
+            raise RecordError("", f"{key}.{field.name}", "missing")
     try:
-        return _value(kind, value)
-    except _WrongValue as wrong:
-        wrong.key = key + wrong.key
-        raise
+        return kind(**values)
+    except ValueError as error:
+        raise RecordError("", key, str(error)) from None
 
 
-def _scalar(kind: Any, value: Any) -> Any:
+def _member(kinds: Sequence[Any], value: Any, key: str) -> Any:
+    """As the first of a Union's kinds that takes it; of records the one whose tag it has."""
+    given = [kind for kind in kinds if kind is not type(None)]
+    if value is None and len(given) < len(kinds):
+        return None
+    if len(given) == 1:
+        return _value(given[0], value, key)
+    tags = [(field, kind) for kind in given if _is_record(kind) for field in _fields(kind) if field.tag]
+    for field, kind in tags if isinstance(value, dict) else ():
+        if value.get(field.name) == field.tag[0]:
+            return _value(kind, value, key)
+    if tags and isinstance(value, dict):
+        name, choices = tags[0][0].name, [field.tag[0] for field, _ in tags]
+        raise RecordError("", f"{key}.{name}", f"expected {_one_of(choices)}, got {_shown(value.get(name))}")
+    for kind in given:
+        with contextlib.suppress(RecordError):
+            return _value(kind, value, key)
+    raise _unexpected(" or ".join(map(_name_of, kinds)), value, key)
+
+
+def _scalar(kind: Any, value: Any, key: str) -> Any:
     if kind not in (str, bool, int, float, None, type(None)):
         raise TypeError(f"a record cannot hold {kind}")
     exact: Any = type(None) if kind is None else kind
     if type(value) is not exact and not (kind is float and type(value) is int):  # a bool is no int
-        raise _unexpected(_name_of(exact), value)
-    if kind in (int, float) and not _SMALLEST[kind] <= value <= _LARGEST[kind]:
-        raise _WrongValue("the number is too large")
+        raise _unexpected(_name_of(exact), value, key)
+    if kind in _LARGEST and not -_LARGEST[kind] - (kind is int) <= value <= _LARGEST[kind]:
+        raise RecordError("", key, "the number is too large")
     return float(value) if kind is float else value
 
 
-def _member(kinds: Tuple[Any, ...], value: Any) -> Any:
-    """The one of a Union's kinds that a value is of: None, the only other kind, the record whose tag it has, or else
-    its own type."""
-    given = [kind for kind in kinds if kind is not type(None)]
-    if value is None and len(given) < len(kinds):
-        return type(None)
-    records: Sequence[Any] = [kind for kind in given if dataclasses.is_dataclass(kind)]
-    if len(given) == 1 or (records == given and not isinstance(value, dict)):
-        return given[0]
-    tags = [(field.tag[0], field.name, record) for record in records for field in _record(record) if field.tag]
-    for tag, name, record in tags:
-        if value.get(name) == tag:
-            return record
-    if tags:
-        problem = f"expected {_one_of([tag for tag, _, _ in tags])}, got {_shown(value.get(tags[0][1]))}"
-        raise _WrongValue(problem, "." + tags[0][1])
-    for kind in sorted(given, key=lambda kind: kind is float):  # 1 stays an int
-        if type(value) is kind or (kind is float and type(value) is int):
-            return kind
-    raise _unexpected(" or ".join(map(_name_of, kinds)), value)
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
-def _record_of(kind: Any, value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise _unexpected("object", value)
-    values = {}
-    for field in _record(kind):
-        if field.name in value:
-            values[field.name] = _inside("." + field.name, field.type, value[field.name])
-        elif field.default is None:
-            raise _WrongValue("missing", "." + field.name)
-    try:
-        return kind(**values)
-    except ValueError as error:
-        raise _WrongValue(str(error)) from None
+def _same(value: Any) -> Any:
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _unexpected(expected: str, value: Any, key: str) -> RecordError:
+    return RecordError("", key, f"expected {expected}, got {_name_of(type(value))}")
 
 
 def _name_of(kind: Any) -> str:
     """A type as an error message names it, never with a value: that may be a secret."""
-    return "object" if dataclasses.is_dataclass(kind) else _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
+    return "object" if _is_record(kind) else _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def _one_of(choices: Sequence[Any]) -> str:
+def _one_of(choices: Iterable[Any]) -> str:
     shown = [_shown(choice) for choice in choices]
     return shown[0] if len(shown) == 1 else f"one of {', '.join(shown)}"
 

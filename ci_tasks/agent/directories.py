@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-import stat
+from contextlib import suppress
 from typing import Iterator, List, Mapping, Optional
 
 from .containers.docker_argv import ENGINES
@@ -24,40 +24,24 @@ _MOUNTS = "/proc/self/mountinfo"
 
 def remove_own(path: str) -> str:
     """Remove `path`, a directory, file or link. Returns the problem if something is left."""
+    path = os.path.abspath(path)
     if os.path.isdir(path) and not os.path.islink(path):
-        for directory in walk(path, only_directories=True):
-            add_permissions(directory, stat.S_IRWXU)
-    answer = run_program(["rm", "-rf", "--", os.path.abspath(path)], TIMEOUT)
+        run_program(["chmod", "-R", "u+rwX", "--", path], TIMEOUT)
+    answer = run_program(["rm", "-rf", "--", path], TIMEOUT)
     return "" if answer.code == 0 else answer.last_line
 
 
-def walk(top: str, only_directories: bool = False) -> Iterator[str]:
-    """`top` and everything below it, links left out; a directory comes before it is looked into."""
+def below(top: str, excluded: str = "") -> Iterator["os.DirEntry[str]"]:
+    """Everything below `top`, without links, and without what is in `excluded`. As deep as it may be: os.walk of older
+    Pythons is recursive."""
     pending = [top]
     while pending:
-        path = pending.pop()
-        yield path
-        try:
-            entries = list(os.scandir(path))
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(entry.path)
-            elif not entry.is_symlink() and not only_directories:
-                yield entry.path
-
-
-def add_permissions(path: str, more: int = 0) -> bool:
-    """Whether we can read `path` now."""
-    try:
-        mode = os.lstat(path).st_mode
-        new_mode = mode | more | stat.S_IRUSR | (stat.S_IXUSR if stat.S_ISDIR(mode) else 0)
-        if new_mode != mode:
-            os.chmod(path, stat.S_IMODE(new_mode))
-    except OSError:
-        return False
-    return os.access(path, os.R_OK)
+        with suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if not entry.is_symlink():
+                    yield entry
+                    if entry.is_dir(follow_symlinks=False) and entry.path != excluded:
+                        pending.append(entry.path)
 
 
 def mounted_below(path: str) -> List[str]:
@@ -83,13 +67,15 @@ def remove_tree(path: str, image: Optional[str], runtime: str, env: Mapping[str,
 
 def make_readable(path: str, image: Optional[str], runtime: str, env: Mapping[str, str]) -> None:
     """Everything below the directory `path` can be read by us afterwards, also what root wrote in a container."""
-    if not all(add_permissions(entry) for entry in walk(path)):
+    run_program(["chmod", "-R", "u+rX", "--", path], TIMEOUT)
+    if not all(os.access(entry, os.R_OK) for entry in below(path)):
         _in_container(path, image, runtime, env, "chmod", "-R", "a+rX")
 
 
 def take_ownership(path: str, image: Optional[str], runtime: str, env: Mapping[str, str]) -> None:
     """What root wrote in a container below the directory `path` is ours afterwards, as far as its image has chown."""
-    if not mounted_below(path) and any(os.lstat(entry).st_uid != os.geteuid() for entry in walk(path)):
+    entries = [] if mounted_below(path) else below(path)
+    if any(entry.stat(follow_symlinks=False).st_uid != os.geteuid() for entry in entries):
         _in_container(path, image, runtime, env, "chown", "-hR", "%d:%d" % (os.geteuid(), os.getegid()))
 
 

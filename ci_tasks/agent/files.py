@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import BinaryIO, Iterator, Optional
 
 _PIECE = 1 << 18
@@ -88,7 +88,7 @@ def unused_path(path: str) -> str:
 # -- locks -------------------------------------------------------------------------------------------------------------
 
 
-class LockTimeout(Exception):
+class LockTimeout(OSError):
     """Another process has held the lock for too long."""
 
 
@@ -97,20 +97,19 @@ def file_lock(path: str, exclusive: bool, timeout: float) -> Iterator[None]:
     """Hold the lock file `path`, shared or alone. Raises LockTimeout after `timeout` seconds."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        if not _locked_within(handle, timeout, exclusive):
-            raise LockTimeout(path)
+        lock_within(handle, timeout, exclusive)
         yield
     finally:
         os.close(handle)
 
 
-def _locked_within(handle: int, seconds: float, exclusive: bool) -> bool:
+def lock_within(handle: int, seconds: float, exclusive: bool) -> None:
+    """Lock an open file. Raises LockTimeout."""
     until = time.monotonic() + seconds
     while try_lock(handle, exclusive=exclusive) is False:
         if time.monotonic() >= until:
-            return False
+            raise LockTimeout(errno.ETIMEDOUT, "another process has held this lock for too long")
         time.sleep(0.01)
-    return True
 
 
 def try_lock(handle: int, *, exclusive: bool = True) -> Optional[bool]:
@@ -135,28 +134,6 @@ def is_locked(path: str, flags: int, *, exclusive: bool = True) -> Optional[bool
         return None if is_free is None else not is_free
     finally:
         os.close(file)
-
-
-class KeptLock:
-    """A lock that is held until `release`, or until this process ends: no program that it starts inherits it. Who looks
-    whether it is free holds it for a moment, so it is tried for `seconds`. Nothing where `path` cannot be opened."""
-
-    def __init__(self, path: str, flags: int, seconds: float, *, exclusive: bool = True) -> None:
-        self._file: Optional[int] = None
-        with suppress(OSError):
-            self._file = os.open(path, flags | os.O_CLOEXEC)
-            _locked_within(self._file, seconds, exclusive)
-
-    def __enter__(self) -> KeptLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
 
 
 MAX_NAME_BYTES = 255  # of every file system of Linux

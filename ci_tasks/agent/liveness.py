@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Iterable, Optional
 
 from . import processes, run_directory
-from .files import KeptLock, is_locked
+from .files import is_locked, lock_within
 from .records import Status
 from .run_directory import RunDir
 
@@ -27,9 +27,21 @@ _MAY_BE_LEFT = "what it started was not looked for: `ci-tasks cancel` and `ci-ta
 _NOT_SEEN = "one that cleared its environment and left the job's process group is not seen without its agent"
 
 
+class KeptLock(ExitStack):
+    """A lock that is held until `close`, or until this process ends: no program that it starts inherits it. Who looks
+    whether it is free holds it for a moment, so it is tried for `seconds`. Nothing where `path` cannot be opened."""
+
+    def __init__(self, path: str, flags: int, seconds: float, exclusive: bool) -> None:
+        super().__init__()
+        with suppress(OSError):
+            handle = os.open(path, flags | os.O_CLOEXEC)
+            self.callback(os.close, handle)
+            lock_within(handle, seconds, exclusive)
+
+
 def agent_lock(run_dir: str) -> KeptLock:
     """The agent's own."""
-    return KeptLock(run_dir, _FLAGS, _AGENT_SECONDS)
+    return KeptLock(run_dir, _FLAGS, _AGENT_SECONDS, exclusive=True)
 
 
 def client_lock(run_dir: str) -> KeptLock:

@@ -62,6 +62,11 @@ class Masker:
         """What was held back, at the end of the stream."""
         return self._show(b"", True) if self._forms else b""
 
+    def stream(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """All of a stream."""
+        yield from map(self.feed, chunks)
+        yield self.flush()
+
     def _show(self, chunk: bytes, is_end: bool) -> bytes:
         self._text = text = self._text + chunk
         until = len(text) if is_end else self._beginning()
@@ -92,8 +97,7 @@ class Masker:
 
 def mask(values: Iterable[str], data: bytes) -> bytes:
     """`data`, which is whole, with every secret replaced."""
-    masker = Masker(values)
-    return masker.feed(data) + masker.flush()
+    return b"".join(Masker(values).stream([data]))
 
 
 def mask_text(values: Iterable[str], text: str) -> str:

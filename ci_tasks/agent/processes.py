@@ -18,7 +18,20 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from . import run_directory
 from .files import content_of
@@ -55,10 +68,7 @@ class Stat(NamedTuple):
 
 
 def pids() -> List[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def stat(pid: int) -> Optional[Stat]:
@@ -73,14 +83,11 @@ def environ(pid: int) -> List[bytes]:
 
 
 def children(pid: int) -> List[int]:
-    found: List[int] = []
     directory = "/proc/%d/task" % pid
-    try:
-        for thread in os.listdir(directory):
-            found += map(int, content_of("%s/%s/children" % (directory, thread)).split())
-    except OSError:
-        pass
-    return found
+    threads: List[str] = []
+    with suppress(OSError):  # it has ended
+        threads = os.listdir(directory)
+    return [int(child) for thread in threads for child in content_of("%s/%s/children" % (directory, thread)).split()]
 
 
 def boot_id() -> Optional[str]:
@@ -99,13 +106,6 @@ class Identity(NamedTuple):
     pid: int
     pid_start: Optional[str]
     boot_id: Optional[str]
-
-
-class KillResult(NamedTuple):
-    """The processes that were killed, and those of them that did not end."""
-
-    killed: Set[int]
-    left: List[int]
 
 
 def identity() -> Identity:
@@ -150,21 +150,22 @@ def terminate(run_dir: str, group: Optional[int]) -> None:
         send(pid, signal.SIGTERM)
 
 
-def stop_all(run_dir: str, group: Optional[int], grace: float) -> int:
-    """SIGTERM to every process of the run, SIGKILL after `grace` seconds. Returns how many had to be killed."""
-    terminate(run_dir, group)
-    deadline = time.monotonic() + grace
-    while time.monotonic() < deadline and of_run(run_dir, group):
-        time.sleep(0.05)
-    return kill_all(run_dir, group)
-
-
 def kill_all(run_dir: str, group: Optional[int]) -> int:
     """Kill what is left of the run. Returns how many processes that were."""
-    return len(kill(lambda: of_run(run_dir, group)).killed)
+    return len(_kill(lambda: of_run(run_dir, group))[0])
 
 
-def kill(find: Callable[[], Iterable[int]]) -> KillResult:
+def kill_job() -> Tuple[Set[int], List[int]]:
+    """Kill every process of the job below this process. Returns them, and those of them that did not end."""
+    return _kill(lambda: of_job(os.getpid()))
+
+
+def kill_everything() -> None:
+    """Kill every process below this one, its own programs too. Do not wait for any of them afterwards."""
+    _kill(lambda: _living(os.getpid(), None))
+
+
+def _kill(find: Callable[[], Iterable[int]]) -> Tuple[Set[int], List[int]]:
     """Kill what `find` finds until nothing is left or KILL_SECONDS have passed: a process may fork meanwhile."""
     killed: Set[int] = set()
     deadline = time.monotonic() + KILL_SECONDS
@@ -176,7 +177,7 @@ def kill(find: Callable[[], Iterable[int]]) -> KillResult:
             send(pid, signal.SIGKILL)
         empty = 0 if left else empty + 1
         if empty == _EMPTY_PASSES or time.monotonic() > deadline:
-            return KillResult(killed, left)
+            return killed, left
         if killed.issuperset(left):
             time.sleep(_PAUSE_SECONDS)
         killed.update(left)
@@ -207,16 +208,6 @@ def dying_with_parent(argv: Sequence[str]) -> List[str]:
     return [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *argv]
 
 
-def kill_job() -> KillResult:
-    """Kill every process of the job below this process."""
-    return kill(lambda: _living(os.getpid(), _session_of(os.getpid())))
-
-
-def kill_everything() -> None:
-    """Kill every process below this one, its own programs too. Do not wait for any of them afterwards."""
-    kill(lambda: _living(os.getpid(), None))
-
-
 def kill_tree(pid: int) -> None:
     """Kill a process that hangs, and what is below it."""
     for process in [*_living(pid, None), pid]:
@@ -233,7 +224,7 @@ def end_program(process: "subprocess.Popen[bytes]") -> None:
 def reap_orphans(job: Optional[int]) -> None:
     """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for. Does
     nothing while a program of the agent's starts: it may be one of the dead, and its own end is a further occasion."""
-    session = _session_of(os.getpid())
+    session = os.getsid(0)
     with programs_lock:
         for pid in [] if starting_programs else children(os.getpid()):
             dead = stat(pid)
@@ -252,7 +243,8 @@ def is_below(pid: int, top: int) -> bool:
 
 def of_job(agent: int) -> List[int]:
     """The processes below a run's agent that are not its own programs."""
-    return list(_living(agent, _session_of(agent)))
+    found = stat(agent)
+    return list(_living(agent, found.session)) if found is not None else []
 
 
 def _living(top: int, except_session: Optional[int]) -> Iterator[int]:
@@ -266,12 +258,6 @@ def _living(top: int, except_session: Optional[int]) -> Iterator[int]:
         if found.session != except_session:
             yield pid
         pending += children(pid)
-
-
-def _session_of(pid: int) -> Optional[int]:
-    with suppress(OSError):
-        return os.getsid(pid)
-    return None
 
 
 MAX_BYTES = 1 << 20  # of an output, its last ones

@@ -13,12 +13,11 @@ evidence.jsonl    RunEvidence      the agent at the end of the run: what it took
 events.jsonl      Event            the agent, the container adapter and run.sh: one line each
 docker.json       ContainerCalls   the container adapter: what run.sh asked of docker, and what was run
 gpu.csv           GpuSample        the agent: one row a second for each GPU of the run
-environment.json  Environment      the agent, while the job runs: driver, GPUs, images, packages
+environment.json  Environment      the agent, while the job runs: driver, GPUs, images
 agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
 hang.request      -                whoever asks the agent to look at the run's processes
-artifacts/        CoreFiles        cores.json: core files, which are never copied
-                  LeftOut          left-out.json: files that were not collected, and why
+artifacts/        LeftOut          left-out.json: files that were not collected, and why
 slurm.json        SlurmJob         the host that submits the run to Slurm
 attempt.json      SlurmStart       the agent on a compute node: which process has the run
 secrets.json      Secrets          the host that submits; removed at the end of the run
@@ -105,13 +104,11 @@ OVERLAYS = ".ci-tasks-overlays"  # a directory of a workspace, with a directory 
 @dataclass(frozen=True)
 class Overlay(WorkingTree):
     """A further working tree, whose packages are imported instead of what is installed. `directory` is the one with its
-    packages, from the workspace; `modules` are those packages, of a namespace package its parts. `build` is the command
-    that is run in the tree before, "" for none."""
+    packages, from the workspace; `modules` are those packages, of a namespace package its parts."""
 
     name: str = ""
     directory: str = ""
     modules: Tuple[str, ...] = ()
-    build: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,10 +129,9 @@ class RunDescription:
     """What is shown of a run and what it is judged by. Nothing in it is executed, opened or removed, so that it may
     come from a host, whose job can write what it likes.
 
-    `defines_tests`: the test file has tests for a test runner. `nodes` are those of a cluster, each with the row's
-    GPUs. `takes_locks`: a lock script starts the test, and prints its GPUs. `may_fail`: its failure does not fail
-    CI's run. `retry_of` is the run whose last steps it runs again. After `hang_minutes` without a byte of log its
-    processes are looked at.
+    `defines_tests`: the test file has tests for a test runner. `takes_locks`: a lock script starts the test, and prints
+    its GPUs. `may_fail`: its failure does not fail CI's run. `retry_of` is the run whose last steps it runs again.
+    After `hang_minutes` without a byte of log its processes are looked at.
     """
 
     id: str = ""
@@ -154,7 +150,6 @@ class RunDescription:
     deviations: Tuple[Deviation, ...] = ()
     checkout: Checkout = Checkout()
     defines_tests: bool = False
-    nodes: int = 1
     takes_locks: bool = False
     may_fail: bool = False
     retry_of: str = ""
@@ -235,8 +230,8 @@ _GPU_ID = "{gpu_id}"
 class GpuRequest:
     """`count` GPUs, whose locks `by` takes. `total` is the number of GPUs that the lock script assumes, `simulated` the
     number of simulated ones (None: real GPUs); `declared` is the number in hosts.yaml, for a host without nvidia-smi.
-    `reserve_after` are the seconds of waiting before free GPUs are reserved. With Slurm, `script` is the checkout's
-    lock script, which is replaced, and `exclusive_node` keeps other jobs off the node. Raises ValueError."""
+    With Slurm, `script` is the checkout's lock script, which is replaced, and `exclusive_node` keeps other jobs off the
+    node. Raises ValueError."""
 
     count: int
     by: Literal["job", "agent", "slurm"] = JOB
@@ -244,7 +239,6 @@ class GpuRequest:
     total: int = 8
     simulated: Optional[int] = None
     declared: Optional[int] = None
-    reserve_after: Optional[float] = None
     script: Optional[str] = None
     exclusive_node: bool = False
 
@@ -476,27 +470,8 @@ class GpuModel:
 
 
 @dataclass(frozen=True)
-class DirectUrl:
-    """Where a package that is from no index was installed from, and at which commit: see PEP 610."""
-
-    url: str
-    commit_id: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class Packages:
-    """What a Python had installed at `taken_at`; `problem` is why that is not known."""
-
-    python: Optional[str] = None
-    packages: Mapping[str, str] = field(default_factory=dict)
-    direct: Mapping[str, DirectUrl] = field(default_factory=dict)
-    taken_at: Optional[float] = None
-    problem: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class ContainerState(Packages):
-    """A container of the run: its image, and the packages of its Python."""
+class ContainerState:
+    """A container of the run, and its image."""
 
     name: str = ""
     image: str = ""
@@ -506,19 +481,12 @@ class ContainerState(Packages):
 
 
 @dataclass(frozen=True)
-class DockerVersions:
-    client: Optional[str] = None
-    server: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class Environment(Packages):
-    """What a run was run with. Without a container the packages are those of its steps' Python."""
+class Environment:
+    """What a run was run with. Its Python and packages are in its evidence."""
 
     kernel: Optional[str] = None
     driver: Optional[str] = None
     gpus: Tuple[GpuModel, ...] = ()
-    docker: Optional[DockerVersions] = None
     containers: Tuple[ContainerState, ...] = ()
 
 
@@ -577,17 +545,6 @@ class GpuSample:
 
 
 # -- artifacts -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CoreFile:
-    path: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class CoreFiles:
-    cores: Tuple[CoreFile, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,6 @@ from .run_directory import given_secrets, job_environment, secret_values, shell_
 HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
 POLL_SECONDS = 0.05  # between two checks of processes that were asked to stop
 DRAIN_SECONDS = 1.0  # processes that outlive the script may write into the log so long
-RETRY_MINUTES = 10.0  # an agent whose daemon did not answer stays so long, to remove its containers
-RETRY_SECONDS = 10.0
 REAP_SECONDS = 10.0  # for a killed process to be gone; one that a driver or a file system holds never is
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10
 PIPE_BYTES = 1 << 18  # that the job may be ahead: the agent wakes up once for as many, if much is written
@@ -51,9 +49,7 @@ def supervise(run_dir: str, started: Callable[[], None]) -> None:
     if plan is None:
         raise RecordError(paths.plan, "", "missing")
     with SignalPipe() as signals:
-        supervisor = Supervisor(paths, plan, RunLog(paths.log, secret_values(plan)), signals)
-        supervisor.run(started)
-        supervisor.remove_left_containers()
+        Supervisor(paths, plan, RunLog(paths.log, secret_values(plan)), signals).run(started)
 
 
 class Supervisor:
@@ -67,7 +63,7 @@ class Supervisor:
         self.status = Status(rd.STATE_RUNNING, **began, **processes.identity()._asdict())  # type: ignore[arg-type]
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
         self.resources = RunResources(plan, paths.path)
-        self.cleanup = RunCleanup(paths, plan, lambda: signals.stop_requested)
+        self.cleanup = RunCleanup(paths, plan)
         containers = self.cleanup.environment
         self.gpus = GpuSampler(paths, self.own, plan, lambda: self.status.gpu_uuids, lambda: containers.container_ids)
         # What a job of the same account could change, and must not: it is noticed.
@@ -221,12 +217,10 @@ class Supervisor:
     def _kill(self) -> None:
         # The clients of docker first: one of them could start a container after the others were stopped.
         killed = processes.kill_all(self.paths.path, self.status.group)
-        if self.daemon.silent_seconds:
-            self.cleanup.containers.expect_no_answer()
         self._while_beating(self.cleanup.containers.stop)  # they and their files stay, for their logs
         # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
-        result = processes.kill_job()
-        killed, self.left = killed + len(result.killed), result.left
+        job, self.left = processes.kill_job()
+        killed += len(job)
         if killed:
             self._event("killed", killed=killed)
 
@@ -282,10 +276,8 @@ class Supervisor:
         now = processes.oom_kills()
         self._set(oom_kills=None if now is None or self._oom_kills is None else now - self._oom_kills)
         self._set(phase="collecting")
-        self.signals.stop_requested = False  # it was the job's; another one is ours
         succeeded = end == rd.END_EXIT and code == 0
         cleaned = self._while_beating(lambda: self.cleanup.finish(succeeded)) or CleanupResult()
-        self.daemon.close()
         processes.kill_everything()
         for path, content in self._own_files.items():
             if content_of(path, rd.LARGEST) != content:
@@ -294,28 +286,14 @@ class Supervisor:
             with suppress(OSError):
                 replace_any(self.own.plan, self._own_files[self.paths.plan])  # by it the run is judged
         self._set(state=rd.STATE_ENDED, phase="ended", end=end, exit_code=code, ended_at=ended_at, waiting=())
-        self._set(log_sha256=self.log.sha256, kept=cleaned.kept, masked=cleaned.masked, left=self._left(cleaned.left))
+        left = (*cleaned.left, *("process %d was killed and has not ended" % pid for pid in self.left))
+        self._set(log_sha256=self.log.sha256, kept=cleaned.kept, masked=cleaned.masked, left=left)
         # The end must be on record even if the disk was full a moment ago.
         for _ in range(60):
             if self._heartbeat():
                 break
             time.sleep(1)
-        self.lock.release()  # from here on the end is believed
-
-    def remove_left_containers(self) -> None:
-        """The run has ended, and its daemon did not answer: remove its containers when it does, within some time."""
-        deadline = time.monotonic() + RETRY_MINUTES * 60
-        while self.cleanup.left_containers and time.monotonic() < deadline:
-            self.signals.wait(RETRY_SECONDS)
-            if self.signals.stop_requested:
-                return
-            left = self._left(self.cleanup.retry())
-            if left != self.status.left:
-                self._set(left=left)
-                self._heartbeat()
-
-    def _left(self, lines: Tuple[str, ...]) -> Tuple[str, ...]:
-        return (*lines, *("process %d was killed and has not ended" % pid for pid in self.left))
+        self.lock.close()  # from here on the end is believed
 
     # -- what is on record ---------------------------------------------------------------------------------------------
 

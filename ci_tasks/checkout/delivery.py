@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,7 +22,6 @@ from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion
 from ci_tasks.agent.trees.git import ID, DiskFull, StoreError
 from ci_tasks.agent.trees.workspace import check_out
-from ci_tasks.checkout.overlays import in_directory
 from ci_tasks.checkout.repository import BASE, CheckoutGit, commit_of, resolve_base
 from ci_tasks.checkout.snapshot import ObjectStore, Snapshot, take_snapshot
 from ci_tasks.errors import Blocked, CheckoutError
@@ -42,30 +42,22 @@ def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
     answers = store.reader.text("cat-file", "--batch-check", input="".join(f"{tree}\n" for tree in have).encode())
     present = [line.split()[0] for line in answers.splitlines() if line.split()[1] == "tree"]
     bases = [store.commit(tree, "", _WHY) for tree in present]
-    commits = [*dict.fromkeys([store.commit(snapshot.flat, "", _WHY), *(part.commit for part in snapshot.parts)])]
+    own = (part.checkout.commit for part in snapshot.parts)
+    commits = [*dict.fromkeys([store.commit(snapshot.flat, "", _WHY), *own])]
     lines = [*(f"--shallow {name}" for name in (*commits, *bases)), *commits, *(f"^{base}" for base in bases)]
     question = "".join(f"{line}\n" for line in lines).encode()
     yield from store.reader.stream(*_PACK, input=question)
 
 
 def record_sent_trees(store: Path, host_key: str, trees: Sequence[str]) -> None:
-    """The host has these trees now, the last of them newest. Now and then also tidies the store, and a new store has
-    those beside it removed that no command has used for long, as of checkouts that are gone."""
+    """The host has these trees now, the last of them newest. Once a day, the stores are pruned too."""
     newest = [*dict.fromkeys([*reversed(trees), *sent_trees(store, host_key)])][:_KEPT]
     replace_file(str(_note(store, host_key)), "".join(f"{tree}\n" for tree in newest).encode())
-    stamp = store / "tidied"
-    if not stamp.exists():
+    stamp = store / "pruned"
+    if not stamp.exists() or time.time() - stamp.stat().st_mtime > _TIDY_EVERY:
         stamp.touch()
-        _remove_unused(store.parent)
-    elif time.time() - stamp.stat().st_mtime > _TIDY_EVERY:
-        prune_store(store)
-
-
-def _remove_unused(stores: Path) -> None:
-    for store in stores.iterdir():
-        if (store / "recorded").is_dir() and time.time() - store.stat().st_mtime > _OLD:
-            with suppress(Blocked), ObjectStore(store).locked(timeout=0):
-                shutil.rmtree(store, ignore_errors=True)
+        for each in store.parent.glob("*/recorded"):
+            prune_store(each.parent)
 
 
 def sent_trees(store: Path, host_key: str) -> list[str]:
@@ -81,12 +73,16 @@ def _note(store: Path, host_key: str) -> Path:
 
 
 def prune_store(store: Path) -> None:
-    """Forget hosts of long ago, and remove what was recorded then: objects that are still needed come back."""
-    objects = ObjectStore(store)
+    """Remove the store of a checkout that was not used for long; of another one, hosts of long ago, and what was
+    recorded then: objects that are still needed come back."""
+    objects, before = ObjectStore(store), time.time() - _OLD
+    is_unused = store.stat().st_mtime < before
     with suppress(Blocked), objects.locked(timeout=0):
-        (store / "tidied").touch()
+        if is_unused:
+            shutil.rmtree(store, ignore_errors=True)
+            return
         for file in (*store.glob("sent-*"), *store.glob("recorded/pack/*")):
-            if time.time() - file.stat().st_mtime > _OLD:
+            if file.stat().st_mtime < before:
                 file.unlink()
         objects.writer.run("prune", f"--expire={_OLD:.0f}.seconds.ago")
 
@@ -106,13 +102,12 @@ def materialize(
     workspace = workspace.absolute()
     workspace.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".recorded-", dir=workspace.parent) as scratch:
-        snapshot = take_snapshot(
-            source, Path(scratch, "store"), rev=rev, base=base, overlays=overlays, not_ours=workspace
-        )
+        snapshot = take_snapshot(source, Path(scratch, "store"), rev=rev, base=base, overlays=overlays)
         clone(snapshot, workspace)
     for part in snapshot.parts:
         top_base = resolve_base(source, base) if base and not part.path else None
-        if origin := top_base or (commit_of(part.repository.git, BASE) if part.repository else part.commit):
+        own_base = commit_of(part.repository.git, BASE) if part.repository else part.checkout.commit
+        if origin := top_base or own_base:
             CheckoutGit(workspace / part.path / ".git").run("update-ref", f"refs/remotes/{BASE}", origin)
     return snapshot.checkout
 
@@ -156,4 +151,5 @@ def copy_side_by_side(
 
 def all_conversions(checkouts: Mapping[str, Checkout]) -> tuple[Conversion, ...]:
     """What CI's checkout would convert of each tree, every path below its tree's name."""
-    return tuple(found for name, checkout in checkouts.items() for found in in_directory(name, checkout.conversions))
+    pairs = ((name, found) for name, checkout in checkouts.items() for found in checkout.conversions)
+    return tuple(replace(found, files=tuple(f"{name}/{file}" for file in found.files)) for name, found in pairs)

@@ -1,4 +1,4 @@
-"""The repository around a directory, its revisions, and a commit that it lacks.
+"""The repository of a directory, its revisions and history, and a commit that it lacks.
 
 It is found and read without its configuration: nothing that it names is executed. git works on it by a directory of
 ours that has its references and borrows its objects. A directory that merely looks like a bare repository is never one.
@@ -11,14 +11,14 @@ import re
 import shlex
 import subprocess
 import weakref
-from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.trees.git import SHA1, SHA256, AnyPath, DiskFull, Git, make_repository, quoted
-from ci_tasks.errors import Blocked, CheckoutError, nearest, some
+from ci_tasks.agent.trees.git import DiskFull, Git, make_repository, quoted
+from ci_tasks.errors import Blocked, CheckoutError, UsageError, nearest, some
 from ci_tasks.resources import HOME_ENV
 
 BASE = "origin/main"
@@ -26,6 +26,7 @@ _SHA256 = re.compile(rb"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.M
 _BORROWED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude")
 # The user's own settings, which a fetch needs. All other variables of git's point at the repository of a hook or alias.
 _OF_USER = re.compile(r"GIT_(CONFIG_.+|SSH.*|SSL_.+|HTTP_.+|ASKPASS|PROXY_.+|ALLOW_PROTOCOL)")
+_FORMAT = "%H%x1f%P%x1f%an <%ae>%x1f%aI%x1f%s"  # fields cannot be divided by what -z divides commits with
 _MISSING = re.compile(r"unable to read|cannot read|bad object|bad file|missing (blob|tree|commit)|invalid object")
 
 
@@ -33,23 +34,12 @@ class GitError(CheckoutError):
     """git said no; the message is git's own."""
 
 
-class MissingObjects(CheckoutError):
-    """A partial clone lacks objects. Nothing is fetched unasked."""
-
-    def __init__(self, directory: AnyPath, what: str) -> None:
-        super().__init__(
-            f"{directory} is a partial clone that lacks files which are needed: {what}",
-            hint=f"`git -C {shlex.quote(str(directory))} fetch --refetch --no-filter` brings them (git 2.36 and later)",
-        )
-
-
 class CheckoutGit(Git):
-    """`partial`: objects may be missing. `owner` has to stay as long as this is used."""
+    """`owner` has to stay as long as this is used."""
 
     timeout = 600.0
     own_session = False  # ^C ends it, since it writes our index; ssh may ask for a passphrase at the terminal
-    partial = False
-    owner: object = None
+    owner: Repository | None = None
 
     def with_user_settings(self) -> CheckoutGit:
         """With the user's own configuration, for what needs the network or asks for it."""
@@ -74,59 +64,46 @@ class CheckoutGit(Git):
         """Blocked for a full disk: that is about the machine, not about the checkout."""
         error = super().refused(command, complaint, code)
         if isinstance(error, DiskFull):
-            reason = f"git {command} in {self.directory}: {complaint.decode(errors='replace').strip()}"
-            return Blocked(reason, hint=f"the disk is full: make room, or {HOME_ENV} names another directory for runs")
-        if self.partial and _MISSING.search(str(error)):
-            return MissingObjects(self.directory, str(error).splitlines()[-1])
-        return GitError(str(error))
+            hint = f"the disk is full: make room, or {HOME_ENV} names another directory for runs"
+            return Blocked(str(error.args[0]), hint=hint)
+        is_missing = _MISSING.search(str(error))
+        return GitError(str(error), hint="in a partial clone: `git fetch --refetch --no-filter`" if is_missing else "")
 
     def unusable(self, command: str, error: Exception) -> Exception:
         """The error for a git that did not start, or did not answer in time."""
         if isinstance(error, subprocess.TimeoutExpired):
-            return CheckoutError(
-                f"git {command} in {self.directory} did not answer within {self.timeout / 60:g} minutes",
-                hint="does the disk answer, or the network that it is on? `git status` there should end in seconds",
-            )
+            return CheckoutError(f"git {command} in {self.directory} did not answer within {self.timeout:g} s")
         if not os.path.isdir(self.directory):
             return CheckoutError(f"there is no directory {self.directory}")
-        if not isinstance(error, FileNotFoundError):
-            return error
-        why = "git is not installed, and a run needs it to take exactly your working tree"
-        return CheckoutError(why, hint="install it (Debian: apt-get install git)")
+        return CheckoutError(f"git cannot be run: {error}", hint="install it (Debian: apt-get install git)")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """The repository around `directory`, which is `prefix` in it: "" at its root, `top`."""
+    """The repository whose work tree is `top`."""
 
-    directory: Path
     top: Path
-    prefix: str
     git_dir: Path
     common: Path  # what linked worktrees share
-
-    @cached_property
-    def config(self) -> bytes:
-        """Its own, as data."""
-        return content_of(str(self.common / "config"))
-
-    @property
-    def form(self) -> str:
-        """The format of its object ids."""
-        return SHA256 if _SHA256.search(self.config) else SHA1
 
     @property
     def objects(self) -> Path:
         return self.common / "objects"
 
+    @property
+    def shallow_hint(self) -> str:
+        if not (self.common / "shallow").exists():
+            return ""
+        return f"; it is a shallow clone: `git -C {shlex.quote(str(self.top))} fetch --unshallow` brings the rest"
+
     @cached_property
     def own(self) -> Path:
         """A git directory of ours that has the repository's references, and goes with this object."""
-        # Not by `tempfile` and `shutil`: a command that only looks has to start quickly.
+        # Not by `tempfile`: a command that only looks has to start quickly.
         own = Path(os.environ.get("TMPDIR") or "/tmp", f"ci-tasks-git-{os.getpid()}-{os.urandom(8).hex()}")
         own.mkdir(mode=0o700)
         weakref.finalize(self, _remove, own)
-        make_repository(str(own), self.form, "refstorage = reftable\n" * (self.common / "reftable").is_dir())
+        make_repository(str(own), more_config="refstorage = reftable\n" * (self.common / "reftable").is_dir())
         os.removedirs(own / "refs/heads")
         for name in _BORROWED:
             if (self.common / name).exists():
@@ -139,32 +116,20 @@ class Repository:
 
     @cached_property
     def git(self) -> CheckoutGit:
-        """git in the directory, for questions about commits."""
-        return self.git_in(self.directory)
-
-    def git_in(self, directory: Path) -> CheckoutGit:
-        """git on the files, from one of their directories."""
+        """git on the files. What the repository's configuration says of ignored files counts, as data."""
         env = {"GIT_WORK_TREE": str(self.top), "GIT_INDEX_FILE": str(self.git_dir / "index")}
-        git = CheckoutGit(self.own, directory, f"core.excludesFile={self.excludes}", **env)
-        # If it was cloned with a filter, objects may be missing that its remote has promised.
-        git.partial, git.owner = any((self.objects / "pack").glob("*.promisor")), self
+        excludes = self.setting("--type=path", "--get", "core.excludesFile") or user_excludes()
+        git = CheckoutGit(self.own, self.top, f"core.excludesFile={excludes}", **env)
+        git.owner = self
         return git
-
-    @cached_property
-    def excludes(self) -> str:
-        """The user's own ignore file, which the repository's configuration may name too."""
-        question = "--type=path", "--get", "core.excludesFile"
-        named = self.setting(*question) if b"excludesfile" in self.config.lower() else ""
-        return named or user_excludes()
 
     def setting(self, *question: str) -> str:
         """What the repository's own configuration says, as data; "" if it says nothing."""
-        git = CheckoutGit(self.own, self.directory)
+        git = CheckoutGit(self.own, self.top)
         return git.text_or_none("config", "--file", str((self.common / "config").absolute()), *question) or ""
 
-    def ignores(self, path: Path, *flags: str) -> bool:
-        """Whether it ignores the path; with `--no-index`, which it may track nevertheless."""
-        return self.git.text_or_none("check-ignore", "--quiet", *flags, str(path)) is not None
+    def ignores(self, path: Path) -> bool:
+        return self.git.text_or_none("check-ignore", "--quiet", str(path)) is not None
 
     @property
     def head(self) -> tuple[str, str]:
@@ -174,51 +139,40 @@ class Repository:
 
 
 def _remove(own: Path) -> None:
-    for directory, names, files in os.walk(own, topdown=False):
-        for name in (*names, *files):
-            with suppress(OSError):  # a directory, which is removed already
-                os.unlink(os.path.join(directory, name))
-        with suppress(OSError):
-            os.rmdir(directory)
+    import shutil
 
-
-def user_setting(*question: str) -> str:
-    """The answer of `git config` by the user's own configuration, that of no repository; "" without one."""
-    return CheckoutGit(os.devnull, "/").with_user_settings().text_or_none("config", *question) or ""
+    shutil.rmtree(own, ignore_errors=True)
 
 
 def user_excludes() -> str:
     """The file that the user's own configuration names for what every repository ignores, or the usual one."""
+    git = CheckoutGit(os.devnull, "/").with_user_settings()
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return user_setting("--type=path", "--get", "core.excludesFile") or os.path.join(home, "git/ignore")
+    return git.text_or_none("config", "--type=path", "--get", "core.excludesFile") or os.path.join(home, "git/ignore")
 
 
 def find_repository(directory: Path) -> Repository | None:
-    """None without one, or if it ignores the directory (the sample of an installed package may be in an ignored .venv).
-    Raises CheckoutError for a repository that cannot be read: that is not the same as none."""
-    place = Path(os.path.realpath(directory))
-    for top in (place, *place.parents) if ".git" not in place.parts else ():
-        git_dir = top / ".git"
-        try:
-            if git_dir.is_file():
-                git_dir = top / os.fsdecode(git_dir.read_bytes()).removeprefix("gitdir:").strip("\n").lstrip(" ")
-                if not (git_dir / "HEAD").is_file():
-                    hint = "`git worktree repair` or `git submodule update --init` may repair it"
-                    raise CheckoutError(f"{top / '.git'} names {git_dir}, which is not a git directory", hint=hint)
-            common = git_dir / os.fsdecode(content_of(str(git_dir / "commondir")).removesuffix(b"\n"))
-            if not (os.path.lexists(git_dir / "HEAD") and (common / "objects").is_dir() and (common / "refs").is_dir()):
-                continue
-        except OSError as error:
-            raise CheckoutError(f"{git_dir} cannot be read: {error.strerror}") from None
-        prefix = "" if top == place else str(place.relative_to(top))
-        found = Repository(directory, top, prefix, git_dir, common)
-        tracked = not prefix or found.git.text_or_none("rev-parse", "--verify", "--quiet", f"HEAD:{prefix}")
-        return found if tracked or not found.ignores(place, "--no-index") else None
-    return None
+    """None if the directory is not the root of one. Raises CheckoutError for a repository that cannot be read: that is
+    not the same as none."""
+    git_dir = directory / ".git"
+    try:
+        if git_dir.is_file():
+            git_dir = directory / os.fsdecode(git_dir.read_bytes()).removeprefix("gitdir:").strip("\n").lstrip(" ")
+            if not (git_dir / "HEAD").is_file():
+                hint = "`git worktree repair` or `git submodule update --init` may repair it"
+                raise CheckoutError(f"{directory}/.git names {git_dir}, which is not a git directory", hint=hint)
+        common = git_dir / os.fsdecode(content_of(str(git_dir / "commondir")).removesuffix(b"\n"))
+        if not (os.path.lexists(git_dir / "HEAD") and (common / "objects").is_dir() and (common / "refs").is_dir()):
+            return None
+    except OSError as error:
+        raise CheckoutError(f"{git_dir} cannot be read: {error.strerror}") from None
+    if _SHA256.search(content_of(str(common / "config"))):
+        raise CheckoutError(f"{directory} has SHA-256 objects, which ci-tasks and GitHub do not support")
+    return Repository(Path(os.path.realpath(directory)), git_dir, common)
 
 
 def open_repository(directory: Path) -> Repository:
-    """The repository around the directory. Raises CheckoutError without one."""
+    """The repository of the directory. Raises CheckoutError without one."""
     found = find_repository(directory)
     if found is None:
         raise no_repository(directory)
@@ -226,10 +180,8 @@ def open_repository(directory: Path) -> Repository:
 
 
 def no_repository(directory: Path) -> CheckoutError:
-    if not is_bare(directory):
-        return CheckoutError(f"{directory} is not a git repository")
-    hint = f"git -C {shlex.quote(str(directory))} worktree add DIR makes a checkout for --repo DIR"
-    return CheckoutError(f"{directory} is a bare repository: it has no files to run", hint=hint)
+    hint = "it is a bare repository: `git worktree add DIR` makes a checkout" if is_bare(directory) else ""
+    return CheckoutError(f"{directory} is not the root of a git repository", hint=hint)
 
 
 def is_bare(directory: Path) -> bool:
@@ -253,14 +205,15 @@ def resolve_base(source: Path, base: str) -> str:
 
 def resolve_rev(source: Path, rev: str, purpose: str = "", advice: str = "") -> str:
     """The commit that `rev` names in `source`. Raises CheckoutError."""
-    git = open_repository(source).git
-    if commit := commit_of(git, rev):
+    repository = open_repository(source)
+    if commit := commit_of(repository.git, rev):
         return commit
-    shown = "%(if)%(symref)%(then)%(else)%(refname:short)%(end)"  # origin/HEAD is only another name
-    branches = (git.text_or_none("for-each-ref", f"--format={shown}", "refs/remotes", "refs/heads") or "").split()
+    names = repository.git.text_or_none("for-each-ref", "--format=%(refname:short)", "refs/remotes", "refs/heads")
+    branches = (names or "").split()
     near = nearest(rev, branches)
     listed = some(sorted(branches, key=lambda name: name != near), 12) or "none"
-    raise CheckoutError(f"{source} has no revision {rev!r}{purpose}", hint=f"{advice}branches here: {listed}")
+    hint = f"{advice}branches here: {listed}{repository.shallow_hint}"
+    raise CheckoutError(f"{source} has no revision {rev!r}{purpose}", hint=hint)
 
 
 def find_commit(source: Path, rev: str) -> str | None:
@@ -274,16 +227,21 @@ def commit_of(git: CheckoutGit, rev: str) -> str | None:
     return None if rev.startswith("-") else git.text_or_none("rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
 
 
+def submodules_of(git: CheckoutGit, rev: str) -> dict[bytes, str]:
+    """The commits of the submodules of a revision or tree, by path."""
+    entries = (entry.split(b"\t", 1) for entry in git.split("ls-tree", "-r", "-z", "--full-tree", rev))
+    return {path: info.split()[2].decode() for info, path in entries if info.startswith(b"160000 ")}
+
+
 def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str = "") -> Path:
     """A repository in the directory `store` that has `commit`, such as a pull request's merge, and shares the objects
     of `source`, into which no command writes. The only git that uses the network: by the user's own configuration.
 
     `ref` is where the server may still have it, if it does not give out bare commits. Raises CheckoutError.
     """
-    repository = open_repository(source)
-    own = store / ".git"
-    make_repository(str(own), repository.form)
-    (own / "objects/info/alternates").write_text(f"{quoted(repository.objects.resolve())}\n")
+    own, objects = store / ".git", open_repository(source).objects
+    make_repository(str(own))
+    (own / "objects/info/alternates").write_text(f"{quoted(objects.resolve())}\n")
     git, problem = CheckoutGit(own, store).with_user_settings(), ""
     for refspec in ("", commit, ref):
         try:
@@ -295,3 +253,72 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
             return store
     hint = f"{problem}\n" * bool(problem) + "--rev REV names another commit, --on-my-tree runs your working tree"
     raise CheckoutError(f"commit {commit[:12]}, which CI ran, is neither in {source} nor at {url}", hint=hint)
+
+
+# -- history ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit. `date` is the author's, ISO 8601; `parents` are full names, in git's order."""
+
+    sha: str
+    parents: tuple[str, ...]
+    author: str
+    date: str
+    subject: str
+
+
+@dataclass(frozen=True)
+class CommitHistory:
+    """`commits` are those that `bad` contains and `good` does not, each after its parents; the last one is `bad`."""
+
+    good: Commit
+    commits: tuple[Commit, ...]
+
+    def positions(self) -> list[list[int]]:
+        """The parents of each of `commits` by position: 1 is the first of them, 0 is `good` and all that is older."""
+        place = {commit.sha: number for number, commit in enumerate(self.commits, 1)}
+        return [[place.get(parent, 0) for parent in commit.parents] or [0] for commit in self.commits]
+
+
+def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = False) -> CommitHistory:
+    """The history of `source` after `good` up to `bad`. `first_parent` follows merges along their first parent only.
+
+    Raises CheckoutError for a revision that is not there, UsageError if `good` is not an ancestor of `bad`.
+    """
+    repository = open_repository(source)
+    git, first, last = repository.git, resolve_rev(source, good), resolve_rev(source, bad)
+    if first == last or git.text_or_none("merge-base", "--is-ancestor", first, last) is None:
+        message = f"--good {good} ({first:.12}) is not an ancestor of --bad {bad} ({last:.12})"
+        base = git.text_or_none("merge-base", first, last)
+        hint = f"their merge base is {base[:12]}" if base else "they have no commit in common"
+        raise UsageError(message, hint=hint + repository.shallow_hint)
+    mainline = ["--first-parent"] if first_parent else []
+    commits = _log(git, "--topo-order", "--reverse", *mainline, f"{first}..{last}")
+    if first_parent:
+        commits = [replace(commit, parents=commit.parents[:1]) for commit in commits]
+    return CommitHistory(_log(git, "--max-count=1", first)[0], tuple(commits))
+
+
+def commit_at(source: Path, rev: str) -> Commit:
+    """The commit that `rev` names. Raises CheckoutError."""
+    return _log(open_repository(source).git, "--max-count=1", resolve_rev(source, rev))[0]
+
+
+def pinned_commit(source: Path, rev: str, path: str) -> str:
+    """The commit at which `rev` has the submodule `path`. Raises CheckoutError for a revision that is not there,
+    UsageError if it has no such submodule, or if that is not checked out."""
+    links = submodules_of(open_repository(source).git, resolve_rev(source, rev))
+    if os.fsencode(path) not in links:
+        names = ", ".join(map(os.fsdecode, links)) or "none"
+        raise UsageError(f"{rev} has no submodule {path!r}", hint=f"it has {names}")
+    if not (source / path / ".git").exists():
+        raise UsageError(f"the submodule {path} is not checked out", hint=f"git submodule update --init {path}")
+    return links[os.fsencode(path)]
+
+
+def _log(git: CheckoutGit, *args: str) -> list[Commit]:
+    output = git.run("log", "-z", "--encoding=UTF-8", f"--format={_FORMAT}", *args, "--").decode("utf-8", "replace")
+    entries = (entry.split("\x1f", 4) for entry in output.split("\0") if entry)
+    return [Commit(sha, tuple(parents.split()), *rest) for sha, parents, *rest in entries]

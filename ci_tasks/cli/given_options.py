@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import BUILD, GIVE_UP, GPUS, NO_PERSIST, NO_PROBE, TEST, WITH, repeatable, text
+from ci_tasks.cli.options import GIVE_UP, GPUS, NO_PERSIST, NO_PROBE, TEST, WITH, repeatable, text
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
-from ci_tasks.known_secrets import secret_variables
 from ci_tasks.resources import user_path
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ class OverlayOptions(GivenOptions):
     no_probe: bool = NO_PROBE.field(last=True)
     no_persist: bool = NO_PERSIST.field(last=True)
     with_: tuple[str, ...] = WITH.field()
-    build: tuple[str, ...] = BUILD.field()
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def _given(options: GivenOptions) -> GivenValues:
     }
     if not isinstance(options, OverlayOptions):
         return GivenValues(variables, inputs, outputs, event, sources)
-    overlays = overlay_sources(options.with_, options.build)
+    overlays = overlay_sources(options.with_)
     tests = options.test if isinstance(options, RowOptions) else ()
     for test in tests:
         if not _TEST.fullmatch(test):
@@ -99,21 +97,9 @@ def _given(options: GivenOptions) -> GivenValues:
     return GivenValues(variables, inputs, outputs, event, sources, overlays, options.gpus, tests)
 
 
-def overlay_sources(words: Sequence[str], builds: Sequence[str] = ()) -> tuple[OverlaySource, ...]:
-    """The working trees of `--with`, with their commands of `--build`. Raises UsageError."""
-    directories = _pairs("--with", words, _PACKAGE, "NAME=DIR")
-    trees = {name: _tree(name, directory) for name, directory in directories.items()}
-    for name, command in _pairs("--build", builds, _PACKAGE, "NAME=CMD").items():
-        if name not in trees:
-            raise UsageError(f"--build {name}: there is no --with {name}", hint=f"--with names {', '.join(trees)}")
-        held = [variable for variable, value in secret_variables().items() if value in command]
-        if held:
-            raise UsageError(
-                f"--build {name} holds the value of {held[0]}",
-                hint=f"write ${held[0]} in single quotes, and name it under `secrets:` of the host in hosts.yaml",
-            )
-        trees[name] = replace(trees[name], build=command)
-    return tuple(trees.values())
+def overlay_sources(words: Sequence[str]) -> tuple[OverlaySource, ...]:
+    """The working trees of `--with`. Raises UsageError."""
+    return tuple(_tree(name, path) for name, path in _pairs("--with", words, _PACKAGE, "NAME=DIR").items())
 
 
 def _tree(name: str, directory: str) -> OverlaySource:

@@ -151,7 +151,7 @@ JOBS = number(
     "number of rows at once on a host (else one for each core, or as many as the GPUs allow)", "rows", nox=True
 )
 RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the rows")
-NODES = number("number of Slurm nodes for each row, with its GPUs on each of them", "nodes", nox=True)
+
 GPUS = number(
     "number of GPUs of rows for which the workflow says none",
     "GPUs",
@@ -181,13 +181,6 @@ WITH = repeatable(
     "lay this working tree, dirty as it is, over the installed package NAME (sglang, megatron-core, …); repeatable",
     "NAME=DIR",
     excludes=(("no_probe", "the probe puts the tree before what is installed, and shows which one was imported", ""),),
-    nox=True,
-    last=True,
-)
-BUILD = repeatable(
-    "run this command in the tree of --with NAME, where the row runs and before its steps (compiled parts); repeatable",
-    "NAME=CMD",
-    needs="with_",
     nox=True,
     last=True,
 )

@@ -40,7 +40,7 @@ class HostCache:
     """`home` is where everything of ours lies on the host. `agent_digest` is that of the agent that it has, `compiled`
     that of the same with byte code. `pythons` are what setup-python's versions mean there, `working_runtime` is the
     container runtime that was found to work, `pruned_at` when the host last forgot old objects, in seconds since the
-    epoch, `py_spy` the one that it has."""
+    epoch."""
 
     home: str = ""
     agent_digest: str = ""
@@ -49,10 +49,9 @@ class HostCache:
     gpus: int | None = None
     working_runtime: str = ""
     pruned_at: float = 0.0
-    py_spy: str = ""
 
     def clear_facts(self) -> None:
-        self.home, self.pythons, self.gpus, self.working_runtime, self.py_spy = "", {}, None, "", ""
+        self.home, self.pythons, self.gpus, self.working_runtime = "", {}, None, ""
 
 
 def host_id(spec: HostSpec) -> str:
@@ -426,7 +425,6 @@ class ReconnectingConnection:
             try:
                 self._use_channel(has_agent=self.cache.agent_digest == self._digest)
             except AgentMissing:
-                self.cache.py_spy = ""
                 self._use_channel(has_agent=False)
         except (AgentMissing, frames.FrameError, RecordError) as error:
             why = printable(str(error)[:_MAX_MESSAGE])

@@ -25,7 +25,7 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts import queries
 from ci_tasks.hosts.connection import HostCache
 from ci_tasks.hosts.executor import Executor, HostPaths, PreparedRow
-from ci_tasks.hosts.provision import keep_py_spy_here, remove_setup, setup_plan
+from ci_tasks.hosts.provision import remove_setup, setup_plan
 from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.hosts.remote_run import RemoteRun, RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
@@ -79,7 +79,6 @@ class LocalExecutor(Executor):
         if run.path in self._setups and os.path.lexists(run.status) and not is_done:
             remove_run(run.path)  # install steps of the command that this one resumes
         super()._prepare(remote_run, has_checkout)
-        keep_py_spy_here(store.home())
 
     def wait(self, seconds: float) -> None:
         super().wait(seconds) if self._is_open else time.sleep(seconds)
@@ -127,15 +126,14 @@ class SlurmExecutor(Executor):
         if problem := queries.partition_problem(answer, self.spec.partition):
             return replace(facts, scheduler_problem=problem)
         if facts.gpus < gpus and not facts.gpu_problem:
-            return replace(facts, gpu_problem="no node has more, and a row over several nodes needs --nodes")
+            return replace(facts, gpu_problem="no node has more")
         return facts
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         """The batch script lies beside the plan: what is shown is what runs."""
         plan = self._adapted(plan)
         super().write_plan(run, plan)
-        resources = replace(sbatch.want(plan, self.spec, plan.nodes), limit=self._time_limit)
-        text = sbatch.script(self.spec, resources)
+        text = sbatch.script(plan, self.spec, self._time_limit)
         Path(run.path, SCRIPT).write_text(text, encoding="utf-8", newline="\n")
 
     def _adapted(self, plan: Plan) -> Plan:
@@ -191,13 +189,13 @@ def complete(run: RunDir) -> int | None:
         while not has_ended(run):
             time.sleep(_POLL_INTERVAL_S)
     except KeyboardInterrupt:
-        client.release()
+        client.close()
         cancel(run)
         while not has_ended(run):
             time.sleep(_POLL_INTERVAL_S)
         raise
     finally:
-        client.release()
+        client.close()
     return read_status(run).exit_code
 
 

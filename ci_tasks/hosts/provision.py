@@ -1,18 +1,13 @@
-"""What a host gets beside the code of its rows: their install steps, container images, and py-spy."""
+"""What a host gets beside the code of its rows: their install steps and container images."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shutil
-import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent import run_directory
@@ -21,16 +16,13 @@ from ci_tasks.agent.containers.rewrite import qualified_image
 from ci_tasks.agent.containers.run_containers import DAEMON_QUERY, QUERY_SECONDS
 from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.files import open_file
-from ci_tasks.agent.hang.look import PY_SPY, TOOLS
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.agent.serving.messages import StoreProgram
 from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 
 if TYPE_CHECKING:
-    from ci_tasks.hosts.connection import ReconnectingConnection
     from ci_tasks.hosts.queries import QueryRunner
     from ci_tasks.planning.planner import SharedSetup
 
@@ -202,42 +194,3 @@ def pull_images(
 def pull_command(spec: HostSpec, image: str) -> list[str]:
     full_name = qualified_image(image) if spec.runtime == "podman" else image
     return ["sh", "-c", _PULL, "pull", f"{PULL_TIMEOUT_S:.0f}", spec.runtime, "pull", "--quiet", full_name]
-
-
-_CHUNK = 1 << 18
-_SECONDS = 10.0
-
-
-def find_py_spy() -> Path | None:
-    """The program beside our own Python; None if it was not installed."""
-    places = [Path(sys.prefix, "bin"), Path(sys.executable).parent]
-    return next((place / "py-spy" for place in places if os.access(place / "py-spy", os.X_OK)), None)
-
-
-def keep_py_spy_here(home: Path) -> None:
-    """Let the agents of this machine's runs find it."""
-    program = find_py_spy()
-    target = home / TOOLS / f"{PY_SPY}{_digest(program)}"
-    if program is not None and not target.exists():
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
-        shutil.copy2(program, beside)
-        os.replace(beside, target)
-
-
-def send_py_spy(connection: ReconnectingConnection) -> None:
-    """Let the agents of a host find it, if that has our machine type. Raises what the connection raises."""
-    program = find_py_spy()
-    digest = _digest(program)
-    if program is None or connection.cache.py_spy == digest:
-        return
-    machine = connection.run_queries({"machine": ("uname", "-sm")}, _SECONDS)["machine"].out.split()
-    if machine == [os.uname().sysname, os.uname().machine]:
-        packed = zlib.compress(program.read_bytes())
-        chunks = (packed[at : at + _CHUNK] for at in range(0, len(packed), _CHUNK))
-        connection.channel().post(StoreProgram("py-spy-", digest), pack=chunks).wait()
-    connection.cache.py_spy = digest
-
-
-def _digest(program: Path | None) -> str:
-    return hashlib.sha256(program.read_bytes()).hexdigest() if program is not None else ""

@@ -52,7 +52,6 @@ from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from ci_tasks.results import store
 
 _POLL_INTERVAL_S = 0.05
-_SEND_PY_SPY_AFTER_S = 60.0  # seconds from the first start; see ci_tasks.hosts.provision
 _CLOSE_TIMEOUT_S = 15.0  # seconds that what is left to be cleared away gets at the end
 _IN_MEMORY = 1 << 22  # bytes of a bundle
 
@@ -74,9 +73,8 @@ class RemoteRunManager:
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()  # for `wait`
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()  # for the stories
         self.connection = open_connection(self._take_update, self._take_log)
-        self._py_spy = threading.Timer(_SEND_PY_SPY_AFTER_S, self._send_py_spy)
         self._teller = threading.Thread(target=self._tell_stories, name="ci-tasks runs")
-        self._py_spy.daemon = self._teller.daemon = True
+        self._teller.daemon = True
 
     def set_code_pack(self, pack: CodePack | None) -> None:
         """The code that runs need from now on. It goes once over each connection."""
@@ -103,8 +101,6 @@ class RemoteRunManager:
         """Send a run and start it there. Returns at once; `remote_run` says what becomes of it."""
         if not remote_run.is_here:
             remote_run.lock = remote_run.lock or runs.lock_mirror(remote_run.run)
-            if self._py_spy.ident is None:
-                self._py_spy.start()
         remote_run.mirror = RunMirror(remote_run.run, is_here=remote_run.is_here)
         self._runs.append(remote_run)
         if self._teller.ident is None:
@@ -134,11 +130,6 @@ class RemoteRunManager:
 
     def detach(self) -> None:
         """Stop following; the runs go on."""
-        if self._py_spy.ident is not None and self.connection.is_up:
-            self._py_spy.cancel()
-            sending = threading.Thread(target=self._send_py_spy, daemon=True, name="ci-tasks py-spy")
-            sending.start()
-            sending.join(_CLOSE_TIMEOUT_S)
         for remote_run in self._runs:
             remote_run.detached = True
         self._finish(lambda remote_run: True)
@@ -152,7 +143,6 @@ class RemoteRunManager:
                 left = f"{remote_run.directory} is still on {name}, which did not answer"
                 print(f"ci-tasks: {left}; `ci-tasks clean --host {name}` removes it", file=sys.stderr, flush=True)
         self._is_closed = True
-        self._py_spy.cancel()
         self.connection.close()
         for remote_run in self._runs:
             remote_run.close()
@@ -167,12 +157,6 @@ class RemoteRunManager:
                     return
                 _wake(self._news)
                 self.wait(_POLL_INTERVAL_S)
-
-    def _send_py_spy(self) -> None:
-        with debug_log.ignored("sending py-spy"):
-            from ci_tasks.hosts import provision
-
-            provision.send_py_spy(self.connection)
 
     # -- the stories of the runs, in a thread of their own -------------------------------------------------------------
 

@@ -62,15 +62,6 @@ def with_tag(image: str) -> str:
     return image if "@" in image or ":" in image.rsplit("/", 1)[-1] else f"{image}:latest"
 
 
-def head_in(text: bytes) -> Head | None:
-    """What git says of HEAD in a line, by whatever it was run."""
-    match = _HEAD.match(text)
-    if match is None:
-        return None
-    merge = _MERGE.fullmatch(match[2])
-    return Head(match[1].decode(), *((merge[1].decode(), merge[2].decode()) if merge else ()))
-
-
 class CheckoutFacts:
     """Fed with the lines of one checkout step."""
 
@@ -95,8 +86,9 @@ class CheckoutFacts:
         self.needs_next_line = b"[command]" in text and _LOG.search(text) is not None
         if text.startswith((b"[command]", b"##[command]")):
             self._command(text)
-        elif head := head_in(text):
-            self.head = self.head if self.head.commit else head
+        elif not self.head.commit and (match := _HEAD.match(text)):
+            merge = _MERGE.fullmatch(match[2])
+            self.head = Head(match[1].decode(), *((merge[1].decode(), merge[2].decode()) if merge else ()))
         elif match := _SYNCING.fullmatch(text):
             named = printable_text(match[1])
             self.repository = self.repository or (named if _REPOSITORY.fullmatch(named) else "")

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from ci_tasks.errors import printable
 from ci_tasks.logs import job_facts
-from ci_tasks.logs.job_facts import CheckoutFacts, MachineFacts, PullFacts, SetUpFacts, head_in, with_tag
+from ci_tasks.logs.job_facts import CheckoutFacts, MachineFacts, PullFacts, SetUpFacts, with_tag
 from ci_tasks.logs.job_lines import CYAN, LAST_MESSAGE, LOST, RUNNER, LineForm, LogLine, LogPart, PartOfLine
 from ci_tasks.logs.job_lines import printable_text as shown
 from ci_tasks.logs.lines import LineReader
@@ -33,7 +33,6 @@ from ci_tasks.logs.recovered_job import (
     FAILURE,
     SUCCESS,
     TIMED_OUT,
-    Head,
     RecoveredJob,
     RecoveredStep,
     missing_facts,
@@ -54,7 +53,7 @@ _EXIT = re.compile(rb"Process completed with exit code (-?\d{1,10})\.\s*")
 _TIMEOUT = re.compile(rb"The action '(.{0,300})' has timed out after (\d{1,6}) minutes\.\s*")
 _CANCELLED = b"The operation was canceled."
 _HEAD = 1 << 16  # bytes at the beginning that are all read: nearly every log shows its form there
-_MAX_STEPS, _MAX_HEADS, _MAX_PARTS = 300, 50, 1000
+_MAX_STEPS, _MAX_PARTS = 300, 1000
 MAX_HEADER_BYTES = 8 << 20  # bytes of steps' groups; logs that have more of them are not of jobs
 _TITLE, _END = b"##[group]Run ", b"##[endgroup]"
 _RESET = b"\x1b[0m"
@@ -135,8 +134,7 @@ class JobLogReader(LineReader):
 class _JobParser:
     """What was parsed so far. `job` is gh's column, and `_column` its step, "" where there is none. `is_whole` says
     that the log goes on to the runner's last message. `_setup_error` is its first error outside of every step, in gh's
-    step `_setup_column`. `_heads` are the commits that git says HEAD is at, anywhere. `room` are the bytes that are
-    left for the groups of all jobs of the log."""
+    step `_setup_column`. `room` are the bytes that are left for the groups of all jobs of the log."""
 
     def __init__(self, job: str, room: list[int]) -> None:
         self._job, self._room = job, room
@@ -147,7 +145,6 @@ class _JobParser:
         self._is_whole = self._has_set_up = self._stamped = self._is_cleaning_up = False
         self.has_failed = False
         self._setup_error = self._setup_column = self._column = ""
-        self._heads: dict[str, Head] = {}
         self._title: LogLine | None = None
         self._body: list[tuple[bytes, bool]] | None = None
 
@@ -214,8 +211,6 @@ class _JobParser:
     def _feed_line(self, line: LogLine, is_own: bool) -> None:
         """A line outside of a step's group: the runner's or, once steps have begun, mostly the program's."""
         text = line.text
-        if len(self._heads) < _MAX_HEADS and (head := head_in(text)):
-            self._heads.setdefault(head.commit, head)
         if is_own and text.startswith(AFTER_STEPS):
             self._is_whole = self._is_whole or text.startswith(LAST_MESSAGE)
             self._is_cleaning_up = bool(self._steps)
@@ -272,8 +267,6 @@ class _JobParser:
             driver=machine.driver,
             python=machine.python,
             packages=dict(machine.packages),
-            empty=tuple(dict.fromkeys(name for step in steps for name, value in step.env.items() if not value)),
-            heads=() if checkout.commit else tuple(self._heads.values()),
         )
         job = self._with_image(job)
         missing = missing_facts(job, is_whole=self._is_whole, has_set_up=self._has_set_up, has_columns=bool(self._job))

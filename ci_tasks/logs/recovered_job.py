@@ -50,11 +50,9 @@ class RecoveredJob:
 
     `commit` has 40 digits, or fewer where the log shows no more; of a pull request it is the merge commit, and
     `merge_head` and `merge_base` are its parents. `image` is as CI names it, `digest` is "sha256:…". `workspace` is
-    where CI checked out. `runner_image` is GitHub's image of the machine and its version, `python` CI's version of it;
-    `empty` are variables that CI's log shows without a value, as it does secrets that the job did not get. `started`
-    and `ended` are in seconds since the epoch. `conclusion` is success, failure, cancelled or "". `heads` are the
-    commits of `HEAD is now at` outside of a checkout step, where no such step names the commit: the code under test may
-    be one of them, or none. `missing` has one sentence for each fact that is not in the log.
+    where CI checked out. `runner_image` is GitHub's image of the machine and its version, `python` CI's version of it.
+    `started` and `ended` are in seconds since the epoch. `conclusion` is success, failure, cancelled or "". `missing`
+    has one sentence for each fact that is not in the log.
     """
 
     repository: str = ""
@@ -80,9 +78,7 @@ class RecoveredJob:
     driver: str = ""
     python: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
-    empty: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    heads: tuple[Head, ...] = ()
 
     @property
     def scripts(self) -> tuple[RecoveredStep, ...]:
@@ -98,11 +94,9 @@ def missing_facts(job: RecoveredJob, *, is_whole: bool, has_set_up: bool, has_co
     scripts = " ".join(step.script for step in job.steps)
     wants_gpu = "--gpus" in scripts or "gpu_lock_exec" in scripts
     ended_badly = [step.name for step in job.steps if step.outcome]
-    heads = ", ".join(head.commit[:12] for head in job.heads[:5])
     facts = {
         "the repository: no checkout is in the log": not job.repository,
-        "the commit: no checkout step names it"
-        + (f"; git says that HEAD is at {heads}, which may be other code" if heads else ""): not job.commit,
+        "the commit: no checkout step names it": not job.commit,
         f"the whole commit: the log has only {job.commit}": 0 < len(job.commit) < _WHOLE_SHA,
         "the ref: whether this was a pull request is not known": bool(job.commit and not job.ref),
         "the merge's parents: GitHub drops a merge commit once its pull request moves on": bool(

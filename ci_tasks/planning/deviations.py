@@ -201,8 +201,6 @@ def _of_agent(locks: GpuRequest | None, probe: ProbeRules | None, checkout: Chec
     for overlay in checkout.overlays:
         here = f"{overlay.title}, tree {overlay.tree[:12]}"
         yield Deviation(f"{OVERLAY} {overlay.name}", "the installed one", here, f"--with {overlay.name}={overlay.path}")
-        if overlay.build:
-            yield Deviation(f"{OVERLAY} {overlay.name}: build", "none", overlay.build, "--build, in its tree")
 
 
 def _read(workflow: Workflow, job: Job, planned: PlannedSteps) -> list[str]:

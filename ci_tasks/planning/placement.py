@@ -2,10 +2,10 @@
 
 Placing is list scheduling with backfill.
 
-Rows are taken longest first, after those that have waited much longer. Each starts where there is room and where it is
-expected to end soonest; of equally good hosts, on the one with the fewest GPUs left over. A row without room reserves
-the host where it can start soonest, one row a host. Later rows start there only if they are expected to end before it
-starts (backfill). Nothing is planned beyond that, so a wrong estimate costs little.
+Rows are taken longest first. Each starts where there is room: on a host that has its image and the code, then on the
+one with the fewest GPUs left over. A row without room reserves the host where it can start soonest, one row a host.
+Later rows start there only if they are expected to end before it starts (backfill). Nothing is planned beyond that, so
+a wrong estimate costs little.
 """
 
 from __future__ import annotations
@@ -31,20 +31,14 @@ def prior(gpus: int) -> float:
     return 300.0 + 75.0 * gpus if gpus > 0 else 30.0
 
 
-# Seconds that count against a host without the row's image or the code. To pull tens of gigabytes takes minutes, but
-# once for all rows of the host, and mostly ahead.
-IMAGE_COST, CODE_COST = 60.0, 5.0
-# How long others are assumed to keep GPUs: as long as two wide rows, for somebody may wait for them already.
+# How long others are assumed to keep GPUs: as long as two wide rows, since more runs may wait for them.
 HELD_SECONDS = 2 * prior(8)
-# A row that has waited this much longer than another comes before it; one that has waited twice that is never passed.
-OVERTAKE_SECONDS = prior(8)
 
 
 @dataclass(frozen=True)
 class WaitingRow:
-    """`seconds` is how long the row is expected to take on a host of speed 1. Two rows with one name in `exclusive`
-    never share a host. `hosts`: where it may run (None: anywhere). `waited`: seconds since it could first have begun.
-    """
+    """`seconds` is how long the row is expected to take. Two rows with one name in `exclusive` never share a host.
+    `hosts`: where it may run (None: anywhere)."""
 
     name: str
     gpus: int
@@ -52,7 +46,6 @@ class WaitingRow:
     exclusive: frozenset[str] = frozenset()
     hosts: frozenset[str] | None = None
     image: str | None = None
-    waited: float = 0.0
 
     @property
     def length(self) -> float:
@@ -68,11 +61,17 @@ class StartedRow:
     row: WaitingRow
     since: float
 
+    @property
+    def remaining(self) -> float:
+        """Seconds until it is expected to end; always more than 0."""
+        left = self.row.length - self.since
+        return left if left > 0 else max(OVERRUN * self.since, _SHORTEST)
+
 
 @dataclass(frozen=True)
 class HostLoad:
     """A host at this moment. `slots` bounds its rows, `held` counts the GPUs that others hold. A host that is not `up`
-    gets no new row. `speed` 2: rows take half as long as elsewhere. `queues`: it has a scheduler, such as Slurm."""
+    gets no new row. `queues`: it has a scheduler, such as Slurm."""
 
     name: str
     gpus: int
@@ -82,17 +81,7 @@ class HostLoad:
     images: frozenset[str] = frozenset()
     has_code: bool = True
     started: tuple[StartedRow, ...] = ()
-    speed: float = 1.0
     queues: bool = False
-
-    def seconds(self, row: WaitingRow) -> float:
-        """How long the row is expected to take here."""
-        return row.length / self.speed
-
-    def remaining(self, started: StartedRow) -> float:
-        """Seconds until a row that runs here is expected to end; always more than 0."""
-        left = self.seconds(started.row) - started.since
-        return left if left > 0 else max(OVERRUN * started.since, _SHORTEST)
 
     def can_hold(self, row: WaitingRow) -> bool:
         allowed = row.hosts is None or self.name in row.hosts
@@ -115,12 +104,6 @@ def expected(row: str, durations: Mapping[str, float], gpus: int) -> ExpectedTim
     test = row.partition("[")[0]
     siblings = [seconds for name, seconds in durations.items() if name.partition("[")[0] == test]
     return ExpectedTime(_median(siblings) if siblings else prior(gpus))
-
-
-def speed(everywhere: Mapping[str, float], here: Mapping[str, float]) -> float:
-    """The speed of a host by its rows' seconds. A row that never ran there has the seconds of all hosts in `here`."""
-    ratios = [everywhere[row] / here[row] for row in here if here[row] > 0 and everywhere.get(row, 0.0) > 0]
-    return _median([ratio for ratio in ratios if ratio != 1] or [1.0])
 
 
 def _median(values: Sequence[float]) -> float:
@@ -161,19 +144,19 @@ def place(waiting: Sequence[WaitingRow], loads: Sequence[HostLoad]) -> Decision:
         if not able:
             waits[at] = _impossible(row, loads)
             continue
-        work.append((row, min(host.load.seconds(row) for host in able)))
+        work.append((row, row.length))
         roomy = [host for host in able if host.has_room(row)]
         if free := [host for host in roomy if not host.is_closed_to(row)]:
             host = min(free, key=lambda host: host.rank(row))
             starts.append(Start(at, host.load.name, _why_here(row, host)))
-            host.take(row, host.load.seconds(row))
+            host.take(row, row.length)
         elif unreserved := [host for host in able if host.next is None]:
             host = min(unreserved, key=lambda host: host.earliest(row))
             host.next, host.next_start = row, host.earliest(row)
             if host.is_queue_for(row):
                 held = f"others hold {host.load.held} of {counted(host.load.gpus, 'GPU')} of {host.load.name}"
                 starts.append(Start(at, host.load.name, f"{held}, and no row of ours uses any: it waits there"))
-                host.take(row, host.load.seconds(row))
+                host.take(row, row.length)
             else:
                 waits[at] = _why_next(row, host)
         else:
@@ -183,9 +166,7 @@ def place(waiting: Sequence[WaitingRow], loads: Sequence[HostLoad]) -> Decision:
 
 
 def _order(waiting: Sequence[WaitingRow]) -> list[int]:
-    youngest = min((row.waited for row in waiting), default=0.0)
-    keys = [(-int((row.waited - youngest) / OVERTAKE_SECONDS), -row.length, -row.gpus) for row in waiting]
-    return sorted(range(len(waiting)), key=keys.__getitem__)
+    return sorted(range(len(waiting)), key=lambda at: (-waiting[at].length, -waiting[at].gpus))
 
 
 @dataclass
@@ -205,7 +186,7 @@ class _Host:
     def __post_init__(self) -> None:
         self.gpus, self.slots = self.load.gpus, self.load.slots
         for started in self.load.started:
-            self.take(started.row, self.load.remaining(started))
+            self.take(started.row, started.remaining)
         held = max(0, min(self.load.held, self.gpus))
         self.gpus -= held
         self.ends.append((HELD_SECONDS, held, 0, frozenset()))
@@ -219,8 +200,8 @@ class _Host:
     def has_room(self, row: WaitingRow) -> bool:
         return self.gpus >= row.gpus and self.slots > 0 and not self.names & row.exclusive
 
-    def rank(self, row: WaitingRow) -> tuple[float, int]:
-        return round(self.load.seconds(row) + sum(self.missing(row).values()), 6), self.gpus - row.gpus
+    def rank(self, row: WaitingRow) -> tuple[int, int]:
+        return len(self.missing(row)), self.gpus - row.gpus
 
     def earliest(self, row: WaitingRow) -> float:
         """When the row could start, in seconds from now."""
@@ -232,26 +213,23 @@ class _Host:
         return at
 
     def is_closed_to(self, row: WaitingRow) -> bool:
-        """Whether the row would delay the next one. One that has waited long is not passed, whatever is expected:
-        estimates may be wrong again and again."""
-        if self.next is None or (not row.gpus and self.slots > 1):
-            return False
-        return self.load.seconds(row) > self.next_start or self.next.waited - row.waited >= 2 * OVERTAKE_SECONDS
+        """Whether the row would delay the next one."""
+        return self.next is not None and (row.gpus > 0 or self.slots <= 1) and row.length > self.next_start
 
     def is_queue_for(self, row: WaitingRow) -> bool:
         """Whether the row waits for GPUs of others alone. They may be released at any moment."""
         ours = any(other.gpus for other in self.rows)
         return self.load.held > 0 and not ours and self.slots > 0 and not self.names & row.exclusive
 
-    def missing(self, row: WaitingRow) -> dict[str, float]:
-        """What must be brought here first, and the seconds that count against the host for it."""
-        missing = {} if self.load.has_code else {"code": CODE_COST}
-        return missing if row.image is None or row.image in self.load.images else {**missing, "image": IMAGE_COST}
+    def missing(self, row: WaitingRow) -> list[str]:
+        """What must be copied here first."""
+        without_image = row.image is not None and row.image not in self.load.images
+        return ["code"] * (not self.load.has_code) + ["image"] * without_image
 
 
 def _least(work: Sequence[tuple[WaitingRow, float]], loads: Sequence[HostLoad]) -> float:
     """Seconds that no order of the rows can beat: the longest row, or all work on all GPUs."""
-    work = [*work, *((started.row, load.remaining(started)) for load in loads for started in load.started)]
+    work = [*work, *((started.row, started.remaining) for load in loads for started in load.started)]
     gpus = sum(load.gpus for load in loads if load.up and load.slots > 0)
     longest = max((seconds for _, seconds in work), default=0.0)
     return max(longest, sum(seconds * row.gpus for row, seconds in work) / max(gpus, 1) if gpus else 0.0)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
-from ci_tasks.agent.containers.docker_argv import DOCKER, PODMAN
+from ci_tasks.agent.containers.docker_argv import DOCKER, NONE, PODMAN
 from ci_tasks.agent.containers.rewrite import container_deviations
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import (
@@ -36,16 +36,14 @@ from ci_tasks.planning.containers import (
     rules_of_run,
 )
 from ci_tasks.planning.deviations import CODE, CONVERTED, code_deviations, deviations
-from ci_tasks.planning.sbatch import node_lines, on_slurm
+from ci_tasks.planning.sbatch import on_slurm
 from ci_tasks.planning.script import Script, Venv, render, retried
 from ci_tasks.planning.steps import (
     PlannedStep,
-    build_steps,
     check_job,
     depends_on_matrix,
     is_true,
     plan_steps,
-    position,
     referenced_names,
 )
 from ci_tasks.workflow import rows, secrets
@@ -61,7 +59,7 @@ class RunLocation:
     `store` that of the packages which all runs share, empty for none; with `fresh` none of them are used. `lock_dir`
     holds the locks of simulated GPUs. `starts_ray`: the row's test starts Ray. `keep`: a failed run keeps its container
     and workspace. `image` replaces CI's image.
-    `nodes` is the number of cluster nodes of the row. `probe` is what the probe looks for, None for a run without it.
+    `probe` is what the probe looks for, None for a run without it.
     """
 
     id: str
@@ -74,7 +72,6 @@ class RunLocation:
     starts_ray: bool = False
     keep: bool = False
     image: str | None = None
-    nodes: int = 1
     store: str = ""
     fresh: bool = False
     probe: ProbeRules | None = None
@@ -165,7 +162,7 @@ class _Planning:
         job, row, host, location, planned = self.job, self.row, self.host, self.location, self.steps
         setup = self._setup(directory) if directory else None
         install = self._install() if planned.python and not setup else InstallSteps()
-        steps = planned.split()[1] if setup else self._with_builds(len(install.steps))
+        steps = planned.split()[1] if setup else self.steps.steps
         script = self._script(steps, setup)
         if script.venv and install.steps:
             script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
@@ -209,14 +206,10 @@ class _Planning:
             exclusive=exclusive(host, texts, starts_ray=location.starts_ray),
             gpu_locks=locks,
             artifacts=host.artifacts,
-            nodes=location.nodes,
             takes_locks=locks is not None and locks.count > 0 and locks.by == JOB,
             may_fail=is_true(self.resolve.known(job.continue_on_error)),
             probe=probe,
         )
-        if location.nodes != 1:
-            of_nodes = node_lines(location.nodes, plan.gpus, host).deviations
-            plan = replace(plan, deviations=(*plan.deviations, *of_nodes))
         return RowPlan(on_slurm(plan) if host.kind == "slurm" else plan, setup)
 
     def shared_directory(self) -> str | None:
@@ -234,19 +227,18 @@ class _Planning:
 
     def _setup(self, directory: str) -> SharedSetup:
         location, (shared, _), install = self.location, self.steps.split(), self._install()
-        builds = build_steps(location.checkout, location.workspace)
         shares = bool(install.steps)
         script = Script(
             title=f"Install steps of {self.row.job}",
             commit=location.checkout.commit,
             workspace=location.workspace,
             env=self._setup_env(shared),
-            steps=(*shared, *builds),
+            steps=shared,
             is_setup=True,
             venv=Venv(location.python[0], f"{directory}/venv", shares_packages=shares, installing=len(shared)),
             github={name: value for name, value in self._github().items() if name != "GITHUB_SHA"},
         )
-        script = replace(script, secrets=_secrets(script, self.host if builds else None))
+        script = replace(script, secrets=_secrets(script, None))
         return SharedSetup(directory, location.workspace, render(script), tuple(script.secrets), install)
 
     def _install(self) -> InstallSteps:
@@ -282,16 +274,6 @@ class _Planning:
             return depends_on_matrix(reads) or any(read.split(".")[0] in ("github", "needs", "steps") for read in reads)
 
         return {name: value for name, value in self.row.env.items() if _mentioned(name, shared) or not changes(name)}
-
-    def _with_builds(self, installing: int) -> tuple[PlannedStep, ...]:
-        """The steps with those that build overlays: in a container of the row's image where its steps start
-        containers."""
-        job, steps, location = self.job, self.steps.steps, self.location
-        starts_container = self.host.runtime in (DOCKER, PODMAN) and not job.container and not self.steps.python
-        image = self.row.image if starts_container else None
-        at = position(steps, installing, in_image=bool(image))
-        builds = build_steps(location.checkout, location.workspace, image, self.host.secrets, steps[at].text)
-        return (*steps[:at], *builds, *steps[at:])
 
     def _script(self, steps: Sequence[PlannedStep], setup: SharedSetup | None) -> Script:
         job, row, host, resolve, location = self.job, self.row, self.host, self.resolve, self.location
@@ -383,7 +365,10 @@ def _with_tests(env: Mapping[str, str], options: str) -> dict[str, str]:
 
 
 def failed_step(plan: Plan, events: Sequence[Event]) -> int:
-    """The step that failed, or the last that began, counted from 1 among those that ran."""
+    """The step that failed, or the last that began, counted from 1 among those that ran. The first of a job that runs
+    in a container: what its steps did there has gone with it."""
+    if "CI_TASKS_INSIDE" in plan.script and plan.container_runtime != NONE:
+        return 1
     number = plan.retry.step - 1 if plan.retry else 0
     for event in events:
         if event.event == "step failed":

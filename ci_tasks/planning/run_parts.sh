@@ -177,23 +177,6 @@ finish() {
   fi
 }
 
-#: [BUILT]
-# A file's change time is that of the kernel's last tick.
-building() { : > "$_tmp/built-from"; sleep 0.02; }
-
-# built EXIT_CODE OVERLAY: lists what the build wrote into the tree. A tree that was not built shows nothing.
-built() {
-  [ "$1" = 0 ] || blocked "--build $2: the command ended with exit code $1"
-  local _list=$CI_TASKS_RUN_DIR/artifacts/builds/$2.sha256
-  mkdir -p "${_list%/*}" || blocked "cannot write in $CI_TASKS_RUN_DIR/artifacts"
-  # A container's root may have written what nobody else can read.
-  (
-    cd -- "$GITHUB_WORKSPACE/.ci-tasks-overlays/$2" &&
-      find . -name .git -prune -o -type f -cnewer "$_tmp/built-from" -print0 | LC_ALL=C sort -z |
-        xargs -0 -r sha256sum
-  ) > "$_list" || echo "not all could be read" >> "$_list"
-}
-
 #: [PYTEST]
 # Evidence of the tests that ran, without touching them; pytest splits this as a shell does.
 _junit=$CI_TASKS_RUN_DIR/artifacts/junit.xml
@@ -228,8 +211,6 @@ _setup=@directory@
 [ ! -s "$_setup/packages" ] ||
   event "\"event\": \"packages\", \"name\": \"$(cat "$_setup/packages")\""
 
-[ ! -d "$_setup/artifacts/builds" ] || cp -R "$_setup/artifacts/builds" "$CI_TASKS_RUN_DIR/artifacts" ||
-  blocked "cannot write in $CI_TASKS_RUN_DIR/artifacts"
 # What this row installs goes into a venv of its own, over the shared one.
 _venv=${_kept:-$CI_TASKS_RUN_DIR}/tmp/venv
 [ -x "$_venv/bin/python" ] ||
@@ -299,7 +280,7 @@ fi
 
 #: [STEP]
 @decide@if begin @begin@; then
-@start@  (
+  (
     cd -- @directory@ || exit 1
 @exports@@late@    script @words@ << '@mark@'
 @text@@mark@

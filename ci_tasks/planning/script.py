@@ -88,7 +88,6 @@ def render(script: Script) -> str:
         _venv(script.venv) if script.venv else "",
         part("PROBE") if script.probe and script.has_venv else "",
         part("ADAPTER") if not script.container else "",
-        part("BUILT") if any(step.builds for step in script.steps) else "",
         *_steps(script),
         part("SETUP_TAIL") if script.is_setup else part("TAIL"),
     ]
@@ -184,14 +183,13 @@ def _step(number: int, step: PlannedStep, workspace: str) -> str:
         "STEP",
         decide=_decided("_on_success", step.on_success) + _decided("_on_failure", step.on_failure),
         begin=f"{shlex.quote(shown)} {decisions} {event}",
-        start="  building\n" if step.builds else "",
         directory=_directory(step.directory, workspace),
         exports="".join(f"    {_of_step(key, value, step.late)}\n" for key, value in step.env.items()),
         late=_late(step),
         words=("" if whole else "-n ") + " ".join([*limit, *(shlex.quote(word) for word in step.words)]),
         mark=mark,
         text=step.text if whole else step.text + "\n",
-        end=f"built $? {step.builds}" if step.builds else of_step,
+        end=of_step,
     )
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, registry
 from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.files import content_of, pieces_of, read_file
+from ci_tasks.agent.files import content_of, pieces_of
 from ci_tasks.agent.gpus.samples import read_gpu_samples
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.probe.evidence import collect_left_evidence
@@ -38,6 +37,7 @@ from ci_tasks.agent.run_directory import (
 from ci_tasks.errors import Blocked, some
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
+from ci_tasks.logs.facts import LogFacts
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import (
     PASSED,
@@ -51,7 +51,6 @@ from ci_tasks.results.junit import read_junit
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.runs import (
-    LARGEST_EVENTS,
     clock_ahead,
     events_of,
     local_status,
@@ -60,6 +59,9 @@ from ci_tasks.results.runs import (
     save_record,
 )
 from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
+
+if TYPE_CHECKING:
+    from ci_tasks.logs.triage.candidate_reader import CandidateReader
 
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
@@ -72,14 +74,12 @@ def judge_run(run: RunDir) -> RunRecord:
     """Judge an ended run, write its record.json and return it."""
     _mask_leftovers(run)
     plan, status, events = read_description(run), local_status(run), events_of(run)
-    facts = read_run_log(run.log).facts
+    error, log_error = status.error or "", status.log_error or ""
+    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, status.oom_kills)
+    facts, triage = _read_log(run, ended, plan)
     junit = read_junit(pieces_of(run.junit))
     evidence = collect_evidence(junit, facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
     calls = _container_calls(run)
-    oom_kills = status.oom_kills if plan.nodes == 1 else None
-    error, log_error = status.error or "", status.log_error or ""
-    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, oom_kills)
-    triage = log_triage(run, ended, plan) if needs_triage(ended) else None
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
     record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, _environment(run), queue_seconds(events))
@@ -131,13 +131,7 @@ def _with_evidence(
     if given.probe is not None and evidence is not None:
         elsewhere = imported_elsewhere(evidence, given.probe.own, given.workspace, calls)
         record = replace(record, deviations=(*record.deviations, *elsewhere))
-    built: dict[str, str] = {}
-    for overlay in record.checkout.overlays if record.checkout else ():
-        name = os.path.basename(overlay.name)  # of a run that another client started, its host says the name
-        with suppress(OSError):
-            content = read_file(os.path.join(run.artifacts, "builds", f"{name}.sha256"), LARGEST_EVENTS)
-            built[overlay.name] = content.decode("utf-8", "replace")
-    return with_overlay_uses(record, evidence, given.probe.overlays if given.probe else (), built)
+    return with_overlay_uses(record, evidence, given.probe.overlays if given.probe else ())
 
 
 def _with_hang(record: RunRecord, run: RunDir) -> RunRecord:
@@ -186,13 +180,28 @@ def gpu_samples(run: RunDir) -> list[GpuSample]:
     return by_clock(read_gpu_samples(text), clock_ahead(run))
 
 
-def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage:
-    """Why a run ended so, as far as its log, its processes and the last runs that passed say."""
+def _read_log(run: RunDir, ended: JobEnd, plan: RunDescription) -> tuple[LogFacts, Triage | None]:
+    """What the log says and, if the run failed, why: the log is read once."""
+    if not needs_triage(ended):
+        return read_run_log(run.log).facts, None
+    from ci_tasks.logs.triage.log_triage import candidate_reader
+
+    candidates = candidate_reader()
+    facts = read_run_log(run.log, candidates).facts
+    return facts, log_triage(run, ended, plan, candidates)
+
+
+def log_triage(
+    run: RunDir, ended: JobEnd, plan: RunDescription | None = None, candidates: CandidateReader | None = None
+) -> Triage:
+    """Why a run ended so, as far as its log, its processes and the last runs that passed say. `candidates` are those of
+    its log, if that was read."""
     from ci_tasks.logs.triage.log_triage import analyse  # commands that only look load none of it
 
     passed = [pieces_of(earlier.log) for earlier in (_passed_before(run, plan) if plan else [])]
     is_own = own_modules.lacking_in(plan.checkout.path if plan else "")
-    return analyse(pieces_of(run.log), ended, JobKnowledge(read_run_evidence(run), passed, is_own))
+    known = JobKnowledge(read_run_evidence(run), passed, is_own)
+    return analyse(candidates or pieces_of(run.log), ended, known)
 
 
 def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
@@ -206,11 +215,11 @@ def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
 
 
 def _environment(run: RunDir) -> Environment:
-    """What the agent found out about the machine; a file that does not hold that is named in `problem`."""
+    """What the agent found out about the machine; nothing where its file holds something else."""
     try:
         return read_record(Environment, run.environment) or Environment()
-    except (OSError, RecordError) as error:
-        return Environment(problem=str(error))
+    except (OSError, RecordError):
+        return Environment()
 
 
 def _container_calls(run: RunDir) -> tuple[DockerInvocation, ...]:

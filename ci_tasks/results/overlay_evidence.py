@@ -1,10 +1,9 @@
 """Which tree processes imported of each overlay, by what the probe noted: shown, contradicted, or not seen; which
-compiled parts stayed the installed ones; and what its build wrote. Pure."""
+compiled parts stayed the installed ones. Pure."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ci_tasks.agent.probe.evidence import ImportedModule, ProcessEvidence, RunEvidence
@@ -17,7 +16,6 @@ from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
 NOT_SEEN = "not seen: no process that the probe reached has imported it"
 _MAX_TEXT = 200
 _MAX_FILES = 5
-_BUILT = re.compile(r"\\?([0-9a-f]{64}) [ *](?:\./)?(.+)")  # a line of sha256sum
 _WHY_COMPILED = (
     "the tree does not have them, so --with replaces its Python code alone: who imports them gets the installed ones, "
     "who opens them by their path finds none"
@@ -55,22 +53,16 @@ def with_overlay_uses(
     record: RunRecord,
     evidence: RunEvidence | None,
     places: Sequence[ProbeOverlay] = (),
-    built: Mapping[str, str] = {},
 ) -> RunRecord:
     """The record with them beside each overlay's deviation. A run of other code than was asked for shows nothing of
     that code: it is blocked. `places` are the overlays as the probe has them, none of a run that another client
-    planned. `built` has what sha256sum printed of the files that each overlay's build wrote."""
+    planned."""
     overlays = record.checkout.overlays if record.checkout else ()
     if not overlays:
         return record
     uses = {f"overlay {each.name}": overlay_use(each, _directory(each, places), evidence) for each in overlays}
-    files = {f"overlay {name}: build": f"; it wrote {_built_files(text)}" for name, text in built.items()}
     deviations = [
-        replace(
-            item,
-            here=item.here + files.get(item.what, ""),
-            why=f"{item.why}; {uses[item.what].text}" if item.what in uses else item.why,
-        )
+        replace(item, why=f"{item.why}; {uses[item.what].text}") if item.what in uses else item
         for item in record.deviations
     ]
     for name, use in uses.items():
@@ -84,15 +76,6 @@ def with_overlay_uses(
     *earlier, last = record.attempts
     attempts = (*earlier, replace(last, status=BLOCKED, reason=problem))
     return replace(record, status=BLOCKED, reason=problem, attempts=attempts, triage=None)
-
-
-def _built_files(text: str) -> str:
-    lines = [line for line in text.split("\n") if line]
-    files = [match for match in map(_BUILT.fullmatch, lines) if match]
-    if not lines:
-        return "no file"
-    shown = some([f"{_text(match[2])} (sha256 {match[1][:12]})" for match in files], _MAX_FILES)
-    return ", and ".join(filter(None, [shown, "what could not be read" if len(files) < len(lines) else ""]))
 
 
 def _directory(overlay: Overlay, places: Sequence[ProbeOverlay]) -> str:

@@ -5,7 +5,6 @@ It is the job's claim, and what is missing from it was not seen. Pure but for `r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -28,7 +27,7 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import truncated
 from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
 from ci_tasks.logs.lines import visible
-from ci_tasks.records import ProbeSummary, RankMemory, RunEnvironment
+from ci_tasks.records import ProbeSummary, RunEnvironment
 
 T = TypeVar("T")
 
@@ -62,7 +61,6 @@ def probe_summary(
         counted=found.counted,
         exceptions=tuple(exception_text(*pair) for pair in uncaught_exceptions(found)[:_MAX_SHOWN]),
         task_exceptions=tuple(exception_text(*pair) for pair in task_exceptions(found)[:_MAX_SHOWN]),
-        memory=tuple(peak_memory(found)),
         conflicts=tuple(conflicts(found)),
         not_seen=tuple(_not_seen(evidence, calls)),
     )
@@ -80,11 +78,8 @@ def with_imports(around: RunEnvironment, evidence: RunEvidence | None, test: str
     installed = evidence.packages.get(packages_key(process, evidence))
     if not installed:
         return around
-    known = [around.packages, *(container.packages for container in around.containers)]
-    names = {_normalized(name): name for packages in known for name in packages}
-    packages = {names.get(_normalized(name), name.replace("_", "-")): version for name, version in installed.items()}
-    direct = {name: url for name, url in around.direct.items() if around.packages.get(name) == packages.get(name)}
-    return replace(around, python=process.python, packages=packages, direct=direct, taken_at=process.started_at or None)
+    packages = {name.replace("_", "-"): version for name, version in installed.items()}
+    return replace(around, python=process.python, packages=packages)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -223,7 +218,7 @@ def _hook_failures(evidence: RunEvidence) -> list[str]:
     return list(dict.fromkeys(truncated(visible(text), _MAX_TEXT) for text in texts))[:_MAX_SHOWN]
 
 
-# -- failures and memory -----------------------------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------------------------------
 
 
 def exception_text(process: ProcessEvidence, failure: NotedException) -> str:
@@ -252,14 +247,6 @@ def _place_name(failure: NotedException) -> str:
     return f"task {name}".strip() if failure.kind == TASK else name
 
 
-def peak_memory(evidence: RunEvidence) -> Iterator[RankMemory]:
-    """Of each process and device, by rank."""
-    ordered = sorted(evidence.processes, key=lambda process: (process.rank is None, process.rank or 0, process.pid))
-    for process in ordered:
-        for peak in process.memory:
-            yield RankMemory(process.rank, process.pid, peak.device, peak.uuid, peak.allocated, peak.reserved)
-
-
 def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -> Iterator[str]:
     deviations: list[Deviation] = [item for call in calls for item in call.deviations if item.what == PROBE]
     yield from dict.fromkeys(item.here for item in deviations if item.here.startswith("none"))
@@ -271,7 +258,3 @@ def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -
     yield from _hook_failures(evidence)
     if evidence.unread:
         yield f"what {evidence.unread} processes noted could not be read, or was too much"
-
-
-def _normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -11,22 +11,15 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import field, replace
 
 from ci_tasks import registry
 from ci_tasks.agent import processes
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
-from ci_tasks.agent.run_directory import (
-    RunDir,
-    read_description,
-    read_plan,
-    read_remote,
-    read_status,
-    write_record,
-)
+from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving.messages import Cancel, DescribeRun, ListRuns, RunSummary
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
@@ -48,11 +41,6 @@ _POLL_SECONDS = 0.05
 _COMMAND_SECONDS = 60.0  # that a command which was asked to end gets
 _MAX_LISTED = 10
 _CLIENT = re.compile(r"-[0-9a-f]{6}$")  # the end of a batch's directory on a host: see store.client_id
-_WAITS_FOR = {
-    "preparing": "its command prepares it",
-    "installing": "install steps",
-    "running": "its command starts it later",
-}
 FoundRun = tuple[str, RunDir]  # id and directory
 
 
@@ -61,11 +49,15 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
     runs = _wait_for_rows(name, config, host)
     if all(load_record(run).status == PLANNED for _, run in runs):
         raise UsageError(f"{name} was only planned", hint=f"`bash {runs[0][1].script}` runs a row by hand")
-    if any(pending_phase(run) == "installing" for _, run in runs):
-        print(f"{name}: waiting for the install steps", flush=True)
-    with AttachedRuns.of(runs) as attached:
-        _follow(name, attached, events)
-        records = [attached_run.record() for attached_run in attached.runs]
+    shown = EventView(open_view(name, [run for _, run in runs]), [events] if events else [])
+    with closing(AttachedRuns(runs)) as attached, closing(shown) as view:
+        try:
+            attached.watch(lambda: view.update([run.progress() for run in attached.runs]), say=view.print_message)
+        except KeyboardInterrupt:
+            follows = f"`ci-tasks attach {name}` follows them, `ci-tasks cancel {name}` ends them"
+            view.print_message(f"the runs continue; {follows}")
+            raise
+        records = [run.record() for run in attached.runs]
     logs = [run.log for _, run in runs]
     batches = dict.fromkeys(store.batch_of(id) for id, _ in runs)
     result = print_results(records, logs, ", ".join(batches), also=kept_lines(records, logs))
@@ -81,83 +73,33 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
 def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:
     """Fetch what there is of runs: everything of those that have ended, the log so far of the others."""
     fetched = []
-    with AttachedRuns.of(find_runs(name, config, host)) as attached:
-        for attached_run in attached.runs:
-            attached.wait_until(lambda run=attached_run: run.has_ended() or _is_caught_up(run))  # type: ignore[misc]
-        for attached_run in attached.runs:
-            status = attached_run.record().status if attached_run.has_ended() else RUNNING
-            state = "still running, its log so far" if status == RUNNING else status
-            print(f"{attached_run.id}: {state}: {attached_run.run.path}")
-            fetched.append(LocatedRun(attached_run.id, status, attached_run.run.path))
+    with closing(AttachedRuns(find_runs(name, config, host))) as attached:
+        attached.watch(is_done=lambda run: run.poll().is_over or run.is_caught_up())
+        for run in attached.runs:
+            status = run.record().status if run.poll().is_over else RUNNING
+            print(f"{run.id}: {'still running, its log so far' if status == RUNNING else status}: {run.run.path}")
+            fetched.append(LocatedRun(run.id, status, run.run.path))
     return fetched
 
 
 def follow_log(id: str, run: RunDir, log: GrowingLog) -> None:
     """Copy the run's log as it grows, until the run has ended."""
-    with AttachedRuns.of([(id, run)]) as attached:
-        (attached_run,) = attached.runs
-        while not attached_run.has_ended():
-            time.sleep(_POLL_SECONDS)
-            log.copy()
+    with closing(AttachedRuns([(id, run)])) as attached:
+        attached.watch(log.copy)
         log.copy()
-        attached_run.record()  # a command that fetches a run also records how it ended
+        attached.runs[0].record()  # a command that fetches a run also records how it ended
 
 
 def _wait_for_rows(name: str, config: Config, host: str | None) -> list[FoundRun]:
     """What `find_runs` returns; of a command that is being prepared, as soon as its rows are known."""
-    waits = False
     while True:
         try:
             return find_runs(name, config, host)
         except store.BatchHasNoRows as unprepared:
             if not unprepared.state.is_active:
                 raise
-            if not waits:
-                print(f"{unprepared.batch} is being prepared: waiting for its rows", flush=True)
-            waits, name = True, unprepared.batch
+            name = unprepared.batch
         time.sleep(_POLL_SECONDS)
-
-
-def _follow(name: str, attached: AttachedRuns, events: EventStream | None) -> None:
-    with closing(EventView(open_view(name, [each.run for each in attached.runs]), [events] if events else [])) as view:
-        try:
-            while True:
-                for line in attached.messages():
-                    view.print_message(line)
-                states = [attached_run.poll() for attached_run in attached.runs]
-                view.update([_progress(each, state) for each, state in zip(attached.runs, states, strict=True)])
-                if all(state.is_over for state in states):
-                    return
-                time.sleep(_POLL_SECONDS)
-        except KeyboardInterrupt:
-            view.print_message(
-                f"the runs continue; `ci-tasks attach {name}` follows them, `ci-tasks cancel {name}` ends them"
-            )
-            raise
-
-
-def _progress(attached: AttachedRun, state: RunState) -> RowProgress:
-    described = read_description(attached.run)
-    row, host = described.row, described.host
-    if state.is_over:
-        record = load_record(attached.run)
-        status = state.aborted[0] if state.aborted else record.status
-        return RowProgress(row, status, record.timings.seconds, host=host)
-    seconds = seconds_since_start(attached.run)
-    if seconds is None:
-        return RowProgress(row, WAITING, None, state.note, host)
-    return running_row_progress(row, attached.run, seconds, state.note, host=host)
-
-
-def _is_caught_up(attached: AttachedRun) -> bool:
-    """Whether the run goes on and its log here is what the host had a moment ago."""
-    mirror = attached.remote_run.mirror if attached.remote_run else None
-    return (
-        mirror is not None
-        and mirror.has_status
-        and not (mirror.ended.is_set() or mirror.status.has_ended or mirror.status.gone)
-        and mirror.offset >= mirror.status.log_bytes
-    )
 
 
 # -- runs that exist ---------------------------------------------------------------------------------------------------
@@ -166,26 +108,69 @@ def _is_caught_up(attached: AttachedRun) -> bool:
 @dataclass
 class AttachedRun:
     """A run that was attached to. `remote_run` is ours to fetch; without one the run is here, or another process
-    fetches it: `claim` makes it ours as soon as that process has ended."""
+    fetches it: it becomes ours, by its host's manager, as soon as that process has ended."""
 
     id: str
     run: RunDir
+    managers: dict[str, RemoteRunManager] = field(default_factory=dict)
     remote_run: RemoteRun | None = None
-    claim: Callable[[AttachedRun], None] = lambda _run: None
 
     def poll(self) -> RunState:
         if self.remote_run is None:
-            self.claim(self)
+            self._claim()
         if self.remote_run is not None:
             return self.remote_run.state
-        return RunState(is_complete=is_over(self.run), note=_WAITS_FOR.get(pending_phase(self.run), ""))
-
-    def has_ended(self) -> bool:
-        return self.poll().is_over
+        phase = pending_phase(self.run)
+        return RunState(is_complete=is_over(self.run), note="its command starts it later" if phase else "")
 
     def record(self) -> RunRecord:
         state = self.poll()
         return record_not_started(self.run, *state.aborted) if state.aborted else load_record(self.run)
+
+    def progress(self) -> RowProgress:
+        state, described = self.poll(), read_description(self.run)
+        if state.is_over:
+            record = load_record(self.run)
+            status = state.aborted[0] if state.aborted else record.status
+            return RowProgress(described.row, status, record.timings.seconds, host=described.host)
+        seconds = seconds_since_start(self.run)
+        if seconds is None:
+            return RowProgress(described.row, WAITING, None, state.note, described.host)
+        return running_row_progress(described.row, self.run, seconds, state.note, host=described.host)
+
+    def is_caught_up(self) -> bool:
+        """Whether the run goes on and its log here is what the host had a moment ago."""
+        mirror = self.remote_run.mirror if self.remote_run else None
+        if mirror is None or not mirror.has_status or mirror.ended.is_set():
+            return False
+        return not (mirror.status.has_ended or mirror.status.gone) and mirror.offset >= mirror.status.log_bytes
+
+    def cancel(self) -> None:
+        remote = read_remote(self.run)
+        if remote is None:
+            executors.cancel(self.run)
+        elif self.remote_run is not None:
+            self.managers[remote.host].cancel(self.remote_run, "cancel")
+        else:  # another command here fetches it
+            with closing(open_remote_host(host_of_run(remote))) as manager:
+                manager.connection.request(Cancel(remote.directory))
+
+    def _claim(self) -> None:
+        remote = read_remote(self.run)
+        held = None if remote is None or remote.complete else lock_mirror(self.run)
+        if held is None:
+            return
+        remote = read_remote(self.run)
+        if remote is None or remote.complete:  # by now
+            held.close()
+            return
+        if remote.host not in self.managers:
+            self.managers[remote.host] = open_remote_host(host_of_run(remote))
+        # Secrets of our own plans only: another could name any variable of ours.
+        secrets = secrets_of(read_plan(self.run).secrets, os.environ)
+        adopted = remote.adopted
+        self.remote_run = RemoteRun(self.run, remote.directory, lock=held, keep_remote=adopted, secrets=secrets)
+        self.managers[remote.host].attach(self.remote_run)
 
 
 class AttachedRuns:
@@ -193,50 +178,29 @@ class AttachedRuns:
 
     def __init__(self, runs: Sequence[FoundRun]) -> None:
         self.managers: dict[str, RemoteRunManager] = {}
-        self.runs = [AttachedRun(id, run, claim=self._claim) for id, run in runs]
+        self.runs = [AttachedRun(id, run, self.managers) for id, run in runs]
 
-    @classmethod
-    @contextmanager
-    def of(cls, runs: Sequence[FoundRun]) -> Iterator[AttachedRuns]:
-        attached = cls(runs)
-        try:
-            for attached_run in attached.runs:
-                attached._claim(attached_run)
-            yield attached
-        finally:
-            for manager in attached.managers.values():
-                manager.detach()
-                manager.close()
+    def close(self) -> None:
+        for manager in self.managers.values():
+            manager.detach()
+            manager.close()
 
-    def messages(self) -> list[str]:
-        return [line for manager in self.managers.values() for line in manager.connection.drain_messages()]
-
-    def wait_until(self, is_done: Callable[[], bool]) -> None:
-        while not is_done():
-            for line in self.messages():
-                print(line, flush=True)
+    def watch(
+        self,
+        show: Callable[[], object] = lambda: None,
+        *,
+        is_done: Callable[[AttachedRun], bool] = lambda run: run.poll().is_over,
+        say: Callable[[str], object] = lambda line: print(line, flush=True),
+    ) -> None:
+        """Show them until all are done."""
+        while True:
+            done = [is_done(run) for run in self.runs]
+            for line in [line for manager in self.managers.values() for line in manager.connection.drain_messages()]:
+                say(line)
+            show()
+            if all(done):
+                return
             time.sleep(_POLL_SECONDS)
-
-    def _claim(self, attached_run: AttachedRun) -> None:
-        run, remote = attached_run.run, read_remote(attached_run.run)
-        held = None if remote is None or remote.complete else lock_mirror(run)
-        if held is None:
-            return
-        remote = read_remote(run)
-        if remote is None or remote.complete:  # by now
-            held.close()
-            return
-        if remote.host not in self.managers:
-            self.managers[remote.host] = open_remote_host(host_of_run(remote))
-        attached_run.remote_run = RemoteRun(
-            run=run,
-            directory=remote.directory,
-            lock=held,
-            keep_remote=remote.adopted,
-            # Of our own plans only: another could name any variable of ours.
-            secrets=secrets_of(read_plan(run).secrets, os.environ),
-        )
-        self.managers[remote.host].attach(attached_run.remote_run)
 
 
 def host_of_run(remote: RemoteLocation) -> HostSpec:
@@ -306,27 +270,17 @@ def cancel(name: str, config: Config, host: str | None) -> list[LocatedRun]:
             found += [(id, run) for id, run in steps if _may_run(run)]
         elif not _may_run(found[0][1]) and concerned:
             raise UsageError(f"{name} has not begun", hint=f"`ci-tasks cancel {batch}` ends its command")
-    with AttachedRuns.of([(id, run) for id, run in found if _may_run(run)]) as attached:
-        for attached_run in attached.runs:
-            _cancel_run(attached_run, attached.managers)
-        for attached_run in attached.runs:
-            attached.wait_until(attached_run.has_ended)
-            record = attached_run.record()
+    with closing(AttachedRuns([(id, run) for id, run in found if _may_run(run)])) as attached:
+        for run in attached.runs:
+            run.poll()
+            run.cancel()
+        attached.watch()
+        for run in attached.runs:
+            record = run.record()
             if record.status == LOST and record.started_at:
-                raise Blocked(f"{attached_run.id}: {record.reason}")
+                raise Blocked(f"{run.id}: {record.reason}")
     ended = [(id, run) for id, run in found if id in concerned or not store.is_row(id)]
     return [LocatedRun(id, CANCELLED, run.path) for id, run in ended]
-
-
-def _cancel_run(attached: AttachedRun, managers: dict[str, RemoteRunManager]) -> None:
-    remote = read_remote(attached.run)
-    if remote is None:
-        executors.cancel(attached.run)
-    elif attached.remote_run is not None:
-        managers[remote.host].cancel(attached.remote_run, "cancel")
-    else:  # another command here fetches it
-        with closing(open_remote_host(host_of_run(remote))) as manager:
-            manager.connection.request(Cancel(remote.directory))
 
 
 def _may_run(run: RunDir) -> bool:
@@ -343,19 +297,18 @@ def _end_command(batch: str) -> bool:
         return False
     if not state.is_here:
         raise Blocked(f"the command of {batch} runs on {state.machine}", hint="cancel it there")
-    print(f"ending the command of {batch}, process {state.pid}", flush=True)
+    command = f"the command of {batch}, process {state.pid}"
+    print(f"ending {command}", flush=True)
     try:
         for number in (signal.SIGTERM, signal.SIGCONT):  # one that was stopped hears of it, too
             os.kill(state.pid, number)
     except ProcessLookupError:
         return True
     except PermissionError:
-        raise Blocked(f"the command of {batch}, process {state.pid}, belongs to another user") from None
+        raise Blocked(f"{command}, belongs to another user") from None
     deadline = time.monotonic() + _COMMAND_SECONDS
     while (present := read_state_if_readable(path)) is not None and present.is_active:
         if time.monotonic() > deadline:
-            raise Blocked(
-                f"the command of {batch}, process {state.pid}, does not end", hint=f"`kill -9 {state.pid}` ends it"
-            )
+            raise Blocked(f"{command}, does not end", hint=f"`kill -9 {state.pid}` ends it")
         time.sleep(_POLL_SECONDS)
     return True

@@ -33,15 +33,12 @@ _LOCAL = "local"
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """`cpu_rows` are those of CPU labels, `rows` those of the job for changed tests that are left. `left_out` is what
-    CI's detection leaves out, and `not_run` what is not run here: path → reason. `problem` says why CI's detection was
-    not used."""
+    """`cpu_rows` are those of CPU labels, `rows` those of the job for changed tests that are left. `not_run` is what is
+    not run here: path → reason."""
 
     cpu_rows: Sequence[Row]
     rows: Sequence[Row]
-    left_out: Mapping[str, str]
     not_run: Mapping[str, str]
-    problem: str = ""
 
 
 def run_changed(
@@ -56,7 +53,7 @@ def run_changed(
     """Run the changed tests and end with one table."""
     results: list[LabelResult] = []
     for part in changed_runs(source, request, last_failed=last_failed):
-        if options.policy.fail_fast and any(FAILED in statuses(result.records) for result in results):
+        if options.fail_fast and any(FAILED in statuses(result.records) for result in results):
             print(f"--fail-fast: not started: {', '.join(part.rows)}")
             continue
         result = execute_label(source, config, part, options, open_executor=open_executor)
@@ -69,28 +66,28 @@ def changed_runs(source: CheckoutSource, request: RunRequest, *, last_failed: bo
     that did not pass in the last run of their label. Raises UsageError where that leaves none."""
     print(source.headline, flush=True)
     found = find_rows(source, request.label, event_context(source), request.base)
-    changed = only(divide(found, list_jobs(source)), request.only, request.label)
+    changed = divide(found, list_jobs(source), request.only, request.label)
     for line in _overview(changed, request):
         print(line, flush=True)
+    for deviation in found.deviations:
+        print(f"Otherwise than in CI: {deviation.why}", flush=True)
     runs = [*parts(changed, request)]
     if not runs:
         what = "no changed test is run here" if changed.not_run else "no test file is new or modified"
         print(f"{VACUOUS}: {what} since {request.base or BASE}; nothing ran, so nothing is shown")
     if not last_failed or not runs:
         return runs
-    runs = [run for run in (_not_passed(run, source) for run in runs) if run.rows]
-    if not runs:
+    for at, run in enumerate(runs):
+        passed = {last.row for last in latest(run.label, str(source.path)) if last.status == PASSED}
+        runs[at] = replace(run, rows=tuple(name for name in run.rows if name not in passed))
+    if not any(run.rows for run in runs):
         raise UsageError("every changed test passed in the last run of its label", hint="run it without --last-failed")
-    return runs
+    return [run for run in runs if run.rows]
 
 
-def _not_passed(run: RunRequest, source: CheckoutSource) -> RunRequest:
-    passed = {last.row for last in latest(run.label, str(source.path)) if last.status == PASSED}
-    return replace(run, rows=tuple(name for name in run.rows if name not in passed))
-
-
-def divide(found: JobRows, rows: Sequence[Row]) -> ChangedRows:
-    """`found` are the rows of CI's job for changed tests, `rows` those of all labels."""
+def divide(found: JobRows, rows: Sequence[Row], only: str | None = None, label: str = "") -> ChangedRows:
+    """`found` are the rows of CI's job for changed tests, `rows` those of all labels. Of these, those whose name has a
+    part of `only` in it. Raises UnknownName."""
     tests = {row.test: row for row in found.rows if row.test}
     cpu_rows = [row for row in rows if (row.test in tests or row.test in found.left_out) and is_on_cpu(row)]
     on_cpu = {row.test for row in cpu_rows}
@@ -99,15 +96,8 @@ def divide(found: JobRows, rows: Sequence[Row]) -> ChangedRows:
         labels = ", ".join(dict.fromkeys(row.label for row in rows if row.test == path))
         not_run[path] = f"CI leaves it out: {found.left_out[path]}{f'; label {labels} runs it' if labels else ''}"
     left = [row for row in found.rows if row.test not in on_cpu and row.test not in not_run]
-    problem = "; ".join(deviation.why for deviation in found.deviations)
-    return ChangedRows(cpu_rows, left, found.left_out, not_run, problem)
-
-
-def only(changed: ChangedRows, text: str | None, label: str) -> ChangedRows:
-    """Those whose row's name has a part of `text` in it. Raises UnknownName."""
-    chosen = select([*changed.cpu_rows, *changed.rows], text, label) if text else [*changed.cpu_rows, *changed.rows]
-    cpu_rows, rows = ([row for row in rows if row in chosen] for rows in (changed.cpu_rows, changed.rows))
-    return replace(changed, cpu_rows=cpu_rows, rows=rows)
+    chosen = select([*cpu_rows, *left], only, label) if only else [*cpu_rows, *left]
+    return ChangedRows([row for row in cpu_rows if row in chosen], [row for row in left if row in chosen], not_run)
 
 
 def is_on_cpu(row: Row) -> bool:
@@ -119,25 +109,21 @@ def parts(changed: ChangedRows, request: RunRequest) -> Iterator[RunRequest]:
     """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`."""
     for label in dict.fromkeys(row.label for row in changed.cpu_rows):
         names = tuple(row.row for row in changed.cpu_rows if row.label == label)
-        yield replace(request, label=label, rows=names, only=None, host=_LOCAL, image=None, nodes=1, prefetch=False)
+        yield replace(request, label=label, rows=names, only=None, host=_LOCAL, image=None, prefetch=False)
     if changed.rows:
         yield replace(request, rows=tuple(row.row for row in changed.rows), only=None)
 
 
-def _overview(changed: ChangedRows, request: RunRequest) -> list[str]:
+def _overview(changed: ChangedRows, request: RunRequest) -> Iterator[str]:
     """Every changed test with where it runs, or why it does not."""
-    lines = [(row, f"row {row.row} of {row.label}, here") for row in changed.cpu_rows]
+    running = [(f"  {row.test}", f"row {row.row} of {row.label}, here") for row in changed.cpu_rows]
     for row in changed.rows:
         gpus = "GPUs unknown" if row.gpus is None else counted(row.gpus, "GPU")
-        lines.append((row, f"row {row.row} of {row.label}, {gpus}, on {request.host}"))
-    left_out = {path: f"; CI's {request.label} leaves it out: {why}" for path, why in changed.left_out.items()}
-    running = [(f"  {row.test}", f"{where}{left_out.get(row.test or '', '')}") for row, where in lines]
+        running.append((f"  {row.test}", f"row {row.row} of {row.label}, {gpus}, on {request.host}"))
     not_run = [(f"  {path}", why) for path, why in sorted(changed.not_run.items())]
-    return [
-        *([f"Changed since {request.base or BASE}:", *Table(running).text(terminal_width())] if running else []),
-        *(["Changed, and not run:", *Table(not_run).text(terminal_width())] if not_run else []),
-        *([f"Otherwise than in CI: {changed.problem}"] if changed.problem else []),
-    ]
+    for heading, rows in ((f"Changed since {request.base or BASE}:", running), ("Changed, and not run:", not_run)):
+        if rows:
+            yield from (heading, *Table(rows).text(terminal_width()))
 
 
 def _end(results: Sequence[LabelResult], request: RunRequest, config: Config) -> BatchResult:

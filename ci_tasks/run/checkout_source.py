@@ -58,17 +58,12 @@ class CheckoutSource:
 
     def label_of(self, name: str) -> str:
         """The label that a label, a job's name or a PR label means; any other text stays as it is."""
-        labels = {job.id: label_of(job.id) for job in self.workflow.labelled}
-        if name in labels.values():
-            return name
-        if name not in labels:
-            from ci_tasks.workflow.rows import trigger_of
+        from ci_tasks.workflow.rows import trigger_of
 
-            # The job that another one needs has the same PR label; the job that it is for stands behind it.
-            labels = {trigger_of(self.workflow, job) or "": labels[job.id] for job in self.workflow.labelled}
-            named = [label_of(job.id) for job in self.workflow.labelled if matches_job(name, job.id)]
-            return named[0] if named else labels.get(name, name)
-        return labels.get(name, name)
+        # The job that another one needs has the same PR label; the job that it is for stands behind it.
+        triggers = {trigger_of(self.workflow, job): label_of(job.id) for job in self.workflow.labelled}
+        named = [label_of(job.id) for job in self.workflow.labelled if matches_job(name, job.id)]
+        return named[0] if named else triggers.get(name, name)
 
 
 def open_source(
@@ -115,7 +110,7 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
 
 
 def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
-    from ci_tasks.workflow.reader import read_with_called
+    from ci_tasks.workflow.reader import read_with_called, render_template
 
     def read_file(name: str) -> str | None:
         is_inside = Path(os.path.realpath(path / name)).is_relative_to(os.path.realpath(path))
@@ -128,12 +123,7 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
     template = file_name if file_name.endswith(".j2") else file_name + ".j2"
     text = _text(path, rev, template) if text is None else text
     if text is None:
-        _not_bare(path)
-        raise CheckoutError(
-            f"{path} has no {file_name}{f' at {rev}' if rev else ''}, nor {template}", hint=_choices(path, rev)
-        )
-    from ci_tasks.workflow.reader import render_template
-
+        raise _no_workflow(path, rev, f"has no {file_name}{f' at {rev}' if rev else ''}, nor {template}")
     return read_with_called(render_template(text, template), template, read_file, rendered=True)
 
 
@@ -144,8 +134,18 @@ def _usual(path: Path, rev: str | None) -> str:
     candidates = [name for name in usual if name in there] or (there if len(there) == 1 else usual)
     if candidates:
         return candidates[0]
-    _not_bare(path)
-    raise CheckoutError(f"{path} has {len(there)} workflows: which one is meant?", hint=_choices(path, rev))
+    raise _no_workflow(path, rev, f"has {len(there)} workflows: which one is meant?")
+
+
+def _no_workflow(path: Path, rev: str | None, why: str) -> CheckoutError:
+    """The error of a checkout whose workflow is not found."""
+    from ci_tasks.checkout.repository import is_bare, no_repository
+
+    if is_bare(path):
+        return no_repository(path)
+    files = ", ".join(_workflows(path, rev))
+    hint = f"--workflow FILE picks one of: {files}" if files else "it has no workflow at all: is it the right one?"
+    return CheckoutError(f"{path} {why}", hint=hint)
 
 
 def _text(path: Path, rev: str | None, name: str) -> str | None:
@@ -156,22 +156,6 @@ def _text(path: Path, rev: str | None, name: str) -> str | None:
 
     commit = resolve_rev(path, rev)
     return open_repository(path).git.text_or_none("show", f"{commit}:./{name}")
-
-
-def _not_bare(path: Path) -> None:
-    from ci_tasks.checkout.repository import is_bare, no_repository
-
-    if is_bare(path):
-        raise no_repository(path)
-
-
-def _choices(path: Path, rev: str | None) -> str:
-    files = _workflows(path, rev)
-    return (
-        f"--workflow FILE picks one of: {', '.join(files)}"
-        if files
-        else "it has no workflow at all: is it the right one?"
-    )
 
 
 def _workflows(path: Path, rev: str | None) -> list[str]:

@@ -1,7 +1,8 @@
 """`clean`: what runs have left on a host, because a person went away, something was killed, or it was asked to stay.
 
 A run that goes on is never touched, nor is what was not fetched yet or was kept for `shell`, unless `everything` says
-so. Somebody else's runs go when they have long been over.
+so. Somebody else's runs go when they have long been over. With `everything`, and if no run stays, nothing of ours is
+left on another host; on this machine the results stay.
 """
 
 from __future__ import annotations
@@ -11,28 +12,35 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import chain
 from pathlib import Path
 
 from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
-from ci_tasks.agent.serving import requests
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
-from ci_tasks.config import Config
+from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import printable
 from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
-from ci_tasks.hosts.queries import QueryRunner
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.load import UnreadableRun, load_record
 from ci_tasks.results.runs import clock_ahead
 
 _DAY = 24 * 3600.0
-_DU_SECONDS = 120.0
-_DU = 'd=$1; case $d in "~/"*) d=$HOME/${d#"~/"};; esac; [ ! -e "$d" ] || du -ahd1 -- "$d" | sort -rh'
+_SECONDS = 120.0  # for a program there
+# What we make on a host, beside runs; git's stores, the agents, and what old versions made.
+_PARTS = "agents store.git store-sha256.git workspaces environments simulated-gpus locks tools sync"
+_SIZES = 'cd -- "$1" && du -ahd1 | sort -rh'
+# A line for each container and image of a run, with the run's directory, which is their label.
+_OF_RUNS = """label=ci-tasks.dir
+"$1" ps --all --size --filter label=$label --format "{{.Label \\"$label\\"}} container {{.Names}}, {{.Size}}"
+show="{{index .Config.Labels \\"$label\\"}} image {{index .RepoTags 0}}, {{.Size}} bytes"
+for image in $("$1" images --quiet --filter label=$label); do "$1" image inspect --format "$show" $image; done"""
+_REMOVE = """cd -- "$1" && shift || exit
+{ chmod -R u+w -- "$@"; rm -rf -- "$@"; rmdir -- runs "$PWD"; } 2> /dev/null
+ls -A"""
 Cleaned = tuple[str, Sequence[str]]  # what became of a run, in a sentence, and what is left although it should be gone
 
 
@@ -51,56 +59,74 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     from ci_tasks.hosts.mux import end
     from ci_tasks.hosts.run_manager import open_remote_host
 
-    spec = config.host(host)
-    is_here, old = spec.kind == "local", OLD_DAYS if days is None else days
+    spec, cleaned, old = config.host(host), list[CleanedRun](), OLD_DAYS if days is None else days
+    is_here = spec.kind == "local"
     with closing(open_remote_host(spec)) as manager:
-        lines = chain(_clean_killed_commands(), _clean_here(days, everything))
-        if not is_here:
-            runs = manager.connection.request(ListRuns()).runs
-            lines = chain(_clean_there(manager.connection, runs, old, everything))
-        cleaned = _report(lines)
-        pruned = manager.connection.request(Prune(old, all_environments=everything))
-        for line in (*pruned.environments, *(f"  left: {each}" for each in pruned.left)):
-            print(line)
+        connection = manager.connection
+        print("\n".join(_containers_and_images(connection, spec)))
+        lines = _clean_here(connection, days, everything) if is_here else _clean_there(connection, old, everything)
+        for text, left in lines:
+            print("\n".join([text, *(f"  left: {line}" for line in left)]), flush=True)
+            cleaned.append(CleanedRun(text, tuple(left)))
+        if not cleaned:
+            print("no run has left anything")
+        pruned = connection.request(Prune(old, all_environments=everything))
+        print("\n".join([*pruned.environments, *(f"  left: {each}" for each in pruned.left)]))
         print("old objects: removed" if pruned.done else "old objects: not now, another run uses them")
-        cleaned += [CleanedRun("packages that runs share", tuple(pruned.left))] if pruned.left else []
-        print("\n".join(_sizes(manager.connection, str(store.home()) if is_here else spec.workspace)))
+        cleaned += [CleanedRun("packages that runs share", pruned.left)] if pruned.left else []
+        runs = connection.request(ListRuns()).runs
+        if everything and not any(run.alive or not is_here for run in runs):
+            cleaned += _remove_the_rest(connection, spec)
+        print("\n".join(_sizes(connection)))
     for kept in end(None if is_here else spec.address or spec.name):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
     return cleaned
 
 
-def _report(lines: Iterator[Cleaned]) -> list[CleanedRun]:
-    cleaned = []
-    for sentence, left in lines:
-        print("\n".join([sentence, *(f"  left: {line}" for line in left)]), flush=True)
-        cleaned.append(CleanedRun(sentence, tuple(left)))
-    if not cleaned:
-        print("no run has left anything")
-    return cleaned
+def _answer(connection: ReconnectingConnection, script: str, *words: str) -> list[str]:
+    """The lines that a shell script there prints."""
+    answer = connection.run_queries({"sh": ["sh", "-c", script, "sh", *words]}, _SECONDS)["sh"]
+    return [printable(line) for line in answer.out.splitlines()]
 
 
-def _sizes(runner: QueryRunner, directory: str) -> list[str]:
+def _containers_and_images(connection: ReconnectingConnection, spec: HostSpec) -> list[str]:
+    """Those of runs of this host's home, with their sizes, and where there are some a line before them."""
+    if spec.runtime not in ("docker", "podman"):
+        return []
+    pairs = (line.partition(" ") for line in _answer(connection, _OF_RUNS, spec.runtime))
+    ours = [what for directory, _, what in pairs if directory.startswith(f"{connection.hello().home}/runs/")]
+    return ["containers and images of runs:", *(f"  {each}" for each in ours)] if ours else []
+
+
+def _remove_the_rest(connection: ReconnectingConnection, spec: HostSpec) -> list[CleanedRun]:
+    """No run needs it any more: agents, code and packages, on another host our whole directory."""
+    home = connection.hello().home
+    others = _answer(connection, _REMOVE, home, *_PARTS.split())
+    containers = _containers_and_images(connection, spec)[1:]
+    left = [line.strip() for line in containers] + (
+        [] if spec.kind == "local" else [f"{home}/{name}" for name in others]
+    )
+    text = f"agents, code and packages in {home}: removed"
+    print("\n".join([text, *(f"  left: {line}" for line in left)]))
+    return [CleanedRun(text, tuple(left))]
+
+
+def _sizes(connection: ReconnectingConnection) -> list[str]:
     """What still is in our directory, the largest part first, as `du` says."""
-    answer = runner.run_queries({"du": ["sh", "-c", _DU, "du", directory]}, _DU_SECONDS)["du"]
-    lines = [f"  {printable(line)}" for line in answer.out.splitlines()]
-    problem = printable(" ".join(answer.err.split()))
-    return [
-        *(["still there:"] if lines else []),
-        *lines,
-        *([f"some of it could not be read: {problem}"] * bool(problem)),
-    ]
+    lines = _answer(connection, _SIZES, connection.hello().home)
+    return ["still there:", *(f"  {line}" for line in lines)] if lines else []
 
 
 # -- on another host ---------------------------------------------------------------------------------------------------
 
 
-def _clean_there(
-    line: ReconnectingConnection, runs: Sequence[RunSummary], days: float, everything: bool
-) -> Iterator[Cleaned]:
+def _clean_there(connection: ReconnectingConnection, days: float, everything: bool) -> Iterator[Cleaned]:
+    """Rows before the install steps that they use, and the newest first: a retry's container needs the image that was
+    made of the container before it."""
     staying: set[str] = set()
-    for run in sorted(runs, key=lambda run: not run.is_row):
-        age = None if run.ended_at is None else time.time() + line.clock_ahead - run.ended_at
+    runs = connection.request(ListRuns()).runs
+    for run in sorted(runs, key=lambda run: (run.is_row, run.ended_at or 0, run.dir), reverse=True):
+        age = None if run.ended_at is None else time.time() + connection.clock_ahead - run.ended_at
         why = _stays_there(run, age is not None and age > days * _DAY, everything)
         if not run.is_row and run.batch in staying:
             why = "its rows use it"
@@ -109,11 +135,11 @@ def _clean_there(
             staying.add(run.batch)
             yield f"{id}: stays, {why}", []
         else:
-            yield f"{id}: removed", line.request(Clear(run.dir)).left
+            yield f"{id}: removed", connection.request(Clear(run.dir)).left
 
 
 def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
-    """Why a run on another host is not to be removed; empty where it is."""
+    """Why a run on another host is not to be removed; empty if it is."""
     is_ours = run.batch.endswith(f"-{store.client_id()}")
     is_active = _is_active(store.home() / "runs" / _batch_here(run))
     # Install steps of ours that no command waits for any more go, though they run.
@@ -144,29 +170,27 @@ def _is_fetched(run: RunSummary) -> bool:
 # -- on this machine ---------------------------------------------------------------------------------------------------
 
 
-def _clean_here(days: float | None, everything: bool) -> Iterator[Cleaned]:
-    runs = requests.list_runs(str(store.home()))
+def _clean_here(connection: ReconnectingConnection, days: float | None, everything: bool) -> Iterator[Cleaned]:
+    yield from _clean_killed_commands()
+    runs = connection.request(ListRuns()).runs
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
-    for info in runs:
+    for info in sorted(runs, key=lambda info: (info.ended_at or 0, info.dir), reverse=True):
         run = RunDir(info.dir)
+        age = time.time() + clock_ahead(run) - info.ended_at if info.ended_at else 0.0
+        is_old = days is not None and age > days * _DAY
         try:
             read_plan(run)
         except (OSError, ValueError) as problem:  # a job may have changed it: what it left is not known
             yield f"{info.id}: stays, {problem}", [f"{run.path}: remove it by hand"]
             continue
-        age = time.time() + clock_ahead(run) - info.ended_at if info.ended_at else 0.0
-        is_old = days is not None and age > days * _DAY
         if os.path.lexists(run.remote):
             # A copy of what is on a host. Its files are the host's word, which names nothing else that is to go here.
             if is_old:
                 yield f"{info.id}: removed", remove_tree(run.path, None, "none", {})
-                _forget_empty(Path(run.path).parent)
         elif info.alive:
             yield f"{info.id}: stays, it runs", []
         elif is_old and (info.is_row or info.batch not in in_use):
             yield f"{info.id}: removed", remove_run(run.path)
-            _forget_empty(Path(run.path).parent)
-            _forget_empty(Path(info.batch_dir))
         elif not info.is_row:
             has_venv = any(os.path.lexists(os.path.join(run.path, name)) for name in SETUP_PARTS)
             if info.batch not in in_use and (everything or info.state != "planned") and has_venv:
@@ -177,6 +201,10 @@ def _clean_here(days: float | None, everything: bool) -> Iterator[Cleaned]:
             with suppress(OSError, UnreadableRun):
                 load_record(run)  # so that a run whose runner was killed has its record
             yield f"{info.id}: what it left is removed", end_and_clean(run.path)
+        batch = Path(info.batch_dir)
+        # Its journal and the like are of no use any more.
+        if is_old and batch.parent == store.home() / "runs" and not store.runs_of(batch.name):
+            shutil.rmtree(batch, ignore_errors=True)
 
 
 def _clean_killed_commands() -> Iterator[Cleaned]:
@@ -185,11 +213,8 @@ def _clean_killed_commands() -> Iterator[Cleaned]:
         path = store.home() / "runs" / batch
         state = read_state_if_readable(path)
         if state is not None and state.was_killed and not store.has_begun(batch):
-            hosts = dict.fromkeys(remote.host for run in store.setup_dirs(batch) if (remote := read_remote(run)))
-            there = "".join(f"; `ci-tasks clean --host {host}` ends its install steps there" for host in hosts)
             left = [line for run in store.setup_dirs(batch) if not read_remote(run) for line in end_and_clean(run.path)]
-            left += remove_tree(str(path), None, "none", {})
-            yield f"{batch}: removed, {state.why_not_started}{there}", left
+            yield f"{batch}: removed, {state.why_not_started}", left + remove_tree(str(path), None, "none", {})
 
 
 def _is_active(batch_dir: str | Path) -> bool:
@@ -200,9 +225,3 @@ def _is_active(batch_dir: str | Path) -> bool:
 def _has_left(run: RunDir) -> bool:
     status = read_status(run)
     return os.path.lexists(run.workspace) or not status.has_ended or bool(status.left)
-
-
-def _forget_empty(batch: Path) -> None:
-    """Remove a batch without runs: its journal and the like are of no use any more."""
-    if batch.parent == store.home() / "runs" and not store.runs_of(batch.name):
-        shutil.rmtree(batch, ignore_errors=True)

@@ -11,7 +11,6 @@ or a host wrote, and all is masked.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -19,7 +18,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Literal, Protocol
 
 from ci_tasks import known_secrets
@@ -27,7 +25,7 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.codec import encode, from_json, masked_record
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_json
-from ci_tasks.errors import EXIT_BUG, EXIT_CANCELLED, CiTasksError, UsageError
+from ci_tasks.errors import EXIT_BUG, EXIT_CANCELLED, UsageError
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
@@ -36,11 +34,8 @@ from ci_tasks.results.store import Batch
 
 STDOUT = "-"
 JOURNAL = "events.jsonl"
-_STATE_EVENTS: dict[str, Literal["row_waiting", "row_started", "row_stalled"]] = {
-    WAITING: "row_waiting",
-    RUNNING: "row_started",
-    STALLED: "row_stalled",
-}
+StateEvent = Literal["row_waiting", "row_started", "row_stalled"]
+_STATE_EVENTS: dict[str, StateEvent] = {WAITING: "row_waiting", RUNNING: "row_started", STALLED: "row_stalled"}
 
 
 @dataclass(frozen=True)
@@ -168,24 +163,22 @@ class Changes:
         for row in rows:
             if row.log:
                 self._directories[row.row] = os.path.dirname(row.log)
-            has_note = bool(row.note) and row.state != RUNNING  # of one that runs it is its last line
-            standing = (row.state, row.host, row.attempt, has_note)
+            note = row.note if row.state != RUNNING else ""  # of one that runs it is its last line
+            standing = (row.state, row.host, row.attempt, bool(note))
             if self._rows.get(row.row) != standing:
                 self._rows[row.row] = standing
-                yield self._changed(row, has_note)
-
-    def _changed(self, row: RowProgress, has_note: bool) -> RowChanged:
-        return RowChanged(
-            time=now(),
-            event=_STATE_EVENTS.get(row.state, "row_ended"),
-            row=row.row,
-            host=row.host,
-            attempt=row.attempt,
-            note=row.note if has_note else "",
-            status=None if row.state in _STATE_EVENTS else row.state,
-            seconds=None if row.seconds is None else round(row.seconds, 3),
-            directory=self._directories.get(row.row, ""),
-        )
+                is_end = row.state not in _STATE_EVENTS
+                yield RowChanged(
+                    time=now(),
+                    event=_STATE_EVENTS.get(row.state, "row_ended"),
+                    row=row.row,
+                    host=row.host,
+                    attempt=row.attempt,
+                    note=note,
+                    status=row.state if is_end else None,
+                    seconds=None if row.seconds is None else round(row.seconds, 3),
+                    directory=self._directories.get(row.row, ""),
+                )
 
 
 class EventView:
@@ -231,75 +224,6 @@ class EventView:
                 self._steps[directory] = grown, len(steps)
 
 
-# -- the file of --events ----------------------------------------------------------------------------------------------
-
-
-class EventStream:
-    """Writes events to a file descriptor, from any thread. The command sets `exit_code` before its end. `lost_reader`:
-    nobody reads from the pipe any more."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd: int | None = fd
-        self._lock = threading.Lock()
-        self.lost_reader = False
-        self._whole = os.fstat(fd).st_size  # of a file: what it had, as standard output has, and whole lines
-        self.exit_code = 0
-
-    def write(self, event: Event) -> None:
-        """Write a line, masked; do nothing once that has failed."""
-        line = _line(event)
-        with self._lock:
-            if self._fd is None:
-                return
-            try:
-                rest = line.encode("ascii")
-                while rest:
-                    rest = rest[os.write(self._fd, rest) :]
-                self._whole = os.fstat(self._fd).st_size
-            except OSError as error:
-                with suppress(OSError):  # a file; a pipe has nothing to take back
-                    os.ftruncate(self._fd, self._whole)
-                self._fd = None
-                self.lost_reader = isinstance(error, BrokenPipeError)
-                print(f"ci-tasks: no more events: {error.strerror}; the run continues", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def open_events(target: str | None) -> Iterator[EventStream | None]:
-    """The stream of `--events`, None without that option. Raises UsageError for a file that cannot be written."""
-    if target is None:
-        yield None
-        return
-    fd = _open(target)
-    stream = EventStream(fd)
-    error_text = ""
-    try:
-        yield stream
-    except BaseException as error:
-        stream.exit_code, error_text = _exit_code(error), str(error)
-        raise
-    finally:
-        stream.write(CommandEnded(now(), stream.exit_code, error_text))
-        os.close(fd)
-    if stream.lost_reader:  # as of any output whose reader has gone
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-
-def _open(target: str) -> int:
-    if target == STDOUT:
-        return os.dup(1)
-    try:
-        return os.open(os.path.expanduser(target), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise UsageError(f"--events: cannot write {target}: {error.strerror}") from None
-
-
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, CiTasksError):
-        return error.exit_code
-    return EXIT_CANCELLED if isinstance(error, KeyboardInterrupt) else EXIT_BUG
-
-
 def now() -> str:
     return _iso(datetime.now(timezone.utc))
 
@@ -312,27 +236,74 @@ def _line(event: Event) -> str:
     return json.dumps(encode(masked_record(event, known_secrets.values()))) + "\n"  # ASCII
 
 
+# -- the file of --events ----------------------------------------------------------------------------------------------
+
+
+class EventStream:
+    """Writes events to a file descriptor, from any thread. The command sets `exit_code` before its end."""
+
+    def __init__(self, fd: int, lost: str = "no more events") -> None:
+        self._fd, self._lost = fd, lost
+        self._lock, self._is_open = threading.Lock(), True
+        self._size = os.fstat(fd).st_size  # of a file: what it had, as standard output has, and whole lines
+        self.exit_code = 0
+
+    def write(self, event: Event) -> None:
+        """Write a line, masked; do nothing once that has failed."""
+        rest = _line(event).encode("ascii")
+        with self._lock:
+            try:
+                while rest and self._is_open:
+                    rest = rest[os.write(self._fd, rest) :]
+                self._size = os.fstat(self._fd).st_size
+            except OSError as error:
+                self._is_open = False
+                with suppress(OSError):  # a file; a pipe has nothing to take back
+                    os.ftruncate(self._fd, self._size)
+                print(f"ci-tasks: {self._lost}: {error.strerror}; the run continues", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def open_events(target: str | None) -> Iterator[EventStream | None]:
+    """The stream of `--events`, None without that option. Raises UsageError for a file that cannot be written."""
+    if target is None:
+        yield None
+        return
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        fd = os.dup(1) if target == STDOUT else os.open(os.path.expanduser(target), flags, 0o644)
+    except OSError as error:
+        raise UsageError(f"--events: cannot write {target}: {error.strerror}") from None
+    stream, error_text = EventStream(fd), ""
+    try:
+        yield stream
+    except BaseException as error:
+        code = EXIT_CANCELLED if isinstance(error, KeyboardInterrupt) else EXIT_BUG
+        stream.exit_code, error_text = getattr(error, "exit_code", code), str(error)
+        raise
+    finally:
+        stream.write(CommandEnded(now(), stream.exit_code, error_text))
+        os.close(fd)
+
+
 # -- the journal of a command ------------------------------------------------------------------------------------------
 
 
-class Journal:
-    """Appends events to the file of a batch. What `--resume` needs is on disk before a row starts. A full disk ends the
-    journal, not the run."""
+class Journal(EventStream):
+    """The events of a batch. What `--resume` needs is on disk before a row starts."""
 
     def __init__(self, batch: Batch) -> None:
-        self._path, self._is_lost = batch.path / JOURNAL, False
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        super().__init__(os.open(batch.path / JOURNAL, flags, 0o644), "--resume will not find all rows")
 
     def write(self, event: Event) -> None:
-        try:
-            with open(self._path, "a", encoding="ascii") as out:
-                out.write(_line(event))
-                out.flush()
-                if event.event in ("run_prepared", "row_placed"):
-                    os.fsync(out.fileno())
-        except OSError as error:
-            if not self._is_lost:
-                self._is_lost = True
-                print(f"ci-tasks: {self._path}: {error.strerror}; --resume will not find all rows", file=sys.stderr)
+        super().write(event)
+        if event.event in ("run_prepared", "row_placed"):
+            with suppress(OSError):
+                os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 @dataclass(frozen=True)
@@ -382,17 +353,14 @@ def find_unfinished(label: str, checkout: str) -> BatchJournal:
 
 def read_journal(batch: Batch) -> BatchJournal | None:
     """The journal of a batch; None where it has none. A last line that was cut short never was."""
-    asked, placed = None, []
-    path = Path(batch.path / JOURNAL)
+    path = batch.path / JOURNAL
     try:
         with open(path, encoding="utf-8") as source:
-            for line in source:
-                if line.endswith("\n") and '"event": "run_prepared"' in line:
-                    asked = asked or from_json(RunPrepared, line, where=JOURNAL)
-                elif line.endswith("\n") and '"event": "row_placed"' in line:
-                    placed.append(from_json(RowChanged, line, where=JOURNAL))
+            lines = [line for line in source if line.endswith("\n")]
+        asked = [from_json(RunPrepared, line, where=JOURNAL) for line in lines if '"event": "run_prepared"' in line]
+        placed = [from_json(RowChanged, line, where=JOURNAL) for line in lines if '"event": "row_placed"' in line]
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
         raise UsageError(f"{path} is no journal of events: {error}", hint="run the label again") from None
-    return BatchJournal(batch, asked, tuple(placed)) if asked else None
+    return BatchJournal(batch, asked[0], tuple(placed)) if asked else None

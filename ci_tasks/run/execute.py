@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.records import Plan
-from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
 from ci_tasks.errors import CiTasksError, UsageError, some
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
@@ -20,7 +20,8 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, RunRecor
 from ci_tasks.results.load import load_record, read_run_record
 from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_status
 from ci_tasks.run.events import BatchJournal, EventView, RowChanged, now, number_of
-from ci_tasks.run.host_sessions import HostSession, HostSessions
+from ci_tasks.run.host_session import HostSession
+from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.place_rows import RowExecution, RowPlacer, ended_before_test
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.request import ExecutionOptions
@@ -30,6 +31,7 @@ _POLL_SECONDS = 0.05  # seconds between two looks at the rows, where no event co
 _DISPLAY_SECONDS = 0.2  # seconds between two pictures of many rows
 _MANY_ROWS = 20
 _WORK_SECONDS = 0.2  # seconds of starting or judging rows, after which those that run are looked at again
+_LEAVE_SECONDS = 2.0  # seconds after the start of the last row for which --detach waits whether the rows wait
 Expected = Callable[[Row], ExpectedTime]
 
 
@@ -40,14 +42,15 @@ def run_rows(
     expected: Expected,
     hosts: HostSessions | None = None,
 ) -> list[RowExecution]:
-    """Run all rows to their ends, in order; `hosts` are the threads of several hosts. On ^C every running row is
-    cancelled and the others never start; a second ^C kills what is left at once."""
+    """Run all rows to their ends, in order; `hosts` are the threads of several hosts. With `detach` rows that have all
+    begun are left to themselves. On ^C every running row is cancelled and the others never start; a second ^C kills
+    what is left at once."""
     run = LabelExecution(ready, options, view, expected, hosts)
     if ready.journal:
         run.resume(ready.journal)
     handled = 0  # how often ^C was pressed and acted on
     try:
-        while not run.is_over:
+        while not (run.is_over or run.can_be_left()):
             while handled < ready.interrupts.count:
                 handled += 1
                 run.interrupt(handled)
@@ -58,6 +61,8 @@ def run_rows(
                 run.judge_and_record(ended)
             else:
                 run.wait()
+        if not run.is_over:
+            ready.sessions[0].executor.detach()
     except (Exception, KeyboardInterrupt):  # a closed pipe, a full disk: no row goes on without us
         run.end_running(kill=True)
         raise
@@ -76,21 +81,31 @@ class LabelExecution:
         expected: Expected,
         hosts: HostSessions | None = None,
     ) -> None:
-        self.ready, self.view, self.policy, self.sessions = ready, view, options.policy, ready.sessions
-        start = time.monotonic()
+        self.ready, self.view, self.options, self.sessions = ready, view, options, ready.sessions
         rows = enumerate(ready.rows)
-        self.executions = [RowExecution(at, row, expected(row), waiting_since=start) for at, row in rows]
-        self.seconds_left: float | None = None
-        self._placer = RowPlacer(ready, self.executions, options.jobs)
+        self.executions = [RowExecution(at, row, expected(row)) for at, row in rows]
+        self._placer = RowPlacer(ready, self.executions, options)
         self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
-        self._shown = 0.0
+        self._used: set[int] = set()  # numbers of first attempts
+        self._shown = self._all_begun_at = 0.0
         self._stopping = False
 
     @property
     def is_over(self) -> bool:
         return all(execution.record is not None for execution in self.executions)
 
-    # -- runs that exist ---------------------------------------------------------------------------------------------
+    def can_be_left(self) -> bool:
+        """Whether --detach was given, and all rows have begun: each is known to run or to wait, or that takes too long
+        to say."""
+        running = [execution.prepared for execution in self.executions if execution.is_running]
+        if not self.options.detach or self._stopping or any(each.is_waiting for each in self.executions):
+            return False
+        executor = self.sessions[0].executor
+        if not all(executor.poll(row).has_started for row in running if row):
+            return False
+        self._all_begun_at = self._all_begun_at or time.monotonic()
+        is_late = time.monotonic() > self._all_begun_at + _LEAVE_SECONDS
+        return is_late or all(read_status_if_readable(row.run).phase != "starting" for row in running if row)
 
     def resume(self, journal: BatchJournal) -> None:
         """Come back to the attempts of an earlier command: what has a record has ended, what was started is watched,
@@ -105,7 +120,9 @@ class LabelExecution:
                 continue
             last, run = attempts[-1], self.ready.batch.run_dir(number_of(attempts[-1]))
             # A host may have heard of it; what never left this machine is started again.
-            has_started = read_status(run).exists or read_remote(run) is not None
+            has_started = read_status_if_readable(run).exists or read_remote(run) is not None
+            if has_started or execution.earlier:
+                self._used.add(execution.position + 1)
             if read_run_record(run) or (has_started and is_over(run)):
                 execution.finish(load_record(run), run)
             elif has_started:
@@ -130,110 +147,88 @@ class LabelExecution:
     # -- starting ----------------------------------------------------------------------------------------------------
 
     def place_and_start_rows(self) -> None:
-        waiting = [execution for execution in self.executions if execution.is_waiting]
         for session in self.sessions:
             if session.give_up_if_away():
                 self.view.print_message(f"dropping host {session.name}: {session.unusable_reason}")
+        waiting = [execution for execution in self.executions if execution.is_waiting]
         if not waiting or not self._placer.has_changed():
             return
-        for execution in [execution for execution in waiting if not self._placer.hosts_of(execution)]:
+        for execution in [each for each in waiting if not self._placer.hosts_of(each)]:
             waiting.remove(execution)
             self._end_without_host(execution)
-        decision, deadline = self._placer.decide(waiting), time.monotonic() + _WORK_SECONDS
-        self.seconds_left = decision.seconds_left
-        for execution, why in decision.waits:
-            if self.policy.explain and execution.wait_reason != why:
-                self.view.print_message(f"{execution.row.row} waits: {why}")
-            execution.wait_reason = why
-        for execution, session, why in decision.starts:
-            if self.policy.explain:
-                self.view.print_message(f"{execution.row.row} starts on {session.name}: {why}")
+        if self._stopping:
+            return
+        starts, deadline = self._placer.decide(waiting), time.monotonic() + _WORK_SECONDS
+        for execution, session in starts:
             self._start(execution, session)
             self.show_progress()
             if time.monotonic() > deadline:
                 self._placer.replan()  # the others are placed again, after a look at what runs
                 break
-        if not decision.starts and self._placer.is_stuck():
+        if not starts and self._placer.is_stuck():
             waits = "; ".join(f"{execution.row.row}: {execution.wait_reason}" for execution in waiting)
             raise AssertionError(f"rows wait, and nothing can end that: {waits}")
 
-    def _end_without_host(self, execution: RowExecution) -> None:
-        """No host can run the row. What its last attempt showed stays true, if there was one."""
-        if execution.last_end is not None:
-            execution.earlier.pop()
-            execution.finish(*execution.last_end)
-            return
-        planned_row = self.ready.planned_rows.get(execution.position)
-        lacking = [
-            f"{session.name}: {'; '.join(session.missing_for(execution.row)) or 'an earlier attempt ended there'}"
-            for session in self.sessions
-        ]
-        reason = f"no host can run it: {'; '.join(lacking)}"
-        missing = planned_row is not None and planned_row.missing
-        self._record_not_started(execution, BLOCKED, why_blocked(planned_row) if planned_row and missing else reason)
-
     def _start(self, execution: RowExecution, session: HostSession) -> None:
         prepared = self.ready.planned_rows.pop(execution.position, None)
-        is_first = execution.attempt == 1 and not execution.is_moving
-        number = execution.position + 1 if is_first else next(self._numbers)
+        number = self._next_number(execution)
         try:
             prepared = prepared or self.ready.planner.plan_row(execution.row, session, number)
         except CiTasksError as problem:
             self._placer.replan()
-            run = self._unplanned_run_dir(execution, session.name)
-            record = record_not_started(run, *self._why_aborted(BLOCKED, problem.message))
-            self._record_attempt(execution, session, record, run)
+            run = self._unplanned_run_dir(execution, number, session.name)
+            self._record_attempt(execution, session, self._not_begun(run, BLOCKED, problem.message), run)
             return
         self._write_placed(execution, session.name, prepared.run)
-        execution.is_moving = False
         execution.prepared, execution.session, execution.started_at = prepared, session, time.monotonic()
         session.executor.start(prepared)
 
+    def _next_number(self, execution: RowExecution) -> int:
+        """Attempts are numbered after the rows; a row's first one has the row's own number."""
+        number = execution.position + 1
+        if number in self._used:
+            return next(self._numbers)
+        self._used.add(number)
+        return number
+
     def _write_placed(self, execution: RowExecution, host: str, run: RunDir) -> None:
         """To be on disk before the row starts: a command that resumes this one looks for its run there."""
-        row, attempt = execution.row.row, execution.attempt
-        self.view.write(RowChanged(now(), "row_placed", row, host, attempt, directory=run.path))
+        attempt = len(execution.earlier) + 1
+        self.view.write(RowChanged(now(), "row_placed", execution.row.row, host, attempt, directory=run.path))
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def ended_rows(self) -> list[tuple[RowExecution, RunState]]:
         """The rows whose attempt is over, with how."""
-        over = []
-        for execution in self.executions:
-            if execution.is_running and execution.prepared is not None and execution.session is not None:
-                state = execution.session.executor.poll(execution.prepared)
-                if state.is_over:
-                    over.append((execution, state))
-                elif not state.has_started and not execution.is_moving and self._should_move(execution):
-                    execution.is_moving = True
-                    execution.session.executor.cancel([execution.prepared], kill=False)
-        return over
-
-    def _should_move(self, execution: RowExecution) -> bool:
-        """Whether a row on its way to a host that has vanished could run on another one."""
-        here = execution.session
-        others = [session for session in self._placer.hosts_of(execution) if session is not here and session.is_ready]
-        return here is not None and not here.executor.is_up and any(other.executor.is_up for other in others)
+        polled = [
+            (each, each.session.executor.poll(each.prepared))
+            for each in self.executions
+            if each.is_running and each.prepared is not None and each.session is not None
+        ]
+        return [(execution, state) for execution, state in polled if state.is_over]
 
     def judge_and_record(self, ended: Sequence[tuple[RowExecution, RunState]]) -> None:
         """Judge what has ended, as far as there is time. All of it is shown by now: to judge a log takes a while."""
         self._placer.replan()
         deadline = time.monotonic() + _WORK_SECONDS
         for execution, state in ended:
-            prepared, session = execution.prepared, execution.session
+            prepared, session, row = execution.prepared, execution.session, execution.row
             assert prepared is not None
             assert session is not None
             if not self._stopping and execution.never_ran(state):  # the attempt never was; the row waits for the next
                 execution.prepared = execution.session = None
+                execution.is_resumed = False
                 shutil.rmtree(prepared.run.path, ignore_errors=True)
-                execution.is_moving, execution.is_resumed = True, False
+                continue
+            if state.aborted:
+                record = self._not_begun(prepared.run, *state.aborted)
             else:
-                if state.aborted:
-                    record = record_not_started(prepared.run, *self._why_aborted(*state.aborted))
-                else:
-                    record = self._judged(prepared.run)
-                    session.executor.release(prepared)
-                self._record_attempt(execution, session, _ran_on(record, execution.row, session.name), prepared.run)
+                record = self._judged(prepared.run)
+                session.executor.release(prepared)
+            # Whatever the job has made of plan.json on this machine: else it would go to the same host for ever.
+            attempts = tuple(replace(attempt, host=session.name) for attempt in record.attempts)
+            record = replace(record, label=row.label, row=row.row, host=session.name, attempts=attempts)
+            self._record_attempt(execution, session, record, prepared.run)
             if time.monotonic() > deadline:
                 break
 
@@ -248,11 +243,11 @@ class LabelExecution:
         reason = self.ready.planner.install_problem(record.reason) if record.status == BLOCKED else record.reason
         return record if reason == record.reason else with_status(run, record, BLOCKED, reason)
 
-    def _why_aborted(self, status: str, reason: str) -> tuple[str, str]:
+    def _not_begun(self, run: RunDir, status: str, reason: str) -> RunRecord:
         """A terminal sends ^C to the programs of a start too, such as git: that they failed is not the host's fault."""
         if status == BLOCKED and self.ready.interrupts.count:
-            return CANCELLED, f"cancelled while it was being started: {reason}"
-        return status, reason
+            status, reason = CANCELLED, f"cancelled while it was being started: {reason}"
+        return record_not_started(run, status, reason)
 
     def _record_attempt(self, execution: RowExecution, session: HostSession, record: RunRecord, run: RunDir) -> None:
         """An attempt has its record: another one follows, or it was the last."""
@@ -260,11 +255,25 @@ class LabelExecution:
             session.first_rows = (*session.first_rows, ended_before_test(record))[:2]
         if session.first_rows == (True, True) and not (self._stopping or session.is_dropped):
             self._drop_host(session, record)
-        if self._try_again(execution, record, run):
-            return
+        if not self._try_again(execution, record, run):
+            self._finish(execution, record, run)
+
+    def _finish(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
+        """The row has its record. It may end the others, too: with --fail-fast, and with --detach, where all rows begin
+        or none does."""
         execution.finish(record, run)
-        if record.counted_status in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
-            self._cancel_others(execution)
+        failed = self.options.fail_fast and record.counted_status in (FAILED, VACUOUS)
+        if self._stopping or not (failed or (self.options.detach and record.started_at is None)):
+            return
+        self._stopping = True
+        name = execution.row.row
+        why = f"{name} failed (--fail-fast)" if failed else f"{name} could not begin (--detach starts all rows or none)"
+        self.view.print_message(f"cancelling the other rows, since {why}")
+        for other in self.executions:
+            other.is_stopped = other.record is None
+            if other.is_waiting:
+                self._finish_unstarted(other, CANCELLED, f"not started, since {why}")
+        self.end_running(kill=False)
 
     def _drop_host(self, session: HostSession, record: RunRecord) -> None:
         """No test was seen of the first two rows there: while there is another host, rows go to that one."""
@@ -283,56 +292,38 @@ class LabelExecution:
     def _try_again(self, execution: RowExecution, record: RunRecord, run: RunDir) -> bool:
         """Whether another attempt follows; then the row waits for it."""
         was_dropped = any(session.is_dropped for session in self.sessions if session.name == record.host)
-        once_more = was_dropped and ended_before_test(record)
-        if self._stopping or not execution.retry(record, self.sessions, self.policy, once_more=once_more):
+        once_more, retry_failed = was_dropped and ended_before_test(record), self.options.retry_failed
+        if self._stopping or not execution.retry(record, self.sessions, retry_failed=retry_failed, once_more=once_more):
             return False
         self.view.print_message(
             f"{record.status:<9} {execution.row.row} on {record.host}: {record.reason}; trying again"
         )
-        execution.last_end, execution.waiting_since = (record, run), time.monotonic()
+        execution.last_end = (record, run)
         return True
 
-    def _cancel_others(self, failed: RowExecution) -> None:
-        self._stopping = True
-        self.view.print_message(f"{failed.row.row} failed: cancelling the other rows (--fail-fast)")
-        for execution in self.executions:
-            execution.is_stopped = execution.record is None
-            if execution.is_waiting:
-                reason = f"not started, since {failed.row.row} failed (--fail-fast)"
-                self._record_not_started(execution, CANCELLED, reason)
-        self.end_running(kill=False)
+    def _end_without_host(self, execution: RowExecution) -> None:
+        """No host can run the row. What its last attempt showed stays true, if there was one."""
+        if execution.last_end is not None:
+            execution.earlier.pop()
+            execution.finish(*execution.last_end)
+            return
+        planned_row = self.ready.planned_rows.get(execution.position)
+        lacking = [
+            f"{session.name}: {'; '.join(session.missing_for(execution.row)) or 'an earlier attempt ended there'}"
+            for session in self.sessions
+        ]
+        missing = planned_row is not None and planned_row.missing
+        reason = why_blocked(planned_row) if planned_row and missing else f"no host can run it: {'; '.join(lacking)}"
+        self._finish_unstarted(execution, BLOCKED, reason)
 
-    def interrupt(self, count: int) -> None:
-        """^C was pressed for the `count`-th time."""
-        self._stopping = True
-        if self._hosts:
-            self._hosts.abandon_setup()
-        for execution in self.executions:
-            execution.is_stopped = False
-            if execution.is_waiting:
-                self._record_not_started(execution, CANCELLED, "cancelled before it began")
-        if count == 1:
-            running = sum(execution.is_running for execution in self.executions)
-            self.view.print_message(f"cancelling the running rows ({running}); ^C again kills them")
-        self.end_running(kill=count > 1, leaves=True)
-
-    def end_running(self, *, kill: bool, leaves: bool = False) -> None:
-        """A person who `leaves` does not wait for a host whose link is down."""
-        for session in self.sessions:
-            there = [each.prepared for each in self.executions if each.is_running and each.session is session]
-            if there:
-                kill_now = kill or (leaves and not session.executor.is_up)
-                session.executor.cancel(list(filter(None, there)), kill=kill_now)
-
-    def _record_not_started(self, execution: RowExecution, status: str, reason: str) -> None:
+    def _finish_unstarted(self, execution: RowExecution, status: str, reason: str) -> None:
         """The record of a row that never began."""
         planned_row = self.ready.planned_rows.pop(execution.position, None)
-        run = planned_row.run if planned_row else self._unplanned_run_dir(execution)
-        execution.finish(record_not_started(run, status, reason), run)
+        run = planned_row.run if planned_row else self._unplanned_run_dir(execution, self._next_number(execution))
+        self._finish(execution, record_not_started(run, status, reason), run)
 
-    def _unplanned_run_dir(self, execution: RowExecution, host: str = "") -> RunDir:
+    def _unplanned_run_dir(self, execution: RowExecution, number: int, host: str = "") -> RunDir:
         """The run directory of a row that has no plan: no host was given it, or `host` cannot say what it would run."""
-        number = execution.position + 1 if execution.attempt == 1 else next(self._numbers)
         run, row = self.ready.batch.run_dir(number), execution.row
         os.makedirs(run.path, exist_ok=True)
         plan = Plan(
@@ -349,13 +340,35 @@ class LabelExecution:
         self._write_placed(execution, host, run)
         return run
 
+    # -- ^C ----------------------------------------------------------------------------------------------------------
+
+    def interrupt(self, count: int) -> None:
+        """^C was pressed for the `count`-th time."""
+        self._stopping = True
+        if self._hosts:
+            self._hosts.abandon_setup()
+        for execution in self.executions:
+            execution.is_stopped = False
+            if execution.is_waiting:
+                self._finish_unstarted(execution, CANCELLED, "cancelled before it began")
+        if count == 1:
+            running = sum(execution.is_running for execution in self.executions)
+            self.view.print_message(f"cancelling the running rows ({running}); ^C again kills them")
+        self.end_running(kill=count > 1, leaves=True)
+
+    def end_running(self, *, kill: bool, leaves: bool = False) -> None:
+        """A person who `leaves` does not wait for a host whose link is down."""
+        for session in self.sessions:
+            there = [each.prepared for each in self.executions if each.is_running and each.session is session]
+            if there:
+                kill_now = kill or (leaves and not session.executor.is_up)
+                session.executor.cancel(list(filter(None, there)), kill=kill_now)
+
     # -- showing -----------------------------------------------------------------------------------------------------
 
     def show_progress(self) -> None:
-        for session in self.sessions:
-            for line in session.executor.drain_messages():
-                self.view.print_message(line)
-        for line in self._hosts.drain_messages() if self._hosts else ():
+        lines = [line for session in self.sessions for line in session.executor.drain_messages()]
+        for line in [*lines, *(self._hosts.drain_messages() if self._hosts else ())]:
             self.view.print_message(line)
         if len(self.executions) < _MANY_ROWS or time.monotonic() > self._shown + _DISPLAY_SECONDS:
             self.show()
@@ -367,7 +380,7 @@ class LabelExecution:
             if execution.is_running and execution.session is not None:
                 ours[execution.session.name] += execution.row.needed_gpus
         hosts = [session.progress(ours[session.name]) for session in self.sessions] if len(self.sessions) > 1 else ()
-        self.view.update([execution.progress() for execution in self.executions], hosts, self.seconds_left)
+        self.view.update([execution.progress() for execution in self.executions], hosts, self._placer.seconds_left)
 
     def wait(self) -> None:
         from ci_tasks.results import judge_run  # noqa: F401  # while the rows run, not before they start
@@ -376,15 +389,6 @@ class LabelExecution:
             self.sessions[0].executor.wait(_POLL_SECONDS)
         else:
             time.sleep(_POLL_SECONDS)
-
-
-def _ran_on(record: RunRecord, row: Row, host: str) -> RunRecord:
-    """The record with its row and the host that it ran on, whatever the job has made of plan.json on this machine:
-    else the next attempt would go to the same host again, without an end."""
-    if (record.row, record.host) == (row.row, host):
-        return record
-    attempts = tuple(replace(attempt, host=host) for attempt in record.attempts)
-    return replace(record, label=row.label, row=row.row, host=host, attempts=attempts)
 
 
 def why_blocked(row: PreparedRow) -> str:

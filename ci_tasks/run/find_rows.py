@@ -61,31 +61,34 @@ def list_jobs(
     event = event_context(source, secrets=source.workflow.secrets)
     if head := find_commit(source.path, source.rev or "HEAD"):
         event = replace(event, sha=head)
-    is_changed = label is not None and source.suite.is_changed(label)
-    if label is not None and not is_changed:
+    if label is not None:
         job_of(source.workflow, label)
+    is_found = run_needs or (label is not None and source.suite.is_changed(label))
     listed: list[Row] = []
     for job in source.workflow.labelled:
-        if label is None or matches_job(label, job.id):
-            if (run_needs or is_changed) and rows.missing_outputs(job, event):
-                listed += find_rows(source, label_of(job.id), event, base, run_needs=run_needs).rows
-                continue
-            try:
-                listed += rows.rows(source.workflow, job, event, source.suite.describe)
-            except WorkflowError as error:
-                if label is not None:
-                    raise
-                listed.append(rows.refused_row(job, str(error).splitlines()[0]))  # it hides no others
-    if label is not None and is_changed and not any(row.label == label for row in listed):
-        listed = find_rows(source, label, event, base).rows
+        if label is not None and not matches_job(label, job.id):
+            continue
+        if is_found and rows.missing_outputs(job, event):
+            listed += find_rows(source, label_of(job.id), event, base, run_needs=run_needs).rows
+            continue
+        try:
+            listed += rows.rows(source.workflow, job, event, source.suite.describe)
+        except WorkflowError as error:
+            if label is not None:
+                raise
+            listed.append(rows.refused_row(job, str(error).splitlines()[0]))  # it hides no others
     return [replace(row, env={name: secrets.shown(value) for name, value in row.env.items()}) for row in listed]
 
 
-def why_no_rows(source: CheckoutSource, label: str, base: str | None, *, run_needs: bool) -> str:
-    """Why `label` has none. With `run_needs` the workflow has decided, whose reason is not known."""
-    if run_needs or not source.suite.is_changed(label):
-        return f"label {label} has no row here: its `if:` is false for a pull request, or its matrix is empty"
-    return f"label {label} has no row: no test file is new or modified since {base or BASE} (--base REV names another)"
+def why_no_rows(source: CheckoutSource, label: str, base: str | None) -> str:
+    """Why `label` has none."""
+    if source.given.outputs:
+        return f"label {label} has no row: by the given outputs its `if:` is false, or its matrix is empty"
+    if source.suite.is_changed(label):
+        return (
+            f"label {label} has no row: no test file is new or modified since {base or BASE} (--base REV names another)"
+        )
+    return f"label {label} has no row here: its `if:` is false for a pull request, or its matrix is empty"
 
 
 def images(source: CheckoutSource) -> list[str]:
@@ -102,38 +105,29 @@ def find_rows(
     """The rows of `label`. Jobs whose outputs decide them are run here, unless `run_needs` is off: then it is an error,
     but of changed tests, for which CI's rule is read. Raises UnknownName, WorkflowError, CheckoutError."""
     is_changed = source.suite.is_changed(label)
-    has_job = any(matches_job(label, name) for name in source.workflow.jobs)
-    job = job_of(source.workflow, label) if has_job or not is_changed else _template_job(source, event)
-    needed = rows.needed_outputs(source.workflow, job, event) if has_job and run_needs else []
-    missing = [id for id in needed if _runs_here(source, id)] or (rows.missing_outputs(job, event) if has_job else [])
-    if not missing and (has_job or not is_changed):
+    job = job_of(source.workflow, label)
+    needed = rows.needed_outputs(source.workflow, job, event) if run_needs else []
+    missing = [id for id in needed if _runs_here(source, id)] or rows.missing_outputs(job, event)
+    if not missing:
         return JobRows(job, _rows(source, job, event), event)
     if not run_needs and not is_changed:
         raise _undecided(source, job, event)
     with _clone(source, base) as (workspace, checkout):
-        event = replace(event, base_sha=find_commit(workspace, BASE) or "")
-        if not has_job:
-            found = _by_rule(source, job, event, workspace, "the workflow has no job for changed tests")
-        elif not run_needs:
-            found = _by_rule(source, job, event, workspace, "nothing of the checkout is executed without --run-needs")
+        event, problem = replace(event, base_sha=find_commit(workspace, BASE) or ""), ""
+        try:
+            for id in missing if run_needs else ():
+                event = _with_outputs(source, id, event, workspace, checkout)
+        except _JobFailed as failure:
+            if not is_changed:
+                raise
+            problem = failure.message
+        if problem or not run_needs:
+            why = problem or "nothing of the checkout is executed without --run-needs"
+            found = _by_rule(source, job, event, workspace, why)
         else:
-            try:
-                found = _by_outputs(source, job, event, workspace, checkout, missing)
-            except _JobFailed as failure:
-                if not is_changed:
-                    raise
-                found = _by_rule(source, job, event, workspace, failure.message)
+            runs = rows.row_resolver(source.workflow, job, _any_row(job), event).decide(job.condition) is not False
+            found = JobRows(job, _rows(source, job, event) if runs else [], event)
         return replace(found, left_out=_left_out(source, found, workspace)) if is_changed else found
-
-
-def _by_outputs(
-    source: CheckoutSource, job: Job, event: EventContext, workspace: Path, checkout: Checkout, missing: Sequence[str]
-) -> JobRows:
-    """The job's rows by what the jobs `missing` write when they run here."""
-    for id in missing:
-        event = _with_outputs(source, id, event, workspace, checkout)
-    runs = rows.row_resolver(source.workflow, job, _any_row(job), event).decide(job.condition) is not False
-    return JobRows(job, _rows(source, job, event) if runs else [], event)
 
 
 def _runs_here(source: CheckoutSource, id: str) -> bool:
@@ -260,41 +254,32 @@ def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: P
     from ci_tasks.agent.records import Deviation
 
     changed, rule = _changed_tests(source), _rule(source)
-    names = _diff(workspace, "--name-only", f"--diff-filter={rule.statuses}", pathspecs=rule.pathspecs)
+    names = _diff(workspace, f"--diff-filter={rule.statuses}", pathspecs=rule.pathspecs)
     files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
     if without := [name for name, text in files.items() if rule.fails_without and rule.number_in(text) is None]:
         files_without = ", ".join(without)
         why = f"CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in {files_without}"
     planned = replace(job, id=changed.job, condition=None, needs=(), matrix=changed.matrix(files))
+    trigger = rows.trigger_of(source.workflow, job)
     job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
-    if any(matches_job(changed.label, name) for name in source.workflow.jobs):
-        job_rows = [replace(row, trigger=rows.trigger_of(source.workflow, job)) for row in job_rows]
     note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)
-    return JobRows(planned, job_rows, event, (note,))
+    return JobRows(planned, [replace(row, trigger=trigger) for row in job_rows], event, (note,))
 
 
 def _left_out(source: CheckoutSource, found: JobRows, workspace: Path) -> dict[str, str]:
     """Changed tests that are no rows, and why."""
-    rule, rows_by_test = _rule(source), {row.test for row in found.rows}
-    selected = _diff(workspace, "--name-only", "--no-renames", "--diff-filter=d", pathspecs=rule.pathspecs)
-    entries = iter(_diff(workspace, "--name-status", "--diff-filter=R", pathspecs=rule.pathspecs))
-    renamed = {new: old for _, old, new in zip(entries, entries, entries, strict=True)}
-    reasons = {}
-    for path in _diff(workspace, "--name-only", "--no-renames", "--diff-filter=d"):
-        if not is_test(path) or path in rows_by_test:
-            continue
-        if path not in selected:
-            reasons[path] = f"no pathspec selects it ({' '.join(rule.pathspecs)})"
-        elif path in renamed and "R" not in rule.statuses:
-            reasons[path] = f"it is {renamed[path]}, renamed (--diff-filter={rule.statuses})"
-        else:
-            reasons[path] = "its script does not list it"
-    return reasons
+    rule, known = _rule(source), {row.test for row in found.rows}
+    changed = _diff(workspace, "--no-renames", "--diff-filter=d")
+    selected = _diff(workspace, f"--diff-filter={rule.statuses}", pathspecs=rule.pathspecs)
+    asked = f"git diff --diff-filter={rule.statuses} -- {' '.join(rule.pathspecs)}"
+    whys = {path: "its script does not list it" if path in selected else f"`{asked}` omits it" for path in changed}
+    return {path: why for path, why in whys.items() if is_test(path) and path not in known}
 
 
 def _diff(workspace: Path, *options: str, pathspecs: Sequence[str] = ()) -> list[str]:
     """What `git diff` says of the change, as CI's script would ask."""
-    return open_repository(workspace).git.null_separated("diff", "-z", *options, f"{BASE}...HEAD", "--", *pathspecs)
+    words = ("diff", "-z", "--name-only", *options, f"{BASE}...HEAD", "--", *pathspecs)
+    return open_repository(workspace).git.null_separated(*words)
 
 
 def _rule(source: CheckoutSource) -> ChangedRule:
@@ -305,13 +290,3 @@ def _rule(source: CheckoutSource) -> ChangedRule:
 def _changed_tests(source: CheckoutSource) -> ChangedTests:
     assert source.suite.changed is not None  # the label is its own
     return source.suite.changed
-
-
-def _template_job(source: CheckoutSource, event: EventContext) -> Job:
-    """A job that runs a test file given by its matrix: what a job for changed tests would look like."""
-    for job in source.workflow.jobs.values():
-        if not rows.missing_outputs(job, event):
-            job_rows = rows.rows(source.workflow, job, event, source.suite.describe)
-            if job_rows and job_rows[0].test and job_rows[0].gpus:
-                return job
-    return job_of(source.workflow, _changed_tests(source).label)

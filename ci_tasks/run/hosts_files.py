@@ -1,4 +1,5 @@
 """Which hosts.yaml files count: the built-in hosts, the user's file, that of the current directory, CI_TASKS_HOSTS.
+Below each of them is what it includes: another file, such as one of a lab, or that of a git repository.
 
 A file in the checkout under test comes from whoever wrote the checkout. It counts once the person has trusted its
 content, which our state directory remembers by its hash, and then only its overrides.
@@ -7,23 +8,28 @@ content, which our state directory remembers by its hash, and then only its over
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, resources
+from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import CheckoutError, ConfigError, UsageError, printable
 from ci_tasks.hosts.mux import KeptConnection, kept_connections
 from ci_tasks.run.checkout_source import current_checkout, find_checkout
 
 if TYPE_CHECKING:
-    from ci_tasks.config import Config
+    from ci_tasks.config import Config, ConfigLayer
 
 HOSTS_ENV = "CI_TASKS_HOSTS"
 _NAME = "hosts.yaml"
+_ADDRESS = r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:"  # of a git repository; all else is a path
+_FRESH_S, _FETCH_S = 3600.0, 20.0  # for how long a copy counts, and how long a fetch may take
 
 
 @dataclass(frozen=True)
@@ -45,24 +51,63 @@ class ListedHost:
 def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
     """All layers as one. `checkouts` are those under test; None is the one that a command without --repo finds.
     Prints what does not count, unless `quiet`. Raises ConfigError."""
-    from ci_tasks.config import BUILT_IN_LAYER, ConfigLayer, read_layers
+    from ci_tasks.config import BUILT_IN_LAYER, ConfigLayer, includes, read_layers
 
     layers, notices = [BUILT_IN_LAYER], []
     for file in _files():
         content, text = _read(file)
-        in_checkout = _in_checkout(file, checkouts or (None,))
-        if in_checkout and not _trust_record(content).exists():
+        layer = ConfigLayer(text, shown(file), overrides_only=_in_checkout(file, checkouts or (None,)))
+        if layer.overrides_only and not _trust_record(content).exists():
             notices.append(
-                f"{shown(file)} is part of the checkout and does not count: nobody has trusted its content. "
+                f"{layer.file} is part of the checkout and does not count: nobody has trusted its content. "
                 "Read it, then `ci-tasks hosts --trust` makes its overrides count"
             )
-        else:
-            layers.append(ConfigLayer(text, shown(file), overrides_only=in_checkout))
+            continue
+        if not layer.overrides_only:
+            layers += [_included(name, file, notices) for name in includes(layer)]
+        layers.append(layer)
     config = read_layers(layers)
     known_secrets.add(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
     for notice in (*notices, *config.notices) if not quiet else ():
         print(f"ci-tasks: {printable(notice)}", file=sys.stderr, flush=True)
     return config
+
+
+def _included(name: str, file: Path, notices: list[str]) -> ConfigLayer:
+    """What `file` includes, which includes nothing itself. Raises ConfigError."""
+    from ci_tasks.config import ConfigLayer, includes
+
+    path = file.resolve().parent / Path(name).expanduser()
+    is_address = re.match(_ADDRESS, name) is not None
+    label = known_secrets.masked_with_forms(name) if is_address else shown(path)
+    layer = ConfigLayer(_fetched(name, label, notices) if is_address else _read(path)[1], label)
+    if includes(layer):
+        raise ConfigError("a file that is included includes no other", file=layer.file, hint=f"{shown(file)} may")
+    return layer
+
+
+def _fetched(address: str, label: str, notices: list[str]) -> str:
+    """The hosts.yaml of a git repository: a copy of the last hour, a new one, or else the last one, with a notice."""
+    from ci_tasks.agent.trees.git import make_repository
+    from ci_tasks.checkout.repository import CheckoutGit
+
+    store = resources.user_directory("cache") / "include" / _digest(os.fsencode(address))
+    copy = store / _NAME
+    age = time.time() - copy.stat().st_mtime if copy.exists() else None
+    if age is None or age > _FRESH_S:
+        make_repository(str(store))
+        git = CheckoutGit(store).with_user_settings()
+        git.timeout = _FETCH_S
+        try:
+            git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", address, "HEAD")
+            replace_file(str(copy), git.run("show", f"FETCH_HEAD:{_NAME}"))
+        except CheckoutError as error:
+            problem = " ".join(known_secrets.masked_with_forms(error.message).split())
+            if age is None:
+                hint = f"it needs the network once, and a {_NAME} at its root"
+                raise ConfigError(f"cannot be included: {problem}", file=label, hint=hint) from None
+            notices.append(f"{label} was not fetched: its copy of {age / 3600:.0f} h ago counts; {problem}")
+    return _read(copy)[1]
 
 
 def config_for_run(name: str) -> Config:
@@ -143,9 +188,13 @@ def _directories(checkouts: Sequence[str | Path | None]) -> Iterator[Path]:
 
 
 def _trust_record(content: bytes) -> Path:
-    import hashlib  # and OpenSSL with it, for the few whose checkout has such a file
+    return resources.home() / "trusted" / _digest(content)
 
-    return resources.home() / "trusted" / hashlib.sha256(content).hexdigest()
+
+def _digest(content: bytes) -> str:
+    import hashlib  # and OpenSSL with it, for the few who have such a file
+
+    return hashlib.sha256(content).hexdigest()
 
 
 def _read(file: Path) -> tuple[bytes, str]:

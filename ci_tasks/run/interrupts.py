@@ -20,11 +20,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def termination_interrupts() -> Iterator[None]:
     """SIGTERM and SIGHUP raise KeyboardInterrupt as ^C does, so that a command that is ended cleans up. One that
     somebody handles or ignores (`nohup`) stays so."""
-    numbers = [
-        number
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(number) is signal.SIG_DFL
-    ]
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [number for number in _SIGNALS[1:] if is_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, signal.default_int_handler)
     try:
@@ -37,21 +34,13 @@ def termination_interrupts() -> Iterator[None]:
 @contextmanager
 def noticed() -> Iterator[Callable[[], bool]]:
     """Gives whether ^C was pressed since the block began; it raises KeyboardInterrupt as ever."""
-    pressed: list[int] = []
-
-    def press(number: int, frame: Any) -> None:
-        pressed.append(number)
-        signal.default_int_handler(number, frame)
-
-    # Others are not ours to change: nohup, a notebook.
-    numbers = [number for number in _SIGNALS if signal.getsignal(number) is signal.default_int_handler]
-    for number in numbers:
-        signal.signal(number, press)
+    interrupts = Interrupts()
+    interrupts.defer()
+    interrupts.allow()
     try:
-        yield lambda: bool(pressed)
+        yield lambda: interrupts.count > 0
     finally:
-        for number in numbers:
-            signal.signal(number, signal.default_int_handler)
+        interrupts.restore()
 
 
 class Interrupts:
@@ -82,10 +71,6 @@ class Interrupts:
     def allow(self) -> None:
         """Raises KeyboardInterrupt where it was deferred."""
         self._is_deferred = False
-        self.check()
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt where ^C was pressed."""
         if self.count:
             raise KeyboardInterrupt
 
@@ -107,7 +92,7 @@ class Interrupts:
         self._previous = {}
 
     def _press(self, number: int, frame: Any) -> None:
-        self._pressed += self._is_deferred
+        self._pressed += 1
         if number == signal.SIGTERM:
             self._terminated_at = time.monotonic()
         try:

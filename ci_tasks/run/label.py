@@ -1,8 +1,8 @@
 """`run`, `remote` and `plan`: the story of a label.
 
 prepare   rows, hosts, the code and the plans                prepare.py
-place     which waiting row starts on which host, now        place_rows.py
-execute   rows are started, polled, moved, retried, ended    execute.py
+install   the steps that rows share, on each host            here, or host_sessions.py
+execute   rows are placed, started, polled, retried, ended   execute.py
 judge     what a run directory shows, as a status            results.judge_run
 record    record.json, the history, the closing table        results.record, print_results
 """
@@ -16,12 +16,12 @@ from contextlib import closing
 from dataclasses import field, replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.repository import BASE
+from ci_tasks.agent.run_directory import read_status_if_readable
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.planning.placement import ExpectedTime, expected, speed
+from ci_tasks.planning.placement import ExpectedTime, expected
 from ci_tasks.records import (
     BLOCKED,
     CANCELLED,
@@ -38,9 +38,7 @@ from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations
 from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.detach import detached_lines, start_detached
 from ci_tasks.run.events import (
-    EventReader,
     EventView,
     Journal,
     ProgressView,
@@ -50,13 +48,14 @@ from ci_tasks.run.events import (
     now,
 )
 from ci_tasks.run.execute import run_rows
+from ci_tasks.run.find_rows import why_no_rows
 from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch, prepare
 from ci_tasks.run.progress import open_view
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import kept_lines, print_results, statuses
-from ci_tasks.run.row_plans import host_requirements
+from ci_tasks.run.row_plans import sorted_setups
 from ci_tasks.workflow.model import Row
 
 _SIMULATED_SECONDS = 10.0  # seconds
@@ -65,7 +64,7 @@ _SIMULATED_SECONDS = 10.0  # seconds
 @dataclass(frozen=True)
 class LabelResult:
     """One run of a label. `records` is in the order of `logs`, and empty where the rows go on without us;
-    `gpus_by_host` has the hosts that took part."""
+    `host_gpus` has the hosts that took part."""
 
     batch: str
     records: list[RunRecord]
@@ -98,7 +97,7 @@ def run(
     result = execute_label(source, config, request, options, open_executor=open_executor)
     if result is None:
         return BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
-    if options.detach and not result.records:
+    if not result.records:
         print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
         return result.going_on
     also = [f"JUnit of all rows: {write_junit(result)}"] if len(result.records) > 1 else []
@@ -128,29 +127,29 @@ def execute_label(
     with closing(prepare(source, config, request, open_executor, journal)) as ready:
         if not ready.rows:
             shutil.rmtree(ready.batch.path, ignore_errors=True)
-            print(f"{VACUOUS}: {_why_no_rows(source, request)}; nothing ran, so nothing is shown")
+            why = why_no_rows(source, request.label, request.base)
+            print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
             return None
-        if journal and journal.asked.tree != ready.checkout.tree:
-            then, tree = journal.asked.tree[:12], ready.checkout.tree[:12]
+        checkout = ready.checkout
+        if journal and journal.asked.tree != checkout.tree:
             raise UsageError(
-                f"the checkout is not what {journal.batch.id} runs: tree {then} then, {tree} now",
+                f"the checkout is not what {journal.batch.id} runs: "
+                f"tree {journal.asked.tree[:12]} then, {checkout.tree[:12]} now",
                 hint="restore it (git stash), or run the label again; `--last-failed` takes what did not pass",
             )
         if view is None:
-            count, checkout = counted(len(ready.rows), "row"), ready.checkout
+            count = counted(len(ready.rows), "row")
             print(f"run {ready.batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}", flush=True)
-            planned = [row.run for row in ready.planned_rows.values()]
-            view = open_view(f"{request.label} on {request.host}", planned)
-        readers: list[EventReader] = [Journal(ready.batch), *([options.events] if options.events else [])]
-        with closing(EventView(view, readers)) as events:
-            events.write(_prepared(ready, request))
-            records, logs = _execute(ready, options, events)
-            result = LabelResult(ready.batch.id, records, logs, ready.host_gpus)
-            if records:
-                status = overall(statuses(records))
-                events.write(RunEnded(now(), result.batch, status, result.exit_code))
-        if options.detach and not records:
-            print("\n".join(detached_lines(list(ready.planned_rows.values()))), flush=True)
+            view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.planned_rows.values()])
+        with closing(Journal(ready.batch)) as written:
+            readers = [written, *([options.events] if options.events else [])]
+            with closing(EventView(view, readers)) as events:
+                events.write(_prepared(ready, request))
+                records, logs = _execute(ready, options, events)
+                result = LabelResult(ready.batch.id, records, logs, ready.host_gpus)
+                if records:
+                    status = overall(statuses(records))
+                    events.write(RunEnded(now(), result.batch, status, result.exit_code))
     return result
 
 
@@ -171,32 +170,34 @@ def _prepared(ready: PreparedBatch, request: RunRequest) -> RunPrepared:
 
 def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> tuple[list[RunRecord], list[str]]:
     """The rows' records and logs; no records for rows that go on detached."""
-    expected_times = _expected_times(ready)
+    expected_times, interrupts = _expected_times(ready), ready.interrupts
     if len(ready.sessions) > 1:
         write_phase(ready.batch.path, "running")
-        requirements = host_requirements(ready.planner, ready.rows)
-        with ready.interrupts.hangup_leaves(), HostSessions(ready.sessions, requirements) as hosts:
+        with interrupts.hangup_leaves(), HostSessions(ready.sessions, ready.planner) as hosts:
             return _results(run_rows(ready, options, view, expected_times, hosts))
     session = ready.sessions[0]
     try:
         write_phase(ready.batch.path, "installing")
-        ready.interrupts.allow()
-        problem = session.executor.run_install_steps(ready.setups(), view.print_message)
-        ready.interrupts.defer()
-        problem = ready.planner.install_problem(problem) if problem else None
-        if problem and ready.journal is None:
-            return _record_none_started(ready, BLOCKED, problem)
-        session.unusable_reason = problem or ""  # rows that an earlier command started go on
-        write_phase(ready.batch.path, "running")
-        if options.detach:
-            return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
-        with ready.interrupts.hangup_leaves():
-            return _results(run_rows(ready, options, view, expected_times))
+        interrupts.allow()
+        planned = sorted_setups(row.setup for row in ready.planned_rows.values() if not row.missing)
+        setups = planned if ready.planned_rows else ready.planner.setups(session)
+        problem = session.executor.run_install_steps(setups, view.print_message)
+        interrupts.defer()
     except KeyboardInterrupt:
-        ready.interrupts.defer()
+        interrupts.defer()
         if ready.journal:
             raise
         return _record_none_started(ready, CANCELLED, "cancelled during the install steps")
+    problem = ready.planner.install_problem(problem) if problem else ""
+    if problem and ready.journal is None:
+        return _record_none_started(ready, BLOCKED, problem)
+    session.unusable_reason = problem  # rows that an earlier command started go on
+    write_phase(ready.batch.path, "running")
+    with interrupts.hangup_leaves():
+        executions = run_rows(ready, options, view, expected_times)
+    if all(execution.record for execution in executions):
+        return _results(executions)
+    return [], [_left(execution, view) for execution in executions]
 
 
 def _results(executions: Sequence[RowExecution]) -> tuple[list[RunRecord], list[str]]:
@@ -210,12 +211,22 @@ def _record_none_started(ready: PreparedBatch, status: str, reason: str) -> tupl
     return [record_not_started(row.run, status, reason) for row in rows], [row.run.log for row in rows]
 
 
+def _left(execution: RowExecution, view: EventView) -> str:
+    """Say whether a row that is left to itself runs, or what it waits for. Returns its log's path."""
+    if execution.record is not None or execution.prepared is None:
+        view.print_message(f"{execution.row.row} {execution.record.status if execution.record else 'waits'}")
+        return execution.log
+    run = execution.prepared.run
+    status = read_status_if_readable(run)
+    stands = "runs" if status.phase == "running" else "starts"
+    view.print_message(f"{execution.row.row} {'waits: ' + '; '.join(status.waiting) if status.waiting else stands}")
+    return run.log
+
+
 def _expected_times(ready: PreparedBatch) -> Callable[[Row], ExpectedTime]:
-    """How long rows are expected to take, by their history; of several hosts, each one's speed is set."""
+    """How long rows are expected to take, by their history."""
     label, hosts = ready.rows[0].label, [session.name for session in ready.sessions]
     history = durations(label, hosts if len(hosts) == 1 else ())
-    for session in ready.sessions if len(hosts) > 1 and history else ():
-        session.speed = speed(history, durations(label, [session.name]))
     if not history and all(session.spec.simulate for session in ready.sessions):
         return lambda row: ExpectedTime(_SIMULATED_SECONDS)  # what has not run yet trains for seconds there
     return lambda row: expected(row.row, history, row.needed_gpus)
@@ -227,7 +238,7 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
     if len(config.select_hosts(request.host)) > 1:
         raise UsageError(
             f"plan is for one host, and {request.host} is several: which row runs where is decided when GPUs are free",
-            hint="`ci-tasks remote --explain` says each decision",
+            hint="name one of them",
         )
     ready = prepare(source, config, request, open_executor, only_plans=True)
     ready.interrupts.restore()
@@ -250,9 +261,3 @@ def write_junit(result: LabelResult) -> str:
     except OSError as error:
         return f"could not be written ({error.strerror})"
     return str(path)
-
-
-def _why_no_rows(source: CheckoutSource, request: RunRequest) -> str:
-    if source.suite.is_changed(request.label):
-        return f"no test file is new or modified since {request.base or BASE}"
-    return f"label {request.label} has no row here: its `if:` is false for a pull request, or its matrix is empty"

@@ -11,24 +11,19 @@ from datetime import datetime, timedelta
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import read_plan
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord, epoch_seconds
+from ci_tasks.records import LOST, PLANNED, STATUSES, RowTally, RunRecord, epoch_seconds
 from ci_tasks.report import lists
 from ci_tasks.results import history, store
-from ci_tasks.results.batch_state import BatchState, read_state_if_readable
+from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.history import RunQuery
-from ci_tasks.results.store import Batch
-from ci_tasks.run.events import read_journal
 from ci_tasks.safe_output import json_document, terminal_width
 
 _AGO = re.compile(r"([0-9]{1,6})(m|h|d|w)")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_TIME = re.compile(_DAY.pattern + r"[T ]\d\d:\d\d(:\d\d)?")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?")
 _FORMS = "a date (2026-11-01), a time (2026-11-01T18:30), or how long ago (30m, 12h, 3d, 2w); in local time"
 _LIMIT = 20
-_MAX_BATCHES = 100
 _COMMIT = re.compile(r"[0-9a-f]{1,64}")
 
 
@@ -54,9 +49,8 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
     records = history.search(replace(query, status=ran, limit=limit))
     if options == RunFilterOptions(limit=options.limit):
         oldest = store.batch_of(records[-1].id) if len(records) >= limit else ""
-        unlisted = [record for batch in _newest_batches(oldest) for record in _not_in_history(batch)]
-        if unlisted:  # each before the first record of its own or an older command
-            records = sorted([*unlisted, *records], key=lambda record: store.batch_of(record.id), reverse=True)
+        unlisted = list(_without_rows(oldest))  # each before the first record of an older command
+        records = sorted([*unlisted, *records], key=lambda record: store.batch_of(record.id), reverse=True)
     now = time.time()
     lines = lists.runs(records, [_age(record, now) for record in records], terminal_width()) if records else []
     _print(records, lines, json)
@@ -73,10 +67,8 @@ def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
 def _print(records: Sequence[RunRecord] | Sequence[RowTally], lines: Sequence[str], json: bool) -> None:
     if json:
         print(json_document([encode(record) for record in records]))
-    elif lines:
-        print("\n".join(lines))
     else:
-        print("no matching run" if history.labels() else "no runs yet")
+        print("\n".join(lines) or ("no matching run" if history.labels() else "no runs yet"))
 
 
 def _age(record: RunRecord, now: float) -> str:
@@ -88,33 +80,13 @@ def _age(record: RunRecord, now: float) -> str:
         return "-"
 
 
-# -- rows without a run directory --------------------------------------------------------------------------------------
-
-
-def _newest_batches(oldest: str) -> Iterator[tuple[Batch, BatchState]]:
-    """The commands from `oldest` on that are active, or were killed."""
-    for name in sorted(store.batches(), reverse=True)[:_MAX_BATCHES]:
-        batch = Batch(name, store.home() / "runs" / name)
-        state = read_state_if_readable(batch.path) if name >= oldest else None
-        if state is not None and (state.is_active or state.was_killed):
-            yield batch, state
-
-
-def _not_in_history(found: tuple[Batch, BatchState]) -> Iterator[RunRecord]:
-    """A command that has yet to find its rows, or was killed before, as a run; and rows that no host has got yet."""
-    batch, state = found
-    status, reason = (LOST, state.why_not_started) if state.was_killed else (WAITING, "")
-    rows = list(store.rows_of(batch.id))
-    if not rows:
-        yield RunRecord(batch.id, "", "", None, status if state.was_killed else state.phase, reason)
-        return
-    with suppress(UsageError, OSError, ValueError):
-        journal = read_journal(batch)
-        if journal is not None:
-            known = {read_plan(run).row for _, run in rows} | {event.row for event in journal.placed}
-            for row in journal.asked.rows:
-                if row not in known:
-                    yield RunRecord(batch.id, journal.asked.label, row, None, status, reason)
+def _without_rows(oldest: str) -> Iterator[RunRecord]:
+    """The commands from `oldest` on that have yet to find their rows, or were killed before, each as a run."""
+    for name in store.batches():
+        state = read_state_if_readable(store.home() / "runs" / name) if name >= oldest else None
+        if state is not None and (state.is_active or state.was_killed) and not any(store.rows_of(name)):
+            status, reason = (LOST, state.why_not_started) if state.was_killed else (state.phase, "")
+            yield RunRecord(name, "", "", None, status, reason)
 
 
 # -- the filter --------------------------------------------------------------------------------------------------------
@@ -139,16 +111,7 @@ def parse_query(options: RunFilterOptions) -> RunQuery:
     if commit and not _COMMIT.fullmatch(commit):
         message = f"--commit is the beginning of a commit's hash, not {options.commit!r}"
         raise UsageError(message, hint="such as 25740fd8")
-    return RunQuery(
-        label=options.label,
-        row=_split_names(options.row),
-        status=statuses,
-        host=hosts,
-        commit=commit,
-        since=since,
-        until=until,
-        limit=options.limit,
-    )
+    return RunQuery(options.label, _split_names(options.row), statuses, hosts, commit, since, until, options.limit)
 
 
 def parse_time(flag: str, text: str, now: float) -> float | None:
@@ -159,9 +122,9 @@ def parse_time(flag: str, text: str, now: float) -> float | None:
         return None
     if ago := _AGO.fullmatch(text):
         return now - int(ago[1]) * _SECONDS[ago[2]]
-    if _DAY.fullmatch(text) or _TIME.fullmatch(text):
+    if time := _TIME.fullmatch(text):
         with suppress(ValueError, OverflowError, OSError):
-            whole_day = timedelta(days=int(flag == "until" and len(text) == len("2026-11-01")))
+            whole_day = timedelta(days=int(flag == "until" and not time[1]))
             return (datetime.fromisoformat(text) + whole_day).timestamp()
     raise UsageError(f"--{flag} is no date: {text!r}", hint=f"it is {_FORMS}")
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import closing
+from pathlib import Path
 
 from ci_tasks import known_secrets
 from ci_tasks.agent.codec import masked_record
@@ -28,8 +29,6 @@ from ci_tasks.agent.run_directory import (
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import LookAtProcesses
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import provision
-from ci_tasks.results import store
 from ci_tasks.results.load import find_one
 from ci_tasks.run.attach import host_of_run
 
@@ -49,9 +48,7 @@ class LookOfEnded:
 def look_of_ended(run: RunDir) -> LookOfEnded | None:
     """None of a run that has not ended, as far as it is known here."""
     status = read_status_if_readable(run)
-    if not status.has_ended:
-        return None
-    return LookOfEnded(facts_of(run), status.longest_silence)
+    return LookOfEnded(facts_of(run), status.longest_silence) if status.has_ended else None
 
 
 def look_at(run: RunDir) -> HangFacts:
@@ -59,7 +56,6 @@ def look_at(run: RunDir) -> HangFacts:
     remote = read_remote(run)
     if remote is not None:
         return _look_there(run, remote)
-    provision.keep_py_spy_here(store.home())
     try:
         return wait_for_look(run.path, secrets.token_hex(8))
     except NoLook as reason:
@@ -72,39 +68,34 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
     from ci_tasks.hosts.run_manager import open_remote_host
 
     known_secrets.add_variables(read_plan(run).secrets)
-    with (
-        closing(open_remote_host(host_of_run(remote))) as manager,
-        tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool,
-        tempfile.TemporaryDirectory() as directory,
-    ):
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool, tempfile.TemporaryDirectory() as directory:
 
         def keep(chunk: bytes) -> None:
             if spool.tell() + len(chunk) > _MAX_BYTES:
                 raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
             spool.write(chunk)
 
-        provision.send_py_spy(manager.connection)
+        with closing(open_remote_host(host_of_run(remote))) as manager:
+            try:
+                manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
+            except RequestRefused as refusal:
+                hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
+                raise Blocked(refusal.message, hint=hint) from None
+        there, values = RunDir(directory), known_secrets.values()
         try:
-            manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
             spool.seek(0)
             bundle.unpack(spool, directory)
-        except RequestRefused as refusal:
-            hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
-            raise Blocked(refusal.message, hint=hint) from None
+            facts = read_record(HangFacts, there.hang)
         except (bundle.BundleError, OSError) as problem:
             raise Blocked(f"{remote.host} sent what no host of ci-tasks sends: {problem}") from None
-        there, values = RunDir(directory), known_secrets.values()
-        facts = read_record(HangFacts, there.hang)
         if facts is None:
             raise Blocked(f"{remote.host} sent nothing of the run's processes")
         facts = masked_record(facts, values)
         os.makedirs(os.path.dirname(run.hang), exist_ok=True)
         write_record(run.hang, facts, compact=True)
         if os.path.exists(there.hang_stacks):
-            with open(there.hang_stacks, encoding="utf-8", errors="replace") as source:
-                text = mask_text(values, source.read(_MAX_BYTES))
-            with open(run.hang_stacks, "w", encoding="utf-8", errors="replace") as out:
-                out.write(text)
+            text = Path(there.hang_stacks).read_text(encoding="utf-8", errors="replace")
+            Path(run.hang_stacks).write_text(mask_text(values, text), encoding="utf-8", errors="replace")
         return facts
 
 
@@ -116,13 +107,8 @@ def shell(name: str) -> int:
         return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])
     from ci_tasks.hosts.ssh import SSHConnection
 
-    directory = remote.directory
-    connection = SSHConnection(remote.address or remote.host)
-    try:
-        runner = shlex.quote(f"{directory}/bin/agent.pyz")
-        message = "ci-tasks: nothing is left of the run on its host; --keep keeps a failed one"
-        script = f"[ -e {runner} ] || {{ echo {shlex.quote(message)} >&2; exit 2; }}; "
-        script += f"exec python3 -I {runner} shell {shlex.quote(directory)}"
+    runner, directory = (shlex.quote(path) for path in (f"{remote.directory}/bin/agent.pyz", remote.directory))
+    message = shlex.quote("ci-tasks: nothing is left of the run on its host; --keep keeps a failed one")
+    script = f"[ -e {runner} ] || {{ echo {message} >&2; exit 2; }}; exec python3 -I {runner} shell {directory}"
+    with closing(SSHConnection(remote.address or remote.host)) as connection:
         return connection.interactive(f"exec sh -c {shlex.quote(script)}")
-    finally:
-        connection.close()

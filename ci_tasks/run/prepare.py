@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
 from ci_tasks.planning.containers import LOCK_DIR_ENV
-from ci_tasks.planning.planner import SharedSetup, check_row
+from ci_tasks.planning.planner import check_row
 from ci_tasks.planning.steps import override_warnings
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
@@ -26,19 +27,23 @@ from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.events import BatchJournal
 from ci_tasks.run.find_rows import find_rows
-from ci_tasks.run.host_sessions import HostSession, gather_facts
+from ci_tasks.run.host_session import HostSession
+from ci_tasks.run.host_sessions import gather_facts
 from ci_tasks.run.interrupts import Interrupts
 from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_plans import RowPlanner, host_requirements, sorted_setups
+from ci_tasks.run.row_plans import RowPlanner
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
+
+_MOST_SHOWN = 5  # tests or files that are named
+_LEAVE_BEHIND = "to leave them behind, add them to .gitignore or .git/info/exclude"
 
 
 @dataclass(frozen=True)
 class PreparedBatch:
     """All rows of one command, and the hosts that take part. `planned_rows` are the plans that there are already, by
-    the row's position and in its order: with one host it is clear where each row runs. `journal` is that of the
-    earlier command which this one resumes."""
+    the row's position: with one host it is clear where each row runs. `journal` is that of the earlier command which
+    this one resumes."""
 
     batch: Batch
     rows: tuple[Row, ...]
@@ -51,30 +56,18 @@ class PreparedBatch:
     @property
     def host_gpus(self) -> dict[str, int]:
         """Host → GPUs, of the hosts that answered and have no scheduler of their own."""
-        return {
-            session.name: session.facts.gpus
-            for session in self.sessions
-            if session.facts and not session.executor.has_scheduler
-        }
+        answered = [each for each in self.sessions if each.facts and not each.executor.has_scheduler]
+        return {session.name: session.facts.gpus for session in answered if session.facts}
 
     @property
     def checkout(self) -> Checkout:
         return self.planner.checkout(self.sessions[0])
-
-    def setups(self) -> list[SharedSetup]:
-        """The install steps that rows share on the one host. Plans that there are already need not be made again."""
-        if self.planned_rows:
-            return sorted_setups(row.setup for row in self.planned_rows.values() if not row.missing)
-        return self.planner.setups(self.rows, self.sessions[0])
 
     def close(self) -> None:
         self.interrupts.restore()
         for session in self.sessions:
             session.executor.close()
         write_phase(self.batch.path, "ended")
-
-
-_MOST_TESTS = 5  # that are named
 
 
 def prepare(
@@ -94,38 +87,42 @@ def prepare(
     _check_home_outside_checkout(source)
     if source.rev is None:
         announce_large_files(source.path, to_host=any(spec.kind != "local" for spec in specs))
-    executors = [open_executor(spec) for spec in specs]  # connections are being made while the rows are found
-    try:
+    with ExitStack() as undo:
+        executors = []
+        for spec in specs:  # connections are being made while the rows are found
+            executors.append(open_executor(spec))
+            undo.callback(executors[-1].close)
         event = event_context(source)
-        job_rows = find_rows(source, request.label, event, request.base, run_needs=request.run_needs)
-        chosen = _with_tests(_select_rows(job_rows.rows, request), source.given.tests, request.label)
-        for row in chosen:
-            check_row(source.workflow, job_rows.job, row)
-        _check_given_gpus(job_rows.rows, source)
+        found = find_rows(source, request.label, event, request.base, run_needs=request.run_needs)
+        rows = _with_tests(_select_rows(found.rows, request), source.given.tests, request.label)
+        for row in rows:
+            check_row(source.workflow, found.job, row)
+        _check_given_gpus(found.rows, source)
         batch = journal.batch if journal else store.new_batch(request.label, request.out)
-        try:
-            if not only_plans:
-                write_phase(batch.path, "preparing")
-            sessions = _open_sessions(executors, source, request, batch)
-            code = sessions[0].code
-            _check_tests_exist(chosen, code)
-            job_rows = replace(job_rows, context=replace(job_rows.context, sha=code.checkout.commit))
-            drafts = RowPlanner(source, config, request, job_rows, batch, request.by_runner or _simulates(source, code))
-            ready = PreparedBatch(batch, tuple(chosen), sessions, drafts, journal=journal)
-            if len(sessions) == 1 and chosen:
-                _prepare_single_host(sessions[0], ready)
-            ready.interrupts.defer()
-            return ready
-        except BaseException:
-            if journal is None:
-                shutil.rmtree(batch.path, ignore_errors=True)
-            else:
-                write_phase(batch.path, "ended")
-            raise
-    except BaseException:
-        for executor in executors:
-            executor.close()
-        raise
+        undo.callback(_give_back, batch, journal)
+        if not only_plans:
+            write_phase(batch.path, "preparing")
+        sessions = _open_sessions(executors, source, request, batch)
+        code = sessions[0].code
+        _check_tests_exist(rows, code)
+        found = replace(found, context=replace(found.context, sha=code.checkout.commit))
+        # Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones.
+        simulates = any(LOCK_DIR_ENV in text for text in code.read_files(source.suite.lock_scripts, ".py"))
+        planner = RowPlanner(source, config, request, found, batch, rows, request.by_runner or simulates)
+        ready = PreparedBatch(batch, tuple(rows), sessions, planner, journal=journal)
+        if len(sessions) == 1 and rows:
+            _prepare_single_host(sessions[0], ready)
+        ready.interrupts.defer()
+        undo.pop_all()
+    return ready
+
+
+def _give_back(batch: Batch, journal: BatchJournal | None) -> None:
+    """Nothing stays of a command that never began; what an earlier one left is as it was."""
+    if journal is None:
+        shutil.rmtree(batch.path, ignore_errors=True)
+    else:
+        write_phase(batch.path, "ended")
 
 
 def print_override_warnings(config: Config, source: CheckoutSource) -> None:
@@ -143,23 +140,23 @@ def _open_sessions(
             executor.use_snapshot(sessions[0].code)
         overlays = source.given.overlays
         code = executor.snapshot(batch, source.path, rev=source.rev, base=request.base, overlays=overlays)
-        session = HostSession(executor, code)
-        if sessions and session.code.checkout.tree != sessions[0].code.checkout.tree:
+        if sessions and code.checkout.tree != sessions[0].code.checkout.tree:
             raise CheckoutError(f"{source.path} changed while it was recorded for several hosts", hint="run it again")
-        sessions.append(session)
+        sessions.append(HostSession(executor, code))
     return tuple(sessions)
 
 
 def _prepare_single_host(session: HostSession, ready: PreparedBatch) -> None:
     """With one host, all rows are planned before the first begins, and what the host lacks is known. Raises Blocked."""
-    requirements = host_requirements(ready.planner, ready.rows)
-    session.facts = gather_facts(session, requirements)
-    if requirements.before_rows:
-        session.row_problems = requirements.before_rows(session, partial(print, flush=True), lambda: True)
+    session.facts = gather_facts(session, ready.planner)
+    session.row_problems = ready.planner.before_rows(session, partial(print, flush=True), lambda: True)
     session.is_ready, session.activity = True, ""
     if ready.journal is None:
         for position, row in enumerate(ready.rows):
             ready.planned_rows[position] = ready.planner.plan_row(row, session, position + 1)
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
 
 
 def _select_rows(rows: list[Row], request: RunRequest) -> list[Row]:
@@ -176,7 +173,7 @@ def _with_tests(rows: list[Row], tests: Sequence[str], label: str) -> list[Row]:
     files = [test.partition("::")[0] for test in tests]
     chosen = [row for row in rows if row.test is None or any(f"/{row.test}".endswith(f"/{file}") for file in files)]
     if tests and not chosen:
-        run = ", ".join(sorted({row.test for row in rows if row.test})[:_MOST_TESTS])
+        run = ", ".join(sorted({row.test for row in rows if row.test})[:_MOST_SHOWN])
         raise UsageError(f"--test {tests[0]}: no row of {label} runs {files[0]}", hint=f"they run {run}, …")
     return chosen if tests else rows
 
@@ -202,8 +199,8 @@ def _check_home_outside_checkout(source: CheckoutSource) -> None:
         )
 
 
-def _check_tests_exist(chosen: Sequence[Row], code: CodeSnapshot) -> None:
-    for row in chosen:
+def _check_tests_exist(rows: Sequence[Row], code: CodeSnapshot) -> None:
+    for row in rows:
         if row.test and code.read_file(row.test) is None:
             raise CheckoutError(
                 f"row {row.row} of label {row.label} runs {row.test}, which is not in the checkout",
@@ -211,35 +208,22 @@ def _check_tests_exist(chosen: Sequence[Row], code: CodeSnapshot) -> None:
             )
 
 
-def _simulates(source: CheckoutSource, code: CodeSnapshot) -> bool:
-    """Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones."""
-    return any(LOCK_DIR_ENV in text for text in code.read_files(source.suite.lock_scripts, ".py"))
-
-
-_SHOWN = 5
-_HINT = "to leave them behind, add them to .gitignore or .git/info/exclude"
-
-
 def announce_large_files(checkout: Path, *, to_host: bool, ask: Callable[[str], str] | None = None) -> None:
-    """Print them with their sizes, and ask before they go to a host. `ask` replaces the terminal in tests. Raises
-    UsageError where the answer is no."""
+    """Print them with their sizes, and ask a person at a terminal before they go to a host. `ask` replaces the terminal
+    in tests. Raises UsageError where the answer is no."""
     files = large_untracked_files(checkout)
     if not files:
         return
     total = sum(size for _, size in files)
-    print(f"large untracked files travel with the working tree, {_size(total)} in all ({_HINT}):")
-    for name, size in files[:_SHOWN]:
+    print(f"large untracked files travel with the working tree, {_size(total)} in all ({_LEAVE_BEHIND}):")
+    for name, size in files[:_MOST_SHOWN]:
         print(f"  {_size(size)}  {printable(name)}")
-    if len(files) > _SHOWN:
-        print(f"  and {len(files) - _SHOWN} more", flush=True)
-    if not to_host:
-        return
-    if ask is None:
-        if not (os.isatty(0) and os.isatty(1)):
-            return
+    if len(files) > _MOST_SHOWN:
+        print(f"  and {len(files) - _MOST_SHOWN} more", flush=True)
+    if ask is None and os.isatty(0) and os.isatty(1):
         ask = input
-    if ask("send them? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError("nothing was sent", hint=_HINT)
+    if to_host and ask and ask("send them? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was sent", hint=_LEAVE_BEHIND)
 
 
 def _size(count: int) -> str:

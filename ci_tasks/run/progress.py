@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from ci_tasks.agent.files import NotAFile, open_file
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
 from ci_tasks.errors import shortened, some
-from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end, remaining
+from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end
 from ci_tasks.run.events import Changes, HostChanged, ProgressView, RowChanged
 from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says what still runs
-_LINE_MAX_AGE = 0.5  # seconds for which a row's last line serves, however fast its log grows
+_LINE_SECONDS = 0.5  # seconds for which a row's last line serves, however fast its log grows
 _LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
 _CACHE_SIZE = 1024  # rows whose last line and status are kept
@@ -91,8 +92,9 @@ class PlainView:
         waiting = [row for row in rows if row.state == WAITING]
         if running:
             names = [f"{row.row}{_host_and_attempt(row.host, row.attempt) if several else ''}" for row in running]
-            end = _expected_end(rows, left)
-            self.print_message(f"still running: {some(names, _MAX_REMINDED)}; {len(waiting)} waiting{end}")
+            end = expected_end(rows, left)
+            counts = f"{len(waiting)} waiting" + (f"; {end}" if end else "")
+            self.print_message(f"still running: {some(names, _MAX_REMINDED)}; {counts}")
         noted = [row for row in rows if row.state in (WAITING, STALLED) and row.note]
         for row in noted[:_MAX_REMINDED]:
             self.print_message(f"still {row.state}: {row.row}: {row.note}")
@@ -104,14 +106,6 @@ class PlainView:
 def _host_and_attempt(host: str, attempt: int) -> str:
     """What a line says of a row's place where there are several hosts."""
     return (f" on {host}" if host else "") + (f", attempt {attempt}" if attempt > 1 else "")
-
-
-def _expected_end(rows: Sequence[RowProgress], left: float | None) -> str:
-    """When all of it should have ended, by the clock on the wall where that is still to come."""
-    text = expected_end(rows, left)
-    is_known = left is not None and left >= 0 and text == remaining(left)
-    at = time.strftime(", until %H:%M", time.localtime(time.time() + (left or 0.0))) if is_known else ""
-    return f"; {text}{at}" if text else ""
 
 
 class LiveView:
@@ -214,25 +208,13 @@ class GrowingLog:
 # -- how a row stands --------------------------------------------------------------------------------------------------
 
 
-def running_row_progress(
-    row: str,
-    run: RunDir,
-    seconds: float,
-    note: str,
-    *,
-    host: str = "",
-    gpus: int = 0,
-    left: float | None = None,
-    first_run: bool = False,
-    attempt: int = 1,
-) -> RowProgress:
+def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, host: str = "") -> RowProgress:
     """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
-    `note` is what its host says that it does just now, if that is something else. It is called for every running row,
-    many times a second, so it reads only what has changed."""
+    `note` is what its host says that it does just now, if that is something else."""
     status = _status(run.path, _stamp(run.status))
     state, message = RUNNING, note
-    if waiting := status.waiting:
-        state, message, left = WAITING, "; ".join(waiting), None  # its time has not begun
+    if status.waiting:
+        state, message = WAITING, "; ".join(status.waiting)
     elif silent := status.daemon_silent_seconds:
         # In steps, so that a line for each is not too many.
         span = f"{silent // 10 * 10:.0f} s" if silent < 60 else f"{silent // 60:.0f} min"
@@ -240,40 +222,30 @@ def running_row_progress(
     elif status.stalled:
         state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
     elif not note:
-        message = "collecting what it leaves" if status.phase == "collecting" else _last_line(run)
-    ids = status.gpu_ids or ()
-    return RowProgress(row, state, seconds, message, host, gpus, ids, left, attempt, run.log, first_run)
+        is_collecting = status.phase == "collecting"
+        tick = int(time.monotonic() / _LINE_SECONDS)
+        message = "collecting what it leaves" if is_collecting else _last_line(run.path, tick)
+    return RowProgress(row, state, seconds, message, host, gpu_ids=status.gpu_ids or (), log=run.log)
+
+
+# A row is looked at many times a second: its status is read when it has changed, its log at most once in a tick.
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _status(path: str, stamp: tuple[int, ...]) -> Status:
-    """The status of the run in `path`: the file is replaced whole when it changes, and then has another stamp."""
     return read_status_if_readable(RunDir(path)) if stamp else Status()
 
 
 def _stamp(path: str) -> tuple[int, ...]:
-    try:
+    """Another one for each file that replaces the last; none without a file."""
+    with suppress(OSError):
         status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
+    return ()
 
 
-_last_lines: dict[str, tuple[float, tuple[int, ...], str]] = {}  # log → when it was read, its stamp then, its line
+@lru_cache(maxsize=_CACHE_SIZE)
+def _last_line(path: str, tick: int) -> str:
+    from ci_tasks.hosts.provision import last_line  # what follows a log alone needs none of it
 
-
-def _last_line(run: RunDir) -> str:
-    """The last line of a log, which is read only after it has grown, and not too often."""
-    read_at, before, line = _last_lines.get(run.log, (-_LINE_MAX_AGE, (), ""))
-    now = time.monotonic()
-    if now < read_at + _LINE_MAX_AGE:
-        return line
-    stamp = _stamp(run.log)
-    if stamp != before:
-        from ci_tasks.hosts.provision import last_line  # what follows a log alone needs none of it
-
-        line = last_line(run)
-    if len(_last_lines) >= _CACHE_SIZE:
-        _last_lines.clear()
-    _last_lines[run.log] = now, stamp, line
-    return line
+    return last_line(RunDir(path))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ci_tasks import __version__
 from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import GpuSample
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.errors import UsageError, some
-from ci_tasks.logs.metrics import Series, read_series
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import BatchResult, RunRecord
-from ci_tasks.registry import features, metric_formats
+from ci_tasks.registry import features
 from ci_tasks.report.html.charts import Bar, phases
 from ci_tasks.report.html.page import Log, Run, page
 from ci_tasks.report.outcome import NextStep, next_steps, verdict
@@ -33,8 +30,7 @@ from ci_tasks.run.results_table import batch_result, print_results
 @dataclass(frozen=True)
 class ReportOutputs:
     """Where the report goes: files, or markdown or a brief text on standard output; none of them means the terminal,
-    unless it is to be `quiet`. `deviations`: all of them, also those of the label's last run. `ci_log` is CI's own log
-    of the row, `job` which of the jobs in it."""
+    unless it is to be `quiet`. `deviations`: all of them, also those of the label's last run."""
 
     html: Path | None = None
     junit: Path | None = None
@@ -42,8 +38,6 @@ class ReportOutputs:
     brief: bool = False
     quiet: bool = False
     deviations: bool = False
-    ci_log: str | None = None
-    job: str | None = None
 
 
 ReportedRun = tuple[str, RunDir, RunRecord]  # id, directory, record
@@ -55,12 +49,11 @@ def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
     runs = [(id, run, load_record(run)) for id, run in found.items()]
     title = runs[0][0] if len(runs) == 1 else some(list(dict.fromkeys(map(store.batch_of, found))), 3)
     records, logs = [record for _, _, record in runs], [run.log for run in found.values()]
-    if options.ci_log is not None and options.html is None:
-        raise UsageError("--ci-log draws CI's metrics beside the run's", hint="add --html FILE")
     if options.html is not None:
         made = f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
-        with _ci(options, runs) as (series, logs_of_ci):
-            write_file(options.html, page(title, _runs(runs, series), logs_of_ci, made, _next_steps(runs)))
+        rows = [record.row for record in records]
+        shown = [_run(*run, alone=rows.count(run[2].row) == 1) for run in runs]
+        write_file(options.html, page(title, shown, [], made, _next_steps(runs)))
     if options.junit is not None:
         from ci_tasks.report import junit
 
@@ -75,9 +68,8 @@ def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
         print(brief.runs(title, records), end="")
     has_output = options.markdown or options.brief or options.quiet
     for path in filter(None, (options.html, options.junit)):
-        size = path.stat().st_size
-        text = f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
-        print(f"{path}: {text}", file=sys.stderr if has_output else sys.stdout)  # the output may be the markdown
+        size = f"{path.stat().st_size / 1e3:.1f} kB"
+        print(f"{path}: {size}", file=sys.stderr if has_output else sys.stdout)  # the output may be the markdown
     if not (options.html or options.junit or has_output):
         codes = dict.fromkeys(record.checkout.title for record in records if record.checkout)
         print(f"{title}: {'; '.join([verdict(records), *codes])}")
@@ -93,22 +85,15 @@ def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
     return next_steps(names, [record for _, _, record in runs], commands, kept)
 
 
-# -- runs as the page wants them ---------------------------------------------------------------------------------------
-
-
-def _runs(runs: Sequence[ReportedRun], series: Sequence[tuple[str, Series]]) -> list[Run]:
-    """`series` are CI's, of the row that all runs are of."""
-    rows = [record.row for _, _, record in runs]
-    return [
-        Run(
-            record,
-            _timeline_bar(id, run, record),
-            [*_series("here" if rows.count(record.row) == 1 else id, run), *(series if at == 0 else [])],
-            _log(id, run, record),
-            _gpus(run, record),
-        )
-        for at, (id, run, record) in enumerate(runs)
-    ]
+def _run(id: str, run: RunDir, record: RunRecord, *, alone: bool) -> Run:
+    """The run as the page wants it; `alone`: no other one is of its row. A GPU's samples are found by its UUID."""
+    uuids = {peaks.uuid for peaks in record.gpu_use.gpus} if record.gpu_use else set()
+    gpus = own_samples(gpu_samples(run), uuids, ()) if uuids else {}
+    if not next(iter(pieces_of(run.log)), b""):
+        return Run(record, _timeline_bar(id, run, record), [], None, gpus)
+    series = [("here" if alone else id, each) for each in reading_of(run.log).series]
+    log = Log(f"{record.row}: {record.status} ({id})", pieces_of(run.log))
+    return Run(record, _timeline_bar(id, run, record), series, log, gpus)
 
 
 def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
@@ -129,49 +114,6 @@ def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
         gpus=record.gpu_ids,
         phases=phases(events),
     )
-
-
-def _gpus(run: RunDir, record: RunRecord) -> dict[str, list[GpuSample]]:
-    """What the row's GPUs did, by UUID; empty where they were not sampled."""
-    uuids = {peaks.uuid for peaks in record.gpu_use.gpus} if record.gpu_use else set()
-    return own_samples(gpu_samples(run), uuids, ()) if uuids else {}
-
-
-def _series(source: str, run: RunDir) -> list[tuple[str, Series]]:
-    return [(source, each) for each in reading_of(run.log).series] if _has_log(run) else []
-
-
-def _log(id: str, run: RunDir, record: RunRecord) -> Log | None:
-    return Log(f"{record.row}: {record.status} ({id})", pieces_of(run.log)) if _has_log(run) else None
-
-
-def _has_log(run: RunDir) -> bool:
-    return bool(next(iter(pieces_of(run.log)), b""))
-
-
-# -- CI's own log ------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[tuple[list[tuple[str, Series]], list[Log]]]:
-    """CI's metrics and its log, for as long as the page is written. Raises UsageError where it is not clear whose it
-    is."""
-    if options.ci_log is None:
-        yield [], []
-        return
-    from ci_tasks.logs.job_log import open_ci_log
-
-    rows = list(dict.fromkeys(record.row for _, _, record in runs))
-    if len(rows) > 1:
-        raise UsageError(
-            f"--ci-log is one row's log, and these runs are of {len(rows)} rows", hint="name one of the runs"
-        )
-    with open_ci_log(options.ci_log, options.job) as log:
-        series = [("CI", each) for each in read_series(log.text, metric_formats())]
-        yield series, [Log(f"CI: {log.name}", iter(log.text))]
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
 
 
 def write_file(path: Path, text: Iterable[str]) -> None:

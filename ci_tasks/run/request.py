@@ -20,7 +20,7 @@ class RunRequest:
     workspace. `image` replaces CI's. `rows` are whole names, and count instead of `only` where there are any.
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
     `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
-    `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first.
+    `prefetch`: what they will download comes first.
     `run_needs`: jobs whose outputs decide the rows are run here. `probe`: the row's interpreters get it.
     `files`, name → text, are put into each run directory here: what a feature needs to know of the run when it ends."""
 
@@ -35,7 +35,6 @@ class RunRequest:
     rows: tuple[str, ...] = ()
     by_runner: bool = False
     slots: int = 0
-    nodes: int = 1
     prefetch: bool = False
     run_needs: bool = True
     probe: bool = True
@@ -43,22 +42,14 @@ class RunRequest:
 
 
 @dataclass(frozen=True)
-class RunPolicy:
-    """What a person wants of several rows. `fail_fast`: the first failure ends the others; `retry_failed`: a failed row
-    gets one more attempt; `explain`: every decision is said."""
-
-    fail_fast: bool = False
-    retry_failed: bool = False
-    explain: bool = False
-
-
-@dataclass(frozen=True)
 class ExecutionOptions:
     """How a label's rows are run: `jobs` at once on a host, left to themselves with `detach`. `resume` goes on with the
-    newest command of the label that did not finish. `events` gets what happens."""
+    newest command of the label that did not finish. `fail_fast`: the first failure ends the others; `retry_failed`: a
+    failed row gets one more attempt. `events` gets what happens."""
 
     jobs: int | None = None
     detach: bool = False
-    policy: RunPolicy = field(default_factory=RunPolicy)
     resume: bool = False
+    fail_fast: bool = False
+    retry_failed: bool = False
     events: EventStream | None = None

@@ -1,4 +1,4 @@
-"""The table that ends a run, and its rows together. Apart from `run`, so that a retry need not load that."""
+"""The table that ends a run, and its rows together. Apart from `label`, so that a retry need not load that."""
 
 from __future__ import annotations
 
@@ -32,16 +32,8 @@ def print_results(
     counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
     width = terminal_width()
     times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
-    lines = [
-        "",
-        *results.table(records, logs, width),
-        "",
-        *results.deviations(records, width, known, command),
-        "",
-        *times,
-        *([""] if times else []),
-        *also,
-    ]
+    deviations = results.deviations(records, width, known, command)
+    lines = ["", *results.table(records, logs, width), "", *deviations, "", *times, *([""] if times else []), *also]
     print("\n".join(lines))
     print(f"{name}: {results.summary(records)}", flush=True)
     return batch_result(name, records, logs)

@@ -12,31 +12,32 @@ import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
-from ci_tasks.agent.records import Event, Plan
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
-from ci_tasks.checkout.repository import CheckoutGit
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import UsageError, printable, some
+from ci_tasks.errors import UsageError
 from ci_tasks.hosts.executor import Executor, PreparedRow, start_host_snapshot
 from ci_tasks.hosts.executors import open_executor
+from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.planning.planner import failed_step, retry_plan
 from ci_tasks.planning.tested_files import defines_tests
-from ci_tasks.records import PASSED, BatchResult, RunRecord
-from ci_tasks.report.live import RowProgress
+from ci_tasks.records import PASSED, BatchResult
 from ci_tasks.results import store
-from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.load import find_one, load_record
-from ci_tasks.results.runs import events_of, is_over, record_not_started
+from ci_tasks.results.runs import events_of, is_over
 from ci_tasks.run.attach import host_of_run
 from ci_tasks.run.events import EventStream, EventView
-from ci_tasks.run.interrupts import Interrupts
-from ci_tasks.run.progress import open_view, running_row_progress
+from ci_tasks.run.execute import run_rows
+from ci_tasks.run.host_session import HostSession
+from ci_tasks.run.prepare import PreparedBatch
+from ci_tasks.run.progress import open_view
+from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.run.results_table import print_results
 from ci_tasks.workflow.model import Row
-
-_POLL_SECONDS = 0.05
 
 
 def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchResult:
@@ -56,14 +57,25 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
         batch = store.new_batch(before.label)
         try:
             code = executor.snapshot(batch, source, rev=None, base=None)
-            row = _prepared_row(before, code, executor, batch, remote.directory if remote else run.path, events_of(run))
+            kept_in = remote.directory if remote else run.path
+            row = _prepared_row(before, code, executor, batch, kept_in, failed_step(before, events_of(run)))
         except BaseException:
             shutil.rmtree(batch.path, ignore_errors=True)
             raise
-        print(_headline(before, row.plan, code, events_of(run)), flush=True)
-        record = _run(executor, row, events)
+        tree = code.checkout.tree
+        same = "nothing changed since, so the same tree runs again" if tree == before.checkout.tree else ""
+        step = row.plan.retry.step if row.plan.retry else 0
+        print(f"run {row.plan.id}: {id} again from step {step} on {before.host}; {same or f'tree {tree[:12]}'}")
+        session, planner = HostSession(executor, code, is_ready=True, activity=""), cast(Any, _Planned(row.plan))
+        ready = PreparedBatch(batch, (row.row,), (session,), planner, {0: row})
+        ready.interrupts.defer()
+        try:
+            with closing(EventView(open_view(row.row.row, [row.run]), [events] if events else [])) as view:
+                (execution,) = run_rows(ready, ExecutionOptions(), view, lambda _: ExpectedTime(0.0))
+        finally:
+            ready.interrupts.restore()
         status = read_status_if_readable(row.run)
-        result = print_results([record], [row.run.log], batch.id)
+        result = print_results([execution.record] if execution.record else [], [row.run.log], batch.id)
         if status.kept is not None:
             print(f"edit {source}, then `ci-tasks retry {row.plan.id}` runs it again")
         elif status.exists and not keep:
@@ -73,10 +85,25 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
         return result
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """Stands for a RowPlanner whose only row is planned."""
+
+    plan: Plan
+
+    def checkout(self, session: HostSession) -> Checkout:
+        return self.plan.checkout
+
+    def image_of(self, row: Row) -> str | None:
+        return self.plan.image
+
+    def install_problem(self, problem: str) -> str:
+        return problem
+
+
 def _kept_run(name: str) -> tuple[str, RunDir]:
     """The run that is meant: of several the one that was kept. Raises UsageError."""
-    found = store.find(name)
-    kept = [(id, run) for id, run in found if read_status_if_readable(run).kept is not None]
+    kept = [(id, run) for id, run in store.find(name) if read_status_if_readable(run).kept is not None]
     id, run = kept[0] if len(kept) == 1 else find_one(name)
     remote, status, plan = read_remote(run), read_status_if_readable(run), read_plan(run)
     if remote is not None and remote.adopted:
@@ -87,10 +114,10 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
     if status.exists and not is_over(run):
         follows = f"`ci-tasks attach {id}` waits for it, `ci-tasks cancel {id}` ends it"
         raise UsageError(f"{id} has not ended", hint=follows)
-    if status.kept is None and load_record(run).status == PASSED:
-        raise UsageError(f"{id} passed: it has no failed step to run again", hint=_run_again(plan))
     if status.kept is None:
-        raise UsageError(f"{id} was not kept: only a failed run of --keep is", hint=_run_again(plan, " --keep"))
+        passed = load_record(run).status == PASSED
+        why = "passed: it has no failed step to run again" if passed else "was not kept: only a failed run of --keep is"
+        raise UsageError(f"{id} {why}", hint=_run_again(plan, "" if passed else " --keep"))
     return id, run
 
 
@@ -109,7 +136,7 @@ def _forget_kept(id: str) -> None:
 
 
 def _prepared_row(
-    before: Plan, code: Snapshot, executor: Executor, batch: store.Batch, earlier_dir: str, events: list[Event]
+    before: Plan, code: Snapshot, executor: Executor, batch: store.Batch, kept_in: str, step: int
 ) -> PreparedRow:
     """The row with its plan, which is written."""
     run = batch.run_dir(1)
@@ -117,66 +144,14 @@ def _prepared_row(
         before,
         id=batch.run_id(1),
         run_dir=executor.paths(run).run,
-        earlier_dir=earlier_dir,
-        step=failed_step(before, events),
+        earlier_dir=kept_in,
+        step=step,
         checkout=replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample),
     )
     test = code.read_file(before.test) if before.test else None
     plan = replace(plan, defines_tests=defines_tests(test or ""))
     os.makedirs(run.path)
     executor.write_plan(run, plan)
-    row = Row(
-        label=plan.label,
-        job=plan.job,
-        trigger=None,
-        row=plan.row,
-        test=plan.test,
-        args=plan.args,
-        gpus=plan.gpus,
-        image=plan.image,
-        env=plan.env,
-        runner="",
-        timeout_minutes=plan.timeout_minutes,
-    )
+    of_plan = {name: getattr(plan, name) for name in ("label", "job", "row", "test", "args", "image", "env")}
+    row = Row(**of_plan, gpus=0, trigger=None, runner="", timeout_minutes=plan.timeout_minutes)
     return PreparedRow(row, plan, run, None)
-
-
-def _headline(before: Plan, plan: Plan, code: Snapshot, events: list[Event]) -> str:
-    assert plan.retry is not None
-    names = [event.name or "" for event in events if event.event == "step"]
-    at = plan.retry.step - (before.retry.step if before.retry else 1)
-    step = f"step {plan.retry.step}" + (f" ({printable(names[at])})" if at < len(names) else "")
-    return f"run {plan.id}: {before.id} again from {step} on {plan.host}; {_changes(before, code)}"
-
-
-def _changes(before: Plan, code: Snapshot) -> str:
-    """Which files differ from the run's tree, as far as git knows that here."""
-    if before.checkout.tree == code.checkout.tree:
-        return "nothing changed since, so the same tree runs again"
-    objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{before.workspace}/.git/objects"}
-    trees = before.checkout.tree, code.checkout.tree
-    git = CheckoutGit(code.store, **objects)
-    names = (git.text_or_none("diff-tree", "-r", "--name-only", "--no-renames", *trees) or "").splitlines()
-    return f"changed: {printable(some(names, 3))}" if names else f"tree {code.checkout.tree[:12]}"
-
-
-def _run(executor: Executor, row: PreparedRow, events: EventStream | None) -> RunRecord:
-    """Start it, show its log, and judge it. ^C cancels it, a second one kills it."""
-    interrupts, handled, name = Interrupts(), 0, row.row.row
-    interrupts.defer()
-    try:
-        with closing(EventView(open_view(name, [row.run]), [events] if events else [])) as view:
-            executor.start(row)
-            while not (state := executor.poll(row)).is_over:
-                if interrupts.count > handled:
-                    handled = interrupts.count
-                    executor.cancel([row], kill=handled > 1)
-                for line in executor.drain_messages():
-                    view.print_message(line)
-                view.update([running_row_progress(name, row.run, 0.0, state.note)])
-                executor.wait(_POLL_SECONDS)
-            record = record_not_started(row.run, *state.aborted) if state.aborted else judge_run(row.run)
-            view.update([RowProgress(name, record.status, record.timings.seconds)])
-        return record
-    finally:
-        interrupts.restore()

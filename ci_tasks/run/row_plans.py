@@ -7,13 +7,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, ProbeHook, ProbeRules, RunDescription
-from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.errors import UsageError
 from ci_tasks.hosts.executor import PreparedRow, Say
 from ci_tasks.planning.placement import other_hosts
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
@@ -22,7 +21,7 @@ from ci_tasks.results.history import silences
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.find_rows import JobRows
-from ci_tasks.run.host_sessions import HostRequirements, HostSession
+from ci_tasks.run.host_session import HostSession
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.suite import Suite
 
@@ -34,43 +33,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowPlanner:
-    """Everything that a command's plans have in common."""
+    """Everything that a command's plans have in common. `simulates`: simulated GPUs' locks stay away from real ones."""
 
     source: CheckoutSource
     config: Config
     request: RunRequest
     job_rows: JobRows
     batch: Batch
+    rows: Sequence[Row]
     simulates: bool
     _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
     _own: dict[str, tuple[str, ...]] = field(default_factory=dict)  # packages of the checkout, by host
-    _silences: dict[str, dict[str, float]] = field(default_factory=dict)  # by label
+    _silences: dict[str, float] = field(default_factory=dict)
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
         """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
-        run, executor, spec = self.batch.run_dir(number), session.executor, session.spec
+        run, executor = self.batch.run_dir(number), session.executor
         drafted = self._make_plan(row, session, number)
         test = session.code.read_file(row.test) if row.test else None
+        exclusive = drafted.plan.exclusive
+        if self.request.slots and not row.needed_gpus and not executor.has_scheduler:
+            exclusive = (*exclusive, f"cpu-{number % self.request.slots}")  # so that detached rows swamp no host
         plan = replace(
             drafted.plan,
             deviations=(*drafted.plan.deviations, *self.job_rows.deviations),
-            exclusive=(*drafted.plan.exclusive, *_slot(self.request, row, session, number)),
+            exclusive=exclusive,
             defines_tests=defines_tests(test or ""),
             hang_minutes=self._hang_minutes(row),
         )
         os.makedirs(run.path, exist_ok=True)
         executor.write_plan(run, plan)
         for name, text in self.request.files.items():
-            with open(os.path.join(run.path, name), "w", encoding="utf-8") as file:
-                file.write(text)
-        return PreparedRow(
-            row=row,
-            plan=plan,
-            run=run,
-            setup=drafted.setup,
-            missing=session.missing_for(row),
-            alternative_hosts=tuple(other_hosts(row, self.config.hosts, spec.name, self.simulates)),
-        )
+            Path(run.path, name).write_text(text, encoding="utf-8")
+        others = other_hosts(row, self.config.hosts, session.name, self.simulates)
+        return PreparedRow(row, plan, run, drafted.setup, session.missing_for(row), tuple(others))
 
     def checkout(self, session: HostSession) -> Checkout:
         """The tree that runs there, as records name it."""
@@ -82,11 +78,25 @@ class RowPlanner:
         """What the row cannot share with another row on the host: nothing, unless it starts Ray."""
         return self._make_plan(row, session, 0).plan.exclusive if self._starts_ray(row, session) else ()
 
-    def setups(self, rows: Sequence[Row], session: HostSession) -> list[SharedSetup]:
+    def setups(self, session: HostSession) -> list[SharedSetup]:
         """The install steps that rows share on the host."""
+        rows = self.rows
         if not rows or self._make_plan(rows[0], session, 1).setup is None:  # rows of one label have one job's steps
             return []
         return sorted_setups(self._make_plan(row, session, 1).setup for row in rows if not session.missing_for(row))
+
+    def before_rows(self, session: HostSession, say: Say, is_wanted: Callable[[], bool]) -> Mapping[str, str]:
+        """What features do on the host before rows start there. Returns, by row, what it would lack. Raises Blocked
+        where the host cannot be reached, and KeyboardInterrupt once nobody wants it any more."""
+        problems: dict[str, str] = {}
+        for feature in registry.features() if self.request.prefetch else ():
+            if feature.before_rows:
+                problems |= registry.load(feature.before_rows)(self, self.rows, session, say, is_wanted)
+        return problems
+
+    def image_of(self, row: Row) -> str | None:
+        """What it runs in: --image replaces CI's image."""
+        return row.image and (self.request.image or row.image)
 
     @property
     def overrides(self) -> tuple[Override, ...]:
@@ -105,8 +115,7 @@ class RowPlanner:
 
     def _make_plan(self, row: Row, session: HostSession, number: int) -> RowPlan:
         executor, request = session.executor, self.request
-        run: RunDir = self.batch.run_dir(number)
-        paths = executor.paths(run)
+        paths = executor.paths(self.batch.run_dir(number))
         event = replace(self.job_rows.context, workspace=f"{paths.run}/workspace")
         place = RunLocation(
             id=self.batch.run_id(number),
@@ -121,7 +130,6 @@ class RowPlanner:
             starts_ray=self._starts_ray(row, session),
             keep=request.keep,
             image=request.image,
-            nodes=request.nodes,
             probe=probe_rules(self.source.suite, self._own_packages(session)) if request.probe else None,
         )
         return make_plan(self.source.workflow, self.job_rows.job, row, session.spec, event, self.overrides, place)
@@ -134,10 +142,9 @@ class RowPlanner:
 
     def _hang_minutes(self, row: Row) -> float:
         """After how much silence its processes are looked at: three times as much as where it passed, at least ten."""
-        label = row.label
-        if label not in self._silences:
-            self._silences[label] = silences(label)
-        return max(RunDescription.hang_minutes, 3 * self._silences[label].get(row.row, 0.0) / 60)
+        if not self._silences:
+            self._silences.update({"": 0.0, **silences(row.label)})  # rows of one command have one label
+        return max(RunDescription.hang_minutes, 3 * self._silences.get(row.row, 0.0) / 60)
 
     def _starts_ray(self, row: Row, session: HostSession) -> bool:
         if self.request.by_runner:
@@ -155,66 +162,7 @@ def sorted_setups(setups: Iterable[SharedSetup | None]) -> list[SharedSetup]:
     return [setup for _, setup in sorted(by_directory.items())]
 
 
-def host_requirements(drafts: RowPlanner, rows: Sequence[Row]) -> HostRequirements:
-    """What the rows want of any host."""
-    image = drafts.request.image
-    return HostRequirements(
-        gpus=max((row.needed_gpus for row in rows), default=0),
-        container=any(row.image for row in rows),
-        simulates=drafts.simulates,
-        python=drafts.python_version(rows[0]) if rows else "",
-        images=_rows_by_image(rows, image),
-        install_problem=drafts.install_problem,
-        setups=lambda session: drafts.setups(rows, session),
-        before_rows=_before_rows(drafts, rows) if drafts.request.prefetch else None,
-    )
-
-
-def _rows_by_image(rows: Sequence[Row], image_option: str | None) -> dict[str, tuple[str, ...]]:
-    """What rows run in, with their names; `image_option` replaces CI's images."""
-    rows_by_image: dict[str, tuple[str, ...]] = {}
-    for row in rows:
-        if row.image:
-            image = image_option or row.image
-            rows_by_image[image] = (*rows_by_image.get(image, ()), row.row)
-    return rows_by_image
-
-
-class BeforeRows(Protocol):
-    """What a feature does on a host before rows start there."""
-
-    def __call__(
-        self, drafts: RowPlanner, rows: Sequence[Row], session: HostSession, say: Say, is_wanted: Callable[[], bool]
-    ) -> Mapping[str, str]:
-        """Returns, by row, what it would lack. Raises Blocked where the host cannot be reached, and KeyboardInterrupt
-        once nobody wants it any more."""
-        ...
-
-
-def _before_rows(
-    drafts: RowPlanner, rows: Sequence[Row]
-) -> Callable[[HostSession, Say, Callable[[], bool]], dict[str, str]]:
-    """Every feature's, one after the other."""
-    references = [feature.before_rows for feature in registry.features() if feature.before_rows]
-    if not references:
-        raise UsageError("--prefetch needs the feature prefetch, which is not installed")
-
-    def run(session: HostSession, say: Say, is_wanted: Callable[[], bool]) -> dict[str, str]:
-        problems: dict[str, str] = {}
-        for reference in references:
-            hook: BeforeRows = registry.load(reference)
-            for row, why in hook(drafts, rows, session, say, is_wanted).items():
-                problems[row] = f"{problems[row]}; {why}" if row in problems else why
-        return problems
-
-    return run
-
-
-def _slot(request: RunRequest, row: Row, session: HostSession, number: int) -> tuple[str, ...]:
-    """The place in which a row without GPUs runs. Detached runs share the places, so that no host is swamped."""
-    counts = request.slots and not row.needed_gpus and not session.executor.has_scheduler
-    return (f"cpu-{number % request.slots}",) if counts else ()
-
+# -- what the probe watches --------------------------------------------------------------------------------------------
 
 _PROJECT = re.compile(r"""^name *= *["']([\w.-]+)["']""", re.MULTILINE)
 _ROOTS = ("", "src/", "python/")  # of a checkout, where projects have their packages

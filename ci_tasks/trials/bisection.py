@@ -9,19 +9,16 @@ those are left that no setting which can be run tells apart.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import exp, log, log2
-from typing import NamedTuple
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
-from ci_tasks.trials.commit_graph import CommitGraph
-from ci_tasks.trials.rules import ERROR, FAILED, GIVE_UP, MISSING, PASSED, Outcome, Verdict, telling, ways
+from ci_tasks.trials.rules import ERROR, FAILED, GIVE_UP, MISSING, PASSED, Outcome, TrialVerdict, telling, ways
 
 FOUND, UNCLEAR = "found", "unclear"
 NOT_BAD, NOT_GOOD, UNTESTABLE = "not bad", "not good", "untestable"  # what is wrong with the ends
-OLDER_THAN_GOOD = ""  # the setting of earlier runs of what is older than the good end
 
 # The probability at which it stops. The posterior weighs rates by a prior; for one given pair of rates it is wrong more
 # often than it says, and more so for rates below RARE. With these it is right in 1 - ERROR.
@@ -31,93 +28,107 @@ ENOUGH_AT_END = 10  # runs after which one failure of an end will do
 MOST_AT_BAD = 30  # runs after which the bad end is not bad
 MOST_OTHERS = 0.1  # the share of runs that fail in another way up to which the promise holds
 AT_MOST = 400
+MOST_LIKELY = 12  # settings that are named if none is certain
 _OLDER = 0.1  # how probable it is, before anything ran, that the good end is bad
 _BACKGROUNDS = (0.001, 0.02, 0.05, 0.1, 0.15)
 _RATES = (0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 0.995)
 _STEADY = 0.25  # the prior of the last rate; the others share the rest
 _BUILT = 0.95  # a setting that was run before is preferred if it tells so much of what the best one would
-_OLDER_PLACE = -1
+_PAIRS = [(rate, background) for background in _BACKGROUNDS for rate in _RATES if rate >= background + 0.1]
+_EVERYWHERE = -1  # as a set of positions, all of them: whatever is older than the good end is in all settings
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Candidates that the runs so far do not tell apart: `members` is a bit for each position, `prior` the
-    logarithm of how probable they were together before anything ran, `inside` the failures and passes of settings that
-    contain them."""
+class CommitGraph:
+    """Which commits contain which. Position 0 stands for the good end and all before it; positions 1 to n are the
+    commits that could be the culprit, each after its parents, and n is the bad end. `parents[i]` are the positions of
+    the parents of position i + 1; none means that they lie before the good end."""
 
-    members: int
-    prior: float
-    inside: tuple[int, int]
+    def __init__(self, parents: Sequence[Sequence[int]]) -> None:
+        self.parents: tuple[tuple[int, ...], ...] = ((), *(tuple(commit_parents) or (0,) for commit_parents in parents))
+        for position, above in enumerate(self.parents):
+            if any(not 0 <= parent < position for parent in above):
+                raise ValueError(f"position {position} comes before a parent of it: {above}")
+
+    @classmethod
+    def linear(cls, count: int) -> CommitGraph:
+        """`count` commits after the good end, each with one parent."""
+        return cls([(position,) for position in range(count)])
+
+    @property
+    def bad(self) -> int:
+        """The position of the bad end."""
+        return len(self.parents) - 1
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    def contains(self, position: int, commit: int) -> bool:
+        return bool(self.descendants[commit] >> position & 1)
+
+    @cached_property
+    def ancestors(self) -> tuple[int, ...]:
+        """Bit c of number x: whether x contains c. Every commit contains itself and position 0: what is older than
+        the good end is everywhere."""
+        masks: list[int] = []
+        for position, above in enumerate(self.parents):
+            mask = 1 << position
+            for parent in above:
+                mask |= masks[parent]
+            masks.append(mask)
+        return tuple(masks)
+
+    @cached_property
+    def descendants(self) -> tuple[int, ...]:
+        """Bit x of number c: whether x contains c."""
+        masks = [1 << position for position in range(len(self))]
+        for position in range(self.bad, 0, -1):
+            for parent in self.parents[position]:
+                masks[parent] |= masks[position]
+        return tuple(masks)
 
 
 @dataclass(frozen=True)
 class Belief:
-    """How probable the culprit is in each stretch; and the two rates, as expected now."""
+    """How probable the culprit is in each stretch, positions that the runs so far do not tell apart, a bit for each;
+    and the two rates, as expected now."""
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[int, ...]
     shares: tuple[float, ...]
     rate: float
     background: float
 
-    @cached_property
-    def best(self) -> int:
-        return max(range(len(self.shares)), key=self.shares.__getitem__)
+    def each(self) -> Iterator[tuple[int, float]]:
+        """Each stretch, with the probability of one of its positions."""
+        for stretch, share in zip(self.stretches, self.shares, strict=True):
+            yield stretch, share / stretch.bit_count()
 
 
 def believe(graph: CommitGraph, fails: Counter[int], passes: Counter[int]) -> Belief:
-    """What failures and passes by position show. Position -1 is what is older than the good end."""
+    """What failures and passes by position show."""
     tested = [at for at, runs in (fails + passes).items() if runs]
-    ran = sum(1 << at for at in tested if at >= 0)
-    members: dict[int, int] = {_OLDER_PLACE: 1}  # if the culprit is older than the good end, every setting has it
+    ran = sum(1 << at for at in tested)
+    members: dict[int, int] = {_EVERYWHERE: 1}  # the culprit is older than the good end
     for at in range(1, len(graph)):
         key = graph.descendants[at] & ran
         members[key] = members.get(key, 0) | 1 << at
-    stretches = []
-    for key, bits in members.items():
-        own = [at for at in tested if at >= 0 and (key < 0 or key >> at & 1)]
-        prior = log(_OLDER if key < 0 else (1 - _OLDER) * bits.bit_count() / graph.bad)
-        stretches.append(Stretch(bits, prior, (sum(fails[at] for at in own), sum(passes[at] for at in own))))
-    shares, rate, background = _weighed(stretches, (fails.total(), passes.total()))
-    return Belief(tuple(stretches), shares, rate, background)
-
-
-def _weighed(stretches: Sequence[Stretch], every: tuple[int, int]) -> tuple[tuple[float, ...], float, float]:
-    """The probability of each stretch over all pairs of rates, and the rates."""
-    scores = [
-        (one.prior + one.inside[0] * pair.more_fail + one.inside[1] * pair.more_pass + base, at, pair)
-        for pair in _PAIRS
-        for base in [pair.prior + every[0] * pair.fail + every[1] * pair.passing]
-        for at, one in enumerate(stretches)
-    ]
-    top = max(score for score, _, _ in scores)
-    shares, total, rates, backgrounds = [0.0] * len(stretches), 0.0, 0.0, 0.0
-    for score, at, pair in scores:
+    scores = []
+    for at, (key, bits) in enumerate(members.items()):
+        prior = log(_OLDER if key == _EVERYWHERE else (1 - _OLDER) * bits.bit_count() / graph.bad)
+        inside = [position for position in tested if key >> position & 1]
+        fails_in, passes_in = (sum(runs[position] for position in inside) for runs in (fails, passes))
+        for rate, background in _PAIRS:
+            score = prior + log(_STEADY if rate == _RATES[-1] else (1 - _STEADY) / (len(_RATES) - 1))
+            score += fails_in * log(rate) + passes_in * log(1 - rate)
+            score += (fails.total() - fails_in) * log(background) + (passes.total() - passes_in) * log(1 - background)
+            scores.append((score, at, rate, background))
+    top = max(score for score, *_ in scores)
+    shares, total, rates, backgrounds = [0.0] * len(members), 0.0, 0.0, 0.0
+    for score, at, rate, background in scores:
         weight = exp(score - top)
         shares[at] += weight
-        total, rates, backgrounds = total + weight, rates + weight * pair.rate, backgrounds + weight * pair.background
-    return tuple(share / total for share in shares), rates / total, backgrounds / total
-
-
-class _Pair(NamedTuple):
-    """A rate with the culprit and one without it, and logarithms: of their prior, of a failure and of a pass without
-    the culprit, and what is added to these with it."""
-
-    rate: float
-    background: float
-    prior: float
-    fail: float
-    passing: float
-    more_fail: float
-    more_pass: float
-
-
-def _pair(rate: float, background: float) -> _Pair:
-    prior = log(_STEADY if rate == _RATES[-1] else (1 - _STEADY) / (len(_RATES) - 1))
-    fail, passing = log(background), log(1 - background)
-    return _Pair(rate, background, prior, fail, passing, log(rate) - fail, log(1 - rate) - passing)
-
-
-_PAIRS = [_pair(rate, background) for background in _BACKGROUNDS for rate in _RATES if rate >= background + 0.1]
+        total, rates, backgrounds = total + weight, rates + weight * rate, backgrounds + weight * background
+    likely = tuple(share / total for share in shares)
+    return Belief(tuple(members.values()), likely, rates / total, backgrounds / total)
 
 
 def information(within: float, rate: float, background: float) -> float:
@@ -160,44 +171,29 @@ class Counts:
 @dataclass(frozen=True)
 class Bisect:
     """`settings` are from good to bad, by their place in `graph`. `target` is the failure's signature or kind, "" for
-    the one seen most at the bad end; `repeat` how often a setting has to pass at least; `hosts` how many runs are made
-    at once. `earlier` are runs of the good end and of OLDER_THAN_GOOD: they tell the background rate."""
+    the one seen most at the bad end."""
 
     settings: Sequence[str]
     graph: CommitGraph
     target: str = ""
-    repeat: int = 0
-    hosts: int = 1
-    earlier: Sequence[Outcome] = ()
     at_most: int = AT_MOST
 
-    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         seen = self.count(outcomes)
-        owed, refusal = self._ends(seen)
-        if refusal:
-            return refusal
-        chosen = owed or self._repeats(seen)
-        before = self.count(self.earlier, seen.target)
-        fails, passes = seen.fails + before.fails, seen.passes + before.passes
-        while len(chosen) < self.hosts and not owed:
-            belief = believe(self.graph, fails, passes)
-            at, within = self._most_telling(belief, seen, fails + passes)
-            if not chosen and (verdict := self._verdict(belief, seen, at is None, len(outcomes))):
-                return verdict
-            if at is None:
-                break
-            chosen.append(at)
-            # For the next host: as if it had shown what is likely.
-            likely_fails = belief.background + within * (belief.rate - belief.background) > 0.5
-            (fails if likely_fails else passes)[at] += 1
-        return [self.settings[at] for at in chosen[: self.hosts]]
+        ends = self._ends(seen)
+        if ends is not None:
+            return ends
+        belief = believe(self.graph, seen.fails, seen.passes)
+        at = self._most_telling(belief, seen)
+        verdict = self._verdict(belief, seen, at is None, len(outcomes))
+        return verdict or [self.settings[at or 0]]
 
-    def count(self, outcomes: Sequence[Outcome], target: str = "") -> Counts:
+    def count(self, outcomes: Sequence[Outcome]) -> Counts:
         """The runs by position."""
-        place = {OLDER_THAN_GOOD: _OLDER_PLACE, **{setting: at for at, setting in enumerate(self.settings)}}
+        place = {setting: at for at, setting in enumerate(self.settings)}
         known = telling(outcomes)
         bad, good = (ways(one for one in known if one.setting == self.settings[end]) for end in (-1, 0))
-        target = target or self.target or max(bad, key=lambda way: bad[way] - good[way], default="")
+        target = self.target or max(bad, key=lambda way: bad[way] - good[way], default="")
         fails, passes, others, blocked = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
         for one in known:
             is_target = target in (one.signature or FAILED, one.kind)
@@ -207,84 +203,65 @@ class Bisect:
         missing = frozenset(place[one.setting] for one in outcomes if one.status == MISSING)
         return Counts(target, fails, passes, others, blocked, missing)
 
-    def _ends(self, seen: Counts) -> tuple[list[int], Verdict | None]:
-        """Runs of the two ends that are still wanted, or why they will not do."""
-        bad, owed = self.graph.bad, list[int]()
+    def _ends(self, seen: Counts) -> Sequence[str] | TrialVerdict | None:
+        """The runs of an end that are still wanted, or why the ends will not do."""
+        bad = self.graph.bad
         for end, wanted in ((bad, ENDS - seen.fails[bad]), (0, ENDS - seen.told(0))):
             tries, others = seen.told(end), seen.others[end]
             silent = others + seen.blocked[end] - tries
             if end in seen.missing or (others >= GIVE_UP and not tries) or silent >= 2 * GIVE_UP:
-                return [], Verdict(UNTESTABLE, self.settings[end])
+                return TrialVerdict(UNTESTABLE, self.settings[end])
             if end == bad and not seen.fails[bad] and tries >= MOST_AT_BAD:
-                return [], Verdict(NOT_BAD, self.settings[end])
+                return TrialVerdict(NOT_BAD, self.settings[end])
             if wanted > 0 and not (seen.fails[end] and tries >= ENOUGH_AT_END):
-                owed += [end] * wanted
-        return owed, None
+                return [self.settings[end]]
+        return None
 
-    def _repeats(self, seen: Counts) -> list[int]:
-        """Settings that passed, and are to pass more often before the next one is chosen."""
-        inner = ((at, passes) for at, passes in seen.passes.items() if 0 < at < self.graph.bad and not seen.fails[at])
-        return [at for at, passes in inner for _ in range(self.repeat - passes)]
-
-    def _most_telling(self, belief: Belief, seen: Counts, tested: Mapping[int, int]) -> tuple[int | None, float]:
-        """The position whose run is expected to tell most, and how probable the culprit is in it; None if no run tells
-        anything."""
-        shares = zip(belief.stretches, belief.shares, strict=True)
-        heavy = [(one.members, share / one.members.bit_count()) for one, share in shares if share > 1e-9]
-        best: tuple[float, int | None, float] = (1e-6, None, 0.0)
+    def _most_telling(self, belief: Belief, seen: Counts) -> int | None:
+        """The position whose run is expected to tell most; None if no run tells anything."""
+        heavy = [(members, chance) for members, chance in belief.each() if chance > 1e-9]
+        best: tuple[float, int | None] = (1e-6, None)
         for at in range(len(self.graph)):
             if at in seen.dead:
                 continue
             held = self.graph.ancestors[at]
-            within = min(1.0, sum(each * (members & held).bit_count() for members, each in heavy))
+            within = min(1.0, sum(chance * (members & held).bit_count() for members, chance in heavy))
             worth = information(within, belief.rate, belief.background)
-            if not tested[at]:
+            if not seen.told(at):
                 worth *= _BUILT
                 for other in seen.silent:  # beside what shows nothing, a run is less likely to show something
                     worth *= abs(at - other) / (abs(at - other) + 1) if at != other else 0.25
-            best = max(best, (worth, at, within), key=lambda option: option[0])
-        return best[1], best[2]
+            best = max(best, (worth, at), key=lambda option: option[0])
+        return best[1]
 
-    def _verdict(self, belief: Belief, seen: Counts, nothing_tells: bool, runs: int) -> Verdict | None:
-        stretch, share = belief.stretches[belief.best], belief.shares[belief.best]
+    def _verdict(self, belief: Belief, seen: Counts, nothing_tells: bool, runs: int) -> TrialVerdict | None:
+        share, stretch = max(zip(belief.shares, belief.stretches, strict=True))
         is_certain = share >= (CERTAIN if belief.rate >= RARE else CERTAIN_IF_RARE)
-        members = self._members(stretch)
+        members = [at for at in range(len(self.graph)) if stretch >> at & 1]
         testable = sum(1 << at for at in range(len(self.graph)) if at not in seen.dead)
         alike = len({self.graph.descendants[at] & testable for at in members}) == 1
         if is_certain and members == [0]:
-            return Verdict(NOT_GOOD, self.settings[0], 1 - ERROR)
+            return TrialVerdict(NOT_GOOD, self.settings[0], 1 - ERROR)
         # Where many runs fail in another way, the rate of the one that is looked for is not the same everywhere.
         promise = 1 - ERROR if seen.others.total() <= MOST_OTHERS * runs else None
         likely = tuple((self.settings[at], share / len(members)) for at in members)
         if is_certain and len(members) == 1:
-            return Verdict(FOUND, self._rates(members[0], seen), promise, seen.target, likely=likely)
+            return TrialVerdict(FOUND, self._rates(members[0], seen), promise, seen.target, likely=likely)
         if nothing_tells or (is_certain and alike):
-            return Verdict(UNCLEAR, "nothing between them can be tested", promise, likely=likely)
+            return TrialVerdict(UNCLEAR, "nothing between them can be tested", promise, likely=likely)
         if runs >= self.at_most:
-            return Verdict(UNCLEAR, f"not clear after {counted(runs, 'run')}", likely=self._probable(belief))
+            chances = [
+                (chance, at) for bits, chance in belief.each() for at in range(len(self.graph)) if bits >> at & 1
+            ]
+            likely = tuple((self.settings[at], chance) for chance, at in sorted(chances, reverse=True)[:MOST_LIKELY])
+            return TrialVerdict(UNCLEAR, f"not clear after {counted(runs, 'run')}", likely=likely)
         return None
-
-    def _members(self, stretch: Stretch) -> list[int]:
-        return [at for at in range(len(self.graph)) if stretch.members >> at & 1]
-
-    def _probable(self, belief: Belief) -> tuple[tuple[str, float], ...]:
-        """The settings that together are certain enough, the most probable first."""
-        shares = zip(belief.stretches, belief.shares, strict=True)
-        each = [(share / one.members.bit_count(), at) for one, share in shares for at in self._members(one)]
-        likely: list[tuple[str, float]] = []
-        for share, at in sorted(each, key=lambda one: (-one[0], one[1])):
-            if sum(known for _, known in likely) < CERTAIN:
-                likely.append((self.settings[at], share))
-        return tuple(likely)
 
     def _rates(self, culprit: int, seen: Counts) -> str:
         """How often the row failed with the culprit and without it."""
-        within = self.graph.descendants[culprit]
-        told = {at: (seen.fails[at], seen.told(at)) for at in {*seen.fails, *seen.passes}}
-        after = [counts for at, counts in told.items() if within >> at & 1]
-        before = [counts for at, counts in told.items() if not within >> at & 1]
-        fails, runs = (sum(counts[n] for counts in after) for n in (0, 1))
-        return (
-            f"the row fails in {fails} of {counted(runs, 'run')} from it on, "
-            f"in {sum(counts[0] for counts in before)} of {sum(counts[1] for counts in before)} before it"
-        )
+        counts = []
+        for has_culprit in (True, False):
+            tested = [at for at in {*seen.fails, *seen.passes} if self.graph.contains(at, culprit) == has_culprit]
+            counts.append((sum(seen.fails[at] for at in tested), sum(map(seen.told, tested))))
+        (fails, runs), (earlier, others) = counts
+        return f"the row fails in {fails} of {counted(runs, 'run')} from it on, in {earlier} of {others} before it"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.cli.given_options import with_given
 from ci_tasks.cli.output import for_programs, print_record
 from ci_tasks.errors import UsageError
-from ci_tasks.trials.options import BISECT_EXAMPLE, BisectOptions, CompareOptions, ReproduceOptions
+from ci_tasks.trials.options import BisectOptions, CompareOptions, ReproduceOptions
 
 if TYPE_CHECKING:
     from ci_tasks.cli.commands.run import RunOptions
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ci_tasks.trials.reproduce import ReproductionResult
 
 _UNTIL_FAIL_LIMIT = 100
-_BISECT_AXES = ("commit", "image", "submodule:PATH", "overlay:NAME")
 
 
 def reproduce(options: ReproduceOptions) -> int:
@@ -30,7 +29,6 @@ def reproduce(options: ReproduceOptions) -> int:
     ci-tasks reproduce --url https://github.com/OWNER/REPO/actions/runs/1/job/2 --host h100a
     gh run view 123 --log-failed | ci-tasks reproduce --log - --host h100a
     ci-tasks reproduce --log failed.log --host h100a --on-my-tree      is it fixed?
-    ci-tasks reproduce --log failed.log --host h100a --base origin/main   is it the change, or was it there before?
     """
     from ci_tasks.logs import job_log
     from ci_tasks.run.hosts_files import open_config
@@ -64,8 +62,7 @@ def compare(options: CompareOptions) -> int:
 def bisect(options: BisectOptions) -> int:
     """
     ci-tasks bisect cpu-unittest --only rewards --good v1.2 --bad main
-    ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a,h100b
-    ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a --resume
+    ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a
     ci-tasks bisect ckpt --only async-save --axis image --images images.txt --host h100a     one image in each line
     ci-tasks bisect ckpt --only async-save --axis submodule:3rdparty/Megatron-LM --good v0.5 --host h100a
     ci-tasks bisect ckpt --only async-save --axis overlay:sglang --with sglang=~/sglang --good v0.5.3 --host h100a
@@ -79,23 +76,20 @@ def bisect(options: BisectOptions) -> int:
 
 def _check_axis(options: BisectOptions) -> None:
     """Whether the options have what the axis needs, and nothing that is for another one. Raises UsageError."""
-    axis = options.axis
-    is_tree = axis.startswith(("overlay:", "submodule:"))
-    if axis not in ("commit", "image") and not is_tree:
-        raise UsageError(f"invalid value {axis!r} for --axis", hint=f"valid: {', '.join(_BISECT_AXES)}")
+    axis, needed = options.axis, "good"
+    refused: tuple[str, ...] = ("images",)
     if axis == "image":
-        needed, hint = "--images LIST", "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`"
-        is_given, others = options.images, {"--first-parent": bool(options.first_parent)}
-    else:
-        whose = "the overlay's tree" if axis.startswith("overlay:") else "the checkout"
-        needed, hint = "--good REV", f"a revision of {whose} with which the row passes" if is_tree else BISECT_EXAMPLE
-        is_given, others = options.good, {"--images": bool(options.images), "--rev": bool(options.rev and not is_tree)}
-    if not is_given:
-        raise UsageError(f"bisect needs {needed}", hint=hint)
-    for flag, value in others.items():
-        if value:
-            hint = "`ci-tasks bisect --help` has examples"
-            raise UsageError(f"{flag} and --axis {axis} cannot be combined", hint=hint)
+        needed, refused = "images", ("good", "bad", "first_parent")
+    elif axis == "commit":
+        refused = ("images", "rev")
+    elif not axis.startswith(("overlay:", "submodule:")):
+        hint = "valid: commit, image, submodule:PATH, overlay:NAME"
+        raise UsageError(f"invalid value {axis!r} for --axis", hint=hint)
+    if not getattr(options, needed):
+        raise UsageError(f"bisect needs --{needed}", hint="`ci-tasks bisect --help` has examples")
+    if given := next((name for name in refused if getattr(options, name)), ""):
+        hint = "`ci-tasks bisect --help` has examples"
+        raise UsageError(f"--{given.replace('_', '-')} and --axis {axis} cannot be combined", hint=hint)
 
 
 def _performed(

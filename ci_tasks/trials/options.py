@@ -8,56 +8,14 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
 from ci_tasks.cli.given_options import RowOptions
 
-_HERE = replace(flags.HOST, default="local", commas=False)
-_FRESH = flags.switch(
-    "start again, without the results so far", excludes=(("resume", "one keeps what the other forgets", ""),)
-)
-_RESUME = flags.switch("go on with an earlier command; the same command does so anyway")
 BISECT_EXAMPLE = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
 
 
 @dataclass(frozen=True)
-class ReproduceOptions(RowOptions):
-    log: str | None = flags.FAILED_LOG.field()
-    url: str | None = flags.FAILED_URL.field()
-    job: str | None = flags.FAILED_JOB.field()
-    attempt: int | None = flags.FAILED_ATTEMPT.field()
-    host: str = _HERE.field()
-    on_my_tree: bool = flags.switch(
-        "run the working tree instead of CI's commit, to show that it is fixed",
-        excludes=(("rev", "they name two trees", ""),),
-    ).field()
-    repeat: int | None = flags.REPEAT.field(help=f"{flags.REPEAT.help}; one equal failure is enough")
-    label: str | None = flags.text(
-        "the label, where the log does not say it", "LABEL", complete=flags.LABEL.complete
-    ).field()
-    only: str | None = flags.ONLY.field(help="the row, where the log does not say it")
-    base: str | None = flags.BASE.field(help="then compare with this revision: is the failure new?")
-    rev: str | None = flags.REV.field(help="the commit, where the log does not say it or another one is meant")
-    image: str | None = flags.IMAGE.field(help="run in this container image instead of the one that CI ran")
-    keep: bool = flags.KEEP.field()
-    repo: str | None = flags.REPO.field()
-    workflow: str | None = flags.WORKFLOW.field()
-    json: bool = flags.JSON.field()
-    events: str | None = flags.EVENTS.field()
+class TrialOptions(RowOptions):
+    """What all of them take. A trial runs on one host."""
 
-
-@dataclass(frozen=True)
-class CompareOptions(RowOptions):
-    label: str = flags.LABEL.field()
-    only: str | None = flags.ONLY.field()
-    base: str | None = flags.BASE.field(
-        help="the revision to compare with (default: merge base with origin/main, or main)"
-    )
-    host: str = _HERE.field()
-    max_runs: int | None = flags.number(
-        "give up after so many new runs of a row, of both sides together (default: 20)",
-        "runs",
-        minimum=6,
-        hint="three runs of each side are the fewest that show a difference, as with --max-runs 20",
-    ).field()
-    resume: bool = _RESUME.field()
-    fresh: bool = _FRESH.field()
+    host: str = replace(flags.HOST, default="local", commas=False).field()
     image: str | None = flags.IMAGE.field()
     repo: str | None = flags.REPO.field()
     workflow: str | None = flags.WORKFLOW.field()
@@ -66,8 +24,52 @@ class CompareOptions(RowOptions):
 
 
 @dataclass(frozen=True)
-class BisectOptions(RowOptions):
+class JournalOptions(TrialOptions):
+    """What those take that go on with an earlier command."""
+
     label: str = flags.LABEL.field()
+    fresh: bool = flags.switch("start again, without the results so far").field()
+    resume: bool = flags.switch(
+        "go on with an earlier command; the same command does so anyway",
+        excludes=(("fresh", "one keeps what the other forgets", ""),),
+    ).field()
+
+
+@dataclass(frozen=True)
+class ReproduceOptions(TrialOptions):
+    log: str | None = flags.FAILED_LOG.field()
+    url: str | None = flags.FAILED_URL.field()
+    job: str | None = flags.FAILED_JOB.field()
+    attempt: int | None = flags.FAILED_ATTEMPT.field()
+    on_my_tree: bool = flags.switch(
+        "run the working tree instead of CI's commit, to show that it is fixed",
+        excludes=(("rev", "they name two trees", ""),),
+    ).field()
+    repeat: int | None = flags.REPEAT.field(help=f"{flags.REPEAT.help}; one equal failure is enough")
+    label: str | None = flags.text(
+        "the label, if the log does not say it", "LABEL", complete=flags.LABEL.complete
+    ).field()
+    only: str | None = flags.ONLY.field(help="the row, if the log does not say it")
+    rev: str | None = flags.REV.field(help="the commit, if the log does not say it or another one is meant")
+    keep: bool = flags.KEEP.field()
+
+
+@dataclass(frozen=True)
+class CompareOptions(JournalOptions):
+    only: str | None = flags.ONLY.field()
+    base: str | None = flags.BASE.field(
+        help="the revision to compare with (default: merge base with origin/main, or main)"
+    )
+    max_runs: int | None = flags.number(
+        "give up after so many new runs of a row, of both sides together (default: 20)",
+        "runs",
+        minimum=6,
+        hint="three runs of each side are the fewest that show a difference, as with --max-runs 20",
+    ).field()
+
+
+@dataclass(frozen=True)
+class BisectOptions(JournalOptions):
     only: str = flags.ONLY.field(
         help="the row's name, or a part that no other row has",
         metavar="ROW",
@@ -80,33 +82,16 @@ class BisectOptions(RowOptions):
         "AXIS",
         default="commit",
     ).field()
-    good: str | None = flags.text(
-        "a revision where the row passes; with --axis image an image of --images (default: the first)", "REV"
-    ).field()
-    bad: str | None = flags.text(
-        "one where it fails, always or now and then (default: HEAD, or the last of --images)", "REV"
-    ).field()
+    good: str | None = flags.text("a revision where the row passes", "REV").field()
+    bad: str | None = flags.text("one where it fails, always or now and then (default: HEAD)", "REV").field()
     images: str | None = flags.text(
-        "with --axis image: images from the oldest to the newest, with commas, or a file with one in each line; "
+        "with --axis image: images from a good one to a bad one, with commas, or a file with one in each line; "
         "name them by digest, since tags move",
         "LIST",
         excludes=(("image", "the search replaces the image", "leave --image away"),),
     ).field()
-    rev: str | None = flags.REV.field(help="with another axis than commit: the commit that runs (else HEAD)")
-    host: str = flags.HOST.field(
-        help="hosts of hosts.yaml with commas, each runs one commit at a time", default="local"
-    )
-    repeat: int | None = flags.REPEAT.field(
-        help="least number of runs of a commit that passes (else as many as the failure rate asks for)"
-    )
+    rev: str | None = flags.REV.field(help="with another axis than commit: the commit that runs (default: HEAD)")
     signature: str | None = flags.text(
-        "the failure to look for, as `triage` names it (else the one seen most at --bad)", "TEXT"
+        "the failure to look for, as `triage` names it (default: the one seen most at --bad)", "TEXT"
     ).field()
     first_parent: bool = flags.switch("treat a merge as one commit").field()
-    resume: bool = _RESUME.field()
-    fresh: bool = _FRESH.field()
-    image: str | None = flags.IMAGE.field()
-    repo: str | None = flags.REPO.field()
-    workflow: str | None = flags.WORKFLOW.field()
-    json: bool = flags.JSON.field()
-    events: str | None = flags.EVENTS.field()

@@ -27,49 +27,40 @@ class PinnedTree:
 
     def wrap(self, open_executor: OpenExecutor) -> OpenExecutor:
         """Opens the same executors, on which this tree runs."""
-        return lambda spec: cast(Executor, _PinnedExecutor(open_executor, spec, self))
+
+        def opened(spec: HostSpec) -> Executor:
+            executor = open_executor(spec)
+
+            def snapshot(
+                batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+            ) -> CodeSnapshot:
+                # The checkout itself, as long as it is the same: the host was sent most of it before.
+                code = executor.snapshot(batch, source, rev=rev, base=base, overlays=overlays)
+                if (code.checkout.commit, code.checkout.tree) == (self.checkout.commit, self.checkout.tree):
+                    return code
+                code = executor.snapshot(batch, self.directory, rev=self.checkout.commit, base=None)
+                return cast(CodeSnapshot, _Changed(code, checkout=self.checkout))
+
+            return cast(Executor, _Changed(executor, snapshot=snapshot))
+
+        return opened
+
+
+class _Changed:
+    """An object with some other attributes."""
+
+    def __init__(self, original: Any, **attributes: Any) -> None:
+        self._original = original
+        self.__dict__.update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
 
 
 @contextmanager
 def pinned(source: CheckoutSource, base: str | None) -> Iterator[PinnedTree]:
     """What `source` is now, for as long as the block lasts. Raises CheckoutError."""
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:
-        clone = Path(scratch) / "source"
-        pin = PinnedTree(
-            materialize(source.path, clone, rev=source.rev, base=base, overlays=source.given.overlays), clone
-        )
-        yield pin
-
-
-class _PinnedExecutor:
-    """An executor that runs the pinned tree instead of the checkout."""
-
-    def __init__(self, open_executor: OpenExecutor, spec: HostSpec, pin: PinnedTree) -> None:
-        self._executor, self._pin = open_executor(spec), pin
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._executor, name)
-
-    def snapshot(
-        self, batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
-    ) -> CodeSnapshot:
-        # The checkout itself, as long as it is the same: the host was sent most of it before, and a clone's name tells
-        # it nothing.
-        code, checkout = (
-            self._executor.snapshot(batch, source, rev=rev, base=base, overlays=overlays),
-            self._pin.checkout,
-        )
-        if (code.checkout.commit, code.checkout.tree) == (checkout.commit, checkout.tree):
-            return code
-        code = self._executor.snapshot(batch, self._pin.directory, rev=checkout.commit, base=None)
-        return cast(CodeSnapshot, _PinnedCode(code, checkout))
-
-
-class _PinnedCode:
-    """The clone's code, under the name of the checkout."""
-
-    def __init__(self, code: CodeSnapshot, checkout: Checkout) -> None:
-        self._code, self.checkout = code, checkout
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._code, name)
+        clone = Path(scratch, "source")
+        overlays = source.given.overlays
+        yield PinnedTree(materialize(source.path, clone, rev=source.rev, base=base, overlays=overlays), clone)

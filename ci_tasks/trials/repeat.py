@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ci_tasks.config import Config
 from ci_tasks.errors import CiTasksError, counted
-from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord, overall
+from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, overall
 from ci_tasks.report import results
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import execute_label
@@ -39,33 +39,20 @@ def repeat(
     print(source.headline, flush=True)
     with pinned(source, request.base) as tree:
         checkout = tree.checkout
+        times = counted(runs, "time")
         often = (
-            f"until a row fails, at most {counted(runs, 'time')}" if until_fail else f"each row {counted(runs, 'time')}"
+            f"until a row fails, at most {times}" if until_fail else f"each row {times}, or until its answer is clear"
         )
-        print(
-            f"repeating {often}, or until the answer is clear: {checkout.title}, tree {checkout.tree[:12]}", flush=True
-        )
-        runner = Runner(
-            config,
-            lambda _: Subject(source, request, tree),
-            [request.host],
-            replace(how, resume=False),
-            execute=execute,
-        )
-        asked = {"label": request.label, "host": request.host, "only": request.only or "", "image": request.image or ""}
-        settings = {_TREE: f"{checkout.commit} {checkout.tree}"}
+        print(f"repeating {often}: {checkout.title}, tree {checkout.tree[:12]}", flush=True)
+        subject = Subject(source, request, tree)
+        runner = Runner(config, lambda _: subject, replace(how, resume=False), execute=execute)
+        more = {"label": request.label, "host": request.host, "only": request.only or "", "image": request.image or ""}
+        more |= {**given_key(source.given), "runs": str(runs), "until_fail": str(until_fail)}
         rule = Repeat(_TREE, runs, until_fail)
-        with Trial(
-            "repeat",
-            settings,
-            request.rows,
-            runner,
-            more={**asked, **given_key(source.given), "runs": str(runs), "until_fail": str(until_fail)},
-            resume=how.resume,
-            show=lambda number, one: report.line(number, one, one.row),
-        ) as trial:
+        settings = {_TREE: f"{checkout.commit} {checkout.tree}"}
+        with Trial("repeat", settings, request.rows, runner, more=more, resume=how.resume) as trial:
             try:
-                trial.run(lambda row, known: rule, until=lambda: until_fail and _has_failed(trial.outcomes))
+                trial.run(lambda *_: rule, until=lambda: until_fail and _has_failed(trial.outcomes))
             except CiTasksError:
                 if trial.outcomes:
                     _print(trial, runner, rule, request.label)
@@ -97,12 +84,11 @@ def _print(trial: Trial, runner: Runner, rule: Repeat, label: str) -> None:
     outcomes = {row: trial.of_row(row) for row in trial.rows}
     verdicts = {row: rule.verdict(of) for row, of in outcomes.items()}
     width = terminal_width()
-    sides = {"FAILED": {row: report.side(of, _TREE, bounds=verdicts[row].interval) for row, of in outcomes.items()}}
-    lines = report.rates(verdicts, sides, width) if outcomes else []
+    sides = {row: report.side(of, _TREE, verdicts[row].interval) for row, of in outcomes.items()}
+    lines = ["", *report.rates(verdicts, {"FAILED": sides}, width)] if outcomes else []
     lines += [line for row, of in outcomes.items() for line in report.failures(row, of)]
-    records: list[RunRecord] = [runner.record(one) for one in trial.outcomes]
+    lines += ["", *results.deviations([runner.record(one) for one in trial.outcomes], width), ""]
     words = Counter(verdict.word for verdict in verdicts.values())
     summary = ", ".join(f"{count} {word}" for word, count in words.items()) or "no row ran"
     ended = "; interrupted, --resume goes on" if trial.is_interrupted else ""
-    print("\n".join(["", *lines, "", *results.deviations(records, width), ""]) if lines else "")
-    print(f"{label}: {counted(len(trial.outcomes), 'run')}: {summary}{ended}", flush=True)
+    print("\n".join([*lines, f"{label}: {counted(len(trial.outcomes), 'run')}: {summary}{ended}"]), flush=True)

@@ -6,18 +6,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import counted, printable
+from ci_tasks.errors import counted, one_line, printable
 from ci_tasks.report.table import Table, duration
-from ci_tasks.trials.rules import PASSED, Outcome, Verdict, interval, telling, ways
+from ci_tasks.trials.rules import FAILED, PASSED, Outcome, TrialVerdict, interval, telling, ways
 
 _SHORT = 70
 
 
 @dataclass(frozen=True)
 class SideResult:
-    """A row's runs on one tree that passed or failed, `from_history` of them of earlier commands. `low` to `high` is
-    the 95 % interval of the failure rate. `failures` are counts by way; `inconclusive` by status are no evidence.
-    `gpus` are the sets on which runs ran."""
+    """A row's runs on one tree that passed or failed. `low` to `high` is the 95 % interval of the failure rate.
+    `failures` are counts by way; `inconclusive` by status are no evidence. `gpus` are the sets on which runs ran."""
 
     runs: int
     failed: int
@@ -25,7 +24,6 @@ class SideResult:
     high: float
     failures: Mapping[str, int]
     inconclusive: Mapping[str, int]
-    from_history: int = 0
     gpus: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
@@ -34,19 +32,12 @@ class SideResult:
         return f"{self.failed} of {self.runs} ({100 * self.low:.0f}–{100 * self.high:.0f} %)" if self.runs else "-"
 
 
-def side(
-    outcomes: Sequence[Outcome],
-    setting: str,
-    new: Sequence[Outcome] = (),
-    bounds: tuple[float, float] | None = None,
-) -> SideResult:
-    """The runs of a setting among those of a row. `new` are those of this command; `bounds` are those of a rule that
-    looked more than once."""
+def side(outcomes: Sequence[Outcome], setting: str, bounds: tuple[float, float] | None = None) -> SideResult:
+    """The runs of a setting among those of a row. `bounds` are those of a rule that looked more than once."""
     own = [one for one in outcomes if one.setting == setting]
     known = telling(outcomes, setting)
     failures = ways(known)
     low, high = bounds or interval(failures.total(), len(known))
-    new_ids = {id(one) for one in new}
     return SideResult(
         runs=len(known),
         failed=failures.total(),
@@ -54,7 +45,6 @@ def side(
         high=round(high, 4),
         failures=dict(failures),
         inconclusive=dict(Counter(one.status for one in own if not one.counts)),
-        from_history=sum(one.counts and id(one) not in new_ids for one in own),
         gpus=tuple(dict.fromkeys(one.gpus for one in own if one.gpus)),
         images=tuple(dict.fromkeys(one.image for one in own if one.image)),
         run_ids=tuple(one.run for one in own if one.run),
@@ -62,7 +52,7 @@ def side(
 
 
 def rates(
-    verdicts: Mapping[str, Verdict], sides: Mapping[str, Mapping[str, SideResult]], width: int | None
+    verdicts: Mapping[str, TrialVerdict], sides: Mapping[str, Mapping[str, SideResult]], width: int | None
 ) -> list[str]:
     """A line for each row: its word, how often it failed on each side, and why. `sides` are by heading and row."""
     body = [
@@ -75,38 +65,35 @@ def failures(row: str, outcomes: Sequence[Outcome]) -> list[str]:
     """Each way of failing with the line that explains it and its log, then what was not counted; the last of a kind
     stands for its like."""
     known = telling(outcomes)
-    examples = {one.signature: one for one in known}
-    lines = ["", f"failures of {row}:"] if ways(known) else []
+    examples = {one.signature or FAILED: one for one in known if one.status == FAILED}
+    lines = ["", f"failures of {one_line(row)}:"] if examples else []
     for way, count in ways(known).items():
-        example = examples.get(way)
-        lines.append(f"  {count} × {' '.join(way.split())}")
-        lines += [f"      {' '.join(example.reason.split())}"] if example and example.reason else []
-        lines += [f"      log: {example.log}"] if example and example.log else []
+        reason, log = examples[way].reason, examples[way].log
+        lines += [f"  {count} × {one_line(way)}", f"      {one_line(reason)}"]
+        lines += [f"      log: {printable(log)}"] if log else []
     silent = {one.status: one.reason for one in outcomes if not one.counts}
     counts = Counter(one.status for one in outcomes if not one.counts)
-    lines += [
-        f"not counted of {row}: {counts[status]} {status}{f', such as: {reason}' if reason else ''}"
-        for status, reason in silent.items()
-    ]
-    return [printable(line) for line in lines]
+    for status, reason in silent.items():
+        lines.append(one_line(f"not counted of {row}: {counts[status]} {status} ({reason or 'no reason'})"))
+    return lines
 
 
 def line(number: int, one: Outcome, what: str) -> str:
     """The line of a run; `what` says what ran."""
     how = one.status if one.status == PASSED else f"{one.status}: {short(one.reason or one.signature)}"
     took = f", {duration(one.seconds)}" if one.seconds is not None else ""
-    return printable(f"{number:>3}  {what}: {how}{f' [{one.run}{took}]' if one.run else ''}")
+    return f"{number:>3}  {one_line(what)}: {one_line(how)}{f' [{one.run}{took}]' if one.run else ''}"
 
 
 def short(text: str) -> str:
     """On one line, a long text without its middle: its end tells it from others."""
-    text = " ".join(text.split())
+    text = one_line(text)
     keep = (_SHORT - 1) * 2 // 3
     return text if len(text) <= _SHORT else f"{text[:keep]}…{text[keep + 1 - _SHORT :]}"
 
 
-def cost(runs: int, seconds: float | None, hosts: int = 1) -> str:
-    """How many runs, and how long they may take by what a run of the row took before, its set-up included."""
+def cost(runs: int, seconds: float | None) -> str:
+    """How many runs, and how long they may take if each takes so many seconds."""
     if seconds is None:
         return f"{counted(runs, 'run')}, no earlier run says how long each takes"
-    return f"{counted(runs, 'run')}, about {duration(seconds)} each: {duration(seconds * runs / hosts)}"
+    return f"{counted(runs, 'run')}, about {duration(seconds)} each: {duration(seconds * runs)}"

@@ -57,7 +57,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrialVerdict:
     """A word of `words` and why. `promise` is the least probability that the word is right, None if none is promised.
     `way` is the failure that decides, "" for all together; `interval` bounds the failure rate; `likely` are settings
     that may be the first bad one, each with its probability."""
@@ -71,7 +71,7 @@ class Verdict:
 
 
 class Rule(Protocol):
-    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         """The settings to run now, at once where that is possible, or how it ends. `outcomes` are of one row."""
 
 
@@ -95,14 +95,16 @@ def ways(outcomes: Iterable[Outcome]) -> Counter[str]:
     return Counter(dict(found.most_common()))
 
 
-def given_up(outcomes: Sequence[Outcome], *settings: str) -> Verdict | None:
+def given_up(outcomes: Sequence[Outcome], *settings: str) -> TrialVerdict | None:
     """That one of the settings is not worth another run."""
     for setting in settings:
         own = [one for one in outcomes if one.setting == setting]
         silent = [one for one in own if not one.counts]
         if 2 * len(silent) - len(own) >= GIVE_UP:
             reason = silent[-1].reason or silent[-1].status
-            return Verdict(BLOCKED, f"{setting} shows nothing in {len(silent)} of {counted(len(own), 'run')}: {reason}")
+            return TrialVerdict(
+                BLOCKED, f"{setting} shows nothing in {len(silent)} of {counted(len(own), 'run')}: {reason}"
+            )
     return None
 
 
@@ -140,31 +142,31 @@ class Repeat:
     runs: int = 20
     until_fail: bool = False
 
-    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         known = telling(outcomes, self.setting)
         failed = sum(ways(known).values())
         enough = len(known) >= self.runs or _equal_failures(known) or (failed and self.until_fail)
         return self.verdict(outcomes) if enough or given_up(outcomes, self.setting) else [self.setting]
 
-    def verdict(self, outcomes: Sequence[Outcome]) -> Verdict:
+    def verdict(self, outcomes: Sequence[Outcome]) -> TrialVerdict:
         """The word that these outcomes show, at whatever point it ends."""
         known = telling(outcomes, self.setting)
         seen, runs = ways(known), len(known)
         failed, equal = seen.total(), _equal_failures(known)
         if not runs:
-            return Verdict(UNCLEAR, "no run says anything of the code")
+            return TrialVerdict(UNCLEAR, "no run says anything of the code")
         # The early look at equal failures takes one tail's half of the error.
         low, high = interval(failed, runs, ERROR * (0.5 if equal else 0.75))
         if not failed:
             why = f"0 of {runs} failed: the true rate is below {100 * high:.0f} %"
-            return Verdict(PASSES, why, 1 - ERROR, interval=(low, high))
+            return TrialVerdict(PASSES, why, 1 - ERROR, interval=(low, high))
         word = FLAKY if failed < runs or len(seen) > 1 else FAILS if equal else UNCLEAR
         reasons = {
             FLAKY: "passes and fails, on one tree" if failed < runs else f"fails in {len(seen)} ways, on one tree",
             FAILS: f"{failed} of {runs} failed in one way: it fails at least {int(100 * low)} %",
             UNCLEAR: f"{failed} of {runs} failed in one way: more repeats ({EQUAL_FAILURES} such are clear)",
         }
-        return Verdict(word, reasons[word], 1 - ERROR, interval=(low, high))
+        return TrialVerdict(word, reasons[word], 1 - ERROR, interval=(low, high))
 
 
 def _equal_failures(known: Sequence[Outcome]) -> bool:
@@ -187,24 +189,22 @@ class Match:
     match: Callable[[Outcome], str]
     runs: int = 1
 
-    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         known = telling(outcomes, self.setting)
         matches = Counter(self.match(one) for one in known if one.status == FAILED)
         if matches[SAME]:
             often = f" in {matches[SAME]} of {len(known)} runs" if len(known) > 1 else ""
-            return Verdict(REPRODUCED, f"the same failure{often}")
+            return TrialVerdict(REPRODUCED, f"the same failure{often}")
         if len(known) < self.runs:
-            # A single run is all that was asked for.
-            silent = Verdict(BLOCKED, outcomes[-1].reason) if outcomes and self.runs == 1 else None
-            return silent or given_up(outcomes, self.setting) or [self.setting]
+            if self.runs == 1 and outcomes:  # a single run is all that was asked for
+                return TrialVerdict(BLOCKED, outcomes[-1].reason)
+            return given_up(outcomes, self.setting) or [self.setting]
         if matches[ALIKE]:
-            return Verdict(SAME_KIND, "alike, but not shown to be the same")
-        missed = f"; CI's failure happens here in less than {100 * (1 - ERROR ** (1 / len(known))):.0f} % of runs"
-        rest = missed if len(known) > 1 else ""
+            return TrialVerdict(SAME_KIND, "alike, but not shown to be the same")
+        missed = f"CI's failure happens here in less than {100 * (1 - ERROR ** (1 / len(known))):.0f} % of runs"
         if matches:
-            return Verdict(DIFFERENT_FAILURE, f"it fails in another way{rest}", 1 - ERROR)
-        often = f"in all {len(known)} runs" if len(known) > 1 else "once"
-        return Verdict(PASSED_HERE, f"it passed here {often}{rest}", 1 - ERROR)
+            return TrialVerdict(DIFFERENT_FAILURE, f"it fails in another way; {missed}", 1 - ERROR)
+        return TrialVerdict(PASSED_HERE, f"it passed here in {counted(len(known), 'run')}; {missed}", 1 - ERROR)
 
 
 # -- AB --------------------------------------------------------------------------------------------------------------
@@ -215,13 +215,8 @@ STEADY = 5  # pairs without a failure of yours, or with nothing but failures of 
 _ANY = ""  # all ways of failing together
 # Bets: how much is at stake, the rate of one side around which it is laid, and its boldness, 0 to 1.
 LESS = (
-    (0.36, 0.5, 0.99),
-    (0.15, 0.25, 0.97),
-    (0.15, 0.75, 0.97),
-    (0.11, 0.35, 0.9),
-    (0.11, 0.65, 0.9),
-    (0.12, 0.5, 0.6),
-)
+    (0.36, 0.5, 0.99), (0.15, 0.25, 0.97), (0.15, 0.75, 0.97), (0.11, 0.35, 0.9), (0.11, 0.65, 0.9), (0.12, 0.5, 0.6),
+)  # fmt: skip
 NO_RISE = ((0.62, 0.25, 0.34), (0.19, 0.1, 0.5), (0.19, 0.4, 0.5))
 
 
@@ -250,7 +245,7 @@ class AB:
     screen: bool = False
     seed: str = ""
 
-    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         if verdict := given_up(outcomes, self.yours, self.base):
             return verdict
         first = telling(outcomes, self.yours)
@@ -259,12 +254,13 @@ class AB:
         sample = self.sample(outcomes)
         base, yours = telling(sample, self.base), telling(sample, self.yours)
         if self.screen and not base and not ways(first):
-            return Verdict(PASSES, "passed on your tree; not compared")
+            return TrialVerdict(PASSES, "passed on your tree; not compared")
         pairs = min(len(base), len(yours))
         if verdict := self.verdict(ways(base[:pairs]), ways(yours[:pairs]), pairs):
             return verdict
         if len(base) + len(yours) >= self.at_most:
-            return Verdict(CANNOT_TELL, _why_not(ways(base), ways(yours), pairs))
+            failed = [f"{sum(ways(side).values())} of {counted(len(side), 'run')}" for side in (yours, base)]
+            return TrialVerdict(CANNOT_TELL, f"yours failed in {failed[0]}, the base in {failed[1]}: neither is shown")
         # Which side is first changes at random: a host that warms up, or fills, is not read as a difference.
         sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == pairs]
         return random.Random(f"{self.seed} {pairs}").sample(sides or [self.base, self.yours], len(sides) or 2)
@@ -274,7 +270,7 @@ class AB:
         first = next((one for one in outcomes if self.screen and one.setting == self.yours and one.counts), None)
         return [one for one in outcomes if one is not first or one.status == PASSED]
 
-    def verdict(self, base: Counter[str], yours: Counter[str], pairs: int) -> Verdict | None:
+    def verdict(self, base: Counter[str], yours: Counter[str], pairs: int) -> TrialVerdict | None:
         """The word that so many failures, by way, in as many runs of each side show."""
         kinds = [*(yours | base)]
         counts = {_ANY: (base.total(), yours.total())}
@@ -282,35 +278,24 @@ class AB:
             counts |= {kind: (base[kind], yours[kind]) for kind in kinds}
         if more := [kind for kind, (b, y) in counts.items() if stake(y, b, pairs) * ERROR >= len(counts)]:
             way = more[-1] or (kinds[0] if len(kinds) == 1 else "")
-            apart = " in this way" if more[-1] else ""
-            return Verdict(YOURS, f"your tree fails more often than the base{apart}", 1 - ERROR, way)
+            return TrialVerdict(YOURS, "your tree fails more often than the base", 1 - ERROR, way)
         if not yours and stake(counts[_ANY][0], 0, pairs) * ERROR >= 1:
-            return Verdict(FIXED, "your tree never failed, the base did more often", 1 - ERROR)
+            return TrialVerdict(FIXED, "your tree never failed, the base did more often", 1 - ERROR)
         if not all(_no_rise(b, y, pairs) for b, y in counts.values()):
             return None
         if not yours:
-            others = f"; the base failed in {base.total()} of {pairs} runs, which may be chance" if base else ""
-            return Verdict(FINE, f"your tree never failed{others}", 1 - ERROR)
+            return TrialVerdict(FINE, "your tree never failed", 1 - ERROR)
         main = yours.most_common(1)[0][0]
         if not base[main]:
             return None
         if 2 * base.total() > pairs:
-            return Verdict(BROKEN, "the base fails in most runs, too", 1 - ERROR, main)
-        return Verdict(FLAKY, "both fail now and then in the same way", 1 - ERROR, main)
+            return TrialVerdict(BROKEN, "the base fails in most runs, too", 1 - ERROR, main)
+        return TrialVerdict(FLAKY, "both fail now and then in the same way", 1 - ERROR, main)
 
 
 def _no_rise(base: int, yours: int, pairs: int) -> bool:
     """Whether a rise of the rate by RISE is excluded."""
     return pairs >= STEADY and (not yours or base == pairs or stake(base, yours, pairs, RISE) * ERROR >= 1)
-
-
-def _why_not(base: Counter[str], yours: Counter[str], pairs: int) -> str:
-    failed = f"yours failed in {yours.total()} of {counted(pairs, 'run')}"
-    if yours and not base:
-        return f"{failed}, the base in none: too few to blame your tree"
-    if yours and not {*yours} & {*base}:
-        return "both fail, but never in the same way"
-    return f"{failed}, the base in {base.total()}"
 
 
 # -- Metrics ---------------------------------------------------------------------------------------------------------
@@ -332,31 +317,31 @@ class Metrics:
     pairs: int = 5
     seed: str = ""
 
-    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | Verdict:
+    def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         if verdict := given_up(outcomes, self.base, self.yours):
             return verdict
         base, yours = telling(outcomes, self.base), telling(outcomes, self.yours)
         if bad := next((one for one in [*base, *yours] if one.status == FAILED or self.name not in one.metrics), None):
             why = f"failed: {bad.reason}" if bad.status == FAILED else f"has no {self.name}"
-            return Verdict(CANNOT_TELL, f"run {bad.run or 'of ' + bad.setting} {why}")
+            return TrialVerdict(CANNOT_TELL, f"run {bad.run or 'of ' + bad.setting} {why}")
         both = list(zip(base, yours, strict=False))
         if len(both) >= FEWEST_PAIRS and (verdict := self.verdict(both)):
             return verdict
         if len(both) >= self.pairs:
-            return Verdict(CANNOT_TELL, f"{self.name} scatters too much to tell a loss of {self.margin:g}")
+            return TrialVerdict(CANNOT_TELL, f"{self.name} scatters too much to tell a loss of {self.margin:g}")
         sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == len(both)]
         return random.Random(f"{self.seed} {len(both)}").sample(sides or [self.base, self.yours], len(sides) or 2)
 
-    def verdict(self, both: Sequence[tuple[Outcome, Outcome]]) -> Verdict | None:
+    def verdict(self, both: Sequence[tuple[Outcome, Outcome]]) -> TrialVerdict | None:
         """The word that these pairs show, three of them at least."""
         less = [base.metrics[self.name] - yours.metrics[self.name] for base, yours in both]
         noise = [sum(one.metrics.get(f"{self.name} error", 0.0) ** 2 for one in pair) for pair in both]
         error = max(stdev(less), sqrt(fmean(noise))) / sqrt(len(both))
         allowed = error_of_look(len(both), self.pairs)
         if chance_of_more(fmean(less), error, len(both) - 1) <= allowed:
-            return Verdict(WORSE, f"{self.name} is less by {fmean(less):.4g}", 1 - ERROR)
+            return TrialVerdict(WORSE, f"{self.name} is less by {fmean(less):.4g}", 1 - ERROR)
         if chance_of_more(self.margin - fmean(less), error, len(both) - 1) <= allowed:
-            return Verdict(NOT_WORSE, f"{self.name} is not less by {self.margin:g}", 1 - ERROR)
+            return TrialVerdict(NOT_WORSE, f"{self.name} is not less by {self.margin:g}", 1 - ERROR)
         return None
 
 

@@ -31,7 +31,6 @@ different. SIGKILL and SIGTERM come from outside, so that two runs that were kil
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.triage.signature import ROOTS, SCRATCH, is_specific, stable
@@ -44,6 +43,7 @@ _LEAST_WORDS = 3
 _LEAST_PARTS = 2
 _WORD = re.compile(r"[A-Za-z_]{3,}")
 _QUOTED_NAME = re.compile(r"""^['"][\w./-]{2,}['"]$|named ['"][\w.]+['"]""")
+_COUNTS = ("metric", "weights", "status code", "path")
 _PARAMETERS = re.compile(r"\[.*\]$")
 
 
@@ -68,12 +68,14 @@ class Comparison:
     differs: tuple[Difference, ...] = ()
 
 
-def compare(ci: Triage, here: Triage) -> Comparison:
-    """CI's failure and one here."""
+def compare(ci: Triage, here: Triage, *, same_tree: bool = False) -> Comparison:
+    """CI's failure and one here. In the same tree one line of one file is one statement, if the logs do not show all of
+    it."""
     if ci.evidence is None or here.evidence is None:
         alike = bool(ci.signature) and ci.signature == here.signature
-        return Comparison(ALIKE if alike else DIFFERENT, (), () if alike else (_whole(ci, here),))
-    pair = _Pair(ci.evidence, here.evidence)
+        difference = Difference("failure", ci.text or ci.line, here.text or here.line)
+        return Comparison(ALIKE) if alike else Comparison(DIFFERENT, (), (difference,))
+    pair = _Pair(ci.evidence, here.evidence, same_tree)
     kind = _kind_differences(pair)
     evidence = _evidence_differences(pair)
     message_only = all(difference.what == "message" for difference in kind)
@@ -88,22 +90,21 @@ def compare(ci: Triage, here: Triage) -> Comparison:
 class _Pair:
     ci: FailureEvidence
     here: FailureEvidence
+    same_tree: bool
+
+    @property
+    def same_place(self) -> bool:
+        is_known = self.same_tree and self.ci.line is not None and bool(self.ci.file)
+        return is_known and (self.ci.file, self.ci.line) == (self.here.file, self.here.line)
 
     @property
     def same_statement(self) -> bool:
-        return bool(self.ci.source_line) and _same_code(self.ci.source_line, self.here.source_line)
+        return self.same_place or (bool(self.ci.source_line) and _same_code(self.ci.source_line, self.here.source_line))
 
     @property
     def same_specific_statement(self) -> bool:
         shorter = min(self.ci.source_line, self.here.source_line, key=len)
         return self.same_statement and is_specific(shorter) and self.ci.file == self.here.file
-
-    def both(self, get: Callable[[FailureEvidence], object]) -> bool:
-        return bool(get(self.ci)) and bool(get(self.here))
-
-
-def _whole(ci: Triage, here: Triage) -> Difference:
-    return Difference("failure", ci.text or ci.line, here.text or here.line)
 
 
 def _kind_differences(pair: _Pair) -> list[Difference]:
@@ -114,33 +115,36 @@ def _kind_differences(pair: _Pair) -> list[Difference]:
     return [Difference(what, a, b) for what, a, b in parts if a != b]
 
 
+def _texts(side: FailureEvidence) -> dict[str, str]:
+    """What is compared, by its name; "" if it was not seen."""
+    return {
+        "path of the code": side.source_path,
+        "statement": side.source_line,
+        "function": side.function,
+        "test": side.test,
+        "weights": ", ".join(side.parameters),
+        "metric": side.metric,
+        "direction": side.direction,
+        "status code": str(side.http_status or ""),
+        "path": side.path,
+        "signal": side.signal,
+        "command": side.command,
+        "number": side.number,
+        "exit code": "" if side.exit_code is None else str(side.exit_code),
+    }
+
+
 def _evidence_differences(pair: _Pair) -> list[Difference]:
-    ci, here = pair.ci, pair.here
-    found = []
-    if _other_file(ci.source_path, here.source_path):
-        found.append(Difference("path of the code", ci.source_path, here.source_path))
-    if pair.both(lambda side: side.source_line) and not pair.same_statement:
-        found.append(Difference("statement", ci.source_line, here.source_line))
-    if pair.both(lambda side: side.function) and ci.function != here.function and not pair.same_specific_statement:
-        found.append(Difference("function", ci.function, here.function))
-    if pair.both(lambda side: side.test) and _other_test(pair):
-        found.append(Difference("test", ci.test, here.test))
-    if pair.both(lambda side: side.parameters) and not set(ci.parameters) & set(here.parameters):
-        found.append(Difference("weights", ", ".join(ci.parameters), ", ".join(here.parameters)))
-    for what, a, b in (
-        ("metric", ci.metric, here.metric),
-        ("direction", ci.direction, here.direction),
-        ("status code", ci.http_status, here.http_status),
-        ("path", ci.path, here.path),
-        ("signal", ci.signal, here.signal),
-        ("command", ci.command, here.command),
-        ("number", ci.number, here.number),
-    ):
-        if a and b and a != b:
-            found.append(Difference(what, str(a), str(b)))
-    if ci.exit_code is not None and here.exit_code is not None and ci.exit_code != here.exit_code:
-        found.append(Difference("exit code", str(ci.exit_code), str(here.exit_code)))
-    return found
+    ci, here = _texts(pair.ci), _texts(pair.here)
+    tolerated = {
+        "path of the code": not _other_file(pair.ci.source_path, pair.here.source_path),
+        "statement": pair.same_statement,
+        "function": pair.same_specific_statement,
+        "test": not _other_test(pair),
+        "weights": bool({*pair.ci.parameters} & {*pair.here.parameters}),
+    }
+    names = [what for what in ci if ci[what] and here[what] and ci[what] != here[what] and not tolerated.get(what)]
+    return [Difference(what, ci[what], here[what]) for what in names]
 
 
 def _other_test(pair: _Pair) -> bool:
@@ -173,7 +177,8 @@ def _other_file(ci: str, here: str) -> bool:
 def _equal(pair: _Pair, ci: Triage, here: Triage) -> list[str]:
     """The evidence that counts and is equal. Where a statement only ran a program, that is how the program ended."""
     mine, other = pair.ci, pair.here
-    found = [] if _ran_program(pair) else _equal_in_code(pair, ci, here)
+    # A statement that only ran a program may fail for many reasons.
+    found = [] if mine.command or other.command else _equal_in_code(pair, ci, here)
     if mine.signal in _CRASHES and mine.signal == other.signal:
         found.append(f"signal {mine.signal}")
     if (mine.exit_code or 0) >= _LEAST_EXIT_CODE and mine.exit_code == other.exit_code and not mine.signal:
@@ -185,29 +190,14 @@ def _equal_in_code(pair: _Pair, ci: Triage, here: Triage) -> list[str]:
     """What the code under test says of its failure, as far as it is equal."""
     mine, other = pair.ci, pair.here
     found = []
-    if pair.same_statement and (pair.same_specific_statement or _same_function(pair)):
-        found.append(f"statement {mine.source_line}")
-    if mine.metric and mine.metric == other.metric:
-        found.append(f"metric {mine.metric}")
-    if mine.parameters and mine.parameters == other.parameters:
-        found.append(f"weights {', '.join(mine.parameters[:3])}")
-    if mine.http_status and mine.http_status == other.http_status:
-        found.append(f"status code {mine.http_status}")
-    if mine.path and mine.path == other.path:
-        found.append(f"path {mine.path}")
-    if not pair.both(lambda side: side.source_line) and _says_enough(ci, here):
+    same_function = any(a and a == b for a, b in ((mine.function, other.function), (mine.test, other.test)))
+    if pair.same_place or (pair.same_statement and (pair.same_specific_statement or same_function)):
+        found.append(f"statement {mine.source_line or f'at {mine.file}:{mine.line}'}")
+    texts, others = _texts(mine), _texts(other)
+    found += [f"{what} {texts[what]}" for what in _COUNTS if texts[what] and texts[what] == others[what]]
+    if not (mine.source_line and other.source_line) and _says_enough(ci, here):
         found.append(f"message {mine.message}")
     return found
-
-
-def _ran_program(pair: _Pair) -> bool:
-    """Whether the statement only ran a program, which may fail for many reasons."""
-    return bool(pair.ci.command or pair.here.command)
-
-
-def _same_function(pair: _Pair) -> bool:
-    names = [(pair.ci.function, pair.here.function), (pair.ci.test, pair.here.test)]
-    return any(a and a == b for a, b in names)
 
 
 def _says_enough(ci: Triage, here: Triage) -> bool:

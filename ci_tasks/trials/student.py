@@ -3,22 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from statistics import fmean, variance
 
 _STEPS = 400
-_EQUAL = 1e-9  # relative; what is closer differs by rounding
-
-
-def welch(one: Sequence[float], other: Sequence[float]) -> float:
-    """The probability that means differ by so much where there is no difference. Values that never vary differ, or they
-    do not."""
-    errors = variance(one) / len(one), variance(other) / len(other)
-    difference = abs(fmean(one) - fmean(other))
-    if difference <= _EQUAL * max(map(abs, (*one, *other))):
-        return 1.0
-    parts = sum(error**2 / (len(values) - 1) for error, values in zip(errors, (one, other), strict=True))
-    return student_tails(difference / math.sqrt(sum(errors)), sum(errors) ** 2 / parts) if parts else 0.0
 
 
 def chance_of_more(mean: float, error: float, freedom: float) -> float:

@@ -18,7 +18,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field
-from io import BytesIO
 from types import TracebackType
 from typing import IO, Any
 
@@ -26,16 +25,16 @@ from ci_tasks import known_secrets
 from ci_tasks.agent.codec import RecordError, encode, from_json, masked_record
 from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import UsageError, counted, printable
-from ci_tasks.report.table import duration
+from ci_tasks.errors import UsageError, counted
 from ci_tasks.results import store
 from ci_tasks.run.interrupts import noticed
-from ci_tasks.trials.rules import Outcome, Rule, Verdict
+from ci_tasks.trials import report
+from ci_tasks.trials.rules import Outcome, Rule, TrialVerdict
 from ci_tasks.trials.words import CANCELLED
 
 
 @dataclass(frozen=True)
-class Run:
+class TrialRun:
     """Rows to run in a setting; no rows are those that the label has. `number` is one more than the runs of the setting
     that counted."""
 
@@ -44,9 +43,11 @@ class Run:
     number: int = 1
 
 
-Perform = Callable[[Sequence[Run]], Iterable[Outcome]]
-"""Runs them, at once if it can, and gives each outcome as it comes. A host that cannot be reached blocks a run.
+Perform = Callable[[Sequence[TrialRun]], Iterable[Outcome]]
+"""Runs them one after another, and gives each outcome as it comes. A host that cannot be reached blocks a run.
 KeyboardInterrupt ends the trial after the outcomes that were given."""
+RuleOfRow = Callable[[str, Sequence[Outcome]], Rule]
+"""The rule of a row, with what is known of the row now."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,8 @@ class JournalHead:
 
 class Trial:
     """`settings` are what is compared or searched, by key, each with what it is pinned to; `more` is what else makes
-    two trials one. Without `rows` they are those that the first run has. `earlier` are runs of the history that count.
-    `at_once`: all runs that the rule wants are given to `perform` together, and not one after another. `show` gives the
-    line of an outcome, with its number. `resume`: go on with the journal, else begin again."""
+    two trials one. Without `rows` they are those that the first run has. `name` is how a line calls a setting.
+    `resume`: go on with the journal, else begin again."""
 
     def __init__(
         self,
@@ -73,60 +73,47 @@ class Trial:
         perform: Perform,
         *,
         more: Mapping[str, str] | None = None,
-        at_once: bool = False,
         resume: bool = True,
-        has_journal: bool = True,
+        name: Callable[[str], str] = str,
         say: Callable[[str], None] = lambda line: print(line, flush=True),
-        show: Callable[[int, Outcome], str] | None = None,
     ) -> None:
         head = JournalHead(question, dict(settings), tuple(rows), more or {})
         self.head = masked_record(head, known_secrets.values())
-        self.perform, self.resume, self.say, self.show = perform, resume, say, show or _line
-        self._file: IO[bytes] = BytesIO()
-        self._has_journal, self.at_once = has_journal, at_once
-        self.earlier: list[Outcome] = []
+        self.perform, self.resume, self.name, self.say = perform, resume, name, say
         self.outcomes: list[Outcome] = []
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, TrialVerdict] = {}
         self.is_interrupted = False
-        self.resumed = 0
         self._rules: dict[str, Rule] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Trial:
         """Read the journal. Raises UsageError if another command has it, or if it cannot be read."""
-        if not self._has_journal:
-            return self
         directory = store.home() / "trials"
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{self._name()}.jsonl"
-        self._file = self._stack.enter_context(open(self.path, "a+b"))
-        if try_lock(self._file.fileno()) is False:
-            self._stack.close()
-            raise UsageError(f"another command is at this very {self.head.question}", hint="its log goes on there")
-        try:
-            self._read(self._file)
-        except BaseException:
-            self._stack.close()
-            raise
-        self.resumed = len(self.outcomes)
+        with ExitStack() as stack:
+            self._file: IO[bytes] = stack.enter_context(open(self.path, "a+b"))
+            if try_lock(self._file.fileno()) is False:
+                raise UsageError(f"another command is at this very {self.head.question}", hint="its log goes on there")
+            self._read()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def run(self, rule: Callable[[str, Sequence[Outcome]], Rule], until: Callable[[], bool] = lambda: False) -> None:
-        """Run until each row has its verdict, or `until` ends it. `rule` has the rule of a row, with what is known of
-        it now. ^C ends it with what there is."""
+    def run(self, rule: RuleOfRow, until: Callable[[], bool] = lambda: False) -> None:
+        """Run until each row has its verdict, or `until` ends it. ^C ends it with what there is."""
         for number, outcome in enumerate(self.outcomes, 1):
-            self.say(self.show(number, outcome))
+            self._say(number, outcome)
         if self.outcomes:
             self.say(f"going on after {counted(len(self.outcomes), 'run')} of before ({self.path})")
         with noticed() as interrupted:
             try:
                 while not until() and (runs := self._wanted(rule)):
                     before = len(self.outcomes)
-                    for together in [runs] if self.at_once else [[run] for run in runs]:
-                        for outcome in self.perform(together):
+                    for run in runs:
+                        for outcome in self.perform([run]):
                             self._add(outcome)
                         if interrupted():
                             raise KeyboardInterrupt
@@ -136,25 +123,21 @@ class Trial:
                 self.is_interrupted = True
 
     def of_row(self, row: str) -> list[Outcome]:
-        """What is known of a row, oldest first. A run of the history in another image than those here is left out."""
-        own = [one for one in self.outcomes if one.row == row]
-        images = {(one.setting, one.image) for one in own if one.counts}
-        moved = {setting for setting, _ in images}
-        earlier = [one for one in self.earlier if one.row == row]
-        return [one for one in earlier if one.setting not in moved or (one.setting, one.image) in images] + own
+        """What is known of a row, oldest first."""
+        return [one for one in self.outcomes if one.row == row]
 
     @property
     def rows(self) -> list[str]:
         return list(self.head.rows) or list(dict.fromkeys(one.row for one in self.outcomes))
 
-    def verdict(self, row: str) -> Verdict:
+    def verdict(self, row: str) -> TrialVerdict:
         """The row's verdict; that it was interrupted, if it has none."""
-        return self.verdicts.get(row) or Verdict(CANCELLED, "interrupted; the same command goes on from here")
+        return self.verdicts.get(row) or TrialVerdict(CANCELLED, "interrupted; the same command goes on from here")
 
-    def _wanted(self, rule: Callable[[str, Sequence[Outcome]], Rule]) -> list[Run]:
+    def _wanted(self, rule: RuleOfRow) -> list[TrialRun]:
         """The runs that come next, those of one setting together: its tree is sent once for all rows."""
-        numbers: dict[tuple[str, int], int] = {}
-        groups: dict[tuple[str, int], list[str]] = {}  # setting, and how many runs of it are before this one → rows
+        rows_of: dict[str, list[str]] = {}
+        numbers: dict[str, int] = {}
         for row in self.rows or [""]:
             if row in self.verdicts:
                 continue
@@ -162,14 +145,13 @@ class Trial:
             if row not in self._rules:
                 self._rules[row] = rule(row, known)
             what = self._rules[row].next(known)
-            if isinstance(what, Verdict):
+            if isinstance(what, TrialVerdict):
                 self.verdicts[row] = what
                 continue
-            for at, setting in enumerate(what):
-                done = sum(one.setting == setting and one.counts for one in known) + what[:at].count(setting)
-                groups.setdefault((setting, what[:at].count(setting)), []).append(row)
-                numbers.setdefault((setting, what[:at].count(setting)), 1 + done)
-        return [Run(key[0], tuple(filter(None, rows)), numbers[key]) for key, rows in groups.items()]
+            for setting in what:
+                rows_of.setdefault(setting, []).append(row)
+                numbers.setdefault(setting, 1 + sum(one.setting == setting and one.counts for one in known))
+        return [TrialRun(setting, tuple(filter(None, rows)), numbers[setting]) for setting, rows in rows_of.items()]
 
     # -- the journal
 
@@ -179,9 +161,9 @@ class Trial:
         asked = json.dumps(encode(self.head, versioned=False), sort_keys=True)
         return f"{slug}-{hashlib.sha256(asked.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
 
-    def _read(self, file: IO[bytes]) -> None:
-        file.seek(0)
-        text = file.read() if self.resume else b""
+    def _read(self) -> None:
+        self._file.seek(0)
+        text = self._file.read() if self.resume else b""
         whole, newline, torn = text.rpartition(b"\n")
         try:
             head, *entries = whole.split(b"\n") if newline else [b""]
@@ -191,7 +173,7 @@ class Trial:
         except RecordError as error:
             hint = "--fresh begins again, without it"
             raise UsageError(f"{self.path} is not what a trial left there: {error}", hint=hint) from None
-        file.truncate(len(text) - len(torn))  # a line that was being written when its program was killed
+        self._file.truncate(len(text) - len(torn))  # a line that was being written when its program was killed
         if not head:
             self._write(self.head)
 
@@ -199,16 +181,13 @@ class Trial:
         self.outcomes.append(outcome)
         if outcome.status != CANCELLED:  # it is made again
             self._write(masked_record(outcome, known_secrets.values()))
-        self.say(self.show(len(self.outcomes), outcome))
+        self._say(len(self.outcomes), outcome)
+
+    def _say(self, number: int, one: Outcome) -> None:
+        setting = f"{self.name(one.setting)}  " if len(self.head.settings) > 1 else ""
+        self.say(report.line(number, one, f"{setting}{one.row}"))
 
     def _write(self, entry: Any) -> None:
         self._file.write(json.dumps(encode(entry, versioned=False)).encode() + b"\n")
         self._file.flush()
-        if self._has_journal:
-            os.fsync(self._file.fileno())
-
-
-def _line(number: int, one: Outcome) -> str:
-    took = f", {duration(one.seconds)}" if one.seconds is not None else ""
-    why = f": {one.reason}" if one.reason and one.status != "passed" else ""
-    return printable(f"{number:>3}  {one.setting}  {one.row}: {one.status}{why} [{one.run}{took}]")
+        os.fsync(self._file.fileno())

@@ -42,10 +42,10 @@ def test_it_passes_once_its_seconds_after_the_last_client(run: str, clock: Clock
     deadline, never = ClientDeadline(run, 60), ClientDeadline(run, None)
     for _ in range(2):
         first, second = client_lock(run), client_lock(run)
-        first.release()
+        first.close()
         clock.now += 500
         assert not deadline.poll(), "one of several clients is enough"
-        second.release()
+        second.close()
         clock.now += 59
         assert not deadline.poll()
     clock.now += 1
@@ -70,7 +70,7 @@ def test_a_client_that_is_killed_waits_no_more(run: str, clock: Clock) -> None:
 def test_without_the_file_no_client_waits(run: str, clock: Clock) -> None:
     os.unlink(RunDir(run).client)
     assert ClientDeadline(run, 0).poll()
-    client_lock(run).release()  # and no error
+    client_lock(run).close()  # and no error
 
 
 def test_a_client_waits_for_the_agent_that_looks_at_this_moment(

@@ -75,8 +75,9 @@ def test_ending_asks_first_and_kills_what_stays(tmp_path: Path, spawn: Spawn, un
     spawn("bash", "-c", f"cd \"$0\"; trap 'echo > asked; exit' TERM; echo > polite; {loop}", top, mark=tmp_path)
     spawn("bash", "-c", f"cd \"$0\"; trap '' TERM; echo > stubborn; {loop}", top, mark=tmp_path)
     until(lambda: (tmp_path / "polite").exists() and (tmp_path / "stubborn").exists())
-    assert processes.stop_all(str(tmp_path), None, 0.5) >= 1
-    assert (tmp_path / "asked").exists()
+    processes.terminate(str(tmp_path), None)
+    until(lambda: (tmp_path / "asked").exists())
+    assert processes.kill_all(str(tmp_path), None) >= 1
     assert not processes.of_run(str(tmp_path), None)
 
 

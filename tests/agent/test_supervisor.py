@@ -149,21 +149,6 @@ def test_a_job_that_ends_before_a_cancel_is_seen_was_not_cancelled(run: Run, unt
     assert (status.end, status.exit_code) == (run_directory.END_EXIT, 6)
 
 
-def test_a_cancel_while_secrets_are_masked_ends_the_agent_and_keeps_the_artifacts(run: Run, until: Until) -> None:
-    """They are masked when they are fetched: the status says that they are not yet."""
-    run.plan["secrets"] = ["PASSWORD"]
-    run.start(
-        'cd "$CI_TASKS_RUN_DIR" && mkdir -p artifacts && truncate -s 3G artifacts/large && echo x > artifacts/small',
-        PASSWORD="correct-horse",
-    )
-    until(lambda: list(run.path.glob(".unmasked-*")))
-    run.cancel()
-    status = run.ended()
-    assert (status.end, status.exit_code, status.masked) == (run_directory.END_EXIT, 0, False)
-    assert "asked to end" in status.left[0]
-    assert sorted(os.listdir(run.path / "artifacts")) == ["large", "small"]
-
-
 # -- what goes wrong with the agent and its machine -----------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.checkout.commits import commits_between
+from ci_tasks.checkout.repository import commits_between
 from ci_tasks.errors import CheckoutError, UsageError
 from tests.checkout.repositories import commit, git
 
@@ -35,7 +35,7 @@ def test_every_commit_comes_after_its_parents_and_the_bad_end_last(merged: Path)
     assert sorted(subjects) == ["last", "left", "merge", "one", "right", "two"]
     assert subjects[-2:] == ["merge", "last"]
     assert history.good.sha == git(merged, "rev-parse", "start")
-    assert history.bad.sha == git(merged, "rev-parse", "main")
+    assert history.commits[-1].sha == git(merged, "rev-parse", "main")
     for place, parents in enumerate(history.positions(), 1):
         assert all(parent < place for parent in parents)
     assert len(history.positions()[subjects.index("merge")]) == 2
@@ -63,11 +63,6 @@ def test_with_first_parent_a_merge_is_one_commit(merged: Path) -> None:
     assert history.positions() == [[0], [1], [2], [3]]
 
 
-def test_with_first_parent_the_good_end_has_to_be_on_that_line(merged: Path) -> None:
-    with pytest.raises(UsageError, match="--good left is not on the line of first parents"):
-        commits_between(merged, "left", "main", first_parent=True)
-
-
 def test_a_commit_has_what_a_person_wants_to_see_of_it(repo: Path) -> None:
     env = {"GIT_AUTHOR_NAME": "Zoë", "GIT_AUTHOR_DATE": "2026-01-02T03:04:05+0100"}
     git(repo, "commit", "-q", "--allow-empty", "-m", "ünder 'quotes'\n\nmore", **env)
@@ -90,16 +85,16 @@ def test_signatures_that_a_configuration_wants_to_see_are_not_in_the_way(repo: P
 @pytest.mark.parametrize(
     ("good", "bad", "message", "hint"),
     [
-        ("main", "main", "are the same commit", "an older --good"),
-        ("main", "start", "--good main is newer than --bad start", "swapped"),
-        ("two", "right", "not an ancestor of --bad right: they diverge at {start}", "--good {start}"),
-        ("lonely", "main", "they have no commit in common", ""),
+        ("main", "main", "--good main ({main}) is not an ancestor of --bad main ({main})", "merge base is {main}"),
+        ("main", "start", "--good main ({main}) is not an ancestor of --bad start ({start})", "merge base is {start}"),
+        ("two", "right", "is not an ancestor of --bad right", "merge base is {start}"),
+        ("lonely", "main", "is not an ancestor", "no commit in common"),
         ("nowhere", "main", "no revision 'nowhere'", "branches here"),
     ],
 )
 def test_ends_that_are_no_ends_are_refused(merged: Path, good: str, bad: str, message: str, hint: str) -> None:
     git(merged, "tag", "lonely", git(merged, "commit-tree", "-m", "lonely", "main^{tree}"))
-    names = {"start": git(merged, "rev-parse", "start")[:12]}
+    names = {name: git(merged, "rev-parse", name)[:12] for name in ("start", "main")}
     with pytest.raises(UsageError) as caught:
         commits_between(merged, good, bad)
     assert message.format(**names) in caught.value.message
@@ -132,5 +127,5 @@ def test_a_name_that_looks_like_an_option_is_none(repo: Path) -> None:
 
 def test_without_a_repository_git_says_so(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckoutError, match="not a git repository"):
+    with pytest.raises(CheckoutError, match="not the root of a git repository"):
         commits_between(tmp_path / "empty", "A", "B")

@@ -66,11 +66,11 @@ def test_it_is_tidied_by_itself_once_a_day(repo: Path, store: Path) -> None:
     name = tree(repo, store, "a\n")
     record_sent_trees(store, "long ago", [name])
     record_sent_trees(store, "box", [name])
-    for path in (*store.glob("sent-*"), store / "tidied"):
+    for path in (*store.glob("sent-*"), store / "pruned"):
         os.utime(path, (time.time() - 91 * DAY,) * 2)
     record_sent_trees(store, "box", [name])
     assert (sent_trees(store, "long ago"), sent_trees(store, "box")) == ([], [name])
-    assert time.time() - (store / "tidied").stat().st_mtime < DAY
+    assert time.time() - (store / "pruned").stat().st_mtime < DAY
 
 
 def test_a_store_in_use_is_not_tidied(repo: Path, store: Path) -> None:

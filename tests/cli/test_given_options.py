@@ -10,50 +10,33 @@ from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions
 from ci_tasks.cli.commands.run import RunOptions
 from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, RowOptions, with_given
 from ci_tasks.cli.options import options_of
-from ci_tasks.config import Config, HostSpec, read
+from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.given_values import OverlaySource
 from ci_tasks.run.checkout_source import open_source
 
-HOSTS = read(
-    """
-hosts: {local: {kind: local}}
-overrides:
-  - {job: a, step: b, skip: true}
-  - vars: {REGISTRY: file, KEPT: 1}
-    outputs: {build: {image: file, tag: t}}
-    event: {number: 1, pull_request: {title: t}}
-""",
-    "my.yaml",
-)
 OWN = ["var", "input", "output", "github_event"]
 NO_HOSTS = Config({}, {}, ())
 
 
-def test_options_count_before_hosts_yaml(tmp_path: Path) -> None:
+def test_each_value_has_its_place(tmp_path: Path) -> None:
     event = tmp_path / "event.json"
     event.write_text('{"number": 2, "pull_request": {"draft": true}}')
     options = GivenOptions(
         var=("REGISTRY=a=b", "EMPTY="), input=("model=m",), output=("build.image=i",), github_event=str(event)
     )
-    given = with_given(HOSTS, options).given
-    assert given.vars == {"REGISTRY": "a=b", "EMPTY": "", "KEPT": "1"}
+    given = with_given(NO_HOSTS, options).given
+    assert given.vars == {"REGISTRY": "a=b", "EMPTY": ""}
     assert given.inputs == {"model": "m"}
-    assert given.outputs == {"build": {"image": "i", "tag": "t"}}
-    assert given.event == {"number": 2, "pull_request": {"title": "t", "draft": True}}
+    assert given.outputs == {"build": {"image": "i"}}
+    assert given.event == {"number": 2, "pull_request": {"draft": True}}
     assert given.sources == {
-        "vars.REGISTRY": "--var", "vars.EMPTY": "--var", "vars.KEPT": "override in my.yaml:5",
-        "inputs.model": "--input", "needs.build.outputs.image": "--output",
-        "needs.build.outputs.tag": "override in my.yaml:5", "github.event": f"--github-event {event}",
+        "vars.REGISTRY": "--var", "vars.EMPTY": "--var",
+        "inputs.model": "--input", "needs.build.outputs.image": "--output", "github.event": f"--github-event {event}",
     }  # fmt: skip
 
 
 def overlay(*words: str) -> OverlayOptions:
     return OverlayOptions(with_=words)
-
-
-def built(*words: str) -> OverlayOptions:
-    return OverlayOptions(with_=("sglang=/tmp",), build=words)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +55,6 @@ def built(*words: str) -> OverlayOptions:
         (overlay("sglang=/nowhere"), "--with sglang: /nowhere does not exist"),
         (overlay("sglang=/dev/null"), "--with sglang: /dev/null is not a directory"),
         (overlay("sglang=/tmp", "sglang=/usr"), "--with names sglang twice"),
-        (built("sglang"), "--build takes NAME=CMD, not 'sglang'"),
-        (built("sglang= "), "--build takes NAME=CMD, not 'sglang= '"),
-        (built("sgalng=make"), "--build sgalng: there is no --with sgalng"),
-        (built("sglang=make", "sglang=ninja"), "--build names sglang twice"),
-        (built("sglang=curl -H s3cret-value"), "--build sglang holds the value of MY_TOKEN"),
     ],
 )
 def test_a_malformed_option_says_what_is_wrong(
@@ -85,14 +63,6 @@ def test_a_malformed_option_says_what_is_wrong(
     monkeypatch.setenv("MY_TOKEN", "s3cret-value")
     with pytest.raises(UsageError, match=message):
         with_given(NO_HOSTS, options)
-
-
-def test_a_build_belongs_to_its_overlay() -> None:
-    options = OverlayOptions(with_=("sglang=/tmp", "ray=/usr"), build=("ray=make A=b",))
-    assert with_given(NO_HOSTS, options).given.overlays == (
-        OverlaySource("sglang", "/tmp"),
-        OverlaySource("ray", "/usr", build="make A=b"),
-    )
 
 
 @pytest.mark.parametrize(
@@ -135,13 +105,8 @@ def test_no_persist_and_give_up_are_for_every_host() -> None:
     assert with_given(hosts, OverlayOptions()).hosts == with_given(hosts, RowOptions()).hosts == hosts.hosts
 
 
-def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
-    (tmp_path / "ci.yml").write_text(WORKFLOW.replace("build", "other"))
-    assert open_source(str(tmp_path), None, "ci.yml", HOSTS.given).given.outputs
-
-
 @pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])
 def test_help_lists_them_behind_a_commands_own_options(options: type[GivenOptions]) -> None:
-    own = [*OWN, "gpus", "no_probe", "no_persist", "with_", "build"] if issubclass(options, OverlayOptions) else OWN
+    own = [*OWN, "gpus", "no_probe", "no_persist", "with_"] if issubclass(options, OverlayOptions) else OWN
     own = [*own, "give_up"] if issubclass(options, RowOptions) else own
     assert list(options_of(options))[-len(own) :] == own

@@ -18,7 +18,7 @@ SAMPLE = f"--repo {shlex.quote(str(ROOT / 'examples/tiny-slime'))}"
 RUN = "20260101-120000-ckpt.01"
 # Other programs' code, connections, web clients, templates, and what only a debug log or documentation needs.
 NEVER = {"invoke", "nox", "fabric", "paramiko", "cryptography", "requests", "urllib3", "httpx", "huggingface_hub"}
-NEVER |= {"jinja2", "mcp", "rich", "pygments", "re2", "py_spy", "packaging"}
+NEVER |= {"jinja2", "mcp", "rich", "pygments", "re2", "packaging"}
 NEVER |= {"asyncio", "concurrent.futures", "multiprocessing", "socket", "ssl", "http.client", "email", "urllib.request"}
 NEVER |= {"unittest", "logging", "traceback", "inspect", "ast", "argparse", "difflib", "statistics", "decimal"}
 # A table is text: what packs, hashes and writes files belongs to runs.

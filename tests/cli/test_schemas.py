@@ -132,7 +132,7 @@ def test_a_reader_of_events_that_goes_away_ends_them_and_not_the_run(person: Any
     started = person.start(*RUN, "--events", "-")
     started.stdout.close()
     _, err = started.communicate(timeout=120)
-    assert started.returncode == 141
+    assert started.returncode == 0
     assert err.count("no more events: Broken pipe; the run continues") == 1
     assert [record["status"] for record in person.records()] == ["passed"]
     assert "Traceback" not in err and "a bug" not in err

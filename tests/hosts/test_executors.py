@@ -199,12 +199,11 @@ def test_a_partitions_time_limit_counts_in_the_plan_and_in_the_request_to_slurm(
     assert "#SBATCH --time=20" in (tmp_path / "batch.sh").read_text().splitlines()
 
 
-def test_a_row_wider_than_a_node_is_told_of_nodes(cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_wider_than_every_node_is_told_so(cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = HostFacts(gpus=8)
     monkeypatch.setattr(Executor, "facts", lambda *args, **more: facts)
     assert cluster.facts(gpus=8, container=False, simulates=False) == facts
-    hint = "no node has more, and a row over several nodes needs --nodes"
-    assert cluster.facts(gpus=16, container=False, simulates=False) == replace(facts, gpu_problem=hint)
+    assert cluster.facts(gpus=16, container=False, simulates=False) == replace(facts, gpu_problem="no node has more")
 
 
 def plan(script: str) -> Plan:

@@ -29,9 +29,9 @@ from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import bootstrap, connection, provision, run_manager
+from ci_tasks.hosts import bootstrap, connection, run_manager
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused
-from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, RunMirror, write_remote_location
+from ci_tasks.hosts.remote_run import CLEARING, DONE, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
@@ -423,34 +423,6 @@ def test_a_run_goes_on_without_us_and_is_found_again(host: PipedHost, tmp_path: 
     host.open().attach(again)
     done(again)
     assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
-
-
-@pytest.mark.parametrize("leaves", [True, False], ids=["the client leaves", "the run is long"])
-def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
-    host: PipedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
-) -> None:
-    program, (wait, go) = tmp_path / "py-spy", gate(tmp_path)
-    program.write_bytes(os.urandom(1 << 20))
-    stored = host.home / f".ci-tasks/tools/py-spy-{hashlib.sha256(program.read_bytes()).hexdigest()}"
-    monkeypatch.setattr(provision, "find_py_spy", lambda: program)
-    monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0 if leaves else 0.0)
-    manager, remote_run = host.open(), host.remote_run(wait)
-    manager.start(remote_run)
-    until(lambda: remote_run.phase == WATCHING, "it runs")
-    if leaves:
-        assert not stored.exists(), "a short run does not wait for it"
-        manager.detach()
-    until(stored.exists, "py-spy is there")
-    until(lambda: manager.connection.cache.py_spy, "the client knows")
-    manager.close()
-    again = host.open()
-    monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0)
-    sent: list[Any] = []
-    monkeypatch.setattr(provision, "StoreProgram", lambda *program: sent.append(program))
-    again.attach(host.remote_run(wait))
-    again.detach()
-    go.touch()
-    assert sent == []
 
 
 def test_a_secret_reaches_the_job_and_nothing_else(host: PipedHost) -> None:

@@ -136,9 +136,7 @@ def test_an_interrupted_retry_is_cancelled_and_the_workspace_is_still_kept(someo
 WHOLE = "container: {image: IMAGE, options: --ipc=host}"
 
 
-def test_in_a_jobs_container_the_files_that_earlier_steps_made_there_are_still_there(
-    someone: Any, engine: Engine
-) -> None:
+def test_a_job_with_a_container_of_its_own_begins_with_its_first_step(someone: Any, engine: Engine) -> None:
     text = WORKFLOW.replace("CONTAINER", WHOLE.replace("IMAGE", dockerd.IMAGE)).replace(
         "echo preparing", "echo preparing; touch /made-in-the-container"
     )
@@ -149,7 +147,6 @@ def test_in_a_jobs_container_the_files_that_earlier_steps_made_there_are_still_t
     someone.write("tests/job.sh", "ls /made-in-the-container || exit 5\n" + PASSES.replace("tool;", "echo a tool;"))
     said = someone.ci_tasks("retry", "last")
     assert said.code == 0, said.out + said.err
-    assert "preparing" not in log(someone) and "word of prepare" in log(someone)
+    assert "preparing" in log(someone) and "word of prepare" in log(someone)
     assert not engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
-    assert "ci-tasks-kept" not in engine.call("images", "--format", "{{.Repository}}")
     assert workspaces(someone) == []

@@ -209,11 +209,11 @@ def test_the_failed_steps_alone_tell_of_themselves_and_so_does_a_log_of_our_own(
     assert parsed_job.scripts[0].script == "cd x\ndocker run img:1"
 
 
-def test_the_runners_image_cis_python_and_variables_without_a_value_are_known() -> None:
+def test_the_runners_image_and_cis_python_are_known() -> None:
     image = "##[group]Runner Image\nImage: ubuntu-24.04\nVersion: 20250105.1.0\nIncluded Software: x\n##[endgroup]\n"
-    log = github.without_prefix(job(step("Successfully set up CPython (3.11.4)", env={"WANDB_API_KEY": "", "A": "1"})))
+    log = github.without_prefix(job(step("Successfully set up CPython (3.11.4)")))
     parsed_job = recovered(image.encode() + log)
-    has(parsed_job, runner_image="ubuntu-24.04 20250105.1.0", python="3.11.4", empty=("WANDB_API_KEY",))
+    has(parsed_job, runner_image="ubuntu-24.04 20250105.1.0", python="3.11.4")
     for line in (
         "Using CPython 3.12.1 interpreter at: /usr/bin/python3",
         "platform linux -- Python 3.12.1, pytest-8.1",

@@ -430,7 +430,6 @@ def _artifacts() -> dict[str, bytes]:
         "agent.log": b"nothing\n",
         "artifacts/junit.xml": f'<testsuites><testsuite tests="1">{case}</testsuite></testsuites>'.encode(),
         "artifacts/left-out.json": json.dumps(left_out).encode(),
-        "artifacts/cores.json": json.dumps({"cores": [{"path": "/x", "bytes": 1}]}).encode(),
         "artifacts/outputs/step": b"a=b\nc<<E\nd\nE\n",
     }
 

@@ -9,7 +9,6 @@ import pytest
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.placement import (
     HELD_SECONDS,
-    OVERTAKE_SECONDS,
     ExpectedTime,
     HostFacts,
     HostLoad,
@@ -22,14 +21,12 @@ from ci_tasks.planning.placement import (
     prior,
     python_problem,
     requires_python,
-    speed,
 )
 from ci_tasks.workflow.model import Row
 
 RAY = frozenset({"ray-host-network"})
 A, B = HostLoad("a", 8, 8), HostLoad("b", 8, 8)
 DOWN = replace(A, up=False)
-SLOW = HostLoad("slow", 8, 8, speed=0.5)
 
 
 def row(name: str, gpus: int, seconds: float = 600.0, **more: object) -> WaitingRow:
@@ -102,12 +99,6 @@ CASES = [
     ([row("endless", 8, float("inf")), row("less", 8, -1.0)], [A, B], {("endless", "a"), ("less", "b")}),
     # GPUs taken twice over, by a row that waits for others: none are free, and not fewer
     ([CPU], [on(A, (WIDE, 1), held=8)], {("cpu", "a")}),
-    # of two free hosts the fast one, whatever would be left over there
-    ([row("one", 2)], [SLOW, A], {("one", "a")}),
-    ([row("one", 2)], [on(SLOW, (HALF, 1)), A], {("one", "a")}),
-    # the longest row has the fast host
-    ([row("short", 8, 100.0), WIDE], [SLOW, A], {("wide", "a"), ("short", "slow")}),
-    ([WIDE], [SLOW, on(A, (row("there", 8, 1300.0), 0))], {("wide", "slow")}),
 ]
 
 
@@ -116,34 +107,22 @@ def test_rows_that_start_now(waiting: list[WaitingRow], machines: list[HostLoad]
     assert starts(waiting, machines) == chosen
 
 
-def test_the_speed_of_a_host_is_that_of_rows_that_ran_there() -> None:
-    everywhere = {"a": 100.0, "b": 200.0, "c": 50.0, "never here": 70.0, "no time": 0.0}
-    assert speed(everywhere, {"a": 50.0, "b": 100.0, "c": 10.0, "never here": 70.0, "no time": 3.0}) == 2
-    assert speed(everywhere, {"never here": 70.0, "unknown": 1.0}) == 1
-    assert speed({}, {}) == 1
-
-
-OLDER, OLDEST = row("older", 8, waited=OVERTAKE_SECONDS), row("oldest", 8, waited=2 * OVERTAKE_SECONDS)
-
-
 @pytest.mark.parametrize(
     ("waiting", "there", "chosen"),
     [
         # it is not delayed, only passed by what ends in time
-        ([row("young", 4, 299.0), OLDER], (HALF, 300), {("young", "a")}),
-        ([row("young", 4, 301.0), OLDER], (HALF, 300), set()),
+        ([row("young", 4, 299.0), WIDE], (HALF, 300), {("young", "a")}),
+        ([row("young", 4, 301.0), WIDE], (HALF, 300), set()),
         # a row past its estimate is not believed to end at once: what ends soon passes ...
-        ([row("young", 4, 20.0), OLDER], (LATE, 100), {("young", "a")}),
-        ([row("young", 4, 60.0), OLDER], (LATE, 110), set()),
+        ([row("young", 4, 20.0), WIDE], (LATE, 100), {("young", "a")}),
+        ([row("young", 4, 60.0), WIDE], (LATE, 110), set()),
         # ... and the longer it goes on, the longer the rows that do
-        ([row("young", 4, 60.0), OLDER], (LATE, 2000), {("young", "a")}),
-        # one that has waited longer still is not passed at all: what is expected may be wrong again and again
-        ([row("young", 4, 60.0), OLDEST], (HALF, 300), set()),
-        # but by one that has waited nearly as long, and by rows without GPUs, which take nothing from it
-        ([row("young", 4, 60.0, waited=OVERTAKE_SECONDS), OLDEST, CPU], (HALF, 300), {("young", "a"), ("cpu", "a")}),
+        ([row("young", 4, 60.0), WIDE], (LATE, 2000), {("young", "a")}),
+        # rows without GPUs take nothing from it
+        ([row("young", 4, 301.0), WIDE, row("cpu", 0, 400.0)], (HALF, 300), {("cpu", "a")}),
     ],
 )
-def test_a_row_that_has_waited_much_longer(
+def test_a_row_without_room_is_passed_by_rows_that_end_before_its_turn(
     waiting: list[WaitingRow], there: tuple[WaitingRow, float], chosen: set[tuple[str, str]]
 ) -> None:
     assert starts(waiting, [on(A, there)]) == chosen
@@ -192,7 +171,7 @@ def test_why_a_row_starts_where_it_does(task: WaitingRow, machine: HostLoad, why
 
 def test_a_row_that_may_not_pass_says_so() -> None:
     busy, slow = on(A, (row("there", 2), 300)), row("slow", 4, 301.0)
-    assert place([OLDER, slow], [busy]).waits[1] == "it would delay older"
+    assert place([WIDE, slow], [busy]).waits[1] == "it would delay wide"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.planning.placement import OVERTAKE_SECONDS, Decision, HostLoad, StartedRow, WaitingRow, place
+from ci_tasks.planning.placement import Decision, HostLoad, StartedRow, WaitingRow, place
 
 SECONDS = st.floats(0.1, 5000.0)
 TASK = st.builds(
@@ -19,7 +19,6 @@ TASK = st.builds(
     exclusive=st.sampled_from([frozenset[str](), frozenset({"ray"}), frozenset({"port"}), frozenset({"ray", "port"})]),
     hosts=st.sampled_from([None, None, frozenset({"h0"}), frozenset({"h1", "h2"}), frozenset({"gone"})]),
     image=st.sampled_from([None, "one"]),
-    waited=st.sampled_from([0.0, 0.0, OVERTAKE_SECONDS, 3 * OVERTAKE_SECONDS]),
 )
 MACHINE = st.builds(
     HostLoad,
@@ -30,7 +29,6 @@ MACHINE = st.builds(
     up=st.sampled_from([True, True, True, False]),
     images=st.sampled_from([frozenset[str](), frozenset({"one"})]),
     has_code=st.booleans(),
-    speed=st.sampled_from([1.0, 1.0, 0.3, 4.0]),
 )
 MACHINES = st.lists(MACHINE, min_size=1, max_size=3).map(
     lambda hosts: [replace(machine, name=f"h{number}") for number, machine in enumerate(hosts)]
@@ -69,7 +67,6 @@ class World:
             self.ended += len(pairs) - len(stay)
             self.machines[number] = replace(machine, started=tuple(row for row, _ in stay))
             self.left[number] = [left for _, left in stay]
-        self.waiting = [replace(task, waited=task.waited + step) for task in self.waiting]
 
     def busy(self) -> bool:
         return any(self.left.values())
@@ -112,27 +109,3 @@ def test_no_host_is_overcommitted_and_every_row_that_can_run_ends(
 def can_run(task: WaitingRow, machine: HostLoad) -> bool:
     allowed = task.hosts is None or machine.name in task.hosts
     return machine.up and machine.slots > 0 and machine.gpus >= task.gpus and allowed
-
-
-@settings(max_examples=20)
-@given(
-    st.lists(st.tuples(st.integers(1, 7), st.floats(300, 5000)), min_size=2, max_size=5),
-    st.sampled_from([0.5, 1.0, 10.0]),
-)
-def test_a_wide_row_starts_although_narrow_ones_never_stop_coming(
-    narrow: list[tuple[int, float]], factor: float
-) -> None:
-    """Each narrow row that starts is followed by another like it, right estimates or not."""
-    stream = [WaitingRow("narrow", gpus, seconds) for gpus, seconds in narrow]
-    world = World(list(stream), [HostLoad("h0", 8, 8)])
-    world.start(place(world.waiting, world.machines), factor)
-    world.waiting.append(WaitingRow("wide", 8, 600.0))
-    for _ in range(300):
-        decision = place(world.waiting, world.machines)
-        begun = [world.waiting[start.position] for start in decision.starts]
-        world.start(decision, factor)
-        if any(task.name == "wide" for task in begun):
-            return
-        world.waiting += [replace(task, waited=0.0) for task in begun]
-        world.pass_on()
-    raise AssertionError("the wide row never started")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import pytest
 
 from ci_tasks.agent.codec import encode, to_json
 from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.records import Checkout, Conversion, Deviation, Event, Overlay, Plan, ProbeRules, Retry
+from ci_tasks.agent.records import Checkout, Conversion, Deviation, Event, Plan, ProbeRules, Retry
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import GivenValues
@@ -413,36 +412,6 @@ def test_a_row_whose_interpreters_vanish_with_it_gets_the_probe_and_says_so() ->
 # Builds of overlays
 
 ONE_ROW = PYTHON.replace("python ${{ matrix.info.test_file }}", "python a.py")
-IN_STEPS = STEPS.replace("pytest", "docker run image:1 pytest").replace("- name", "- run: login\n      - name")
-BUILD_ORDERS = [
-    ("behind the install steps of a venv", ONE_ROW, BARE, ["Install", "Build overlay spam", "Run"]),
-    ("in the install steps that rows share", MATRIX + PYTHON, BARE, ["Run"]),
-    ("before steps that start containers", IN_STEPS, DOCKER, ["step", "Build overlay spam", "Run"]),
-    (
-        "behind pip in a job's container",
-        "    container: image:1\n" + STEPS.replace("- name", "- run: pip install x\n      - name"),
-        DOCKER,
-        ["step", "Build overlay spam", "Run"],
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("body", "host", "names"), [case[1:] for case in BUILD_ORDERS], ids=[c[0] for c in BUILD_ORDERS]
-)
-def test_an_overlay_is_built_before_the_steps_that_use_it(body: str, host: HostSpec, names: list[str]) -> None:
-    overlay = Overlay(name="spam", path="/spam", directory=".ci-tasks-overlays/spam", modules=("spam",), build="make")
-    place = replace(PLACE, checkout=replace(CHECKOUT, overlays=(overlay,)), probe=ProbeRules(), store="/store")
-    made = draft(workflow(body), replace(host, secrets=("TOKEN",)), place=place)
-    assert re.findall(r"^if begin '?([\w ]+?)'? 1", made.plan.script, re.M) == names
-    in_image = "docker run --rm -v" in made.plan.script
-    assert in_image == (body is IN_STEPS)
-    if made.setup:
-        script = made.setup.script
-        assert made.setup.secrets == ("TOKEN",)
-        assert script.index("store-packages") < script.index("Build overlay spam"), "other runs share the packages"
-    assert deviation(made.plan, "overlay spam: build").here == "make"
-
 
 # -- retry -------------------------------------------------------------------------------------------------------------
 
@@ -465,6 +434,8 @@ def test_the_failed_step_is_the_last_that_began_before_one_failed(names: str, st
     assert failed_step(BEFORE, events) == step
     again = replace(BEFORE, retry=Retry(("/h/w",), step=4))
     assert failed_step(again, events) == step + 3, "steps that a retry did not run count as well"
+    inside = replace(again, script="exec docker run -e CI_TASKS_INSIDE", container=ContainerRules())
+    assert failed_step(inside, events) == 1, "what steps did in a job's container has gone with it"
 
 
 def _names(part: str) -> list[str]:

@@ -12,9 +12,7 @@ import pytest
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.records import Checkout, Deviation, GpuRequest, Plan
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import UsageError
 from ci_tasks.planning import sbatch
-from ci_tasks.planning.sbatch import SlurmResources
 
 CLUSTER = HostSpec(name="cluster", kind="slurm", address="login", runtime="none")
 FULL = replace(CLUSTER, partition="h100", gres="gpu:h100", account="team", qos="high", sbatch=("--comment=a b",))
@@ -57,8 +55,8 @@ def test_rows_that_start_ray_have_a_node_of_their_own() -> None:
     there = sbatch.on_slurm(plan(exclusive=("ray-host-network",)))
     assert there.exclusive == (), "nobody else waits for them"
     assert "node" in {each.what for each in there.deviations}
-    assert "--exclusive" in options(sbatch.script(CLUSTER, sbatch.want(there, CLUSTER)))
-    assert "--exclusive" not in options(sbatch.script(CLUSTER, sbatch.want(plan(), CLUSTER)))
+    assert "--exclusive" in options(sbatch.script(there, CLUSTER, None))
+    assert "--exclusive" not in options(sbatch.script(plan(), CLUSTER, None))
 
 
 def test_a_row_without_gpus_keeps_its_plan_but_for_places_that_the_command_shares() -> None:
@@ -67,7 +65,7 @@ def test_a_row_without_gpus_keeps_its_plan_but_for_places_that_the_command_share
 
 
 def test_the_batch_script_asks_for_what_the_plan_says() -> None:
-    assert options(sbatch.script(FULL, sbatch.want(plan(), FULL))) == [
+    assert options(sbatch.script(plan(), FULL, None)) == [
         "--job-name=ci-tasks", "--partition=h100", "--account=team", "--qos=high", "--nodes=1", "--ntasks=1",
         "--gres=gpu:h100:4", "--time=35", "--requeue", "--open-mode=append", "'--comment=a b'",
     ]  # fmt: skip
@@ -75,7 +73,7 @@ def test_the_batch_script_asks_for_what_the_plan_says() -> None:
 
 @pytest.mark.parametrize(("minutes", "time"), [(30, 35), (0.5, 6), (1440, 1445), (29.2, 35)])
 def test_the_row_s_own_timeout_comes_before_slurm_s(minutes: float, time: int) -> None:
-    assert f"--time={time}" in options(sbatch.script(CLUSTER, SlurmResources(minutes)))
+    assert f"--time={time}" in options(sbatch.script(replace(plan(), timeout_minutes=minutes), CLUSTER, None))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def test_a_timeout_is_clipped_to_what_the_partition_allows_and_that_is_named(
 ) -> None:
     there = sbatch.within_limit(plan(), limit, FULL)
     assert there.timeout_minutes == minutes
-    text = sbatch.script(FULL, replace(sbatch.want(there, FULL), limit=limit))
+    text = sbatch.script(there, FULL, limit)
     assert f"--time={time}" in options(text)
     named = [each for each in there.deviations if each.what == "time limit"]
     assert bool(named) == (minutes != 30)
@@ -96,74 +94,20 @@ def test_a_timeout_is_clipped_to_what_the_partition_allows_and_that_is_named(
     assert sbatch.within_limit(there, limit, FULL) == there or minutes < 4, "again, it changes nothing"
 
 
-def test_several_nodes_are_asked_for_and_their_names_handed_on() -> None:
-    text = sbatch.script(CLUSTER, sbatch.want(plan(gpus=8), CLUSTER, nodes=2))
-    assert {"--nodes=2", "--gres=gpu:8"} < set(options(text))
-    assert "SLURM_JOB_HOSTNAMES" in text
-    assert text.index("CI_TASKS_PASSED=") < text.index("exec python3")
-    with pytest.raises(UsageError, match="one machine"):
-        sbatch.want(plan(), HostSpec(name="box", kind="ssh"), nodes=2)
-
-
 def test_the_script_becomes_the_runner_of_its_row(tmp_path: Path) -> None:
     """With a `python3` that says what it was called with."""
     run = tmp_path / "a run's directory"
     (tmp_path / "python3").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "python3").chmod(0o755)
-    (tmp_path / "batch.sh").write_text(sbatch.script(CLUSTER, SlurmResources(1)))
+    (tmp_path / "batch.sh").write_text(sbatch.script(plan(), CLUSTER, None))
     command = ["bash", str(tmp_path / "batch.sh"), str(run)]
     output = subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True)
     assert output.stdout == f"-I {run}/bin/agent.pyz batch {run}\n", output.stderr
 
 
-# Several nodes
-
-PYXIS = HostSpec("c", kind="slurm", address="login", gres="gpu:h100", runtime="pyxis", gpus=8)
-
-
 @pytest.mark.parametrize(
-    ("nodes", "gpus", "host", "options"),
-    [
-        (1, 4, PYXIS, ("--nodes=1", "--ntasks=1", "--gres=gpu:h100:4")),
-        (1, 0, PYXIS, ("--nodes=1", "--ntasks=1")),
-        (1, 4, HostSpec("c", kind="slurm", address="l"), ("--nodes=1", "--ntasks=1", "--gres=gpu:4")),
-        (1, 8, HostSpec("box", kind="ssh", address="b", gpus=8), ("--nodes=1", "--ntasks=1", "--gres=gpu:8")),
-        # slime counts GPUs by node, and so does --gres
-        (4, 8, PYXIS, ("--nodes=4", "--ntasks-per-node=1", "--gres=gpu:h100:8")),
-    ],
+    ("gpus", "gres", "asked"), [(4, "gpu:h100", ["--gres=gpu:h100:4"]), (4, None, ["--gres=gpu:4"]), (0, "gpu", [])]
 )
-def test_what_sbatch_is_asked_for(nodes: int, gpus: int, host: HostSpec, options: tuple[str, ...]) -> None:
-    assert sbatch.node_lines(nodes, gpus, host).options == options
-
-
-def test_one_node_is_as_ci_and_several_are_a_deviation() -> None:
-    one, two = sbatch.node_lines(1, 8, PYXIS), sbatch.node_lines(2, 8, PYXIS)
-    assert (one.prologue, one.passed, one.deviations) == ("", (), ())
-    assert [(deviation.what, deviation.here) for deviation in two.deviations] == [("nodes", "2 nodes with 8 GPUs each")]
-
-
-@pytest.mark.parametrize(("environment", "head"), [({}, "10.0.0.1"), ({"MASTER_ADDR": "10.9.9.9"}, "10.9.9.9")])
-def test_the_prologue_names_the_nodes_as_slime_reads_them(environment: dict[str, str], head: str) -> None:
-    lines = sbatch.node_lines(2, 8, PYXIS)
-    programs = """
-        scontrol() { [ "$*" = "show hostnames n[3-4]" ] && printf 'n3\\nn4\\n'; }
-        hostname() { [ "$*" = -I ] && echo "10.0.0.1 192.168.0.1 "; }
-    """
-    shown = "".join(f'printf "%s;" "${name}"; ' for name in lines.passed)
-    text = programs + lines.prologue + shown
-    env = {"SLURM_JOB_NODELIST": "n[3-4]", "PATH": "/usr/bin:/bin", **environment}
-    assert subprocess.run(["bash", "-euc", text], env=env, capture_output=True, text=True).stdout == f"n3\nn4;{head};"
-
-
-@pytest.mark.parametrize(
-    ("nodes", "gpus", "host", "message"),
-    [
-        (0, 8, PYXIS, "at least one"),
-        (2, 8, HostSpec("box", kind="ssh", address="b"), "host box is one machine"),
-        (1, 16, PYXIS, "16 GPUs on one node, and those of host c have 8"),
-        (2, 8, HostSpec("c", kind="slurm", address="l"), "docker of host c cannot start the other nodes"),
-    ],
-)
-def test_what_a_host_cannot_give_to_several_nodes(nodes: int, gpus: int, host: HostSpec, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        sbatch.node_lines(nodes, gpus, host)
+def test_the_gpus_that_sbatch_is_asked_for(gpus: int, gres: str | None, asked: list[str]) -> None:
+    made = options(sbatch.script(plan(gpus=gpus), replace(CLUSTER, gres=gres), None))
+    assert [option for option in made if option.startswith("--gres")] == asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
@@ -17,9 +16,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent import archive
-from ci_tasks.agent.records import Checkout, Overlay
 from ci_tasks.planning.script import Script, Venv, render
-from ci_tasks.planning.steps import PlannedStep, build_steps
+from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
 from tests import fixtures as support
 from tests.parts.cases import cases
@@ -407,8 +405,7 @@ def test_the_first_row_runs_the_install_steps_and_all_take_over_what_they_left(
         'echo installing; echo /from/setup >> "$GITHUB_PATH"\n'
         "printf 'LEFT<<E\\na b\\nc\\nE\\nodd-name=o d d\\n' >> \"$GITHUB_ENV\"\n"
     )
-    built = build_of(script_runner, "touch built")
-    setup = install_steps(script_runner, fake_python, step(install, id="inst"), built)
+    setup = install_steps(script_runner, fake_python, step(install, id="inst"))
     show = step("import os; print([os.environ[n] for n in ('LEFT', 'odd-name', 'VIRTUAL_ENV', 'PATH')])\n")
     venv = f"{script_runner.directory}/tmp/venv"
     path = f"{script_runner.directory}/bin:/from/setup:{venv}/bin:{os.environ['PATH']}"
@@ -417,7 +414,6 @@ def test_the_first_row_runs_the_install_steps_and_all_take_over_what_they_left(
         assert ran.code == 0, ran.log
         assert ran.log.splitlines()[-1] == repr(["a b\nc", "o d d", venv, path])
         assert ("\ninstalling\n" in ran.log) is installs
-    assert (ran.directory / "artifacts/builds/spam.sha256").read_text().endswith("  ./built\n")
 
 
 def test_install_steps_that_fail_block_the_row_and_are_not_taken_for_done(
@@ -434,44 +430,6 @@ def test_the_install_steps_know_the_commit_of_the_checkout(plain: ScriptRunner, 
     head = git(repository(plain.workspace), "rev-parse", "HEAD")
     ran = plain.run(step("echo $GITHUB_SHA\n"), is_setup=True, venv=Venv(fake_python, f"{plain.directory}/venv"))
     assert ran.log.splitlines()[-1] == head
-
-
-# Overlays that are built
-
-
-def build_of(script_runner: ScriptRunner, command: str, image: str | None = None) -> PlannedStep:
-    """The step that builds an overlay with two files."""
-    tree = script_runner.workspace / ".ci-tasks-overlays/spam"
-    (tree / ".git").mkdir(parents=True)
-    for name in ("old.py", "changed.py"):
-        (tree / name).write_text(name)
-    checkout = Checkout(overlays=(Overlay(name="spam", build=command),))
-    like = "docker run --pull=always --rm --network=host image:tag x"
-    [planned] = build_steps(checkout, str(script_runner.workspace), image, ["TOKEN"], like)
-    return planned
-
-
-WRITES = "echo more >> changed.py; mkdir -p spam; cp -p old.py 'spam/_c d.so'; echo $CI_TASKS_NO_PROBE > .git/x"
-
-
-def test_a_build_runs_in_its_tree_and_what_it_writes_is_listed(script_runner: ScriptRunner) -> None:
-    """Also a file that has the time of an older one; the row's own steps come behind it."""
-    ran = script_runner.run(
-        build_of(script_runner, WRITES), step("cat .ci-tasks-overlays/spam/changed.py .c*/s*/.git/x")
-    )
-    assert ran.code == 0 and ran.log.endswith("changed.pymore\n1\n")
-    assert f"##[group]Run Build overlay spam\n{WRITES}\n##[endgroup]\n" in ran.log
-    hashes = [hashlib.sha256(content).hexdigest() for content in (b"changed.pymore\n", b"old.py")]
-    listed = (ran.directory / "artifacts/builds/spam.sha256").read_text()
-    assert listed == f"{hashes[0]}  ./changed.py\n{hashes[1]}  ./spam/_c d.so\n"
-
-
-def test_a_build_that_fails_blocks_the_row(script_runner: ScriptRunner) -> None:
-    fails = build_of(script_runner, "echo compiling; (exit 7); echo on")
-    ran = script_runner.run(fails, step("echo row", on_failure=True))
-    assert ran.code == 125
-    assert ran.log.endswith("\ncompiling\nci-tasks: blocked: --build spam: the command ended with exit code 7\n")
-    assert not (ran.directory / "artifacts/builds").exists()
 
 
 # A job's container
@@ -514,18 +472,6 @@ def test_a_jobs_container_runs_the_same_script_inside(plain: ScriptRunner, docke
     assert f"inside 1 --junitxml='{junit}'\n{work}\n" in ran.log
     assert ran.log.count(f"{run}/bin:") == 1, "once from outside: a real container has a PATH of its own"
     assert plain.run(step("exit 6\n"), container=["image"]).code == 6
-
-
-def test_a_build_for_a_row_that_starts_containers_runs_in_its_image(plain: ScriptRunner, docker: Path) -> None:
-    ran = plain.run(build_of(plain, 'touch "$CI_TASKS_RUN_DIR"/it\\\'s; exit 3', image="image:tag"))
-    assert ran.log.endswith("blocked: --build spam: the command ended with exit code 3\n")
-    tree = f"{plain.workspace}/.ci-tasks-overlays/spam"
-    assert json.loads(docker.read_text()) == [
-        *("run", "--rm", "--pull=always", "--network", "host", "-v", f"{tree}:{tree}", "-w", tree),
-        *("-e", "CI_TASKS_NO_PROBE", "-e", "TOKEN"),
-        *("--entrypoint", "bash", "image:tag", "-ec", 'touch "$CI_TASKS_RUN_DIR"/it\\\'s; exit 3\n'),
-    ]
-    assert (plain.directory / "it's").exists()
 
 
 # The text itself

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ci_tasks.agent.probe.evidence import ImportedModule, ProcessEvidence, RunEvidence
@@ -80,23 +78,6 @@ def test_compiled_parts_that_stay_the_installed_ones_are_named() -> None:
     assert deviation.what == "overlay sglang: compiled parts"
     assert deviation.here == f"the installed {', '.join(files[:5])} and 2 more"
     assert deviation.why.startswith("the tree does not have them, so --with replaces its Python code alone")
-
-
-BUILDS = [
-    ("", "make; it wrote no file"),
-    ("not all could be read\n", "make; it wrote what could not be read"),
-    (f"{'a' * 64}  ./_c.so\nno line\n", f"make; it wrote _c.so (sha256 {'a' * 12}), and what could not be read"),
-    (f"\\{'b' * 64} *./a\\nb\x1b[2J\n", f"make; it wrote a\\nb (sha256 {'b' * 12})"),
-    (f"{'c' * 64}  ./x\n" * 7, "make; it wrote " + ", ".join([f"x (sha256 {'c' * 12})"] * 5) + " and 2 more"),
-]
-
-
-@pytest.mark.parametrize(("listed", "here"), BUILDS)
-def test_what_a_build_wrote_is_beside_its_command(listed: str, here: str) -> None:
-    deviation = Deviation("overlay sglang: build", "none", "make", "--build, in its tree")
-    record = replace(_record(), deviations=(*_record().deviations, deviation))
-    judged = with_overlay_uses(record, None, built={"sglang": listed})
-    assert [item.here for item in judged.deviations] == ["abc", here]
 
 
 def test_a_lost_run_stays_lost() -> None:

@@ -33,7 +33,7 @@ from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult, execute_label
-from ci_tasks.run.request import ExecutionOptions, RunPolicy, RunRequest
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.workflow.reader import read as read_workflow
 
 LABEL = "played"
@@ -316,7 +316,6 @@ class World:
 
     def execute_label(
         self,
-        policy: RunPolicy = RunPolicy(),
         *,
         on: str = "",
         rows: tuple[str, ...] = (),
@@ -325,6 +324,7 @@ class World:
         watched: bool = True,
         jobs: int | None = None,
         give_up: float = 60,
+        **policy: Any,
     ) -> LabelResult:
         """Run the label on these hosts, or all of them. Its exceptions are the caller's. Who is not `watched` has the
         view of a person."""
@@ -338,7 +338,7 @@ class World:
             self._source(),
             Config(specs, {}, ()),
             RunRequest(LABEL, host=on or ",".join(specs), rows=rows),
-            ExecutionOptions(jobs=jobs, policy=policy, resume=resume, detach=detach),
+            ExecutionOptions(jobs=jobs, resume=resume, detach=detach, **policy),
             open_executor=self._open,
             view=self.view if watched else None,
         )

@@ -20,7 +20,7 @@ from ci_tasks.results import store
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.runs import record_not_started
 from ci_tasks.run import attach
-from ci_tasks.run.attach import AttachedRun, _is_caught_up, _progress
+from ci_tasks.run.attach import AttachedRun
 from ci_tasks.run.events import open_events
 
 
@@ -29,6 +29,11 @@ def run(tmp_path: Path) -> RunDir:
     directory = RunDir(str(tmp_path))
     write_record(directory.plan, Plan(id="b.01", label="l", row="ckpt", host="box"))
     return directory
+
+
+def attached(run: RunDir, state: RunState, monkeypatch: pytest.MonkeyPatch) -> AttachedRun:
+    monkeypatch.setattr(AttachedRun, "poll", lambda _: state)
+    return AttachedRun("b.01", run)
 
 
 @pytest.mark.parametrize(
@@ -42,11 +47,11 @@ def run(tmp_path: Path) -> RunDir:
     ids=["not started", "running", "waiting for GPUs", "given up"],
 )
 def test_a_run_is_shown_as_it_stands(
-    run: RunDir, status: Status | None, state: RunState, shown: tuple[str, str]
+    run: RunDir, status: Status | None, state: RunState, shown: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if status is not None:
         write_record(run.status, status)
-    progress = _progress(AttachedRun("b.01", run), state)
+    progress = attached(run, state, monkeypatch).progress()
     assert (progress.row, progress.host, progress.state, progress.note) == ("ckpt", "box", *shown)
     assert (progress.seconds is None) == (status is None), "only what has started takes time"
 
@@ -55,14 +60,14 @@ def test_a_run_is_shown_as_it_stands(
 def test_a_run_whose_end_is_just_being_written_does_not_go_on(run: RunDir, state: State, goes_on: bool) -> None:
     mirror = RunMirror(run)
     mirror.status, mirror.has_status = Status(state), True  # as between an update and its end
-    attached = AttachedRun("b.01", run, RemoteRun(run, "/there", mirror=mirror))
-    assert _is_caught_up(attached) == goes_on
+    attached = AttachedRun("b.01", run, remote_run=RemoteRun(run, "/there", mirror=mirror))
+    assert attached.is_caught_up() == goes_on
     mirror.close()
 
 
-def test_a_run_that_is_over_is_shown_with_its_status(run: RunDir) -> None:
+def test_a_run_that_is_over_is_shown_with_its_status(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     record_not_started(run, "blocked", "no GPU")
-    assert _progress(AttachedRun("b.01", run), RunState(is_complete=True)).state == "blocked"
+    assert attached(run, RunState(is_complete=True), monkeypatch).progress().state == "blocked"
 
 
 def test_a_command_that_does_not_end_is_not_called_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

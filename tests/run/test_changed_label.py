@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import FAILED, PASSED, BatchResult
 from ci_tasks.results.history import LastRun
 from ci_tasks.run import changed_label
-from ci_tasks.run.changed_label import ChangedRows, changed_runs, divide, only, parts
+from ci_tasks.run.changed_label import ChangedRows, changed_runs, divide, parts
 from ci_tasks.run.find_rows import JobRows
-from ci_tasks.run.request import ExecutionOptions, RunPolicy, RunRequest
+from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 
-REQUEST = RunRequest("changed", host="h100a", image="a/b", nodes=2, prefetch=True)
+REQUEST = RunRequest("changed", host="h100a", image="a/b", prefetch=True)
 
 
 def row(label: str, name: str, gpus: int, image: str | None = None, test: str | None = None) -> Row:
@@ -31,9 +30,8 @@ CPU = [row("cpu-unittest", "rewards", 0), row("cpu-unittest", "metrics", 0), row
 ALL = [*CPU, row("megatron", "ppo", 8, "a/b"), row("image", "rewards", 0, "a/b")]
 
 
-def divided(*rows: Row, left_out: dict[str, str] | None = None, why: str = "") -> ChangedRows:
-    notes = (Deviation("changed tests", "theirs", "ours", why),) if why else ()
-    return divide(JobRows(Job("changed", 1), list(rows), EventContext(), notes, left_out or {}), ALL)
+def divided(*rows: Row, left_out: dict[str, str] | None = None, only: str | None = None) -> ChangedRows:
+    return divide(JobRows(Job("changed", 1), list(rows), EventContext(), (), left_out or {}), ALL, only, "changed")
 
 
 def changed(name: str, gpus: int = 8, test: str | None = None) -> Row:
@@ -50,9 +48,7 @@ def test_a_test_of_a_cpu_label_runs_as_that_row_and_the_others_as_rows_of_cis_jo
 
 def test_every_cpu_label_is_one_run_on_this_machine_and_the_rest_one_on_the_host_that_was_asked_for() -> None:
     here, agent, there = parts(divided(changed("rewards"), changed("tools"), changed("ppo")), REQUEST)
-    assert here == replace(
-        REQUEST, label="cpu-unittest", rows=("rewards",), host="local", image=None, nodes=1, prefetch=False
-    )
+    assert here == replace(REQUEST, label="cpu-unittest", rows=("rewards",), host="local", image=None, prefetch=False)
     assert (agent.label, agent.rows, agent.host) == ("agent-test", ("tools",), "local")
     assert there == replace(REQUEST, rows=("ppo",))
 
@@ -78,17 +74,10 @@ def test_a_helper_that_ci_would_run_as_a_test_is_not_run() -> None:
 
 
 def test_only_selects_among_both_and_names_what_there_is() -> None:
-    found = divided(changed("rewards"), changed("ppo"))
-    assert [[row.row for row in rows] for rows in (only(found, "ppo", "").cpu_rows, only(found, "ppo", "").rows)] == [
-        [],
-        ["ppo"],
-    ]
+    found = divided(changed("rewards"), changed("ppo"), only="ppo")
+    assert ([row.row for row in found.cpu_rows], [row.row for row in found.rows]) == ([], ["ppo"])
     with pytest.raises(UnknownName, match="unknown row 'pppo' in label changed"):
-        only(found, "pppo", "changed")
-
-
-def test_a_detection_that_failed_is_said() -> None:
-    assert divided(changed("ppo"), why="it ends with an error").problem == "it ends with an error"
+        divided(changed("rewards"), only="pppo")
 
 
 @pytest.fixture
@@ -122,7 +111,7 @@ def test_last_failed_with_nothing_left_is_an_error(source: Any) -> None:
         changed_runs(source, replace(REQUEST, only="rewards"), last_failed=True)
 
 
-def started(monkeypatch: pytest.MonkeyPatch, policy: RunPolicy) -> list[str]:
+def started(monkeypatch: pytest.MonkeyPatch, *, fail_fast: bool) -> list[str]:
     """The labels of the runs that start where the first one fails."""
     labels: list[str] = []
 
@@ -137,18 +126,18 @@ def started(monkeypatch: pytest.MonkeyPatch, policy: RunPolicy) -> list[str]:
     source: Any = None
     config: Any = None
     opener: Any = None
-    options = ExecutionOptions(policy=policy)
+    options = ExecutionOptions(fail_fast=fail_fast)
     together = changed_label.run_changed(source, config, REQUEST, options, open_executor=opener)
     assert together.exit_code == len(labels)
     return labels
 
 
 def test_a_failed_cpu_test_does_not_keep_the_others_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert started(monkeypatch, RunPolicy()) == ["cpu-unittest", "changed"]
+    assert started(monkeypatch, fail_fast=False) == ["cpu-unittest", "changed"]
 
 
 def test_with_fail_fast_it_does_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert started(monkeypatch, RunPolicy(fail_fast=True)) == ["cpu-unittest"]
+    assert started(monkeypatch, fail_fast=True) == ["cpu-unittest"]
     assert capsys.readouterr().out == "--fail-fast: not started: ppo\n"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ci_tasks.agent.serving.messages import RunSummary
+from ci_tasks.agent.serving.messages import Result, RunSummary
+from ci_tasks.agent.serving.requests import list_runs
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import Phase, write_phase
 from ci_tasks.run.clean import _clean_here, _stays_there
@@ -60,5 +63,6 @@ def test_a_run_whose_plan_cannot_be_read_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
     (tmp_path / "runs/b/01/workspace").mkdir(parents=True)
     (tmp_path / "runs/b/01/plan.json").write_text("no JSON")
-    ((line, left),) = _clean_here(None, everything=False)
+    host: Any = SimpleNamespace(request=lambda _: Result(runs=tuple(list_runs(str(tmp_path)))))
+    ((line, left),) = _clean_here(host, None, everything=False)
     assert "plan.json" in line and left

@@ -64,25 +64,28 @@ def read(batch: Batch) -> BatchJournal:
     return journal
 
 
-def test_a_full_disk_takes_nothing_of_what_standard_output_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_takes_nothing_of_what_standard_output_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`ci-tasks … --events - >> all.jsonl`"""
     file = tmp_path / "all.jsonl"
     file.write_text("of an earlier command\n" * 100)
     fd = os.open(file, os.O_WRONLY | os.O_APPEND)
     events = EventStream(fd)
     events.write(Message("now", "first"))
-    before, write = file.read_bytes(), os.write
+    before = file.read_bytes()
 
-    def half(fd: int, content: bytes) -> int:
-        write(fd, content[:10])
+    def fail(fd: int, content: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "write", half)
+    monkeypatch.setattr(os, "write", fail)
     events.write(Message("now", "second"))
     monkeypatch.undo()
+    events.write(Message("now", "third"))
     os.close(fd)
     assert before.count(b"of an earlier command") == 100
     assert before.endswith(b'"first", "event": "message"}\n') and file.read_bytes() == before
+    assert "no more events: No space left on device; the run continues" in capsys.readouterr().err
 
 
 def test_the_journal_says_what_was_asked_for_and_which_runs_exist() -> None:

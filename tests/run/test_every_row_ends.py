@@ -28,13 +28,13 @@ from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
-from ci_tasks.run import execute, host_sessions, place_rows
+from ci_tasks.run import execute, host_session, place_rows
 from ci_tasks.run.events import EventView
 from ci_tasks.run.execute import run_rows
-from ci_tasks.run.host_sessions import HostSession
+from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.request import ExecutionOptions, RunPolicy
+from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
 from tests.run import simulated
 from tests.run.simulated import Act, Played
@@ -76,7 +76,7 @@ class Story:
     rows: Sequence[int]
     acts: Sequence[Sequence[Any]]
     unplannable: frozenset[tuple[int, int]]
-    policy: RunPolicy
+    policy: Mapping[str, Any]
     jobs: int | None
     give_up: float
     interrupts: Sequence[int]
@@ -107,7 +107,7 @@ def stories(draw: st.DrawFn) -> Story:
         rows=rows,
         acts=[[draw(ACT) for _ in hosts] for _ in rows],
         unplannable=draw(st.frozensets(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=2)),
-        policy=RunPolicy(fail_fast=draw(st.booleans()), retry_failed=draw(st.booleans())),
+        policy={"fail_fast": draw(st.booleans()), "retry_failed": draw(st.booleans())},
         jobs=draw(st.sampled_from([None, None, 1, 2])),
         give_up=draw(st.sampled_from([0.1, 1, 2])),
         interrupts=draw(st.one_of(st.just([]), st.just([]), st.lists(MOMENT, max_size=2))),
@@ -171,9 +171,6 @@ class View:
 class Planner:
     """As much of a RowPlanner as running rows needs."""
 
-    class request:
-        image = None
-
     def __init__(self, batch: Batch, story: Story) -> None:
         self.batch, self.story = batch, story
 
@@ -190,6 +187,9 @@ class Planner:
 
     def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
         return ("ray",) if row.gpus == 2 else ()
+
+    def image_of(self, row: Row) -> str | None:
+        return row.image
 
     def install_problem(self, problem: str) -> str:
         return problem
@@ -238,8 +238,8 @@ class World:
         self.ready.interrupts._pressed = sum(moment <= now for moment in self.story.interrupts)
 
     def run(self) -> list[RowExecution]:
-        options = ExecutionOptions(jobs=self.story.jobs, policy=self.story.policy)
-        modules = (execute, place_rows, host_sessions, simulated)
+        options = ExecutionOptions(jobs=self.story.jobs, **self.story.policy)
+        modules = (execute, place_rows, host_session, simulated)
         with ExitStack() as stack:
             for module in modules:
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
@@ -271,9 +271,9 @@ def check(execution: RowExecution, world: World) -> None:
     on_disk: Mapping[str, Any] = read_json(RunDir(os.path.dirname(execution.log)).record)
     assert (on_disk["status"], len(on_disk["attempts"])) == (record.status, len(record.attempts))
     *earlier, _ = record.attempts
-    if not world.story.policy.retry_failed:
+    if not world.story.policy["retry_failed"]:
         tried = [attempt.host for attempt in record.attempts if attempt.host]
         assert len(tried) == len(set(tried)), "once on each host"
         assert not any(attempt.gpu_ids for attempt in earlier if attempt.status == FAILED), "its test was seen to fail"
-    if len(world.story.hosts) == 1 and not world.story.policy.retry_failed:
+    if len(world.story.hosts) == 1 and not world.story.policy["retry_failed"]:
         assert not earlier

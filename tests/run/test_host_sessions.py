@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.hosts.queries import LOCKS_QUERY_NAME
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.run import host_sessions as module
-from ci_tasks.run.host_sessions import HostRequirements, HostSession, HostSessions, query_inventory
+from ci_tasks.run.host_session import HostSession
+from ci_tasks.run.host_sessions import HostSessions
+from ci_tasks.workflow.model import Row
 from tests.run import simulated
 from tests.run.simulated import Act, World
 
@@ -175,10 +178,10 @@ def test_all_hosts_get_one_tree(played: Make) -> None:
     assert all(executor.closed.is_set() for executor in world.executors)
 
 
-class FakeExecutor:
-    """As much of an executor as is called."""
+class Docker:
+    """A host with docker, to which nothing of a run comes; what it has been asked."""
 
-    has_scheduler = False
+    is_up, has_scheduler = True, False
 
     def __init__(self, spec: HostSpec, answers: dict[str, QueryAnswer]) -> None:
         self.spec, self.answers, self.queried = spec, answers, list[str]()
@@ -187,81 +190,52 @@ class FakeExecutor:
         self.queried += queries
         return {name: answer for name, answer in self.answers.items() if name in queries}
 
-
-class Docker(FakeExecutor):
-    """A host with docker, to which nothing of a run comes."""
-
-    is_up = True
-
     def facts(self, **requested: Any) -> HostFacts:
         return HostFacts(gpus=8)
 
     def find_python(self, requested: str) -> tuple[str, str]:
+        if requested:
+            raise Blocked(f"no Python {requested}")
         return "python3", "3.11"
 
     def run_install_steps(self, *args: Any) -> None:
         pass
 
 
-def test_a_host_without_the_python_that_ci_asks_for_is_not_used() -> None:
-    class OldPython(Docker):
-        def find_python(self, requested: str) -> tuple[str, str]:
-            raise Blocked(f"no Python {requested}")
-
-    executor: Any = OldPython(HostSpec("a", runtime="docker"), {})
-    needs = HostRequirements(8, True, False, "3.12", {}, setups=lambda session: [])
-    with pytest.raises(Blocked, match=r"no Python 3\.12"):
-        module.gather_facts(HostSession(executor, code=executor), needs)
-
-
-def brought(pull: str | None, answers: dict[str, QueryAnswer]) -> tuple[HostSession, list[str], list[str]]:
-    """The station when it is ready, what it was asked, and what was said."""
-    executor: Any = Docker(HostSpec("a", runtime="docker", pull=pull, simulate=True), answers)
-    session = HostSession(executor, code=simulated.TreeCode(Path("/nowhere"), "t"))
-    images = {"x:1": ("one", "two"), "y:2": ("three",)}
-    needs = HostRequirements(
-        gpus=8, container=True, simulates=True, python="", images=images, setups=lambda session: []
+def planner(python: str = "") -> Any:
+    """As much of a RowPlanner as a host needs: two rows in images of their own."""
+    rows = [Row("l", "j", None, image, None, "", 8, image, {}, "gpu", None) for image in ("x:1", "y:2")]
+    return SimpleNamespace(
+        rows=rows,
+        simulates=False,
+        request=SimpleNamespace(prefetch=False),
+        python_version=lambda row: python,
+        image_of=lambda row: row.image,
+        setups=lambda session: [],
     )
-    with HostSessions([session], needs) as hosts:
-        while not session.is_ready:
-            time.sleep(0.001)
-        return session, executor.queried, hosts.drain_messages()
 
 
-HERE, ABSENT = QueryAnswer(0, "sha256:1"), QueryAnswer(1, "", "No such image")
-
-
-def test_an_image_that_a_host_lacks_is_pulled_once_before_its_rows_come() -> None:
-    session, queries, messages = brought(None, {"image x:1": HERE, "image y:2": ABSENT, "y:2": QueryAnswer(0)})
-    assert queries == ["image x:1", "image y:2", "y:2"]
-    assert messages == ["a: pulling y:2"]
-    assert session.images == {"x:1", "y:2"}
-    assert not session.row_problems
-
-
-def test_rows_whose_image_cannot_be_had_need_not_go_there() -> None:
-    refused = QueryAnswer(1, "", "manifest unknown")
-    session, _, _ = brought("always", {"image x:1": ABSENT, "image y:2": ABSENT, "x:1": refused, "y:2": QueryAnswer(0)})
-    assert session.row_problems == dict.fromkeys(("one", "two"), "image x:1: manifest unknown")
-
-
-def test_a_host_that_is_not_to_pull_does_not() -> None:
-    _, queries, _ = brought("never", {"image x:1": ABSENT, "image y:2": ABSENT})
-    assert queries == ["image x:1", "image y:2"]
+def test_a_host_without_the_python_that_ci_asks_for_is_not_used() -> None:
+    executor: Any = Docker(HostSpec("a", runtime="docker"), {})
+    with pytest.raises(Blocked, match=r"no Python 3\.12"):
+        module.gather_facts(HostSession(executor, code=executor), planner("3.12"))
 
 
 @pytest.mark.parametrize(
     ("spec", "queries", "images"),
     [
         (HostSpec("a", runtime="docker"), [LOCKS_QUERY_NAME, "image x:1", "image y:2"], {"x:1"}),
-        (HostSpec("a", runtime="none"), [LOCKS_QUERY_NAME], set()),
+        (HostSpec("a", runtime="docker", simulate=True), ["image x:1", "image y:2"], {"x:1"}),
         (HostSpec("a", runtime="none", simulate=True), [], set()),
     ],
 )
 def test_a_host_is_asked_for_what_matters_there(spec: HostSpec, queries: list[str], images: set[str]) -> None:
-    executor: Any = FakeExecutor(
+    executor: Any = Docker(
         spec, {"image x:1": QueryAnswer(0, "sha256:1"), "image y:2": QueryAnswer(1, "", "No such image")}
     )
-    _, found = query_inventory(HostSession(executor, code=executor), ["x:1", "y:2"])
+    session = HostSession(executor, code=simulated.TreeCode(Path("/nowhere"), "t"))
+    with HostSessions([session], planner()):
+        while not session.is_ready:
+            time.sleep(0.001)
     assert executor.queried == queries
-    assert found == images
+    assert session.images == images

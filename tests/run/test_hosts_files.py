@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from ci_tasks.agent.run_directory import write_record
 from ci_tasks.cli.commands.hosts import HostsOptions, hosts
 from ci_tasks.errors import ConfigError, UsageError
 from ci_tasks.results import store
-from ci_tasks.run.hosts_files import config_for_run, open_config, trust
+from ci_tasks.run.hosts_files import config_for_run, list_hosts, open_config, trust
+from tests.checkout.repositories import commit, make_repo, untouched
 
 
 @pytest.fixture
@@ -73,11 +76,9 @@ def test_a_later_layer_changes_keys_of_a_host_and_keeps_the_others(
 
 
 def test_of_two_overrides_of_a_step_that_of_the_later_layer_counts(place: Path) -> None:
-    users(place).write_text("overrides: [{job: a, step: b, run: user}, {vars: {A: user, B: user}}]\n")
-    (place / "hosts.yaml").write_text("overrides: [{job: a, step: b, run: here}, {vars: {A: here}}]\n")
-    config = open_config()
-    assert config.overrides[0].run == "here"
-    assert config.given.vars == {"A": "here", "B": "user"}
+    users(place).write_text("overrides: [{job: a, step: b, run: user}]\n")
+    (place / "hosts.yaml").write_text("overrides: [{job: a, step: b, run: here}]\n")
+    assert open_config().overrides[0].run == "here"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,67 @@ def test_a_named_file_that_is_not_there_is_an_error(place: Path, monkeypatch: py
     monkeypatch.setenv("CI_TASKS_HOSTS", "gone.yaml")
     with pytest.raises(ConfigError, match=r"gone.yaml: there is no such file"):
         open_config()
+
+
+# What a file includes
+
+LAB = "hosts:\n  h100a: {kind: ssh, address: lab, gpus: 8}\npools: {h100: [h100a]}\n"
+
+
+def test_an_included_file_lies_below_the_one_that_includes_it(place: Path) -> None:
+    users(place).with_name("lab.yaml").write_text(LAB)
+    users(place).write_text("include: lab.yaml\nhosts:\n  h100a: {address: mine}\n")
+    config = open_config()
+    assert (config.hosts["h100a"].address, config.hosts["h100a"].gpus) == ("mine", 8)
+    assert config.pools == {"h100": ("h100a",)}
+    (listed,) = [host for host in list_hosts(config) if host.name == "h100a"]
+    assert listed.sources["gpus"] == f"{users(place).with_name('lab.yaml')}:2"
+    assert listed.sources["address"] == f"{users(place)}:3"
+
+
+def test_an_included_repository_is_fetched_and_its_copy_counts_without_a_network(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for who, what in itertools.product(("AUTHOR", "COMMITTER"), ("NAME", "EMAIL")):
+        monkeypatch.setenv(f"GIT_{who}_{what}", "me@example.com")
+    lab = make_repo(tmp_path / "lab")
+    (lab / "hosts.yaml").write_text(LAB)
+    commit(lab)
+    address = f"file://{lab}"
+    users(place).write_text(f"include: ['{address}']\n")
+    with untouched(lab):
+        assert open_config().sources["h100a"]["gpus"] == f"{address}:2"
+    lab.rename(tmp_path / "moved")
+    assert open_config().hosts["h100a"].gpus == 8
+    assert capsys.readouterr().err == ""  # it is of this hour
+    (copy,) = tmp_path.glob("cache/ci-tasks/include/*/hosts.yaml")
+    os.utime(copy, (1e9, 1e9))
+    assert open_config().hosts["h100a"].gpus == 8
+    assert f"{address} was not fetched: its copy of" in capsys.readouterr().err
+    copy.unlink()
+    with pytest.raises(ConfigError, match=r"cannot be included: git fetch .* does not (exist|appear)") as caught:
+        open_config()
+    assert "needs the network once" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "lab.yaml: cannot be read: No such file"), ("include: other", "lab.yaml: a file that is included")],
+)
+def test_what_cannot_be_included_is_named(place: Path, text: str | None, message: str) -> None:
+    users(place).write_text("include: lab.yaml\n")
+    if text:
+        users(place).with_name("lab.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        open_config()
+
+
+def test_a_file_of_the_checkout_includes_nothing(place: Path) -> None:
+    (checkout(place) / "hosts.yaml").write_text("include: ../lab.yaml\n")
+    place.with_name("lab.yaml").write_text(LAB)
+    trust(None)
+    assert "h100a" not in open_config().hosts
 
 
 # A hosts.yaml in the checkout under test

@@ -14,28 +14,26 @@ ALL = {"ppo": 100.0, "ckpt": 200.0}
 HISTORY = {(): ALL, ("a",): {"ppo": 50.0, "ckpt": 100.0}, ("b",): {"ppo": 400.0, "ckpt": 800.0}}
 
 
-def expected(names: str, history: Any, simulates: bool = False) -> tuple[float, list[float]]:
+def expected(names: str, history: Any, simulates: bool = False) -> float:
     """The seconds of the row `ppo` on these hosts, and how fast each of them is."""
-    sessions = [SimpleNamespace(name=name, speed=1.0, spec=SimpleNamespace(simulate=simulates)) for name in names]
+    sessions = [SimpleNamespace(name=name, spec=SimpleNamespace(simulate=simulates)) for name in names]
     row = SimpleNamespace(label="l", row="ppo", needed_gpus=8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "durations", lambda label, hosts: history.get(tuple(hosts), {}))
         ready: Any = SimpleNamespace(rows=[row], sessions=sessions)
         asked: Any = row
-        return _expected_times(ready)(asked).seconds, [session.speed for session in sessions]
+        return _expected_times(ready)(asked).seconds
 
 
 def test_on_one_host_its_own_history_counts() -> None:
-    assert expected("a", HISTORY) == (50.0, [1.0])
-    assert expected("b", HISTORY) == (400.0, [1.0])
+    assert expected("a", HISTORY) == 50.0
+    assert expected("b", HISTORY) == 400.0
 
 
-def test_of_several_hosts_all_history_counts_and_each_has_its_speed() -> None:
-    seconds, (fast, slow) = expected("ab", HISTORY)
-    assert seconds == 100.0
-    assert fast > 1 > slow
+def test_of_several_hosts_all_history_counts() -> None:
+    assert expected("ab", HISTORY) == 100.0
 
 
 def test_what_nobody_has_seen_yet_takes_seconds_on_simulated_gpus() -> None:
-    assert expected("a", {}, simulates=True)[0] == module._SIMULATED_SECONDS
-    assert expected("a", {})[0] > 60
+    assert expected("a", {}, simulates=True) == module._SIMULATED_SECONDS
+    assert expected("a", {}) > 60

@@ -1,4 +1,4 @@
-"""`runs` of commands for several hosts: rows that no host has got have no run directory, and are listed too."""
+"""`runs` of commands whose rows are not known yet, or never were."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.records import RunRecord
 from ci_tasks.results import batch_state, store
-from ci_tasks.results.batch_state import Phase, write_phase
-from ci_tasks.run.events import JOURNAL, Journal
+from ci_tasks.results.batch_state import write_phase
 from ci_tasks.run.list_runs import RunFilterOptions, show_runs
-from tests.run.test_events import placed, prepared
 
 
 @pytest.fixture(autouse=True)
@@ -24,19 +22,17 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(store.HOME_ENV, str(tmp_path))
 
 
-def command(second: int, rows: str, begun: str) -> store.Batch:
-    """A command for two hosts; `rows` are single letters, those `begun` have passed."""
+def command(second: int, begun: str) -> store.Batch:
+    """A command; `begun` are single letters, rows that have passed."""
     name = f"20261122-1200{second:02}-ckpt"
     batch = store.Batch(name, store.home() / "runs" / name)
     batch.path.mkdir(parents=True)
-    Journal(batch).write(prepared(batch, tuple(rows)))
     for number, row in enumerate(begun, 1):
         run = batch.run_dir(number)
         Path(run.path).mkdir()
         id = batch.run_id(number)
         write_record(run.plan, Plan(id=id, label="ckpt", row=row, host="a"))
         write_record(run.record, RunRecord(id, "ckpt", row, "a", "passed", started_at=f"2026-11-22T12:00:{second:02}Z"))
-        Journal(batch).write(placed(batch, row, number))
     write_phase(batch.path, "running")
     return batch
 
@@ -53,34 +49,17 @@ def listed(capsys: pytest.CaptureFixture[str], **options: int) -> list[str]:
     return [f"{run['id'][13:15]} {run['row']} {run['status']}" for run in json.loads(capsys.readouterr().out)]
 
 
-def test_rows_of_a_killed_command_are_lost_before_those_of_older_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    command(1, "x", "x")
-    kill(command(2, "abc", "a"))
-    assert listed(capsys) == ["02 b lost", "02 c lost", "02 a passed", "01 x passed"]
-
-
-@pytest.mark.parametrize(("phase", "waiting"), [("running", ["02 b waiting"]), ("ended", [])])
-def test_rows_wait_as_long_as_their_command_lives(
-    phase: Phase, waiting: list[str], capsys: pytest.CaptureFixture[str]
+def test_a_command_without_rows_is_listed_as_long_as_it_lives_and_if_it_was_killed(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    write_phase(command(2, "ab", "a").path, phase)
-    assert listed(capsys) == [*waiting, "02 a passed"]
-
-
-def test_a_row_whose_directory_was_removed_had_begun(capsys: pytest.CaptureFixture[str]) -> None:
-    batch = command(2, "ab", "a")
-    Journal(batch).write(placed(batch, "b", 2))
-    kill(batch)
-    assert listed(capsys) == ["02 a passed"]
+    command(1, "x")
+    kill(command(2, ""))
+    command(3, "")
+    write_phase(command(4, "").path, "ended")
+    assert listed(capsys) == ["03  running", "02  lost", "01 x passed"]
 
 
 def test_commands_before_the_last_one_that_is_listed_are_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
-    kill(command(1, "ab", "a"))
-    command(2, "x", "x")
+    kill(command(1, ""))
+    command(2, "x")
     assert listed(capsys, limit=1) == ["02 x passed"]
-
-
-def test_a_damaged_journal_hides_no_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    batch = command(2, "ab", "a")
-    (batch.path / JOURNAL).write_text('{"event": "run_prepared"}\n')
-    assert listed(capsys) == ["02 a passed"]

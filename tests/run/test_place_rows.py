@@ -12,8 +12,9 @@ from ci_tasks.config import HostSpec
 from ci_tasks.planning.placement import Decision, ExpectedTime, HostFacts, HostLoad, WaitingRow
 from ci_tasks.records import Attempt
 from ci_tasks.run import place_rows
-from ci_tasks.run.host_sessions import HostSession
+from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.place_rows import RowExecution, RowPlacer
+from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
 from tests.run import simulated
 
@@ -21,11 +22,11 @@ from tests.run import simulated
 class Given:
     """What an Allotment needs of a prepared command; no plan names anything that rows cannot share."""
 
-    class request:
-        image = None
-
     def __init__(self, rows: Sequence[Row], sessions: Sequence[HostSession]) -> None:
         self.rows, self.sessions, self.planner = tuple(rows), tuple(sessions), self
+
+    def image_of(self, row: Row) -> str | None:
+        return row.image
 
     def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
         return ()
@@ -59,7 +60,7 @@ def placement(
 ) -> tuple[RowPlacer, list[RowExecution]]:
     executions = [RowExecution(at, row(f"r{at}", count), ExpectedTime(60.0)) for at, count in enumerate(gpus)]
     batch: Any = Given([execution.row for execution in executions], sessions)
-    return RowPlacer(batch, executions, jobs), executions
+    return RowPlacer(batch, executions, ExecutionOptions(jobs)), executions
 
 
 def test_a_row_is_offered_the_hosts_that_can_run_it_and_have_not_ended_it(calls: Any) -> None:
@@ -93,12 +94,11 @@ def test_a_host_that_is_away_is_told_so_but_for_the_only_one(calls: Any) -> None
     assert [[machine.up for machine in machines] for _, machines in calls] == [[False, True], [True]]
 
 
-def test_the_speed_of_a_host_counts_and_jobs_bounds_its_rows(calls: Any) -> None:
+def test_jobs_bounds_the_rows_of_a_host(calls: Any) -> None:
     hosts = [session("a", 8), session("b", 8)]
-    hosts[1].speed = 2.0
     allotted, executions = placement(hosts, [4], jobs=3)
     allotted.decide(executions)
-    assert [(machine.speed, machine.slots) for machine in calls[0][1]] == [(1, 3), (2, 3)]
+    assert [machine.slots for machine in calls[0][1]] == [3, 3]
 
 
 @pytest.mark.parametrize("change", ["locks", "link", "problem", "a row"])

@@ -11,9 +11,8 @@ from ci_tasks.config import HostSpec
 from ci_tasks.hosts.executor import Executor
 from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import Attempt, RunRecord
-from ci_tasks.run.host_sessions import HostSession
+from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.place_rows import RowExecution
-from ci_tasks.run.request import RunPolicy
 from ci_tasks.run.results_table import statuses
 from ci_tasks.workflow.model import Row
 
@@ -40,50 +39,52 @@ def ended(host: str, status: str) -> RunRecord:
     return RunRecord("b.01", "l", "r", host, status, "why", attempts=(Attempt("b.01", host, status, "why"),))
 
 
-# policy, how the attempts on a, b, … ended, whether there is another attempt after the last of them
+# --retry-failed, how the attempts on a, b, … ended, whether there is another attempt after the last of them
 CASES = {
-    "blocked on one host, another is there": (RunPolicy(), ["blocked"], True),
-    "lost with its host": (RunPolicy(), ["lost"], True),
-    "blocked everywhere": (RunPolicy(), ["blocked", "blocked"], False),
-    "failed": (RunPolicy(), ["failed"], False),
-    "vacuous": (RunPolicy(), ["vacuous"], False),
-    "cancelled": (RunPolicy(), ["cancelled"], False),
-    "passed": (RunPolicy(), ["passed"], False),
-    "failed, and that is to be tried again": (RunPolicy(retry_failed=True), ["failed"], True),
-    "failed twice": (RunPolicy(retry_failed=True), ["failed", "failed"], False),
-    "blocked, then failed": (RunPolicy(), ["blocked", "failed"], False),
-    "blocked, then failed where it may be tried again": (RunPolicy(retry_failed=True), ["blocked", "failed"], True),
+    "blocked on one host, another is there": (False, ["blocked"], True),
+    "lost with its host": (False, ["lost"], True),
+    "blocked everywhere": (False, ["blocked", "blocked"], False),
+    "failed": (False, ["failed"], False),
+    "vacuous": (False, ["vacuous"], False),
+    "cancelled": (False, ["cancelled"], False),
+    "passed": (False, ["passed"], False),
+    "failed, and that is to be tried again": (True, ["failed"], True),
+    "failed twice": (True, ["failed", "failed"], False),
+    "blocked, then failed": (False, ["blocked", "failed"], False),
+    "blocked, then failed where it may be tried again": (True, ["blocked", "failed"], True),
 }
 
 
-@pytest.mark.parametrize(("policy", "attempts", "again"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("retry_failed", "attempts", "again"), CASES.values(), ids=CASES)
 def test_a_row_is_tried_again_only_for_the_environments_sake(
-    policy: RunPolicy, attempts: list[str], again: bool
+    retry_failed: bool, attempts: list[str], again: bool
 ) -> None:
     hosts = [session("a"), session("b")]
     execution = RowExecution(0, ROW, ExpectedTime(60.0))
     for host, status in zip(hosts, attempts, strict=False):
-        tried = execution.retry(ended(host.name, status), hosts, policy)
+        tried = execution.retry(ended(host.name, status), hosts, retry_failed=retry_failed)
     assert tried is again
     assert [attempt.status for attempt in execution.earlier] == (attempts if again else attempts[:-1])
 
 
 def test_a_failed_row_may_be_asked_once_more_on_its_only_host() -> None:
     execution = RowExecution(0, ROW, ExpectedTime(60.0))
-    assert execution.retry(ended("a", "failed"), [session("a")], RunPolicy(retry_failed=True))
+    assert execution.retry(ended("a", "failed"), [session("a")], retry_failed=True)
     assert execution.may_run_on(session("a"))
 
 
 def test_a_blocked_row_does_not_go_back_to_where_it_was_blocked() -> None:
     execution = RowExecution(0, ROW, ExpectedTime(60.0))
-    assert execution.retry(ended("a", "blocked"), [session("a"), session("b")], RunPolicy())
+    assert execution.retry(ended("a", "blocked"), [session("a"), session("b")], retry_failed=False)
     assert not execution.may_run_on(session("a"))
     assert execution.may_run_on(session("b"))
 
 
 @pytest.mark.parametrize("other", [session("b", gpus=2), session("b", problem="cannot be reached")])
 def test_a_host_that_cannot_run_the_row_is_no_second_chance(other: HostSession) -> None:
-    assert not RowExecution(0, ROW, ExpectedTime(60.0)).retry(ended("a", "blocked"), [session("a"), other], RunPolicy())
+    assert not RowExecution(0, ROW, ExpectedTime(60.0)).retry(
+        ended("a", "blocked"), [session("a"), other], retry_failed=False
+    )
 
 
 def test_rows_that_another_ones_failure_ended_say_nothing_of_their_own() -> None:

@@ -13,9 +13,10 @@ from tests.parts.commands import run_command
     ("options", "message"),
     [
         ({"axis": "env", "good": "a"}, "invalid value 'env' for --axis"),
-        ({}, "bisect needs --good REV"),
-        ({"axis": "image", "good": "a:1", "bad": "a:2"}, "bisect needs --images LIST"),
+        ({}, "bisect needs --good"),
+        ({"axis": "image", "good": "a:1"}, "bisect needs --images"),
         ({"axis": "image", "images": "a,b", "first_parent": True}, "--first-parent and --axis image cannot"),
+        ({"axis": "image", "images": "a,b", "bad": "b"}, "--bad and --axis image cannot"),
         ({"good": "a", "images": "a,b"}, "--images and --axis commit cannot"),
         ({"good": "a", "rev": "b"}, "--rev and --axis commit cannot"),
         ({"axis": "submodule:x", "good": "a", "images": "a,b"}, "--images and --axis submodule:x cannot"),

@@ -12,19 +12,17 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.records import Checkout, Deviation
-from ci_tasks.config import Config
+from ci_tasks.agent.records import Checkout
+from ci_tasks.config import Config, read
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues
 from ci_tasks.records import Attempt, RunRecord, Triage
-from ci_tasks.results import history
 from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.request import ExecutionOptions, RunRequest
-from ci_tasks.trials.compare import ComparisonRequest, ComparisonResult, compare_metrics, compare_rows
-from ci_tasks.trials.pinned_tree import pinned
-from ci_tasks.trials.rules import Outcome
-from tests.parts.git import git, repository
+from ci_tasks.trials.compare import ComparisonResult, compare
+from ci_tasks.trials.options import CompareOptions
+from tests.parts.git import repository
 
 WORKFLOW = """
 on: {pull_request: {types: [labeled]}}
@@ -34,6 +32,7 @@ jobs:
     strategy: {matrix: {info: [{test_file: a.py, num_gpus: 0}ROWS]}}
     steps: [{run: "python3 ${{ matrix.info.test_file }}"}]
 """
+CONFIG = read("hosts: {local: {kind: local}}", "hosts.yaml")
 STATUSES = {".": "passed", "x": "failed", "B": "blocked", "C": "cancelled"}
 
 
@@ -92,9 +91,8 @@ def record(status: str, image: str = "", tree: str = "", row: str = "a", gpus: t
 
 
 def compared(source: CheckoutSource, script: Script, *rows: str, **more: Any) -> ComparisonResult:
-    run = RunRequest("quick", None, "local", rows=rows or ("a",))
-    request = ComparisonRequest(run, "main", screen=len(rows) > 1, **{"resume": False, **more})
-    return compare_rows(source, Config({}, {}, ()), request, execute=script)
+    options = {"label": "quick", "only": ",".join(rows or ("a",)), "base": "main", "repo": str(source.path)}
+    return compare(CompareOptions(**{**options, "fresh": True, **more}), CONFIG, execute=script)
 
 
 def test_a_regression_takes_three_runs_of_each_side_in_turn(source: CheckoutSource, capsys: Capture) -> None:
@@ -135,72 +133,33 @@ def test_ctrl_c_ends_it_without_a_word(source: CheckoutSource) -> None:
     assert (result.verdict, result.exit_code, len(script.runs)) == ("cancelled", 130, 1)
 
 
-@pytest.mark.parametrize(("image", "base_runs", "kept"), [("new", "..", 2), ("moved", "...", 0)])
-def test_the_history_counts_where_tree_host_and_image_are_equal(
-    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch, image: str, base_runs: str, kept: int
-) -> None:
-    base = git(source.path, "rev-parse", "main^{tree}")
-    newest_first = [record("passed", "new", base), record("passed", "new", base), record("blocked", "new", base)]
-    newest_first += [record("passed", "new", "another"), record("passed", "new", base, row="b")]
-    newest_first.append(replace(record("failed", "new", base), retry_of="an earlier run"))
-    newest_first.append(record("passed", "old", base))
-    monkeypatch.setattr(history, "search", lambda query: newest_first if query.host == ("local",) else [])
-    result = compared(source, Script(base_a=base_runs, yours_a="xxxx", image=image), resume=True)
-    assert (result.verdict, result.rows[0].base.from_history, result.rows[0].base.failed) == ("yours", kept, 0)
-    assert result.rows[0].base.images == (image,)
-
-
-def test_runs_of_one_test_are_no_runs_of_the_row_in_the_history_nor_in_the_journal(
-    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = git(source.path, "rev-parse", "main^{tree}")
-    only = Deviation("tests", "all of the row", "a.py::test_x", "--test")
-    runs = [record("passed", "", base), *[replace(record("passed", "", base), deviations=(only,))] * 2]
-    monkeypatch.setattr(history, "search", lambda query: runs)
-    one_test = replace(source, given=GivenValues(tests=("a.py::test_x",)))
-    result = compared(one_test, Script(base_a=".", yours_a="xxx"), resume=True)
-    assert (result.verdict, result.rows[0].base.from_history) == ("yours", 2)
-    result = compared(source, Script(base_a="..", yours_a="xxx"), resume=True)
-    assert (result.verdict, result.rows[0].base.from_history, result.rows[0].yours.from_history) == ("yours", 1, 0)
-
-
-def test_a_first_failure_of_yours_in_the_history_is_no_sample_and_one_of_the_comparison_is(
-    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is why one asks. The same command goes on with its own runs, this first failure included."""
-    with pinned(source, None) as tree:
-        failed = record("failed", "", tree.checkout.tree)
-    monkeypatch.setattr(history, "search", lambda query: [failed])
-    undecided = compared(source, Script(base_a="...", yours_a="x.."), max_runs=6, resume=True)
-    assert (undecided.verdict, undecided.exit_code, undecided.rows[0].yours.from_history) == ("cannot tell", 4, 0)
-    assert undecided.rows[0].why == "yours failed in 1 of 3 runs, the base in none: too few to blame your tree"
-    monkeypatch.setattr(history, "search", lambda query: [])
-    again = compared(source, Script(base_a="..", yours_a="xx"), max_runs=4, resume=True)
-    assert (again.rows[0].yours.runs, again.rows[0].yours.failed, again.rows[0].yours.from_history) == (5, 3, 3)
+def test_the_same_command_goes_on_and_one_of_a_single_test_is_another(source: CheckoutSource) -> None:
+    undecided = compared(source, Script(base_a="...", yours_a="x.."), max_runs=6)
+    assert (undecided.verdict, undecided.exit_code) == ("cannot tell", 4)
+    assert undecided.rows[0].why == "yours failed in 1 of 3 runs, the base in 0 of 3 runs: neither is shown"
+    again = compared(source, Script(base_a="..", yours_a="xx"), max_runs=4, fresh=False)
+    assert (again.rows[0].yours.runs, again.rows[0].yours.failed) == (5, 3)
+    given = replace(CONFIG, given=GivenValues(tests=("a.py::test_x",)))
+    options = CompareOptions(label="quick", only="a", base="main", repo=str(source.path))
+    one_test = compare(options, given, execute=Script(base_a="...", yours_a="xxx"))
+    assert (one_test.verdict, one_test.rows[0].yours.runs) == ("yours", 3)
 
 
 def test_what_the_workflow_gives_a_row_otherwise_is_listed(source: CheckoutSource, capsys: Capture) -> None:
     workflow = source.path / ".github/workflows/pr-test.yml"
     workflow.write_text(workflow.read_text().replace("num_gpus: 0}", "num_gpus: 2}", 1))
-    result = compared(open_source(str(source.path)), Script(base_a="...", yours_a="xxx"))
+    result = compared(source, Script(base_a="...", yours_a="xxx"))
     assert result.rows[0].differs == ("GPUs: base none, yours 2",)
     assert "the workflows differ in GPUs: base none, yours 2" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:
+    workflow = source.path / ".github/workflows/pr-test.yml"
+    before = workflow.read_text()
+    workflow.write_text(before.replace("a.py", "c.py"))
     with pytest.raises(UsageError, match="has no row c of label quick"):
         compared(source, Script(), "c")
+    workflow.write_text(before)
     (source.path / "code.py").unlink()
     with pytest.raises(UsageError, match="your tree is that of the base"):
         compared(source, Script())
-
-
-def test_metrics_that_moved_beyond_the_scatter_of_a_side_are_named() -> None:
-    def runs(side: str, **values: Sequence[float]) -> list[Outcome]:
-        count = len(next(iter(values.values())))
-        return [Outcome(side, "a", "passed", metrics={k: v[at] for k, v in values.items()}) for at in range(count)]
-
-    base = runs("base", loss=[1.0, 1.1, 0.9], step=[5.0, 5.0, 5.0])
-    found = compare_metrics([*base, *runs("yours", loss=[9.0, 9.1, 8.9], step=[5.0, 5.0, 5.0])])
-    assert (found.compared, [(one.name, one.base, one.yours) for one in found.moved]) == (2, [("loss", 1.0, 9.0)])
-    assert compare_metrics([*base, *runs("yours", loss=[9.0, 9.0])]).compared == 0, "two values show no scatter"

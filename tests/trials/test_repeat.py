@@ -159,7 +159,7 @@ def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_
     out = capsys.readouterr().out
     assert "  2 × Error#a\n      the line of a\n      log: /logs/3/x\n" in out
     assert "  1 × Error#b\n      the line of b\n      log: /logs/4/x\n" in out
-    assert "not counted of x: 1 blocked, such as: the reason\n" in out
+    assert "not counted of x: 1 blocked (the reason)\n" in out
     ended(source, Script(x="h"), 1)
     assert "  1 × Error#h\n      rank 2 computes\n      log: " in capsys.readouterr().out, (
         "not the last line of its log"

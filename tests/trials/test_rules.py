@@ -24,7 +24,7 @@ from ci_tasks.trials.rules import (
     Outcome,
     Repeat,
     Rule,
-    Verdict,
+    TrialVerdict,
     interval,
     telling,
 )
@@ -41,7 +41,7 @@ def runs(setting: str, letters: str) -> list[Outcome]:
 def ended(rule: Rule, outcomes: Sequence[Outcome]) -> str | list[str]:
     """The word, or the settings to run."""
     what = rule.next(outcomes)
-    return what.word if isinstance(what, Verdict) else sorted(what)
+    return what.word if isinstance(what, TrialVerdict) else sorted(what)
 
 
 # letters → the word, or [] for one more run

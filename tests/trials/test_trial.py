@@ -13,7 +13,7 @@ import pytest
 
 from ci_tasks.errors import UsageError
 from ci_tasks.trials.rules import AB, FAILED, PASSED, Outcome, Repeat, Rule
-from ci_tasks.trials.trial import Run, Trial
+from ci_tasks.trials.trial import Trial, TrialRun
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +28,10 @@ class Machine:
     """Yours always fails, the base never. `stop`: ^C after so many runs."""
 
     def __init__(self, stop: int = 1000, **image: str) -> None:
-        self.asked: list[Run] = []
+        self.asked: list[TrialRun] = []
         self.stop, self.image, self.count = stop, image.get("image", ""), 0
 
-    def __call__(self, runs: Sequence[Run]) -> Iterator[Outcome]:
+    def __call__(self, runs: Sequence[TrialRun]) -> Iterator[Outcome]:
         for run in runs:
             self.asked.append(run)
             for row in run.rows or ("r1",):
@@ -85,7 +85,7 @@ def test_rows_that_are_not_known_before_are_those_of_the_first_run() -> None:
 
 
 def test_the_interrupt_of_a_run_that_ends_its_rows_by_itself_ends_the_trial() -> None:
-    def pressed(runs: Sequence[Run]) -> Iterator[Outcome]:
+    def pressed(runs: Sequence[TrialRun]) -> Iterator[Outcome]:
         with suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         yield Outcome("yours", "r1", "cancelled")
@@ -129,20 +129,10 @@ def test_a_journal_may_end_in_half_a_line_and_nothing_else() -> None:
 def test_a_secret_of_a_reason_is_masked_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "s3cr3t-value")
 
-    def perform(runs: Sequence[Run]) -> Iterator[Outcome]:
+    def perform(runs: Sequence[TrialRun]) -> Iterator[Outcome]:
         yield Outcome("yours", "r1", "blocked", reason="cannot log in with s3cr3t-value")
         raise KeyboardInterrupt
 
     with trial(perform, more={"why": "s3cr3t-value"}) as ended:
         ended.run(ab)
     assert "s3cr3t" not in ended.path.read_text()
-
-
-def test_runs_of_the_history_count_as_long_as_the_image_is_theirs() -> None:
-    for image, count in (("new", 4), ("moved", 6)):
-        machine = Machine(image=image)
-        with trial(machine, rows=("r1",), tree=image) as known:
-            known.earlier = [Outcome("base", "r1", PASSED, image="new")] * 2
-            known.run(ab)
-        assert (machine.count, known.verdict("r1").word) == (count, "yours")
-        assert len(known.of_row("r1")) == 6

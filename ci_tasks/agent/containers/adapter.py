@@ -12,12 +12,9 @@ is in the row's log, each line behind its node's name: one that cannot join says
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import os
-import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -25,13 +22,12 @@ from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
 from ..codec import RecordError, masked_record
-from ..files import LockTimeout, file_lock
+from ..files import file_lock
 from ..gpus.run_resources import visible_gpus
 from ..mask import masked
 from ..processes import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
-from . import run_containers
 from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
 from .rewrite import (
     INIT,
@@ -53,15 +49,13 @@ _NO_SOURCE = (
     "its directory in hosts.yaml, as in `mounts: {CI's: this host's}`"
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-# The names by which slime finds the nodes of its job; set where a row has several.
-_NODES = ("SLURM_JOB_HOSTNAMES", "SLURM_JOB_NUM_NODES", "SLURM_NODEID", "MASTER_ADDR")
 
 
 def main(argv: Sequence[str], run_dir: str) -> int:
     """Run `docker ARGV` on this host. Returns only where nothing could be, or had to be, executed."""
     try:
         return _Adapter(RunDir(run_dir)).run(list(argv))
-    except (DockerArgvError, RecordError, LockTimeout) as reason:
+    except (DockerArgvError, RecordError) as reason:
         return _print_error(BLOCKED + str(reason), EXIT_BLOCKED)
     except OSError as error:
         return _print_error(f"{BLOCKED}{run_dir}: {error.strerror} ({error.filename})", EXIT_BLOCKED)
@@ -74,7 +68,7 @@ class _Adapter:
         rules = self.plan.container
         if rules is None:
             raise DockerArgvError(f"{paths.plan} has no `container` rules, so docker cannot be adapted to this host")
-        self.runtime, self.nodes = rules.runtime, other_nodes(os.environ)
+        self.runtime = rules.runtime
         env = {**rules.env, **slurm_variables(os.environ, self.runtime in ENGINES), **visible_gpus()}
         self.rules = dataclasses.replace(rules, env=env, secrets=self.secrets)
 
@@ -86,14 +80,8 @@ class _Adapter:
         return self._other_command(argv, verb) if self.runtime in ENGINES else self._skip(argv, verb)
 
     def _in_container(self, argv: List[str], run: DockerRun) -> int:
-        if self.nodes:
-            raise DockerArgvError(f"{self.runtime} cannot start the job's other nodes; pyxis, apptainer or none can")
         program, rules = self._real_program(self.runtime), self.rules
-        retry, probe = self.plan.retry, self.plan.probe
-        image = run_containers.image_to_go_on(masked(argv), retry.directories, program) if retry else None
-        if image is not None:
-            rules = dataclasses.replace(rules, image={run.image: image}, pull="never")
-        here, _ = rewrite(run, rules)
+        probe, (here, _) = self.plan.probe, rewrite(run, rules)
         _check_sources(here)
         # Here and not by `docker run`: it takes as long as it takes, and the probe must know the image's variables.
         image, policy = here.image, here.last("pull") or "missing"
@@ -154,8 +142,6 @@ class _Adapter:
 
     def _without_daemon(self, argv: List[str], run: DockerRun) -> int:
         variables, directory = container_environment(run, self.rules, os.environ), run.last("workdir")
-        if self.nodes:
-            variables = with_token(variables)
         if self.runtime == NONE and self.plan.probe is not None:
             variables["PYTHONPATH"] = _probe_path(self.paths.probe, variables.get("PYTHONPATH"))
         with self._calls() as calls:
@@ -173,13 +159,6 @@ class _Adapter:
             program = here[0] if self.runtime == NONE else self._real_program(here[0])
             calls.append(self._call(argv, here, deviations))
         self._note("container")
-        if self.nodes:
-            variables.pop(_VISIBLE, None)  # each node has its own
-            # No scratch: on a shared disk, Ray's sockets of several nodes would meet in one directory.
-            there, their_environment, _ = command(joining_run(run), self.rules, variables, os.environ, None)
-            job = {name: value for name, value in os.environ.items() if name.startswith("SLURM")}
-            join_ray(there, {**job, **their_environment}, self.nodes)
-            _print_error(f"ci-tasks: {', '.join(self.nodes)} join Ray here; their lines begin with their names")
         if not run.is_on("interactive"):  # as docker does; else the command would read the rest of bash's script
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         return _execute(program, here, environment)
@@ -229,9 +208,8 @@ def slurm_variables(environ: Mapping[str, str], by_daemon: bool) -> Dict[str, st
     """
     if "SLURM_JOB_ID" not in environ:
         return {}
-    nodes = {name: environ[name] for name in _NODES if name in environ} if _NODES[0] in environ else {}
     gpus = environ.get("SLURM_JOB_GPUS" if by_daemon else _VISIBLE, environ.get(_VISIBLE))
-    return {**nodes, **({} if gpus is None else {_VISIBLE: gpus})}
+    return {} if gpus is None else {_VISIBLE: gpus}
 
 
 def _probe_path(directory: str, path: Optional[str]) -> str:
@@ -258,63 +236,3 @@ def _execute(program: str, argv: Sequence[str], environment: Mapping[str, str]) 
 def _print_error(message: str, code: int = 0) -> int:
     print(message, file=sys.stderr, flush=True)
     return code
-
-
-# A port that refuses is that of a head which has not started yet; anything else will not pass by itself.
-_JOIN = """\
-head=$MASTER_ADDR:6379 told=
-cannot() { echo "ci-tasks: this node cannot join Ray at $head: $1"; }
-command -v ray > /dev/null || { cannot 'no program ray on PATH'; exit 127; }
-while :; do
-  why=$(timeout 10 bash -c ': <> "/dev/tcp/$MASTER_ADDR/6379"' 2>&1); code=$?
-  if [ $code = 0 ]; then
-    ray start --address="$head" --disable-usage-stats --block
-    echo "ci-tasks: this node has left Ray at $head, or did not get in (exit code $?)"
-  elif [ -z "$told" ] && [[ $why != *refused* ]]; then
-    told=1; cannot "${why:-no answer within 10 s}"
-  fi
-  sleep 3
-done"""
-_PR_SET_PDEATHSIG = 1
-# Become srun. sed puts the node's name in the place of the task's number, which --label writes.
-_RELAY = 'names=$1; shift; exec "$@" > >(exec sed -u "$names" >&2) 2>&1'
-
-
-# -- the other nodes of a Slurm job ------------------------------------------------------------------------------------
-
-
-def other_nodes(environ: Mapping[str, str]) -> List[str]:
-    """The nodes of the job without the first; none where the row was not planned for several."""
-    return environ.get("SLURM_JOB_HOSTNAMES", "").split()[1:]
-
-
-def with_token(environment: Mapping[str, str]) -> Dict[str, str]:
-    """The environment of all of a job's nodes with a token of their own, unless it has one: the head of Ray 2.60 asks
-    for it when a node joins. Older ones ask for none."""
-    environment = {"RAY_AUTH_MODE": "token", **environment}
-    token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if environment["RAY_AUTH_MODE"] == "token" else {}
-    return {**token, **environment}
-
-
-def joining_run(run: DockerRun) -> DockerRun:
-    options = tuple(item for item in run.options if item.name not in ("entrypoint", "interactive", "tty"))
-    return dataclasses.replace(run, options=(*options, option("entrypoint", "bash")), command=("-c", _JOIN))
-
-
-def join_ray(argv: Sequence[str], environment: Mapping[str, str], nodes: Sequence[str]) -> None:
-    """Run `argv`, an srun step on this node or a program, on each of `nodes` until we end, whatever we become by exec.
-    Its output is our standard error. Raises OSError."""
-    count = {"--nodes=1": f"--nodes={len(nodes)}", "--ntasks=1": f"--ntasks={len(nodes)}"}
-    if argv[0] != "srun":
-        argv = ["srun", "--overlap", *count, "--export=ALL", "--cpu-bind=none", "--mpi=none", *argv]
-    words = [count.get(word, word) for word in argv[1:] if not word.startswith("--nodelist=")]
-    names = ";".join(f"s/^ *{number}: /{node}: /" for number, node in enumerate(nodes))
-    step = ["bash", "-c", _RELAY, "bash", names, "srun", "--relative=1", "--label", *words]
-    ours = os.getpid()
-
-    def end_with_us() -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # at which srun ends its step
-        if os.getppid() != ours:  # we had ended before the line above
-            os._exit(127)
-
-    subprocess.Popen(step, stdin=subprocess.DEVNULL, env=dict(environment), preexec_fn=end_with_us)

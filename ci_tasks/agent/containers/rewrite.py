@@ -78,7 +78,7 @@ def rewrite(
         why = "hosts.yaml pull, or the image is here already"
         put("pull", rules.pull, pull or "missing (docker's default)", why)
     if image != run.image:
-        note("image", run.image, image, "named by the plan, or made of the container that a retry goes on with")
+        note("image", run.image, image, "named by the plan")
     if name is not None and run.last("name") != name:
         put("name", name, run.last("name") or "(none)", "so that ci-tasks can find and remove the container")
     if run.is_on("rm") and (name or run.has("name")):  # one without a name could not be found again

@@ -24,20 +24,17 @@ from importlib.metadata import Distribution, distributions
 from typing import Dict, List, Optional, Sequence, Set
 
 from .. import run_directory
-from ..files import content_of, replace_file
+from ..files import content_of, file_lock
 from ..records import Event
-from ..trees.git import Git, StoreError
-from .key import environment_key, steps_key
+from .key import environment_key
 from .store import (
+    LOCK_SECONDS,
     EnvironmentRecord,
     EnvironmentStore,
     SharedEnvironment,
     changed_files,
-    listing_bytes,
-    locked,
     read_listing,
-    state_of,
-    states,
+    write_listing,
 )
 
 PACKAGES = "packages"  # beside the log: which packages are used again
@@ -58,50 +55,45 @@ class NotShareable(Exception):
 def make_venv(run_dir: str, directory: str) -> int:
     """Make the venv of the run's install steps, over the packages that they have installed before."""
     install = run_directory.read_plan(run_directory.RunDir(run_dir)).install
-    store = EnvironmentStore(install.store)
     key = environment_key(install, os.environ.get("GITHUB_WORKSPACE", ""), os.environ)
     try:
-        environment = None if install.fresh else _usable(store, key, directory)
+        environment = None if install.fresh else _usable(EnvironmentStore(install.store), key, directory)
         create_venv(directory, environment.prefix if environment else None)
-        _write(run_dir, _ENVIRONMENT, environment.path if environment else "")
-        if environment is None:
-            for before in store.all(steps_key(install))[:1]:
-                _print("these steps installed %s the last time" % before.record.expected)
-            _write(run_dir, _KEY, key)
-            return 0
-        _write(run_dir, PACKAGES, environment.record.description)
-        _print("uses what earlier runs of these steps installed: %s" % environment.record.description)
     except (OSError, subprocess.CalledProcessError) as error:
         _print(str(error))
         return 1
+    if environment is None:
+        _write(run_dir, _KEY, key)
+    else:
+        _write(run_dir, _ENVIRONMENT, environment.path)
+        _write(run_dir, PACKAGES, environment.record.description)
+        _print("uses what earlier runs of these steps installed: %s" % environment.record.description)
     return 0
 
 
 def store_packages(run_dir: str, directory: str) -> int:
     """Store what the steps have installed, if that is not where it comes from. Fails if the venv is no longer whole."""
     store = EnvironmentStore(run_directory.read_plan(run_directory.RunDir(run_dir)).install.store)
-    note = os.path.join(run_dir, _KEY)
-    try:
-        with open(note, encoding="ascii") as source:
-            key, seconds = source.read(), round(time.time() - os.fstat(source.fileno()).st_mtime, 1)
-        os.unlink(note)
-        packages = shareable(directory)
-        environment = store.new(key) if packages else None
-    except FileNotFoundError:
+    key = content_of(os.path.join(run_dir, _KEY)).decode()
+    if not key:
         return 0  # nothing new
+    try:
+        packages = shareable(directory)
     except (OSError, NotShareable) as error:
         _print("packages are not shared with other runs: %s" % error)
         return 0
     try:
-        if environment is not None:
-            size = move(list(itertools.chain(*packages.values())), directory, environment.prefix)
+        if packages:
+            environment = store.new(key)
+            move(list(itertools.chain(*packages.values())), directory, environment.prefix)
             environment.add_user(directory)
-            environment.seal(EnvironmentRecord(tuple(sorted(packages)), time.time(), size, seconds))
+            environment.seal(EnvironmentRecord(tuple(sorted(packages)), time.time()))
             _write(run_dir, _ENVIRONMENT, environment.path)
             put_over(directory, environment.prefix)
             _print("stored for other runs of these steps: %s" % environment.record.description)
             for sentence, _ in store.clean():
                 _print(sentence)
+        os.unlink(os.path.join(run_dir, _KEY))
     except OSError as error:
         _print("the venv has lost what was stored of it: %s" % error)
         return 1
@@ -113,7 +105,7 @@ def make_row_venv(directory: str, below: str) -> int:
     try:
         create_venv(directory, below)
         note_changes(os.environ[run_directory.ENV_RUN_DIR], os.path.dirname(below), os.environ["GITHUB_WORKSPACE"])
-    except (OSError, StoreError, subprocess.CalledProcessError) as error:
+    except (OSError, subprocess.CalledProcessError) as error:
         _print(str(error))
         return 1
     return 0
@@ -121,57 +113,40 @@ def make_row_venv(directory: str, below: str) -> int:
 
 def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[SharedEnvironment]:
     environment = store.take(key, directory)
-    if environment is None:
-        return None
-    try:
-        damage = ", ".join(environment.changed()[:_MOST_NAMED])
-    except OSError as error:
-        damage = str(error)
-    if not damage:
+    changed = environment.changed() if environment is not None else []
+    if environment is None or not changed:
         return environment
     environment.give_up()
-    expected = environment.record.expected
-    _print("packages of earlier runs are installed again (%s), since they were changed: %s" % (expected, damage))
+    _print("packages of earlier runs are installed again, since they were changed: %s" % _named(changed))
     return None
 
 
 def note_changes(run_dir: str, setup: str, workspace: str) -> None:
     """Put into the row's events what changed of the venv and the checkout of the install steps in `setup`; the first
-    row lists what there is. Raises OSError, StoreError."""
-    notes = os.path.join(setup, "tmp")  # it goes with the venv
-    os.makedirs(notes, exist_ok=True)
-    venv, tracked = os.path.join(setup, "venv"), os.path.join(notes, "tracked")
-    listing = os.path.join(notes, "venv")  # written last
-    with locked(os.path.join(notes, "lock")):
-        if not os.path.exists(listing):
-            replace_file(tracked, listing_bytes(_tracked(workspace)))
-            replace_file(listing, listing_bytes(states(venv)))
+    row lists what there is. Raises OSError."""
+    tops = {"packages": os.path.join(setup, "venv"), "checkout": workspace}
+    listings = {what: os.path.join(setup, "tmp", what) for what in tops}  # they go with the venv
+    os.makedirs(os.path.join(setup, "tmp"), exist_ok=True)
+    with file_lock(os.path.join(setup, "tmp", "lock"), exclusive=True, timeout=LOCK_SECONDS):
+        if not os.path.exists(listings["checkout"]):
+            for what, top in tops.items():
+                write_listing(listings[what], top)
             return
-    packages = changed_files(read_listing(listing), venv)
+    before = {what: read_listing(path) for what, path in listings.items()}
+    changed = {what: changed_files(before[what], top) for what, top in tops.items()}
     environment = content_of(os.path.join(setup, _ENVIRONMENT)).decode("utf-8", "surrogateescape")
-    packages += SharedEnvironment(environment).changed() if environment else []
-    before = sorted(read_listing(tracked).items())
-    checkout = [file for file, state in before if state_of(os.path.join(workspace, file)) != state]
+    changed["packages"] += SharedEnvironment(environment).changed() if environment else []
+    changed["checkout"] = [file for file in changed["checkout"] if file in before["checkout"]]  # new files are a row's
     with open(run_directory.RunDir(run_dir).events, "a", encoding="ascii") as events:
-        for what, files in (("packages", packages), ("checkout", checkout)):
+        for what, files in changed.items():
             if files:
-                more = ["%d more" % (len(files) - _MOST_NAMED)] if len(files) > _MOST_NAMED else []
-                text = "changed since the install steps: " + ", ".join([*files[:_MOST_NAMED], *more])
+                text = "changed since the install steps: " + _named(files)
                 events.write(Event(time.time(), "changed " + what, name=text).line())
 
 
-def _tracked(workspace: str) -> Dict[str, bytes]:
-    """The files of the checkout, of its submodules and of overlays, without what the steps made beside them."""
-    found: Dict[str, bytes] = {}
-    for directory, names, _ in os.walk(workspace):
-        if ".git" in names:
-            names.remove(".git")
-            listed: List[bytes] = []
-            with suppress(StoreError):  # a .git that leads nowhere tracks nothing
-                listed = Git(os.path.join(directory, ".git"), directory).split("ls-files", "-z")
-            for path in (os.path.join(directory, os.fsdecode(name)) for name in listed):
-                found[os.path.relpath(path, workspace)] = state_of(path)
-    return found
+def _named(files: Sequence[str]) -> str:
+    more = len(files) - _MOST_NAMED
+    return ", ".join([*files[:_MOST_NAMED], *(["%d more" % more] if more > 0 else [])])
 
 
 def _write(run_dir: str, name: str, text: str) -> None:
@@ -181,6 +156,9 @@ def _write(run_dir: str, name: str, text: str) -> None:
 
 def _print(text: str) -> None:
     print("ci-tasks: " + text, flush=True)
+
+
+# -- venvs over another prefix -----------------------------------------------------------------------------------------
 
 
 def create_venv(directory: str, over: Optional[str]) -> None:
@@ -203,9 +181,7 @@ def put_over(directory: str, below: str) -> None:
         for path, target in ((os.path.join(top, name), os.path.join(into, name)) for name in files):
             if os.path.lexists(target):  # its own, as bin/python
                 continue
-            with open(path, "rb") as source:
-                is_script = top == os.path.join(below, "bin") and _PYTHON_SCRIPT.match(source.read(4096))
-            if is_script:
+            if top == os.path.join(below, "bin") and _PYTHON_SCRIPT.match(content_of(path, 4096)):
                 with open(target, "w", encoding="utf-8", errors="surrogateescape") as out:
                     # By the path of the caller: a venv over this one has a link to it.
                     out.write('#!/bin/sh\nexec "${0%%/*}/python" %s "$@"\n' % shlex.quote(path))
@@ -220,6 +196,9 @@ def site_packages(prefix: str) -> str:
     return sysconfig.get_path("purelib", scheme, {"base": prefix, "platbase": prefix})
 
 
+# -- what pip has installed --------------------------------------------------------------------------------------------
+
+
 def shareable(directory: str) -> Dict[str, List[str]]:
     """The distributions of a venv that pip got from an index, as name==version, each with its files below the venv.
     One that shares a package with what stays is not among them: a package is imported from one directory alone. Raises
@@ -230,9 +209,8 @@ def shareable(directory: str) -> Dict[str, List[str]]:
     return {"%s==%s" % (each.metadata["Name"], each.version): _files(each, directory) for each in going}
 
 
-def move(files: Sequence[str], directory: str, prefix: str) -> int:
-    """Move files of the venv into the prefix, read-only; scripts are copied. Returns their bytes."""
-    size = 0
+def move(files: Sequence[str], directory: str, prefix: str) -> None:
+    """Move files of the venv into the prefix, read-only; scripts are copied."""
     os.makedirs(site_packages(prefix))
     for file in dict.fromkeys(files):  # two distributions may have a file, and byte code of a wheel is listed twice
         source, target = os.path.join(directory, file), os.path.join(prefix, file)
@@ -240,13 +218,11 @@ def move(files: Sequence[str], directory: str, prefix: str) -> int:
         (shutil.copy2 if os.path.dirname(file) == "bin" else shutil.move)(source, target)
         if not os.path.islink(target):
             os.chmod(target, os.stat(target).st_mode & 0o555)
-        size += os.lstat(target).st_size
     for top, _, _ in os.walk(prefix):
         os.chmod(top, 0o555)
     for top, _, _ in os.walk(site_packages(directory), topdown=False):
         with suppress(OSError):  # it is not empty
             os.rmdir(top)
-    return size
 
 
 def _is_from_index(each: Distribution) -> bool:
@@ -262,17 +238,9 @@ def _files(each: Distribution, directory: str) -> List[str]:
     names = []
     for file in each.files or ():
         path = os.path.normpath(str(file.locate()))
-        names.append(os.path.relpath(path, directory))
-        if file.hash and file.suffix != ".pyc" and file.hash.value != _digest(path):
-            raise NotShareable("the steps change what pip has installed: %s" % names[-1])
-    return [name for name in names if os.path.lexists(os.path.join(directory, name)) and not name.startswith("..")]
-
-
-def _digest(path: str) -> str:
-    """As in a RECORD; "" if there is no such file."""
-    try:
-        with open(path, "rb") as source:
-            digest = hashlib.sha256(source.read()).digest()
-    except FileNotFoundError:
-        return ""
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        name = os.path.relpath(path, directory)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content_of(path)).digest()).decode().rstrip("=")
+        if file.hash and file.suffix != ".pyc" and file.hash.value != digest:
+            raise NotShareable("the steps change what pip has installed: %s" % name)
+        names += [name] if os.path.lexists(path) and not name.startswith("..") else []
+    return names

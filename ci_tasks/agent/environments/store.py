@@ -1,41 +1,30 @@
-"""The environments of a host: found by their key, checked before use, removed when unused for long or too large."""
+"""The environments of a host: found by their key, checked before use, removed when unused for long or too many."""
 
 from __future__ import annotations
 
-import errno
-import glob
 import hashlib
 import os
 import time
-from contextlib import contextmanager, suppress
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from contextlib import suppress
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..directories import remove_tree
-from ..files import LockTimeout, file_lock, replace_file
+from ..files import file_lock, replace_file
 from ..quick_dataclass import dataclass
 from ..run_directory import read_record, write_record
 
-MAX_BYTES = 30 << 30  # of all environments together
+MOST = 8  # environments of a host; of CUDA's torch each has about 6 GB
 MAX_DAYS = 14.0  # without use
-_LOCK_SECONDS = 300.0  # another row may list all files of the install steps
+LOCK_SECONDS = 300.0  # another row may list all files of the install steps
 _MAKING_DAYS = 0.25  # within which it is complete
 
 
 @dataclass(frozen=True)
 class EnvironmentRecord:
-    """environment.json: `lock` are the distributions as name==version, `bytes` the size of their files, `seconds` how
-    long the steps took."""
+    """environment.json: `lock` are the distributions as name==version."""
 
     lock: Tuple[str, ...] = ()
     made_at: float = 0.0
-    bytes: int = 0
-    seconds: float = 0.0
-
-    @property
-    def expected(self) -> str:
-        """What to expect of steps that install it again."""
-        minutes = "%.0f min" % (self.seconds / 60) if self.seconds >= 90 else "%.0f s" % self.seconds
-        return "%d packages, %.1f GB, about %s" % (len(self.lock), self.bytes / 1e9, minutes)
 
     @property
     def description(self) -> str:
@@ -49,9 +38,8 @@ class SharedEnvironment:
 
     def __init__(self, path: str) -> None:
         self.path, self.name, self.prefix = path, os.path.basename(path), os.path.join(path, "prefix")
-        self._users, self._record, self._files = (
-            os.path.join(path, name) for name in ("users", "environment.json", "files")
-        )
+        self._users, self._record = os.path.join(path, "users"), os.path.join(path, "environment.json")
+        self._files = os.path.join(path, "files")
         self.record = EnvironmentRecord()
         with suppress(ValueError):
             self.record = read_record(EnvironmentRecord, self._record) or self.record
@@ -60,7 +48,7 @@ class SharedEnvironment:
     @property
     def is_used(self) -> bool:
         """Whether a venv over it exists."""
-        return any(map(os.path.exists, glob.glob(os.path.join(glob.escape(self._users), "*"))))
+        return any(os.path.exists(os.path.join(self._users, name)) for name in os.listdir(self._users))
 
     def add_user(self, venv: str) -> None:
         """It stays as long as the venv exists."""
@@ -71,7 +59,7 @@ class SharedEnvironment:
     def seal(self, record: EnvironmentRecord) -> None:
         """It is complete: what stat says of its files is noted."""
         self.record = record
-        replace_file(self._files, listing_bytes(states(self.prefix)))
+        write_listing(self._files, self.prefix)
         write_record(self._record, record)
 
     def changed(self) -> List[str]:
@@ -97,7 +85,7 @@ class EnvironmentStore:
         """The newest environment with this key, with `venv` among its users."""
         if not os.path.isdir(self.directory):
             return None
-        with locked(self._lock):
+        with file_lock(self._lock, exclusive=True, timeout=LOCK_SECONDS):
             newest = next(iter(self.all(key)), None)
             if newest is not None:
                 newest.add_user(venv)
@@ -110,20 +98,17 @@ class EnvironmentStore:
         return SharedEnvironment(path)
 
     def clean(self, days: float = MAX_DAYS, everything: bool = False) -> List[Tuple[str, Sequence[str]]]:
-        """Remove what is damaged, unused for `days`, or least recently used above MAX_BYTES, or all; never what is in
-        use. Returns a sentence for each, and what could not be removed of it."""
+        """Remove what is damaged, unused for `days`, or least recently used above MOST, or all; never what is in use.
+        Returns a sentence for each, and what could not be removed of it."""
         lines: List[Tuple[str, Sequence[str]]] = []
-        size = 0
-        for each in sorted(self._every(), key=lambda each: each.unused_days):
-            size += each.record.bytes
+        for number, each in enumerate(sorted(self._every(), key=lambda each: each.unused_days), 1):
             is_whole = each.record.lock or each.unused_days < _MAKING_DAYS
-            if is_whole and each.unused_days <= days and size <= MAX_BYTES and not everything:
+            if is_whole and each.unused_days <= days and number <= MOST and not everything:
                 continue
-            with locked(self._lock):  # no command takes it meanwhile
+            with file_lock(self._lock, exclusive=True, timeout=LOCK_SECONDS):  # no command takes it meanwhile
                 if each.is_used:
                     continue
                 each.give_up()
-            size -= each.record.bytes
             why = "unused for %.0f days" % each.unused_days if is_whole else "not complete"
             lines.append(("environment %s: removed, %s" % (each.name, why), remove_tree(each.path, None, "none", {})))
         return lines
@@ -133,40 +118,13 @@ class EnvironmentStore:
         return [SharedEnvironment(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
 
 
-@contextmanager
-def locked(path: str) -> Iterator[None]:
-    """Hold the lock file `path`. Raises OSError."""
-    try:
-        with file_lock(path, exclusive=True, timeout=_LOCK_SECONDS):
-            yield
-    except LockTimeout:
-        raise OSError(errno.ETIMEDOUT, "another process has locked it for too long", path) from None
+# -- files that must stay as they are ----------------------------------------------------------------------------------
 
 
-def states(top: str) -> Dict[str, bytes]:
-    """Each file and link below `top`, with its `state_of`."""
-    found: Dict[str, bytes] = {}
-    for directory, names, files in os.walk(top):
-        links = [name for name in names if os.path.islink(os.path.join(directory, name))]
-        for path in (os.path.join(directory, name) for name in files + links):
-            found[path[len(top) + 1 :]] = state_of(path)
-    return found
-
-
-def state_of(path: str) -> bytes:
-    """All that stat says of a file but the time of its last access; empty if there is none. Only root can choose the
-    time of a file's last change (ctime)."""
-    try:
-        info = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return b""
-    # uv links files of its cache into a venv, and a further link is such a change.
-    changed_at = 0 if info.st_nlink > 1 else info.st_ctime_ns
-    return b"%d %d %d %d %d" % (info.st_mode, info.st_size, info.st_mtime_ns, changed_at, info.st_ino)
-
-
-def listing_bytes(listed: Mapping[str, bytes]) -> bytes:
-    return b"".join(b"%s\t%s\0" % (state, os.fsencode(file)) for file, state in listed.items())
+def write_listing(path: str, top: str) -> None:
+    """Note in the file `path` what is below `top`."""
+    listed = (b"%s\t%s\0" % (state, os.fsencode(file)) for file, state in _states(top).items())
+    replace_file(path, b"".join(listed))
 
 
 def read_listing(path: str) -> Dict[str, bytes]:
@@ -178,7 +136,7 @@ def read_listing(path: str) -> Dict[str, bytes]:
 def changed_files(listed: Mapping[str, bytes], top: str) -> List[str]:
     """The files below `top` that are not as listed. Byte code that a row has cached is removed, and is not among them:
     Python would run it without a look at the source."""
-    now = states(top)
+    now = _states(top)
     changed = []
     for file in sorted(file for file in {*listed, *now} if listed.get(file) != now.get(file)):
         path = os.path.join(top, file)
@@ -189,3 +147,20 @@ def changed_files(listed: Mapping[str, bytes], top: str) -> List[str]:
                 continue
         changed.append(file)
     return changed
+
+
+def _states(top: str) -> Dict[str, bytes]:
+    """Each file and link below `top`, but for git's own, with all that stat says of it but the time of its last access.
+    Only root can choose the time of a file's last change (ctime)."""
+    found: Dict[str, bytes] = {}
+    for directory, names, files in os.walk(top):
+        links = [name for name in names if os.path.islink(os.path.join(directory, name))]
+        names[:] = [name for name in names if name != ".git"]
+        for path in (os.path.join(directory, name) for name in files + links):
+            with suppress(OSError):  # it is gone by now
+                info = os.lstat(path)
+                # uv links files of its cache into a venv, and a further link is such a change.
+                changed_at = 0 if info.st_nlink > 1 else info.st_ctime_ns
+                values = (info.st_mode, info.st_size, info.st_mtime_ns, changed_at, info.st_ino)
+                found[os.path.relpath(path, top)] = b"%d %d %d %d %d" % values
+    return found

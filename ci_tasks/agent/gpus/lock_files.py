@@ -11,7 +11,6 @@ import os
 import pwd
 import shlex
 import stat
-import time
 from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
@@ -156,18 +155,18 @@ def run_dir_of(pid: int) -> Optional[str]:
 
 
 def describe_process(pid: int) -> str:
-    """`run 20260102-030405-ckpt.03 of anna for 12 min`, `pid 4242 of root (python train.py) for 3 h`, or UNKNOWN."""
+    """`run 20260102-030405-ckpt.03`, `pid 4242 of root (python train.py)`, or UNKNOWN."""
     directory = run_dir_of(pid)
     if directory is not None:
-        id = ""
-        with suppress(OSError, ValueError):
-            id = run_directory.read_plan(run_directory.RunDir(directory)).id
-        return "run %s%s%s" % (id or ".".join(directory.split("/")[-2:]), _owner(directory), _age(pid))
+        return "run " + ".".join(directory.split("/")[-2:])
     argv = [os.fsdecode(word) for word in content_of("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
     text = " ".join(shlex.quote(word) for word in mask.masked(argv))
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
     text = text if len(text) <= _MAX_COMMAND else text[: _MAX_COMMAND - 1] + "…"
-    return "pid %d%s (%s)%s" % (pid, _owner("/proc/%d" % pid), text, _age(pid)) if text else UNKNOWN
+    owner = ""
+    with suppress(OSError, KeyError):
+        owner = " of " + pwd.getpwuid(os.stat("/proc/%d" % pid).st_uid).pw_name
+    return "pid %d%s (%s)" % (pid, owner, text) if text else UNKNOWN
 
 
 def numbered(noun: str, numbers: Iterable[int]) -> str:
@@ -180,22 +179,3 @@ def numbered(noun: str, numbers: Iterable[int]) -> str:
             ranges.append([number])
     text = ", ".join("%d-%d" % (part[0], part[-1]) if len(part) > 1 else str(part[0]) for part in ranges)
     return "%s%s %s" % (noun, "s" if sum(map(len, ranges)) > 1 else "", text)
-
-
-def _owner(path: str) -> str:
-    """The owner of the run directory: the processes in a run's container are root's."""
-    with suppress(OSError, KeyError):
-        return " of " + pwd.getpwuid(os.stat(path).st_uid).pw_name
-    return ""
-
-
-def _age(pid: int) -> str:
-    """How long the process has existed; when it took the lock is not recorded anywhere."""
-    status = processes.stat(pid)
-    if status is None:
-        return ""
-    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-    minutes = (since_boot - int(status.start) / os.sysconf("SC_CLK_TCK")) / 60
-    if minutes < 1:
-        return " for less than a minute"
-    return " for %d min" % minutes if minutes < 120 else " for %d h" % (minutes / 60)

@@ -7,23 +7,15 @@ job's own among them.
 
 That a script has its locks is seen in /proc/locks, where the job's processes are recognized by their environment (those
 of another user's container cannot be), or read in the log, where the script says so. The log also shows that the script
-waits, and only then GPUs are reserved: a job that still pulls its image must not keep GPUs from others. If none of this
-can be seen the GPUs stay blocked, which harms no run: no job should take them.
-
-Reservations: CI's script takes all GPUs that it needs or none, and sleeps at random in between. Eight GPUs are hardly
-ever free at one moment while others come and go with four, so a run that needs eight may starve. Therefore a run that
-has waited for a while takes the host's one *reservation lock* (beside the GPUs' locks) and keeps every GPU lock that
-comes free, until it has enough. Meanwhile no other agent takes a GPU, however few it needs. Then the agent has its
-GPUs, or releases them for as long as its job's script sleeps at most. Of n waiting scripts each is first with a chance
-of about 1/n, so the reservation continues until the job has its locks. GPUs idle while they are reserved; that is the
-price.
+waits: then `waiting` says for whom. If none of this can be seen the GPUs stay blocked, which harms no run: no job
+should take them.
 
 Why no GPU is given twice, and why there is no deadlock:
 - Whatever uses a GPU holds an exclusive flock on its file; it ends with its holder, however that ends.
-- Only the holder of the reservation lock waits while it holds GPU locks; all others hold what they work with, or
-  nothing. There is one such lock on a host, so no two runs can each hold what the other needs.
-- Locks are taken in one order: the host's named ones first, by name, then the reservation lock, then GPUs. A run that
-  has GPUs waits for neither a named lock nor the reservation lock.
+- Whoever waits for GPUs holds none: the script and the agent take all that they need, or none. A run that needs all
+  GPUs of a host waits until all are free at one moment, as in CI.
+- Locks are taken in one order: the host's named ones first, by name, then GPUs. A run that has GPUs waits for no named
+  lock.
 - GPUs are blocked with *shared* locks. The agents of several runs do not wait for each other, and when one of them ends
   there is no gap in which a script could take a GPU that does not exist: while any of them is left, the script's
   exclusive lock is refused.
@@ -33,9 +25,10 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import re
 import time
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
+from typing import Dict, Iterable, Iterator, List, Optional, Set
 
 from .. import run_directory
 from ..records import AGENT, GpuRequest, Phase, Plan
@@ -49,20 +42,12 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # The messages of the checkout's lock script. Any other than "Acquired" means that it waits.
 _MESSAGE = re.compile(rb"^\[gpu_lock_exec\] (?:Acquired GPUs: (\d+(?:,\d+)*)\s*$)?", re.M)
 _MAX_LINE = 4096  # bytes of an unfinished line that are kept
+POLL_SECONDS = 0.05  # between two looks at the locks
+REFRESH_SECONDS = 2.0  # between two looks at the GPUs
 
 
 class ResourcesUnavailable(Exception):
     """The run is not possible on this host; the message says why."""
-
-
-class LockTimings(NamedTuple):
-    """Seconds: `poll` between two looks at the locks, `refresh` at the GPUs; `reserve_after` of waiting before a
-    reservation; `sleep` in which the lock script has tried again for certain (it sleeps up to 5)."""
-
-    poll: float = 0.05
-    refresh: float = 2.0
-    reserve_after: float = 60.0
-    sleep: float = 6.0
 
 
 class RunResources:
@@ -73,21 +58,19 @@ class RunResources:
     `held` and `blocked` are {GPU id: descriptor} of exclusive and of shared locks.
     """
 
-    def __init__(self, plan: Plan, run_dir: str, timings: LockTimings = LockTimings()) -> None:
+    def __init__(self, plan: Plan, run_dir: str, poll_seconds: float = POLL_SECONDS) -> None:
         self.are_ready = False
         self.next_poll_at = -math.inf
         self.waiting: List[str] = []
         self.gpu_ids: Optional[List[int]] = None
         self.held: Dict[int, int] = {}
         self.blocked: Dict[int, int] = {}
-        self._plan, self._run_dir, self._timings = plan, run_directory.mark(run_dir), timings
+        self._plan, self._run_dir, self._poll_seconds = plan, run_directory.mark(run_dir), poll_seconds
         self._request = plan.gpu_locks or GpuRequest(0)
-        self._monitor = nvidia_smi.GpuMonitor(timings.refresh)
+        self._monitor = nvidia_smi.GpuMonitor(REFRESH_SECONDS)
         self._host_locks: List[int] = []
-        self._reservation: Optional[int] = None  # the descriptor of the host's one lock
-        self._reservation_path = os.path.join(self._request.directory, "ci-tasks-reservation.lock")
-        self._pause_until = self._describe_at = -math.inf
-        self._waits_since: Optional[float] = None
+        self._waits = self._request.by == AGENT
+        self._describe_at = -math.inf
         self._line = b""
         self._steps = self._acquire()
 
@@ -127,7 +110,9 @@ class RunResources:
         if self.are_ready and (self.gpu_ids is not None or not self._request.count):
             self._stop_polling()
         else:
-            self.next_poll_at = time.monotonic() + self._timings.poll
+            self.next_poll_at = time.monotonic() + self._poll_seconds * random.uniform(
+                1.0, 1.5
+            )  # not in step with others
 
     def read_output(self, chunk: bytes) -> None:
         """What the job wrote: its lock script says there which GPUs it has."""
@@ -142,13 +127,12 @@ class RunResources:
                 self.gpu_ids = sorted(gpus)
                 self.stop_waiting()
                 return
-            self._waits_since = time.monotonic() if self._waits_since is None else self._waits_since
+            self._waits = True
 
     def stop_waiting(self) -> None:
         """The job has its GPUs, or is about to be stopped: keep none from others."""
         if self.next_poll_at < math.inf:
             self._release(list(self.held))
-            self._end_reservation()
             self._block(set())
             self._stop_polling()
 
@@ -170,8 +154,6 @@ class RunResources:
             yield from self._lock_host(name)
         if not request.count:
             return
-        if request.reserve_after is not None:
-            self._timings = self._timings._replace(reserve_after=request.reserve_after)
         if request.simulated is not None:
             monitor.latest = nvidia_smi.simulated_gpus(request.simulated)
         elif monitor.latest is None:
@@ -189,7 +171,6 @@ class RunResources:
             raise ResourcesUnavailable("this host has %d GPU%s, the job needs %d" % words)
         if request.by == AGENT:
             lock_files.create_missing([request.paths[gpu] for gpu in here])
-            self._waits_since = time.monotonic()
         self._poll_gpus()  # what must not be used is blocked before the job starts
         while request.by == AGENT and self.gpu_ids is None:
             yield False
@@ -221,25 +202,13 @@ class RunResources:
             return
         in_use = nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps)
         usable = {gpu for gpu in snapshot.ids if gpu < request.total and gpu not in in_use}
-        self._release(set(self.held) - usable)
         if request.by != AGENT:
             self._block(set(request.paths) - usable)
-        has_waited = self._waits_since is not None and now >= self._waits_since + self._timings.reserve_after
-        if (has_waited or request.by == AGENT) and now >= self._pause_until and self._has_reservation():
-            self._reserve(usable)
-            is_complete = len(self.held) == request.count
-            if is_complete and request.by == AGENT:
-                self.gpu_ids, self.waiting = sorted(self.held), []
-                self._end_reservation()
-                return
-            if is_complete or not has_waited:
-                self._release(list(self.held))
-            if is_complete:
-                self._pause_until = now + self._timings.sleep  # now the script tries
-            elif not has_waited:
-                self._end_reservation()
-        if self._waits_since is not None and now >= self._describe_at:
-            self._describe_at = now + self._timings.refresh
+        elif self._take(usable):
+            self.gpu_ids, self.waiting = sorted(self.held), []
+            return
+        if self._waits and now >= self._describe_at:
+            self._describe_at = now + REFRESH_SECONDS
             self.waiting = self._reasons(snapshot.ids, in_use)
 
     def _locked_by_job(self) -> List[int]:
@@ -255,24 +224,16 @@ class RunResources:
             if descriptor is not None:
                 self.blocked[gpu] = descriptor
 
-    def _has_reservation(self) -> bool:
-        """Whether this run has the reservation lock, which is taken if it is free."""
-        if self._reservation is None:
-            self._reservation = lock_files.try_lock(self._reservation_path, own=True)
-        return self._reservation is not None
-
-    def _end_reservation(self) -> None:
-        if self._reservation is not None:
-            lock_files.release(self._reservation)
-            self._reservation = None
-
-    def _reserve(self, usable: Iterable[int]) -> None:
-        """Lock the `usable` GPUs that are free, the lowest first, until there are enough."""
-        for gpu in sorted(set(usable) - set(self.held)):
+    def _take(self, usable: Iterable[int]) -> bool:
+        """Lock as many of the `usable` GPUs as the run needs, the lowest first, or none. Returns whether it has any."""
+        for gpu in sorted(usable):
             if len(self.held) < self._request.count:
                 descriptor = lock_files.try_lock(self._request.paths[gpu])
                 if descriptor is not None:
                     self.held[gpu] = descriptor
+        if len(self.held) < self._request.count:
+            self._release(list(self.held))
+        return bool(self.held)
 
     def _release(self, gpus: Iterable[int]) -> None:
         for gpu in gpus:
@@ -293,10 +254,6 @@ class RunResources:
         if missing:
             reasons[" do%s not exist here" % ("es" if len(missing) == 1 else "")] = sorted(missing)
         sentences = [lock_files.numbered("GPU", gpus) + reason for reason, gpus in reasons.items()]
-        if self._reservation is not None:
-            sentences.append("reserving GPUs: %d of %d so far" % (len(self.held), self._request.count))
-        elif lock_files.holders({0: self._reservation_path}):
-            sentences.append("%s reserves GPUs first" % lock_files.describe_holder(self._reservation_path))
         return sentences + ([self._monitor.problem] if self._monitor.problem else [])
 
 

@@ -1,11 +1,11 @@
 """Samples the GPUs of a run once a second while its job runs, into gpu.csv.
 
-Two nvidia-smi processes, which live as long as the job, are read by a thread each. One that hangs is left alone:
-another one would hang too. They end with the agent in every case: it kills them, and if the agent is killed, the kernel
-does. Whatever fails here, the run does not notice.
+Two nvidia-smi processes, which live as long as the job, are read by a thread each. One that hangs or ends is not
+started again. They end with the agent in every case: it kills them, and if the agent is killed, the kernel does.
+Whatever fails here, the run does not notice.
 
-The file has never more than MAX_ROWS. The newest minutes stay as they are, since a failure is explained by what was
-just before it. Older rows are merged into windows of 2, 4, 8 ... seconds, and keep their peaks.
+The first ROWS stand for a second each, the next ones for two, then four and so on, and keep the peaks of these: 24
+hours of 8 GPUs are some 10 MB.
 """
 
 from __future__ import annotations
@@ -25,19 +25,16 @@ from dataclasses import fields, replace
 from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from .. import codec, processes, run_directory
-from ..files import content_of, replace_file
+from ..files import content_of
 from ..processes import ask
 from ..records import GpuProcessSample, GpuSample, Plan, ProcessOwner
 from ..run_directory import RunDir
 from . import nvidia_smi
 
-RESTART_SECONDS = 30.0  # before an nvidia-smi that ended is started again
 KERNEL_LOG_SECONDS = 5.0
 _Names = Callable[[], Sequence[str]]
 _MAX_XIDS = 500  # a GPU that breaks down writes them without end
 _MAX_LINE = 4096
-_SESSION = re.compile(r"\.slice/\S*\.(?:scope|service)\b")  # a cgroup that systemd makes for a login or a service
-_CONTAINER = re.compile(r"[0-9a-f]{64}|lxc|kubepods")
 
 
 class GpuSampler:
@@ -80,23 +77,20 @@ class GpuSampler:
         )
 
     def _read(self, argv: Sequence[str], on_line: Callable[[str], None]) -> None:
-        """Read a program that prints lines as long as it lives, and start it again after its end."""
-        while not self._stopped.is_set():
-            null, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
-            process = subprocess.Popen(processes.dying_with_parent(argv), stdin=null, stdout=pipe, stderr=same)
-            self._running.append(process)
-            last = ""
-            with process:
-                assert process.stdout is not None
-                for line in iter(functools.partial(process.stdout.readline, _MAX_LINE), b""):
-                    last = line.decode("utf-8", "replace").strip() or last
-                    if not self._stopped.is_set():
-                        on_line(last)
-            self._running.remove(process)
-            if not self._stopped.is_set():
-                problem = "nvidia-smi ended with exit code %d: %s" % (process.returncode, last[:200])
-                self._file.add(GpuSample(t=round(time.time(), 2), problem=problem))
-            self._stopped.wait(RESTART_SECONDS)
+        """Read a program that prints lines as long as it lives."""
+        null, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+        process = subprocess.Popen(processes.dying_with_parent(argv), stdin=null, stdout=pipe, stderr=same)
+        self._running.append(process)
+        last = ""
+        with process:
+            assert process.stdout is not None
+            for line in iter(functools.partial(process.stdout.readline, _MAX_LINE), b""):
+                last = line.decode("utf-8", "replace").strip() or last
+                if not self._stopped.is_set():
+                    on_line(last)
+        if not self._stopped.is_set():
+            problem = "nvidia-smi ended with exit code %d: %s" % (process.returncode, last[:200])
+            self._file.add(GpuSample(t=round(time.time(), 2), problem=problem))
 
     def _add(self, line: str) -> None:
         for sample, bus in nvidia_smi.parse_samples(line, time.time()):
@@ -126,17 +120,11 @@ def process_owner(run_dir: str, plan: Plan, containers: _Names, pid: int) -> Pro
     is_in_container = any(id in cgroups for id in containers())
     if processes.is_below(pid, os.getpid()) or mark in processes.environ(pid) or is_in_container:
         return "run"
-    # A container that was kept has processes from before this run.
-    if plan.retry is not None:
-        return "unknown"
-    # Without a daemon that starts containers, all processes of the job are below its agent.
-    is_session = _SESSION.search(cgroups) is not None and not _CONTAINER.search(cgroups)
-    is_outside = is_session if plan.has_container_daemon else "SLURM_JOB_ID" not in os.environ
-    return "other" if is_outside or int(process.start) < int(agent.start) else "unknown"
+    # A container that was kept has processes from before this run; one of another's may be from afterwards.
+    return "other" if plan.retry is None and int(process.start) < int(agent.start) else "unknown"
 
 
-MAX_ROWS = 10_000  # some 2 MB: 24 hours of 8 GPUs
-RECENT_SECONDS = 300.0
+ROWS = 10_000  # before each stands for twice as many seconds
 LISTED_SECONDS = 5.0  # for which a process counts as being on a GPU after it was listed there
 FREED_SECONDS = 1.0  # after which the memory of a process that ended is free
 COLUMNS = [field.name for field in fields(GpuSample)]
@@ -177,36 +165,28 @@ class SampleFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._samples: List[GpuSample] = []
-        self._width = 1.0
+        self._rows, self._seconds = 0, 1
+        self._open: Dict[str, List[GpuSample]] = {}  # by UUID: what the next row of this GPU stands for
         self._lock = threading.Lock()
 
     def add(self, sample: GpuSample) -> None:
-        with self._lock, suppress(OSError):
-            if not self._samples and not sample.is_measurement:
-                return
-            self._samples.append(sample)
-            if 1 < len(self._samples) <= MAX_ROWS:
-                with open(self._path, "ab") as out:
-                    out.write(rows_of([sample]))
-                return
-            while len(self._samples) > MAX_ROWS * 3 // 4 and self._width < 1 << 20:
-                self._samples = thinned(self._samples, self._width, sample.t - RECENT_SECONDS)
-                self._width *= 1 if len(self._samples) <= MAX_ROWS * 3 // 4 else 2
-            replace_file(self._path, rows_of(self._samples, header=True))
-            os.chmod(self._path, 0o644)
+        with self._lock:
+            if sample.is_measurement:
+                waiting = self._open.setdefault(sample.uuid, [])
+                waiting.append(sample)
+                if len(waiting) >= self._seconds:
+                    self._write(merged(self._open.pop(sample.uuid)))
+            elif self._rows:
+                for waiting in self._open.values() if sample.ended else ():
+                    self._write(merged(waiting))
+                self._write(sample)
 
-
-def thinned(samples: Iterable[GpuSample], width: float, until: float) -> List[GpuSample]:
-    """`samples` with those before `until` merged into windows of `width` seconds. The first one of each GPU stays: ECC
-    errors are counted from there."""
-    windows: Dict[Any, List[GpuSample]] = {}
-    first = set()
-    for at, sample in enumerate(samples):
-        is_old = sample.is_measurement and sample.t < until and sample.uuid in first
-        windows.setdefault((sample.uuid, sample.t // width) if is_old else at, []).append(sample)
-        first.add(sample.uuid)
-    return [merged(several) for several in windows.values()]
+    def _write(self, row: GpuSample) -> None:
+        with suppress(OSError), open(self._path, "ab") as out:
+            os.fchmod(out.fileno(), 0o644)
+            out.write(rows_of([row], header=not self._rows))
+        self._rows += 1
+        self._seconds *= 1 if self._rows % ROWS else 2
 
 
 def merged(samples: Sequence[GpuSample]) -> GpuSample:

@@ -32,13 +32,13 @@ from ..probe.evidence import ProcessEvidence, read_evidence
 from ..records import GpuSample
 from ..run_directory import secret_values
 from .facts import DeadProcess, HangFacts, ProcessFacts, Reason, RecordedCollective
-from .look import facts_of, find_py_spy
+from .look import facts_of
 
-SECONDS = 47.0  # for the processes
+SECONDS = 45.0  # for the processes
 DUMP_SECONDS = 8.0  # for torch to write its flight recorder
 MAX_OUTPUT = 12 << 20  # bytes of one inspector
 _Key = Tuple[int, int]  # pid and start
-# Reads the inspector's text from standard input, which goes on with pids and py-spy: it needs no file in a container.
+# Reads the inspector's text from standard input, which goes on with pids: it needs no file in a container.
 _BOOT = """
 import sys
 names = {"__name__": "inspector"}
@@ -59,22 +59,20 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     began, paths = time.monotonic(), run_directory.RunDir(run_dir)
     last = facts_of(paths)
     before = last if last and reason == "stall" == last.reason and last.request == request else None
-    evidence = read_evidence(paths.evidence)
+    evidence, own = read_evidence(paths.evidence), RunContainers(run_dir)
     probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
-    own, py_spy = RunContainers(run_dir), find_py_spy(run_dir)
-    looks: Dict[str, Callable[[], HangFacts]] = {"": partial(look, [sys.executable], _job_processes(paths), py_spy)}
-    for each in (each for each in own.find() if each.running):
-        argv = [each.client.runtime, "exec", "-i", each.id, "python3"]
-        looks[each.name] = partial(look, argv, None, py_spy, each.client.env)
+    looks: Dict[str, Callable[[], HangFacts]] = {"": partial(look, [sys.executable], _job_processes(paths))}
+    for each in own.find():
+        if each.running:
+            argv = [each.client.runtime, "exec", "-i", each.id, "python3"]
+            looks[each.name] = partial(look, argv, None, each.client.env)
     with ThreadPoolExecutor(len(looks)) as pool:
         seen = dict(zip(looks, pool.map(lambda run: run(), looks.values())))  # noqa: B905  # Python 3.8
-    could_not = ["%s: %s" % (place, why) if place else why for place, one in seen.items() for why in one.could_not]
-    if not py_spy:
-        could_not.append("py-spy is not here: a client sends it a minute after a run's start, or with `ci-tasks hang`")
     found = tuple(completed(seen, probed, before))
     # torch writes a line into the log of a job that may well go on: it is not asked when the silence has just begun.
     envs = [process.env for process in found] if reason != "stall" or before else []
     collectives, problems = recorded_collectives(envs, DUMP_SECONDS)
+    could_not = ["%s: %s" % (place, why) if place else why for place, one in seen.items() for why in one.could_not]
     facts = HangFacts(
         taken_at=round(time.time(), 3),
         reason=reason,
@@ -96,17 +94,14 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     return facts
 
 
-def look(
-    python: List[str], pids: Optional[List[int]], py_spy: bytes = b"", env: Optional[Mapping[str, str]] = None
-) -> HangFacts:
+def look(python: List[str], pids: Optional[List[int]], env: Optional[Mapping[str, str]] = None) -> HangFacts:
     """What the inspector sees where `python` runs. It stays in our session: another would be the job's."""
     text, pipe = pkgutil.get_data(__name__, "inspector.py") or b"", subprocess.PIPE
-    given = text + json.dumps(pids).encode() + b"\n" + py_spy
     argv = [*python, "-I", "-S", "-c", _BOOT % len(text)]
     try:
         process = programs.start(argv, env, "/", start_new_session=False, stdin=pipe, stdout=pipe, stderr=pipe)
         with programs.ended(process):
-            out, err = process.communicate(given, SECONDS)
+            out, err = process.communicate(text + json.dumps(pids).encode() + b"\n", SECONDS)
         if process.returncode == 0 and len(out) <= MAX_OUTPUT:
             return from_json(HangFacts, out.decode("utf-8", "replace"), where="inspector")
     except (OSError, subprocess.TimeoutExpired, RecordError) as error:

@@ -1,12 +1,10 @@
 """Reads what the processes of one machine, or of one container, do: stacks, states, system calls, pipes and sockets.
 
-Two looks some seconds apart, each part with a time limit; nothing of a process is changed. The text of this module is
-piped into a Python there (`collect`), so it imports nothing of ours. It prints one JSON object with fields of
-`facts.HangFacts`.
+Two looks some seconds apart. The text of this module is piped into a Python there (`collect`), so it imports nothing of
+ours. It prints one JSON object with fields of `facts.HangFacts`.
 
-py-spy reads the stacks from the memory of a process. If it cannot, a signal makes the probe write them, only in a
-process that has the probe's file open under its own pid and start, and whose SigCgt shows the handler: the signal would
-kill any other.
+A signal makes the probe of a process write its stacks. It is sent only to a process that has the probe's file open
+under its own pid and start, and whose SigCgt shows the handler: any other would be killed.
 """
 
 from __future__ import annotations
@@ -16,72 +14,66 @@ import os
 import re
 import socket
 import stat
-import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, BinaryIO, Dict, Iterable, List, Optional, Tuple
 
-SECONDS = 40.0  # for everything
 BETWEEN = 3.0  # seconds from the first look to the second
 SIGNAL_SECONDS = 1.0  # for the probe to write its stacks
-PY_SPY_SECONDS = 8.0  # for one process
-NATIVE_SECONDS = 12.0  # for the native frames of all
-MAX_PROCESSES, MAX_THREADS, MAX_FILES, MAX_FRAMES = 2000, 400, 2000, 120
+MAX_PROCESSES, MAX_THREADS, MAX_FILES = 2000, 400, 2000
 MAX_STACKS, MAX_ALL_STACKS = 1 << 17, 6 << 20  # characters of a process, and of all
 MAX_SOURCE, MAX_SOURCES = 1 << 18, 1 << 21  # characters of a file, and of all
 NO_NCCL = "NCCL's own account: no NCCL answers here, which is normal for a job without NCCL"
 _AGENTS = "\0CI_TASKS_NO_PROBE="  # probe.payload.notes.OFF
 _EVIDENCE_FILE = r"/%d-(?:%d|0)-[0-9a-f]{8}\.jsonl$"  # pid and start
 _SIGNAL = re.compile(r'\{"event": "start", .*"signal": (\d\d), "descriptor": (\d+)\}')
-# pause and sigsuspend, which any signal ends for good, on x86-64 and on ARM. Python repeats other calls.
-_ENDED_BY_SIGNAL = {"x86_64": ("34", "130"), "aarch64": ("133",)}
+# A signal ends pause for good, and a write that has written a part: Python 3.11 loses the rest of a text then. It
+# repeats other calls. By numbers: pause, sigsuspend, write, writev, sendto, sendmsg, sendfile, splice.
+_NOT_INTERRUPTED = {
+    "x86_64": ("34", "130", "1", "18", "20", "44", "46", "40", "275"),
+    "aarch64": ("133", "64", "66", "68", "206", "211", "71", "76"),
+}
+_NOT_INTERRUPTED_IN = re.compile("write|send|splice|pause|sigsuspend")  # the kernel's functions, if numbers are hidden
 _VARIABLES = re.compile(r"\0(\w*RANK|\w*WORLD_SIZE|PMI_SIZE|TORCH_\w+_FILE)=([^\0]{0,500})")
 _TICK = float(os.sysconf("SC_CLK_TCK"))
 _Json = Dict[str, Any]
-_Texts = Dict[int, Tuple[str, str]]  # {pid: (who wrote its stacks, stacks)}
 
 
 def main(source: BinaryIO) -> None:
-    """Inspect the pids in the first line of `source` (null: all processes here), with the py-spy that follows."""
-    pids, content, py_spy, could_not = json.loads(source.readline()), source.read(), "", []
-    try:
-        py_spy = _program_in_memory(content) if content else ""
-    except (OSError, AttributeError) as error:  # Python 3.7 has no memfd_create
-        could_not.append("py-spy was not started: %s" % error)
-    found = inspect(processes_here() if pids is None else pids, py_spy)
-    found["could_not"] += could_not
+    """Inspect the pids in the first line of `source`; null: all processes here."""
+    pids = json.loads(source.readline())
+    found = inspect(processes_here() if pids is None else pids)
     try:
         found["ras"] = {"": ask_ras()}
-    except ConnectionRefusedError:
-        found["could_not"].append(NO_NCCL)
     except OSError as error:
-        found["could_not"].append("no answer of NCCL: %s" % error)
+        is_absent = isinstance(error, ConnectionRefusedError)
+        found["could_not"].append(NO_NCCL if is_absent else "no answer of NCCL: %s" % error)
     json.dump(found, sys.stdout)
 
 
-def inspect(pids: List[int], py_spy: str = "", between: float = BETWEEN) -> _Json:
-    """The facts of processes that are there in both looks. `py_spy` is the path of the program, or empty."""
+def inspect(pids: List[int], between: float = BETWEEN) -> _Json:
+    """The facts of processes that are there in both looks."""
     began = time.monotonic()
     first = _read_all(pids[:MAX_PROCESSES])
-    before, _ = _stacks(first, py_spy, began + SECONDS)
+    before = _stacks(first)
     time.sleep(max(0.0, began + between - time.monotonic()))
     passed = time.monotonic() - began
     processes = {pid: now for pid, now in _read_all(first).items() if now["start"] == first[pid]["start"]}
-    # Native frames only now: py-spy stops each process for some milliseconds to read them.
-    after, could_not = _stacks(processes, py_spy, began + SECONDS, native=True)
-    left = MAX_ALL_STACKS
+    after = _stacks(processes)
+    left, could_not = MAX_ALL_STACKS, []
     for pid, process in processes.items():
         earlier = {thread["tid"]: thread for thread in first[pid]["threads"]}
         for thread in process["threads"]:
             old = earlier.get(thread["tid"], {"ticks": thread["ticks"]})
             still = all(thread[key] == old.get(key) for key in ("state", "wchan", "syscall"))
             thread.update(still=still, cpu=round((thread["ticks"] - old["ticks"]) / _TICK, 3))
-        (by, text), (by_before, text_before) = after.get(pid, ("", "")), before.get(pid, ("", ""))
-        same = None if not text or by != by_before else _functions(text) == _functions(text_before)
+        text = after.get(pid, "")
+        same = _functions(text) == _functions(before[pid]) if text and pid in before else None
         process.update(stacks=text[:left], same_stacks=same)
         left = max(0, left - len(text))
+        if process["python"] and not text:
+            could_not.append("stacks of pid %d: its probe was not asked, or did not answer" % pid)
     every = list(processes.values())
     return {
         "seconds_between": round(passed, 3),
@@ -113,68 +105,21 @@ def _sources(stacks: str) -> Dict[str, str]:
 # -- stacks ------------------------------------------------------------------------------------------------------------
 
 
-def _stacks(processes: Dict[int, _Json], py_spy: str, until: float, native: bool = False) -> Tuple[_Texts, List[str]]:
-    """(stacks of the Python processes, what is missing)."""
-    # The process that computes least waits most. To stop one that is stopped would never end.
-    pythons = sorted((one for one in processes.values() if one["python"]), key=lambda one: one["cpu_seconds"])
-    # Their memory is read while they go on.
-    answers = _dump_all([one["pid"] for one in pythons], py_spy, "--nonblocking", until)
-    # Last, since the stop may end a system call such as a write that has written a part.
-    pids = [one["pid"] for one in pythons if one["state"] not in "TtD"] if native else []
-    natives = _dump_all(pids, py_spy, "--native", min(until, time.monotonic() + NATIVE_SECONDS))
-    could_not = ["native frames of pid %d: %s" % (pid, why) for pid, (text, why) in natives.items() if not text]
-    answers.update({pid: answer for pid, answer in natives.items() if re.search(r'", line \d', answer[0])})
-    found = {pid: ("py-spy", text) for pid, (text, _) in answers.items() if text}
-    found.update(_by_signal([one for one in pythons if one["pid"] not in found]))
-    for pid in [one["pid"] for one in pythons if one["pid"] not in found]:
-        could_not.append("stacks of pid %d: %s" % (pid, answers.get(pid, ("", "no answer of the probe"))[1]))
-    return found, could_not
-
-
-def _dump_all(pids: List[int], py_spy: str, mode: str, until: float) -> Dict[int, Tuple[str, str]]:
-    """{pid: (stacks, why there are none)}"""
-    if not py_spy:
-        return {}
-    with ThreadPoolExecutor(16) as pool:
-        return dict(zip(pids, pool.map(lambda pid: _dump(py_spy, mode, pid, until), pids)))  # noqa: B905
-
-
-def _dump(py_spy: str, mode: str, pid: int, until: float) -> Tuple[str, str]:
-    argv = [py_spy, "dump", "--json", mode, "--pid", str(pid)]
-    seconds = max(0.0, min(PY_SPY_SECONDS, until - time.monotonic()))
-    try:  # a program in memory is a descriptor of ours
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, close_fds=False)
-        if done.returncode == 0:
-            return _as_faulthandler(json.loads(done.stdout), pid)[:MAX_STACKS], ""
-        return "", "py-spy: " + done.stderr.decode("utf-8", "replace").strip()[:200]
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, subprocess.TimeoutExpired) as error:
-        return "", "py-spy: " + str(error)[-100:]
-
-
-def _as_faulthandler(threads: List[_Json], pid: int) -> str:
-    """py-spy's JSON as faulthandler writes stacks, the main thread last."""
-    lines = []
-    for thread in sorted(threads, key=lambda one: (one["os_thread_id"] == pid, one["thread_name"] == "MainThread")):
-        name = (thread["thread_name"] or "").replace("]", " ")
-        lines.append("Thread 0x%x [%s] (most recent call first):" % (thread["os_thread_id"] or 0, name))
-        for frame in thread["frames"][:MAX_FRAMES]:
-            line = frame["line"] if frame["filename"].endswith((".py", ">")) and frame["line"] else "???"
-            lines.append('  File "%s", line %s in %s' % (frame["filename"], line, frame["name"]))
-    return "\n".join(lines)
-
-
-def _by_signal(processes: List[_Json]) -> _Texts:
-    waiting = {process["pid"]: _send_signal(process) for process in processes}
-    time.sleep(SIGNAL_SECONDS if any(waiting.values()) else 0)
-    texts = {pid: read_text(begun[0], MAX_STACKS, begun[1]) for pid, begun in waiting.items() if begun}
-    return {pid: ("probe", text) for pid, text in texts.items() if "most recent call first" in text}
+def _stacks(processes: Dict[int, _Json]) -> Dict[int, str]:
+    """{pid: what the probe wrote}, the main thread last."""
+    begun = {pid: _send_signal(process) for pid, process in processes.items() if process["python"]}
+    time.sleep(SIGNAL_SECONDS if any(begun.values()) else 0)
+    texts = {pid: read_text(at[0], MAX_STACKS, at[1]) for pid, at in begun.items() if at}
+    return {pid: text for pid, text in texts.items() if "most recent call first" in text}
 
 
 def _send_signal(process: _Json) -> Optional[Tuple[str, int]]:
     """Let the probe of that very process write its stacks. Returns into which file, and from which byte on."""
-    pid, calls = process["pid"], _ENDED_BY_SIGNAL.get(os.uname().machine, ())
-    main = next((thread["syscall"] for thread in process["threads"] if thread["tid"] == pid), "")
-    if process["state"] in "TtZXD" or main.partition(" ")[0] in calls:
+    pid = process["pid"]
+    # The kernel gives the signal to the main thread.
+    main = next((thread for thread in process["threads"] if thread["tid"] == pid), {"syscall": "", "wchan": ""})
+    is_kept = main["syscall"].partition(" ")[0] in _NOT_INTERRUPTED.get(os.uname().machine, ())
+    if process["state"] in "TtZXD" or is_kept or _NOT_INTERRUPTED_IN.search(main["wchan"]):
         return None
     for fd in _numbers("/proc/%d/fd" % pid):
         path = "/proc/%d/fd/%d" % (pid, fd)
@@ -196,14 +141,6 @@ def has_handler(status: str, number: int) -> bool:
     masks = dict(re.findall(r"^(SigCgt|SigBlk|SigIgn):\s*([0-9a-f]+)$", status, re.M))
     bits = {name: int(mask, 16) >> (number - 1) & 1 for name, mask in masks.items()}
     return bits == {"SigCgt": 1, "SigBlk": 0, "SigIgn": 0}
-
-
-def _program_in_memory(content: bytes) -> str:
-    """The path of a program that is in no file, so that no mount with `noexec` matters."""
-    handle = os.memfd_create("py-spy", 0)  # programs that are started inherit it
-    with open(handle, "wb", closefd=False) as out:
-        out.write(content)
-    return "/proc/self/fd/%d" % handle
 
 
 # -- the kernel, and NCCL ----------------------------------------------------------------------------------------------

@@ -2,19 +2,14 @@
 
 A request is a file in the run directory; the agent sees it with its next heartbeat, also on another node than the one
 that it was written on. The look is a process of the agent's (`collect`), which it ends after a minute.
-
-A client sends py-spy to a host once; it is kept below the home of all runs, named by its content.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 import subprocess
 import sys
 import time
-import zlib
-from typing import Callable, Iterable, Optional
+from typing import Callable, Optional
 
 from .. import programs, run_directory
 from ..codec import RecordError
@@ -46,11 +41,7 @@ class HangWatcher:
     def poll(self) -> None:
         """With each heartbeat: end a look that takes too long, begin one that is asked for."""
         if self._process and self._process.poll() is not None:
-            with programs.ended(self._process):
-                problem = self._process.communicate()[1].decode("utf-8", "replace").strip()
-            if self._process.returncode:
-                self._log("a look at the processes failed: %s" % problem[-2000:])
-            self._process, self._ended = None, time.monotonic()
+            self._end("")
         elif time.monotonic() > self._began + MAX_SECONDS:
             self._end("no end within %.0f s" % MAX_SECONDS)
         request = content_of(self._paths.hang_request, 101).decode("ascii", "replace")
@@ -64,9 +55,11 @@ class HangWatcher:
         if self.is_looking:
             return False
         argv = [sys.executable, "-I", "-S", self._paths.agent, "hang", self._paths.path, reason, request]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        try:
-            self._process = programs.start(argv, None, "/", start_new_session=False, **pipes)
+        null, pipe = subprocess.DEVNULL, subprocess.PIPE
+        try:  # in our session: another would be the job's
+            self._process = programs.start(
+                argv, None, "/", start_new_session=False, stdin=null, stdout=null, stderr=pipe
+            )
         except OSError as error:
             self._log("a look at the processes could not begin: %s" % error.strerror)
             return False
@@ -92,11 +85,18 @@ class HangWatcher:
         self._end("the run has ended")
 
     def _end(self, why: str) -> None:
-        if self._process is not None:
-            with programs.ended(self._process):
-                end_program(self._process)
-            self._log("a look at the processes was ended: %s" % why)
-            self._process, self._ended = None, time.monotonic()
+        """End the look, and log `why`, or its own complaint."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self._ended = time.monotonic()
+        with programs.ended(process):
+            if why:
+                end_program(process)
+            else:
+                why = process.communicate()[1].decode("utf-8", "replace").strip()[-2000:]
+        if why:
+            self._log("a look at the processes failed: %s" % why)
 
 
 class NoLook(Exception):
@@ -116,9 +116,9 @@ def wait_for_look(run_dir: str, request: str, is_given_up: Callable[[], bool] = 
         if not status.exists or status.has_ended:
             raise NoLook("the run %s" % ("has ended" if status.has_ended else "has not begun"))
         try:
-            if content_of(paths.hang_request).decode("ascii") != request:
+            if content_of(paths.hang_request).decode("ascii", "replace") != request:
                 replace_file(paths.hang_request, request.encode("ascii"))
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise NoLook("the request could not be written: %s" % error) from None
         time.sleep(0.2)
     raise NoLook("its agent has not answered within %.0f s" % (MAX_SECONDS + 10.0))
@@ -134,44 +134,3 @@ def facts_of(paths: run_directory.RunDir) -> Optional[HangFacts]:
 
 def _is_request(text: str) -> bool:
     return text.isascii() and text.isalnum() and len(text) <= 100
-
-
-MAX_PROGRAM = 64 << 20  # bytes
-TOOLS, PY_SPY = "tools", "py-spy-"  # the directory, and what the program's name begins with
-
-
-# -- py-spy ------------------------------------------------------------------------------------------------------------
-
-
-def find_py_spy(run_dir: str) -> bytes:
-    """The program that a client has sent to the host of a run, for a machine like this one; empty if there is none."""
-    directory = os.path.join(os.path.abspath(run_dir).rpartition("/runs/")[0] or "/nowhere", TOOLS)
-    machine = content_of(sys.executable, 20)[18:]  # as an ELF header says it
-    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
-        content = content_of(os.path.join(directory, name), MAX_PROGRAM + 1)
-        if content[18:20] == machine and name == PY_SPY + hashlib.sha256(content).hexdigest():
-            return content
-    return b""
-
-
-def store_program(home: str, prefix: str, sha256: str, chunks: Iterable[bytes]) -> None:
-    """Keep a program below `home`, under its hash; `chunks` are zlib's form of it. Raises OSError, and ValueError if it
-    has another hash."""
-    try:
-        program = zlib.decompressobj().decompress(b"".join(chunks), MAX_PROGRAM + 1)
-    except zlib.error as error:
-        raise ValueError("the program is not in zlib's form: %s" % error) from None
-    if hashlib.sha256(program).hexdigest() != sha256:
-        raise ValueError("the program is not the one with this hash, or larger than %d MiB" % (MAX_PROGRAM >> 20))
-    path = os.path.join(home, TOOLS, prefix + sha256)
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    replace_file(path, program)
-
-
-def remove_old_programs(home: str, oldest: float) -> None:
-    """Those that were stored before `oldest`, in seconds since the epoch; the newest stays."""
-    directory = os.path.join(home, TOOLS)
-    entries = os.scandir(directory) if os.path.isdir(directory) else ()
-    for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime)[:-1]:
-        if entry.stat().st_mtime < oldest:
-            os.unlink(entry.path)

@@ -92,17 +92,6 @@ class ImportedModule:
 
 
 @dataclass(frozen=True)
-class PeakMemory:
-    """The most bytes that torch had allocated and reserved on a device, as the process counts them, since the program
-    last reset these peaks."""
-
-    device: int = 0
-    allocated: int = 0
-    reserved: int = 0
-    uuid: str = ""
-
-
-@dataclass(frozen=True)
 class ProcessEvidence:
     """A Python process. `pid` counts in `namespace` (each container has its own), `start` is in the kernel's ticks:
     together they are of one process alone. `forked`: it runs on in the interpreter of its parent.
@@ -134,7 +123,6 @@ class ProcessEvidence:
     packages: str = ""
     exceptions: Tuple[NotedException, ...] = ()
     hook_events: Tuple[HookEvent, ...] = ()
-    memory: Tuple[PeakMemory, ...] = ()
 
     @property
     def key(self) -> Tuple[str, int, int]:

@@ -130,16 +130,6 @@ class Clear:
 
 
 @dataclass(frozen=True)
-class StoreProgram:
-    """Keep a program for the agents of runs, under the name `prefix` and the SHA-256 of its bytes. They follow as those
-    of a pack do, in zlib's form."""
-
-    prefix: Literal["py-spy-"]
-    sha256: str
-    do: Literal["store-program"] = "store-program"
-
-
-@dataclass(frozen=True)
 class LookAtProcesses:
     """Let the agent of a run look at the run's processes, and send what it has seen as a bundle in parts. `request` is
     new with each; one that is repeated gets the same answer."""
@@ -184,7 +174,7 @@ class Prune:
 
 
 _OfRuns = Union[Create, StartRun, Follow, Cancel, Collect, Clear, LookAtProcesses, DescribeRun]
-Request = Union[_OfRuns, Receive, StoreProgram, RunPrograms, ListRuns, Prune]
+Request = Union[_OfRuns, Receive, RunPrograms, ListRuns, Prune]
 
 
 # -- what one frame holds --------------------------------------------------------------------------------------------

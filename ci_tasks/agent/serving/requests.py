@@ -9,8 +9,8 @@ import time
 import traceback
 import zlib
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
-from typing import Any, Callable, Iterator, List, Mapping
+from dataclasses import replace
+from typing import Callable, Iterator, List, Mapping, Sequence
 
 from .. import cleanup as cancel_run
 from .. import liveness, run_directory
@@ -26,7 +26,7 @@ from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
 from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir, machine_environment
 from ..slurm import job_file
-from ..trees.git import SHA1, SHA256, MissingBase, StoreError, form_of
+from ..trees.git import SHA1, SHA256, StoreError, form_of
 from ..trees.store import TreeStore
 from ..trees.workspace import NotKept, forget, prune
 from . import bundle, messages
@@ -34,8 +34,7 @@ from .messages import ClientMessage, Response, Result, RunSummary
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
-IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Follow, messages.StoreProgram)
-WITH_PACK = (messages.Receive, messages.StoreProgram)  # bytes follow the request
+IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Follow)
 
 
 class BadRequest(Exception):
@@ -53,37 +52,30 @@ _EXPECTED = (BadRequest, StoreError, cancel_run.CancelError, look.NoLook, NotKep
 def respond(session: ServeSession, message: ClientMessage) -> Response:
     """The response to a request, whatever happens: the client waits for it."""
     try:
-        handler = getattr(session, message.request.do.replace("-", "_"))
+        handler = getattr(session, message.request.do)
         return Response(message.id, handler(message.request) or Result())
-    except Exception as error:
-        code = error.code if isinstance(error, BadRequest) else "failed"
-        code = "missing-base" if isinstance(error, MissingBase) else code
-        if isinstance(error, _EXPECTED):
-            return Response(message.id, error=str(error), code=code)
-        return Response(message.id, error=repr(error), code=code, traceback=traceback.format_exc())
+    except _EXPECTED as error:
+        return Response(message.id, error=str(error), code=getattr(error, "code", "failed"))
+    except Exception as bug:
+        return Response(message.id, error=repr(bug), code="failed", traceback=traceback.format_exc())
 
 
 @dataclass
 class ServeSession:
     """A connection, with a method for each request. `archive` is agent.pyz, and `digest` its SHA-256. `send` takes
-    bytes of the response's stream, `pack` gives those that follow the request."""
+    bytes of the response's stream, `pack` gives those that follow the request. `server` is the process that reads
+    requests; 0 for none."""
 
     home: str
     archive: bytes
     digest: str
     send: Callable[[bytes], None] = lambda chunk: None
     pack: Callable[[], Iterator[bytes]] = lambda: iter(())
-    is_disconnected: Callable[[], bool] = lambda: False
-    slurms: List[Any] = field(default_factory=list)
+    server: int = 0
 
-    @property
-    def slurm(self) -> Any:
-        """The SlurmSession: a host without Slurm does not load it."""
-        if not self.slurms:
-            from ..slurm.session import SlurmSession
-
-            self.slurms.append(SlurmSession())
-        return self.slurms[0]
+    def is_disconnected(self) -> bool:
+        """Whether the client has gone, and with it the server that this process is, or was forked by."""
+        return self.server not in (0, os.getpid(), os.getppid())
 
     def store(self, form: str = SHA1) -> TreeStore:
         """A store has object ids of one form."""
@@ -157,9 +149,11 @@ class ServeSession:
             if not os.path.exists(run.agent):
                 raise BadRequest("missing", "there is no run %s" % run.path)
             if request.sbatch_script:
+                from ..slurm.session import prepare  # a host without Slurm does not load it
+
                 store = self.store(form_of(request.parts[0].tree) if request.parts else SHA1).path
                 job = SlurmJob(home=self.home, store=store, parts=request.parts)
-                self.slurm.submit(run.path, job, request.sbatch_script, request.secrets)
+                prepare(run.path, job, request.sbatch_script, request.secrets)
                 return
             problem = begin(run.path, request.secrets)
             if problem and not os.path.lexists(run.status):
@@ -177,31 +171,31 @@ class ServeSession:
     # -- what runs leave -----------------------------------------------------------------------------------------------
 
     def collect(self, request: messages.Collect) -> None:
-        path, why = self.run_dir(request.dir), ""
+        path, values = self.run_dir(request.dir), request.secrets
         try:
-            unknown = ", ".join(self._mask(path, request.secrets))
-            why = "the agent died before it could mask %s, which is not set here" % unknown if unknown else ""
+            missing = [name for name in self._unmasked(path, values) if name not in values]
+            why = (
+                "the agent died before it could mask %s, which is not set here" % ", ".join(missing) if missing else ""
+            )
         except (OSError, ValueError) as error:
             why = "secrets could not be masked: %s" % error
         for chunk in bundle.pack(path, why_nothing=why):
             self.send(chunk)
 
-    def _mask(self, path: str, values: Mapping[str, str]) -> List[str]:
-        """Mask secrets if the run's agent did not. Returns the names of those whose values are not known."""
+    def _unmasked(self, path: str, values: Mapping[str, str]) -> Sequence[str]:
+        """Mask secrets if the run's agent did not, and all of their values are known. Returns the names of those that
+        were to be masked."""
         run = RunDir(path)
         status = run_directory.read_status_if_readable(run)
         if status.has_ended:
             collect_left_evidence(run, list(values.values()))
         if status.masked:
-            return []
+            return ()
         names = status.secrets if status.exists else run_directory.read_plan(run).secrets
-        unknown = [name for name in names if name not in values]
-        if names and not unknown:
+        if names and all(name in values for name in names):
             with self.locked_run(path):
-                old = mask_run(run, [values[name] for name in names])
-                if old:
-                    shutil.rmtree(old)
-        return unknown
+                shutil.rmtree(mask_run(run, [values[name] for name in names]) or os.devnull, ignore_errors=True)
+        return names
 
     def clear(self, request: messages.Clear) -> Result:
         run = self.run_dir(request.dir)
@@ -236,9 +230,6 @@ class ServeSession:
         for chunk in bundle.pack(path, run_directory.HANG_FILES):
             self.send(chunk)
 
-    def store_program(self, request: messages.StoreProgram) -> None:
-        look.store_program(self.home, request.prefix, request.sha256, self.pack())
-
     def describe(self, request: messages.DescribeRun) -> Result:
         return Result(description=run_directory.read_description(RunDir(self.run_dir(request.dir))))
 
@@ -253,7 +244,6 @@ class ServeSession:
         for entry in list(os.scandir(os.path.join(self.home, "agents"))):
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
                 os.unlink(entry.path)
-        look.remove_old_programs(self.home, oldest)
         prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
         done = self.store().prune(request.days) and self.store(SHA256).prune(request.days)
         environments = EnvironmentStore(os.path.join(self.home, "environments"))
@@ -266,8 +256,12 @@ def list_runs(home: str) -> List[RunSummary]:
     """Every run below `home`, with `alive` of Slurm jobs as squeue has it; while that fails, they count as alive."""
     runs = []
     for path in sorted(_run_dirs(os.path.join(home, "runs"))):
+        run = RunDir(path)
+        status = run_directory.read_status_if_readable(run)
+        # An agent may stay after the end, to remove what its container daemon does not let go.
+        is_alive, is_kept = liveness.is_alive(run, status), status.kept is not None
         with suppress(UnsafeName):  # a directory that a job has made: no run is called so
-            runs.append(_summary(path))
+            runs.append(RunSummary(path, status.state, is_alive, is_kept, status.started_at, status.ended_at))
     running = [run.dir for run in runs if run.state == run_directory.STATE_RUNNING]
     jobs = {path: job.id for path in running for job in [job_file.read(path)] if job is not None and job.id}
     if not jobs:
@@ -285,17 +279,3 @@ def _run_dirs(top: str) -> Iterator[str]:
         if numbered or "plan.json" in files or "run.sh" in files:
             names[:] = []
             yield directory
-
-
-def _summary(path: str) -> RunSummary:
-    run = run_directory.RunDir(path)
-    status = run_directory.read_status_if_readable(run)
-    return RunSummary(
-        dir=path,
-        state=status.state,
-        # An agent may stay after the end, to remove what its container daemon does not let go.
-        alive=liveness.is_alive(run, status),
-        kept=status.kept is not None,
-        started_at=status.started_at,
-        ended_at=status.ended_at,
-    )

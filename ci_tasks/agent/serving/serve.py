@@ -13,19 +13,28 @@ import time
 from collections import deque
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Deque, Dict, Iterator, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
 from .. import files, liveness, run_directory
 from ..codec import RecordError, decode, parse
-from ..records import Status
+from ..records import SlurmJob, Status
 from ..slurm import job_file
 from . import frames
-from .messages import ClientMessage, Follow, FollowedRun, Hello, HostMessage, Response, RunUpdate, StartRun
-from .requests import IN_ORDER, WITH_PACK, BadRequest, ServeSession, respond
+from .messages import ClientMessage, Follow, FollowedRun, Hello, HostMessage, Receive, Response, RunUpdate, StartRun
+from .requests import IN_ORDER, BadRequest, ServeSession, respond
 
 if TYPE_CHECKING:
-    from ..slurm.session import SlurmRunState
+    from ..slurm.session import SlurmSession
 
+Join = Callable[[Status], Tuple[Status, bool]]  # what Slurm says is joined to an agent's status; whether it is final
+
+SILENCE = 40.0  # seconds without a frame of the client, which sends heartbeats: then the connection is dead
+HEARTBEAT_SECONDS = 2.0
+POLL_SECONDS = 0.02  # between two looks at logs
+BUSY_POLL_SECONDS = 0.002  # the same if a log has just grown: more of it is likely to come soon, or not at all
+_BUSY_SHARE = 4  # looks within a time that is as long as that since a log grew
+_IDLE_SECONDS = 1.0
+_CHUNK = 1 << 18
 _PACKED_FROM = 1 << 13  # bytes; what a job prints line by line is not worth the time
 _SAMPLE = 1 << 21  # bytes, more than a pipe holds before its writer has to wait
 _SLOW = 30e6  # bytes a second: by far less than zlib packs, and than a loop or a fast network takes
@@ -53,32 +62,31 @@ class LinkSpeed:
 
 
 class RunFollower:
-    """A run as one client has it. `job` is its Slurm job: such a run is on another machine, over a shared file system,
-    and its updates contain the state of the job. `is_starting` tells of a run without a status whether another
-    connection starts it just now."""
+    """A run as one client has it. `join` is of a Slurm job: such a run is on another machine, over a shared file
+    system. `is_starting` tells of a run without a status whether another connection starts it just now."""
 
     def __init__(
         self,
         followed: FollowedRun,
         send: Callable[[bytes], None],
         link: LinkSpeed,
-        job: Optional[SlurmRunState] = None,
+        join: Optional[Join] = None,
         is_starting: Callable[[], bool] = lambda: False,
     ) -> None:
         self.key, self.over = followed.key, False
         self._run, self._offset = run_directory.RunDir(followed.dir), followed.offset
-        self._send, self._link, self._job, self._is_starting = send, link, job, is_starting
+        self._send, self._link, self._join, self._is_starting = send, link, join, is_starting
         self._client = liveness.client_lock(followed.dir)
         self._log: Optional[BinaryIO] = None
         self._mtime: Optional[int] = None
-        self._last: Any = None  # the sequence of the status that was sent last, or the status of a job
+        self._last: Any = None  # the status that was sent last
         self._last_check = self._opened = 0.0
         self._over_at: Optional[float] = None
 
     def poll(self) -> bool:
         """Send what is new. Returns whether the log grew."""
         # The status first: what the log has by the time an end is read is all that it will ever have.
-        final = self._poll_job(self._job) if self._job else self._poll_status()
+        final = self._poll_job(self._join) if self._join else self._poll_status()
         grew = self._poll_log()
         if final is not None and not grew:
             self.over = True
@@ -88,7 +96,7 @@ class RunFollower:
 
     def close(self) -> None:
         """The client follows it no more."""
-        self._client.release()
+        self._client.close()
         self._close_log()
 
     def _say(self, update: RunUpdate) -> None:
@@ -110,7 +118,7 @@ class RunFollower:
             is_packed = len(chunk) >= _PACKED_FROM and self._link.is_slow
             self._send((frames.packed_log if is_packed else frames.log)(self.key, self._offset, chunk))
             self._offset += len(chunk)
-        elif self._job and time.monotonic() - self._opened > _ALIVE_POLL_SECONDS:
+        elif self._join and time.monotonic() - self._opened > _ALIVE_POLL_SECONDS:
             self._close_log()  # a file that another machine writes may grow unseen until it is opened again
         return bool(chunk)
 
@@ -135,52 +143,36 @@ class RunFollower:
         status = run_directory.read_status(self._run) if has_agent else liveness.conclude(self._run)
         if status.has_ended:
             self._mtime = None  # it is read again, until the log is sent, or the agent has written it again
-            return None if has_agent else self._end(status)
+            return None if has_agent else RunUpdate(self.key, status, over=True, gone=status.gone)
         if status.exists and status.sequence != self._last:
             self._last = status.sequence
             self._say(RunUpdate(self.key, status))
         return None
 
-    def _poll_job(self, job: SlurmRunState) -> Optional[RunUpdate]:
+    def _poll_job(self, join: Join) -> Optional[RunUpdate]:
         now = time.monotonic()
         if now - self._last_check < _SHARED_POLL_SECONDS:
             return None
         self._last_check = now
-        status, over = job.join(run_directory.read_status(self._run))
+        status, over = join(run_directory.read_status(self._run))
         if over:
             self._over_at = self._over_at or now
             if self._offset >= status.log_bytes or now - self._over_at > _LOG_DELAY:
                 self._last_check = 0.0  # it is read again, until the log is sent
-                return self._end(status)
+                return RunUpdate(self.key, status, over=True, gone=status.gone)
         elif status != self._last:
             self._last = status
             self._say(RunUpdate(self.key, status))
         return None
-
-    def _end(self, status: Status) -> RunUpdate:
-        return RunUpdate(self.key, status, over=True, gone=status.gone)
-
-
-SILENCE = 40.0  # seconds without a frame of the client, which sends heartbeats: then the connection is dead
-HEARTBEAT_SECONDS = 2.0
-POLL_SECONDS = 0.02  # between two looks at logs
-BUSY_POLL_SECONDS = 0.002  # the same if a log has just grown: more of it is likely to come soon, or not at all
-_BUSY_SHARE = 4  # looks within a time that is as long as that since a log grew
-_IDLE_SECONDS = 1.0
-FINISH_SECONDS = 180.0  # that what is queued for Slurm gets after its client has gone
-_CHUNK = 1 << 18
 
 
 class Server:
     """Serves one client at a time. `archive` is agent.pyz, as it was checked, and `digest` its SHA-256."""
 
     def __init__(self, home: str, archive: bytes, digest: str) -> None:
-        server = os.getpid()
-        self.session = ServeSession(
-            home, archive, digest, is_disconnected=lambda: server not in (os.getpid(), os.getppid())
-        )
-        self.reader = frames.FrameReader()
-        # To be reaped. With SIGCHLD ignored, it is not known how squeue and sacct ended, which Slurm's threads run.
+        self.session = ServeSession(home, archive, digest, server=os.getpid())
+        self.slurm: Optional[SlurmSession] = None
+        # To be reaped. With SIGCHLD ignored, it is not known how squeue and sacct ended, which Slurm's thread runs.
         self.forked: List[int] = []
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         for fd in (0, 1):
@@ -191,6 +183,7 @@ class Server:
 
     def _begin(self) -> None:
         """A client begins."""
+        self.reader, self.link = frames.FrameReader(), LinkSpeed()
         self.out: Deque[Any] = deque()  # bytes on their way; logs are only read when they are gone
         self.followed: Dict[int, RunFollower] = {}
         self.in_order: Deque[ClientMessage] = deque()
@@ -198,8 +191,6 @@ class Server:
         self.packs: Dict[int, Any] = {}  # files with the bytes that followed a request, by its number
         # Forked processes that handle one request each, by the pipe that their answers come through.
         self.children: Dict[int, Tuple[frames.FrameReader, ClientMessage]] = {}
-        self.unanswered: Set[int] = set()  # numbers of their requests
-        self.link = LinkSpeed()
         self.is_idle = False  # between two clients
         self.heard = self.said = self.grew = time.monotonic()
 
@@ -307,7 +298,7 @@ class Server:
             number = data.get("id") if isinstance(data, dict) else None
             self._refuse(number if type(number) is int else 0, "unknown", error)
             return
-        if isinstance(message.request, WITH_PACK):
+        if isinstance(message.request, Receive):
             self.incoming = message
         else:
             self._handle(message)
@@ -342,8 +333,6 @@ class Server:
                 for followed in message.request.runs:
                     self._follow(followed)
                 self._say(response=Response(message.id))
-            elif isinstance(message.request, StartRun) and message.request.sbatch_script:
-                self._say(response=respond(self.session, message))  # the queue is this process's
             else:
                 self._fork(message)
 
@@ -353,31 +342,43 @@ class Server:
             self.followed.pop(followed.key).close()
         try:
             path = self.session.run_dir(followed.dir)
-            job = self.session.slurm.run_state(path) if job_file.read(path) is not None else None
+            job = job_file.read(path)
+            join = self._join_slurm(path, job) if job is not None else None
         except (BadRequest, OSError, ValueError) as error:
             code = getattr(error, "code", "failed")
             self._say(update=RunUpdate(followed.key, over=True, code=code, problem=str(error)))
         else:
             is_starting = partial(self.session.is_starting, path)
-            self.followed[followed.key] = RunFollower(followed, self.send, self.link, job, is_starting)
+            self.followed[followed.key] = RunFollower(followed, self.send, self.link, join, is_starting)
+
+    def _join_slurm(self, run_dir: str, job: SlurmJob) -> Join:
+        """A host without Slurm does not load it. A run that is not submitted, as its submission died, is submitted."""
+        from ..slurm import session
+
+        self.slurm = self.slurm or session.SlurmSession()
+        if not job.id:
+            self._in_child(partial(session.submit, run_dir, again=True))
+        return partial(self.slurm.join, run_dir)
 
     # -- children ----------------------------------------------------------------------------------------------------
 
     def _fork(self, message: ClientMessage) -> None:
         answers, theirs = os.pipe()
         pack = self.packs.pop(message.id, None)
+        self._in_child(partial(self._work, message), theirs, pack.fileno() if pack else None)
+        os.close(theirs)
+        os.set_blocking(answers, False)
+        self.children[answers] = frames.FrameReader(), message
+
+    def _in_child(self, work: Callable[[], None], output: Optional[int] = None, source: Optional[int] = None) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                _become_child(theirs, pack.fileno() if pack else os.open(os.devnull, os.O_RDONLY))
-                self._work(message)
+                _become_child(output, source)
+                work()
             finally:
                 os._exit(0)
-        os.close(theirs)
-        os.set_blocking(answers, False)
         self.forked.append(pid)
-        self.children[answers] = frames.FrameReader(), message
-        self.unanswered.add(message.id)
 
     def _work(self, message: ClientMessage) -> None:
         """In the child. Its standard input is the pack, and its output leads to the server."""
@@ -385,8 +386,13 @@ class Server:
         def send(chunk: bytes) -> None:
             os.write(1, frames.part(message.id, chunk))
 
-        session = replace(self.session, send=send, pack=_input, slurms=[])
-        os.write(1, frames.message(HostMessage(response=respond(session, message))))
+        session = replace(self.session, send=send, pack=_input)
+        response = respond(session, message)
+        os.write(1, frames.message(HostMessage(response=response)))
+        if isinstance(message.request, StartRun) and message.request.sbatch_script and not response.code:
+            from ..slurm.session import submit
+
+            submit(message.request.dir, again=False)
 
     def _take_answer(self, pipe: int) -> None:
         if pipe not in self.children:  # of a client that has left just now
@@ -396,15 +402,15 @@ class Server:
         except BlockingIOError:  # its number was that of one that is closed
             return
         reader, message = self.children[pipe]
+        is_answered = False
         for kind, payload in reader.feed(chunk):
             self.send(frames.frame(kind, payload))
-            if kind == frames.JSON:
-                self.unanswered.discard(message.id)
-        if not chunk:
+            is_answered = kind == frames.JSON
+        if not (chunk or is_answered):
+            self._refuse(message.id, "failed", "its process died")
+        if is_answered or not chunk:
             del self.children[pipe]
             os.close(pipe)
-            if message.id in self.unanswered:
-                self._refuse(message.id, "failed", "its process died")
             self._handle_next()
 
 
@@ -413,10 +419,7 @@ def main(home: str, archive: bytes, digest: str) -> None:
     os.makedirs(home, mode=0o700, exist_ok=True)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)  # it may be the stream of the frames
-    server = Server(home, archive, digest)
-    server.serve()
-    if server.session.slurms:  # submit what is queued
-        server.session.slurm.finish(time.monotonic() + FINISH_SECONDS)
+    Server(home, archive, digest).serve()
     os._exit(0)
 
 
@@ -429,10 +432,11 @@ def _load_supervisor() -> None:
     codec.prepare(records.Plan, records.Status, records.Event, records.Environment)
 
 
-def _become_child(answers: int, source: int) -> None:
+def _become_child(output: Optional[int], source: Optional[int]) -> None:
     """Let go of the connection, which ends when the server does, and of all else that is the server's."""
-    for fd, number in ((source, 0), (answers, 1), (os.open(os.devnull, os.O_WRONLY), 2)):
-        os.dup2(fd, number)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd, number in ((source, 0), (output, 1), (None, 2)):
+        os.dup2(null if fd is None else fd, number)
     os.closerange(3, 1024)
     os.setsid()
 

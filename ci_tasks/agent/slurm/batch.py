@@ -12,21 +12,18 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional
 
 from .. import processes, run_directory, supervisor
-from ..gpus import nvidia_smi
-from ..gpus.nvidia_smi import Gpu
-from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
+from ..records import Plan, SlurmAllocation, SlurmJob, SlurmStart
 from ..run_directory import secret_values
 from ..trees.git import StoreError, form_of
 from ..trees.store import TreeStore
 from . import job_file
 from .job_file import batch_exit_code
 
-ENV_PASSED = "CI_TASKS_PASSED"  # names of further variables that the batch script gives its job
 _VISIBLE, _NODE_GPUS = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"
-# What the programs need that start a container, or the job's other nodes.
+# What the programs need that start a container.
 _RUNTIME_PREFIXES = {"pyxis": ("SLURM", "ENROOT_", "PYXIS_"), "apptainer": ("APPTAINER_", "SINGULARITY_")}
 # A lock script of the checkout would take the lowest GPUs of the node without a locked file, even another job's: its
 # locks know nothing of Slurm's, and where a job sees only its own GPUs, Slurm numbers them from 0 for every job.
@@ -89,26 +86,18 @@ class _BatchSupervisor(supervisor.Supervisor):
     """A supervisor whose job Slurm may end, and may have started elsewhere meanwhile."""
 
     def prepare(self, start: SlurmStart, passed: Mapping[str, str], problem: str) -> None:
-        self._start_mark, self._passed, self._problem = start, passed, problem
-        allocation = SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts)
+        self._start_mark, self._problem = start, problem
         # How long the job waited, by the clock of the file system alone: that of the login node may differ.
         submitted, began = map(os.path.getmtime, (self.paths.slurm_job, self.paths.attempt))
-        self.status = replace(self.status, slurm=allocation, queue_seconds=max(0.0, began - submitted))
-        self.status = replace(self.status, gpu_ids=tuple(gpu_ids(passed)) or None)
+        self.status = replace(
+            self.status,
+            slurm=SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts),
+            queue_seconds=max(0.0, began - submitted),
+            gpu_ids=tuple(int(gpu) for gpu in gpus(passed) if gpu.isdigit()) or None,
+        )
 
     def _execute(self) -> supervisor.EndAndCode:
-        if self._problem:
-            return self._blocked(self._problem)
-        if gpus(self._passed):
-            uuids = gpu_uuids(self._passed, nvidia_smi.query_gpus().gpus)
-            self.status = replace(self.status, gpu_uuids=tuple(uuids))
-        return super()._execute()
-
-    def _finish(self, end: End, code: Optional[int]) -> None:
-        # The signal that ends a job reaches its processes too, and theirs may be the first end to be seen.
-        if self.signals.stop_requested:
-            self.status = replace(self.status, signalled=True)
-        super()._finish(end, code)
+        return self._blocked(self._problem) if self._problem else super()._execute()
 
     def _write_status(self) -> None:
         if job_file.read_attempt(self.paths.path) not in (None, self._start_mark):
@@ -136,11 +125,9 @@ def _start_over(paths: run_directory.RunDir, job: Optional[SlurmJob], plan: Plan
 
 def job_variables(plan: Plan, environ: Mapping[str, str]) -> Dict[str, str]:
     """The variables of the batch script that its job gets on top of those of any job: as many GPUs as it needs; all of
-    Slurm's where these start its container, or its other nodes. Raises CannotStart."""
-    named = environ.get(ENV_PASSED, "").split()
+    Slurm's where these start its container. Raises CannotStart."""
     prefixes = _RUNTIME_PREFIXES.get(plan.container_runtime or "", ())
-    prefixes += ("SLURM",) if "SLURM_JOB_HOSTNAMES" in named and "SLURM_JOB_HOSTNAMES" in environ else ()
-    names = (*named, "SLURM_JOB_ID", _NODE_GPUS, _VISIBLE)
+    names = ("SLURM_JOB_ID", _NODE_GPUS, _VISIBLE)
     passed = {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
     count = plan.gpu_locks.count if plan.gpu_locks is not None else 0
     allocated = [gpu for gpu in gpus(passed) if gpu != "NoDevFiles"]
@@ -152,22 +139,8 @@ def job_variables(plan: Plan, environ: Mapping[str, str]) -> Dict[str, str]:
 
 
 def gpus(passed: Mapping[str, str]) -> List[str]:
-    """The job's GPUs as it sees them."""
+    """The job's GPUs as it sees them, and as nvidia-smi numbers them there."""
     return [gpu for gpu in passed.get(_VISIBLE, "").split(",") if gpu]
-
-
-def gpu_ids(passed: Mapping[str, str]) -> List[int]:
-    """Their numbers on the node, where Slurm gives them."""
-    numbers = (passed.get(_NODE_GPUS) or passed.get(_VISIBLE) or "").split(",")
-    return [int(gpu) for gpu in numbers if gpu.isdigit()]
-
-
-def gpu_uuids(passed: Mapping[str, str], shown: Sequence[Gpu]) -> List[str]:
-    """Their UUIDs, given what nvidia-smi shows: only the job's own GPUs, or all of the node's."""
-    visible, ids = gpus(passed), gpu_ids(passed)
-    if visible and all(gpu.startswith("GPU-") for gpu in visible):
-        return visible
-    return [gpu.uuid for gpu in shown if len(shown) == len(visible) or gpu.index in ids]
 
 
 def replace_lock_script(path: str, allocated: List[str]) -> None:

@@ -1,10 +1,9 @@
 """A run's Slurm job: what Slurm says of it (squeue, sacct), `slurm.json` of the run directory on the shared file system
-and the files beside it, and the end of the run as Slurm knows it, with a line in its log where its agent wrote none, or
-another.
+and the files beside it, and the end of the run as Slurm knows it.
 
-The agent's own status counts, unless a signal interrupted it: Slurm sends the same signal for scancel, a time limit, a
-preemption and a requeue, and only Slurm knows which. Nor does it count where Slurm saw the job end otherwise: the job
-can write that file too, but not the exit code of its batch script.
+The agent's own status counts, unless Slurm ended the job: it sends the same signal for scancel, a time limit, a
+preemption and a requeue, and only Slurm knows which. Nor does it count if Slurm saw another exit code: the job can
+write that file too, but not the exit code of its batch script.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ from ..quick_dataclass import dataclass
 from ..records import End, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
 from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT, EXIT_BLOCKED, RunDir
 
+SCRIPT = "batch.sh"  # the script for sbatch
+REJECTED = "Slurm accepts no more jobs now"  # start of the status of a run that will be submitted again
 UNKNOWN = "UNKNOWN"  # Slurm does not know the job any more; not one of its own states
 _MEMORY = "it used more memory than the job may; `sbatch: [--mem=…]` in hosts.yaml asks for more"
 # Slurm's state of a job that Slurm itself ended → how the run ended (None: lost), its exit code, and why.
@@ -44,21 +45,21 @@ _ENDED_BY_SLURM: Mapping[str, Tuple[Optional[End], Optional[int], str]] = {
 _OVER = (*_ENDED_BY_SLURM, "COMPLETED", "FAILED", UNKNOWN)
 _ON_NODE = ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING")
 _EMPTY = ("", "N/A", "None", "(null)", "Unknown", "None assigned")
-_FIRST_SIGNAL = 128  # exit codes from here on may be those of a signal
+_LOCK_TIMEOUT = 20.0
+_MAX_OUTPUT = 4096
 
 Outcome = Tuple[Optional[End], str, Optional[int]]  # how a run ended (None: it is lost), why, and its exit code
 
 
 @dataclass(frozen=True)
 class SlurmJobState:
-    """`state` is Slurm's name for it; `by` the user who cancelled it, from sacct; `start` when it started or is
-    expected to; `node` where it is; `exit_code` that of an ended job, as a shell gives it."""
+    """`state` is Slurm's name for it; `start` when it started or is expected to; `node` where it is; `exit_code` that
+    of an ended job, as a shell gives it."""
 
     state: str
     reason: str = ""
     start: str = ""
     node: str = ""
-    by: str = ""
     exit_code: Optional[int] = None
 
     @property
@@ -79,13 +80,6 @@ class SlurmJobState:
         return "Slurm: %s%s%s" % (self.state, " (%s)" % self.reason if self.reason else "", place)
 
 
-def is_final(status: Status) -> bool:
-    """Whether a status says how its run ended, so that Slurm need not be asked (again)."""
-    interrupted = status.signalled or (status.exit_code or 0) >= _FIRST_SIGNAL
-    ended = status.concluded or status.end == END_TIMEOUT or (status.end == END_EXIT and not interrupted)
-    return status.has_ended and ended
-
-
 def batch_exit_code(status: Status) -> int:
     """What the batch script exits with after the run has ended so."""
     if status.end == END_EXIT and status.exit_code is not None:
@@ -94,29 +88,30 @@ def batch_exit_code(status: Status) -> int:
 
 
 def claimed_code(state: SlurmJobState, status: Status) -> Optional[int]:
-    """The exit code that a status claims; None where Slurm does not contradict it. sacct subtracts 128 from those that
-    may be a signal's."""
+    """The exit code that a status claims; None if Slurm does not contradict it. sacct subtracts 128 from those that may
+    be a signal's."""
     if state.state not in ("COMPLETED", "FAILED") or state.exit_code is None or not status.has_ended:
         return None
     claimed = batch_exit_code(status)
-    return None if state.exit_code in (claimed, claimed - _FIRST_SIGNAL) else claimed
+    return None if state.exit_code in (claimed, claimed - 128) else claimed
 
 
 def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optional[Outcome]:
-    """The outcome of the run; None where the agent's own status holds. `output`: its batch script's last line."""
+    """The outcome of the run; None if the agent's own status holds. `output`: its batch script's last line."""
     where = " on %s" % state.node if state.node else ""
     if state.state in _ENDED_BY_SLURM:
         end, code, why = _ENDED_BY_SLURM[state.state]
-        who, place = " by uid " + state.by if state.by else "", "," + where if where and why else ""
-        return end, "Slurm ended the job (%s%s)%s%s" % (state.state, who, ": " + why if why else "", place), code
+        more = ": %s%s" % (why, "," + where if where else "") if why else ""
+        return end, "Slurm ended the job (%s)%s" % (state.state, more), code
     claimed = claimed_code(state, status)
-    if claimed is not None and state.exit_code:  # the job can write that file, but not its script's exit code
+    if claimed is not None and state.exit_code:
         sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)
         return END_EXIT, sentence, state.exit_code
-    if state.state == UNKNOWN and not is_final(status):  # a signal may have ended it, and only Slurm knew whose
-        return None, "the job vanished: neither squeue nor sacct knows it", None
-    if status.has_ended:
+    is_unclear = state.state == UNKNOWN and status.end == END_CANCELLED  # only Slurm knew who sent the signal
+    if status.has_ended and not is_unclear:
         return None
+    if state.state == UNKNOWN:
+        return None, "the job vanished: neither squeue nor sacct knows it", None
     if status.has_agent:
         return None, "the agent was killed (%s)" % state.state, None
     hint = ": " + output if output else "; is the workspace of hosts.yaml on a file system of all nodes?"
@@ -138,9 +133,8 @@ def parse_squeue(text: str) -> Dict[str, SlurmJobState]:
     """{job: its state}"""
     states = {}
     for line in text.splitlines():
-        job, state, start, node, code, reason = [field.strip() for field in (line + "|" * 5).split("|", 5)]
-        exit_code = _exit_code(code) if state in _OVER else None
-        states[job] = SlurmJobState(state, _value(reason.rstrip("|")), _value(start), _value(node), "", exit_code)
+        job, state, start, node, code, reason = [_value(field.strip(" |")) for field in (line + "|" * 5).split("|", 5)]
+        states[job] = SlurmJobState(state, reason, start, node, _exit_code(code) if state in _OVER else None)
     return states
 
 
@@ -153,8 +147,7 @@ def parse_sacct(text: str) -> Dict[str, SlurmJobState]:
     """12|CANCELLED by 1000|0:15|gpu1"""
     states = {}
     for job, state, code, node in (line.split("|") for line in text.splitlines() if line.count("|") == 3):
-        name, _, by = state.partition(" by ")
-        states[job] = SlurmJobState(name.strip(), node=_value(node), by=by.strip(), exit_code=_exit_code(code))
+        states[job] = SlurmJobState(state.split(" ")[0], node=_value(node), exit_code=_exit_code(code))
     return states
 
 
@@ -168,18 +161,11 @@ def _exit_code(text: str) -> Optional[int]:
 
 
 def last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def _value(text: str) -> str:
     return "" if text in _EMPTY else text
-
-
-SCRIPT = "batch.sh"  # the script for sbatch
-REJECTED = "Slurm accepts no more jobs now"  # start of the status of a run that will be submitted again
-_LOCK_TIMEOUT = 20.0
-_MAX_OUTPUT = 4096
 
 
 # -- the files of a run directory --------------------------------------------------------------------------------------
@@ -193,10 +179,6 @@ def read(run_dir: str) -> Optional[SlurmJob]:
 def write(run_dir: str, job: SlurmJob) -> SlurmJob:
     run_directory.write_record(RunDir(run_dir).slurm_job, job)
     return job
-
-
-def status_of(run_dir: str) -> Status:
-    return run_directory.read_status(RunDir(run_dir))
 
 
 def read_attempt(run_dir: str) -> Optional[SlurmStart]:
@@ -221,19 +203,19 @@ def delete_secrets(run_dir: str) -> None:
 def record_end(run_dir: str, end: SlurmJobState | Outcome) -> Status:
     """Write the end of a run whose job is over, or that was never submitted. Returns its status, which is final from
     now on."""
-    paths, job = RunDir(run_dir), read(run_dir)
+    paths = RunDir(run_dir)
     with file_lock(os.path.join(run_dir, "slurm.lock"), True, _LOCK_TIMEOUT):
         before = status = run_directory.read_status(paths)
         values = [value for value in read_secrets(run_dir).values() if value]
         if isinstance(end, SlurmJobState):
             outcome = job_outcome(end, status, _last_output(run_dir))
-            allocation = status.slurm or SlurmAllocation(job.id or None if job else None, end.node or None)
+            job = status.slurm or SlurmAllocation((read(run_dir) or SlurmJob("")).id or None, end.node or None)
             claimed = claimed_code(end, status)
             if claimed is None and status.concluded:
-                claimed = allocation.claimed
-            status = replace(status, slurm=replace(allocation, exit_code=end.exit_code, claimed=claimed))
+                claimed = job.claimed
+            status = replace(status, slurm=replace(job, exit_code=end.exit_code, claimed=claimed))
         else:
-            outcome = None if is_final(status) else end
+            outcome = None if status.has_ended else end
         if outcome is not None:
             if not (status.concluded and outcome[1] == status.error):
                 status = _ended(status, outcome, AppendedLog(paths.log, values))
@@ -259,14 +241,12 @@ def _last_output(run_dir: str) -> str:
 
 def _ended(status: Status, outcome: Outcome, log: AppendedLog) -> Status:
     end, why, code = outcome
-    log.write_line((run_directory.BLOCKED if code == run_directory.EXIT_BLOCKED else "ci-tasks: ") + why)
+    log.write_line((run_directory.BLOCKED if code == EXIT_BLOCKED else "ci-tasks: ") + why)
     log.close()
     # The clock is that of the node that began the run, not this machine's.
-    now, log_error = status.heartbeat_at or time.time(), status.log_error or log.error
-    status = replace(
-        status, state=run_directory.STATE_ENDED, phase="ended", end=end, exit_code=code, error=why, ended_at=now
-    )
-    return replace(status, log_bytes=log.bytes, log_error=log_error, log_sha256=log.sha256, waiting=())
+    now = status.heartbeat_at or time.time()
+    status = replace(status, state="ended", phase="ended", end=end, exit_code=code, error=why, ended_at=now, waiting=())
+    return replace(status, log_bytes=log.bytes, log_error=status.log_error or log.error, log_sha256=log.sha256)
 
 
 class AppendedLog(RunLog):

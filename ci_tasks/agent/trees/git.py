@@ -58,6 +58,8 @@ class DiskFull(StoreError):
 class MissingBase(StoreError):
     """The store lacks objects, or is damaged: everything has to be sent."""
 
+    code = "missing-base"  # for the client
+
 
 class Git:
     """git on the git directory `git_dir`, run in `directory` (default: `git_dir`), with further settings and `env`."""

@@ -38,7 +38,7 @@ COMMANDS = (
     _command("runs", _RESULTS, "logs", "Print a run's log, safe for a terminal, or with --raw unchanged."),
     _command("runs", _RESULTS, "attach", "Follow runs to their end and fetch their results.", _BATCH, _CODES),
     _command("runs", _RESULTS, "fetch", "Fetch what there is of runs on other hosts.", _LOCATED),
-    _command("runs", _RESULTS, "cancel", "Cancel a run: its command and every process it started.", _LOCATED),
+    _command("runs", _RESULTS, "cancel", "Cancel a run: its command and the processes that it started.", _LOCATED),
     _command("runs", _RESULTS, "shell", "Open bash where a run is, with its environment."),
     _command("runs", _RESULTS, "retry", "Run the failed step of a kept run again with your edits.", _BATCH, _CODES),
     _command("runs", _RESULTS, "report", "Report runs in the terminal, HTML, markdown or JUnit XML.", _BATCH),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, with_given
-from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, NODES, ONLY, REPO, REV, RUN_NEEDS, WORKFLOW, text
+from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, REPO, REV, RUN_NEEDS, WORKFLOW, text
 from ci_tasks.cli.output import print_json
 
 
@@ -47,7 +47,7 @@ def jobs(options: JobsOptions) -> int:
         if rows:
             print("\n".join(tables.jobs(rows, terminal_width())))
         else:
-            print(why_no_rows(source, label or "", options.base, run_needs=options.run_needs))
+            print(why_no_rows(source, label or "", options.base))
         if label and any(row.dynamic for row in rows):
             print("rows that an output of another job decides: --run-needs runs that job here, --output gives it")
     return 0
@@ -60,7 +60,6 @@ class PlanOptions(OverlayOptions):
     host: str = HOST.field(default="local", commas=False)
     json: bool = JSON.field()
     out: str | None = text("write the run directories into this new directory", "DIR").field()
-    nodes: int | None = NODES.field()
     run_needs: bool = RUN_NEEDS.field()
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
@@ -71,7 +70,6 @@ class PlanOptions(OverlayOptions):
 def plan(options: PlanOptions) -> int:
     """
     ci-tasks plan ckpt --only async-save --host sim --out /tmp/plan
-    ci-tasks plan megatron --only qwen3_30B --host cluster --nodes 2
     ci-tasks plan ckpt --var REGISTRY=ghcr.io/me      what only GitHub knows
     ci-tasks plan ckpt --with sglang=~/sglang --out /tmp/plan
     bash /tmp/plan/01/run.sh
@@ -94,7 +92,6 @@ def plan(options: PlanOptions) -> int:
     label = source.label_of(options.label)
     request = RunRequest(
         *(label, options.only, options.host, options.base, out),
-        nodes=options.nodes or 1,
         run_needs=options.run_needs,
         probe=not options.no_probe,
     )
@@ -103,6 +100,6 @@ def plan(options: PlanOptions) -> int:
         print_json([encode(planned) for planned in plans])
     else:
         print(source.headline)
-        why = why_no_rows(source, label, options.base, run_needs=options.run_needs)
+        why = why_no_rows(source, label, options.base)
         print("\n".join(lists.plans(plans, terminal_width()) if plans else [why]))
     return 0

@@ -21,7 +21,6 @@ _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's ru
 _RESUMED_ROWS = "--resume continues the rows of the interrupted command"
 _NOT_REPEATED = (
     ("detach", "the client decides after each repetition whether another one is needed", "use tmux or nohup"),
-    ("nodes", "repeating rows on several nodes is not supported", ""),
 )
 
 
@@ -39,7 +38,6 @@ class RunOptions(RowOptions):
     keep: bool = flags.KEEP.field()
     detach: bool = flags.DETACH.field()
     image: str | None = flags.IMAGE.field()
-    nodes: int | None = flags.NODES.field()
     repeat: int | None = flags.REPEAT.field(
         help="number of repetitions of each row on one tree, to see whether it is flaky",
         excludes=_NOT_REPEATED,
@@ -79,11 +77,6 @@ class RunOptions(RowOptions):
             ("last_failed", _RESUMED_ROWS, ""),
             ("detach", "--resume waits for the results of running rows", ""),
         ),
-    ).field()
-    explain: bool = switch(
-        "print for every row where it runs, or why it waits",
-        nox=True,
-        excludes=(("detach", "with --detach the host decides", ""),),
     ).field()
     prefetch: bool = switch(
         "download the models and datasets of the rows first, as `prefetch` does", feature="prefetch", nox=True
@@ -161,16 +154,17 @@ def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
     rows = _last_failed(label, source) if options.last_failed and not source.suite.is_changed(label) else ()
     return RunRequest(
         label, options.only, options.host, options.base, fresh_env=options.fresh_env, keep=options.keep, rows=rows,
-        image=options.image, nodes=options.nodes or 1, prefetch=options.prefetch, probe=not options.no_probe,
+        image=options.image, prefetch=options.prefetch, probe=not options.no_probe,
         slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0,
     )  # fmt: skip
 
 
 def _how(options: RunOptions, events: EventStream | None) -> ExecutionOptions:
-    from ci_tasks.run.request import ExecutionOptions, RunPolicy
+    from ci_tasks.run.request import ExecutionOptions
 
-    policy = RunPolicy(fail_fast=options.fail_fast, retry_failed=options.retry_failed, explain=options.explain)
-    return ExecutionOptions(options.jobs, options.detach, policy, options.resume, events)
+    return ExecutionOptions(
+        options.jobs, options.detach, options.resume, options.fail_fast, options.retry_failed, events
+    )
 
 
 def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:

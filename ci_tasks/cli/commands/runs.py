@@ -183,8 +183,6 @@ class ReportOptions:
     html: str | None = text("write one self-contained HTML page", "FILE").field()
     markdown: bool = switch("print markdown, for GitHub's job summary").field()
     junit: str | None = text("write the rows as JUnit XML", "FILE").field()
-    ci_log: str | None = text("with --html: CI's log of the row, to draw its metrics beside the run's", "FILE").field()
-    job: str | None = text("the job, if CI's log has several", "JOB").field()
     deviations: bool = switch("list all differences from CI, also those that the label's last run had").field()
     json: bool = JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
     brief: bool = BRIEF.field()
@@ -195,7 +193,6 @@ def report(options: ReportOptions) -> int:
     ci-tasks report last
     ci-tasks report last --html report.html                 table, failures, timeline, metrics, logs in one file
     ci-tasks report last --markdown >> $GITHUB_STEP_SUMMARY
-    ci-tasks report RUN --html report.html --ci-log ci.log  CI's metrics beside the run's
     ci-tasks report RUN,RUN --junit report.xml
     ci-tasks report last --brief                            for an assistant
 
@@ -206,6 +203,6 @@ def report(options: ReportOptions) -> int:
     names = [name.strip() for name in options.run.split(",") if name.strip()]
     html, junit = (user_path(file) if file else None for file in (options.html, options.junit))
     kinds = (options.markdown, options.brief, options.json, options.deviations)
-    result = report(names, ReportOutputs(html, junit, *kinds, options.ci_log, options.job))
+    result = report(names, ReportOutputs(html, junit, *kinds))
     print_record(result, as_json=options.json)
     return 0

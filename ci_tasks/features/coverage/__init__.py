@@ -11,7 +11,10 @@ FEATURE = Feature(
             "Before a run",
             "Print what the checkout's CI covers, from its workflow and the sources of its tests.",
             "ci_tasks.features.coverage.command:coverage",
-            json=("ci_tasks.features.coverage.labels:PublicCoverage", "ci_tasks.features.coverage.labels:CoverageDiff"),
+            json=(
+                "ci_tasks.features.coverage.labels:CheckoutCoverage",
+                "ci_tasks.features.coverage.labels:CoverageDiff",
+            ),
         ),
     ),
 )

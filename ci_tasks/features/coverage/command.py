@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from ci_tasks.workflow.model import Job
 
 _STARTS_TESTS = re.compile(r"\b(?:pytest|unittest|torchrun)\b.*\btests?\b|\bpython3?\b.*\btests?/")
-_EVERY = 10  # tests between two lines that say how far the recording is
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,7 @@ def coverage(options: CoverageOptions) -> int:
     The tests are only read. With --record they are executed, with imports and programs replaced by stubs, in a sandbox
     without network.
     """
+    from ci_tasks.agent.codec import encode
     from ci_tasks.features.coverage.labels import difference
     from ci_tasks.features.coverage.report import coverage_report, diff_report
     from ci_tasks.run.checkout_source import open_source
@@ -52,22 +50,22 @@ def coverage(options: CoverageOptions) -> int:
     say = partial(print, file=sys.stderr, flush=True)
     source = open_source(options.repo, options.rev, options.workflow)
     say(source.headline)
-    covered = checkout_coverage(source, record=options.record, say=say)
+    covered = source_coverage(source, record=options.record, say=say)
     if options.diff:
         other = open_source(str(source.path), options.diff, options.workflow)
-        changed = difference(checkout_coverage(other, record=options.record, say=say), covered)
-        print_json(asdict(changed)) if options.json else print(diff_report(changed))
+        changed = difference(source_coverage(other, record=options.record, say=say), covered)
+        print_json(encode(changed, versioned=False)) if options.json else print(diff_report(changed))
     else:
-        print_json(covered.public()) if options.json else print(coverage_report(covered))
+        print_json(encode(covered, versioned=False)) if options.json else print(coverage_report(covered))
     return 0
 
 
-def checkout_coverage(
+def source_coverage(
     source: CheckoutSource, *, record: bool = False, say: Callable[[str], object] = lambda text: None
 ) -> CheckoutCoverage:
     """What the CI of a checkout, or of its revision, covers. Raises CheckoutError, WorkflowError."""
     from ci_tasks.checkout.snapshot import take_snapshot
-    from ci_tasks.features.coverage.labels import CheckoutCoverage, labels
+    from ci_tasks.features.coverage.labels import checkout_coverage
     from ci_tasks.features.recorder.record import open_recorder
     from ci_tasks.features.suites.slime_helpers import HELPERS
     from ci_tasks.results import store
@@ -76,25 +74,23 @@ def checkout_coverage(
 
     say("reading the checkout and its tests")
     snapshot = take_snapshot(source.path, store.home() / "sync" / "lint", rev=source.rev)
-    rows, done = list_jobs(source), count(1)
-    with open_recorder(source.path, snapshot.read_file, HELPERS, rev=source.rev, execute=record, say=say) as recorder:
-
-        def recorded(test: str, args: Sequence[str], env: Mapping[str, str]) -> Recording:
-            recording = recorder.record(test, args, env)
-            if record and (number := next(done)) % _EVERY == 0:
-                say(f"{number} tests recorded, of {len(rows)} rows")
-            return recording
-
-        commands = {id: _test_commands(job) for id, job in source.workflow.jobs.items()}
-        covered = labels(rows, snapshot.read_file, recorded, commands)
+    commands = {id: _test_commands(job) for id, job in source.workflow.jobs.items()}
     name = "the embedded sample" if source.sample else event_context(source, secrets=()).repository
     at = f" at {snapshot.checkout.commit[:7]}" if snapshot.checkout.commit and not source.sample else ""
     changed = " with local changes" if at and snapshot.checkout.dirty and source.rev is None else ""
-    return CheckoutCoverage(f"{name}{at}{changed}", source.workflow.place, covered)
+    recorder = open_recorder(source.path, snapshot.read_file, HELPERS, rev=source.rev, execute=record, say=say)
+
+    def recorded(test: str, args: Sequence[str], env: Mapping[str, str]) -> Recording:
+        if record:
+            say(f"recording {test}")
+        return recorder.record(test, args, env)
+
+    about = f"{name}{at}{changed}", source.workflow.place, list_jobs(source)
+    return checkout_coverage(*about, snapshot.read_file, recorded, commands)
 
 
-def _test_commands(job: Job) -> tuple[str, ...]:
+def _test_commands(job: Job) -> list[str]:
     """The lines of a job's steps that start tests."""
     steps = (inner for step in job.steps for inner in step.all_steps)
     lines = (line.strip() for step in steps for line in (step.run or "").splitlines())
-    return tuple(dict.fromkeys(line for line in lines if _STARTS_TESTS.search(line)))
+    return list(dict.fromkeys(line for line in lines if _STARTS_TESTS.search(line)))

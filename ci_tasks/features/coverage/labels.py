@@ -4,77 +4,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, some
-from ci_tasks.features.coverage.facts import E2E, UNREAD, VACUOUS, Read, RowFacts, facts
-from ci_tasks.features.recorder.records import Recording, shell_split
+from ci_tasks.features.coverage.training import TrainingLaunch, trainings
+from ci_tasks.features.recorder.records import NONE, Recording, shell_split
 from ci_tasks.workflow.model import Row
 
-AT_ONCE = 4  # tests that are recorded side by side
-_MOST_LAYOUTS, _MOST_TESTS, _LONGEST = 8, 3, 160
-_TOGETHER = ("models", "algorithms", "layouts", "placements", "features")  # what rows of a backend cover
+# What a name says of a mixture of experts, if no flag does: 30B of which 3B are active, or the word itself.
+_MOE_NAME = re.compile(r"(?i)(?<![a-z])moe(?![a-z])|\d+B[-_]A\d+B|\d+x\d+")
+_FLAG = re.compile(r"(?<![\w-])(--[a-z][\w-]*)")
+_MOST_TESTS, _LONGEST = 3, 160
 Record = Callable[[str, Sequence[str], Mapping[str, str]], Recording]
+Read = Callable[[str], "str | None"]
 
 
 @dataclass(frozen=True)
 class RowCoverage:
+    """A row, and what it `covers`: its model, algorithm, layout, placement of the engines and features; of a test that
+    trains nothing its own words. `origin` is whether the test was recorded or only read, `problem` why it is not known
+    to its end."""
+
     row: str
     args: str
     gpus: int | None
-    facts: RowFacts
+    covers: tuple[str, ...]
+    backends: tuple[str, ...]
+    origin: str
+    problem: str
 
 
 @dataclass(frozen=True)
 class CoveredTest:
-    """A test of a label, with the rows that run it. `missing` says that the checkout has no such file."""
+    """A test of a label, with the rows that run it."""
 
     test: str
     rows: tuple[RowCoverage, ...]
-    missing: bool = False
 
     @property
-    def facts(self) -> RowFacts:
-        """Those of the first row that trains, if any does; `coverage` has the features of all."""
-        return next((row.facts for row in self.rows if row.facts.kind == E2E), self.rows[0].facts)
+    def gpus(self) -> list[int]:
+        return sorted({row.gpus for row in self.rows if row.gpus is not None})
 
     @property
-    def gpus(self) -> tuple[int, ...]:
-        return tuple(sorted({row.gpus for row in self.rows if row.gpus is not None}))
-
-    @property
-    def coverage(self) -> list[str]:
-        """What it covers, part by part; of unit tests what they say of themselves."""
-        facts = self.facts
-        if self.missing:
-            return ["the checkout has no such file"]
-        if facts.kind != E2E:
-            return [_untrained(self.test, facts)]
-        layouts = facts.layouts if len(facts.layouts) > 1 else [layout for layout in facts.layouts if layout != "DP"]
-        shown = " / ".join(
-            layout.replace(" + ", "+") if len(layouts) > 1 else layout for layout in layouts[:_MOST_LAYOUTS]
-        )
-        parts = [
-            *facts.models,
-            "/".join(facts.algorithms),
-            f"layouts {shown}" if len(layouts) > 1 else shown,
-            " then ".join(facts.placements),
-            f"on {', '.join(map(str, facts.trained_gpus))} GPUs" if len(facts.trained_gpus) > 1 else "",
-            f"{facts.trainings} trainings" if facts.trainings > 1 else "",
-            *dict.fromkeys(feature for row in self.rows for feature in row.facts.features),
-            "not seen to its end" if facts.problem else "",
-        ]
-        return [part for part in parts if part]
+    def coverage(self) -> tuple[str, ...]:
+        return _each(part for row in self.rows for part in row.covers)
 
     @property
     def modes(self) -> list[str]:
-        """Where several rows run it: what each is given, and what not every other row exercises."""
+        """If several rows run it: what each is given, and what not every other row exercises."""
         lines = []
         for row in self.rows if len(self.rows) > 1 else ():
-            own = [each for each in row.facts.features if any(each not in other.facts.features for other in self.rows)]
+            own = [each for each in row.covers if any(each not in other.covers for other in self.rows)]
             args = f"`{row.args}`" if row.args else "no arguments"
             lines.append(f"{args}: {', '.join(own)}" if own else args)
         return lines
@@ -99,152 +79,121 @@ class LabelCoverage:
 
 @dataclass(frozen=True)
 class CheckoutCoverage:
-    """What a checkout's workflow covers. `checkout` names it for people, without a path of this machine."""
+    """As `coverage --json` prints it. `checkout` names it for people, without a path of this machine; `backends` is
+    what the rows of each training backend exercise together."""
 
     checkout: str
     workflow: str
     labels: tuple[LabelCoverage, ...]
+    backends: Mapping[str, tuple[str, ...]]
 
-    def tests(self) -> list[tuple[LabelCoverage, CoveredTest]]:
-        return [(label, test) for label in self.labels for test in label.tests]
-
-    def rows(self) -> list[RowFacts]:
-        return [row.facts for _, test in self.tests() for row in test.rows]
-
-    def backends(self) -> dict[str, dict[str, Any]]:
-        """How many rows each training backend has, by its name, and what they cover together."""
-        trained = [row for row in self.rows() if row.kind == E2E]
-        together = {}
-        for backend in dict.fromkeys(backend for row in trained for backend in row.backends):
-            own = [row for row in trained if backend in row.backends]
-            values = {name: dict.fromkeys(value for row in own for value in getattr(row, name)) for name in _TOGETHER}
-            together[backend] = {"rows": len(own), **{name: list(words) for name, words in values.items()}}
-        return together
-
-    def public(self) -> dict[str, Any]:
-        labels = []
-        for label in self.labels:
-            shown = encode(label, versioned=False)
-            for test, covered in zip(shown["tests"], label.tests, strict=True):
-                test["gpus"] = list(covered.gpus)
-                test["rows"] = [{**row, **row.pop("facts")} for row in test["rows"]]
-            labels.append(shown)
-        return encode(PublicCoverage(self.checkout, self.workflow, tuple(labels), self.backends()), versioned=False)
+    def rows(self) -> dict[str, RowCoverage]:
+        """By `label: row`."""
+        return {f"{label.label}: {row.row}": row for label in self.labels for test in label.tests for row in test.rows}
 
 
-@dataclass(frozen=True)
-class PublicCoverage:
-    """As `coverage --json` prints it: `labels` with their tests and rows, and what the rows of each training backend
-    cover together."""
-
-    checkout: str
-    workflow: str
-    labels: tuple[Mapping[str, Any], ...]
-    backends: Mapping[str, Mapping[str, Any]]
-
-
-def labels(
-    rows: Sequence[Row], read: Read, record: Record, commands: Mapping[str, tuple[str, ...]] | None = None
-) -> tuple[LabelCoverage, ...]:
-    """The labels of a workflow's rows; `record` gives what a test launches, once for each way to start it. `commands`
-    are those of jobs that run tests without naming one for each row."""
-    starts = {_start(row): row for row in rows if row.test}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        recordings = pool.map(lambda row: record(row.test or "", shell_split(row.args), row.env), starts.values())
-        known = {start: facts(recording, read) for start, recording in zip(starts, recordings, strict=True)}
+def checkout_coverage(
+    checkout: str, workflow: str, rows: Sequence[Row], read: Read, record: Record, commands: Mapping[str, Sequence[str]]
+) -> CheckoutCoverage:
+    """`record` gives what a test launches, once for each way to start it; `read` gives files of the checkout.
+    `commands` are those of jobs that run tests without naming one for each row."""
+    recordings: dict[object, Recording] = {}
+    for row in rows:
+        if row.test and (start := _start(row)) not in recordings:
+            recordings[start] = record(row.test, shell_split(row.args), row.env)
     covered: list[LabelCoverage] = []
-    for name in dict.fromkeys(row.label for row in rows):
+    for name in _each(row.label for row in rows):
         own = [row for row in rows if row.label == name]
+        covers = {row.row: row_coverage(row, recordings[_start(row)], read) for row in own if row.test}
         tests = tuple(
-            CoveredTest(
-                path,
-                tuple(RowCoverage(row.row, row.args, row.gpus, known[_start(row)]) for row in own if row.test == path),
-                missing=read(path) is None,
-            )
-            for path in dict.fromkeys(row.test for row in own if row.test)
+            CoveredTest(path, tuple(covers[row.row] for row in own if row.test == path))
+            for path in _each(row.test or "" for row in own)
         )
-        first, run = own[0], () if tests else (commands or {}).get(own[0].job, ())
+        first, run = own[0], () if tests else tuple(commands.get(own[0].job, ()))
         if tests or run or first.dynamic:  # a job that only finds out what another is to run has no tests
             same = next((other.label for other in covered if tests and other.tests == tests), None)
-            images = tuple(dict.fromkeys(row.image for row in own if row.image))
-            about = (name, first.job, first.trigger, first.runner, images)
+            about = (name, first.job, first.trigger, first.runner, _each(row.image or "" for row in own))
             covered.append(LabelCoverage(*about, tests, first.dynamic, same, run))
-    return tuple(covered)
+    trained = [row for label in covered for test in label.tests for row in test.rows]
+    backends = {
+        backend: _each(each for row in trained if backend in row.backends for each in row.covers)
+        for backend in _each(backend for row in trained for backend in row.backends)
+    }
+    return CheckoutCoverage(checkout, workflow, tuple(covered), backends)
 
 
-def _start(row: Row) -> tuple[Any, ...]:
+def row_coverage(row: Row, recording: Recording, read: Read) -> RowCoverage:
+    started, problem = trainings(recording), "; ".join(recording.stops)
+    if started:
+        model = _model(started[0], recording.constants.get("MODEL_NAME"), read)
+        covers = _each([model, *_trained(started), "not seen to its end" if problem else ""])
+    else:
+        covers = (f"not seen: {problem}" if problem else _untrained(row.test or "", recording),)
+    backends = _each(training.value("--train-backend", "megatron").lower() for training in started)
+    return RowCoverage(row.row, row.args, row.gpus, covers, backends, recording.origin, problem)
+
+
+def _start(row: Row) -> object:
     return (row.test, row.args, *row.env.items())
 
 
-def _untrained(path: str, facts: RowFacts) -> str:
+def _each(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(value for value in dict.fromkeys(values) if value)
+
+
+def _model(training: TrainingLaunch, name: object, read: Read) -> str:
+    """The test's own name of its model, or its checkpoint's, and what kind it is: by flags before names."""
+    checkpoint = training.value("--hf-checkpoint").rstrip("/").rpartition("/")[2]
+    called = name if isinstance(name, str) else "" if "⟨" in checkpoint else checkpoint
+    script = read(f"scripts/models/{training.model_script}.sh") if isinstance(training.model_script, str) else None
+    given = {*training.flags, *_FLAG.findall(script or "")}
+    moe = "--num-experts" in given or training.number("--expert-model-parallel-size") > 1
+    moe = moe or (script is None and bool(_MOE_NAME.search(called)))
+    kind = f"{'MLA ' if '--multi-latent-attention' in given else ''}{'MoE' if moe else 'dense'}"
+    return called if not called or kind.lower() in called.lower() else f"{called} {kind}"
+
+
+def _trained(started: Sequence[TrainingLaunch]) -> Iterator[str]:
+    yield "/".join(_each(training.algorithm for training in started))
+    layouts = _each(training.layout for training in started)
+    yield "" if layouts == ("DP",) else f"{'layouts ' if len(layouts) > 1 else ''}{' / '.join(layouts)}"
+    yield " then ".join(_each(training.placement for training in started))
+    yield f"{len(started)} trainings" if len(started) > 1 else ""
+    for training in started:
+        yield from training.features()
+
+
+def _untrained(path: str, recording: Recording) -> str:
+    """What a test says of itself, or the names of its functions."""
     name = path.rpartition("/")[2].removesuffix(".py").removeprefix("test_").replace("_", " ")
-    sentence = re.split(r"(?<=[a-z0-9)`])[.:](?:\s|$)", facts.doc.replace("``", "`"), maxsplit=1)[0].strip()
-    words = sentence.rstrip(".") if len(sentence) <= _LONGEST else sentence[: _LONGEST - 1].rstrip() + "…"
-    if facts.kind == VACUOUS:
+    doc = " ".join(recording.doc.split("\n\n")[0].split())
+    words = re.split(r"(?<=[a-z0-9)`])[.:](?:\s|$)", doc, maxsplit=1)[0][:_LONGEST].rstrip(".")
+    if recording.entry == NONE:
         return f"{words or name} (runs nothing: no `__main__`)"
-    if facts.kind == UNREAD:
-        return f"not seen: {facts.problem}"
-    tests = [test.rpartition(".")[2].removeprefix("test_").replace("_", " ") for test in facts.tests]
+    tests = [test.rpartition(".")[2].removeprefix("test_").replace("_", " ") for test in recording.tests]
     content = words or (f"{name}: {some(tests, _MOST_TESTS)}" if tests else name)
     return f"{content} ({counted(len(tests), 'test')})" if tests else content
 
 
 @dataclass(frozen=True)
-class ChangedTest:
-    """A test that a label has before and after, with what only one of them covers; "" for nothing."""
-
-    label: str
-    test: str
-    what: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
 class CoverageDiff:
-    """From one coverage to another. Rows are `label: row`; `gained` and `lost` is what the rows together exercise or no
+    """From one coverage to another. Rows are `label: row`; `gained` and `lost` is what the rows together cover or no
     longer do."""
 
     before: str
     after: str
     added: tuple[str, ...]
     removed: tuple[str, ...]
-    altered: tuple[ChangedTest, ...]
     gained: tuple[str, ...]
     lost: tuple[str, ...]
 
 
 def difference(before: CheckoutCoverage, after: CheckoutCoverage) -> CoverageDiff:
-    old, new = _row_names(before), _row_names(after)
-    had, has = ([each for row in side.rows() for each in row.exercised] for side in (before, after))
-    return CoverageDiff(
-        before=before.checkout,
-        after=after.checkout,
-        added=_without(new, old),
-        removed=_without(old, new),
-        altered=tuple(_altered(before, after)),
-        gained=_without(has, had),
-        lost=_without(had, has),
-    )
+    old, new = before.rows(), after.rows()
+    had, has = ({each: None for row in side.values() for each in row.covers} for side in (old, new))
+    names = before.checkout, after.checkout
+    return CoverageDiff(*names, _without(new, old), _without(old, new), _without(has, had), _without(had, has))
 
 
-def _row_names(coverage: CheckoutCoverage) -> list[str]:
-    return [f"{label.label}: {row.row}" for label, test in coverage.tests() for row in test.rows]
-
-
-def _without(some: Iterable[str], others: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(item for item in some if item not in others))
-
-
-def _altered(before: CheckoutCoverage, after: CheckoutCoverage) -> Iterator[ChangedTest]:
-    old = {(label.label, test.test): test for label, test in before.tests()}
-    for label, test in after.tests():
-        former = old.get((label.label, test.test), test)
-        for what, earlier, later in (
-            ("GPUs", [*map(str, former.gpus)], [*map(str, test.gpus)]),
-            ("coverage", former.coverage, test.coverage),
-            ("checks", [former.facts.checks], [test.facts.checks]),
-        ):
-            removed, added = ", ".join(_without(earlier, later)), ", ".join(_without(later, earlier))
-            if removed or added:
-                yield ChangedTest(label.label, test.test, what, removed, added)
+def _without(some: Iterable[str], others: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(item for item in some if item not in others)

@@ -1,99 +1,149 @@
-"""The trainings that a test starts, each with its flags; and what it writes for them to read."""
+"""The trainings that a test starts, each with its flags, and what they exercise in words.
+
+Flags with a value count if `_VALUES` has them. A flag without one is shown as its own words, unless it is plumbing.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.recorder.records import UNKNOWN, LaunchCall, Recording, Value, shell_split
 from ci_tasks.features.suites.slime_helpers import commands_of
 
-Flags = Mapping[str, tuple[str, ...]]
 _SCRIPT = re.compile(r"(?:^|/)train(?:_\w+)?\.py$")
 _MODULE = re.compile(r"^[\w.]+\.train(?:_\w+)?$")
-_SERVER = re.compile(r"^sglang\.launch_server$|^sglang_router")
 _MODEL = re.compile(r"scripts/models/([^/\s]+)\.sh$")
-_CONFIG = re.compile(r"(?m)^(?:sglang|megatron):")
+# Short name → Megatron's flag, in the order in which they are written.
+_LAYOUT = {
+    "TP": "--tensor-model-parallel-size",
+    "PP": "--pipeline-model-parallel-size",
+    "CP": "--context-parallel-size",
+    "EP": "--expert-model-parallel-size",
+    "ETP": "--expert-tensor-parallel-size",
+}
+# Flag with a value → what it exercises. `{}` is the value, without the modules of a dotted path.
+_VALUES = {
+    "--sglang-config": "--sglang-config",
+    "--megatron-config-path": "--megatron-config-path",
+    "--prefill-num-servers": "PD",
+    "--sglang-moe-a2a-backend": "{} all-to-all",
+    "--sglang-speculative-algorithm": "{} speculative decoding",
+    "--sglang-disaggregation-transfer-backend": "{} transfer",
+    "--update-weight-transport": "weight update through {}",
+    "--update-weight-mode": "{} weight update",
+    "--rollout-data-transport": "rollout data through {}",
+    "--optimizer-placement": "optimizer on {}",
+    "--num-critic-only-steps": "critic-only warmup (steps: {})",
+    "--opd-type": "on-policy distillation ({} teacher)",
+    "--over-sampling-batch-size": "over-sampling",
+    "--dynamic-sampling-filter-path": "dynamic sampling",
+    "--save-debug-rollout-data": "debug rollout data save",
+    "--load-debug-rollout-data": "training from saved rollout data",
+    "--save": "checkpoint save",
+    "--eval-interval": "evaluation",
+    "--multimodal-keys": "multimodal input",
+    "--rollout-function-path": "rollout function {}",
+    "--custom-generate-function-path": "generate function {}",
+    "--custom-rm-path": "reward function {}",
+    "--custom-reward-post-process-path": "reward post-processing {}",
+    "--custom-tis-function-path": "TIS function {}",
+    "--ci-load-grad-norm": "gradient norms equal those of the first layout",
+    "--ci-metric-checker-key": "metric {} is checked",
+}
+# Flags without a value that every training has: shapes, numerics and housekeeping.
+_PLUMBING = re.compile(
+    r"--(ci-|no-|sequence-parallel|apply-chat-template|rollout-shuffle|balance-data|attention-softmax|colocate"
+    r"|accumulate-allreduce|sglang-enable-metrics|use-kl-loss|overlap-|use-wandb|disable-|normalize-advantages"
+    r"|update-weight-disk-keep|use-dynamic-batch-size|use-opd$|offload-)"
+)
+_PREFIX = re.compile(r"^--(?:sglang-)?(?:use-|enable-)?")
+_SWITCH = re.compile(r"^--(?:\w+-)?(?:use|enable|calculate)-")  # takes no value
 
 
 @dataclass(frozen=True)
 class TrainingLaunch:
     """One start of a training. `flags` are those it is given, the last of several; a value that only a run would know
-    stands as ⟨its expression⟩. `call` is the place of its call in the recording."""
+    stands as ⟨its expression⟩."""
 
-    flags: Flags
-    gpus: Value
+    flags: Mapping[str, tuple[str, ...]]
     model_script: Value
     script: str
-    call: int
-    entry: str
 
     def value(self, flag: str, default: str = "") -> str:
         values = self.flags.get(flag)
         return default if values is None else " ".join(values)
 
-    def number(self, flag: str, default: int = 1) -> int:
-        """A flag's number; the default too where it is not a number that is known."""
+    def number(self, flag: str) -> int:
+        """A flag's number; 1 too if it is not a number that is known."""
         text = self.value(flag)
-        return int(text) if text.isdecimal() else default
+        return int(text) if text.isdecimal() else 1
 
     @property
     def hidden(self) -> bool:
         """Whether arguments that are not known may be flags: they are not the value of one."""
         return any(map(UNKNOWN.fullmatch, self.flags.get("", ())))
 
-
-@dataclass(frozen=True)
-class WrittenConfigs:
-    """What the test itself makes for the trainings: configurations as mappings, and the flags of servers it starts."""
-
-    configs: tuple[Mapping[str, Any], ...] = ()
-    servers: tuple[Flags, ...] = ()
-
-    def section(self, name: str) -> list[Mapping[str, Any]]:
-        """The entries of every configuration's `name:`."""
-        return [item for config in self.configs for item in config.get(name) or [] if isinstance(item, Mapping)]
+    @property
+    def algorithm(self) -> str:
+        """The advantage estimator. GRPO is the framework's default, which is not known to hold if flags are hidden."""
+        return self.value("--advantage-estimator", "" if self.hidden else "grpo").upper().replace("_", "-")
 
     @property
-    def groups(self) -> list[Mapping[str, Any]]:
-        """The groups of engines of every SGLang model."""
-        groups = [group for model in self.section("sglang") for group in model.get("server_groups") or []]
-        return [group for group in groups if isinstance(group, Mapping)]
+    def layout(self) -> str:
+        """`TP2 + CP2`; "DP" for none but data parallel."""
+        sizes = {name: self.number(flag) for name, flag in _LAYOUT.items()}
+        return " + ".join(f"{name}{size}" for name, size in sizes.items() if size > 1) or ("" if self.hidden else "DP")
+
+    @property
+    def placement(self) -> str:
+        """Where the engines are; "" if no flag says it."""
+        flags = {
+            "--rollout-external-engine-addrs": "external engines",
+            "--colocate": "colocated",
+            "--rollout-num-gpus": "disaggregated",
+        }
+        return next((words for flag, words in flags.items() if flag in self.flags), "")
+
+    def features(self) -> Iterator[str]:
+        """What it exercises besides its model, algorithm, layout and placement."""
+        if "--colocate" in self.flags and not any(flag.startswith("--no-offload") for flag in self.flags):
+            yield "offload/onload"  # engines that share GPUs with the trainer leave them to it
+        # `--load` of what `--hf-checkpoint` names starts from the beginning.
+        if "--load" in self.flags and self.value("--load") != self.value("--hf-checkpoint"):
+            yield "checkpoint load"
+        if "fp8" in self.value("--hf-checkpoint").lower():
+            yield "FP8 rollout"
+        if "async" in self.script:
+            yield f"async training ({self.script})"
+        spells_out_model = "--num-layers" in self.flags  # has too many switches to tell apart
+        for flag, values in self.flags.items():
+            if words := _VALUES.get(flag):
+                value = self.value(flag)
+                yield words.format(value if "⟨" in value else value.rpartition(".")[2])
+            elif flag and not values and not spells_out_model and not _PLUMBING.match(flag):
+                yield _PREFIX.sub("", flag).replace("-", " ")
 
 
 def trainings(recording: Recording) -> list[TrainingLaunch]:
     """Every training, in the order in which they would start."""
-    return [training for at, call in enumerate(recording.calls) for training in _of(call, at)]
+    return [training for call in recording.calls for training in _started(call)]
 
 
-def written(recording: Recording) -> WrittenConfigs:
-    texts = [*recording.files.values(), *(value for call in recording.calls for value in call.args)]
-    configs = [config for value in texts for config in _configs(value)]
-    commands = [argv for call in recording.calls for argv in commands_of(call)]
-    servers = tuple(_flags_of(argv) for argv in commands if any(map(_SERVER.search, argv)))
-    return WrittenConfigs(tuple(configs), servers)
-
-
-def _of(call: LaunchCall, at: int) -> Iterator[TrainingLaunch]:
+def _started(call: LaunchCall) -> Iterator[TrainingLaunch]:
     if call.function == "execute_train":
         named, words = call.kwargs, _words(call.kwargs.get("train_args"))
-        if not any(word.startswith("--") for word in words):
-            # A helper of another shape: its flags are words of their own, and its first number counts GPUs.
-            given = (*named.values(), *call.args)
-            words = [word for value in given for word in _words(value)]
-            named = {"num_gpus_per_node": next((value for value in given if type(value) is int), None)}
-        gpus, model = named.get("num_gpus_per_node"), named.get("megatron_model_type")
+        if not any(word.startswith("--") for word in words):  # a helper whose flags are words of their own
+            words = [word for value in (*named.values(), *call.args) for word in _words(value)]
+            named = {}
         script = str(named.get("train_script") or "train.py")
-        yield TrainingLaunch(_flags_of(words), gpus, model, script, at, call.entry)
+        yield TrainingLaunch(_flags(words), named.get("megatron_model_type"), script)
     for argv in commands_of(call):
         for place, word in enumerate(argv):
             if _SCRIPT.search(word) or (_MODULE.search(word) and argv[place - 1] == "-m"):
-                flags = _flags_of(argv[place + 1 :])
-                number = " ".join(flags.get("--num-gpus", ()))
                 model = next((match[1] for match in map(_MODEL.search, argv) if match), None)
-                yield TrainingLaunch(flags, int(number) if number.isdecimal() else None, model, word, at, call.entry)
+                yield TrainingLaunch(_flags(argv[place + 1 :]), model, word)
                 break
 
 
@@ -101,7 +151,7 @@ def _words(value: Value) -> list[str]:
     return shell_split(value) if isinstance(value, str) else [*map(str, value)] if isinstance(value, list) else []
 
 
-def _flags_of(argv: Sequence[str]) -> Flags:
+def _flags(argv: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """`--flag value …` and `--flag=value` → values by flag; under "" what belongs to none."""
     flags: dict[str, tuple[str, ...]] = {}
     name = ""
@@ -110,19 +160,7 @@ def _flags_of(argv: Sequence[str]) -> Flags:
             name, equals, value = word.partition("=")
             flags[name] = (value,) if equals else ()
         else:
-            of = "" if UNKNOWN.fullmatch(word) and flags.get(name) else name
-            flags[of] = (*flags.get(of, ()), word)
+            is_own = UNKNOWN.fullmatch(word) and (flags.get(name) or _SWITCH.match(name))
+            owner = "" if is_own else name
+            flags[owner] = (*flags.get(owner, ()), word)
     return flags
-
-
-def _configs(value: Value) -> Iterator[Mapping[str, Any]]:
-    """A configuration that is given as a mapping, or as the text of one."""
-    if isinstance(value, str) and _CONFIG.search(value):
-        import yaml
-
-        try:
-            value = yaml.safe_load(value)
-        except yaml.YAMLError:
-            return
-    if isinstance(value, Mapping) and ("sglang" in value or "megatron" in value):
-        yield value

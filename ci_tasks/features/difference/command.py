@@ -15,7 +15,7 @@ _ONE_RUN = (("other", "one run is compared with the file, or written to it", "na
 
 @dataclass(frozen=True)
 class DiffOptions:
-    run: str = replace(ONE_RUN, help="a run's id or prefix, a record.json, or a log of CI").field()
+    run: str = replace(ONE_RUN, help="a run's id or prefix").field()
     other: str | None = positional(
         "the run that is asked about, if RUN is the earlier one (default: RUN, with its row's last that passed)",
         required=False,
@@ -49,8 +49,6 @@ def diff(options: DiffOptions) -> int:
     """
     ci-tasks diff last                          what changed since this row last passed
     ci-tasks diff RUN RUN                       the earlier one first
-    ci-tasks diff ci.log last
-    ci-tasks diff record.json last --json
     ci-tasks diff RUN RUN --exact               are metrics and checkpoints equal, bit for bit?
     ci-tasks diff RUN --write-golden golden.json
     ci-tasks diff last --golden golden.json --tolerance 0.01
@@ -59,28 +57,26 @@ def diff(options: DiffOptions) -> int:
     """
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.difference import values
-    from ci_tasks.features.difference.compare import compare_runs
-    from ci_tasks.features.difference.report import text
-    from ci_tasks.features.difference.sides import logged_values, one_side, two_sides
+    from ci_tasks.features.difference.compare import compare_runs, text
+    from ci_tasks.features.difference.runs import last_passed, one_side
     from ci_tasks.safe_output import terminal_width
 
     if options.write_golden:
         return _write_golden(options.run, options.write_golden)
-    if not (options.golden or options.exact):
-        old, new = two_sides(options.run, options.other)
-        difference = compare_runs(old, new)
-        if options.json:
-            print_json(encode(difference, versioned=False))
-        else:
-            print("\n".join(text(old, new, difference, terminal_width())))
-        return 0
+    new = one_side(options.other or options.run)
     if options.golden:
-        golden, side = values.read_golden(user_path(options.golden)), one_side(options.run)
-        seen = values.of_lowest_rank(logged_values(side))
-        compared = values.compare_values(options.golden, golden, side.id, seen, options.tolerance)
+        golden, seen = values.read_golden(user_path(options.golden)), values.of_lowest_rank(new.logged)
+        compared = values.compare_values(options.golden, golden, new.record.id, seen, options.tolerance)
     else:
-        old, new = two_sides(options.run, options.other)
-        compared = values.compare_values(old.id, logged_values(old), new.id, logged_values(new))
+        old = one_side(options.run) if options.other else last_passed(new)
+        if not options.exact:
+            difference = compare_runs(old, new)
+            if options.json:
+                print_json(encode(difference, versioned=False))
+            else:
+                print("\n".join(text(old, new, difference, terminal_width())))
+            return 0
+        compared = values.compare_values(old.record.id, old.logged, new.record.id, new.logged)
     if options.json:
         print_json(encode(compared, versioned=False))
     else:
@@ -90,14 +86,14 @@ def diff(options: DiffOptions) -> int:
 
 def _write_golden(run: str, file: str) -> int:
     from ci_tasks.features.difference import values
-    from ci_tasks.features.difference.sides import logged_values, one_side
+    from ci_tasks.features.difference.runs import one_side
     from ci_tasks.records import PASSED
 
     side = one_side(run)
-    seen = values.of_lowest_rank(logged_values(side))
-    if side.status != PASSED or not seen:
-        problem = f"is {side.status or 'unfinished'}" if side.status != PASSED else "has no metric by step in its log"
-        raise UsageError(f"{side.id} {problem}: no golden values", hint="`ci-tasks runs --status passed` lists runs")
+    seen = values.of_lowest_rank(side.logged)
+    if side.record.status != PASSED or not seen:
+        problem = f"{side.record.id} is {side.record.status}, or has no metric by step in its log: no golden values"
+        raise UsageError(problem, hint="`ci-tasks runs --status passed` lists runs")
     values.write_golden(user_path(file), seen)
-    print(f"{file}: {counted(len(seen), 'metric')} of {side.id}")
+    print(f"{file}: {counted(len(seen), 'metric')} of {side.record.id}")
     return 0

@@ -70,16 +70,13 @@ class GoldenMetric:
 
 
 def read_values(lines: Iterable[bytes], formats: tuple[MetricFormat, ...] = ()) -> Values:
-    """What a log prints; the lowest rank first. A path that is printed again has its number."""
+    """What a log prints; the lowest rank first. A path that is printed again has all of its hashes."""
     ranks: dict[str, list[bytes]] = {}
     files: dict[str, str] = {}
     for line in lines:
         if found := _FILE_HASH.search(line):
-            path, number = found[2].decode(), 1
-            while path in files:
-                number += 1
-                path = f"{found[2].decode()} ({number})"
-            files[path] = found[1].decode()
+            path = found[2].decode()
+            files[path] = f"{files.get(path, '')} {found[1].decode()}".strip()
         elif _MAY_BE_METRICS.search(line):
             rank = _RANK.match(line)
             ranks.setdefault(rank[1].decode() if rank else "", []).append(line)
@@ -94,7 +91,7 @@ def of_series(every: Iterable[Series]) -> Values:
     """Each training of a metric is one of its own, the first without a number."""
     return {
         f"{series.name}{f' (training {training})' if training > 1 else ''}": {
-            str(step): value if math.isfinite(value) else str(value) for step, value in points
+            str(step): _plain(value) for step, value in points
         }
         for series in every
         for training, points in enumerate(series.parts, 1)
@@ -153,11 +150,7 @@ def _is_same(old: float | str, new: float | str, tolerance: float | None) -> boo
 
 def text(compared: ValuesComparison) -> list[str]:
     exact = compared.tolerance is None
-    word = {
-        SHOWN: "equals" if exact else "matches",
-        CONTRADICTED: "differs from",
-        NOT_SEEN: f"is not shown to {'equal' if exact else 'match'}",
-    }[compared.outcome]
+    words = {SHOWN: "equals", CONTRADICTED: "differs from", NOT_SEEN: "is not shown to equal"}
     how = "bit for bit" if exact else f"tolerance {compared.tolerance:g}"
     lines = [
         f"{each.name} {each.step}"
@@ -168,7 +161,7 @@ def text(compared: ValuesComparison) -> list[str]:
     more = len(compared.differences) - _MOST_LINES
     lines += [f"and {counted(more, 'more difference')}"] if more > 0 else []
     lines += [f"missing in {'one of them' if exact else 'the run'}: {each}" for each in compared.missing]
-    head = f"{compared.new} {word} {compared.old} ({counted(compared.values, 'value')}, {how})"
+    head = f"{compared.new} {words[compared.outcome]} {compared.old} ({counted(compared.values, 'value')}, {how})"
     return [one_line(head), *(f"  {one_line(line)}" for line in lines)]
 
 
@@ -177,18 +170,20 @@ def read_golden(path: Path) -> Values:
     try:
         golden = decode(dict[str, GoldenMetric], parse(path.read_bytes(), where=str(path)), where=str(path))
         found = {
-            name: {step: number if math.isfinite(number := float(value)) else str(number) for step, value in each}
-            for name, each in ((name, metric.values.items()) for name, metric in golden.items())
+            name: {str(int(step)): _plain(float(value)) for step, value in metric.values.items()}
+            for name, metric in golden.items()
         }
-        if any(found.values()) and all(step.isdigit() for steps in found.values() for step in steps):
+        if any(found.values()):
             return found
         problem = "it has no values by step"
-    except OSError as error:
-        problem = error.strerror or str(error)
-    except (RecordError, ValueError) as error:
-        problem = str(error)
+    except (OSError, RecordError, ValueError) as error:
+        problem = getattr(error, "strerror", "") or str(error)
     hint = "`ci-tasks diff RUN --write-golden FILE` writes one"
     raise UsageError(f"no golden values in {path}: {problem}", hint=hint)
+
+
+def _plain(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
 
 
 def write_golden(path: Path, values: Values) -> None:

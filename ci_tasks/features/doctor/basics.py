@@ -7,12 +7,11 @@ import re
 from ci_tasks.agent.gpus.nvidia_smi import QUERY_GPUS, parse_gpus
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.features.doctor.check_results import FAULT, WARNING, Check, CheckResult, fault, gb, ok, unknown
+from ci_tasks.features.doctor.check_results import FAULT, WARNING, Check, CheckResult, fault, gb, ok, unknown, warning
 from ci_tasks.hosts.queries import parse_json_object, python_query
 
 CLOCK_QUERY = {"clock": python_query("import time; print(repr(time.time()))")}
 _TOLERATED_SKEW = 2.0  # seconds; a smaller difference between a host's clock and ours does no harm
-_FATAL_SKEW = 300.0  # seconds; signed downloads and Kerberos give up at five minutes
 # The modules are those that a Python built by hand lacks, and the agent cannot do without.
 _PYTHON_VERSION = 'import sys; print("%d.%d.%d" % sys.version_info[:3]); import fcntl, json, zlib'
 # Program, its query, the oldest version: Python's is what the agent is written for; git's of 2018 is the oldest whose
@@ -48,11 +47,8 @@ def read_clock(answer: QueryAnswer, before: float, after: float) -> CheckResult:
     skew = there - before if there < before else max(0.0, there - after)
     if abs(skew) <= _TOLERATED_SKEW:
         return ok("clock", f"as here, within {max(after - before, 0.1):.1f} s")
-    is_fatal = abs(skew) > _FATAL_SKEW
-    harm = "certificates and signed downloads are refused" if is_fatal else "times of its runs are off"
-    text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine: {harm}"
-    step = "compare both with `timedatectl`; `sudo timedatectl set-ntp true`"
-    return CheckResult("clock", FAULT if is_fatal else WARNING, text, step)
+    text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine: signed downloads may be refused"
+    return warning("clock", text, "compare both with `timedatectl`; `sudo timedatectl set-ntp true`")
 
 
 # -- disks -------------------------------------------------------------------------------------------------------------
@@ -68,10 +64,8 @@ print(json.dumps({
     "path": path, "exists": near == path, "directory": os.path.isdir(near),
     "writable": os.access(near, os.W_OK | os.X_OK), "noexec": bool(disk.f_flag & os.ST_NOEXEC),
     "free": disk.f_bavail * disk.f_frsize, "total": disk.f_blocks * disk.f_frsize,
-    "files_free": disk.f_favail, "files": disk.f_files,
 }))
 """
-_FEW_FILES = 100_000  # inodes: a clone of slime has thousands, a venv with torch tens of thousands
 # GB of free space below which a place is a fault or a warning, and why.
 Space = tuple[int, int, str]
 _WORKSPACE: Space = (1, 10, "clones, venvs and logs of runs lie there")
@@ -104,17 +98,15 @@ def disk_query(path: str) -> list[str]:
 
 
 def space(topic: str, name: str, answer: QueryAnswer, least: Space, step: str) -> CheckResult:
-    """The result about a disk's free bytes and files. File systems that make inodes as they go count none."""
+    """The result about a disk's free bytes."""
     disk = parse_json_object(answer)
-    free, total, files_free, files = (disk.get(key) for key in ("free", "total", "files_free", "files"))
-    if not (isinstance(free, int) and isinstance(total, int) and isinstance(files_free, int)):
+    free, total = disk.get("free"), disk.get("total")
+    if not (isinstance(free, int) and isinstance(total, int)):
         return unknown(topic, f"{name}{answer.last_line}")
     text = f"{name}{gb(free)} free of {gb(total)}"
     least_free, wanted, why = least
     if free < wanted * 1e9:
         return CheckResult(topic, FAULT if free < least_free * 1e9 else WARNING, f"{text}; {why}", step)
-    if files and files_free < _FEW_FILES:
-        return CheckResult(topic, WARNING, f"{text}, but space for {files_free} more files (inodes)", step)
     return ok(topic, text)
 
 

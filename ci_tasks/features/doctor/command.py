@@ -16,7 +16,7 @@ class DoctorOptions:
 def doctor(options: DoctorOptions) -> int:
     """
     ci-tasks doctor --host h100a            changes nothing there
-    ci-tasks doctor --host local --json     with the raw answers of the host's programs
+    ci-tasks doctor --host local --json
     """
     from ci_tasks.agent.codec import encode
     from ci_tasks.cli.output import print_json

@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ci_tasks.agent.containers.rewrite import INIT_PROGRAMS, OWN_INIT
 from ci_tasks.agent.gpus.nvidia_smi import QUERY_GPUS, parse_gpus
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor.basics import DISK_SCRIPT, Space, space
-from ci_tasks.features.doctor.check_results import Answers, Check, CheckResult, fault, gb, ok, remedy, unknown, warning
+from ci_tasks.features.doctor.check_results import Answers, Check, CheckResult, fault, ok, remedy, unknown, warning
 from ci_tasks.hosts.queries import fact_queries, list_value, parse_facts, parse_json_object
 
 _REMEDIES = (
@@ -24,7 +23,6 @@ _GPU_SET_UP = {
     "docker": "`sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`",
     "podman": "`sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
 }
-_FIND_INIT = 'for program; do command -v "$program" && exit; done; exit 1'
 # Only the runtime knows where its images are.
 _STORE_DISK = 'exec python3 -I -c "$1" "$("$2" info --format "$3")"'
 _STORE: Space = (5, 80, "a training image takes 20 to 40 GB, and half as much again while it is unpacked")
@@ -44,10 +42,7 @@ def containers(host: HostSpec, images: Sequence[str]) -> Check:
             "cdi": ["nvidia-ctk", "cdi", "list"],
             "gpus": QUERY_GPUS,
             "image store": ["sh", "-c", _STORE_DISK, "sh", DISK_SCRIPT, name, root],
-            "init": ["sh", "-c", _FIND_INIT, "sh", OWN_INIT, *INIT_PROGRAMS],
         }
-    elif name == "apptainer":
-        queries["user namespaces"] = ["unshare", "--user", "--map-root-user", "true"]
     answers = yield queries
     if problem := parse_facts(host, answers, simulates=True).container_problem:
         step = remedy(problem, _REMEDIES, f"run `{name} info` there and see what it says").replace("docker", name)
@@ -56,12 +51,9 @@ def containers(host: HostSpec, images: Sequence[str]) -> Check:
         is_new = "--container-env" in answers["container"].out
         return [ok(name, "srun has its options") if is_new else fault(name, "older than 0.15", "have it updated")]
     if name == "apptainer":
-        return [_apptainer(answers)]
+        return [ok(name, answers["container"].last_line)]
     info = parse_json_object(answers["info"])
     results = [_daemon(name, info)]
-    if name == "podman" and answers["init"].code != 0:  # docker comes with its own
-        text = "no init program, so containers run without --init and end at SIGKILL"
-        results.append(warning(name, text, f"install one of {', '.join(INIT_PROGRAMS)}"))
     if host.gpus != 0 and not host.simulate and parse_gpus(answers["gpus"].out):
         results.append(_gpus_inside(name, info, answers))
     is_here = host.env.get("DOCKER_HOST", "unix://").startswith("unix://")  # else its disk is another machine's
@@ -74,9 +66,7 @@ def containers(host: HostSpec, images: Sequence[str]) -> Check:
 def _daemon(name: str, info: Mapping[str, Any]) -> CheckResult:
     version = str(info.get("ServerVersion") or _part(info, "version").get("Version") or "of unknown version")
     if "name=rootless" in list_value(info, "SecurityOptions") or _part(info, "host", "security").get("rootless"):
-        text = f"{version}, rootless: your own limits (`ulimit -l`) apply, and files of containers belong to you"
-        step = "for GPUs, once: sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place"
-        return warning(name, text, step if name == "docker" else "")
+        return warning(name, f"{version}, rootless: your own limits (`ulimit -l`) apply")
     return ok(name, version)
 
 
@@ -92,25 +82,12 @@ def _gpus_inside(name: str, info: Mapping[str, Any], answers: Answers) -> CheckR
     return result("NVIDIA runtime", f"installed, but not set up for {name}", _GPU_SET_UP[name])
 
 
-def _apptainer(answers: Answers) -> CheckResult:
-    found = re.search(r"(\d{1,9})\.(\d{1,9})\S*", answers["container"].out)
-    version = found[0] if found else "of unknown version"
-    if found and (int(found[1]), int(found[2])) < (1, 1):  # --no-eval, without which it expands the `$` of CI's words
-        return fault("apptainer", f"{version} is too old", "update it to 1.1 or newer")
-    if answers["user namespaces"].code != 0:
-        text = f"{version}, and no user namespaces: --fakeroot needs them or a line in /etc/subuid"
-        return warning("apptainer", text, "`sysctl kernel.unprivileged_userns_clone user.max_user_namespaces`")
-    return ok("apptainer", version)
-
-
 def _image(host: HostSpec, image: str, answer: QueryAnswer) -> CheckResult:
     """Whether the host has it, with its digest, or how it will come."""
     info = parse_json_object(answer)
     if answer.code == 0 and info:
         digests = [str(digest).rpartition("@")[2] for digest in list_value(info, "RepoDigests")]
-        digest, size = [*digests, f"{info.get('Id')}, which no registry has"][0], info.get("Size")
-        pulled = {"always": "; pulled again at every run", None: "; CI's own pull policy"}.get(host.pull, "")
-        return ok("image", f"{image}: {digest}{f', {gb(size)}' if isinstance(size, int) else ''}{pulled}")
+        return ok("image", f"{image}: {[*digests, 'no registry has it'][0]}")
     if not re.search(r"no such image|not known", answer.err, re.IGNORECASE):
         return unknown("image", f"{image}: {answer.last_line}")
     if host.pull == "never":

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
-from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.features.doctor import basics
-from ci_tasks.features.doctor.check_results import FAULT, Answers, Check, CheckResult, Queries, fault, ok
+from ci_tasks.features.doctor.check_results import FAULT, Answers, Check, CheckResult, fault, ok
 from ci_tasks.features.doctor.cluster import slurm
 from ci_tasks.features.doctor.containers import containers
 from ci_tasks.features.doctor.gpus import gpus
@@ -24,16 +21,13 @@ from ci_tasks.results import store
 
 OpenQueryRunner = Callable[[HostSpec], AbstractContextManager[QueryRunner]]
 QUERY_TIMEOUT = 20.0  # seconds for each request; a cold driver takes several
-_MAX_RAW = 1 << 16  # characters of a raw answer in JSON; the kernel's log is longer, and its end counts
 
 
 @dataclass(frozen=True)
 class HostResult(CheckResult):
-    """An entry of `doctor --json`: a result and its host. The raw answers, by the queries' names, stand with the first
-    of the results that were read from them."""
+    """An entry of `doctor --json`: a result and its host."""
 
     host: str = ""
-    answers: Mapping[str, Any] = field(default_factory=dict)
 
 
 def examine_host(host: HostSpec, images: Sequence[str], open_query_runner: OpenQueryRunner) -> list[HostResult]:
@@ -41,18 +35,22 @@ def examine_host(host: HostSpec, images: Sequence[str], open_query_runner: OpenQ
     results: list[HostResult] = []
     try:
         with open_query_runner(host) as runner:
-            results += [HostResult(**vars(result), host=host.name) for result in _connection(host)]
+            results += _of_host(host, _connection(host))
             checks = [(check, next(check)) for check in _checks(host, images)]
             asked = {name: argv for _, queries in checks for name, argv in queries.items()}
             before = time.time()
             answers = runner.run_queries({**basics.CLOCK_QUERY, **asked}, QUERY_TIMEOUT)
             skew = basics.read_clock(answers["clock"], before, time.time())
-            results += _with_raw(host, [skew], basics.CLOCK_QUERY, answers)
-            for check, queries in checks:
-                results += _with_raw(host, finished(check, answers), queries, answers)
+            results += _of_host(host, [skew])
+            for check, _ in checks:
+                results += _of_host(host, finished(check, answers))
     except CiTasksError as error:
         results.append(HostResult("SSH", FAULT, error.message, error.hint, host.name))
     return results
+
+
+def _of_host(host: HostSpec, results: Sequence[CheckResult]) -> list[HostResult]:
+    return [HostResult(**vars(result), host=host.name) for result in results]
 
 
 def _connection(host: HostSpec) -> list[CheckResult]:
@@ -78,19 +76,5 @@ def finished(check: Check, answers: Answers) -> list[CheckResult]:
     except StopIteration as end:
         return list(end.value)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        return [fault("SSH", f"an answer cannot be read: {error!r}", "`doctor --json` has the raw answer")]
+        return [fault("SSH", f"an answer cannot be read: {error!r}", "run its program there and read its output")]
     raise AssertionError("a check asks once")
-
-
-def _with_raw(
-    host: HostSpec, results: Sequence[CheckResult], queries: Queries, answers: Answers
-) -> Iterator[HostResult]:
-    raw = {name: _raw(argv, answers[name]) for name, argv in queries.items()}
-    for result in results:
-        yield HostResult(**vars(result), host=host.name, answers=raw)
-        raw = {}
-
-
-def _raw(argv: Sequence[str], answer: QueryAnswer) -> dict[str, Any]:
-    out, err = answer.out[-_MAX_RAW:], answer.err[-_MAX_RAW:]
-    return {"command": [*argv], "code": answer.code, "out": out, "err": err}

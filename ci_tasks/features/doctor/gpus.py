@@ -23,8 +23,6 @@ _REMEDIES = (
         "`lspci | grep -i nvidia` shows whether there are any; a container must get them",
     ),
     ("GPU is lost|Unable to determine", "a GPU has fallen off the bus: reboot; if it comes again, have it checked"),
-    ("NVML: Unknown Error", "inside a container: the host's systemd took its devices away, start it again"),
-    ("Insufficient Permissions", "`ls -l /dev/nvidia*` shows who may use them; have yourself added to that group"),
     ("no answer", "a GPU or the driver is stuck: see the kernel log; a reboot helps"),
 )
 _MAX_XIDS = 4  # lines; the log of a broken GPU has thousands

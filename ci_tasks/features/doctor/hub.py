@@ -14,9 +14,7 @@ _REMEDIES = (
     ("certificate", "install the certificate of the proxy between on the host, or set its clock right"),
     ("name or service|name resolution", "check the host's DNS, or set HTTPS_PROXY; HF_ENDPOINT names a mirror"),
     ("HTTP Error 40[13]", "add HF_TOKEN to the host's secrets, or check what it may read: it is not tried here"),
-    ("HTTP Error 407", "set HTTPS_PROXY with its login on the host"),
-    ("HTTP Error 429", "wait some minutes, or add HF_TOKEN to the host's secrets: its limits are wider"),
-    ("HTTP Error 5", "see https://status.huggingface.co, try later"),
+    ("HTTP Error (429|5)", "wait some minutes; limits are wider with HF_TOKEN among the host's secrets"),
 )  # fmt: skip
 _OTHERWISE = "open the way out, or set HTTPS_PROXY; HF_ENDPOINT in `env` names a mirror, HF_HUB_OFFLINE does without"
 # An error that is no OSError may repeat an address with the password in it, so only its type is shown.

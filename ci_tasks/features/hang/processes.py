@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from ci_tasks.agent.gpus.lock_files import numbered
-from ci_tasks.agent.hang.facts import HangFacts, OpenFile, ProcessFacts, ThreadFacts
+from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.hang import waits
 from ci_tasks.features.hang.locks import LockUse, lock_use
@@ -119,9 +119,6 @@ class Process:
         """Whether its main thread was in the same functions in both looks, as far as that was seen."""
         return self.facts.same_stacks is not False
 
-    def file(self, fd: int | None) -> OpenFile | None:
-        return next((file for file in self.facts.files if file.fd == fd), None)
-
 
 class RunProcesses:
     """All processes of a run that were there in both looks, without those that only stand in between."""
@@ -166,52 +163,24 @@ class RunProcesses:
         return self.chain(process.main)[0][-1]
 
     def _targets(self, thread: Thread) -> list[Thread]:
-        """The threads that it may wait for; none where that is not seen."""
+        """The threads that it may wait for; none if that is not seen."""
         process, wait = thread.process, thread.wait
         if wait.kind == waits.LOCK and thread.locks.wants:
             return [other for other in process.threads if thread.locks.wants in other.locks.holds]
         if wait.kind == waits.JOIN:
             others = [other for other in process.threads if other not in (thread, process.main) and other.stack]
             return [other for other in others if other.stack and user_frame(other.stack)]
+        below = self._below.get(process.id, ())
         if wait.for_workers:
-            return self._busy_workers(process)
-        return [other.main for other in self._processes_waited_for(process, wait) if other is not process]
-
-    def _busy_workers(self, process: Process) -> list[Thread]:
-        """The workers of multiprocessing below it that are in code of the program: an idle one is in none. Of several
-        at the same place one stands for all."""
-        workers = [other.main for other in self._below.get(process.id, ())]
-        busy = [worker for worker in workers if worker.stack and worker.stack.started_by and worker.wait.frame]
-        return busy[:1] if len({worker.where for worker in busy}) == 1 else busy
-
-    def _processes_waited_for(self, process: Process, wait: Wait) -> list[Process]:
-        every = self.by_id.values()
-        if wait.kind == waits.CHILD:
-            children = [other for other in self._below.get(process.id, ()) if other.parent is process]
-            return [each for each in children if each.facts.state != "Z" and not any(map(_is_helper, each.facts.argv))]
-        holders = {lock.holder for lock in self.facts.locks if (lock.place, lock.waiter) == process.id}
-        if holders:
-            return [self.by_id[process.facts.place, pid] for pid in holders if (process.facts.place, pid) in self.by_id]
-        file = process.file(wait.fd) if wait.kind in (waits.READ, waits.WRITE) else None
-        if file is None:
+            # Workers of multiprocessing in code of the program: an idle one is in none. Of several at the same place
+            # one stands for all.
+            workers = [each.main for each in below]
+            busy = [worker for worker in workers if worker.stack and worker.stack.is_worker and worker.wait.frame]
+            return busy[:1] if len({worker.where for worker in busy}) == 1 else busy
+        if wait.kind != waits.CHILD:
             return []
-        if file.target.startswith("socket:"):
-            peers = self._peers(file.inode)
-            return [other for other in every if any(item.inode in peers for item in other.facts.files)]
-        writes = wait.kind == waits.WRITE
-        ends = [
-            other
-            for other in every
-            if any(item.inode == file.inode and (item.reads if writes else item.writes) for item in other.facts.files)
-            and other is not process
-        ]
-        # Forked siblings inherit ends that they do not use: of several, the parent is the one that made the pipe.
-        return [end for end in ends if end is process.parent] or ends
-
-    def _peers(self, inode: int) -> set[int]:
-        """The other ends of a socket."""
-        own = [(item.net, item.remote, item.local) for item in self.facts.sockets if item.inode == inode]
-        return {item.inode for item in self.facts.sockets if (item.net, item.local, item.remote) in own}
+        children = [each for each in below if each.parent is process and each.facts.state != "Z"]
+        return [each.main for each in children if not any(map(_is_helper, each.facts.argv))]
 
 
 def names(processes: Sequence[Process]) -> str:

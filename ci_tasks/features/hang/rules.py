@@ -17,10 +17,8 @@ from ci_tasks.records import HangCulprit
 
 SHOWN, CONTRADICTED, NOT_DETERMINED = "shown", "contradicted", "not determined"
 _LAUNCHED = re.compile(r"has launched up to operation (\d{1,18}) -- GPU \d{1,4} managed by process (\d{1,10})")
-_MESSAGE = re.compile(r"(send|recv) \d{1,7}(?:->|<-)(\d{1,7})$")
 _BETWEEN_TWO = ("send", "recv", "batch_isend_irecv")
 _MOST_NAMED = 8
-_BUSY_GPU = 50  # percent of the time
 
 
 @dataclass(frozen=True)
@@ -57,39 +55,19 @@ def _stopped(run: RunProcesses) -> Finding | None:
 
 
 def _lock_cycle(run: RunProcesses) -> Finding | None:
-    """Of locks that are globals of a module, whose holder the text of the functions shows, or of locks on files, whose
-    holder the kernel says."""
-    held = {(lock.place, lock.waiter) for lock in run.facts.locks}
+    """Of locks that are globals of a module, whose holder the text of the functions shows."""
     for process in run.by_id.values():
         for first in process.threads:
             way, is_circle = run.chain(first)
-            if not is_circle:
-                continue
-            if all(thread.wait.kind == waits.LOCK for thread in way):
-                told = [f"{thread.name} {_lock_words(thread)}" for thread in way]
-                if len(way) == 1:
-                    told = [f"it takes a lock that it has already: {first.wait.text}"]
-                return Finding("lock cycle", f"lock cycle in {process.name}: {'; '.join(told)}", way)
-            if all(thread.process.id in held for thread in way):
-                told = [f"{thread.process.name} waits for a lock on a file: {thread.where}" for thread in way]
-                return Finding("lock cycle", f"each has the file lock that the next waits for: {'; '.join(told)}", way)
+            if is_circle and all(thread.wait.kind == waits.LOCK for thread in way):
+                told = "; ".join(f"{thread.name} {_lock_words(thread)}" for thread in way)
+                return Finding("lock cycle", f"lock cycle in {process.name}: {told}", way)
     return None
 
 
 def _lock_words(thread: Thread) -> str:
     wants = thread.locks.wants[1] if thread.locks.wants else ""
     return f"has {', '.join(sorted(name for _, name in thread.locks.holds))} and waits for {wants} ({thread.wait.text})"
-
-
-def _forked_lock(run: RunProcesses) -> Finding | None:
-    """A forked process has one thread: the one that had the lock is not in it."""
-    for process in run.by_id.values():
-        main = process.main
-        is_copy = process.facts.forked or (main.stack is not None and main.stack.started_by == "popen_fork.py")
-        if is_copy and len(process.facts.threads) == 1 and main.wait.kind == waits.LOCK:
-            why = f"{process.name} was forked while another thread had the lock that it waits for: {main.wait.text}"
-            return Finding("fork with a held lock", why, [main])
-    return None
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
@@ -126,8 +104,7 @@ def _goes_on(run: RunProcesses) -> Finding | None:
         why = f"the log is silent, but {that(moving, 'goes', 'go')} on: {moving[0].main.where}"
         return Finding("goes on", why, outcome=CONTRADICTED)
     if busy:
-        inside = f" in {busy[0].main.where}, in both looks" if busy[0].main.wait.frame else ""
-        why = f"not determined; {that(busy, 'computes', 'compute')}{inside}: slow work, or an endless loop"
+        why = f"not determined; {that(busy, 'computes', 'compute')}{_inside(busy[0])}: slow work, or an endless loop"
         return Finding("computes", why, outcome=NOT_DETERMINED)
     return None
 
@@ -165,16 +142,13 @@ def _rank_elsewhere(run: RunProcesses) -> Finding | None:
 
 
 def _collective(run: RunProcesses, inside: Sequence[Process]) -> str:
-    """`all_reduce number 412 at train.py:88`, if torch's recorder knows the number; of what waits for its GPU,
-    `all_reduce number 412 (synchronize at train.py:90)`."""
+    """`all_reduce number 412 (synchronize at train.py:88)`, if torch's recorder knows the number."""
     first, members = inside[0].main, {process.rank for process in inside}
     recorded = {(item.operation, item.number) for item in run.facts.collectives if item.rank in members}
     if len(recorded) != 1 or first.wait.kind == waits.BARRIER:
         return first.where
     ((operation, number),) = recorded
-    if first.wait.kind == waits.GPU:
-        return f"{operation} number {number} ({first.where})"
-    return f"{first.wait.call} number {number}{first.where.removeprefix(first.wait.call)}"
+    return f"{operation} number {number} ({first.where})"
 
 
 def _different_collectives(run: RunProcesses) -> Finding | None:
@@ -183,7 +157,7 @@ def _different_collectives(run: RunProcesses) -> Finding | None:
     if len(ranks) < 2 or any(process.main.wait.kind not in waits.FOR_RANKS for process in ranks):
         return None
     last = [item for item in run.facts.collectives if item.rank in run.ranks and item.state != "completed"]
-    return _behind(run) or _messages(run, last) or _recorded(run, last) or _in_stacks(run) or _gpu_work(run, last)
+    return _behind(run) or _recorded(run, last) or _in_stacks(run) or _gpu_work(run, last)
 
 
 def _behind(run: RunProcesses) -> Finding | None:
@@ -222,36 +196,14 @@ def read_ras(text: str) -> dict[int, int]:
     return counts
 
 
-def _messages(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
-    """Ranks that all wait to receive, each from the next."""
-    peers = {item.rank: _sender(item) for item in last if item.operation.startswith("recv ")}
-    for first in peers:
-        way: list[int] = [first]
-        while (peer := peers.get(way[-1])) in peers and peer is not None and peer not in way:
-            way.append(peer)
-        if peers[way[-1]] == first and len(way) > 1:
-            told = [f"{run.ranks[r].name} waits in recv from rank {peers[r]} ({run.ranks[r].main.where})" for r in way]
-            why = f"each waits for a message of the next: {'; '.join(told)}"
-            return Finding("wait cycle", why, _mains([run.ranks[rank] for rank in way]))
-    return None
-
-
-def _sender(item: RecordedCollective) -> int | None:
-    """The rank on the other side: `recv 0<-1` has places in the group."""
-    message = _MESSAGE.match(item.operation)
-    place = int(message[2]) if message else -1
-    return item.members[place] if 0 <= place < len(item.members) else None
-
-
 def _recorded(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
-    """By torch's flight recorder: two process groups of which all are members, or one number that is another operation
-    on some ranks."""
-    ranks = {item.rank for item in last}
-    if len({item.group for item in last}) == 2:
-        if not all(ranks <= set(item.members) for item in last):
-            return None
+    """By torch's flight recorder: one number that is another operation on some ranks, or another process group of which
+    all are members."""
+    is_message = any(item.operation.startswith(("send ", "recv ")) for item in last)
+    groups, ranks = {item.group for item in last}, {item.rank for item in last}
+    if len(groups) == 2 and all(ranks <= set(item.members) for item in last):
         return _odd_of_two(run, {item.rank: f"{item.operation} of group {item.group}" for item in last})
-    if len({(item.group, item.number) for item in last}) != 1 or any(_MESSAGE.match(item.operation) for item in last):
+    if is_message or len(groups) != 1 or len({item.number for item in last}) != 1:
         return None
     return _odd_of_two(run, {item.rank: f"{item.operation} number {item.number}" for item in last})
 
@@ -281,7 +233,7 @@ def _odd_of_two(run: RunProcesses, where: Mapping[int, str]) -> Finding | None:
 
 def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
     """All ranks wait for their GPUs, and none is seen to be behind the others: which one they wait for is shown only by
-    a collective that has not started on it, or by GPUs that are idle."""
+    a collective that has not started on it."""
     ranks = run.ranks
     if any(process.main.wait.kind != waits.GPU or not process.stays for process in ranks.values()):
         return None
@@ -292,12 +244,6 @@ def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding 
         before = f"before {last[0].operation} number {last[0].number}, which the others are in"
         why = f"the GPU of {names(early)} still works {before}: {words}; {waiting(early)}"
         return Finding("kernel", why, _mains(early))
-    idle = [gpu for gpu in run.facts.gpus if gpu.utilization is not None and gpu.utilization < _BUSY_GPU]
-    pids = {each.pid for gpu in run.facts.gpus if gpu not in idle for each in gpu.processes}
-    busy = [process for process in ranks.values() if process.facts.pid in pids]
-    if len(busy) == 1 and len(idle) + 1 == len(run.facts.gpus) == len(ranks):
-        why = f"of all GPUs that of {names(busy)} alone works: {words}; {waiting(busy)}"
-        return Finding("kernel", why, _mains(busy))
     at: dict[str, list[Process]] = {}
     for process in ranks.values():
         at.setdefault(process.main.where, []).append(process)
@@ -313,30 +259,20 @@ def _known(number: float | None) -> str:
 
 
 def _chain(run: RunProcesses) -> Finding | None:
-    """From processes that wait for another one to the one at the end, through pipes, sockets, locks, children and
-    threads; if all of them lead to the same end."""
-    chains = [run.chain(process.main) for process in run.by_id.values()]
-    chains = [(way, is_circle) for way, is_circle in chains if len({thread.process for thread in way}) > 1]
-    ends = {min(t.process.id for t in way) if is_circle else way[-1].process.id for way, is_circle in chains}
-    if len(ends) != 1:
+    """From processes that wait for another one to the one at the end, through children, workers and threads; if all of
+    them lead to the same end."""
+    ways = [way for way in (run.chain(process.main)[0] for process in run.by_id.values()) if len(way) > 1]
+    ways = [way for way in ways if way[0].process is not way[-1].process]
+    if len({way[-1].process.id for way in ways}) != 1:
         return None
-    way, is_circle = max(chains, key=lambda item: len(item[0]))
-    if is_circle:
-        told = "; ".join(f"{thread.process.name} in {thread.where}" for thread in way)
-        if any(thread.wait.kind == waits.WRITE for thread in way):
-            return Finding("pipe full", f"a pipe is full: each waits for the next: {told}", way)
-        return Finding("wait cycle", f"each waits for the next: {told}", way)
+    way = max(ways, key=len)
     last = way[-1]
-    before = [thread for thread in way if thread.process is not last.process][-1]
     if last.wait.kind == waits.POLL or last.process.program in CLIENTS:
         return None  # an idle server, or a client of what was not seen
-    kinds = {waits.WRITE: "pipe full", waits.CHILD: "child", waits.FILE_LOCK: "file lock"}
-    has = " that has the lock" if before.wait.kind == waits.FILE_LOCK else ""
-    does = last.does
-    if last.wait.kind == waits.COMPUTES:
-        does = f"computes: {last.wait.text or last.process.program}"
-    why = f"{before.process.name} waits for {last.process.name}{has}: {before.where}; {last.process.name}: {does}"
-    return Finding(kinds.get(before.wait.kind, "waits for a process"), why, [last])
+    before = [thread for thread in way if thread.process is not last.process][-1]
+    does = f"computes: {last.wait.text or last.process.program}" if last.wait.kind == waits.COMPUTES else last.does
+    why = f"{before.process.name} waits for {last.process.name}: {before.where}; {last.process.name}: {does}"
+    return Finding("child" if before.wait.kind == waits.CHILD else "waits for a process", why, [last])
 
 
 def _single(run: RunProcesses) -> Finding | None:
@@ -366,7 +302,6 @@ def _inside(process: Process) -> str:
 RULES: tuple[Rule, ...] = (
     _stopped,
     _lock_cycle,
-    _forked_lock,
     _missing_rank,
     _goes_on,
     _rank_elsewhere,

@@ -41,14 +41,14 @@ class StackFrame:
 @dataclass(frozen=True)
 class Stack:
     """A thread's frames, the innermost first. `tid` is the kernel's number, or faulthandler's own, which is
-    none of the kernel's; `main`: it is the main thread; `started_by` is how multiprocessing started its process, "" for
-    any other: the frames of its parent, which a fork copies, are left out."""
+    none of the kernel's; `main`: it is the main thread; `is_worker`: multiprocessing started its process, and the
+    frames of its parent, which a fork copies, are left out."""
 
     frames: tuple[StackFrame, ...]
     name: str = ""
     tid: int | None = None
     main: bool = False
-    started_by: str = ""
+    is_worker: bool = False
 
     @property
     def python(self) -> tuple[StackFrame, ...]:
@@ -75,9 +75,7 @@ def read_stacks(text: str) -> list[Stack]:
 
 def _stack(frames: Sequence[StackFrame], head: re.Match[str], main: bool) -> Stack:
     bottom = next((at for at, frame in enumerate(frames) if main and _STARTED.search(frame.key)), len(frames))
-    above = next((frame.name for frame in frames[bottom:] if frame.name.startswith("popen_")), "spawn")
-    started_by = above if bottom < len(frames) else ""
-    return Stack(tuple(frames[:bottom]), head["name"] or "", int(head["id"], 16), main, started_by)
+    return Stack(tuple(frames[:bottom]), head["name"] or "", int(head["id"], 16), main, bottom < len(frames))
 
 
 def _last(function: str) -> str:

@@ -41,31 +41,28 @@ _FOR_WORKERS = re.compile(
     r"(^|/)(multiprocessing/(queues|pool)\.py|torch/utils/data/dataloader\.py|concurrent/futures/_base\.py):"
 )
 _MACHINES = ("x86_64", "aarch64")
-# System calls by their numbers on these machines, and where the kernel waits in them; what the thread does meanwhile.
+# System calls by their numbers on these machines, and what the thread does in them.
 _KERNEL = (
-    (READ, ((0, 19, 43, 45, 47, 288, 299), (63, 65, 202, 207, 212, 242, 243)), "reads",
-     r"pipe_read|unix_stream_read|sk_wait_data|wait_woken|tty_read|n_tty_read|accept"),
-    (WRITE, ((1, 20, 44, 46), (64, 66, 206, 211)), "writes", r"pipe_write|sock_alloc_send|sk_stream_wait"),
-    (POLL, ((7, 23, 232, 270, 271, 281, 441), (22, 72, 73, 441)), "waits for its files to be ready",
-     r"ep_poll|do_epoll|poll_schedule|do_select|do_sys_poll|do_poll"),
-    (SLEEP, ((35, 230), (101, 115)), "sleeps", r"nanosleep"),
-    (CHILD, ((61, 247), (260, 95)), "waits for a child", r"(?<!futex_)do_wait|kernel_wait"),
-    (FILE_LOCK, ((72, 73), (25, 32)), "waits for a lock on a file", r"flock|locks_lock|posix_lock"),
-    (LOCK, ((202,), (98,)), "waits for a lock", r"futex"),
-)  # fmt: skip
-_WORDS = {kind: word for kind, _, word, _ in _KERNEL}
+    (READ, ((0, 19, 43, 45, 47, 288, 299), (63, 65, 202, 207, 212, 242, 243)), "reads"),
+    (WRITE, ((1, 20, 44, 46), (64, 66, 206, 211)), "writes"),
+    (POLL, ((7, 23, 232, 270, 271, 281, 441), (22, 72, 73, 441)), "waits for its files to be ready"),
+    (SLEEP, ((35, 230), (101, 115)), "sleeps"),
+    (CHILD, ((61, 247), (260, 95)), "waits for a child"),
+    (FILE_LOCK, ((72, 73), (25, 32)), "waits for a lock on a file"),
+    (LOCK, ((202,), (98,)), "waits for a lock"),
+)
+_WORDS = {kind: word for kind, _, word in _KERNEL}
 
 
 @dataclass(frozen=True)
 class Wait:
     """`call` is what the program called there, as a reader knows it: `queue.get`, `with lock_b`. `frame` is the
-    innermost of the program's own, None where the process has none. `fd` is of what it reads or writes. `for_workers`:
+    innermost of the program's own, None where the process has none. `for_workers`:
     it waits for what processes of multiprocessing give it."""
 
     kind: str
     call: str = ""
     frame: StackFrame | None = None
-    fd: int | None = None
     for_workers: bool = False
 
     @property
@@ -103,23 +100,23 @@ def wait_of(
     both looks."""
     frame, python = user_frame(stack), stack.python
     inner = python[: python.index(frame)] if frame else python  # what the program has called, the innermost first
-    kernel, fd = _kernel_wait(thread, machine)
+    kernel = _kernel_wait(thread, machine)
     below = stack.frames[: stack.frames.index(frame)] if frame else stack.frames
     for kind, pattern in _DECISIVE:
         if found := _match(((kind, pattern),), below):
             call = {COLLECTIVE: found[1].function, GPU: "synchronize", IMPORT: "import", BARRIER: "barrier.wait"}[kind]
-            return Wait(kind, call, frame, fd if kind == COLLECTIVE else None)
+            return Wait(kind, call, frame)
     call, line = _call(inner), _source_line(sources, frame)
     found = _match(_CALLED, inner)
     if found and not (computes and found[0] in (READ, POLL)):
-        return Wait(found[0], call, frame, fd, any(_FOR_WORKERS.search(item.key) for item in inner))
+        return Wait(found[0], call, frame, any(_FOR_WORKERS.search(item.key) for item in inner))
     if computes:
         return Wait(COMPUTES, call, frame)
     takes_lock = line.startswith("with ") or ".acquire(" in line
     if not inner and (kernel == LOCK or (thread is None and still and takes_lock)):
         is_join = re.search(r"\.(join|shutdown)\(", line) is not None
         return Wait(LOCK if takes_lock else JOIN if is_join else C_CODE, line.rstrip(":"), frame)
-    return Wait(kernel, call or line, frame, fd)
+    return Wait(kernel, call or line, frame)
 
 
 def _match(waits: Sequence[tuple[str, str]], frames: Sequence[StackFrame]) -> tuple[str, StackFrame] | None:
@@ -131,16 +128,13 @@ def _match(waits: Sequence[tuple[str, str]], frames: Sequence[StackFrame]) -> tu
     return None
 
 
-def _kernel_wait(thread: ThreadFacts | None, machine: str) -> tuple[str, int | None]:
-    """(kind, file descriptor) of the system call that a thread is in."""
-    words = thread.syscall.split() if thread else []
-    if words and words[0].isdigit() and machine in _MACHINES:
-        at, number = _MACHINES.index(machine), int(words[0])
-        kind = next((kind for kind, numbers, *_ in _KERNEL if number in numbers[at]), C_CODE)
-        first = int(words[1], 16) & 0xFFFFFFFF if re.fullmatch(r"0x[0-9a-f]{1,16}", "".join(words[1:2])) else -1
-        return kind, first if kind in (READ, WRITE) and 0 <= first < 1 << 20 else None
-    channel = thread.wchan if thread else ""
-    return next((kind for kind, *_, pattern in _KERNEL if re.search(pattern, channel)), UNKNOWN), None
+def _kernel_wait(thread: ThreadFacts | None, machine: str) -> str:
+    """The kind of the system call that a thread is in."""
+    number = thread.syscall.partition(" ")[0] if thread else ""
+    if not number.isdigit() or machine not in _MACHINES:
+        return UNKNOWN
+    at = _MACHINES.index(machine)
+    return next((kind for kind, numbers, _ in _KERNEL if int(number) in numbers[at]), C_CODE)
 
 
 def _source_line(sources: Mapping[str, str], frame: StackFrame | None) -> str:

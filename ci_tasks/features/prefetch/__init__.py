@@ -11,7 +11,7 @@ FEATURE = Feature(
             "Before a run",
             "Download the models and datasets of a label's tests to the host.",
             "ci_tasks.features.prefetch.command:prefetch",
-            json=("ci_tasks.features.prefetch.prefetch:PrefetchResult",),
+            json=("ci_tasks.features.prefetch.report:PrefetchReport",),
         ),
     ),
     before_rows="ci_tasks.features.prefetch.prefetch:before_rows",

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import field
-from typing import TextIO
 
 from ci_tasks.agent.containers.docker_argv import DockerRun
+from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
-from ci_tasks.features.prefetch.repositories import CACHE, DATASET, HubRepository
-from ci_tasks.hosts.executor import Executor, PreparedRow
+from ci_tasks.features.prefetch.repositories import DATASET, HubRepository
+from ci_tasks.hosts.executor import Executor, PreparedRow, Say
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.containers import HOME, filled
 from ci_tasks.planning.script import part
@@ -25,30 +23,14 @@ _KEPT = ("volume", "mount", "network", "user", "pull", "add-host", "dns")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _PASSED = ("HF_TOKEN", "HF_ENDPOINT", *_PROXIES, *(name.upper() for name in _PROXIES))
 _POLL_SECONDS = 0.05
-_PROGRESS_SECONDS = 0.5  # seconds between two looks at the log
-_EVERY_S = 10.0  # between two lines where nothing can be overwritten
-_WIDEST = 110  # characters of a line that is overwritten
-_TAIL = 4096  # bytes of a log in which its last line is looked for
+_EVERY_S = 10.0  # between two lines that say how far a download is
 _MARK = re.compile(r"^##\[ci-tasks\] download (\d+) (?:begins|ended (\d+))\r?$", re.MULTILINE)
 
-# `hf` of the host or image; older ones have huggingface-cli; where there is neither, a venv of ours has it.
+# `hf` of the host or image; older ones have huggingface-cli.
 _FUNCTIONS = r"""
 find_hf() {
-  local _name
-  for _name in hf huggingface-cli; do
-    _hf=$(command -v "$_name") && return
-  done
-  echo "neither hf nor huggingface-cli is on PATH: using $1"
-  mkdir -p -- "$(dirname -- "$1")" && exec 9> "$1.lock" || exit 125
-  if command -v flock > /dev/null; then flock 9; fi
-  if [ ! -f "$1/ready" ]; then
-    python3 -m venv "$1" && "$1/bin/python" -m pip install --quiet --disable-pip-version-check huggingface_hub &&
-      touch "$1/ready" || { echo "cannot install huggingface_hub into $1"; exit 125; }
-  fi
-  exec 9>&-
-  for _name in hf huggingface-cli; do
-    _hf=$1/bin/$_name; [ ! -x "$_hf" ] || return 0
-  done
+  _hf=$(command -v hf || command -v huggingface-cli) && return
+  echo "neither hf nor huggingface-cli is on PATH: install huggingface_hub there"
   exit 125
 }
 
@@ -77,17 +59,16 @@ class Download:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def script(downloads: Sequence[Download], venv: str, env_names: Sequence[str]) -> str:
-    """The run's script: `venv` is the directory for one where there is no `hf`, `env_names` are variables that the
-    downloads get in a container too. Secrets come from its environment."""
+def script(downloads: Sequence[Download], env_names: Sequence[str]) -> str:
+    """The run's script: `env_names` are variables that the downloads get in a container too. Secrets come from its
+    environment."""
     groups: dict[str, list[Download]] = {}
     for item in downloads:
         groups.setdefault(_docker(item, env_names), []).append(item)
     functions, calls = [], []
     for number, (docker, group) in enumerate(groups.items()):
-        where = "/tmp/ci-tasks-huggingface" if docker else _word(venv)
         own = "".join(f"  download {_arguments(item)}\n" for item in group)
-        functions.append(f"group_{number}() {{\n  find_hf {where}\n{own}}}\n")
+        functions.append(f"group_{number}() {{\n  find_hf\n{own}}}\n")
         calls.append(f"{docker} group_{number} || _exit_code=1" if docker else f"group_{number}")
     return f"""#!/usr/bin/env bash
 # Models and data sets that the rows will ask for. Secrets come from the environment.
@@ -105,7 +86,7 @@ exit "$_exit_code"
 
 
 def _docker(item: Download, env_names: Sequence[str]) -> str:
-    """The script again, in the container; empty where there is none."""
+    """The script again, in the container; "" for none."""
     run = item.container
     if run is None:
         return ""
@@ -118,20 +99,20 @@ def _docker(item: Download, env_names: Sequence[str]) -> str:
 
 
 def _arguments(item: Download) -> str:
-    """The arguments of `download`. Files are named where the test wants a part: patterns were read differently by
-    each generation of the program."""
+    """The arguments of `download`. Files are named if the test wants a part: patterns were read differently by each
+    generation of the program."""
     repository, path = item.repository, item.directory
     if item.container:
         path = repository.directory
         path = HOME + path[1:] if path.split("/")[0] == "~" else path
-    where, is_cache = _word(path), repository.layout == CACHE
-    arguments = [str(item.number), f"{where}/{shlex.quote(repository.folder)}" if is_cache else where]
+    where = _word(path)
+    arguments = [str(item.number), f"{where}/{shlex.quote(repository.folder)}" if repository.in_cache else where]
     arguments.append(shlex.quote(repository.id))
     if repository.include or repository.exclude:
         arguments += map(shlex.quote, item.files)
     arguments += ["--repo-type", "dataset"] if repository.kind == DATASET else []
     arguments += ["--revision", shlex.quote(repository.revision)]
-    return " ".join([*arguments, "--cache-dir" if is_cache else "--local-dir", where])
+    return " ".join([*arguments, "--cache-dir" if repository.in_cache else "--local-dir", where])
 
 
 def _word(path: str) -> str:
@@ -140,52 +121,55 @@ def _word(path: str) -> str:
 
 
 def outcomes(log: str) -> dict[int, tuple[int | None, str]]:
-    """By number, the exit code of each download that began (None: it has none), and its output."""
+    """By number, the exit code of each download that began (None: it has none), and its error or last
+    line."""
     results: dict[int, tuple[int | None, str]] = {}
     _, *pieces = _MARK.split(log)  # number, code or None, the text after it
     for number, code, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
-        results[int(number)] = (None, text) if code is None else (int(code), results.get(int(number), (None, ""))[1])
+        lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+        if code is None:
+            errors = [line for line in lines if re.search(r"\b\w*Error\b", line)]
+            results[int(number)] = None, printable([*errors, *lines[-1:], ""][0])
+        else:
+            results[int(number)] = int(code), results.get(int(number), (None, ""))[1]
     return results
 
 
 def run_downloads(
     executor: Executor,
     row: PreparedRow,
-    say: Callable[[str], None],
-    progress: Callable[[int, str], None],
+    names: Sequence[str],
+    say: Say,
     is_wanted: Callable[[], bool],
 ) -> RunState:
-    """Run it to its end, which a ^C brings first. `progress` hears which download is under way, and its last words."""
+    """Run it to its end, which a ^C brings first. `names` are those of the downloads; `say` hears which one is under
+    way, and the last words of its program."""
     try:
         executor.start(row)
-        looked, number = time.monotonic(), None
+        said, number = 0.0, -1
         while not (now := executor.poll(row)).is_over:
             if not is_wanted():
                 raise KeyboardInterrupt
             executor.wait(_POLL_SECONDS)
             for line in executor.drain_messages():
-                say(line)
-            if time.monotonic() > looked + _PROGRESS_SECONDS:
-                looked, number = time.monotonic(), _report(row.run.log, number, progress)
-        _report(row.run.log, number, progress)
+                say(printable(line))
+            if time.monotonic() > said + _EVERY_S or number < 0:
+                number = _say_progress(row, names, say)
+                said = time.monotonic() if number >= 0 else said
+        if number < 0:
+            _say_progress(row, names, say)
         return now
     except KeyboardInterrupt:
         _cancel(executor, row)
         raise
 
 
-def _report(log: str, number: int | None, progress: Callable[[int, str], None]) -> int | None:
-    """Say the last line of the log; `number` is the download that was under way before. Returns the one that is now."""
-    tail = ""
-    with suppress(OSError), open(log, "rb") as source:
-        source.seek(max(0, source.seek(0, os.SEEK_END) - _TAIL))
-        tail = source.read().decode(errors="replace")
-    for mark in _MARK.finditer(tail):
-        number = int(mark[1])
-    lines = [line.strip() for line in re.split(r"[\r\n]+", tail) if line.strip()]
-    if number is not None:
-        progress(number, "" if not lines or _MARK.match(lines[-1]) else lines[-1])
-    return number
+def _say_progress(row: PreparedRow, names: Sequence[str], say: Say) -> int:
+    """Returns the number of the download that is under way, -1 before the first."""
+    results = outcomes(content_of(row.run.log).decode("utf-8", "replace"))
+    for number, (_, line) in [*results.items()][-1:]:
+        say(f"fetching {names[number]}{f': {line}' if line else ''}")
+    return max(results, default=-1)
 
 
 def _cancel(executor: Executor, row: PreparedRow) -> None:
@@ -198,33 +182,3 @@ def _cancel(executor: Executor, row: PreparedRow) -> None:
             return
         except KeyboardInterrupt:
             continue
-
-
-class ProgressLine:
-    """How far a download is: one line of a terminal that changes, else a line for each repository and now and then."""
-
-    def __init__(self, out: TextIO | None, say: Callable[[str], None] | None = None) -> None:
-        self._out, self._overwrites = out, bool(out and out.isatty())
-        self._say = say or (lambda text: print(text, file=out, flush=True))
-        self._name, self._said, self._is_open = "", 0.0, False
-
-    def say(self, text: str) -> None:
-        self.close()
-        self._say(printable(text))
-
-    def __call__(self, name: str, message: str) -> None:
-        """`message` is what the downloading program said last."""
-        text = printable(f"fetching {name}{f': {message}' if message else ''}")
-        if self._out and self._overwrites:
-            self._out.write(f"\r\x1b[K{text[:_WIDEST]}")
-            self._out.flush()
-            self._is_open = True
-        elif name != self._name or time.monotonic() > self._said + _EVERY_S:
-            self._name, self._said = name, time.monotonic()
-            self._say(text)
-
-    def close(self) -> None:
-        """End the line that changes."""
-        if self._is_open:
-            print(file=self._out, flush=True)
-            self._is_open = False

@@ -7,48 +7,34 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ci_tasks.agent.codec import encode
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan
-from ci_tasks.agent.run_directory import RunDir, read_json
-from ci_tasks.cli.output import print_json
-from ci_tasks.config import Config, HostSpec
-from ci_tasks.errors import EXIT_BLOCKED, Blocked, UsageError
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.config import Config
+from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.features.prefetch import report
-from ci_tasks.features.prefetch.download import Download, ProgressLine, outcomes, run_downloads, script
-from ci_tasks.features.prefetch.host_files import HostState, files_query, host_state
-from ci_tasks.features.prefetch.hub import DEFAULT, Hub, HubError, Listing, of_output
-from ci_tasks.features.prefetch.options import PrefetchOptions
-from ci_tasks.features.prefetch.report import (
-    FETCHED,
-    MISSING,
-    NOT_KEPT,
-    THERE,
-    MountSpace,
-    PrefetchReport,
-    RepositoryStatus,
-    human,
-)
+from ci_tasks.features.prefetch.download import Download, outcomes, run_downloads, script
+from ci_tasks.features.prefetch.hub import DEFAULT, Hub, HubError, Listing, files_query, host_state
+from ci_tasks.features.prefetch.report import PrefetchReport, RepositoryStatus, human
 from ci_tasks.features.prefetch.repositories import HubRepository
-from ci_tasks.features.prefetch.requirements import Asked, LabelRequirements, label_requirements
+from ci_tasks.features.prefetch.requirements import LabelRequirements, label_requirements
 from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
-from ci_tasks.planning.containers import HostPath, container_rules, is_inside
+from ci_tasks.planning.containers import container_rules, is_inside
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.prepare import print_override_warnings
-from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
-    from ci_tasks.run.host_sessions import HostSession
+    from ci_tasks.run.host_session import HostSession
     from ci_tasks.run.row_plans import RowPlanner
 
 SPARE = 1 << 28  # bytes of a disk that stay free: others write there too
@@ -57,112 +43,74 @@ _AT_ONCE = 4  # repositories that the hub is asked about
 _QUERY_TIMEOUT = 60.0  # seconds that the host gets to say what is there
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrefetchResult(PrefetchReport):
-    """As `prefetch --json` prints it. `blocked`: a run would lack something that prefetching cannot bring."""
-
-    checkout: str
-    label: str
-    blocked: bool
-
-
 def prefetch_label(
     source: CheckoutSource,
     config: Config,
-    options: PrefetchOptions,
-    progress: ProgressLine,
+    label: str,
+    host: str,
     open_executor: OpenExecutor,
-) -> int:
-    """Print how everything stands, and bring what is missing. Returns 125 where a run would be blocked, else 0."""
-    spec, *others = config.select_hosts(options.host)
+    say: Say,
+    only: str | None = None,
+    base: str | None = None,
+    *,
+    record: bool = False,
+    dry_run: bool = False,
+) -> PrefetchReport:
+    """How everything stands that the rows will ask for, after what was missing was brought."""
+    spec, *others = config.select_hosts(host)
     if others:
-        raise UsageError(f"prefetch is for one host, and {options.host} names several", hint="run it once for each")
+        raise UsageError(f"prefetch is for one host, and {host} names several", hint="run it once for each")
     print_override_warnings(config, source)
     executor = open_executor(spec)  # connected to while the rows are found
+    batch, is_useful = store.new_batch(f"prefetch-{label}"), True  # the directory, for its log
     try:
-        job_rows = find_rows(source, options.label, event_context(source), options.base, run_needs=options.record)
-        rows = select(job_rows.rows, options.only, options.label)
-        batch = store.new_batch(f"prefetch-{options.label}")
-        is_useful = True  # the directory of the run, for its log
-        try:
-            code = executor.snapshot(batch, source.path, rev=source.rev, base=options.base)
-            read, helpers = code.read_file, HELPERS
-            with open_recorder(
-                source.path, read, helpers, rev=source.rev, execute=options.record, say=progress.say
-            ) as recorder:
-                needs = label_requirements(source, config, job_rows, rows, spec, recorder)
-            result = Prefetch(needs, rows[0], executor, code, batch, progress).run(options.dry_run)
-            is_useful = result.is_blocked
-        finally:
-            if not is_useful or not list(batch.path.glob("*/log")):
-                shutil.rmtree(batch.path, ignore_errors=True)
+        job_rows = find_rows(source, label, event_context(source), base, run_needs=record)
+        rows = select(job_rows.rows, only, label)
+        code = executor.snapshot(batch, source.path, rev=source.rev, base=base)
+        recorder = open_recorder(source.path, code.read_file, HELPERS, rev=source.rev, execute=record, say=say)
+        needs = label_requirements(source, config, job_rows, rows, spec, recorder)
+        result = Prefetch(needs, rows[0], executor, code, batch, say).run(dry_run)
+        is_useful = result.blocked
+        return replace(result, checkout=str(source.path), label=label)
     finally:
         executor.close()
-    if options.json:
-        blocked = result.is_blocked
-        public = PrefetchResult(**vars(result), checkout=str(source.path), label=options.label, blocked=blocked)
-        print_json(encode(public, versioned=False))
-    else:
-        print("\n".join(report.text(result, terminal_width())))
-    return EXIT_BLOCKED if result.is_blocked else 0
+        if not is_useful or not list(batch.path.glob("*/log")):
+            shutil.rmtree(batch.path, ignore_errors=True)
 
 
 def before_rows(
     planner: RowPlanner, rows: Sequence[Row], session: HostSession, say: Say, is_wanted: Callable[[], bool]
 ) -> dict[str, str]:
-    """Bring everything that `rows` need to a host: see ci_tasks.run.row_plans.BeforeRows."""
+    """Bring everything that `rows` need to a host: see ci_tasks.run.row_plans.RowPlanner.before_rows."""
     source, executor, code = planner.source, session.executor, session.code
-    with open_recorder(source.path, code.read_file, HELPERS, rev=source.rev, execute=False, say=say) as recorder:
-        needs = label_requirements(source, planner.config, planner.job_rows, rows, executor.spec, recorder)
+    recorder = open_recorder(source.path, code.read_file, HELPERS, rev=source.rev, execute=False, say=say)
+    needs = label_requirements(source, planner.config, planner.job_rows, rows, executor.spec, recorder)
     images = {row.image: planner.request.image for row in rows if row.image and planner.request.image}
-    progress = ProgressLine(None, say)
-    result = Prefetch(needs, rows[0], executor, code, planner.batch, progress, images, is_wanted).run()
+    result = Prefetch(needs, rows[0], executor, code, planner.batch, say, images, is_wanted).run()
     missing: dict[str, dict[str, None]] = {}
     for line in result.repositories:
         for row in line.rows if line.problem else ():
-            missing.setdefault(row, {})[f"{line.message} ({line.hint})" if line.hint else line.message] = None
+            missing.setdefault(row, {})[f"{line.message} ({line.hint})"] = None
     return {row: "; ".join(reasons) for row, reasons in missing.items()}
 
 
 @dataclass
 class Wanted:
-    """A repository that rows want, with its place on the host; what the hub and the host say of it, or why it cannot be
-    had."""
+    """A repository that rows want, and how it stands; `listing` is what the hub says of it."""
 
     repository: HubRepository
-    place: HostPath
-    asked: Asked
+    status: RepositoryStatus
     listing: Listing | None = None
-    held: HostState | None = None
-    error: HubError | None = None
-    is_fetched: bool = False
+
+    def update(self, **changes: Any) -> None:
+        self.status = replace(self.status, **changes)
+
+    def refuse(self, problem: str, message: str, hint: str) -> None:
+        self.update(problem=problem, message=message, hint=hint)
 
     @property
-    def is_there(self) -> bool:
-        return self.held is not None and self.held.word == THERE
-
-    def status(self, hub: Hub) -> RepositoryStatus:
-        repository, listing, held, error = self.repository, self.listing, self.held, self.error
-        size = sum(listing.files.values()) if listing else None
-        state = held.word if held else MISSING if self.place.path else NOT_KEPT
-        return RepositoryStatus(
-            kind=repository.kind,
-            id=repository.id,
-            name=repository.name,
-            revision=repository.revision,
-            path=repository.directory,
-            directory=self.place.path,
-            state=FETCHED if self.is_fetched else state,
-            rows=tuple(self.asked.rows),
-            where=tuple(self.asked.where),
-            commit=listing.commit if listing else None,
-            size=size,
-            missing=0 if self.is_fetched else held.missing if held else size,
-            mount=held.mount if held else None,
-            problem=error.code if error else "",
-            message=error.message if error else self.place.why,
-            hint=hub.hint(error.code, repository) if error else "",
-        )
+    def is_coming(self) -> bool:
+        return self.status.mount is not None and not self.status.problem and self.status.state != report.THERE
 
 
 @dataclass(frozen=True)
@@ -175,98 +123,103 @@ class Prefetch:
     executor: Executor
     code: CodeSnapshot
     batch: Batch
-    progress: ProgressLine
+    say: Say
     images: Mapping[str, str] = field(default_factory=dict)
     is_wanted: Callable[[], bool] = lambda: True
 
-    @property
-    def spec(self) -> HostSpec:
-        return self.executor.spec
-
     def run(self, dry_run: bool = False) -> PrefetchReport:
-        """Raises Blocked where the host cannot be reached."""
-        unresolved = tuple(replace(each, rows=tuple(rows)) for each, rows in self.needs.unresolved.items())
-        hub, notes = Hub(self.spec.env, self.progress.say), []
-        all_wanted = [Wanted(*key, asked) for key, asked in self.needs.repositories.items()]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = pool.map(hub.find, (wanted.repository for wanted in all_wanted))
-            for wanted, answer in zip(all_wanted, answers, strict=True):
-                wanted.listing = answer if isinstance(answer, Listing) else None
-                wanted.error = answer if isinstance(answer, HubError) else None
+        """Raises Blocked if the host cannot be reached."""
+        spec, hub, notes = self.executor.spec, Hub(self.executor.spec.env), []
+        all_wanted = self._wanted(hub)
         self._look(all_wanted)
         for wanted in all_wanted:
-            if wanted.listing and wanted.listing.closed and not wanted.is_there:
-                wanted.error = wanted.error or wanted.listing.closed
-        mounts = _mounts(all_wanted)
-        full = {mount.mount: mount for mount in mounts if not mount.fits}
-        for wanted in all_wanted:
-            if wanted.held and wanted.held.missing and not wanted.error and (mount := full.get(wanted.held.mount)):
-                message = f"{mount.mount} has {human(mount.free)} free, and {human(mount.needed)} are to come to it"
-                wanted.error = HubError("full", message)
-        if self.spec.kind == "slurm" and all_wanted:
-            notes = [f"on {self.spec.name} this is the login node's view: compute nodes must share these directories"]
-        coming = [wanted for wanted in all_wanted if wanted.held and not wanted.error and not wanted.is_there]
+            closed = wanted.listing and wanted.listing.closed
+            if closed and wanted.status.state != report.THERE:
+                wanted.refuse(closed.problem, closed.message, closed.hint)
+        notes += _refuse_if_full([wanted for wanted in all_wanted if wanted.is_coming])
+        if spec.kind == "slurm" and all_wanted:
+            notes.append(f"on {spec.name} this is the login node's view: compute nodes must share these directories")
+        coming = [wanted for wanted in all_wanted if wanted.is_coming]
         if coming and not dry_run:
             log = self._download(hub, coming)
-            mounts = _mounts(all_wanted)
-            notes += [f"the log of the downloads is {log}"] if any(wanted.error for wanted in coming) else []
-        lines = tuple(wanted.status(hub) for wanted in all_wanted)
-        return PrefetchReport(self.spec.name, hub.shown, lines, tuple(mounts), unresolved, tuple(notes))
+            notes += [f"the log of the downloads is {log}"] if any(wanted.status.problem for wanted in coming) else []
+        statuses = tuple(wanted.status for wanted in all_wanted)
+        unresolved = tuple(replace(each, rows=tuple(rows)) for each, rows in self.needs.unresolved.items())
+        blocked = any(status.problem for status in statuses)
+        return PrefetchReport(spec.name, hub.shown, statuses, unresolved, tuple(notes), blocked)
+
+    def _wanted(self, hub: Hub) -> list[Wanted]:
+        """Every repository, with what the hub says of it."""
+        all_wanted = []
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            answers = pool.map(hub.find, (repository for repository, _ in self.needs.repositories))
+            for ((repository, place), asked), answer in zip(self.needs.repositories.items(), answers, strict=True):
+                rows, where = (tuple(dict.fromkeys(each)) for each in zip(*asked, strict=True))
+                names = (repository.kind, repository.id, repository.name, repository.revision, repository.directory)
+                state = report.MISSING if place.path else report.NOT_KEPT
+                status = RepositoryStatus(*names, place.path, state, rows, where, message=place.why)
+                all_wanted.append(wanted := Wanted(repository, status))
+                if isinstance(answer, HubError):
+                    wanted.refuse(answer.problem, answer.message, answer.hint)
+                else:
+                    size = sum(answer.files.values())
+                    wanted.listing = answer
+                    wanted.update(commit=answer.commit, size=size, missing=size)
+        return all_wanted
 
     def _look(self, all_wanted: Sequence[Wanted]) -> None:
         """See what is on the host, of each repository."""
-        seen = {
-            str(number): (wanted, wanted.listing, files_query(wanted.repository, wanted.place.path, wanted.listing))
-            for number, wanted in enumerate(all_wanted)
-            if wanted.listing and wanted.place.path
-        }
-        queries = {number: query for number, (_, _, query) in seen.items()}
-        results = self.executor.run_queries(queries, _QUERY_TIMEOUT) if queries else {}
-        for number, (wanted, listing, _) in seen.items():
-            state = host_state(results[number], listing)
-            wanted.held = state if isinstance(state, HostState) else None
-            wanted.error = state if isinstance(state, HubError) else wanted.error
+        queries, seen = {}, {}
+        for number, wanted in enumerate(all_wanted):
+            if wanted.listing and wanted.status.directory:
+                seen[str(number)] = wanted, wanted.listing
+                queries[str(number)] = files_query(wanted.repository, wanted.status.directory, wanted.listing)
+        answers = self.executor.run_queries(queries, _QUERY_TIMEOUT) if queries else {}
+        for key, (wanted, listing) in seen.items():
+            if state := host_state(answers[key], listing):
+                wanted.update(**vars(state))
+            else:
+                message = f"the host cannot say what is there: {answers[key].last_line}"
+                wanted.refuse(report.FAILED, message, "its python3 must be able to read the directory")
 
     def _download(self, hub: Hub, coming: Sequence[Wanted]) -> str:
         """Bring them, and note how each ended. Returns the path of the log."""
-        downloads = []
-        for number, wanted in enumerate(coming):
-            container, env = self.needs.runs[next(iter(wanted.asked.rows))]
-            inside = container if is_inside(container, self.spec) else None
-            files = list(wanted.listing.files) if wanted.listing else []
-            downloads.append(Download(number, wanted.repository, wanted.place.path or "", files, inside, env))
-        values = {}
-        needs_token = any(wanted.listing and wanted.listing.needs_token for wanted in coming)
-        if hub.token and (needs_token or _TOKEN in self.spec.secrets or self.spec.kind == "local"):
-            values[_TOKEN] = hub.token
-        if "@" in hub.endpoint:
-            values["HF_ENDPOINT"] = hub.endpoint
-        row = self._prepared(downloads, hub.endpoint, values)
+        row = self._prepared(hub, coming)
         self.executor.write_plan(row.run, row.plan)
-
-        def progress(number: int, message: str) -> None:
-            line = coming[number].status(hub)
-            self.progress(f"{line.name} ({human(line.missing or 0)}) to {line.directory}", message)
-
-        end = run_downloads(self.executor, row, self.progress.say, progress, self.is_wanted)
+        names = [f"{each.name} ({human(each.missing or 0)}) to {each.directory}" for each in (w.status for w in coming)]
+        end = run_downloads(self.executor, row, names, self.say, self.is_wanted)
         if end.aborted:
-            raise Blocked(f"prefetch on {self.spec.name}: {end.aborted[1]}", hint=f"its log is {row.run.log}")
-        log = content_of(row.run.log).decode("utf-8", "replace")
+            raise Blocked(f"prefetch on {self.executor.spec.name}: {end.aborted[1]}", hint=f"its log is {row.run.log}")
+        results = outcomes(content_of(row.run.log).decode("utf-8", "replace"))
         self._look(coming)
         for number, wanted in enumerate(coming):
-            code, output = outcomes(log).get(number, (read_json(row.run.status).get("exit_code"), log))
-            absent = wanted.held.absent if wanted.held else 0
-            wanted.error = wanted.error or download_error(wanted.repository.name, code, output, absent)
-            wanted.is_fetched = not wanted.error
+            code, line = results.get(number, (None, "it did not begin"))
+            if code == 0 and wanted.status.missing == 0:
+                wanted.update(state=report.FETCHED)
+            elif not wanted.status.problem:
+                why = line if code != 0 else "`hf download` succeeded, but files are not as the hub lists them"
+                wanted.refuse(report.FAILED, f"{wanted.repository.name}: {why}", f"see {row.run.log}, then try again")
         return row.run.log
 
-    def _prepared(self, downloads: Sequence[Download], endpoint: str, values: Mapping[str, str]) -> PreparedRow:
+    def _prepared(self, hub: Hub, coming: Sequence[Wanted]) -> PreparedRow:
         """The run that downloads. It has neither checkout nor GPU."""
-        spec, run = self.spec, RunDir(str(self.batch.path / f"prefetch-{self.spec.name}"))
+        spec, downloads = self.executor.spec, []
+        for number, wanted in enumerate(coming):
+            container, env = self.needs.runs[wanted.status.rows[0]]
+            inside = container if is_inside(container, spec) else None
+            files = list(wanted.listing.files) if wanted.listing else []
+            downloads.append(Download(number, wanted.repository, wanted.status.directory or "", files, inside, env))
+        secrets = {"HF_ENDPOINT": hub.endpoint} if "@" in hub.endpoint else {}
+        needs_token = any(wanted.listing and wanted.listing.needs_token for wanted in coming)
+        if hub.token and (needs_token or _TOKEN in spec.secrets or spec.kind == "local"):
+            secrets[_TOKEN] = hub.token
+        run = RunDir(str(self.batch.path / f"prefetch-{spec.name}"))
         Path(run.path).mkdir(parents=True, exist_ok=True)
         paths, id = self.executor.paths(run), f"{self.batch.id}.prefetch"
-        env = {**spec.env, **({"HF_ENDPOINT": endpoint} if endpoint != DEFAULT and "@" not in endpoint else {})}
-        home = str(store.home()) if spec.kind == "local" else spec.workspace
+        env = {
+            **spec.env,
+            **({"HF_ENDPOINT": hub.endpoint} if hub.endpoint != DEFAULT and "@" not in hub.endpoint else {}),
+        }
         plan = Plan(
             id=id,
             label=self.row.label,
@@ -275,35 +228,25 @@ class Prefetch:
             host=spec.name,
             runtime=spec.runtime,
             env={},
-            secrets=tuple(dict.fromkeys((*spec.secrets, *values))),
+            secrets=tuple(dict.fromkeys((*spec.secrets, *secrets))),
             workspace="",
             timeout_minutes=spec.timeout_minutes,
             stall_minutes=spec.stall_minutes,
             container=container_rules(spec, id, paths.run, paths.locks, self.images),
             checkout=self.code.checkout,
-            script=script(downloads, f"{home}/huggingface-venv", [name for name in env if name.startswith("HF_")]),
+            script=script(downloads, [name for name in env if name.startswith("HF_")]),
             host_env=env,
         )
-        return PreparedRow(self.row, plan, run, None, secrets=values)
+        return PreparedRow(self.row, plan, run, None, secrets=secrets)
 
 
-def download_error(name: str, code: int | None, output: str, absent: int) -> HubError | None:
-    """Why a download that has ended brought nothing, None if it did: `absent` files are not there, which must be seen
-    too."""
-    if code == 0 and not absent:
-        return None
-    error = of_output(output, name)
-    if error.code != "trouble" or code not in (0, None):
-        return error
-    if code is None:
-        return HubError("trouble", f"{name}: the download did not end by itself")
-    return HubError("checksum", f"{name}: `hf download` succeeded, but {absent} files are not as the hub listed them")
-
-
-def _mounts(all_wanted: Sequence[Wanted]) -> list[MountSpace]:
-    needed: dict[str, tuple[int, int]] = {}
-    for wanted in all_wanted:
-        if held := wanted.held:
-            before = needed.get(held.mount, (0, 0))[1]
-            needed[held.mount] = (held.free, before + (0 if wanted.error else held.missing))
-    return [MountSpace(mount, free, coming, SPARE) for mount, (free, coming) in sorted(needed.items())]
+def _refuse_if_full(coming: Sequence[Wanted]) -> list[str]:
+    """Refuse all that comes to a disk which is too small. Returns a line for each disk."""
+    lines = []
+    for mount in dict.fromkeys(wanted.status.mount for wanted in coming):
+        own = [wanted for wanted in coming if wanted.status.mount == mount]
+        free, needed = own[0].status.free or 0, sum(wanted.status.missing or 0 for wanted in own)
+        lines.append(f"{mount} has {human(free)} free, and {human(needed)} are to come to it")
+        for wanted in own if needed > free - SPARE else ():
+            wanted.refuse(report.DISK_FULL, lines[-1], "free some space there, or let `mounts` name a larger disk")
+    return lines

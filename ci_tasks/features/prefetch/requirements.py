@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -14,12 +13,12 @@ from ci_tasks.features.prefetch.repositories import (
     DATASET,
     HubRepository,
     UnresolvedArgument,
-    of_command,
-    of_library,
+    downloaded_by_command,
+    downloaded_by_library,
 )
 from ci_tasks.features.recorder.record import LaunchRecorder
 from ci_tasks.features.recorder.records import UNKNOWN, LaunchCall, Recording, Value, commands_in, shell_split
-from ci_tasks.features.suites.slime_helpers import DATASETS, HELPERS, commands_of
+from ci_tasks.features.suites.slime_helpers import DATASETS, commands_of
 from ci_tasks.planning.containers import HostPath, container_of, environment_of, place
 from ci_tasks.planning.steps import plan_steps
 from ci_tasks.run.checkout_source import CheckoutSource
@@ -29,24 +28,17 @@ from ci_tasks.workflow import secrets
 from ci_tasks.workflow.model import Row
 
 _HIDDEN = re.compile(r"\b(?:hf|huggingface-cli)\s+download\b|snapshot_download|hf_hub_download")
-_SHELL = re.compile(r"-[a-z]*c")
-
-
-class Asked(NamedTuple):
-    """The rows that ask for something, and the places in their tests that do."""
-
-    rows: dict[str, None]
-    where: dict[str, None]
+_SHELL = re.compile(r"(?:\S*/)?(?:ba)?sh")
 
 
 @dataclass(frozen=True)
 class LabelRequirements:
-    """What all rows ask for, with its place on the host; and what stays open, by row. `runs` has the container and the
-    environment of each row."""
+    """What all rows ask for with its place on the host, and what stays open: each with the rows, and the places in
+    their tests. `runs` has the container and the environment of each row."""
 
-    repositories: dict[tuple[HubRepository, HostPath], Asked]
-    unresolved: dict[Unresolved, dict[str, None]]
-    runs: Mapping[str, tuple[DockerRun | None, Mapping[str, str]]]
+    repositories: dict[tuple[HubRepository, HostPath], list[tuple[str, str]]]
+    unresolved: dict[Unresolved, list[str]]
+    runs: dict[str, tuple[DockerRun | None, Mapping[str, str]]]
 
 
 def label_requirements(
@@ -58,23 +50,21 @@ def label_requirements(
     recorder: LaunchRecorder,
 ) -> LabelRequirements:
     """What `rows` will ask for on a host. `recorder` has the tree that will run."""
-    runs: dict[str, tuple[DockerRun | None, Mapping[str, str]]] = {}
-    found = LabelRequirements({}, {}, runs)
+    found = LabelRequirements({}, {}, {})
     for row in rows:
         if not row.test:
             continue
         resolve = workflow_rows.row_resolver(source.workflow, job_rows.job, row, job_rows.context)
         run = container_of(job_rows.job, resolve, plan_steps(job_rows.job, resolve, config.overrides))
         env = environment_of(run, spec, {name: secrets.shown(value) for name, value in row.env.items()})
-        runs[row.row] = run, env
+        found.runs[row.row] = run, env
         recording = recorder.record(row.test, shell_split(row.args), env)
         for where, asked in requirements_of(recording, env, row.test):
             if isinstance(asked, Unresolved):
-                found.unresolved.setdefault(asked, {})[row.row] = None
+                found.unresolved.setdefault(asked, []).append(row.row)
             else:
                 key = asked, place(asked.directory, run, spec, env)
-                askers = found.repositories.setdefault(key, Asked({}, {}))
-                askers.rows[row.row] = askers.where[where] = None
+                found.repositories.setdefault(key, []).append((row.row, where))
     return found
 
 
@@ -83,10 +73,8 @@ def requirements_of(
 ) -> Iterator[tuple[str, HubRepository | Unresolved]]:
     """What one test asks for, in its order, each with its place in the test. What it does after it stopped is
     unresolved."""
-    launching = {call.entry for call in recording.calls if call.function in HELPERS or commands_of(call)}
-    for stop in recording.stops:
-        if stop.entry in launching or not stop.entry:
-            yield test, Unresolved(test, test, f"not seen from there on: {stop.why}")
+    for why in recording.stops:
+        yield test, Unresolved(test, test, f"not seen from there on: {why}")
     for call in recording.calls:
         where = f"{call.stack[-1].file}:{call.stack[-1].line}" if call.stack else test
         for text, download in _downloads(call, {**env, **call.env}):
@@ -101,7 +89,7 @@ def _downloads(call: LaunchCall, env: Mapping[str, str]) -> Iterator[tuple[str, 
     """What a call downloads: its text, and what reads it."""
     if call.function == "hf_download_dataset":
         yield call.function, lambda: _dataset(call.kwargs.get("full_name"))
-    yield call.function, lambda: of_library(call, env)
+    yield call.function, lambda: downloaded_by_library(call, env)
     for outer in commands_of(call):
         for argv in _inner_commands(outer):
             yield " ".join(argv), lambda argv=argv: _by_command(argv, env)  # type: ignore[misc]
@@ -114,7 +102,7 @@ def _dataset(name: Value) -> HubRepository:
 
 
 def _by_command(argv: Sequence[str], env: Mapping[str, str]) -> HubRepository | None:
-    if repository := of_command(argv, env):
+    if repository := downloaded_by_command(argv, env):
         return repository
     if _HIDDEN.search(" ".join(argv)):
         raise UnresolvedArgument("it is started by another program, whose words are not read")
@@ -125,8 +113,6 @@ def _by_command(argv: Sequence[str], env: Mapping[str, str]) -> HubRepository | 
 
 def _inner_commands(argv: Sequence[str]) -> list[list[str]]:
     """The commands of a `bash -c TEXT`; of another program its own words."""
-    if argv and argv[0].rpartition("/")[2] in ("bash", "sh"):
-        for at, word in enumerate(argv[1:-1], start=1):
-            if _SHELL.fullmatch(word):
-                return commands_in(argv[at + 1])
+    if len(argv) > 2 and _SHELL.fullmatch(argv[0]) and re.fullmatch("-[a-z]*c", argv[1]):
+        return commands_in(argv[2])
     return [list(argv)]

@@ -1,4 +1,4 @@
-"""What a test launches: its calls with their arguments, its assertions, and where it stopped.
+"""What a test launches: its calls with their arguments, and where it stopped.
 
 A part of a text that is not known stands as ⟨expression⟩.
 """
@@ -35,15 +35,14 @@ class Frame(NamedTuple):
 class LaunchCall:
     """A call of a suite's helper, of the standard library's `subprocess`, or of a package.
 
-    `target` is the function as imported ("subprocess.run"), `stack` the checkout's frames, innermost last, `entry` the
-    test function that pytest would call ("" without pytest), `env` what the test had set in its environment.
+    `target` is the function as imported ("subprocess.run"), `stack` the checkout's frames, innermost last, `env` what
+    the test had set in its environment.
     """
 
     target: str
     args: Sequence[Value]
     kwargs: Mapping[str, Value]
     stack: tuple[Frame, ...]
-    entry: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -58,34 +57,14 @@ class LaunchCall:
 
 
 @dataclass(frozen=True)
-class AssertionSite:
-    """An assertion in the test's source, with its message. It is never evaluated."""
-
-    file: str
-    function: str
-    line: int
-    text: str
-    message: str
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Why a test is not seen from there on; `entry` is the function of pytest's in which it ended."""
-
-    why: str
-    entry: str = ""
-
-
-@dataclass(frozen=True)
 class Recording:
     """What a test launches. `entry` is how `python FILE` begins it: a `__main__` block, pytest called by that block, or
-    not at all. `files` are the texts that it wrote, by path; `tests` the names of its test functions."""
+    not at all. `constants` are the module's, `stops` say why it is not seen from there on, `tests` are the names of its
+    test functions."""
 
     calls: tuple[LaunchCall, ...] = ()
-    assertions: tuple[AssertionSite, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Value] = field(default_factory=dict)
-    stops: tuple[Stop, ...] = ()
+    stops: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     entry: str = NONE
     doc: str = ""
@@ -103,12 +82,11 @@ def shell_split(text: str) -> list[str]:
 def commands_in(command: Value) -> list[list[str]]:
     """The words of each command of a line of shell (`a && b; c` has three), or of a list of words."""
     if isinstance(command, list):
-        return [[word if isinstance(word, str) else str(word) for word in command]]
+        return [[str(word) for word in command]]
     if not isinstance(command, str):
         return []
     lexer = shlex.shlex(command, posix=True, punctuation_chars="".join(_OPERATORS))
-    lexer.whitespace = " \t\r"
-    lexer.whitespace_split, lexer.commenters = True, ""
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     commands: list[list[str]] = [[]]
     try:
         for token in lexer:

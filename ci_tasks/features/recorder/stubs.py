@@ -11,27 +11,27 @@ import ast
 import functools
 import importlib.abc
 import importlib.machinery
-import inspect
 import itertools
 import json
 import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 import types
 from collections.abc import Iterator
 from typing import IO, Any
 
-MOST_CALLS, LONGEST_TEXT = 5_000, 200_000
+MOST_CALLS = 5_000
 STUBBED = ("urllib.request", "http.client")  # of the standard library
-RUN_THEIR_ARGUMENT = ("typer.run", "fire.Fire")
-OUTPUTS = ("check_output", "getoutput", "getstatusoutput", "popen")
-STARTERS = [f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", *OUTPUTS[:3])]
-STARTERS += ["os.system", "os.popen"]
+CODES = ("subprocess.call", "subprocess.check_call", "os.system")  # of which the result is an exit code
+STARTERS = [f"subprocess.{name}" for name in ("run", "Popen", "check_output", "getoutput", "getstatusoutput")]
+STARTERS += [*CODES, "os.popen"]
 REFUSED = ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve")
+# What is known of a stub: a server answers, and a program runs until the test waits for it, which succeeds.
+ATTRIBUTES = {"status": 200, "status_code": 200, "returncode": 0, "pid": 2}
+RETURNED = {"poll": None, "wait": 0}
 NOT_RAISED = ("AssertionError", "FileNotFoundError")  # what no program has made is not there
 
 
@@ -47,12 +47,15 @@ class Stub:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        return 200 if name in ("status", "status_code") else Stub(f"{self._name}.{name}")
+        return ATTRIBUTES[name] if name in ATTRIBUTES else Stub(f"{self._name}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and isinstance(args[0], (types.FunctionType, type)):
-            return args[0]() if self._name in RUN_THEIR_ARGUMENT else args[0]  # else it is taken for a decorator
-        for value in (*args, *kwargs.values()) if self._name.rpartition(".")[2] in recorder.helpers else ():
+            return args[0]  # it is taken for a decorator
+        function = self._name.rpartition(".")[2]
+        if function in RETURNED:
+            return RETURNED[function]
+        for value in (*args, *kwargs.values()) if function in recorder.helpers else ():
             if isinstance(value, types.FunctionType):
                 value()  # what a launcher is to call before it launches
         recorder.call(self._name, args, kwargs)
@@ -76,50 +79,21 @@ class Stub:
     __repr__ = __fspath__ = __format__ = __str__
 
 
-ARITHMETIC = ["sub", "mul", "truediv", "floordiv", "mod", "pow", "or", "and", "xor", "matmul", "lshift", "rshift"]
+ARITHMETIC = ["sub", "mul", "truediv", "floordiv", "mod", "pow", "or", "and"]
 RESULTS: dict[str, Any] = dict.fromkeys(("lt", "gt", "le", "ge", "contains", "exit"), False)
 RESULTS |= {"int": 0, "len": 0, "index": 0, "hash": 0, "float": 0.0, "mro_entries": ()}
-for operator in (*ARITHMETIC, *(f"r{name}" for name in ARITHMETIC), "neg", "invert", "enter", "setitem", "delitem"):
+for operator in (*ARITHMETIC, *(f"r{name}" for name in ARITHMETIC), "neg", "enter", "setitem", "delitem"):
     setattr(Stub, f"__{operator}__", lambda self, *_: self)
 for operator, result in RESULTS.items():
     setattr(Stub, f"__{operator}__", lambda *_, result=result: result)
 
 
-class UnstartedProcess(Stub):
-    """A program that was not started. One of Popen runs until the test waits for it or ends it."""
-
-    pid, args, returncode = 2, (), None
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def wait(self, *_: Any, **__: Any) -> int:
-        self.__dict__["returncode"] = 0
-        return 0
-
-    def communicate(self, *_: Any, **__: Any) -> tuple[Stub, Stub]:
-        self.wait()
-        return self.stdout, self.stderr
-
-    def __bool__(self) -> bool:
-        return True
-
-    terminate = kill = send_signal = __exit__ = wait
-
-
-def plain(value: Any, depth: int = 0) -> Any:
-    """A value as JSON; what is none becomes ⟨its name⟩."""
-    if isinstance(value, (str, os.PathLike)):
-        return str(value)[:LONGEST_TEXT]
-    if value is None or isinstance(value, int) or (isinstance(value, float) and abs(value) < 1e300):
-        return value
-    if isinstance(value, bytes):
-        return value[:LONGEST_TEXT].decode(errors="replace")
-    if depth < 8 and isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item, depth + 1) for item in itertools.islice(value, MOST_CALLS)]
-    if depth < 8 and isinstance(value, dict):
-        return {str(name): plain(item, depth + 1) for name, item in itertools.islice(value.items(), MOST_CALLS)}
-    return f"⟨{getattr(value, '__name__', type(value).__name__)}⟩"
+def placeholder(value: Any) -> Any:
+    """What JSON cannot hold becomes ⟨its name⟩."""
+    if isinstance(value, (set, frozenset)):
+        return [*value]
+    is_text = isinstance(value, (Stub, os.PathLike))
+    return str(value) if is_text else f"⟨{getattr(value, '__name__', type(value).__name__)}⟩"
 
 
 # -- what is written ---------------------------------------------------------------------------------------------------
@@ -129,51 +103,37 @@ class RecordWriter:
     """Writes what happens, at once: a process that is killed keeps what it had recorded."""
 
     def __init__(self, root: str, helpers: dict[str, list[str]], out: IO[str]) -> None:
-        self.root, self.helpers, self.out, self.entry, self.calls = root + "/", helpers, out, "", 0
-        self.before, self.sizes = dict(os.environ), dict[str, int]()
+        self.root, self.helpers, self.out, self.calls = root + "/", helpers, out, 0
+        self.before = dict(os.environ)
 
     def write(self, kind: str, data: Any = None) -> None:
-        self.out.write(json.dumps([kind, data]) + "\n")
+        self.out.write(json.dumps([kind, data], default=placeholder, skipkeys=True) + "\n")
         self.out.flush()
 
     def call(self, target: str, args: Any, kwargs: dict[str, Any]) -> None:
         self.calls += 1
         if self.calls > MOST_CALLS:
             return
-        self.files()
-        arguments = {name: plain(value) for name, value in kwargs.items() if name != "env"}
+        arguments = {name: value for name, value in kwargs.items() if name != "env"}
         environment = {**os.environ, **(kwargs.get("env") or {})}
         env = {str(name): str(value) for name, value in environment.items() if self.before.get(name) != value}
-        call = {"target": target, "args": plain(args), "kwargs": arguments, "stack": self.stack(), "env": env}
-        self.write("call", {**call, "entry": self.entry})
+        stack = [*reversed(self.own(traceback.walk_stack(sys._getframe(1))))]
+        self.write("call", {"target": target, "args": args, "kwargs": arguments, "stack": stack, "env": env})
 
     def stop(self, error: BaseException) -> None:
-        """Why the test, or one of pytest's, ended before its end."""
-        places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-        own = [f"{file[len(self.root) :]}:{line}: " for file, line in places if file.startswith(self.root)]
-        why = f"{own[-1] if own else ''}{type(error).__name__}: {error}"
-        self.write("stop", {"why": why[:500], "entry": self.entry})
+        """Why the test ended before its end."""
+        own = self.own(traceback.walk_tb(error.__traceback__))
+        place = f"{own[-1][0]}:{own[-1][2]}: " if own else ""
+        self.write("stop", f"{place}{type(error).__name__}: {error}"[:500])
 
-    def stack(self) -> list[tuple[str, str, int]]:
-        """The frames that run files of the checkout, innermost last."""
-        frames = ((frame.f_code, line) for frame, line in traceback.walk_stack(sys._getframe(1)))
-        own = [(code, line) for code, line in frames if code.co_filename.startswith(self.root)]
-        return [(code.co_filename[len(self.root) :], code.co_name, line) for code, line in reversed(own)]
-
-    def files(self) -> None:
-        """Texts that the test has written so far: a configuration may be gone when the test ends."""
-        own = os.lstat("/tmp").st_dev  # not what is shown there of the machine, such as an interpreter below /root
-        for folder, folders, names in itertools.chain(os.walk("/tmp"), os.walk("/root")):
-            folders[:] = [name for name in folders if os.lstat(os.path.join(folder, name)).st_dev == own]
-            for path in (os.path.join(folder, name) for name in names):
-                try:
-                    size = os.path.getsize(path)
-                    if 0 < size < LONGEST_TEXT and self.sizes.get(path) != size and len(self.sizes) < 200:
-                        self.sizes[path] = size
-                        with open(path, encoding="utf-8") as file:
-                            self.write("file", {"path": path, "text": file.read()})
-                except (OSError, ValueError):
-                    continue
+    def own(self, frames: Iterator[tuple[types.FrameType, int]]) -> list[tuple[str, str, int]]:
+        """The frames that run files of the checkout."""
+        codes = ((frame.f_code, line) for frame, line in frames)
+        return [
+            (code.co_filename[len(self.root) :], code.co_name, line)
+            for code, line in codes
+            if code.co_filename.startswith(self.root)
+        ]
 
 
 recorder: RecordWriter
@@ -241,13 +201,9 @@ class ModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def start(target: str, *args: Any, **kwargs: Any) -> Any:
-    """What a function that starts a program gives: a process, an exit code, or its output."""
+    """What a function that starts a program gives: an exit code, or a process or output that is not known."""
     recorder.call(target, args, kwargs)
-    name, process = target.rpartition(".")[2], UnstartedProcess(f"{target}()")
-    if name in OUTPUTS:
-        return Stub(f"{target}()")
-    code = None if name == "Popen" else process.wait()
-    return process if name in ("Popen", "run") else code
+    return 0 if target in CODES else Stub(f"{target}()")
 
 
 def refuse(*_: Any, **__: Any) -> None:
@@ -262,27 +218,7 @@ def replace_programs_and_time() -> None:
     clock, slept, world = itertools.count(1_700_000_000.0, 0.01), [0.0], vars(time)
     world.update(dict.fromkeys(("time", "monotonic", "perf_counter"), lambda: next(clock) + slept[0]))
     world["sleep"] = lambda seconds: slept.append(slept.pop() + float(seconds))
-    vars(tempfile)["_name_sequence"] = (f"{number:08}" for number in itertools.count())
     sys.executable = "python3"
-
-
-def run_tests(module: types.ModuleType) -> int:
-    """As pytest would: functions, and methods of classes."""
-    recorder.write("pytest")
-    for name, test in list(vars(module).items()):
-        is_class = name.startswith("Test") and isinstance(test, type)
-        methods = vars(test).items() if is_class else [("", test)]
-        for method, function in methods:
-            if not isinstance(function, types.FunctionType) or not (method or name).startswith("test"):
-                continue
-            recorder.entry = f"{name}.{method}" if is_class else name
-            try:
-                arguments = [Stub(parameter) for parameter in inspect.signature(function).parameters]
-                function(*([test(), *arguments[1:]] if is_class else arguments))
-            except (Exception, SystemExit) as error:
-                recorder.stop(error)
-    recorder.entry = ""
-    return 0
 
 
 def main() -> None:
@@ -303,15 +239,12 @@ def main() -> None:
     sys.modules["__main__"], sys.argv = module, [test, *settings["args"]]
     sys.path[:] = [os.path.dirname(test), *(directory for directory in sys.path if directory)]
     sys.meta_path.insert(0, ModuleFinder(root, test, settings["helpers"]))
-    importlib.import_module("pytest").main = lambda *_, **__: run_tests(module)  # type: ignore[attr-defined]
     try:
         run_file(test, module)
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code not in (None, 0):
             recorder.stop(error)
-    recorder.files()
-    shown = {name: plain(value) for name, value in vars(module).items() if isinstance(value, (str, int))}
-    recorder.write("end", {name: value for name, value in shown.items() if name[0] != "_"})
+    recorder.write("end")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a test's syntax tree shows directly: calls with literal arguments, constants, assertions. Nothing is executed.
+"""What a test's syntax tree shows directly: calls with literal arguments, and constants. Nothing is executed.
 
 Constants of the module, names that a function assigns once, f-strings and `+` of those are followed; nothing else is,
 and stands as ⟨expression⟩.
@@ -8,48 +8,41 @@ from __future__ import annotations
 
 import ast
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from ci_tasks.features.recorder import records
-from ci_tasks.features.recorder.records import AssertionSite, Frame, LaunchCall, Recording, Stop, Value
+from ci_tasks.features.recorder.records import Frame, LaunchCall, Recording, Value
 
 _LONGEST = 50_000
 _NOISE = re.compile(r"[^\w.()\[\]=,]")  # what would mean something to a shell
-# Before Python 3.12 two threads that parse at once fail with "AST constructor recursion depth mismatch" (gh-106905).
-_parser = threading.Lock()
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_source(source: str, path: str, helpers: Mapping[str, Sequence[str]]) -> Recording:
     """The recording of a file that is not run. Raises nothing: one that is not Python stops before its first call."""
     try:
-        with _parser:
-            tree = ast.parse(source)
-        return _SyntaxReader(tree, path, helpers).recording()
+        tree = ast.parse(source)
+        reader = _SyntaxReader(path, helpers, dict(_imports(tree)))
+        names = _assigned(tree.body, {})
+        reader.walk(tree.body, "<module>", names)
+        entry, launches = _entry(tree), any(call.function in helpers for call in reader.calls)
+        return Recording(
+            calls=tuple(reader.calls),
+            constants={name: value for name, value in names.items() if "⟨" not in str(value)},
+            tests=tuple(_tests(tree.body)),
+            entry=records.MAIN if entry == records.NONE and launches else entry,
+            doc=ast.get_docstring(tree) or "",
+        )
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Recording(stops=(Stop(f"it is not Python that can be read: {error}"),))
+        return Recording(stops=(f"it is not Python that can be read: {error}",))
 
 
 class _SyntaxReader:
-    def __init__(self, tree: ast.Module, path: str, helpers: Mapping[str, Sequence[str]]) -> None:
-        self.tree, self.path, self.helpers = tree, path, helpers
-        self.imports = dict(_imports(tree))
-        self.calls: list[LaunchCall] = []
-        self.assertions: list[AssertionSite] = []
+    """The calls of one file, in its order. `imports`: name → what it stands for."""
 
-    def recording(self) -> Recording:
-        names = _assigned(self.tree.body, {})
-        self.walk(self.tree.body, "<module>", names)
-        entry, launches = _entry(self.tree), any(call.function in self.helpers for call in self.calls)
-        return Recording(
-            calls=tuple(self.calls),
-            assertions=tuple(self.assertions),
-            constants={name: value for name, value in names.items() if "⟨" not in str(value)},
-            tests=tuple(_tests(self.tree.body)),
-            entry=records.MAIN if entry == records.NONE and launches else entry,
-            doc=ast.get_docstring(self.tree) or "",
-        )
+    def __init__(self, path: str, helpers: Mapping[str, Sequence[str]], imports: Mapping[str, str]) -> None:
+        self.path, self.helpers, self.imports = path, helpers, imports
+        self.calls: list[LaunchCall] = []
 
     def walk(self, body: Sequence[ast.AST], function: str, names: Mapping[str, Value]) -> None:
         waiting = list(body)
@@ -61,36 +54,18 @@ class _SyntaxReader:
                 self.walk(node.body, node.name, _assigned(node.body, outer))
                 continue
             waiting[:0] = list(ast.iter_child_nodes(node))
-            if isinstance(node, ast.Assert):
-                self.assertion(node, function, node.test, node.msg, names)
-            elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-                if ast.unparse(node.exc.func) == "AssertionError":
-                    self.assertion(node, function, node.exc, node.exc.args[0] if node.exc.args else None, names)
-            elif isinstance(node, ast.Call) and (target := self.target(node.func)):
-                self.calls.append(self.call(node, target, function, names))
-                if self.calls[-1].function.startswith("assert_"):
-                    self.assertion(node, function, node.func, None, names)
+            if isinstance(node, ast.Call) and (target := self.target(node.func)):
+                self.calls.append(self.call(node, target, Frame(self.path, function, node.lineno), names))
 
-    def call(self, node: ast.Call, target: str, function: str, names: Mapping[str, Value]) -> LaunchCall:
+    def call(self, node: ast.Call, target: str, place: Frame, names: Mapping[str, Value]) -> LaunchCall:
         args = [_value(argument, names) for argument in node.args]
         kwargs = {keyword.arg: _value(keyword.value, names) for keyword in node.keywords if keyword.arg}
         if parameters := self.helpers.get(target.rpartition(".")[2]):
             args, kwargs = [], {**dict(zip(parameters, args, strict=False)), **kwargs}
-        return LaunchCall(target, args, kwargs, (Frame(self.path, function, node.lineno),))
-
-    def assertion(
-        self,
-        node: ast.expr | ast.stmt,
-        function: str,
-        test: ast.expr,
-        message: ast.expr | None,
-        names: Mapping[str, Value],
-    ) -> None:
-        said = str(_value(message, names)) if message else ""
-        self.assertions.append(AssertionSite(self.path, function, node.lineno, ast.unparse(test)[:500], said))
+        return LaunchCall(target, args, kwargs, (place,))
 
     def target(self, node: ast.expr) -> str:
-        """The function as imported, "" where it is not imported by name."""
+        """The function as imported, "" if it is not imported by name."""
         name, _, rest = ast.unparse(node).partition(".")
         is_plain = re.fullmatch(r"[\w.]+", rest or name)
         return ".".join(filter(None, [self.imports[name], rest])) if is_plain and name in self.imports else ""
@@ -131,9 +106,6 @@ def _value(node: ast.expr, names: Mapping[str, Value]) -> Value:
                 return (first + second)[:_LONGEST]
         case ast.List(items) | ast.Tuple(items):
             return [_value(item, names) for item in items]
-        case ast.Dict(keys, values) if all(isinstance(key, ast.Constant) for key in keys):
-            pairs = zip(keys, values, strict=True)
-            return {str(key.value): _value(item, names) for key, item in pairs if isinstance(key, ast.Constant)}
         case ast.Constant(str() | int() | float() | None as constant):
             return constant
     return f"⟨{_NOISE.sub('', ast.unparse(node))[:80]}⟩"
@@ -152,16 +124,16 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _entry(tree: ast.Module) -> str:
-    """How `python FILE` begins it: more than definitions, or pytest called by a `__main__` block."""
-    local = {node.name for node in tree.body if isinstance(node, _Function)}
+    """How `python FILE` begins it: a `__main__` block, pytest called by one, or a call of `main` or of an own function
+    at the end."""
+    local = {node.name for node in tree.body if isinstance(node, _Function)} | {"main"}
     for node in tree.body:
         if isinstance(node, ast.If) and "__name__" in (text := ast.unparse(node.test)) and "__main__" in text:
             called = {ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
             return records.PYTEST if called & {"pytest.main", "unittest.main"} else records.MAIN
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            name = ast.unparse(node.value.func)
-            if name in local or name.rpartition(".")[2] == "main":
-                return records.MAIN
+        call = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in local:
+            return records.MAIN
     return records.NONE
 
 

@@ -6,8 +6,8 @@ import os
 from dataclasses import asdict
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import EVENTS, JSON, REPO, WORKFLOW, number, switch, text
-from ci_tasks.cli.output import for_programs, print_json
+from ci_tasks.cli.options import JSON, REPO, WORKFLOW, number, switch, text
+from ci_tasks.cli.output import people_read_stderr, print_json
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,9 @@ class SetupOptions:
     workflow: str | None = WORKFLOW.field()
     label: str | None = text("the label to try (else the one with the most rows that need no GPU)", "LABEL").field()
     rows: int = number("number of rows to run", "rows", default=5).field()
-    index: str | None = text("a package index to try first, such as a mirror", "URL").field()
+    index: str | None = text("a package index to use instead of CI's, such as a mirror", "URL").field()
     yes: bool = switch("install, and write to ~/.config/ci-tasks/hosts.yaml, without asking").field()
     json: bool = JSON.field()
-    events: str | None = EVENTS.field()
 
 
 def setup(options: SetupOptions) -> int:
@@ -27,9 +26,8 @@ def setup(options: SetupOptions) -> int:
     ci-tasks setup --repo ~/slime
     ci-tasks setup --repo ~/slime --index https://mirror.example.com/simple --yes
 
-    Finds the Python that CI names and a package index that this machine reaches, asks, runs CI's install steps and five
-    rows, and writes the overrides that they needed. Exit code 0 if the rows passed, 1 if one failed, 125 if they are
-    blocked.
+    Finds the Python that CI names, asks, runs CI's install steps and five rows, and writes the overrides that they
+    needed. Exit code 0 if the rows passed, 1 if one failed, 125 if they are blocked.
     """
     from ci_tasks.errors import UsageError
     from ci_tasks.features.setup.setup import set_up
@@ -42,10 +40,8 @@ def setup(options: SetupOptions) -> int:
             raise UsageError("nothing was installed: there is no terminal to ask at", hint="`--yes` agrees")
         return options.yes or input("Continue? [Y/n] ").strip().lower() in ("", "y", "yes")
 
-    with for_programs(as_json=options.json, events=options.events) as events:
-        result = set_up(options.repo, options.workflow, options.label, options.rows, options.index, confirm, events)
-        if events:
-            events.exit_code = result.exit_code
+    with people_read_stderr(options.json):
+        result = set_up(options.repo, options.workflow, options.label, options.rows, options.index, confirm)
     if options.json:
         print_json(asdict(result))
     return result.exit_code

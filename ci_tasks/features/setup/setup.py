@@ -1,8 +1,7 @@
-"""The story of `setup`: find what the CPU labels need on this machine, ask, try it with some rows, write it down."""
+"""The story of `setup`: ask, run CI's install steps and some rows here, and write the overrides that they needed."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,23 +10,20 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config, Override
 from ci_tasks.errors import UnknownName, UsageError, counted
 from ci_tasks.features.setup import users_file
-from ci_tasks.features.setup.package_index import TIMEOUT, IndexFinding, find_indexes, mirrors
+from ci_tasks.features.setup.torch_wheels import CUDA, find_torch
 from ci_tasks.hosts.executors import LocalExecutor
 from ci_tasks.planning.actions import version_matches
 from ci_tasks.planning.pip_commands import entry, install_commands, mending_override, merged
 from ci_tasks.planning.planner import wanted_python
-from ci_tasks.planning.steps import plan_steps
 from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
-from ci_tasks.run.events import EventStream
 from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.run.hosts_files import open_config, shown, users_hosts
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import print_results
-from ci_tasks.workflow import rows as workflow_rows
-from ci_tasks.workflow.model import Job, Row
+from ci_tasks.workflow.model import Row
 
 _TRIES = 3  # of the install steps: each failure may show what the next one needs
 # What a venv takes with torch's wheels of this kind, and how long the steps take on a usual connection.
@@ -37,68 +33,64 @@ Confirm = Callable[[str], bool]  # whether the person agrees; raises UsageError 
 
 
 @dataclass(frozen=True)
-class FoundPython:
-    """The interpreter for the version that CI `wanted`."""
-
-    wanted: str
-    path: str
-    version: str
-
-
-@dataclass(frozen=True)
 class SetupResult:
     """As `setup --json` prints it. `overrides` are entries of hosts.yaml, `file` is where they are written."""
 
     checkout: str
     label: str
-    python: FoundPython
+    python: dict[str, str]
     overrides: list[str]
     file: str
     written: bool
     rows: list[dict[str, str]]
-    gpu_host: list[str]
     exit_code: int
 
 
 def set_up(
-    repo: str | None, workflow: str | None, label: str | None, count: int, index: str | None, confirm: Confirm,
-    events: EventStream | None = None,
-) -> SetupResult:  # fmt: skip
-    """Print what is found, tried and written. `count` rows are tried; `index` is asked before others."""
-    source, config = open_source(repo, workflow=workflow), open_config(repo)
+    repo: str | None, workflow: str | None, label: str | None, count: int, index: str | None, confirm: Confirm
+) -> SetupResult:
+    """Print what is found, tried and written. `count` rows are tried; `index` is used instead of CI's."""
+    source, config, file = open_source(repo, workflow=workflow), open_config(repo), users_hosts()
     print(source.headline, flush=True)
     by_label: dict[str, list[Row]] = {}
     for row in list_jobs(source):
         by_label.setdefault(row.label, []).append(row)
     labels = cpu_labels(source, by_label)
     label = _chosen(label, labels, source)
-    rows, file = by_label[label], users_hosts()
-    python, findings = _find(source, config, rows, index)
-    torch = max((finding.torch for finding in findings), key=[*reversed(_COSTS)].index, default="")
-    costs = f"about {_COSTS[torch]} minutes" if findings else "how much they download is not known"
-    own = {override.step for override in config.overrides if override.job in (rows[0].job, label)}
-    overrides = merged(each for finding in findings for each in finding.overrides if each.step not in own)
+    rows, executor = by_label[label], LocalExecutor(config.host("local"))
+    job = source.workflow.jobs[rows[0].job]
+    wanted = wanted_python(source.workflow, job, rows[0], event_context(source), config.overrides)
+    path, version = executor.find_python(wanted)
+    print(f"\nlabel {label}: {counted(len(rows), 'row')} without GPUs\n  Python: {version} ({path})")
+    if wanted and not version_matches(wanted, version):
+        print(f"    CI wants {wanted}: `uv python install {wanted}` or `pyenv install {wanted}` installs it")
+    torch, of_torch = find_torch(job, index, path, executor.run_queries)
+    if torch == CUDA:
+        print("  torch: only CUDA wheels were found")
+    own = {(override.job, override.step) for override in config.overrides}
+    installs = dict.fromkeys(step for step, _ in install_commands(job)) if index else ()
+    of_index = [Override(job.id, step, pip_index=index) for step in installs]
+    overrides = merged(each for each in (*of_index, *of_torch) if (each.job, each.step) not in own)
+    costs = f"about {_COSTS[torch]} minutes"
     records: Sequence[RunRecord] = []
     if confirm(f"CI's install steps of {label} run here: {costs}. What they need beside goes to {shown(file)}."):
-        is_final = any(finding.problem for finding in findings)
-        overrides, records = _try_rows(source, config, rows, overrides, count, events, tries=1 if is_final else _TRIES)
+        overrides, records = _try_rows(source, config, rows, overrides, count)
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
     status = overall([record.status for record in records]) if records else CANCELLED
-    jobs = [source.workflow.jobs[by_label[name][0].job] for name in labels]
-    entries = [entry(override) for override in _for_all(jobs, overrides)]
-    written = False
-    if installed:
-        written = _write(file, entries, f"for {source.path.name}")
-    elif status == BLOCKED:
+    entries = [entry(override) for override in overrides]
+    written = bool(installed and entries) and users_file.add(file, entries, f"for {source.path.name}")
+    if installed and not entries:
+        print("\nCI's install steps work here as they are: there is nothing to write")
+    if status == BLOCKED:
         print("\nthe install steps need more than another index or version; nothing was written")
-    gpu_host = _gpu_host([row for rows in by_label.values() for row in rows if row.gpus != 0 or row.image], config)
-    print("\n".join(["", *gpu_host]) if gpu_host and status != CANCELLED else "")
+    others = sum(row.gpus != 0 or bool(row.image) for rows in by_label.values() for row in rows)
+    if others and status != CANCELLED:
+        print(f"\nA GPU host would add {others} rows: add it to {shown(file)}; `ci-tasks doctor --host NAME` checks it")
     if installed:
         print(f"`ci-tasks run {label}` runs all {len(rows)} rows with the packages that are there now")
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]
-    return SetupResult(
-        str(source.path), label, python, entries, str(file), written, tried, gpu_host, EXIT_CODES[status]
-    )
+    python = {"wanted": wanted, "path": path, "version": version}
+    return SetupResult(str(source.path), label, python, entries, str(file), written, tried, EXIT_CODES[status])
 
 
 def cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) -> list[str]:
@@ -121,101 +113,35 @@ def _chosen(label: str | None, labels: Sequence[str], source: CheckoutSource) ->
     return labels[0] if label is None else source.label_of(label)
 
 
-def _find(
-    source: CheckoutSource, config: Config, rows: Sequence[Row], index: str | None
-) -> tuple[FoundPython, list[IndexFinding]]:
-    """Ask this machine for what the label's install steps name, and print it."""
-    row, executor = rows[0], LocalExecutor(config.host("local"))
-    job, event = source.workflow.jobs[row.job], event_context(source)
-    wanted = wanted_python(source.workflow, job, row, event, config.overrides)
-    python = FoundPython(wanted, *executor.find_python(wanted))
-    print(f"\nlabel {row.label}: {counted(len(rows), 'row')} without GPUs\n  Python: {python.version} ({python.path})")
-    if wanted and not version_matches(wanted, python.version):
-        print(f"    CI wants {wanted}: `uv python install {wanted}` or `pyenv install {wanted}` installs it")
-    steps = plan_steps(job, workflow_rows.row_resolver(source.workflow, job, row, event), config.overrides).sources
-    pip = executor.run_queries({"pip": [python.path, "-m", "pip", "config", "list"]}, TIMEOUT)["pip"]
-    if pip.code != 0:
-        print(f"  {python.path} has no pip to ask an index with; the install steps are tried as they are")
-        return python, []
-    indexes = [*([index] if index else []), *mirrors(pip.out)]
-    findings = find_indexes(replace(job, steps=steps), indexes, python.path, executor.run_queries)
-    for finding in findings:
-        print(f"  {finding.step}: {finding.text}", flush=True)
-    return python, findings
-
-
 def _try_rows(
     source: CheckoutSource,
     config: Config,
     rows: Sequence[Row],
-    overrides: Sequence[Override],
+    overrides: list[Override],
     count: int,
-    events: EventStream | None,
-    tries: int,
 ) -> tuple[list[Override], Sequence[RunRecord]]:
     """Run some rows with the overrides. What a failure of the install steps names is added for another try."""
     # Files that run nothing in CI either would show nothing of this machine.
     names = [row.row for row in rows if row.test is None or not _runs_nothing(source.path / row.test)]
     request = RunRequest(rows[0].label, rows=tuple(names or [row.row for row in rows])[:count])
-    print("".join(f"  override: {entry(override)}\n" for override in overrides), flush=True)
-    named = [replace(override, source="ci-tasks setup") for override in overrides]
-    trial = replace(config, overrides=(*named, *config.overrides))
-    result = execute_label(source, trial, request, ExecutionOptions(events=events))
-    if result is None:
-        return [*overrides], []
-    print_results(result.records, result.logs, result.batch, result.host_gpus)
-    if tries > 1 and result.records and all(record.status == BLOCKED for record in result.records):
-        more = mending_override(result.records[0].reason, source.workflow.jobs[rows[0].job], config.overrides)
-        if more and (again := merged([*overrides, more])) != [*overrides]:
-            print("\nthe install steps failed; they are tried again with what may help:")
-            return _try_rows(source, config, rows, again, count, events, tries - 1)
-    return [*overrides], result.records
-
-
-def _for_all(jobs: Sequence[Job], overrides: Sequence[Override]) -> list[Override]:
-    """The overrides, also for the jobs that have the same steps."""
-    scripts = {(job.id, step.name): step.run for job in jobs for step in job.steps}
-    also = [
-        replace(override, job=job.id)
-        for job in jobs
-        for override in overrides
-        if job.id != override.job
-        and scripts.get((job.id, override.step), job) == scripts.get((override.job, override.step))
-    ]
-    return [*overrides, *also]
+    job = source.workflow.jobs[rows[0].job]
+    for tries_left in reversed(range(_TRIES)):
+        print("".join(f"  override: {entry(override)}\n" for override in overrides), flush=True)
+        named = [replace(override, source="ci-tasks setup") for override in overrides]
+        trial = replace(config, overrides=(*named, *config.overrides))
+        result = execute_label(source, trial, request, ExecutionOptions())
+        if result is None:
+            break
+        print_results(result.records, result.logs, result.batch, result.host_gpus)
+        blocked = [record for record in result.records if record.status == BLOCKED]
+        more = mending_override(blocked[0].reason, job, config.overrides) if blocked and tries_left else None
+        again = merged([*overrides, more]) if more else overrides
+        if again == overrides:
+            return overrides, result.records
+        print("\nthe install steps failed; they are tried again with what may help:")
+        overrides = again
+    return overrides, []
 
 
 def _runs_nothing(test: Path) -> bool:
     return not test.is_file() or only_defines_tests(test.read_text(encoding="utf-8", errors="replace"))
-
-
-def _write(file: Path, entries: Sequence[str], why: str) -> bool:
-    """Add the overrides to the user's file, or print them if they cannot be added. Returns whether it did."""
-    if not entries:
-        print("\nCI's install steps work here as they are: there is nothing to write")
-        return False
-    changed = users_file.with_overrides(file.read_text(encoding="utf-8") if file.exists() else "", entries, why)
-    print(f"\n{users_file.block(entries, why)}", flush=True)
-    if changed is None:
-        print(f"{shown(file)} is not in a form that can be added to: paste these lines there")
-        return False
-    users_file.write(file, changed)
-    print(f"added to {shown(file)}")
-    return True
-
-
-def _gpu_host(rows: Sequence[Row], config: Config) -> list[str]:
-    """What a GPU host would add, and how to name one; nothing if all rows run here."""
-    if not rows:
-        return []
-    counts = ", ".join(f"{label} {count}" for label, count in Counter(row.label for row in rows).items())
-    gpus, images = sorted({row.gpus for row in rows if row.gpus}), {row.image for row in rows if row.image}
-    needs = [f"up to {gpus[-1]} GPUs"] if gpus else []
-    needs += [f"docker with {', '.join(sorted(images))}"] if images else []
-    hosts = [name for name, spec in config.hosts.items() if spec.kind != "local"]
-    example = ["hosts:", "  h100a: {kind: ssh, address: h100a.example.com}"]
-    return [
-        f"A GPU host would add {len(rows)} rows: {counts}. It needs {' and '.join(needs) or 'nothing more'}.",
-        *([] if hosts else [f"Add it to {shown(users_hosts())}:", *example]),
-        f"`ci-tasks doctor --host {[*hosts, 'h100a'][0]}` says what it lacks.",
-    ]

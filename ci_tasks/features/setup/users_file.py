@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.agent.files import replace_file
 
-_KEY = re.compile(r"^overrides:[ \t]*(?:#.*)?$", re.MULTILINE)
-_ITEM = re.compile(r"^([ ]*)- ", re.MULTILINE)
 
-
-def block(entries: Sequence[str], why: str) -> str:
-    """The overrides as a hosts.yaml of their own."""
-    return "\n".join(["overrides:", f"  # by `ci-tasks setup`: {why}", *(f"  - {entry}" for entry in entries)]) + "\n"
-
-
-def with_overrides(text: str, entries: Sequence[str], why: str) -> str | None:
-    """The text with these entries before the others. None where that cannot be done without changing the rest."""
-    before = _tree(text)
-    if before is None:
-        return None
-    key = _KEY.search(text)
-    item = _ITEM.search(text, key.end()) if key else None
-    if "overrides" not in before:
-        line_end = "\n" if text and not text.endswith("\n") else ""
-        after = f"{text}{line_end}{block(entries, why)}"
-    elif key and item:
-        lines = [f"# by `ci-tasks setup`: {why}", *(f"- {entry}" for entry in entries)]
-        after = text[: key.end()] + "".join(f"\n{item[1]}{line}" for line in lines) + text[key.end() :]
-    else:
-        return None
-    added = [yaml_lines.load(entry) for entry in entries]
-    return after if _tree(after) == {**before, "overrides": [*added, *(before.get("overrides") or [])]} else None
+def add(file: Path, entries: Sequence[str], why: str) -> bool:
+    """Add the overrides to the user's file; print them if it has overrides already. Returns whether it did."""
+    block = "\n  ".join(["overrides:", f"# by `ci-tasks setup`: {why}", *(f"- {entry}" for entry in entries)]) + "\n"
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    after = before + ("\n" if before and not before.endswith("\n") else "") + block
+    print(f"\n{block}", flush=True)
+    if not _adds_only(before, after):
+        print(f"{file} has overrides already, or another form: paste these lines there")
+        return False
+    write(file, after)
+    print(f"added to {file}")
+    return True
 
 
 def write(file: Path, text: str) -> None:
@@ -47,10 +32,10 @@ def write(file: Path, text: str) -> None:
     file.chmod(mode)
 
 
-def _tree(text: str) -> dict[str, Any] | None:
-    """The file's content; None where it is no mapping."""
+def _adds_only(before: str, after: str) -> bool:
+    """Whether the file keeps what it had, and gets overrides that it did not have."""
     try:
-        tree = yaml_lines.load(text)
+        old, new = yaml_lines.load(before) or {}, yaml_lines.load(after)
     except yaml_lines.YamlError:
-        return None
-    return {} if tree is None else tree if isinstance(tree, dict) else None
+        return False
+    return isinstance(old, dict) and isinstance(new, dict) and {**new, **old} == new and "overrides" not in old

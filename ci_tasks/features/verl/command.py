@@ -75,7 +75,7 @@ def _resolved(options: VerlOptions) -> VerlOptions:
     """With whole paths, so that its command line starts the same plan from any directory."""
     from ci_tasks.cli.given_options import overlay_sources
 
-    overlays = overlay_sources(options.with_, options.build)
+    overlays = overlay_sources(options.with_)
     return replace(
         options,
         bridge=str(user_path(options.bridge).absolute()),

@@ -36,8 +36,8 @@ from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.trials import rules
-from ci_tasks.trials.rules import AB, Metrics, Outcome, Verdict
-from ci_tasks.trials.trial import Run, Trial
+from ci_tasks.trials.rules import AB, Metrics, Outcome, TrialVerdict
+from ci_tasks.trials.trial import Trial, TrialRun
 
 BASE, CANDIDATE = "base", "candidate"
 _LEARNING_LEVEL = 5
@@ -85,7 +85,7 @@ def compare(
             raise CheckoutError(f"{options.verl} changed while it was copied", hint="run it again")
         print(f"base: {titles[0]}; candidate: {titles[1]}; verl: {ours.context.verl.title}", flush=True)
 
-        def perform(runs: Sequence[Run]) -> Iterator[Outcome]:
+        def perform(runs: Sequence[TrialRun]) -> Iterator[Outcome]:
             return (_run(theirs if run.setting == BASE else ours, run, config, events) for run in runs)
 
         rule = AB(BASE, CANDIDATE, at_most=2 * options.repeat, screen=True)
@@ -110,7 +110,7 @@ def compare(
     return result.exit_code, result
 
 
-def conclusion(outcomes: Sequence[Outcome], verdict: Verdict) -> tuple[str, str]:
+def conclusion(outcomes: Sequence[Outcome], verdict: TrialVerdict) -> tuple[str, str]:
     """The result in the levels' words, and its sentence."""
     if unclear := _is_unclear(outcomes):
         return NOT_PROVEN, unclear
@@ -152,7 +152,7 @@ def seeds(verl: Path, pair: int) -> list[str]:
     return [f"++{name}={_SEED + pair - 1}" for name in names]
 
 
-def _run(trees: TreesUnderTest, run: Run, config: Config, events: EventStream | None) -> Outcome:
+def _run(trees: TreesUnderTest, run: TrialRun, config: Config, events: EventStream | None) -> Outcome:
     """A run of one side, judged as its level is. Raises KeyboardInterrupt after ^C."""
     trees = trees.with_overrides(seeds(trees.source.path / "verl", run.number))
     done = execute_label(trees.source, config, trees.run_request, ExecutionOptions(events=events))

@@ -33,8 +33,7 @@ class VerlOptions:
         help="a host or a pool of hosts.yaml; several with commas: the first with free GPUs", default="local"
     )
     image: str | None = flags.text("verlai/verl:TAG (else VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
-    gpus: int = flags.number("number of GPUs that the run takes, on each of its nodes", "GPUs", default=8).field()
-    nodes: int = flags.NODES.field(help="number of Slurm nodes, with --gpus on each of them", default=1)
+    gpus: int = flags.number("number of GPUs that the run takes", "GPUs", default=8).field()
     timeout: float | None = flags.TIMEOUT.field(
         help="minutes after which the run is ended (else timeout_minutes of the host, else 90 to 720 by the level)"
     )
@@ -99,7 +98,6 @@ class VerlOptions:
         last=False,
         excludes=(("base", "an overlay may change between the trainings that are compared", "leave one of them out"),),
     )
-    build: tuple[str, ...] = flags.BUILD.field(last=False)
     plan: bool = flags.switch("write what would run, print every training, and stop").field()
     detach: bool = flags.DETACH.field(
         help="start the run and return at once; `attach` ends with the summary",

@@ -116,7 +116,7 @@ def trees_under_test(
     from ci_tasks.cli.given_options import overlay_sources
 
     specs = config.select_hosts(options.host)
-    overlays = overlay_sources(options.with_, options.build)
+    overlays = overlay_sources(options.with_)
     bridge, verl = Path(options.bridge), Path(options.verl)
     _check_trees(bridge, verl, () if revision else request.bridge_tests, overlays)
     scripts = {path: _script(verl, path) for path in (request.wrapper, request.script) if path}
@@ -126,12 +126,6 @@ def trees_under_test(
         raise UsageError(
             f"host {specs[0].name} runs levels in a container, and no image is named",
             hint="--image verlai/verl:TAG, a vLLM-flavored tag unless another engine is tested (or VERL_IMAGE)",
-        )
-    if request.nodes > 1 and not contained:
-        raise UsageError(
-            f"--nodes {request.nodes}: host {specs[0].name} runs levels without a container, so nothing starts Ray on "
-            "the other nodes",
-            hint="runtime: pyxis or apptainer",
         )
     # What a person said for this run, else for the hosts (of several the shortest), else what the level takes.
     limits = [spec.timeout_minutes for spec in specs if "timeout_minutes" in config.sources.get(spec.name, {})]
@@ -170,9 +164,7 @@ def trees_under_test(
             given=GivenValues(overlays=overlays),
             conversions=all_conversions(made),
         )
-        run_request = RunRequest(
-            LABEL, host=options.host, keep=options.keep, by_runner=True, nodes=request.nodes, files=context.files()
-        )
+        run_request = RunRequest(LABEL, host=options.host, keep=options.keep, by_runner=True, files=context.files())
         yield TreesUnderTest(source, context, planned, job, run_request)
 
 

@@ -102,7 +102,7 @@ def _how(one: Candidate) -> Features:
         f"level {loudness}": 1,
         "survived": one.survived,
         "ignored": one.ignored,
-        "repeated plain" if one.kind == PLAIN else "repeated": math.log1p(one.count - 1),
+        "repeated": math.log1p(one.count - 1),
         "short": len(one.text) < 25,
         "wrapper with a cause": rank == WRAPPER and one.rule is not None and bool(one.rule.cause),
     }

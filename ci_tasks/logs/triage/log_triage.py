@@ -59,9 +59,13 @@ def _how(found: Triage) -> str:
     return f"{found.verdict}, {found.cause}{f': {found.text}' if found.text else ''}"
 
 
+def candidate_reader(rules: Rules | None = None) -> CandidateReader:
+    return CandidateReader(rules or shipped())
+
+
 def read_candidates(log: Iterable[bytes], rules: Rules | None = None) -> CandidateReader:
     """What of a log may be the reason."""
-    reader = CandidateReader(rules or shipped())
+    reader = candidate_reader(rules)
     read(log, reader)
     return reader
 

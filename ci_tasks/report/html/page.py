@@ -122,10 +122,8 @@ def _environments(records: Sequence[RunRecord]) -> list[tuple[list[RunRecord], R
     """The machines, images and packages with the rows that had them, without what is another for each run."""
     groups: list[tuple[list[RunRecord], RunEnvironment]] = []
     for record in records:
-        containers = tuple(
-            replace(each, name="", started_at="", taken_at=None) for each in record.environment.containers
-        )
-        lasting = replace(record.environment, containers=containers, taken_at=None)
+        containers = tuple(replace(each, name="", started_at="") for each in record.environment.containers)
+        lasting = replace(record.environment, containers=containers)
         alike = next((rows for rows, environment in groups if environment == lasting), None)
         if alike is None:
             groups.append(([record], lasting))

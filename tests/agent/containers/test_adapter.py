@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.containers import adapter
-from ci_tasks.agent.containers.adapter import joining_run
-from ci_tasks.agent.containers.docker_argv import ContainerRules, parse_run, render
+from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.containers.rewrite import podman_init
 from ci_tasks.agent.probe.evidence import write_files
 from ci_tasks.agent.records import DockerInvocation, DockerInvocations, Plan, ProbeOverlay, ProbeRules, read_events
@@ -345,89 +342,14 @@ def test_the_rules_of_the_host_and_the_gpus_of_its_job_hold(daemonless: Host) ->
 
 
 SLURM = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "4,5", "SLURM_NODEID": "0"}
-NODES = {"SLURM_JOB_HOSTNAMES": "a\nb", "MASTER_ADDR": "a", "SLURM_JOB_NUM_NODES": "2"}
 JOBS = [
     ({"CUDA_VISIBLE_DEVICES": "1"}, False, {}),  # forgotten in a shell
     # docker's containers are outside of the job's cgroup, where GPUs have the node's numbers
     (SLURM, True, {"CUDA_VISIBLE_DEVICES": "4,5"}),
-    ({**SLURM, **NODES}, False, {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_NODEID": "0", **NODES}),
+    (SLURM, False, {"CUDA_VISIBLE_DEVICES": "0,1"}),
 ]
 
 
 @pytest.mark.parametrize(("environ", "by_daemon", "expected"), JOBS)
 def test_what_a_container_learns_of_its_job(environ: dict[str, str], by_daemon: bool, expected: dict[str, str]) -> None:
     assert adapter.slurm_variables(environ, by_daemon) == expected
-
-
-SRUN_OF_NODES = """\
-#!/bin/sh
-if [ "$1" = --relative=1 ]; then
-  printf '%s\\n' "$@" > {root}/words; echo "0: joined"
-  printenv RAY_AUTH_MODE RAY_AUTH_TOKEN > {root}/token; echo $$ > {root}/pid; exec sleep 60
-fi
-while [ "${{1#--}}" != "$1" ]; do shift; done
-exec "$@"
-"""
-
-
-def test_they_join_with_cis_own_words() -> None:
-    argv = render(joining_run(parse_run(["run", "-i", "-v", "/a:/b", "--entrypoint", "x", "img", "bash", "-c", "y"])))
-    assert argv[:-1] == ["run", "-v", "/a:/b", "--entrypoint", "bash", "img", "-c"]
-    assert "head=$MASTER_ADDR:6379" in argv[-1] and 'ray start --address="$head"' in argv[-1]
-
-
-def _docker(root: Path, runtime: str, *args: str) -> subprocess.CompletedProcess[str]:
-    (root / "plan.json").write_text(json.dumps({"container": {"runtime": runtime}}))
-    srun = root / "srun"
-    srun.write_text(SRUN_OF_NODES.format(root=shlex.quote(str(root))))
-    srun.chmod(0o755)
-    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ci_tasks.agent.containers.adapter import main; "
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_HOSTNAMES": "a\nb", "MASTER_ADDR": "10.0.0.1"}
-    with open(root / "err", "w") as err:
-        return subprocess.run(
-            [sys.executable, "-c", program + f"sys.exit(main(sys.argv[1:], {str(root)!r}))", *args],
-            env={"PATH": f"{root}:/usr/bin:/bin", **job},
-            stdout=subprocess.PIPE,
-            stderr=err,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-
-@pytest.mark.parametrize("runtime", ["pyxis", "none"])
-def test_the_others_are_there_while_the_head_runs_and_no_longer(tmp_path: Path, runtime: str) -> None:
-    """The head waits for them, and ends. All have one token of Ray's."""
-    top = shlex.quote(str(tmp_path))
-    joined = f"until [ -s {top}/pid ] && grep -q joined {top}/err; do sleep 0.05; done"
-    words = f"{joined}; printenv RAY_AUTH_MODE RAY_AUTH_TOKEN MASTER_ADDR; exit 5"
-    done = _docker(tmp_path, runtime, "run", "img", "bash", "-c", words)
-    mode, token, head = done.stdout.split()
-    assert (done.returncode, mode, len(token), head) == (5, "token", 64, "10.0.0.1")
-    assert (tmp_path / "token").read_text().split() == [mode, token]
-    srun_args = (tmp_path / "words").read_text()
-    assert ("--container-image=img" in srun_args) is (runtime == "pyxis")
-    assert "container-1" not in srun_args  # a shared disk is no place for the sockets of two nodes' Ray
-    told = {"ci-tasks: b join Ray here; their lines begin with their names", "b: joined"}
-    assert set((tmp_path / "err").read_text().splitlines()) == told, "two processes write them"
-    other = Path("/proc") / (tmp_path / "pid").read_text().strip() / "cmdline"
-    for _ in range(100):
-        if not other.exists() or not other.read_bytes():
-            return
-        time.sleep(0.02)
-    raise AssertionError("the step of the other nodes is still there")
-
-
-@pytest.mark.parametrize(("head", "said"), [("127.0.0.1", "no program ray on PATH"), ("no.such.invalid", "")])
-def test_a_node_that_cannot_join_says_so_at_once(tmp_path: Path, head: str, said: str) -> None:
-    if not said:
-        (tmp_path / "ray").write_text("#!/bin/sh\n")
-        (tmp_path / "ray").chmod(0o755)
-    argv = ["bash", *joining_run(parse_run(["run", "img", "x"])).command]
-    env, out = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MASTER_ADDR": head}, subprocess.PIPE
-    joining = subprocess.Popen(argv, env=env, stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-    try:
-        assert f"this node cannot join Ray at {head}:6379: {said}" in (joining.stdout or sys.stdin).readline()
-    finally:
-        os.killpg(joining.pid, signal.SIGKILL)
-        joining.communicate()

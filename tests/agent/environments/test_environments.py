@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 import venv
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -104,8 +104,7 @@ def test_equal_steps_share_and_others_share_nothing(machine: Machine) -> None:
 def test_a_changed_file_is_named_and_the_same_command_installs_again(machine: Machine) -> None:
     machine.change()
     done = machine.run("greeting", "politeness")
-    expected = r"\(2 packages, 0\.0 GB, about \d+ s\), since they were changed: lib/"
-    assert re.search(f"packages of earlier runs are installed again {expected}", done.log), done.log
+    assert "packages of earlier runs are installed again, since they were changed: lib/" in done.log
     assert done.python(POLITE) == "True"
     assert [each.changed() for each in machine.store.all()] == [[]]
 
@@ -145,7 +144,6 @@ def test_fresh_packages_are_resolved_again_and_serve_from_then_on(machine: Machi
     if is_damaged:
         machine.change()
     done = machine.run("greeting", "politeness", fresh=True)
-    assert re.search(r"these steps installed 2 packages, 0\.0 GB, about \d+ s the last time", done.log)
     assert [done.python(POLITE), machine.run("greeting", "politeness").python(POLITE)] == ["2", "2"]
 
 
@@ -175,7 +173,7 @@ def test_a_package_from_a_file_stays_with_the_run(machine: Machine) -> None:
 
 
 STORED, OWN, BYTE_CODE = "politeness.py", "greeting/__init__.py", "__pycache__/greeting.cpython-311.pyc"
-TRACKED = ["a.py", "sub.py", *(f"{number}.txt" for number in range(3))]
+FILES = ["a.py", "sub.py", *(f"{number}.txt" for number in range(3))]
 
 
 @pytest.mark.parametrize(
@@ -184,8 +182,8 @@ TRACKED = ["a.py", "sub.py", *(f"{number}.txt" for number in range(3))]
         (["sub/sub.py"], {"changed checkout": "sub/sub.py"}),
         (["a.py", "stored", "own"], {"changed packages": f"{OWN}, {STORED}", "changed checkout": "a.py"}),
         (["new"], {"changed packages": "new.pth"}),
-        (["log", "new.txt", "bytecode"], {}),  # nothing that the checkout or a package has
-        (TRACKED, {"changed checkout": "0.txt, 1.txt, 2.txt, 2 more"}),
+        (["new.txt", "bytecode"], {}),  # nothing that the checkout or a package has
+        (FILES, {"changed checkout": "0.txt, 1.txt, 2.txt, 2 more"}),
     ],
 )
 def test_a_row_is_told_what_an_earlier_row_changed(
@@ -195,10 +193,9 @@ def test_a_row_is_told_what_an_earlier_row_changed(
     workspace, packages = Path(done.venv).parent / "workspace", Path(site_packages(done.venv))
     monkeypatch.setenv("GITHUB_WORKSPACE", str(workspace))
     for directory in (workspace, workspace / "sub"):
-        subprocess.run(["git", "init", "-q", directory], check=True)
-        for name in ("log", *TRACKED):
+        (directory / ".git").mkdir(parents=True)
+        for name in FILES:
             (directory / name).write_text("1\n")
-        subprocess.run(["git", "-C", directory, "add", *TRACKED], check=True)
     places = {"stored": Path(site_packages(machine.stored.prefix), STORED), "own": packages / OWN}
     places.update(new=packages / "new.pth", bytecode=packages / BYTE_CODE)
 
@@ -221,14 +218,14 @@ def test_a_row_is_told_what_an_earlier_row_changed(
     assert not places["bytecode"].exists()
 
 
-def fill(directory: Path, *names: str, bytes: int = 10) -> EnvironmentStore:
+def fill(directory: Path, *names: str) -> EnvironmentStore:
     """A store with environments of these names, used at once one after the other."""
     kept = EnvironmentStore(str(directory))
     for number, name in enumerate(names):
         environment = kept.new(name)
         os.mkdir(environment.prefix)
         environment.add_user(str(directory.parent / f"venv-{name}"))
-        environment.seal(EnvironmentRecord((f"{name}==1",), made_at=number, bytes=bytes))
+        environment.seal(EnvironmentRecord((f"{name}==1",), made_at=number))
         used = time.time() - 3600 * (len(names) - number)
         os.utime(environment.path, (used, used))
     return kept
@@ -246,7 +243,7 @@ def fill(directory: Path, *names: str, bytes: int = 10) -> EnvironmentStore:
 def test_what_is_old_or_too_much_is_removed_but_never_what_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unused: str, how: dict[str, float], left: set[str]
 ) -> None:
-    monkeypatch.setattr(store, "MAX_BYTES", 20)
+    monkeypatch.setattr(store, "MOST", 2)
     kept = fill(tmp_path / "environments", "a", "b", "c")
     for name in unused:
         shutil.rmtree(tmp_path / f"venv-{name}")
@@ -288,9 +285,3 @@ def test_an_environment_that_was_never_completed_is_not_used_and_goes_after_a_wh
     os.utime(half.path, (0, 0))
     ((sentence, _),) = kept.clean()
     assert sentence == f"environment {half.name}: removed, not complete"
-
-
-def test_a_record_says_what_to_expect() -> None:
-    record = EnvironmentRecord(("a==1", "b==2"), 0.0, 2_340_000_000, 89.0)
-    assert record.expected == "2 packages, 2.3 GB, about 89 s"
-    assert replace(record, seconds=400.0).expected == "2 packages, 2.3 GB, about 7 min"

@@ -18,7 +18,7 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, decode
 from ci_tasks.agent.gpus import lock_files, nvidia_smi, run_resources
 from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess, GpuSnapshot
-from ci_tasks.agent.gpus.run_resources import LockTimings, ResourcesUnavailable, RunResources, visible_gpus
+from ci_tasks.agent.gpus.run_resources import ResourcesUnavailable, RunResources, visible_gpus
 from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Until = Callable[..., Any]
 SCRIPT = Path(__file__).parents[3] / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
 WAITS = b"[gpu_lock_exec] try_acquire_count failed, sleep and retry (only got: [0])\n"
-NEVER, AT_ONCE = LockTimings(0, 0, 1e9), LockTimings(0, 0, 0, sleep=0)  # reservations
 
 
 class Monitor:
@@ -53,14 +52,17 @@ def monitor(monkeypatch: pytest.MonkeyPatch) -> Monitor:
 
 
 @pytest.fixture
-def new(gpu_host: GpuHost, monitor: Monitor, tmp_path: Path) -> Iterator[Callable[..., RunResources]]:
+def new(
+    gpu_host: GpuHost, monitor: Monitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., RunResources]]:
+    monkeypatch.setattr(run_resources, "REFRESH_SECONDS", 0)
     made: list[RunResources] = []
 
-    def make(count: int, by: str = AGENT, timings: LockTimings = NEVER, **more: Any) -> RunResources:
+    def make(count: int, by: str = AGENT, **more: Any) -> RunResources:
         request = GpuRequest(count, by, gpu_host.pattern, **more)  # type: ignore[arg-type]
         run_dir = tmp_path / f"run-{len(made)}"
         run_dir.mkdir()
-        made.append(RunResources(Plan(gpu_locks=request, image="i"), str(run_dir), timings))
+        made.append(RunResources(Plan(gpu_locks=request, image="i"), str(run_dir), poll_seconds=0))
         made[-1].poll()
         return made[-1]
 
@@ -90,7 +92,7 @@ def test_all_or_none_and_who_holds_what_is_named(
     mine = new(4)
     assert (mine.phase, mine.gpu_ids, gpu_host.free()) == ("waiting", None, [2, 4, 5, 6, 7])
     others = ["GPU 5: 61 GiB in use by pid 4242 (python train.py) without a lock", "GPUs 6-7 do not exist here"]
-    assert mine.waiting == ["GPUs 0-1, 3 held by run batch.07 for less than a minute", *others]
+    assert mine.waiting == ["GPUs 0-1, 3 held by run batch.07", *others]
     monkeypatch.setattr(lock_files, "LOCKS", "/no/such/file")
     monitor.problem = "no answer from nvidia-smi within 20 s"
     mine.poll()
@@ -98,51 +100,6 @@ def test_all_or_none_and_who_holds_what_is_named(
     gpu_host.end(holder)
     mine.poll()
     assert (mine.gpu_ids, mine.waiting, mine.phase) == ([0, 1, 2, 3], [], "running")
-
-
-def test_a_run_that_waited_reserves_and_a_later_one_gets_nothing_meanwhile(
-    gpu_host: GpuHost, monitor: Monitor, new: Callable[..., RunResources]
-) -> None:
-    monitor.see(4)
-    one, other = gpu_host.hold(0, 1), gpu_host.hold(2, 3)
-    mine = new(4, timings=AT_ONCE)
-    gpu_host.end(one)
-    mine.poll()
-    assert (gpu_host.free(2), mine.waiting[-1]) == ([], "reserving GPUs: 2 of 4 so far")
-    late = new(1)
-    gpu_host.end(other)
-    late.poll()
-    assert late.gpu_ids is None
-    assert "GPUs 2-3 held" not in str(late.waiting)
-    mine.poll()
-    assert mine.gpu_ids == [0, 1, 2, 3]
-    mine.close()
-    late.poll()
-    assert late.gpu_ids == [0]
-
-
-def test_the_run_that_reserves_is_named(gpu_host: GpuHost, new: Callable[..., RunResources]) -> None:
-    path = gpu_host.path / "ci-tasks-reservation.lock"
-    holder = gpu_host.hold(str(path), 0, CI_TASKS_RUN_DIR="/runs/batch/07")
-    mine = new(1, timings=AT_ONCE)
-    assert mine.waiting[-1] == "run batch.07 for less than a minute reserves GPUs first"
-    gpu_host.end(holder)  # the reservation of a process that is killed is free
-    mine.poll()
-    assert mine.gpu_ids == [0]
-
-
-def test_a_reserved_gpu_that_a_process_uses_is_released(
-    gpu_host: GpuHost, monitor: Monitor, new: Callable[..., RunResources]
-) -> None:
-    gpu_host.hold(1)
-    monitor.see(4)
-    mine, script = new(4, timings=AT_ONCE), new(4, JOB, AT_ONCE)
-    assert gpu_host.free(4) == []
-    monitor.see(4, GpuProcess("GPU-3", 42, 100, "x"))
-    mine.poll()
-    assert gpu_host.free(4) == [3]
-    script.poll()
-    assert sorted(script.blocked) == [3, 4, 5, 6, 7]
 
 
 # -- the job's own script ----------------------------------------------------------------------------------------------
@@ -215,12 +172,12 @@ def test_the_scripts_message_says_which_gpus_the_job_has(
     assert mine.gpu_ids == gpus
 
 
-def test_if_nothing_can_be_seen_gpus_stay_blocked_and_none_is_reserved(
+def test_if_nothing_can_be_seen_gpus_stay_blocked(
     gpu_host: GpuHost, monitor: Monitor, new: Callable[..., RunResources], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock_files, "LOCKS", "/no/such/file")
     monitor.see(4)
-    mine = new(2, JOB, AT_ONCE)
+    mine = new(2, JOB)
     gpu_host.hold(0, 1, CI_TASKS_RUN_DIR=str(mine._run_dir))
     mine.poll()
     assert (mine.gpu_ids, gpu_host.free(), mine.waiting) == (None, [2, 3], [])
@@ -250,33 +207,6 @@ def test_runs_that_block_the_same_gpus_leave_no_gap(
     assert gpu_host.free() == [0, 1, 2, 3]
     other.stop_waiting()
     assert gpu_host.free() == [0, 1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_script_that_waits_gets_what_was_reserved_for_it(
-    gpu_host: GpuHost, new: Callable[..., RunResources], script: Any, until: Until
-) -> None:
-    """Two others come and go in turns: eight GPUs are never free at one moment unless they are reserved."""
-    low, high = gpu_host.hold(0, 1, 2, 3), gpu_host.hold(4, 5, 6, 7)
-    mine = new(8, JOB, LockTimings(0, 0, 0, sleep=2))
-    job = script(8)
-    assert mine.waiting == []  # it may still pull its image: nothing is kept from others
-    mine.read_output(job.stdout.readline())
-    gpu_host.end(low)
-    until(lambda: "reserving GPUs: 4 of 8 so far" in _polled(mine).waiting)
-    assert gpu_host.free() == []
-    gpu_host.end(high)
-    until(lambda: _polled(mine).gpu_ids)
-    assert (mine.gpu_ids, mine.waiting) == ([0, 1, 2, 3, 4, 5, 6, 7], [])
-
-
-def test_if_another_was_quicker_it_reserves_again(gpu_host: GpuHost, new: Callable[..., RunResources]) -> None:
-    mine = new(8, JOB, AT_ONCE)
-    mine.read_output(WAITS)
-    mine.poll()
-    assert len(gpu_host.free()) == 8  # reserved, and released at once
-    gpu_host.hold(0, 1)
-    mine.poll()
-    assert (gpu_host.free(), mine.waiting[-1]) == ([], "reserving GPUs: 6 of 8 so far")
 
 
 def _end(using: dict[RunResources, tuple[list[int], list[int]]], resources: RunResources) -> None:
@@ -315,8 +245,7 @@ def test_no_gpu_is_given_twice_and_every_client_gets_its_gpus(
     for _ in range(20000):
         if left and len(waiting) + len(using) < 12:
             count, by = left.pop()
-            timings = rng.choice((NEVER, AT_ONCE)) if count < 8 else AT_ONCE
-            waiting.append((new(count, by, timings, simulated=8), count, by))
+            waiting.append((new(count, by, simulated=8), count, by))
         if using and rng.random() < 0.3:
             _end(using, rng.choice(list(using)))
         if waiting and rng.random() < 0.01:
@@ -363,23 +292,23 @@ def test_a_request_that_can_never_be_met_has_a_reason(
 ) -> None:
     monitor.latest = snapshot
     with pytest.raises(ResourcesUnavailable, match=f"^{reason}$"):
-        RunResources(Plan(gpu_locks=request_, image="i"), "/run", NEVER).poll()
+        RunResources(Plan(gpu_locks=request_, image="i"), "/run").poll()
 
 
 def test_named_locks_are_taken_in_order_and_none_past_one_that_is_held(gpu_host: GpuHost, tmp_path: Path) -> None:
     """So that two runs that want both cannot each have one."""
     holder = gpu_host.hold(str(gpu_host.path / "ci-tasks-a.lock"), CI_TASKS_RUN_DIR="/runs/batch/02")
-    mine = RunResources(Plan(exclusive=("../b", "a")), str(tmp_path), NEVER)
+    mine = RunResources(Plan(exclusive=("../b", "a")), str(tmp_path), 0)
     before = {path.name for path in gpu_host.path.parent.iterdir()}
     mine.poll()
     assert (mine.are_ready, len(mine.descriptors)) == (False, 1)  # "../b" comes before "a"
-    assert mine.waiting == ["a held by run batch.02 for less than a minute"]
+    assert mine.waiting == ["a held by run batch.02"]
     gpu_host.end(holder)
     mine.poll()
     assert (mine.are_ready, mine.waiting, len(mine.descriptors)) == (True, [], 2)
     assert {path.name for path in gpu_host.path.parent.iterdir()} == before, "a name cannot leave the directory"
     simulated = RunResources(
-        Plan(exclusive=("a",), gpu_locks=GpuRequest(0, pattern=f"{tmp_path}/sim/{{gpu_id}}", simulated=1)), "", NEVER
+        Plan(exclusive=("a",), gpu_locks=GpuRequest(0, pattern=f"{tmp_path}/sim/{{gpu_id}}", simulated=1)), "", 0
     )
     simulated.poll()
     assert simulated.are_ready, "runs with simulated GPUs have their own"

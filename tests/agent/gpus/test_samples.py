@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 from dataclasses import replace
 
 from ci_tasks.agent.gpus import samples as gpu_samples
-from ci_tasks.agent.gpus.samples import SampleFile, merged, rows_of, thinned
+from ci_tasks.agent.gpus.samples import SampleFile, merged, rows_of
 from ci_tasks.agent.records import GpuProcessSample
 
 Until = Callable[..., Any]
@@ -130,7 +130,6 @@ CGROUPS: dict[str, tuple[str, str]] = {
     "the run's container": (f"0::/system.slice/docker-{CONTAINER}.scope", "run"),
     "of an older docker": (f"12:memory:/docker/{CONTAINER}\n0::/", "run"),
     "another container": (f"0::/system.slice/docker-{OTHER}.scope", "unknown"),
-    "a user's service": ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service", "other"),
     "not to be read": ("", "unknown"),
 }
 
@@ -157,27 +156,20 @@ def test_merged_lines_have_peaks_the_mean_utilization_and_the_seconds_of_throttl
     assert merged([ONE, others, last]) == replace(peaks, processes=(GpuProcessSample(7, 5),))
 
 
-def test_old_lines_are_merged_and_new_ones_the_first_one_and_events_stay() -> None:
-    samples = [replace(ONE, t=100.0 + at) for at in range(10)]
-    kept = thinned([*samples[:2], GpuSample(101.5, 0, "GPU-a", xid=79), *samples[2:]], 4.0, 108.0)
-    times = [(100.0, 1), (101.0, 3), (101.5, 1), (104.0, 4), (108.0, 1), (109.0, 1)]
-    assert [(sample.t, sample.seconds) for sample in kept] == times
-
-
 def test_a_long_run_has_a_bounded_file_with_its_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_samples, "MAX_ROWS", 60)
-    monkeypatch.setattr(gpu_samples, "RECENT_SECONDS", 10.0)
-    path, most = tmp_path / "gpu.csv", 0
+    monkeypatch.setattr(gpu_samples, "ROWS", 60)
+    path = tmp_path / "gpu.csv"
     file = SampleFile(str(path))
     for at in range(2000):
         for uuid in ("GPU-a", "GPU-b"):
             file.add(replace(ONE, t=1000.0 + at, uuid=uuid, used=5000 if (at, uuid) == (700, "GPU-b") else 10))
-        most = max(most, len(path.read_text().splitlines()) if at % 50 == 0 else 0)
+    file.add(GpuSample(t=3000.0, xid=79))
+    file.add(GpuSample(t=3000.0, ended=True))
     samples = read_gpu_samples(path.read_text())
-    assert most <= 61, "and a header"
+    assert len(samples) < 60 * 8
     assert max(sample.used or 0 for sample in samples if sample.uuid == "GPU-b") == 5000
-    assert sum(sample.seconds for sample in samples) == pytest.approx(4000)  # no second is lost
-    assert [sample.t for sample in samples if sample.uuid == "GPU-a"][-5:] == [2995.0 + at for at in range(5)]
+    assert sum(sample.seconds for sample in samples if sample.is_measurement) == pytest.approx(4000), "none is lost"
+    assert [sample.t for sample in samples if sample.uuid == "GPU-a"][:30] == [1000.0 + at for at in range(30)]
 
 
 def test_rows_are_read_as_they_were_written_and_others_are_left_out() -> None:

@@ -230,21 +230,6 @@ def test_a_package_that_is_only_searched_for_is_not_noted(python: Interpreter) -
     assert python.only_process().imports == ()
 
 
-def test_peaks_of_gpu_memory_are_asked_of_a_torch_that_is_initialized(python: Interpreter) -> None:
-    python.install(
-        torch__cuda="is_initialized = lambda: ready\ndevice_count = lambda: 2\nready = False\n"
-        "max_memory_reserved = lambda device: device * 30\nmax_memory_allocated = lambda device: device * 20\n"
-        "get_device_properties = lambda device: type('P', (), {'uuid': 'bd0d9e3d-cbbe'})\n"
-    )
-    assert python("-c", "import torch.cuda")[0] == 0
-    assert python("-c", "import torch.cuda; torch.cuda.ready = True")[0] == 0
-    first, second = python.processes()
-    assert first.memory == ()
-    assert [(each.device, each.allocated, each.reserved, each.uuid) for each in second.memory] == [
-        (1, 20, 30, "GPU-bd0d9e3d-cbbe")
-    ]
-
-
 @pytest.fixture(params=[pythons()[0], pythons()[-1]], ids=["oldest", "newest"])
 def late(tmp_path: Path, request: pytest.FixtureRequest) -> Interpreter:
     """A venv in the workspace of a run whose probe was written before."""

@@ -96,7 +96,6 @@ EACH: list[messages.Request] = [
     messages.Cancel("/d", kill=True),
     messages.Collect("/d"),
     messages.Clear("/d", shared=False),
-    messages.StoreProgram("py-spy-", "1" * 64),
     messages.LookAtProcesses("/d", "abc"),
     messages.DescribeRun("/d"),
     messages.RunPrograms({"a": ("nvidia-smi", "-L")}, 2.5),

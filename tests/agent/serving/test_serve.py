@@ -26,10 +26,10 @@ from ci_tasks.agent.records import Plan, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import frames, messages, requests
 from ci_tasks.agent.serving.messages import FollowedRun, HostMessage, RunUpdate
-from ci_tasks.agent.serving.serve import LinkSpeed, RunFollower
+from ci_tasks.agent.serving.serve import Join, LinkSpeed, RunFollower
 from ci_tasks.agent.slurm import job_file
 from ci_tasks.agent.slurm.job_file import SlurmJobState
-from ci_tasks.agent.slurm.session import SlurmRunState, SlurmSession
+from ci_tasks.agent.slurm.session import SlurmSession
 from ci_tasks.hosts import bootstrap
 from tests import fixtures as support
 
@@ -135,12 +135,12 @@ def test_a_question_that_takes_long_keeps_no_other_waiting(client: Client) -> No
 def test_what_follows_a_request_that_is_refused_is_taken_for_no_other(client: Client) -> None:
     client.hello()
     for number in (1, 3):
-        client.ask(number, messages.StoreProgram("py-spy-", "no digest"))
+        client.ask(number, messages.Receive("sha1"))
         for _ in range(3):
             client.send(frames.frame(frames.DATA, os.urandom(1 << 20)))
         client.send(frames.frame(frames.DATA))
     client.ask(4, messages.ListRuns())
-    assert client.answer(1)["code"] == client.answer(3)["code"] == "failed"
+    assert client.answer(1)["code"] == client.answer(3)["code"] == "missing-base"
     assert client.answer(4) == {"id": 4}
 
 
@@ -284,8 +284,8 @@ class Watcher(threading.Thread):
         super().__init__(daemon=True)
         self.receiver, self.link, self.watched = receiver, LinkSpeed(), dict[int, RunFollower]()
 
-    def watch(self, key: int, run_dir: str, offset: int, job: SlurmRunState | None = None) -> None:
-        self.watched[key] = RunFollower(FollowedRun(key, run_dir, offset), self.receiver, self.link, job)
+    def watch(self, key: int, run_dir: str, offset: int, join: Join | None = None) -> None:
+        self.watched[key] = RunFollower(FollowedRun(key, run_dir, offset), self.receiver, self.link, join)
 
     def run(self) -> None:
         while not self.receiver.is_disconnected:
@@ -338,16 +338,15 @@ def test_the_end_of_a_run_on_another_machine_comes_after_its_whole_log(
     (tmp_path / "log").write_bytes(b"begin")
     polls: list[int] = []
 
-    class Job(SlurmRunState):
-        def join(self, status: Status) -> tuple[Status, bool]:
-            polls.append(len(receiver.updates))
-            return super().join(status)
-
     class Over(SlurmSession):
         def state(self, job: str) -> tuple[SlurmJobState, float]:
+            polls.append(len(receiver.updates))
             return SlurmJobState("COMPLETED", exit_code=0), 0.0
 
-    watcher.watch(1, str(tmp_path), 0, Job(str(tmp_path), Over()))
+    def join(status: Status) -> tuple[Status, bool]:
+        return Over().join(str(tmp_path), status)
+
+    watcher.watch(1, str(tmp_path), 0, join)
     until(lambda: len(polls) > 2)
     assert receiver.updates == []
     with open(tmp_path / "log", "ab") as log:
@@ -424,7 +423,7 @@ def test_a_run_whose_job_took_its_status_away_goes_on(
     (tmp_path / "status.json").write_text(json.dumps({"state": "running"}))
     until(lambda: receiver.updates)
     assert not receiver.updates[0].over
-    lock.release()
+    lock.close()
 
 
 def test_a_dead_agent_with_a_directory_for_a_status_has_ended(

@@ -70,12 +70,12 @@ def test_only_known_terminal_states_are_over(state: str, over: bool, on_node: bo
     assert (SlurmJobState(state).is_over, SlurmJobState(state).is_on_node) == (over, on_node)
 
 
-def test_sacct_says_who_cancelled() -> None:
+def test_what_sacct_says() -> None:
     output = job_file.parse_sacct(
         "10|CANCELLED by 1000|0:15|gpu1\n11|OUT_OF_MEMORY|0:125|gpu2\n12|CANCELLED||None assigned\n"
     )
     assert output == {
-        "10": SlurmJobState("CANCELLED", node="gpu1", by="1000", exit_code=143),
+        "10": SlurmJobState("CANCELLED", node="gpu1", exit_code=143),
         "11": SlurmJobState("OUT_OF_MEMORY", node="gpu2", exit_code=253),
         "12": SlurmJobState("CANCELLED"),
     }

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from ci_tasks.agent.records import QueryAnswer, SlurmAllocation, SlurmJob, Statu
 from ci_tasks.agent.run_directory import RunDir, read_status
 from ci_tasks.agent.slurm import job_file
 from ci_tasks.agent.slurm.job_file import UNKNOWN, SlurmJobState
-from ci_tasks.agent.slurm.session import NEVER_SUBMITTED, SlurmRunState, SlurmSession, parse_answer, query
+from ci_tasks.agent.slurm.session import NEVER_SUBMITTED, SlurmSession, parse_answer, prepare, query, submit
 
 LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"
 TIMEOUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
@@ -59,10 +58,9 @@ def row(tmp_path: Path) -> Callable[..., str]:
 
 
 def submitted(slurm: Sbatch, runs: Sequence[str]) -> None:
-    session = SlurmSession(slurm.run, pauses=[0.01])
     for run in runs:
-        session.submit(run, SlurmJob(home=str(Path(run).parents[2])), "#!/bin/bash\n", {"TOKEN": "value"})
-    session.finish(time.monotonic() + 20)
+        prepare(run, SlurmJob(home=str(Path(run).parents[2])), "#!/bin/bash\n", {"TOKEN": "value"})
+        submit(run, again=False, run=slurm.run, seconds=0.01)
 
 
 def ids(runs: Sequence[str]) -> list[str]:
@@ -193,8 +191,8 @@ class Answers:
 
 def following(slurm: Answers, monkeypatch: pytest.MonkeyPatch) -> SlurmSession:
     """One that asks when it is told to."""
-    monkeypatch.setattr(SlurmSession, "_start", lambda self: None)
     session = SlurmSession(slurm.run)
+    monkeypatch.setattr(session._thread, "is_alive", lambda: True)
     assert session.state("10")[0] is None
     session.refresh(time.monotonic())
     return session
@@ -204,7 +202,7 @@ def test_what_the_queue_has_forgotten_sacct_is_asked_for() -> None:
     running, cancelled = "10|RUNNING|N/A|gpu1|0|None|\n", "11|CANCELLED by 1000|0:15|gpu1\n"
     slurm = Answers(squeue=QueryAnswer(0, running), sacct=QueryAnswer(0, cancelled))
     known, problem = query(["10", "11"], slurm.run)
-    assert known["11"] == SlurmJobState("CANCELLED", node="gpu1", by="1000", exit_code=143)
+    assert known["11"] == SlurmJobState("CANCELLED", node="gpu1", exit_code=143)
     assert ("--jobs=11" in slurm.commands[1], problem) == (True, "")
 
 
@@ -218,22 +216,6 @@ def test_a_controller_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch)
     slurm.answers["squeue"] = QueryAnswer(0, "10|TIMEOUT|N/A|gpu1|0|None|\n")
     session.refresh(time.monotonic())
     assert (session.state("10")[0], session.problem) == (SlurmJobState("TIMEOUT", node="gpu1", exit_code=0), "")
-
-
-def test_a_job_that_slurm_does_not_know_is_asked_for_less_and_less_often_to_an_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slurm = Answers(squeue=GONE, sacct=NO_SACCT)
-    session = following(slurm, monkeypatch)
-    start, asked = time.monotonic(), list[int]()
-    for second in range(1, 200):
-        slurm.commands.clear()
-        session.refresh(start + second)
-        asked += [second] * bool(slurm.commands)
-    assert session.state("10")[0] == SlurmJobState(UNKNOWN)
-    assert 60 <= asked[-1] < 75 and len(asked) < 12
-    pauses = [later - before for before, later in pairwise(asked)]
-    assert pauses == sorted(pauses)
 
 
 def test_a_job_that_slurm_did_not_know_yet_is_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,18 +243,16 @@ class Queue(SlurmSession):
 NEW = Status()
 RUNNING = Status("running", phase="running", pid=5)
 ENDED = Status("ended", phase="ended", pid=5, end="exit", exit_code=0)
-INTERRUPTED = replace(ENDED, signalled=True)
 SUBMITTED = "Slurm: submitted"
 
 # what the agent wrote, what Slurm says → what the run waits for; None: the agent's status holds
 STATES = {
     "not known yet, not started": (NEW, Queue(None), SUBMITTED),
-    "not known yet, interrupted": (INTERRUPTED, Queue(None), SUBMITTED),
     "no answer": (NEW, Queue(None, "connect failure"), "Slurm does not answer: connect failure"),
     "in the queue": (NEW, Queue(SlurmJobState("PENDING", "Resources")), "Slurm: PENDING (Resources)"),
     "suspended": (RUNNING, Queue(SlurmJobState("SUSPENDED", node="n1")), "Slurm: SUSPENDED on n1"),
     "queued again": (RUNNING, Queue(SlurmJobState("PENDING", "BeginTime")), "Slurm: PENDING (BeginTime)"),
-    "interrupted, on its way": (INTERRUPTED, Queue(SlurmJobState("COMPLETING")), "Slurm: COMPLETING"),
+    "interrupted, queued again": (ENDED, Queue(SlurmJobState("PENDING")), "Slurm: PENDING"),
     "ended by its own word, not known yet": (ENDED, Queue(None), None),
     "ended by its own word, and runs": (ENDED, Queue(SlurmJobState("RUNNING", node="n1")), None),
     "ended by its own word, no answer": (ENDED, Queue(None, "timeout"), "Slurm does not answer: timeout"),
@@ -293,7 +273,7 @@ def run(tmp_path: Path) -> str:
 def test_a_run_is_not_over_as_long_as_slurm_may_go_on_with_it(
     run: str, status: Status, queue: Queue, waiting: str | None
 ) -> None:
-    seen, is_final = SlurmRunState(run, queue).join(status)
+    seen, is_final = queue.join(run, status)
     assert not is_final
     assert seen.slurm == SlurmAllocation("7")
     if waiting is None and status == ENDED:
@@ -302,12 +282,12 @@ def test_a_run_is_not_over_as_long_as_slurm_may_go_on_with_it(
         assert seen == replace(status, slurm=seen.slurm)
     else:
         assert (seen.state, seen.phase, seen.waiting) == ("running", "waiting", (waiting,))
-        assert (seen.end, seen.exit_code, seen.signalled) == (None, None, False)
+        assert (seen.end, seen.exit_code) == (None, None)
 
 
 def join_ended(run: str, queue: Queue, status: Status = ENDED) -> Status:
     run_directory.write_record(run_directory.RunDir(run).status, status)
-    seen, is_final = SlurmRunState(run, queue).join(status)
+    seen, is_final = queue.join(run, status)
     assert is_final
     assert run_directory.read_status(run_directory.RunDir(run)) == seen
     return seen
@@ -347,6 +327,6 @@ def test_a_job_that_slurm_does_not_know_for_a_minute_is_lost(run: str) -> None:
 
 def test_the_end_that_slurm_tells_is_written_where_the_agent_wrote_none(run: str) -> None:
     run_directory.write_record(run_directory.RunDir(run).status, RUNNING)
-    status, is_final = SlurmRunState(run, Queue(SlurmJobState("TIMEOUT"), "", 10.0)).join(RUNNING)
+    status, is_final = Queue(SlurmJobState("TIMEOUT"), "", 10.0).join(run, RUNNING)
     assert (is_final, status.end, status.concluded) == (True, "timeout", True)
     assert run_directory.read_status(run_directory.RunDir(run)) == status

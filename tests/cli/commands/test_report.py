@@ -67,17 +67,3 @@ def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys:
     assert report(run=names) == 2
     message = capsys.readouterr().err
     assert "report: RUN is empty" in message and len(message.splitlines()) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"ci_log": "ci.log"}, "--ci-log draws CI's metrics beside the run's"),
-        ({"ci_log": "ci.log", "html": "page.html"}, "--ci-log is one row's log, and these runs are of 2 rows"),
-    ],
-)
-def test_cis_log_needs_a_page_of_one_row(
-    options: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert report(run=BATCH, **options) == 2
-    assert message in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.coverage.command import checkout_coverage
+from ci_tasks.features.coverage.command import source_coverage
 from ci_tasks.features.coverage.labels import difference
 from ci_tasks.features.recorder import sandbox
 from ci_tasks.features.recorder.records import READ, RECORDED
@@ -33,22 +33,18 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_the_sample_has_a_sensible_map() -> None:
-    coverage = checkout_coverage(open_source(str(SAMPLE)))
-    tests_by_name = {entry.test.rpartition("/")[2]: entry for label, entry in coverage.tests() if label.trigger}
-    assert tests_by_name["test_tiny_ppo.py"].coverage == ["Tiny-Dense", "PPO"]
-    assert "on 1, 8 GPUs" in tests_by_name["test_tiny_parallel_check.py"].coverage
-    assert tests_by_name["test_tiny_moe_r3.py"].coverage == ["Tiny-MoE-8x1", "rollout routing replay"]
-    assert tests_by_name["test_tiny_ckpt.py"].facts.checks == "3 assertions after the run, `--ci-test` not seen"
+    coverage = source_coverage(open_source(str(SAMPLE)))
+    entries = {test.test.rpartition("/")[2]: test for label in coverage.labels if label.trigger for test in label.tests}
+    assert entries["test_tiny_ppo.py"].coverage == ("Tiny-Dense", "PPO")
+    assert entries["test_tiny_moe_r3.py"].coverage == ("Tiny-MoE-8x1", "rollout routing replay")
     assert [label.label for label in coverage.labels if label.dynamic] == ["changed"]
+    assert coverage.backends["megatron"][:2] == ("Tiny-Dense", "--sglang-config")
 
 
 def test_a_revision_is_read_from_git_and_compared_with_the_working_tree(repository: Path) -> None:
     test = repository / "tests/test_tiny_ppo.py"
     test.write_text(test.read_text().replace('"ppo"', '"gspo"'))
-    now, before = (
-        checkout_coverage(open_source(str(repository))),
-        checkout_coverage(open_source(str(repository), "HEAD")),
-    )
+    now, before = (source_coverage(open_source(str(repository), rev)) for rev in (None, "HEAD"))
     changed = difference(before, now)
     assert (changed.lost, changed.gained) == (("PPO",), ("GSPO",))
     assert now.checkout.endswith(" with local changes") and str(repository) not in now.checkout
@@ -62,28 +58,29 @@ def test_a_test_that_leads_out_of_the_checkout_is_not_read(
     link = repository / "tests/test_tiny_ppo.py"
     link.unlink()
     link.symlink_to(secret)
-    coverage = checkout_coverage(open_source(str(repository)))
-    missing = [entry.test for _, entry in coverage.tests() if entry.missing]
+    coverage = source_coverage(open_source(str(repository)))
+    missing = [test.test for label in coverage.labels for test in label.tests if "no such file" in test.rows[0].problem]
     assert "tests/test_tiny_ppo.py" in missing
 
 
-@pytest.mark.parametrize("rev", [None, "HEAD"])
-def test_nothing_is_executed_unless_it_is_to_be_recorded(repository: Path, rev: str | None) -> None:
+def test_nothing_is_executed_unless_it_is_to_be_recorded(repository: Path) -> None:
     messages: list[str] = []
-    coverage = checkout_coverage(open_source(str(repository), rev), say=messages.append)
-    assert {row.origin for row in coverage.rows()} == {READ}
+    coverage = source_coverage(open_source(str(repository)), say=messages.append)
+    assert {row.origin for row in coverage.rows().values()} == {READ}
     assert not any("executing" in message for message in messages)
     if why := sandbox.unavailable_reason():
         pytest.skip(f"no sandbox here: {why}")
-    coverage = checkout_coverage(open_source(str(repository), rev), record=True, say=messages.append)
-    assert RECORDED in {row.origin for row in coverage.rows()}
+    coverage = source_coverage(open_source(str(repository)), record=True, say=messages.append)
+    assert RECORDED in {row.origin for row in coverage.rows().values()}
     assert any("executing this checkout's tests" in message for message in messages)
 
 
 def test_to_record_without_a_sandbox_is_an_error(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "unavailable_reason", lambda: "no namespaces")
     with pytest.raises(UsageError, match="no namespaces"):
-        checkout_coverage(open_source(str(repository)), record=True)
+        source_coverage(open_source(str(repository)), record=True)
+    with pytest.raises(UsageError, match="not a revision"):
+        source_coverage(open_source(str(repository), "HEAD"), record=True)
 
 
 @pytest.mark.parametrize("json_", [False, True])

@@ -1,10 +1,9 @@
-"""`diff` on real runs: the commit that broke the row of the sample is named, and so is an image that moved."""
+"""`diff` on real runs: the commits between them are named, and so is an image that moved."""
 
 from __future__ import annotations
 
 import io
 import json
-import shlex
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ jobs:
 """
 
 
-def test_the_commit_that_broke_a_row_is_named_with_the_command_that_proves_it(person: Any) -> None:
+def test_the_commit_that_broke_a_row_is_found_by_the_command_that_is_named(person: Any) -> None:
     assert person.ci_tasks("remote", *ROW).code == 0
     good = person.git("rev-parse", "HEAD").strip()
     person.edit("tiny_slime/train.py", '"train/kl_loss": kl,', '"train/kl_loss": kl + 1.0,')
@@ -36,19 +35,14 @@ def test_the_commit_that_broke_a_row_is_named_with_the_command_that_proves_it(pe
     shown = person.ci_tasks("diff", "last")
     assert shown.code == 0, shown.err
     assert f"  {bad[:7]} kl plus one" in shown.out
-    assert "1. commit: the failure is in tiny_slime/train.py, which differs" in shown.out
-    assert f"--good {good} --bad {bad} --host sim" in shown.out
+    assert f"--good {good} --bad {bad}" in shown.out
 
     difference = person.ci_tasks("diff", "last", "--json").json
     assert [each["axis"] for each in difference["inputs"]] == ["commit", "commit"]
-    assert {"packages", "env", "arguments", "host"} <= set(difference["same"])
+    assert {"packages", "env", "arguments", "machine"} <= set(difference["same"])
     assert ["status", "passed", "failed"] in [
         [each["name"], each["old"], each["new"]] for each in difference["outputs"]
     ]
-
-    record = next((person.home / "runs").glob("*/01/record.json"))
-    of_file = person.ci_tasks("diff", str(record), "last", "--json").json
-    assert any(line.startswith("env of ") for line in of_file["not_seen"])
 
 
 def _image(version: str) -> bytes:
@@ -61,7 +55,7 @@ def _image(version: str) -> bytes:
     return out.getvalue()
 
 
-def test_an_image_that_moved_is_named_and_the_command_runs_the_old_one(person: Any, docker_host: str) -> None:
+def test_an_image_that_moved_is_named(person: Any, docker_host: str) -> None:
     with registry.serving(_image("fast\n")) as (old, digest), registry.serving(_image("slow\n")) as (new, _):
         person.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", f"{old}:latest"))
         person.env["DOCKER_HOST"] = docker_host
@@ -71,10 +65,6 @@ def test_an_image_that_moved_is_named_and_the_command_runs_the_old_one(person: A
         assert person.records()[0]["exit_code"] == 3
         difference = person.ci_tasks("diff", *_last_two(person), "--json").json
         assert [[each["axis"], each["old"]] for each in difference["inputs"]] == [["image", f"{old}@{digest}"]]
-        proof = next(cause["proof"] for cause in difference["causes"] if cause["axis"] == "image")
-        assert proof.endswith(f"--image {old}@{digest}")
-        person.ci_tasks(*shlex.split(proof)[1:])
-        assert person.records()[0]["exit_code"] == 0
 
 
 def _last_two(person: Any) -> list[str]:
@@ -82,16 +72,13 @@ def _last_two(person: Any) -> list[str]:
 
 
 def test_runs_are_compared_exactly_and_with_golden_values(person: Any, tmp_path: Path) -> None:
-    golden, record = tmp_path / "golden.json", tmp_path / "record.json"
+    golden = tmp_path / "golden.json"
     for _ in range(2):
         assert person.ci_tasks("remote", *ROW).code == 0
     same = person.ci_tasks("diff", "last", "--exact")
     assert same.code == 0 and " values, bit for bit)" in same.out, same.out + same.err
     assert person.ci_tasks("diff", "last", "--write-golden", str(golden)).code == 0
     assert person.ci_tasks("diff", "last", "--golden", str(golden), "--tolerance", "0").code == 0
-    record.write_text(json.dumps(person.records()[0]))
-    of_record = person.ci_tasks("diff", str(record), "--golden", str(golden), "--json")
-    assert (of_record.code, of_record.json["outcome"], of_record.json["values"]) == (1, "not seen", 0)
 
     person.edit("tiny_slime/train.py", '"--lr", type=float, default=0.1', '"--lr", type=float, default=0.2')
     assert person.ci_tasks("remote", *ROW).code == 0
@@ -103,7 +90,7 @@ def test_runs_are_compared_exactly_and_with_golden_values(person: Any, tmp_path:
     person.edit("tiny_slime/train.py", '"train/kl_loss": kl,', '"train/kl_loss": kl + 1.0,')
     assert person.ci_tasks("remote", *ROW).code == 1
     for arguments, message in (
-        (["last", "--write-golden", str(golden)], "is failed: no golden values"),
+        (["last", "--write-golden", str(golden)], "no golden values"),
         (["last", "last", "--golden", str(golden)], "cannot be combined"),
         (["last", "--tolerance", "0.1"], "--tolerance needs --golden FILE"),
         (["last", "--golden", str(golden), "--tolerance", "x"], "for example --tolerance 0.01, which is 1 %"),

@@ -46,7 +46,7 @@ def test_programs_are_there_and_new_enough(read: Any, program: str, answer: Answ
         # Asked at 1000, answered at 1010: between the two nobody can tell.
         (1000.0, OK, "within 10.0 s"),
         (997.0, WARNING, "3 s behind"),
-        (1010.0 + 7200, FAULT, "7200 s ahead"),
+        (1010.0 + 7200, WARNING, "7200 s ahead"),
         (None, UNKNOWN, "no answer from python3"),
     ],
 )
@@ -61,7 +61,7 @@ HOST = HostSpec("h100a", kind="ssh", address="h", gpus=0, mounts={"/mnt/ci": "/d
 
 
 def disk(**more: Any) -> dict[str, Any]:
-    roomy = {"free": 500 * GB, "total": 900 * GB, "files": 10**7, "files_free": 10**6}
+    roomy = {"free": 500 * GB, "total": 900 * GB}
     return {"path": "/p", "exists": True, "directory": True, "writable": True, **roomy, **more}
 
 

@@ -14,7 +14,7 @@ from ci_tasks.features.doctor.containers import containers
 IMAGE = "slimerl/slime:latest"
 ABSENT = Answer(None, "", "docker: No such file or directory")
 TIMED_OUT = Answer(None, "", "no answer from x within 20 s")
-WORKS = {"container": Answer(0, "27.1.1"), "init": Answer(0, "/usr/bin/tini")}
+WORKS = {"container": Answer(0, "27.1.1")}
 
 
 @pytest.fixture
@@ -23,21 +23,16 @@ def info(data: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "recorded", "init", "expected"),
+    ("runtime", "recorded", "status", "text"),
     [
-        ("docker", "docker-info", ABSENT, [("docker", "ok", "27.1.1")]),
-        ("docker", "docker-info-rootless", ABSENT, [("docker", "warning", "27.1.1, rootless")]),
-        ("podman", "podman-info", Answer(0, "/usr/bin/tini\n"), [("podman", "ok", "4")]),
-        ("podman", "podman-info", Answer(1), [("podman", "ok", "4.3.1"), ("podman", "warning", "no init program")]),
+        ("docker", "docker-info", "ok", "27.1.1"),
+        ("docker", "docker-info-rootless", "warning", "27.1.1, rootless"),
+        ("podman", "podman-info", "ok", "4.3.1"),
     ],
 )
-def test_a_runtime_says_who_it_is(
-    read: Any, info: Any, runtime: str, recorded: str, init: Answer, expected: list[tuple[str, str, str]]
-) -> None:
-    answers = {**WORKS, "info": info(recorded), "init": init}
-    results = read(containers(HostSpec("h", runtime=runtime, gpus=0), ()), answers)
-    assert [(result.topic, result.status) for result in results] == [each[:2] for each in expected]
-    assert all(result.text.startswith(text) for result, (*_, text) in zip(results, expected, strict=True)), results
+def test_a_runtime_says_who_it_is(read: Any, info: Any, runtime: str, recorded: str, status: str, text: str) -> None:
+    (result,) = read(containers(HostSpec("h", runtime=runtime, gpus=0), ()), {**WORKS, "info": info(recorded)})
+    assert (result.topic, result.status, result.text.startswith(text)) == (runtime, status, True), result
 
 
 @pytest.mark.parametrize(
@@ -90,8 +85,7 @@ def test_whether_gpus_pass_into_containers(
 @pytest.mark.parametrize(
     ("pull", "recorded", "err", "status", "text"),
     [
-        ("always", "docker-image", "", "ok", "sha256:bbbb, 31.4 GB; pulled again at every run"),
-        (None, "docker-image", "", "ok", "sha256:bbbb, 31.4 GB; CI's own pull policy"),
+        ("always", "docker-image", "", "ok", "sha256:bbbb"),
         ("never", "", "Error: No such image: x\n", "fault", "not here, and `pull: never`"),
         ("missing", "", "Error response from daemon: No such image: x\n", "ok", "not here yet"),
         (None, "", "Error response from daemon: disk I/O error\n", "unknown", "disk I/O error"),
@@ -110,12 +104,9 @@ def apptainer(version: str) -> Answer:
     return Answer(0, f"apptainer version {version}\n")
 
 
-NO_NAMESPACE = Answer(1, "", "unshare: unshare failed: Operation not permitted")
 APPTAINER = [
-    (apptainer("1.3.4-1.el9"), Answer(0), "ok", "1.3.4-1.el9"),
-    (apptainer("1.3.4"), NO_NAMESPACE, "warning", "1.3.4, and no user namespaces"),
-    (apptainer("1.0.3"), Answer(0), "fault", "1.0.3 is too old"),
-    (ABSENT, Answer(0), "fault", "rows in containers are blocked: apptainer (not on PATH)"),
+    (apptainer("1.3.4-1.el9"), "ok", "apptainer version 1.3.4-1.el9"),
+    (ABSENT, "fault", "rows in containers are blocked: apptainer (not on PATH)"),
 ]
 PYXIS = [
     (Answer(0, "--container-image=X\n--container-env=NAME\n"), "ok", "srun has its options"),
@@ -124,8 +115,7 @@ PYXIS = [
     (ABSENT, "fault", "rows in containers are blocked: pyxis (no srun on PATH)"),
 ]
 DAEMONLESS = [
-    *(("apptainer", "ssh", {"container": version, "user namespaces": namespace}, status, text)
-      for version, namespace, status, text in APPTAINER),
+    *(("apptainer", "ssh", {"container": answer}, status, text) for answer, status, text in APPTAINER),
     *(("pyxis", "slurm", {"container": answer}, status, text) for answer, status, text in PYXIS),
 ]  # fmt: skip
 
@@ -146,7 +136,7 @@ def test_apptainer_and_pyxis(
 def test_the_disk_of_the_image_store_counts_if_it_is_here(
     read: Any, info: Any, env: dict[str, str], exists: bool, expected: list[str]
 ) -> None:
-    disk = {"exists": exists, "free": 10**12, "total": 10**12, "files": 0, "files_free": 0}
+    disk = {"exists": exists, "free": 10**12, "total": 10**12}
     answers = {**WORKS, "info": info("docker-info"), "image store": Answer(0, json.dumps(disk))}
     results = read(containers(HostSpec("h", gpus=0, env=env), ()), answers)
     assert [result.status for result in results if result.topic == "disk"] == expected

@@ -76,7 +76,7 @@ def by_topic(results: Sequence[HostResult]) -> dict[str, list[str]]:
     return topics
 
 
-def test_a_gpu_host_is_examined_and_its_raw_answers_are_kept(program: Program) -> None:
+def test_a_gpu_host_is_examined(program: Program) -> None:
     program("nvidia-smi", SMI)
     program("docker", DOCKER)
     program("dmesg", {"--kernel": "dmesg-xids.txt"})
@@ -86,9 +86,6 @@ def test_a_gpu_host_is_examined_and_its_raw_answers_are_kept(program: Program) -
     assert topics["GPU use"] == ["warning", "warning", "warning"]
     assert topics["Xid"] == ["warning"] * 2
     assert topics["clock"] == ["ok"]
-    smi = next(each for each in results if each.topic == "GPUs").answers["gpus"]
-    assert smi["command"][0] == "nvidia-smi"
-    assert smi["out"] == (DATA / "smi-gpus-h100x8.txt").read_text()
 
 
 def test_each_broken_part_costs_only_its_own_lines(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

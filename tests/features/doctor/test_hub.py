@@ -23,9 +23,8 @@ CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
     [
         ("", "ok", ""),
         ("HTTP Error 401: Unauthorized", "warning", "add HF_TOKEN"),
-        ("HTTP Error 407: Proxy Authentication Required", "fault", "HTTPS_PROXY"),
         ("HTTP Error 429: Too Many Requests", "warning", "wait some minutes"),
-        ("HTTP Error 503: Service Unavailable", "warning", "status.huggingface.co"),
+        ("HTTP Error 503: Service Unavailable", "warning", "wait some minutes"),
         (f"<urlopen error {CERTIFICATE}>", "fault", "certificate"),
         ("<urlopen error [Errno -2] Name or service not known>", "fault", "DNS"),
         (None, "unknown", ""),

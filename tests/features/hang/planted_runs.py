@@ -57,11 +57,11 @@ def planted(cases: dict[str, int], directory: Path, path: Path = STAND_IN) -> It
                 root.wait()
 
 
-def look(runs: dict[str, PlantedRun], directory: Path, py_spy: Path) -> dict[str, HangFacts]:
+def look(runs: dict[str, PlantedRun], directory: Path) -> dict[str, HangFacts]:
     """What the inspector sees of each case: one inspection of all."""
     pids = {run.case: run.pids for run in runs.values()}
     all_pids = [pid for own in pids.values() for pid in own]
-    found = collect.look([sys.executable], all_pids, py_spy.read_bytes() if py_spy.exists() else b"")
+    found = collect.look([sys.executable], all_pids)
     evidence = read_evidence(str(directory / "evidence"))
     probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
     processes = tuple(collect.completed({"": found}, probed, None))

@@ -181,7 +181,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     "downloads": 0,
                     "likes": 0,
                     "tags": [],
-                    "siblings": [{"rfilename": path} for path in repo.files],
+                    "siblings": [{"rfilename": path, "size": len(text)} for path, text in repo.files.items()],
                 }
             )
 

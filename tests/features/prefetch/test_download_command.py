@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.prefetch.repositories import HubRepository, UnresolvedArgument, of_command
+from ci_tasks.features.prefetch.repositories import HubRepository, UnresolvedArgument, downloaded_by_command
 from ci_tasks.features.recorder.records import commands_in
 
 CACHE = "~/.cache/huggingface/hub"
 
 
 def downloads(line: Any, **env: str) -> list[HubRepository]:
-    return [found for argv in commands_in(line) if (found := of_command(argv, env))]
+    return [found for argv in commands_in(line) if (found := downloaded_by_command(argv, env))]
 
 
 def model(id: str, directory: str = CACHE, **more: Any) -> HubRepository:
-    return HubRepository("model", id, directory, "cache" if directory == CACHE else "files", **more)
+    return HubRepository("model", id, directory, directory == CACHE, **more)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,6 @@ def model(id: str, directory: str = CACHE, **more: Any) -> HubRepository:
         ("hf download Qwen/Q --local-dir $MODELS/m", model("Qwen/Q", "/big/m")),
         ("hf download --repo-type dataset zhuzilin/gsm8k --local-dir /root/datasets/gsm8k",
          HubRepository("dataset", "zhuzilin/gsm8k", "/root/datasets/gsm8k")),
-        ("hf download hf://datasets/a/b@v2/data/train.jsonl --local-dir /d",
-         HubRepository("dataset", "a/b", "/d", revision="v2", include=("data/train.jsonl",))),
     ],
 )  # fmt: skip
 def test_a_download_is_read_as_the_program_would(line: str, expected: HubRepository) -> None:

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from ci_tasks import config
-from ci_tasks.features.prefetch.download import ProgressLine
-from ci_tasks.features.prefetch.options import PrefetchOptions
 from ci_tasks.features.prefetch.prefetch import prefetch_label
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.run.checkout_source import open_source
@@ -47,7 +45,7 @@ def checkout(path: Path, workflow: str = WORKFLOW, test: str = TEST) -> Path:
 
 
 def test_a_gated_repository_is_downloaded_to_an_ssh_host_over_a_link_that_dies(
-    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")  # the box has the one of this machine
     sshd_host = sshd.start("box")
@@ -89,12 +87,9 @@ def test_a_gated_repository_is_downloaded_to_an_ssh_host_over_a_link_that_dies(
 
         dying = threading.Thread(target=die)
         dying.start()
-        options = PrefetchOptions(label="short", host="box", json=True)
-        code = prefetch_label(source, hosts_config, options, ProgressLine(None, say), open_executor)
+        report = prefetch_label(source, hosts_config, "short", "box", open_executor, say)
         dying.join()
-    report = json.loads(capsys.readouterr().out)
-    assert code == 0, report
-    assert report["repositories"][0]["state"] == "fetched"
+    assert not report.blocked and report.repositories[0].state == "fetched", report
     assert (tmp_path / "disk/m/model.safetensors").read_bytes() == WEIGHTS
     assert ranges() == ["", f"bytes={CHUNK}-"]
     assert any("fetching org/m" in message for message in messages), "the program's own last words are shown"

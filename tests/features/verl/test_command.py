@@ -28,7 +28,7 @@ def options_of(line: str) -> VerlOptions:
         f"verl --level 0 {TREES}",
         f"verl --level 2 {TREES} --gpus 4 --no-reward-model --variant dense,expert",
         f"verl --level 4 {TREES} --script a.sh --proof 'x y' --proof z --env A=1 --override k=v --test t.py",
-        f"verl --level 5 {TREES} --nodes 2 --timeout 7.5 --steps 40 --baseline good.log",
+        f"verl --level 5 {TREES} --timeout 7.5 --steps 40 --baseline good.log",
         f"verl --level 1 {TREES} --exact --wrapper new.sh --checks-from '3 passed'",
     ],
 )
@@ -48,11 +48,11 @@ def test_each_option_reaches_the_request() -> None:
     words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in same.items())
     several = "--variant 'dense, expert' --proof x --proof y --env A=1 --override k=v --test t.py --steps 40 --gpus 4"
     full = level_request(
-        options_of(f"verl --level 4 {TREES} {words} {several} --no-reward-model --enforce-eager --exact --nodes 2")
+        options_of(f"verl --level 4 {TREES} {words} {several} --no-reward-model --enforce-eager --exact")
     )
     assert full == LevelRequest(
         4, variants=("dense", "expert"), no_reward_model=True, enforce_eager=True, steps=40, proofs=("x", "y"),
-        bridge_tests=("t.py",), env={"A": "1"}, overrides=("k=v",), gpus=4, nodes=2, exact=True, **same,
+        bridge_tests=("t.py",), env={"A": "1"}, overrides=("k=v",), gpus=4, exact=True, **same,
     )  # fmt: skip
     assert level_request(options_of(f"verl --level 0 {TREES}")) == LevelRequest(0, model_id="Qwen/Qwen2.5-0.5B")
 

@@ -151,7 +151,6 @@ REFUSED = [
     (["--host", "nowhere"], "unknown host 'nowhere'"),
     (["--host", "box,local"], "do not run one and the same level"),
     (["--host", "box,sim", "--detach"], "--detach is for one host, and box,sim is several"),
-    (["--nodes", "2"], "runs levels without a container"),
     (["--repeat", "3"], "--repeat needs --base"),
     (["--base", "HEAD", "--plan"], "cannot be combined"),
     (["--baseline", str(support.ROOT / "README.md")], "has no critic/rewards/mean of any step"),

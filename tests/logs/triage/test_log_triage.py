@@ -146,7 +146,7 @@ def raised(line: str, file: str = "/x/run.py") -> str:
 
 FULL, EXIT_1 = "OSError: [Errno 28] No space left on device", "##[error]Process completed with exit code 1.\n"
 DIED = "subprocess.CalledProcessError: Command '['python', '-m', 'engine']' died with <Signals.SIGKILL: 9>."
-MISSING = "".join(f"cat: part{n}.json: No such file or directory\n" for n in range(3))
+MISSING = "".join(f"cat: part{n}.json: No such file or directory\n" for n in range(2))
 SCRIPT = "##[group]Run verl\ngrep 'CUDA out of memory' log\necho 'No CUDA GPUs are available'\n##[endgroup]\n"
 PAGE = "# Statuses\n\n```bash\nci-tasks triage failed.log   # why a job of CI failed\n```\n\n| status |\n|---|\n"
 PAGE += "| failed: a test failed, or the script did |\n| blocked: the disk is full |\n" + "- one more line\n" * 20

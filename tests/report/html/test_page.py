@@ -169,12 +169,10 @@ def test_hostile_words_anywhere_stay_words() -> None:
     deviation = dict.fromkeys(("what", "ci", "here", "why"), HOSTILE)
     checkout = {"path": HOSTILE, "commit": HOSTILE, "tree": HOSTILE, "dirty": [HOSTILE], "sample": False}
     environment = {
-        **dict.fromkeys(("runtime", "image", "driver", "python", "problem"), HOSTILE),
+        **dict.fromkeys(("runtime", "image", "driver", "python"), HOSTILE),
         "packages": {HOSTILE: HOSTILE},
-        "direct": {HOSTILE: {"url": HOSTILE}},
         "gpus": [{"index": 0, "uuid": HOSTILE, "name": HOSTILE, "memory": HOSTILE}],
-        "docker": {"client": HOSTILE, "server": HOSTILE},
-        "containers": [{**dict.fromkeys(("name", "image", "problem"), HOSTILE), "digests": [HOSTILE]}],
+        "containers": [{"name": HOSTILE, "image": HOSTILE, "digests": [HOSTILE]}],
     }
     odd = record(
         HOSTILE, "failed", id=HOSTILE, host=HOSTILE, reason=HOSTILE, triage=triage, deviations=[deviation],

@@ -1,5 +1,5 @@
 """The probe of this process: exceptions that nothing caught, and those of tasks, which a worker hands to another one;
-all hooks together, a suite's own, torch's memory, and the probe in interpreters that appear while the run goes on.
+all hooks together, a suite's own, and the probe in interpreters that appear while the run goes on.
 """
 
 import os
@@ -211,7 +211,7 @@ def _add_hooks(
         try:
             imports.note_packages()
             modules = loaded_modules(watched, overlays)
-            file.write("end", {"end": how, "memory": gpu_memory(), "imports": modules}, reserved=0)
+            file.write("end", {"end": how, "imports": modules}, reserved=0)
             file.left = 0  # once
         except Exception:
             pass
@@ -225,22 +225,6 @@ def _add_hooks(
     hook_workers(exceptions, imports, end)
     for module, hook in hooks.items():
         imports.when_imported(module, SuiteHook(hook, file).after_import)
-
-
-def gpu_memory() -> "list[dict[str, Any]]":
-    """Torch's own peaks since they were last reset, of devices that were used. Imports and initializes nothing."""
-    cuda: "Any" = sys.modules.get("torch.cuda")
-    found: "list[dict[str, Any]]" = []
-    try:
-        for device in range(cuda.device_count()) if cuda is not None and cuda.is_initialized() else ():
-            allocated, reserved = int(cuda.max_memory_allocated(device)), int(cuda.max_memory_reserved(device))
-            if reserved > 0:
-                uuid = str(getattr(cuda.get_device_properties(device), "uuid", ""))
-                uuid = "GPU-" + uuid if uuid and "-" not in uuid[:4] else uuid  # as nvidia-smi has it
-                found.append({"device": device, "allocated": allocated, "reserved": reserved, "uuid": uuid})
-    except Exception:
-        pass
-    return found
 
 
 class SuiteHook:

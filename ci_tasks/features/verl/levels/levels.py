@@ -92,7 +92,7 @@ class LevelRequest:
     """What a person asks for. `env` and `overrides` are additions of theirs; `wrapper` is verl's, from its root.
     `script` (likewise) and `proofs` (regular expressions of lines that show that the feature was active) are level 4's,
     `steps` level 5's, `exact` level 1's: both steps again without an interruption. `checks` cites Bridge's focused
-    checks, which ran elsewhere. `gpus` are those of each of `nodes`."""
+    checks, which ran elsewhere."""
 
     level: int
     variants: tuple[str, ...] = (DENSE,)
@@ -114,7 +114,6 @@ class LevelRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     gpus: int = 8
-    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ def _complete(request: LevelRequest, training: Training, scripts: Mapping[str, s
     env["TOTAL_TRAIN_STEPS"] = str(training.steps)
     changes = (
         ("reward.reward_model.enable=False", request.no_reward_model),
-        (f"trainer.nnodes={request.nodes}", request.nodes > 1 or is_own),
+        ("trainer.nnodes=1", is_own),
         ("actor_rollout_ref.rollout.enforce_eager=True", request.enforce_eager),
         (f"trainer.n_gpus_per_node={request.gpus}", is_own),
         (f"trainer.total_training_steps={training.steps}", is_own),

@@ -49,7 +49,6 @@ def render(
         "cited": request.checks,
         "dummy": request.dummy_config,
         "least": "1" if request.dummy_config else str(_ROOM_GB),
-        "nodes": str(request.nodes),
         "not_bridge": _NOT_BRIDGE,
         "own_ray": "1" if contained or simulated else "",
         "rule_reward": "1" if request.no_reward_model else "",
@@ -156,26 +155,8 @@ if [ "${LAUNCH[0]}" = uv ]; then
   mark uv pass "$packages"
 fi
 """
-    # One Ray over all nodes of a job: the others join at this address by themselves.
     r"""fresh_ray() { [ -z "$own_ray" ] || [ -n "${RAY_ADDRESS:-}" ] || beside ray stop --force > /dev/null 2>&1; }
 [ -n "$own_ray" ] || mark ray skipped "no ray stop outside of a container: another's Ray may run here"
-if [ "$nodes" != 1 ]; then
-  fresh_ray
-  said=$(beside ray start --head --port=6379 --node-ip-address="$MASTER_ADDR" --disable-usage-stats 2>&1) ||
-    stop ray blocked "$(last <<< "$said")"
-  export RAY_ADDRESS=$MASTER_ADDR:6379
-  found=$(py - "$nodes" 2>&1 << 'PY' | last
-import os, sys, time, ray
-ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
-end = time.monotonic() + 300
-while (count := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[1]) and time.monotonic() < end:
-    time.sleep(1)
-print(count)
-PY
-  )
-  [ "$found" = "$nodes" ] || stop ray blocked "$nodes nodes were asked for, and Ray has: $found"
-  mark ray pass "$nodes nodes at $RAY_ADDRESS"
-fi
 """
     # Bridge imports modelopt; an install is the container's set-up and no change of a repository.
     r"""modelopt() { py -c 'import modelopt; print(modelopt.__file__)' 2> /dev/null; }

@@ -2,14 +2,11 @@
 case's name, or that of its role. Before it does, it says so with a file DIRECTORY/ready-PID."""
 
 import ctypes
-import fcntl
 import itertools
-import multiprocessing
 import os
 import queue
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +19,6 @@ from torch.utils.data.dataloader import DataLoader
 CASE, DIRECTORY = sys.argv[1], sys.argv[2]
 ROLE = sys.argv[3] if len(sys.argv) > 3 else ""
 RANK = int(os.environ.get("RANK", "-1"))
-PROBED = {"queue_never_filled", "missing_collective", "lock_order", "gil_held"}
 IMPORTS_ITSELF = """import __main__
 import threading
 def load():
@@ -106,8 +102,10 @@ def goes_on():
 
 
 def c_code():
+    fifo = os.path.join(DIRECTORY, "never-written")
+    os.mkfifo(fifo)
     ready()
-    ctypes.CDLL(None).pause()
+    ctypes.CDLL(None).open(fifo.encode(), os.O_RDONLY)
 
 
 def gil_held():
@@ -125,75 +123,6 @@ def d_state():
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
-
-
-def pipe_full():
-    if ROLE:
-        sys.exit(writes_too_much())
-    child = subprocess.Popen(again("writer"), stdout=subprocess.PIPE)
-    ready()
-    child.wait()
-
-
-def writes_too_much():
-    ready()
-    sys.stdout.write("x" * (1 << 20))
-    sys.stdout.flush()
-
-
-def socket_peer_silent():
-    if ROLE:
-        link = socket.create_connection(("127.0.0.1", int(ROLE)))
-        silent_peer(link)
-    server = socket.create_server(("127.0.0.1", 0))
-    child = subprocess.Popen(again(str(server.getsockname()[1])))
-    link, _ = server.accept()
-    ready()
-    link.recv(1)
-    child.wait()
-
-
-def silent_peer(link):
-    ready()
-    threading.Event().wait()
-
-
-def flock_cycle():
-    first, second = (open(os.path.join(DIRECTORY, name), "w") for name in ("one.lock", "two.lock"))  # noqa: SIM115
-    if ROLE:
-        first, second = second, first
-    fcntl.flock(first, fcntl.LOCK_EX)
-    mark = os.path.join(DIRECTORY, "cycle-%s" % (ROLE or "first"))
-    open(mark, "w").close()
-    if not ROLE:
-        subprocess.Popen(again("second"))
-    other = os.path.join(DIRECTORY, "cycle-%s" % ("first" if ROLE else "second"))
-    while not os.path.exists(other):
-        time.sleep(0.01)
-    ready()
-    fcntl.flock(second, fcntl.LOCK_EX)
-
-
-def fork_held_lock():
-    def holder():
-        with lock_a:
-            held.set()
-            time.sleep(100000)
-
-    held = threading.Event()
-    threading.Thread(target=holder, daemon=True).start()
-    held.wait()
-    context = multiprocessing.get_context("fork")
-    child = context.Process(target=forked_child)
-    child.start()
-    ready()
-    child.join()
-
-
-def forked_child():
-    ready()
-    with lock_a:
-        pass
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
@@ -300,9 +229,7 @@ GPU_CASES = {
 
 
 if __name__ == "__main__":
+    probe()
     if CASE in GPU_CASES:
-        probe()
         on_gpus(GPU_CASES[CASE])
-    if CASE in PROBED:
-        probe()
     globals()[CASE]()

@@ -139,8 +139,6 @@ def test_the_preflight_runs_in_the_environment_that_the_wrapper_launches_and_put
         (quiet(no_reward_model=False), WRAPPERS, "", "", "reward-model: blocked: no "),
         (quiet(model_path="/none", dummy_config="/none.json"), WRAPPERS, "", "", "dummy-config: blocked: /none.js"),
         (quiet(model_path="/none", dummy_config="/etc/passwd"), WRAPPERS, "", "", "dummy-config: blocked: no /none"),
-        (quiet(nodes=2), WRAPPERS, "", "export MASTER_ADDR=h ALIVE=1", "ray: blocked: 2 nodes were asked for"),
-        (quiet(nodes=2), WRAPPERS, "", "export MASTER_ADDR=h ALIVE=2", "model: pass"),
     ],
 )  # fmt: skip
 def test_what_is_missing_blocks_the_run_before_a_training(
