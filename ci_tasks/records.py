@@ -276,16 +276,12 @@ class Attempt:
 class ProbeSummary:
     """What the probe saw of a run's Python processes, by their own words. `ended` of them noted their end: others were
     killed, or left by `os._exit`. `counted` are all that loaded the probe. `exceptions` are the first that nobody
-    caught. `task_exceptions` are the first of tasks, futures and callbacks: each ended no program, and may
-    have been handled. `conflicts` are packages that came from different places. `not_seen` says what is not known, and
-    why."""
+    caught. `not_seen` says what is not known, and why."""
 
     processes: int = 0
     ended: int = 0
     counted: int = 0
     exceptions: tuple[str, ...] = ()
-    task_exceptions: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
     not_seen: tuple[str, ...] = ()
 
 

@@ -73,8 +73,7 @@ PURE = [
         "features.hang.*",
         "agent.hang.facts",
     ),
-    *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines", "features.verl.report"),
-    "features.verl.settings",
+    *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines"),
 ]
 RIM = [
     *("features.*.command", "features.lint.lint_checkout"),

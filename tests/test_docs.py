@@ -234,7 +234,7 @@ def check_nox(argv: list[str]) -> None:
         if mode and label != "verl":
             assert any(mode[:-1] in row for row in labels()[label]), name
         elif label != "verl" and posargs:
-            options = parse_posargs(label, None, posargs.split())
+            options = parse_posargs(label, posargs.split())
             assert options is not None and options.host in HOSTS
 
 

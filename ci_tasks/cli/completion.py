@@ -1,4 +1,4 @@
-"""Shell completion: the candidates at the cursor, and the scripts for bash, zsh and fish.
+"""Shell completion: the candidates at the cursor, and the scripts for bash and zsh.
 
 Commands and options are those of the parser. Values come from where the command itself will read them: labels and rows
 from the checkout's workflow, hosts and pools from hosts.yaml, runs from their directory. An error gives no candidates
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ci_tasks import debug_log, registry
 from ci_tasks.cli.commands import command_names
 from ci_tasks.cli.parser import CommandLine, ParsedCommand
-from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
     from ci_tasks.run.checkout_source import CheckoutSource
@@ -41,14 +40,6 @@ def candidates(before: Sequence[str], current: str) -> list[str]:
         debug_log.LOGGER.debug("completion", exc_info=True)
         return []
     return sorted({word for word in offered if word.startswith(current)})
-
-
-def candidates_without_cursor(words: Sequence[str]) -> list[str]:
-    """As `candidates`, for invoke's own script, which does not pass the cursor's position: if the last word is
-    complete, the next one is completed. The script itself filters by the typed text."""
-    *before, last = words or [""]
-    offered = candidates(before, last)
-    return candidates([*before, last], "") if last in offered or not offered else offered
 
 
 def _offered(line: CommandLine, current: str) -> Iterable[str]:
@@ -85,8 +76,7 @@ def _values(owner: ParsedCommand, field: str, typed: str, head: str) -> Iterable
 def labels(arguments: Given, _typed: str) -> Iterable[str]:
     from ci_tasks.run.checkout_source import outline
 
-    source = _source(arguments)
-    return [*outline(source), *([source.suite.changed.label] if source.suite.changed else [])]
+    return outline(_source(arguments))
 
 
 def rows(arguments: Given, _typed: str) -> Iterable[str]:
@@ -129,13 +119,6 @@ def statuses(_given: Given, _typed: str) -> Iterable[str]:
     return STATUSES
 
 
-def script(shell: str) -> str:
-    """The script that the shell evaluates. Raises UsageError for an unsupported shell."""
-    if shell not in SCRIPTS:
-        raise UsageError(f"completion for shell {shell!r} is not supported", hint=f"valid: {', '.join(SCRIPTS)}")
-    return SCRIPTS[shell]
-
-
 # Words after the cursor are ignored. Without candidates the shell offers file names.
 SCRIPTS = {
     "bash": """\
@@ -155,19 +138,5 @@ _ci_tasks() {
     if [[ -n $found[1] ]]; then compadd -a found; else _files; fi
 }
 compdef _ci_tasks ci-tasks
-""",
-    "fish": """\
-# ci-tasks --print-completion-script fish > ~/.config/fish/completions/ci-tasks.fish
-function __ci_tasks
-    set -l before (commandline -opc)
-    set -l current (commandline -ct)
-    set -l found (ci-tasks --complete -- $before[2..-1] "$current" 2> /dev/null | string match -v '')
-    if set -q found[1]
-        printf '%s\\n' $found
-    else
-        __fish_complete_path "$current"
-    end
-end
-complete --command ci-tasks --no-files --arguments '(__ci_tasks)'
 """,
 }

@@ -57,36 +57,35 @@ def _exit_code(command: Callable[[], int]) -> int:
             sys.stdout.flush()  # at its end, Python would report an error in its own way
         return code
     except CiTasksError as error:
-        debug_log.LOGGER.debug("exit code %d", error.exit_code, exc_info=error)
-        _print_error(str(error))
-        return error.exit_code
+        message, code = str(error), error.exit_code
+        debug_log.LOGGER.debug("exit code %d", code, exc_info=error)
     except KeyboardInterrupt:
-        debug_log.LOGGER.debug("interrupted", exc_info=True)
-        _print_error("interrupted")
-        return EXIT_CANCELLED
+        message, code = "interrupted", EXIT_CANCELLED
+        debug_log.LOGGER.debug(message, exc_info=True)
     except OSError as error:
-        return _system_error(error)
+        message, code = _system_error(error)
     except Exception as error:
         debug_log.bug("in the main thread", error)
         return EXIT_BUG
+    _print_error(message)
+    return code
 
 
-def _system_error(error: OSError) -> int:
+def _system_error(error: OSError) -> tuple[str, int]:
+    """What to say of it, and its exit code."""
     debug_log.LOGGER.debug("system error", exc_info=error)
     if isinstance(error, BrokenPipeError) and (_is_closed_pipe(1) or _is_closed_pipe(2)):  # `head`, or a pager's end
         _discard_output()
-        return EXIT_CLOSED_PIPE
+        return "", EXIT_CLOSED_PIPE
     if error.errno == errno.ENAMETOOLONG:  # a word that a person has typed
-        _print_error(f"{error.strerror}: {shortened(str(error.filename), 60)!r}")
-        return EXIT_USAGE
+        return f"{error.strerror}: {shortened(str(error.filename), 60)!r}", EXIT_USAGE
     if error.errno not in _STORAGE_ERRORS:
         debug_log.bug("in the main thread", error)
-        return EXIT_BUG
+        return "", EXIT_BUG
     if error.filename is None:  # perhaps of the output, which Python would flush again at its end
         _discard_output()
     where = f": {str(error.filename)!r}" if error.filename is not None else ", for the output or for a run"
-    _print_error(f"blocked: {error.strerror}{where}\n{_STORAGE_HINT}")
-    return EXIT_BLOCKED
+    return f"blocked: {error.strerror}{where}\n{_STORAGE_HINT}", EXIT_BLOCKED
 
 
 def _is_closed_pipe(fd: int) -> bool:
@@ -103,5 +102,7 @@ def _discard_output() -> None:
 
 
 def _print_error(message: str) -> None:
+    if not message:
+        return
     with contextlib.suppress(OSError):  # stderr is closed too
         print(f"ci-tasks: {printable(shortened(message, _LONGEST))}", file=sys.stderr, flush=True)

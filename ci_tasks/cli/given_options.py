@@ -18,14 +18,11 @@ if TYPE_CHECKING:
     from ci_tasks.config import Config
 
 _TEST = re.compile(r"[\w./-]+\.py(::[\w\[\].:/+-]+)+")  # what pytest's -k can read
-_NAME = re.compile(r".+")
-_OUTPUT_NAME = re.compile(r"[^.]+\..+")
+_NAME, _OUTPUT_NAME = re.compile(r".+"), re.compile(r"[^.]+\..+")
 _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
-_HINTS = {
-    _NAME: "NAME= gives an empty value",
-    _OUTPUT_NAME: "NAME= gives an empty value",
-    _PACKAGE: "NAME is a package as it is imported or installed, for example --with sglang=~/sglang",
-}
+_EMPTY = "NAME= gives an empty value"
+_EVENT = "GitHub's payload of the pull_request event, or a part of it, as JSON"
+_IMPORTED = "NAME is a package as it is imported or installed, for example --with sglang=~/sglang"
 
 
 def _value(help: str, metavar: str) -> Any:
@@ -39,9 +36,7 @@ class GivenOptions:
     var: tuple[str, ...] = _value("a variable of GitHub's `vars`", "NAME=VALUE")
     input: tuple[str, ...] = _value("an input of the workflow", "NAME=VALUE")
     output: tuple[str, ...] = _value("an output of a job that is not run here", "JOB.NAME=VALUE")
-    github_event: str | None = text(
-        "GitHub's payload of the pull_request event, or a part of it, as JSON", "FILE", nox=True, last=True
-    ).field()
+    github_event: str | None = text(_EVENT, "FILE", nox=True, last=True).field()
 
 
 @dataclass(frozen=True)
@@ -91,23 +86,21 @@ def _given(options: GivenOptions) -> GivenValues:
     tests = options.test if isinstance(options, RowOptions) else ()
     for test in tests:
         if not _TEST.fullmatch(test):
-            raise UsageError(
-                f"--test takes FILE::NAME, not {test!r}", hint="for example --test tests/test_a.py::test_b"
-            )
+            example = "for example --test tests/test_a.py::test_b"
+            raise UsageError(f"--test takes FILE::NAME, not {test!r}", hint=example)
     return GivenValues(variables, inputs, outputs, event, sources, overlays, options.gpus, tests)
 
 
 def overlay_sources(words: Sequence[str]) -> tuple[OverlaySource, ...]:
     """The working trees of `--with`. Raises UsageError."""
-    return tuple(_tree(name, path) for name, path in _pairs("--with", words, _PACKAGE, "NAME=DIR").items())
-
-
-def _tree(name: str, directory: str) -> OverlaySource:
-    path = user_path(directory).absolute()
-    if not path.is_dir():
-        what = "is not a directory" if path.exists() else "does not exist"
-        raise UsageError(f"--with {name}: {path} {what}", hint="name the root of a checkout")
-    return OverlaySource(name, str(path.resolve()))
+    sources = []
+    for name, directory in _pairs("--with", words, _PACKAGE, "NAME=DIR").items():
+        path = user_path(directory).absolute()
+        if not path.is_dir():
+            what = "is not a directory" if path.exists() else "does not exist"
+            raise UsageError(f"--with {name}: {path} {what}", hint="name the root of a checkout")
+        sources.append(OverlaySource(name, str(path.resolve())))
+    return tuple(sources)
 
 
 def _pairs(flag: str, words: Sequence[str], form: re.Pattern[str], shape: str) -> dict[str, str]:
@@ -116,7 +109,7 @@ def _pairs(flag: str, words: Sequence[str], form: re.Pattern[str], shape: str) -
     for word in words:
         name, equals, value = word.partition("=")
         if not (equals and form.fullmatch(name) and (value.strip() or form is not _PACKAGE)):
-            raise UsageError(f"{flag} takes {shape}, not {word!r}", hint=_HINTS[form])
+            raise UsageError(f"{flag} takes {shape}, not {word!r}", hint=_IMPORTED if form is _PACKAGE else _EMPTY)
         if name in pairs:
             raise UsageError(f"{flag} names {name} twice", hint="give each one value")
         pairs[name] = value

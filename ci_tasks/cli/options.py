@@ -76,34 +76,23 @@ class Option:
 
     def convert(self, flag: str, value: Any) -> Any:
         """The typed value of the text given for `flag`. Raises UsageError."""
-        if self.kind is bool:
-            return bool(value)
-        if self.kind is tuple:
-            return tuple(value)
-        if self.choices:
-            self._check_choices(flag, value)
-        if self.kind is int:
-            is_number = value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
-            if not (is_number and int(value) >= self.minimum):
-                at_least = f" of at least {self.minimum}" if self.minimum > 1 else ""
-                unit = f" of {self.unit}" if self.unit else ""
-                message = f"{flag} takes a whole number{unit}{at_least}, not {shortened(value, 60)!r}"
-                raise UsageError(message, hint=self._example(flag))
-            return int(value)
-        if self.kind is float:
-            if not (value.isascii() and value.replace(".", "", 1).isdigit()):
-                raise UsageError(f"{flag} takes a number of {self.unit}, not {value!r}", hint=self._example(flag))
-            return float(value)
-        return value
-
-    def _check_choices(self, flag: str, value: str) -> None:
-        for part in value.split(",") if self.commas else [value]:
+        if self.kind in (bool, tuple):
+            return self.kind(value)
+        for part in (value.split(",") if self.commas else [value]) if self.choices else ():
             if part.strip() not in self.choices:
                 message = f"invalid value {part.strip()!r} for {flag}{did_you_mean(part.strip(), self.choices)}"
                 raise UsageError(message, hint=f"valid: {', '.join(self.choices)}")
-
-    def _example(self, flag: str) -> str:
-        return self.hint or f"for example {flag} {max(self.minimum, 4)}"
+        if self.kind is str:
+            return value
+        digits = value.replace(".", "", 1) if self.kind is float else value
+        is_number = value.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+        if not is_number or (self.kind is int and int(value) < self.minimum):
+            what = "whole number" if self.kind is int else "number"
+            of = f" of {self.unit}" if self.unit else ""
+            at_least = f" of at least {self.minimum}" if self.minimum > 1 else ""
+            example = self.hint or f"for example {flag} {max(self.minimum, 4)}"
+            raise UsageError(f"{flag} takes a {what}{of}{at_least}, not {shortened(value, 60)!r}", hint=example)
+        return self.kind(value)
 
 
 def text(help: str, metavar: str = "TEXT", **more: Any) -> Option:
@@ -112,7 +101,12 @@ def text(help: str, metavar: str = "TEXT", **more: Any) -> Option:
 
 def number(help: str, unit: str, **more: Any) -> Option:
     """A whole number, 1 or more."""
-    return Option(help, int, metavar="N", unit=unit, **more)
+    return Option(help, int, unit=unit, **{"metavar": "N", **more})
+
+
+def not_with(*names: str) -> tuple[tuple[str, str, str], ...]:
+    """For `excludes`: options whose names say why they have no meaning beside this one."""
+    return tuple((name, "", "") for name in names)
 
 
 def switch(help: str, **more: Any) -> Option:
@@ -147,36 +141,21 @@ ONLY = text("only rows whose names contain this text; several with commas", comm
 # Where and how rows run.
 HOST = text("a host of hosts.yaml", "HOST", commas=True, complete=_HOSTS, hint="`ci-tasks hosts` lists them", nox=True)
 HOST_OF_RUN = replace(HOST, help="the host of a run that was started from another machine", commas=False)
-JOBS = number(
-    "number of rows at once on a host (else one for each core, or as many as the GPUs allow)", "rows", nox=True
-)
+JOBS = number("number of rows at once on a host (else one a core, or as many as the GPUs allow)", "rows", nox=True)
 RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the rows")
-
-GPUS = number(
-    "number of GPUs of rows for which the workflow says none",
-    "GPUs",
-    minimum=0,
-    hint="for example --gpus 8, or --gpus 0 for none",
-    nox=True,
-)
+_NO_GPUS = "for example --gpus 8, or --gpus 0 for none"
+GPUS = number("number of GPUs of rows for which the workflow says none", "GPUs", minimum=0, hint=_NO_GPUS, nox=True)
 TEST = repeatable("run only this test of rows that run pytest; repeatable", "FILE::NAME", nox=True)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
 FRESH_ENV = switch("install all packages again, not those that earlier runs of the same steps have installed", nox=True)
 NO_PERSIST = switch("make a connection of its own, and keep none for the next command", nox=True)
 NO_PROBE = switch("put no probe into the run's Python interpreters: no evidence from inside the job", nox=True)
-GIVE_UP = Option(
-    "minutes that rows wait for a host that is not ready or not reachable",
-    int,
-    default=60,
-    metavar="MINUTES",
-    unit="minutes",
-    nox=True,
-)
+_GIVE_UP = "minutes that rows wait for a host that is not ready or not reachable"
+GIVE_UP = number(_GIVE_UP, "minutes", default=60, metavar="MINUTES", nox=True)
 KEEP = switch("keep the container and the workspace of a row that fails, for `shell` and `retry`", nox=True)
 DETACH = switch("start the rows and return at once; `attach` fetches the results", nox=True)
-TIMEOUT = Option(
-    "minutes after which the run is ended (else timeout_minutes of the host)", float, metavar="MIN", unit="minutes"
-)
+_TIMEOUT = "minutes after which the run is ended (else timeout_minutes of the host)"
+TIMEOUT = Option(_TIMEOUT, float, metavar="MIN", unit="minutes")
 WITH = repeatable(
     "lay this working tree, dirty as it is, over the installed package NAME (sglang, megatron-core, …); repeatable",
     "NAME=DIR",
@@ -194,16 +173,13 @@ RUN = positional(
 )
 ONE_RUN = replace(RUN, help="a run's id, a prefix of it, or `last`")
 JSON = switch("print JSON, and what is for people on standard error")
-BRIEF = switch(
-    "print less than 2,000 tokens for an assistant, with the log's text marked as quoted data",
-    excludes=(("json", "both would be on standard output", ""),),
-)
+_BRIEF = "print less than 2,000 tokens for an assistant, with the log's text marked as quoted data"
+BRIEF = switch(_BRIEF, excludes=(("json", "both would be on standard output", ""),))
 EVENTS = text("write what happens as JSON lines to this file, or - for standard output", "FILE")
 
 # A job that failed in CI.
-FAILED_LOG = text(
-    "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)", "FILE"
-)
+_FAILED_LOG = "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)"
+FAILED_LOG = text(_FAILED_LOG, "FILE")
 FAILED_JOB = text("which job, where the log holds several", "JOB")
 FAILED_ATTEMPT = number("which attempt, where the log holds several (else the last)", "")
 FAILED_URL = text(
@@ -278,8 +254,7 @@ def _check(name: str, option: Option, declared: Mapping[str, Option], values: Ma
         raise UsageError(f"{command} has no option {flag}: {option.refused}", hint=option.hint)
     if option.needs and option.needs not in values:
         raise UsageError(f"{flag} needs {typed(option.needs, declared[option.needs])}")
-    for other_name, why, hint in option.excludes:
-        if other_name in values and other_name in declared:
-            other_flag = flag_of(other_name, declared[other_name])
-            message = f"{flag} and {other_flag} cannot be combined: {why}"
+    for other, why, hint in option.excludes:
+        if other in values and other in declared:
+            message = f"{flag} and {flag_of(other, declared[other])} cannot be combined{f': {why}' if why else ''}"
             raise UsageError(message, hint=hint or "use one of them")

@@ -21,16 +21,8 @@ PROGRAM_OPTIONS = {
     "help": text("show the options of a command, with examples", "[COMMAND]", short="-h"),
     "list": switch("list the commands", short="-l"),
     "debug": switch("write a debug log and print the path of the file"),
-    "print_completion_script": text(
-        "print the completion script for bash, zsh or fish", "SHELL", choices=("bash", "zsh", "fish")
-    ),
+    "print_completion_script": text("print the completion script for bash or zsh", "SHELL", choices=("bash", "zsh")),
     "version": switch("print the version", short="-V"),
-}
-# Commands that other programs have, and ours does as an option.
-_PROGRAM_OPTION_OF = {
-    "help": "`ci-tasks --help` lists the commands, `ci-tasks --help COMMAND` the options of one",
-    "version": "`ci-tasks --version` prints the version",
-    "completion": "`ci-tasks --print-completion-script SHELL` prints the script for bash, zsh or fish",
 }
 
 
@@ -86,22 +78,19 @@ class CommandLine:
         if field := self.current.next_positional():
             self.current.add(field, word)
         elif self.current is not self.program:
-            raise UsageError(f"{self._head()}unexpected argument {_quoted(word)}", hint=self._option_for(word))
+            quoted = shlex.quote(word)
+            hints = {
+                "--log": f"`--log {quoted}` names a saved log",
+                "--only": f"one label at a time; `--only {quoted}` selects rows by a part of their names",
+            }
+            hint = next((hints[flag] for flag in hints if flag in self.current.flags), self._help_hint())
+            raise UsageError(f"{self._head()}unexpected argument {_quoted(word)}", hint=hint)
         elif self.program.values.get("help") is True:
             self.program.values["help"] = word
         elif (command := find(word)) is not None:
             self.current = ParsedCommand(word, options_of(options_class(registry.load(command.function))))
         else:
             raise unknown_command(word)
-
-    def _option_for(self, word: str) -> str:
-        """The next step for an argument too many: the option that was probably meant to take it."""
-        quoted, flags = shlex.quote(word), self.current.flags
-        if "--log" in flags:
-            return f"`--log {quoted}` names a saved log"
-        if "--only" in flags:
-            return f"one label at a time; `--only {quoted}` selects rows by a part of their names"
-        return f"`--host {quoted}` names a host" if "--host" in flags else self._help_hint()
 
     def _read_option(self, word: str) -> None:
         flag, equals, value = word.partition("=")
@@ -112,8 +101,7 @@ class CommandLine:
             owner.values[field] = value or self.current.name or True
         elif option.kind is bool:
             if equals:
-                hint = f"leave {flag} out where it is not to hold"
-                raise UsageError(f"{self._head()}{flag} takes no value, not {_quoted(value)}", hint=hint)
+                raise UsageError(f"{self._head()}{flag} takes no value, not {_quoted(value)}", hint=self._help_hint())
             owner.values[field] = True
         elif field in owner.values and not owner.is_repeatable(field):
             hint = f"separate several values with commas: {flag} A,B" if option.commas else self._help_hint()
@@ -134,9 +122,8 @@ class CommandLine:
 
     def _unknown_option(self, flag: str) -> NoReturn:
         suggestion = _suggestion(flag, [name for name in self.current.flags if name.startswith("--")])
-        is_commands = not self.current.name and not suggestion
-        hint = f"{LIST_HINT}; their options stand behind them" if is_commands else self._help_hint()
-        raise UsageError(f"{self._head()}unknown option {shortened(flag, _LONGEST)}{suggestion}", hint=hint)
+        message = f"{self._head()}unknown option {shortened(flag, _LONGEST)}{suggestion}"
+        raise UsageError(message, hint=self._help_hint())
 
     def _head(self) -> str:
         return f"{self.current.name}: " if self.current.name else ""
@@ -158,9 +145,7 @@ def parse(words: Sequence[str], program: ParsedCommand | None = None) -> Command
 
 
 def unknown_command(word: str) -> UsageError:
-    hint = _PROGRAM_OPTION_OF.get(word)
-    suggestion = "" if hint else _suggestion(word, command_names())
-    return UsageError(f"unknown command {_quoted(word)}{suggestion}", hint=hint or LIST_HINT)
+    return UsageError(f"unknown command {_quoted(word)}{_suggestion(word, command_names())}", hint=LIST_HINT)
 
 
 def _quoted(word: str) -> str:

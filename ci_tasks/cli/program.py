@@ -29,28 +29,29 @@ def main() -> NoReturn:
     raise SystemExit(code)
 
 
-def run(argv: Sequence[str], *, is_invoke: bool = False) -> int:
+def run(argv: Sequence[str]) -> int:
     """Execute a command line. Returns the exit code."""
     _, *words = debug_log.take_flag(argv)
-    return exit_handler.run(lambda: _execute(words, is_invoke))
+    return exit_handler.run(lambda: _execute(words))
 
 
-def _execute(words: Sequence[str], is_invoke: bool) -> int:
+def _execute(words: Sequence[str]) -> int:
     if words[:1] == ["--complete"]:
-        from ci_tasks.cli.completion import candidates, candidates_without_cursor
+        from ci_tasks.cli.completion import candidates
 
-        # Our own scripts leave the program's name out and end with the word at the cursor, invoke's passes the line.
-        *before, current = words[2:] or [""]
-        print("\n".join(candidates_without_cursor(words[3:]) if is_invoke else candidates(before, current)))
+        *before, current = words[2:] or [
+            ""
+        ]  # the script leaves the program's name out, and ends with the cursor's word
+        print("\n".join(candidates(before, current)))
         return 0
-    from ci_tasks.cli.parser import parse
+    from ci_tasks.cli.parser import PROGRAM_OPTIONS, parse
 
     line = parse(words)
     asked, command = line.program.values, line.current
     if shell := asked.get("print_completion_script"):
-        from ci_tasks.cli.completion import script
+        from ci_tasks.cli.completion import SCRIPTS
 
-        print(script(shell), end="")
+        print(SCRIPTS[PROGRAM_OPTIONS["print_completion_script"].convert("--print-completion-script", shell)], end="")
     elif "version" in asked:
         print(f"{PROGRAM} {__version__}")
     elif command is not line.program and "help" not in asked and "list" not in asked:
@@ -87,17 +88,16 @@ def replace_invoke() -> None:
     from invoke.program import Program
 
     def parse_tasks(program: Program) -> NoReturn:
-        raise SystemExit(run(_line_of(program), is_invoke=True))
+        raise SystemExit(run(_line_of(program)))
 
     Program.parse_tasks = parse_tasks  # type: ignore[method-assign, assignment]
 
 
 def _line_of(program: Program) -> list[str]:
     """The command line without the options that only invoke has."""
-    name, *words = program.argv
-    asked = program.args
-    if asked.complete.value:
-        return [name, *words[words.index("--complete") :]]
+    name, asked = program.argv[0], program.args
+    if asked.complete.value:  # invoke's own script; nothing runs
+        return [name, "--complete"]
     own = [f"--{option}" for option in ("debug", "list") if asked[option].value]
     help = [f"--help={asked.help.value}"] if asked.help.value else []
     return [name, *own, *help, *program.core.unparsed]

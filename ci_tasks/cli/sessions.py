@@ -1,8 +1,5 @@
-"""The checkout's CI labels as nox sessions: `nox -l` lists them, `nox -s LABEL` runs one.
-
-A label whose rows run one test file with different arguments also gets a session for each row, `ckpt(async-save)`. It
-looks like a parametrized session, but `nox -s ckpt` runs all rows at once and prints one table.
-"""
+"""The checkout's CI labels as nox sessions: `nox -l` lists them, `nox -s LABEL` runs one, `nox -s LABEL -- TEXT` the
+rows whose names contain the text."""
 
 from __future__ import annotations
 
@@ -40,11 +37,7 @@ def _register() -> int:
     for label, rows in rows_by_label.items():
         if changed is not None and label == changed.detect_label:
             continue
-        _add_label(label, label, None, _description(len(rows), source.suite.is_changed(label)))
-        for name, row in _row_sessions(label, rows).items():
-            _add_label(name, label, row, f"only row {row}")
-    if changed is not None and changed.label not in rows_by_label:
-        _add_label(changed.label, changed.label, None, _description(0, True))
+        _add_label(label, _description(len(rows), source.suite.is_changed(label)))
     for feature in registry.features():
         for session in feature.nox_sessions:
             _add_command(session, feature.name)
@@ -67,32 +60,24 @@ def _description(rows: int, changed: bool) -> str:
     return counted(rows, "row") if rows else "its rows depend on another job"
 
 
-def _row_sessions(label: str, rows: list[str]) -> dict[str, str]:
-    """`label(mode)` → row, for a label that runs one test file in several modes."""
-    stems = {row.partition("[")[0] for row in rows}
-    if len(rows) < 2 or len(stems) != 1 or not all(row.endswith("]") for row in rows):
-        return {}
-    return {f"{label}({row.partition('[')[2][:-1]})": row for row in rows}
-
-
-def _add_label(name: str, label: str, row: str | None, description: str) -> None:
+def _add_label(label: str, description: str) -> None:
     def session(session: nox.Session) -> None:
         from ci_tasks.cli import exit_handler
 
-        _end(session, exit_handler.run(lambda: _run(session, label, row)))
+        _end(session, exit_handler.run(lambda: _run(session, label)))
 
     session.__doc__ = description
-    nox.session(name=name, venv_backend="none", tags=[TAG], default=False)(session)
+    nox.session(name=label, venv_backend="none", tags=[TAG], default=False)(session)
 
 
-def _run(session: nox.Session, label: str, row: str | None) -> int:
+def _run(session: nox.Session, label: str) -> int:
     from ci_tasks.cli.commands.run import run_label
 
-    options = parse_posargs(label, row, session.posargs)
+    options = parse_posargs(label, session.posargs)
     return 0 if options is None else run_label(options)
 
 
-def parse_posargs(label: str, row: str | None, posargs: list[str]) -> RunOptions | None:
+def parse_posargs(label: str, posargs: list[str]) -> RunOptions | None:
     """The options of a session from what follows nox's `--`: parts of row names, and the options of `remote` that are
     declared for nox. Prints --help and returns None for it. Raises UsageError."""
     from ci_tasks.cli import help, parser
@@ -110,7 +95,7 @@ def parse_posargs(label: str, row: str | None, posargs: list[str]) -> RunOptions
     if "help" in values:
         print("\n".join(help.of_session(name, accepted)))
         return None
-    only = ",".join(values["rows"]) if "rows" in values else row
+    only = ",".join(values["rows"]) if "rows" in values else None
     remote_options = {"host": "local", **values, "label": label, "only": only}
     return build(RemoteOptions, remote_options, name)
 

@@ -102,12 +102,10 @@ class AgentMissing(Exception):
 
 
 class PendingRequest:
-    """A response that is on its way; `on_chunk` takes the bytes that come with it, `settled` is called at its end."""
+    """A response that is on its way; `on_chunk` takes the bytes that come with it."""
 
-    def __init__(self, on_chunk: TakeChunk | None, settled: Callable[[], None]) -> None:
-        self.on_chunk, self._settled = on_chunk, settled
-        self._there = threading.Event()
-        self.is_settled = self._there.is_set
+    def __init__(self, on_chunk: TakeChunk | None) -> None:
+        self.on_chunk, self._there = on_chunk, threading.Event()
         self._response: Response | str = ""
 
     def wait(self) -> messages.Result:
@@ -124,7 +122,6 @@ class PendingRequest:
         """`response`, or how the link died."""
         self._response = response
         self._there.set()
-        self._settled()
 
 
 class Channel:
@@ -226,7 +223,7 @@ class Channel:
             if on_chunk is not None:
                 on_chunk(chunk)
         elif kind == frames.JSON:
-            message = _decoded(payload)
+            message = decode(HostMessage, parse(payload, where="message"), where="message")
             if message.update is not None:
                 self._take_update(message.update)
             if message.response is not None and message.response.id in self._pending:
@@ -235,15 +232,11 @@ class Channel:
     # -- what we say -------------------------------------------------------------------------------------------------
 
     def post(
-        self,
-        request: Request,
-        on_chunk: TakeChunk | None = None,
-        pack: Iterable[bytes] | None = None,
-        settled: Callable[[], None] = lambda: None,
+        self, request: Request, on_chunk: TakeChunk | None = None, pack: Iterable[bytes] | None = None
     ) -> PendingRequest:
         """Ask, and go on. The bytes of a `pack` follow the request; nothing else comes in between. Raises LinkDied."""
         number = next(self._numbers)
-        pending = self._pending[number] = PendingRequest(on_chunk, settled)
+        pending = self._pending[number] = PendingRequest(on_chunk)
         debug_log.LOGGER.debug("request %d: %s", number, type(request).__name__)  # its fields may be secret
         with self._writing:
             self._send(frames.message(messages.ClientMessage(number, request)))
@@ -284,21 +277,6 @@ class Channel:
         if self.died.is_set():
             self.close()  # what was posted meanwhile
             raise LinkDied(self.reason)
-
-
-def _decoded(payload: bytes) -> HostMessage:
-    """A message of the host. A response or an update that cannot be decoded is a refusal or a problem: it ends its own
-    request or run, not the connection. Raises RecordError."""
-    data = parse(payload, where="message")
-    try:
-        return decode(HostMessage, data, where="message")
-    except RecordError as error:
-        update, response = (data.get(name) if isinstance(data, dict) else None for name in ("update", "response"))
-        if isinstance(update, dict) and type(update.get("key")) is int:
-            return HostMessage(update=RunUpdate(update["key"], problem=str(error)))
-        if isinstance(response, dict) and type(response.get("id")) is int:
-            return HostMessage(response=Response(response["id"], error=str(error), code="failed"))
-        raise
 
 
 def _no_hello(data: bytes) -> Blocked:

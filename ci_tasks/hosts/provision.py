@@ -1,29 +1,23 @@
-"""What a host gets beside the code of its rows: their install steps and container images."""
+"""The install steps that rows share: a run of their own, whose log says how far they are."""
 
 from __future__ import annotations
 
 import os
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.containers.docker_argv import NONE, ContainerRules
-from ci_tasks.agent.containers.rewrite import qualified_image
-from ci_tasks.agent.containers.run_containers import DAEMON_QUERY, QUERY_SECONDS
 from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.files import open_file
-from ci_tasks.agent.records import Plan, QueryAnswer
+from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import CiTasksError
 
 if TYPE_CHECKING:
-    from ci_tasks.hosts.queries import QueryRunner
     from ci_tasks.planning.planner import SharedSetup
 
 SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
@@ -35,10 +29,6 @@ _TIMEOUT_MINUTES = 60.0
 # process is missing.
 _CLIENT_SECONDS, _CLIENT_SECONDS_HERE = 900.0, 2.0
 _REMINDER_S = 20.0  # after which they say how far they are
-_COLLECTED = re.compile(rb"Collecting ([\w.-]+)")
-_SIZE = re.compile(rb"Downloading \S+ \(([\d.]+) ([kMG])B\)")
-_MEGABYTES = {b"k": 0.001, b"M": 1.0, b"G": 1000.0}
-_EXPECTED = re.compile(rb"(\d+) packages, ")
 
 
 def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:
@@ -59,36 +49,24 @@ def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:
 
 
 class InstallLog:
-    """The log of install steps as it grows: passes on what our own program says, and says how far they are."""
+    """The log of install steps as it grows: passes on what our own program says, and says now and then that they go
+    on."""
 
     def __init__(self, run: RunDir, say: Callable[[str], None]) -> None:
-        self._run, self._say, self._begun = run, say, time.monotonic()
-        self._offset, self._spoken = 0, self._begun
-        self._packages: set[bytes] = set()
-        self._megabytes, self._expected = 0.0, ""
+        self._run, self._say, self._begun, self._offset = run, say, time.monotonic(), 0
+        self._spoken = self._begun
         say(f"install steps: running, log {run.log}")
 
     def poll(self) -> None:
         with suppress(OSError), open_file(self._run.log) as log:
             log.seek(self._offset)
             for line in log:
-                if line.endswith(b"\n"):
-                    self._offset += len(line)
-                    self._read(line)
+                self._offset += len(line) if line.endswith(b"\n") else 0
+                if line.startswith(_OURS) and line.endswith(b"\n"):
+                    self._say(line[len(_OURS) :][:_LONGEST_LINE].decode("utf-8", "replace").strip())
         if time.monotonic() - self._spoken > _REMINDER_S:
             self._spoken = time.monotonic()
-            packages = f", package {len(self._packages)}{self._expected}" if self._packages else ""
-            size = f", {self._megabytes:.0f} MB" if self._megabytes else ""
-            elapsed = f"{self._spoken - self._begun:.0f} s"
-            self._say(f"install steps: {elapsed}{packages}{size}: {last_line(self._run)}")
-
-    def _read(self, line: bytes) -> None:
-        if line.startswith(_OURS):
-            self._say(line[len(_OURS) :][:_LONGEST_LINE].decode("utf-8", "replace").strip())
-            found = _EXPECTED.search(line)
-            self._expected = f" of {found[1].decode()}" if found else self._expected
-        self._packages.update(_COLLECTED.findall(line))
-        self._megabytes += sum(float(size) * _MEGABYTES[unit] for size, unit in _SIZE.findall(line))
+            self._say(f"install steps: {self._spoken - self._begun:.0f} s: {last_line(self._run)}")
 
     def finish(self, code: int | None) -> None:
         self.poll()
@@ -140,57 +118,3 @@ def _words(text: str) -> str:
     """The text without markers of GitHub's log and rules around it; "" where no word is left."""
     text = _RULES.sub("", _MARKER.sub("", text))
     return text if any(char.isalnum() for char in text) else ""
-
-
-PULL_TIMEOUT_S = 2 * 3600.0  # an image of 30 GB over a slow line
-DAEMON_TIMEOUT_S = 600.0  # without any answer; a daemon that is restarted is back sooner
-DAEMON_QUERY_TIMEOUT_S = QUERY_SECONDS
-POLL_INTERVAL_S = 10.0
-REPORT_INTERVAL_S = 60.0  # between two lines for the user
-_SLACK_S = 60.0
-_PULL = 'timeout -k 10 "$@" || { code=$?; [ $code != 124 ] || echo "not pulled within $1 s" >&2; exit $code; }'
-
-
-class DaemonSilent(CiTasksError):
-    """No row that needs a container can run there."""
-
-
-def can_pull(spec: HostSpec) -> bool:
-    return spec.runtime in ("docker", "podman") and spec.pull != "never"
-
-
-def pull_images(
-    host: QueryRunner, spec: HostSpec, images: Sequence[str], note: Callable[[str], None], say: Callable[[str], None]
-) -> Mapping[str, QueryAnswer]:
-    """Pull `images`, and return how each pull ended. `note` is called with how it stands whenever that is known, `say`
-    now and then. Raises DaemonSilent."""
-    ended = threading.Event()
-
-    def pull() -> Mapping[str, QueryAnswer]:
-        try:
-            commands = {image: pull_command(spec, image) for image in images}
-            return host.run_queries(commands, PULL_TIMEOUT_S + _SLACK_S)
-        finally:
-            ended.set()
-
-    pulling = Background(pull)
-    begun = answered = said = time.monotonic()
-    while not ended.wait(POLL_INTERVAL_S):
-        query = {"daemon": [spec.runtime, *DAEMON_QUERY]}
-        is_silent = host.run_queries(query, DAEMON_QUERY_TIMEOUT_S)["daemon"].timed_out
-        now = time.monotonic()
-        answered = answered if is_silent else now
-        silence = f"{spec.runtime} has not answered for {now - answered:.0f} s"
-        text = f"pulling {', '.join(images)} for {now - begun:.0f} s" + (f"; {silence}" if is_silent else "")
-        if now - answered > DAEMON_TIMEOUT_S:
-            raise DaemonSilent(f"{text}; is its daemon hung?")
-        note(text)
-        if now - said >= REPORT_INTERVAL_S:
-            say(text)
-            said = now
-    return pulling.result()
-
-
-def pull_command(spec: HostSpec, image: str) -> list[str]:
-    full_name = qualified_image(image) if spec.runtime == "podman" else image
-    return ["sh", "-c", _PULL, "pull", f"{PULL_TIMEOUT_S:.0f}", spec.runtime, "pull", "--quiet", full_name]

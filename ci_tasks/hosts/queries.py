@@ -174,57 +174,39 @@ def locked_gpus_and_images(
 
 
 # Looks only: taking a lock for a moment to see whether it is free would make a contender believe that it is not.
-_SCRIPT = """
+_LOCKS_SCRIPT = """
 import json, os, re, sys
 directory, pattern = os.path.split(sys.argv[1])
 files = []
 for name in sorted(os.listdir(directory)):
     found = re.match(pattern.replace("{gpu_id}", "([0-9]+)") + "$", name)
     if found:
-        path = os.path.join(directory, name)
-        at = os.stat(path)
-        try:
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-            problem = ""
-        except OSError as error:
-            problem = error.strerror
+        at = os.stat(os.path.join(directory, name))
         device = [os.major(at.st_dev), os.minor(at.st_dev)]
-        files.append({"gpu": int(found.group(1)), "path": path, "device": device, "inode": at.st_ino,
-                      "owner": at.st_uid, "problem": problem})
-try:
-    protected = open("/proc/sys/fs/protected_regular").read().strip()
-except OSError:
-    protected = "0"
-above = os.stat(directory)
-print(json.dumps({"files": files, "locks": open("/proc/locks").read(), "protected": protected, "user": os.geteuid(),
-                  "directory": [above.st_mode, above.st_uid]}))
+        files.append({"gpu": int(found.group(1)), "device": device, "inode": at.st_ino})
+print(json.dumps({"files": files, "locks": open("/proc/locks").read()}))
 """
 LOCKS_QUERY_NAME = "gpu locks"
-LOCKS_QUERY: Sequence[str] = python_query(_SCRIPT, PATTERN)
+LOCKS_QUERY: Sequence[str] = python_query(_LOCKS_SCRIPT, PATTERN)
 
 
 def lock_holders(answers: Mapping[str, QueryAnswer]) -> dict[int, list[int]]:
     """GPU id → the pids that hold its lock."""
     response = parse_json_object(answers[LOCKS_QUERY_NAME])
+    held = locks.parse_locks(str(response.get("locks", "")))
     holders: dict[int, list[int]] = {}
-    for file in lock_files(response):
-        for lock in locks.parse_locks(str(response.get("locks", ""))):
-            if ([*lock.device], lock.inode) == (file["device"], file["inode"]):
-                holders.setdefault(file["gpu"], []).append(lock.pid)
-    return {gpu: sorted(set(holders[gpu])) for gpu in sorted(holders)}
+    for file in list_value(response, "files"):
+        if isinstance(file, dict) and type(file.get("gpu")) is int:
+            place = file.get("device"), file.get("inode")
+            if pids := {lock.pid for lock in held if ([*lock.device], lock.inode) == place}:
+                holders[file["gpu"]] = sorted(pids)
+    return dict(sorted(holders.items()))
 
 
-def lock_files(response: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lock files that an answer names."""
-    files = [file for file in list_value(response, "files") if isinstance(file, dict)]
-    return [file for file in files if type(file.get("gpu")) is int and {"path", "device", "inode"} <= file.keys()]
-
-
-_TIMEOUT_S = 20.0
 OWN = sys.executable, sys.version.split()[0]
 # By name, and where version managers keep interpreters that are not on PATH. -I: `import platform` must not load the
 # platform.py of a checkout in which we are.
-_SCRIPT = """for name in python3 python$1 "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python \
+_PYTHONS_SCRIPT = """for name in python3 python$1 "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python \
     "$HOME/.local/share/uv/python/cpython-$1".*/bin/python$1 /opt/hostedtoolcache/Python/$1.*/x64/bin/python; do
   path=$(command -v "$name") || continue
   found=$("$path" -I -c 'import platform, sys; print(platform.python_version(), sys.executable)' 2> /dev/null) &&
@@ -240,13 +222,9 @@ def find_python(version_spec: str, host: QueryRunner, own: tuple[str, str] = OWN
     """
     if not version_spec or version_matches(version_spec, own[1]):
         return own
-    answer = host.run_queries({"python": find_python_command(version_spec)}, _TIMEOUT_S)["python"]
+    minor = re.match(r"\d+\.\d+", version_spec)
+    command = ["/bin/sh", "-c", _PYTHONS_SCRIPT, "sh", minor[0] if minor else ""]
+    answer = host.run_queries({"python": command}, QUERY_TIMEOUT_S)["python"]
     lines = [line.partition(" ") for line in answer.out.splitlines()]
     matching = [(path, version) for version, _, path in lines if path and version_matches(version_spec, version)]
     return max(matching, key=lambda found: [int(digits) for digits in re.findall(r"\d{1,9}", found[1])], default=own)
-
-
-def find_python_command(version_spec: str) -> list[str]:
-    """Prints `version path` of every interpreter that may be `version_spec`."""
-    minor = re.match(r"\d+\.\d+", version_spec)
-    return ["/bin/sh", "-c", _SCRIPT, "sh", minor[0] if minor else ""]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import queue
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, BinaryIO
 
@@ -80,15 +81,12 @@ class RemoteRun:
     aborted: tuple[str, str] | None = None  # status and reason of a run that has no end of its own here
     warning: str = ""  # what a person should know although the run has its end
     mirror: RunMirror | None = None
-    # What the manager knows: the number that the host calls it by, its story on one link, and what it waits for.
+    # What the manager knows: the number that the host calls it by, and on which link; what wakes its thread.
     key: int = 0
-    channel: Channel | None = None
-    story: Iterator[Callable[[], bool]] | None = None
-    may_go_on: Callable[[], bool] = lambda: True
+    news: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
     followed_on: Channel | None = None
     sent_on: list[Channel] = field(default_factory=list)
     cancel_requested: str = ""  # CANCEL or KILL
-    cancel_asked: str = ""  # of the host
     code_resent: bool = False
     refetched: bool = False
     detached: bool = False
@@ -115,11 +113,6 @@ class RemoteRun:
     def may_have_begun(self) -> bool:
         """Whether the host may have heard of it: a host that refuses our greeting handles no request."""
         return self.phase != SENDING or any(not channel.was_refused for channel in self.sent_on)
-
-    def has_news(self) -> bool:
-        """Whether a run that is followed has ended, or something else is wanted of it."""
-        is_over = self.mirror is not None and self.mirror.ended.is_set()
-        return is_over or self.detached or self.cancel_requested != self.cancel_asked
 
     def close(self) -> None:
         """Let another process have its files."""

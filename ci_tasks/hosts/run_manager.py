@@ -1,8 +1,7 @@
 """Runs on a host: each is sent, followed, fetched and cleared away, whatever becomes of the link.
 
-One thread tells the stories of all runs of a host. A story is a generator that yields what it waits for. It belongs to
-one link: when that has died, each run begins its phase again on the next one, since every request may be repeated. The
-host owns the truth; what is here is its mirror.
+Each run has a thread. When the link has died, the run begins its phase again on the next one, since every request may
+be repeated. The host owns the truth; what is here is its mirror.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts import remote_run as runs
 from ci_tasks.hosts.connection import (
     Channel,
-    PendingRequest,
     ReconnectingConnection,
     RequestRefused,
     TakeLog,
@@ -52,11 +50,11 @@ from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from ci_tasks.results import store
 
 _POLL_INTERVAL_S = 0.05
+_LINK_INTERVAL_S = 0.2  # between two looks whether the link of a run is still there
 _CLOSE_TIMEOUT_S = 15.0  # seconds that what is left to be cleared away gets at the end
 _IN_MEMORY = 1 << 22  # bytes of a bundle
 
 OpenConnection = Callable[[TakeUpdate, TakeLog], ReconnectingConnection]
-Story = Iterator[Callable[[], bool]]  # it goes on as soon as what it yielded last is true
 
 
 class RemoteRunManager:
@@ -67,14 +65,12 @@ class RemoteRunManager:
         self._followed: dict[int, RemoteRun] = {}
         self._keys = itertools.count(1)
         self._cancelling = threading.Lock()  # a run is not cancelled while it is posted
+        self._packing = threading.Lock()  # no run is posted before the code that it needs
         self.set_code_pack(None)
         self._is_closed = False
-        # No Events: ^C in the middle of a wait can leave the lock of one held, or have it let go of twice.
+        # No Event: ^C in the middle of a wait can leave the lock of one held, or have it let go of twice.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()  # for `wait`
-        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()  # for the stories
         self.connection = open_connection(self._take_update, self._take_log)
-        self._teller = threading.Thread(target=self._tell_stories, name="ci-tasks runs")
-        self._teller.daemon = True
 
     def set_code_pack(self, pack: CodePack | None) -> None:
         """The code that runs need from now on. It goes once over each connection."""
@@ -103,9 +99,8 @@ class RemoteRunManager:
             remote_run.lock = remote_run.lock or runs.lock_mirror(remote_run.run)
         remote_run.mirror = RunMirror(remote_run.run, is_here=remote_run.is_here)
         self._runs.append(remote_run)
-        if self._teller.ident is None:
-            self._teller.start()
-        _wake(self._news)
+        thread = threading.Thread(target=self._carry_out, args=(remote_run,), daemon=True, name="ci-tasks run")
+        thread.start()
 
     def attach(self, remote_run: RemoteRun) -> None:
         """Follow a run that was started earlier."""
@@ -121,7 +116,7 @@ class RemoteRunManager:
             self._is_never_sent(remote_run)
         if how == KILL and not remote_run.is_here and (again or not self.connection.is_up):
             self._abandon(remote_run)
-        _wake(self._news)
+        _wake(remote_run.news)
 
     def wait(self, seconds: float) -> None:
         """Until something is heard of the runs, at most so long."""
@@ -132,6 +127,7 @@ class RemoteRunManager:
         """Stop following; the runs go on."""
         for remote_run in self._runs:
             remote_run.detached = True
+            _wake(remote_run.news)
         self._finish(lambda remote_run: True)
 
     def close(self) -> None:
@@ -148,151 +144,120 @@ class RemoteRunManager:
             remote_run.close()
 
     def _finish(self, concerned: Callable[[RemoteRun], bool]) -> None:
-        """Wait for stories, for a while. Only what is to be cleared away waits for a new link, too."""
+        """Wait for runs, for a while. Only what is to be cleared away waits for a new link, too."""
         until = time.monotonic() + _CLOSE_TIMEOUT_S
         for remote_run in self._runs:
             while not remote_run.is_told and concerned(remote_run):
                 waits_for_link = remote_run.phase == CLEARING and remote_run.cancel_requested != KILL
                 if time.monotonic() > until or not (self.connection.is_up or waits_for_link):
                     return
-                _wake(self._news)
                 self.wait(_POLL_INTERVAL_S)
 
-    # -- the stories of the runs, in a thread of their own -------------------------------------------------------------
+    # -- the course of a run, in its thread ---------------------------------------------------------------------------
 
-    def _tell_stories(self) -> None:
-        link: Channel | None = None
-        while not self._is_closed:
-            told = [remote_run for remote_run in self._runs if not remote_run.is_told]
+    def _carry_out(self, remote_run: RemoteRun) -> None:
+        """To its end, over as many links as that takes."""
+        while not (remote_run.is_told or self._is_closed):
             try:
-                channel = self.connection.channel()
-                if channel is not link:
-                    self._follow(channel, [remote_run for remote_run in told if remote_run.phase == WATCHING])
-                    link = channel
-                for remote_run in told:
-                    self._advance(remote_run, channel)
+                self._go_on(remote_run, self.connection.channel())
             except LinkDied:
-                continue
+                if remote_run.cancel_requested == KILL:
+                    self._abandon(remote_run)
             except CiTasksError as problem:
-                for remote_run in told:
-                    self._stop(remote_run, problem.message)
-            with suppress(queue.Empty):
-                self._news.get(timeout=_POLL_INTERVAL_S)
+                self._stop(remote_run, problem.message)
+            except OSError as error:
+                self._stop(remote_run, f"cannot write {remote_run.run.path}: {error.strerror}", BLOCKED)
+            except Exception as bug:
+                self._stop(remote_run, f"{remote_run.run.path}: {debug_log.bug('following a run', bug)}")
+            _wake(self._wakeups)
 
-    def _advance(self, remote_run: RemoteRun, channel: Channel) -> None:
-        """Go on with a run's story as far as it goes just now. Raises LinkDied."""
-        try:
-            if remote_run.story is None or remote_run.channel is not channel:
-                remote_run.channel, remote_run.story = channel, self._story(remote_run, channel)
-                remote_run.may_go_on = lambda: True
-            while remote_run.may_go_on():
-                remote_run.may_go_on = next(remote_run.story)
-            return
-        except StopIteration:
-            pass
-        except LinkDied:
-            if remote_run.cancel_requested == KILL:
-                self._abandon(remote_run)
-        except CiTasksError as problem:
-            self._stop(remote_run, problem.message)
-        except OSError as error:
-            self._stop(remote_run, f"cannot write {remote_run.run.path}: {error.strerror}", BLOCKED)
-        except Exception as bug:
-            self._stop(remote_run, f"{remote_run.run.path}: {debug_log.bug('following a run', bug)}")
-        remote_run.story = None
-        _wake(self._wakeups)
-
-    def _story(self, remote_run: RemoteRun, channel: Channel) -> Story:
+    def _go_on(self, remote_run: RemoteRun, channel: Channel) -> None:
+        """As far as this link allows. Raises LinkDied."""
         mirror = remote_run.mirror
         assert mirror is not None
         try:
             if remote_run.phase == SENDING:
-                yield from self._send(remote_run, channel)
+                self._send(remote_run, channel)
             if remote_run.phase == WATCHING:
-                yield from self._watch(remote_run, channel, mirror)
+                self._watch(remote_run, channel, mirror)
         except RequestRefused as refusal:
-            yield from self._refused(remote_run, channel, refusal)
+            self._refused(remote_run, channel, refusal)
             return
         if remote_run.phase == FETCHING:
-            yield from self._fetch(remote_run, channel, mirror)
+            self._fetch(remote_run, channel, mirror)
         if remote_run.phase == CLEARING:
             if not (remote_run.is_here or remote_run.keep_remote or mirror.status.kept):
-                yield from self._clear(remote_run, channel)
+                self._clear(remote_run, channel)
             remote_run.phase = DONE
 
-    def _ask(self, channel: Channel, *requests: ask.Request, **more: Any) -> Story:
-        """Ask at once, without waiting for an answer in between."""
-        return _settled([channel.post(request, settled=lambda: _wake(self._news), **more) for request in requests])
-
-    def _send(self, remote_run: RemoteRun, channel: Channel) -> Story:
+    def _send(self, remote_run: RemoteRun, channel: Channel) -> None:
         """Code, run and start in one go. One that may have begun is sent again although it is cancelled: only then its
         host can be asked to end it."""
-        directory, parts = remote_run.directory, tuple(remote_run.parts)
-        received: Story = iter(())
-        if parts and self._pack is not None and self._pack_on is not channel:
-            code = self._pack.build(() if self._sends_everything else self._pack.known_trees)
-            received = self._ask(channel, ask.Receive(form_of(self._pack.tree)), pack=code)
-            self._pack_on = channel
+        directory, parts, pending = remote_run.directory, tuple(remote_run.parts), []
+        with self._packing:
+            if parts and self._pack is not None and self._pack_on is not channel:
+                code = self._pack.build(() if self._sends_everything else self._pack.known_trees)
+                pending.append(channel.post(ask.Receive(form_of(self._pack.tree)), pack=code))
+                self._pack_on = channel
         with self._cancelling:
             if self._is_never_sent(remote_run):
                 return
             remote_run.sent_on.append(channel)
+        pending.append(channel.post(ask.Create(directory, remote_run.plan, remote_run.script, parts)))
         start = ask.StartRun(directory, remote_run.secrets, remote_run.sbatch_script, parts)
-        create = ask.Create(directory, remote_run.plan, remote_run.script, parts)
-        started = self._ask(channel, create, start)
-        self._follow(channel, [remote_run])
-        yield from received
-        yield from started
+        pending.append(channel.post(start))
+        self._follow(channel, remote_run)
+        for each in pending:
+            each.wait()
         remote_run.phase = WATCHING  # from here on it runs, whatever else goes wrong
         if self._pack is not None and self._pack_on is channel and not self._is_reported:
             self._is_reported = True
             self._pack.mark_sent()
 
-    def _follow(self, channel: Channel, followed: Sequence[RemoteRun]) -> None:
-        """One request for all of them. Each gets a new number, so that late news of an earlier request are not taken
-        for its own."""
-        wanted = []
-        for remote_run in followed:
-            assert remote_run.mirror is not None
-            self._followed.pop(remote_run.key, None)
-            remote_run.mirror.follow_again()
-            remote_run.key, remote_run.followed_on = next(self._keys), channel
-            self._followed[remote_run.key] = remote_run
-            wanted.append(ask.FollowedRun(remote_run.key, remote_run.directory, remote_run.mirror.offset))
-        if wanted:
-            channel.post(ask.Follow(tuple(wanted)))
+    def _follow(self, channel: Channel, remote_run: RemoteRun) -> None:
+        """It gets a new number, so that late news of an earlier request are not taken for its own."""
+        assert remote_run.mirror is not None
+        self._followed.pop(remote_run.key, None)
+        remote_run.mirror.follow_again()
+        remote_run.key, remote_run.followed_on = next(self._keys), channel
+        self._followed[remote_run.key] = remote_run
+        followed = ask.FollowedRun(remote_run.key, remote_run.directory, remote_run.mirror.offset)
+        channel.post(ask.Follow((followed,)))
 
-    def _watch(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> Story:
+    def _watch(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> None:
         if remote_run.followed_on is not channel:
-            self._follow(channel, [remote_run])
+            self._follow(channel, remote_run)
         runs.update_location(remote_run.run, clock_ahead=self.connection.clock_ahead)
-        remote_run.cancel_asked = ""
+        asked = ""
         while not mirror.ended.is_set():
             if remote_run.detached:
                 remote_run.phase = DONE
                 return
-            if remote_run.cancel_requested != remote_run.cancel_asked:
-                remote_run.cancel_asked = remote_run.cancel_requested
-                channel.post(ask.Cancel(remote_run.directory, kill=remote_run.cancel_asked == KILL))
-            yield remote_run.has_news
+            if channel.died.is_set():
+                raise LinkDied(channel.reason)
+            if remote_run.cancel_requested != asked:
+                asked = remote_run.cancel_requested
+                channel.post(ask.Cancel(remote_run.directory, kill=asked == KILL))
+            with suppress(queue.Empty):
+                remote_run.news.get(timeout=_LINK_INTERVAL_S)
         if mirror.refusal is not None:
             raise mirror.refusal
         remote_run.phase = FETCHING
 
-    def _fetch(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> Story:
+    def _fetch(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> None:
         name = self.connection.spec.name
         if not remote_run.is_here and not mirror.error and not mirror.is_complete():
             if not remote_run.refetched:
                 remote_run.refetched, remote_run.phase, remote_run.followed_on = True, WATCHING, None
                 mirror.follow_again(log=True)
-                return  # the story begins again
+                return  # it is watched again
             mirror.fail(f"the log here is not the one on {name}, though it was fetched twice")
         if remote_run.is_here and mirror.status.gone:
-            yield from self._ask(channel, ask.Cancel(remote_run.directory))  # ends what its agent has left
+            channel.post(ask.Cancel(remote_run.directory)).wait()  # ends what its agent has left
         elif not remote_run.is_here and not mirror.error:
             with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=remote_run.run.path) as spool:
-                collect, keep = ask.Collect(remote_run.directory, remote_run.secrets), partial(_keep, mirror, spool)
-                yield from self._ask(channel, collect, on_chunk=keep)
+                collect = ask.Collect(remote_run.directory, remote_run.secrets)
+                channel.post(collect, partial(_keep, mirror, spool)).wait()
                 spool.seek(0)
                 try:
                     if not mirror.error:
@@ -306,12 +271,12 @@ class RemoteRunManager:
         remote_run.phase = CLEARING
         _wake(self._wakeups)
 
-    def _clear(self, remote_run: RemoteRun, channel: Channel) -> Story:
-        return self._ask(channel, ask.Clear(remote_run.directory, shared=not remote_run.keep_shared_files))
+    def _clear(self, remote_run: RemoteRun, channel: Channel) -> None:
+        channel.post(ask.Clear(remote_run.directory, shared=not remote_run.keep_shared_files)).wait()
 
     # -- runs that cannot go on ---------------------------------------------------------------------------------------
 
-    def _refused(self, remote_run: RemoteRun, channel: Channel, refusal: RequestRefused) -> Story:
+    def _refused(self, remote_run: RemoteRun, channel: Channel, refusal: RequestRefused) -> None:
         was_sending, never_began, why = remote_run.phase == SENDING, remote_run.phase == SENDING, refusal.message
         assert remote_run.mirror is not None
         if refusal.code == "missing-base" and was_sending and not remote_run.code_resent:
@@ -327,7 +292,7 @@ class RemoteRunManager:
             why = f"it never began on {self.connection.spec.name}: the command that sent it went away before"
             never_began = not remote_run.keep_remote
         if never_began and not remote_run.is_here:
-            yield from self._clear(remote_run, channel)  # half of it may be there
+            self._clear(remote_run, channel)  # half of it may be there
         self._abort(remote_run, BLOCKED if was_sending else LOST, why, is_over=True)
 
     def _stop(self, remote_run: RemoteRun, why: str, status: str = "") -> None:
@@ -367,7 +332,7 @@ class RemoteRunManager:
     def _take_update(self, update: ask.RunUpdate) -> None:
         if (remote_run := self._followed.get(update.key)) and (mirror := remote_run.mirror):
             mirror.take(lambda: mirror.update_status(update))
-            _wake(self._news)
+            _wake(remote_run.news)
             _wake(self._wakeups)
 
     def _take_log(self, key: int, offset: int, chunk: bytes) -> None:
@@ -382,13 +347,6 @@ def _keep(mirror: RunMirror, spool: Any, chunk: bytes) -> None:
         mirror.fail(f"artifacts of more than {MAX_SIZE >> 30} GiB")
     elif not mirror.error:
         mirror.take(lambda: spool.write(chunk))
-
-
-def _settled(pending: Sequence[PendingRequest]) -> Story:
-    """Wait for the answers. Raises the first refusal, LinkDied."""
-    for each in pending:
-        yield each.is_settled
-        each.wait()
 
 
 def _wake(waiting: queue.SimpleQueue[None]) -> None:

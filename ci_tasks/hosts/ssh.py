@@ -11,6 +11,7 @@ import base64
 import contextlib
 import logging
 import os
+import re
 import shlex
 import signal
 import socket
@@ -22,7 +23,6 @@ from typing import Any
 from ci_tasks import debug_log
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.ssh_config import (
-    DEFAULT_PORT,
     HostKey,
     SSHTarget,
     check_host_key,
@@ -38,6 +38,7 @@ _PROOF_TIMEOUT = 3.0  # within which a connection that was idle opens a channel,
 _AGENT_TIMEOUT = 10.0  # an agent behind a dead forwarding would keep us for ever; a person may have to touch a key
 # A window that a fast and distant host can fill: 100 ms at 1 Gbit/s is 12 MB.
 _WINDOW, _PACKET = 1 << 24, 1 << 18
+_DEFAULT_KEY = re.compile(r"/\.ssh/id_[a-z0-9_]+$")  # which ssh tries if no IdentityFile is named
 _KEEPALIVE_S = 15  # what was sent is acknowledged within, or the kernel gives up
 
 
@@ -215,9 +216,7 @@ class SSHConnection:
             return self._base
         try:
             self._base = socket.create_connection((target.host, target.port), target.connect_timeout)
-        except UnicodeError:  # a part of it is empty or too long for a name
-            raise unreachable(target, socket.gaierror(socket.EAI_NONAME, "not a possible name")) from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the second one for a part that is empty or too long for a name
             raise unreachable(target, error) from error
         self._base.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._base.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _KEEPALIVE_S)
@@ -326,76 +325,63 @@ def _public_blob(path: str) -> bytes | None:
 def host_key_refused(target: SSHTarget, verdict: str, known: HostKey | None, key: HostKey) -> HostKeyRefused:
     """Why `key` is not accepted; `known` is the line of known_hosts that says so."""
     name, place, shown = target.names[0], known.place if known else "", f"\n  shown: {key.shown}"
+    what = f"{target.description}: the host key of {name}"
     if known is not None and verdict == "changed":
         return HostKeyRefused(
-            f"{target.description}: the host key of {name} has changed\n  known: {known.shown} ({place}){shown}",
+            f"{what} has changed\n  known: {known.shown} ({place}){shown}",
             hint="someone may be listening, or the host was reinstalled; ask its admin which key is right\n"
             f"then, if it is the one shown, remove the line {place}, and connect again to see the line to add",
         )
     if verdict == "revoked":
-        hint = "its owner cannot be trusted to be the host; ask its admin for the new key"
-        return HostKeyRefused(f"{target.description}: the host key of {name} is revoked ({place}){shown}", hint=hint)
+        return HostKeyRefused(f"{what} is revoked ({place}){shown}", hint="ask its admin for the new key")
     also = f"; only a @cert-authority line matches it ({place}), and paramiko supports no host certificates"
-    file = next(iter(target.known_hosts), "/dev/null")
-    add = f"if this is its key, add this line to {file}:"
-    if file == "/dev/null":
-        add = f"name a UserKnownHostsFile for it in {config_file()}, with this line:"
+    file = next(iter(target.known_hosts), f"a UserKnownHostsFile, which {config_file()} has to name")
     where = f" (on {target.gateway})" if target.gateway else ""
-    port = f"-p {target.port} " if target.port != DEFAULT_PORT else ""
     return HostKeyRefused(
-        f"{target.description}: the host key of {name} is not known{also if known else ''}{shown}",
-        hint=f"{add}\n{name} {key.type} {key.blob}\nto compare, on a network that you trust{where}: "
-        f"ssh-keyscan {port}{target.host} | ssh-keygen -lf -",
+        f"{what} is not known{also if known else ''}{shown}",
+        hint=f"if this is its key, add this line to {file}:\n{name} {key.type} {key.blob}\n"
+        f"to compare on a network that you trust{where}: ssh-keyscan -p {target.port} {target.host} | ssh-keygen -lf -",
     )
 
 
 def refused_login(target: SSHTarget, keys: Any) -> Blocked:
     """`keys` is the SSHKeys that were offered."""
-    wanted = ", ".join(keys.wanted)
-    message = f"{target.description}: Permission denied for {target.user}\n"
+    wanted = ", ".join(keys.wanted) or "publickey"
+    message = f"{target.description}: Permission denied ({wanted}) for {target.user}\n"
     message += f"  keys tried: {', '.join(keys.tried) or 'none'}; {keys.agent_status}"
     hint = f"add a public key to ~/.ssh/authorized_keys there, or User and IdentityFile to {config_file()}"
+    for path in target.identities:
+        if not os.path.exists(path) and not _DEFAULT_KEY.search(path):
+            message += f"\n  IdentityFile {path} does not exist"
     if keys.unusable:
         message += f"\n  not tried, since they have a passphrase or are no keys: {', '.join(keys.unusable)}"
         hint = f"with an agent running (ssh-agent): ssh-add {shlex.quote(keys.unusable[0])}"
-    if keys.is_partial:
-        message += f"\n  a key was accepted, but the host also wants {wanted}"
-        hint = "ci-tasks never asks for passwords or codes; ask the host's admin for a login by key alone"
-    elif wanted and "publickey" not in wanted:
-        hint = f"the host takes {wanted} only; ci-tasks never asks for passwords: set up a key"
+    if keys.is_partial or "publickey" not in wanted:
+        accepted = "accepted a key, but also wants" if keys.is_partial else "takes"
+        hint = f"the host {accepted} {wanted}; ci-tasks never asks for passwords: it needs a login by key alone"
     return Blocked(message, hint=hint)
 
 
-def unreachable(target: SSHTarget, error: OSError) -> Blocked:
+def unreachable(target: SSHTarget, error: OSError | UnicodeError) -> Blocked:
     """What the network says of a server that we connect to ourselves."""
-    why, place = error.strerror or error, f"{target.host}:{target.port}"
-    what, hint = f"{place} cannot be reached ({why})", "check the network of this machine, or whether a VPN is needed"
-    if isinstance(error, socket.gaierror):
-        what = f"there is no host of the name {target.host!r} ({why})"
-        hint = f"check the address and HostName in {config_file()}, or whether a VPN is needed"
-    elif isinstance(error, ConnectionRefusedError):
-        what = f"{place} refuses connections"
-        hint = "no SSH server listens there: check the port, and whether the host is up"
-    elif isinstance(error, TimeoutError):
-        what = f"no answer from {place} within {target.connect_timeout:g} s"
-        hint = "the host may be down, or a firewall or VPN in between; ConnectTimeout in ssh_config sets the limit"
-    return Blocked(f"{target.description}: {what}", hint=hint)
+    why = getattr(error, "strerror", "") or str(error)
+    if isinstance(error, TimeoutError):
+        why = f"no answer within {target.connect_timeout:g} s (ConnectTimeout)"
+    hint = f"check the host and its port, HostName in {config_file()}, the network of this machine, and the VPN"
+    return Blocked(f"{target.description}: {target.host}:{target.port} cannot be reached: {why}", hint=hint)
 
 
 def gateway_refused(target: SSHTarget, reason: str) -> Blocked:
-    """The gateway is there, but does not connect to `hop`."""
+    """The gateway is there, but does not connect to the target."""
     host, port = target.host, target.port
-    return Blocked(
-        f"{target.description}: the gateway {target.gateway} cannot connect to {host}:{port} ({reason})",
-        hint=f"the name and port are looked up on the gateway: try there: ssh -p {port} {host}",
-    )
+    message = f"{target.description}: the gateway {target.gateway} cannot connect to {host}:{port} ({reason})"
+    return Blocked(message, hint=f"the name and port are looked up on the gateway: try there: ssh -p {port} {host}")
 
 
 def no_handshake(target: SSHTarget, error: BaseException) -> Blocked:
     reason = str(error) or type(error).__name__
     if reason == "No existing session":  # so paramiko calls it that the time is over
         reason = f"not within {target.connect_timeout:g} s"
-    what = f"something listens there, but the SSH connection did not come about ({reason})"
-    if target.proxy_command:  # which is not shown, since it may hold a password
-        what = f"its ProxyCommand gave no SSH connection ({reason})"
-    return Blocked(f"{target.description}: {what}", hint=f"see what ssh says: ssh -v {target.alias}")
+    # The command is not shown, since it may hold a password.
+    what = "its ProxyCommand gave no SSH connection" if target.proxy_command else "no SSH server answers there"
+    return Blocked(f"{target.description}: {what} ({reason})", hint=f"see what ssh says: ssh -v {target.alias}")

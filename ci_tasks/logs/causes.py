@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from ci_tasks.agent.probe.evidence import UNCAUGHT, NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.own_modules import IsOwnModule
@@ -106,14 +106,5 @@ class JobKnowledge:
 
 def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
     """Those that ended a program, a thread or a worker, in the order of their time."""
-    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind == UNCAUGHT]
-
-
-def task_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
-    """The others, in the order of their time: whether they were handled was not seen."""
-    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind != UNCAUGHT]
-
-
-def _noted_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
     found = [(process, failure) for process in evidence.processes for failure in process.exceptions if failure.chain]
     return sorted(found, key=lambda pair: pair[1].t)

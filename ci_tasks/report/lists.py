@@ -9,7 +9,7 @@ from ci_tasks.errors import some
 from ci_tasks.records import BLOCKED, FAILED, PASSED, PlanEntry, RowTally, RunRecord
 from ci_tasks.report.results import cause_and_reason, deviations, reasons_once
 from ci_tasks.report.table import Table, duration, paragraph
-from ci_tasks.results.rates import at_least, rate_and_interval
+from ci_tasks.results.rates import rate_and_interval
 
 _AGES = (("d", 86400), ("h", 3600), ("min", 60))
 _COUNTED = (PASSED, FAILED, BLOCKED)
@@ -68,7 +68,5 @@ def _tally(tally: RowTally) -> tuple[str, ...]:
 def _rate(tally: RowTally) -> str:
     """The share of failures, and `flaky` where one tree did both."""
     failed, passed = tally.counts.get(FAILED, 0), tally.counts.get(PASSED, 0)
-    if failed and not passed:
-        return at_least(failed, failed)
     rate = rate_and_interval(failed, failed + passed)
     return f"{rate}, flaky" if tally.flaky else rate

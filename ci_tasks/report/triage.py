@@ -50,11 +50,8 @@ def hang_groups(hang: Hang, width: int | None = None) -> list[str]:
 
 
 def exceptions_of(record: RunRecord) -> list[tuple[str, str]]:
-    """(what it is, exception) of those that the probe saw in the row's processes, the ones that nobody caught first."""
-    if record.probe is None:
-        return []
-    uncaught = [("uncaught", printable(text)) for text in record.probe.exceptions]
-    return [*uncaught, *(("in a task", printable(text)) for text in record.probe.task_exceptions)]
+    """(what it is, exception) of those that the probe saw in the row's processes."""
+    return [("uncaught", printable(text)) for text in record.probe.exceptions] if record.probe else []
 
 
 def numbered_context(triage: Triage) -> list[tuple[int, str]]:

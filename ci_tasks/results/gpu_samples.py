@@ -41,7 +41,6 @@ def gpu_use(
     strangers = list(islice((sentence for gpu in gpus for sentence in gpu.strangers()), _MOST_SENTENCES))
     oddities = [
         *strangers,
-        *(sentence for gpu in gpus for sentence in gpu.used_before()),
         *(sentence for gpu in gpus for sentence in gpu.slowdowns()),
         *(sentence for gpu in gpus for sentence in gpu.ecc_errors()),
         *_xids(samples, {gpu.samples[0].uuid for gpu in gpus}),
@@ -145,15 +144,6 @@ class _Gpu:
                 held = f"held {_gib(holder.most)} on GPU {self.number} from {_clock(holder.first)} {until}"
                 yield f"a process that is not this run's ({who}) {held}"
 
-    def used_before(self) -> Iterator[str]:
-        """Memory in use when the sampling began, of a GPU on which no other's process is shown."""
-        first = self.samples[0]
-        # A merged line may have memory of the row, and a process is listed only some seconds after it has allocated.
-        listed = first.t + 2 * LISTED_SECONDS
-        own = any(holder.process.owner != "other" and holder.first <= listed for holder in self.holders.values())
-        if (first.used or 0) >= _NOTABLE_MIB and first.seconds <= 1 and not own and not any(self.strangers()):
-            yield f"GPU {self.number} had {_gib(first.used or 0)} in use at its first sample ({_clock(first.t)})"
-
     def slowdowns(self) -> Iterator[str]:
         for reason, seconds in merged(self.samples).slowed.items():
             if seconds >= (_POWER_CAP_SECONDS if reason == "power cap" else 0.5):
@@ -176,20 +166,15 @@ def _xids(samples: Iterable[GpuSample], own: Collection[str]) -> Iterator[str]:
 
 
 def _not_seen(samples: Sequence[GpuSample], gpus: Sequence[_Gpu], ended_at: float | None) -> Iterator[str]:
-    gaps: dict[tuple[str, str], list[int]] = {}
-    ends: dict[str, list[int]] = {}
+    problems = "; ".join(dict.fromkeys(sample.problem for sample in samples if sample.problem))
+    why = f" ({problems[:200]})" if problems else ""
     for gpu in gpus:
         for before, after in pairwise(gpu.samples):
             if after.t - before.t - before.seconds > _GAP_SECONDS:
-                gaps.setdefault((_clock(before.t + before.seconds), _clock(after.t)), []).append(gpu.number)
+                start, end = _clock(before.t + before.seconds), _clock(after.t)
+                yield f"no sample of GPU {gpu.number} from {start} to {end}{why}"
         if ended_at is not None and ended_at - gpu.end > _GAP_SECONDS:
-            ends.setdefault(_clock(gpu.end), []).append(gpu.number)
-    for (start, end), numbers in gaps.items():
-        yield f"no sample of {_gpus(numbers)} from {start} to {end}"
-    problems = "; ".join(dict.fromkeys(sample.problem for sample in samples if sample.problem))
-    for last, numbers in ends.items():
-        why = f" ({problems[:200]})" if problems else ""
-        yield f"the sampling of {_gpus(numbers)} ended at {last}, before the run{why}"
+            yield f"the sampling of GPU {gpu.number} ended at {_clock(gpu.end)}, before the run{why}"
     if not any(sample.ended and sample.kernel_log for sample in samples):
         yield "Xids: the kernel's log was not read"
 
@@ -226,10 +211,6 @@ def _increase(values: Iterable[int | None]) -> int | None:
 
 def _gib(mib: float) -> str:
     return f"{mib / _MIB_PER_GIB:.0f} GiB" if mib >= 10 * _MIB_PER_GIB else f"{mib / _MIB_PER_GIB:.1f} GiB"
-
-
-def _gpus(numbers: Sequence[int]) -> str:
-    return f"GPU{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
 
 
 def _clock(seconds: float) -> str:

@@ -83,20 +83,19 @@ def search(query: RunQuery) -> list[RunRecord]:
 
 def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
     """Row → the median of what it took where it passed, in seconds without its wait for GPUs, by its newest runs on
-    `hosts`; of a row that has none there, on all hosts with real GPUs. Runs on simulated GPUs count for hosts that are
-    named, and where no host is. A row that has never passed is not in it. Empty where the database cannot be used: an
-    expectation is not worth waiting for."""
-    lines = _ask_if_usable(
-        "SELECT row, host, simulated, max(seconds - coalesce(queued, 0), 0) FROM runs "
+    `hosts`; of a row that has none there, on all hosts. A row that has never passed is not in it. Empty where the
+    database cannot be used: an expectation is not worth waiting for."""
+    found = _ask_if_usable(
+        "SELECT row, host, max(seconds - coalesce(queued, 0), 0) FROM runs "
         f"WHERE label = ? AND status = ? AND seconds IS NOT NULL AND NOT retry {index.NEWEST_FIRST}",
         *(label, PASSED),
     )
-    by_rank: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row, host, simulated, seconds in lines:
-        rank = 0 if host in hosts else 1 + bool(simulated)
-        if not (hosts and rank == 2) and len(by_rank[row][rank]) < _RECENT:
-            by_rank[row][rank].append(seconds)
-    return {row: _median(ranks[min(ranks)]) or 0.0 for row, ranks in by_rank.items() if ranks}
+    there: dict[str, list[float]] = defaultdict(list)
+    anywhere: dict[str, list[float]] = defaultdict(list)
+    for row, host, seconds in found:
+        anywhere[row].append(seconds)
+        there[row] += [seconds] if host in hosts else []
+    return {row: _median((there[row] or known)[:_RECENT]) or 0.0 for row, known in anywhere.items()}
 
 
 def silences(label: str) -> dict[str, float]:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ci_tasks import debug_log
-from ci_tasks.agent.codec import RecordError, encode
-from ci_tasks.agent.run_directory import RunDir, read_plan
+from ci_tasks.agent.codec import encode
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import Blocked, printable
 from ci_tasks.records import PASSED, UNFINISHED, RunEnvironment, RunRecord, epoch_seconds
 from ci_tasks.resources import make_home
@@ -32,7 +32,7 @@ except ImportError as error:
         hint="build it again where SQLite's header files are (Debian: libsqlite3-dev), or take the system's Python",
     ) from error
 
-VERSION = 4  # `PRAGMA user_version`; to be raised with every change of the tables
+VERSION = 5  # `PRAGMA user_version`; to be raised with every change of the tables
 _TABLES = (
     """
     CREATE TABLE runs (
@@ -48,7 +48,6 @@ _TABLES = (
         final INTEGER NOT NULL,      -- whether it has a record.json
         seconds REAL,
         queued REAL,
-        simulated INTEGER NOT NULL,  -- whether its GPUs were simulated
         checkout TEXT,
         commit_hash TEXT,
         tree TEXT,
@@ -116,7 +115,6 @@ def entry(batch: str, number: int, run: RunDir, record: RunRecord, *, seen: int 
         "final": record.status not in UNFINISHED,
         "seconds": record.timings.seconds,
         "queued": record.timings.queued,
-        "simulated": _is_simulated(run),
         "checkout": checkout.path if checkout else None,
         "commit_hash": checkout.commit if checkout else None,
         "tree": checkout.tree if checkout else None,
@@ -149,13 +147,6 @@ def is_number(name: str) -> bool:
     return bool(_NUMBER.fullmatch(name)) and f"{int(name):02d}" == name
 
 
-def _is_simulated(run: RunDir) -> bool:
-    try:
-        return read_plan(run).is_simulated
-    except (OSError, RecordError):
-        return False
-
-
 def _abridged(record: RunRecord, id: str) -> RunRecord:
     return replace(
         record,
@@ -186,26 +177,13 @@ def _restored(value: Any) -> Any:
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
 
 
-def passed_runs(label: str, row: str, count: int, *, image_digest: str = "", host: str = "") -> list[RunDir]:
-    """The newest runs of the row that passed; where none of it is known, of any row in the same image, which prints the
-    same when it starts; else of any row on the same host. Those alone whose logs are there, as far as the history
-    knows them already; none where it cannot be used."""
-    if runs := runs_of_row(label, row, count):
-        return runs
-    if image_digest and (runs := _passed("instr(record_json, ?)", image_digest, count=count)):
-        return runs  # a digest stands in a record as nothing else
-    return _passed("host = ?", host, count=count) if host else []
-
-
-def runs_of_row(label: str, row: str, count: int) -> list[RunDir]:
-    """The newest runs of the row alone that passed, the newest first."""
-    return _passed("label = ? AND row = ?", label, row, count=count)
-
-
-def _passed(condition: str, *values: str, count: int) -> list[RunDir]:
-    query = f"SELECT batch, number FROM runs WHERE {condition} AND status = ? AND NOT retry {NEWEST_FIRST} LIMIT ?"
+def passed_runs(label: str, row: str, count: int) -> list[RunDir]:
+    """The newest runs of the row that passed and have their logs, the newest first, as far as the history knows them
+    already; none where it cannot be used."""
+    condition = "label = ? AND row = ? AND status = ? AND NOT retry"
+    query = f"SELECT batch, number FROM runs WHERE {condition} {NEWEST_FIRST} LIMIT ?"
     try:
-        places = with_connection(lambda connection: lines(connection, query, *values, PASSED, count))
+        places = with_connection(lambda connection: lines(connection, query, label, row, PASSED, count))
     except HistoryUnavailable:
         return []
     return [run for run in (run_dir(*place) for place in places) if os.path.exists(run.log)]

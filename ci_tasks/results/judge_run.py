@@ -42,7 +42,6 @@ from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import (
     PASSED,
     Hang,
-    RunEnvironment,
     RunRecord,
     Triage,
 )
@@ -210,8 +209,7 @@ def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
         from ci_tasks.results.index import passed_runs
     except Blocked:  # a Python that was built without SQLite
         return []
-    digest = RunEnvironment(**vars(_environment(run))).digest or ""
-    return passed_runs(plan.label, plan.row, _MOST_PASSED, image_digest=digest.rpartition("@")[2], host=plan.host)
+    return passed_runs(plan.label, plan.row, _MOST_PASSED)
 
 
 def _environment(run: RunDir) -> Environment:

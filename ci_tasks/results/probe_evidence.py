@@ -14,8 +14,6 @@ from ci_tasks.agent.containers.docker_argv import DockerArgvError, bind_mount, i
 from ci_tasks.agent.files import read_file
 from ci_tasks.agent.probe.evidence import (
     MAX_WRITTEN,
-    TASK,
-    UNCAUGHT,
     ImportedModule,
     NotedException,
     ProcessEvidence,
@@ -25,7 +23,7 @@ from ci_tasks.agent.probe.evidence import (
 from ci_tasks.agent.records import Deviation, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import truncated
-from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
+from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.logs.lines import visible
 from ci_tasks.records import ProbeSummary, RunEnvironment
 
@@ -60,8 +58,6 @@ def probe_summary(
         ended=sum(bool(process.end) for process in found.processes),
         counted=found.counted,
         exceptions=tuple(exception_text(*pair) for pair in uncaught_exceptions(found)[:_MAX_SHOWN]),
-        task_exceptions=tuple(exception_text(*pair) for pair in task_exceptions(found)[:_MAX_SHOWN]),
-        conflicts=tuple(conflicts(found)),
         not_seen=tuple(_not_seen(evidence, calls)),
     )
 
@@ -152,17 +148,6 @@ def imported_modules(evidence: RunEvidence) -> tuple[ImportedModule, ...]:
     return tuple(sorted(best.values(), key=lambda module: (module.name, module.origin))[:1000])
 
 
-def conflicts(evidence: RunEvidence) -> Iterator[str]:
-    """Packages that processes imported from different places."""
-    origins: dict[str, list[str]] = {}
-    for module in imported_modules(evidence):
-        origins.setdefault(module.name, []).append(module.origin)
-    watched = {module.name for process in evidence.processes for module in process.imports} - set(_FRAMEWORKS)
-    for name, places in origins.items():
-        if len(places) > 1 and name in watched:
-            yield truncated(f"{name}: {' and '.join(places)}", _MAX_TEXT)
-
-
 def imported_elsewhere(
     evidence: RunEvidence, own: Iterable[str], workspace: str, calls: Iterable[DockerInvocation]
 ) -> Iterator[Deviation]:
@@ -227,8 +212,8 @@ def exception_text(process: ProcessEvidence, failure: NotedException) -> str:
     who = [f"pid {process.pid}"]
     if process.rank is not None:
         who.append(f"rank {process.rank}")
-    if place_name := _place_name(failure):
-        who.append(place_name)
+    if failure.where == "thread":
+        who.append(f"thread {visible(failure.name.encode('utf-8', 'replace'))}".strip())
     kind = first.type.removeprefix("builtins.")
     lines = [visible(line.encode("utf-8", "replace")).strip() for line in first.message.splitlines() if line.strip()]
     at = -1 if first.type.startswith("ray.") else 0  # Ray puts the worker's whole traceback there
@@ -237,14 +222,6 @@ def exception_text(process: ProcessEvidence, failure: NotedException) -> str:
     place = f" ({frame.file.rpartition('/')[2]}:{frame.line} in {frame.function})" if frame else ""
     text = f"{', '.join(who)}: {kind}" + (f": {message}" if message else "")
     return truncated(text, _MAX_TEXT - len(place)) + place
-
-
-def _place_name(failure: NotedException) -> str:
-    """Where it was raised; empty for the main program and a worker."""
-    name = visible(failure.name.encode("utf-8", "replace"))
-    if failure.kind == UNCAUGHT:
-        return f"thread {name}".strip() if failure.where == "thread" else ""
-    return f"task {name}".strip() if failure.kind == TASK else name
 
 
 def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -> Iterator[str]:

@@ -230,8 +230,7 @@ def _adopt_runs(name: str, spec: HostSpec) -> list[FoundRun]:
 
 def _is_called(run: RunSummary, name: str) -> bool:
     """Whoever started it knows it without the end of its batch's name."""
-    ids = (run.id, f"{_CLIENT.sub('', run.batch)}.{run.number}")
-    return any(f"{id}.".startswith(f"{name}.") for id in ids)
+    return any(f"{id}.".startswith(f"{name}.") for id in (run.id, f"{_CLIENT.sub('', run.batch)}.{run.number}"))
 
 
 def _adopt(remote_run: RunSummary, spec: HostSpec, connection: ReconnectingConnection) -> RunDir:

@@ -24,7 +24,7 @@ from ci_tasks import known_secrets
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import encode, from_json, masked_record
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import RunDir, read_json
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import EXIT_BUG, EXIT_CANCELLED, UsageError
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
 from ci_tasks.results import store
@@ -126,12 +126,6 @@ Event = RunPrepared | RowChanged | RowStep | HostChanged | Message | RunEnded | 
 # -- what has changed --------------------------------------------------------------------------------------------------
 
 
-class EventReader(Protocol):
-    """Gets every event."""
-
-    def write(self, event: Event) -> None: ...
-
-
 class ProgressView(Protocol):
     """What the execution of rows tells a person: how each stands, and each host where there are several. `left` is how
     many seconds all of it should still take, negative where it takes longer."""
@@ -184,7 +178,7 @@ class Changes:
 class EventView:
     """A view that tells its readers what has changed, and shows people what `view` does."""
 
-    def __init__(self, view: ProgressView, readers: Sequence[EventReader]) -> None:
+    def __init__(self, view: ProgressView, readers: Sequence[EventStream]) -> None:
         self._view, self._readers = view, readers
         self._changes = Changes()
         self._steps: dict[str, tuple[int, int]] = {}  # by run directory: size of events.jsonl, and steps written
@@ -323,8 +317,8 @@ class BatchJournal:
         return max([len(self.asked.rows), *(number_of(event) for event in self.placed)]) + 1
 
     def has_end(self, row: str) -> bool:
-        attempts = self.attempts(row)
-        return bool(attempts) and bool(read_json(self.batch.run_dir(number_of(attempts[-1])).record))
+        last = self.attempts(row)[-1:]
+        return any(os.path.exists(self.batch.run_dir(number_of(event)).record) for event in last)
 
 
 def number_of(placed: RowChanged) -> int:

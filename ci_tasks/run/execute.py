@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from ci_tasks.agent.codec import RecordError
@@ -30,7 +30,6 @@ from ci_tasks.workflow.model import Row
 _POLL_SECONDS = 0.05  # seconds between two looks at the rows, where no event comes from them
 _DISPLAY_SECONDS = 0.2  # seconds between two pictures of many rows
 _MANY_ROWS = 20
-_WORK_SECONDS = 0.2  # seconds of starting or judging rows, after which those that run are looked at again
 _LEAVE_SECONDS = 2.0  # seconds after the start of the last row for which --detach waits whether the rows wait
 Expected = Callable[[Row], ExpectedTime]
 
@@ -58,7 +57,7 @@ def run_rows(
             ended = run.ended_rows()
             run.show_progress()
             if ended:
-                run.judge_and_record(ended)
+                run.judge_and_record(*ended[0])
             else:
                 run.wait()
         if not run.is_over:
@@ -97,15 +96,14 @@ class LabelExecution:
     def can_be_left(self) -> bool:
         """Whether --detach was given, and all rows have begun: each is known to run or to wait, or that takes too long
         to say."""
-        running = [execution.prepared for execution in self.executions if execution.is_running]
-        if not self.options.detach or self._stopping or any(each.is_waiting for each in self.executions):
+        if not self.options.detach or self._stopping:
             return False
-        executor = self.sessions[0].executor
-        if not all(executor.poll(row).has_started for row in running if row):
+        rows = [each.prepared for each in self.executions if each.record is None]
+        if not all(row and self.sessions[0].executor.poll(row).has_started for row in rows):
+            self._all_begun_at = time.monotonic()
             return False
-        self._all_begun_at = self._all_begun_at or time.monotonic()
         is_late = time.monotonic() > self._all_begun_at + _LEAVE_SECONDS
-        return is_late or all(read_status_if_readable(row.run).phase != "starting" for row in running if row)
+        return is_late or all(row and read_status_if_readable(row.run).phase != "starting" for row in rows)
 
     def resume(self, journal: BatchJournal) -> None:
         """Come back to the attempts of an earlier command: what has a record has ended, what was started is watched,
@@ -158,13 +156,10 @@ class LabelExecution:
             self._end_without_host(execution)
         if self._stopping:
             return
-        starts, deadline = self._placer.decide(waiting), time.monotonic() + _WORK_SECONDS
+        starts = self._placer.decide(waiting)
         for execution, session in starts:
             self._start(execution, session)
             self.show_progress()
-            if time.monotonic() > deadline:
-                self._placer.replan()  # the others are placed again, after a look at what runs
-                break
         if not starts and self._placer.is_stuck():
             waits = "; ".join(f"{execution.row.row}: {execution.wait_reason}" for execution in waiting)
             raise AssertionError(f"rows wait, and nothing can end that: {waits}")
@@ -207,30 +202,26 @@ class LabelExecution:
         ]
         return [(execution, state) for execution, state in polled if state.is_over]
 
-    def judge_and_record(self, ended: Sequence[tuple[RowExecution, RunState]]) -> None:
-        """Judge what has ended, as far as there is time. All of it is shown by now: to judge a log takes a while."""
+    def judge_and_record(self, execution: RowExecution, state: RunState) -> None:
+        """Judge one row that has ended. It takes a while, and then what runs is looked at again."""
         self._placer.replan()
-        deadline = time.monotonic() + _WORK_SECONDS
-        for execution, state in ended:
-            prepared, session, row = execution.prepared, execution.session, execution.row
-            assert prepared is not None
-            assert session is not None
-            if not self._stopping and execution.never_ran(state):  # the attempt never was; the row waits for the next
-                execution.prepared = execution.session = None
-                execution.is_resumed = False
-                shutil.rmtree(prepared.run.path, ignore_errors=True)
-                continue
-            if state.aborted:
-                record = self._not_begun(prepared.run, *state.aborted)
-            else:
-                record = self._judged(prepared.run)
-                session.executor.release(prepared)
-            # Whatever the job has made of plan.json on this machine: else it would go to the same host for ever.
-            attempts = tuple(replace(attempt, host=session.name) for attempt in record.attempts)
-            record = replace(record, label=row.label, row=row.row, host=session.name, attempts=attempts)
-            self._record_attempt(execution, session, record, prepared.run)
-            if time.monotonic() > deadline:
-                break
+        prepared, session, row = execution.prepared, execution.session, execution.row
+        assert prepared is not None
+        assert session is not None
+        if not self._stopping and execution.never_ran(state):  # the attempt never was; the row waits for the next
+            execution.prepared = execution.session = None
+            execution.is_resumed = False
+            shutil.rmtree(prepared.run.path, ignore_errors=True)
+            return
+        if state.aborted:
+            record = self._not_begun(prepared.run, *state.aborted)
+        else:
+            record = self._judged(prepared.run)
+            session.executor.release(prepared)
+        # Whatever the job has made of plan.json on this machine: else it would go to the same host for ever.
+        attempts = tuple(replace(attempt, host=session.name) for attempt in record.attempts)
+        record = replace(record, label=row.label, row=row.row, host=session.name, attempts=attempts)
+        self._record_attempt(execution, session, record, prepared.run)
 
     def _judged(self, run: RunDir) -> RunRecord:
         """The record; where the row's own install steps failed, with the override that would help."""
@@ -293,11 +284,10 @@ class LabelExecution:
         """Whether another attempt follows; then the row waits for it."""
         was_dropped = any(session.is_dropped for session in self.sessions if session.name == record.host)
         once_more, retry_failed = was_dropped and ended_before_test(record), self.options.retry_failed
-        if self._stopping or not execution.retry(record, self.sessions, retry_failed=retry_failed, once_more=once_more):
+        if self._stopping or not execution.retry(record, self.sessions, retry_failed or once_more, retry_failed):
             return False
-        self.view.print_message(
-            f"{record.status:<9} {execution.row.row} on {record.host}: {record.reason}; trying again"
-        )
+        row = execution.row.row
+        self.view.print_message(f"{record.status:<9} {row} on {record.host}: {record.reason}; trying again")
         execution.last_end = (record, run)
         return True
 
@@ -307,13 +297,16 @@ class LabelExecution:
             execution.earlier.pop()
             execution.finish(*execution.last_end)
             return
-        planned_row = self.ready.planned_rows.get(execution.position)
+        planned = self.ready.planned_rows.get(execution.position)
         lacking = [
             f"{session.name}: {'; '.join(session.missing_for(execution.row)) or 'an earlier attempt ended there'}"
             for session in self.sessions
         ]
-        missing = planned_row is not None and planned_row.missing
-        reason = why_blocked(planned_row) if planned_row and missing else f"no host can run it: {'; '.join(lacking)}"
+        reason = f"no host can run it: {'; '.join(lacking)}"
+        if planned is not None and planned.missing:
+            others = some(planned.alternative_hosts, 3)
+            advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
+            reason = f"{planned.plan.host} lacks {'; '.join(planned.missing)}; {advice}"
         self._finish_unstarted(execution, BLOCKED, reason)
 
     def _finish_unstarted(self, execution: RowExecution, status: str, reason: str) -> None:
@@ -326,16 +319,8 @@ class LabelExecution:
         """The run directory of a row that has no plan: no host was given it, or `host` cannot say what it would run."""
         run, row = self.ready.batch.run_dir(number), execution.row
         os.makedirs(run.path, exist_ok=True)
-        plan = Plan(
-            id=self.ready.batch.run_id(number),
-            label=row.label,
-            job=row.job,
-            row=row.row,
-            host=host,
-            test=row.test,
-            gpus=row.needed_gpus,
-            checkout=self.ready.checkout,
-        )
+        id, gpus, checkout = self.ready.batch.run_id(number), row.needed_gpus, self.ready.checkout
+        plan = Plan(id, row.label, row.job, row.row, host, test=row.test, gpus=gpus, checkout=checkout)
         write_record(run.plan, plan)
         self._write_placed(execution, host, run)
         return run
@@ -375,11 +360,8 @@ class LabelExecution:
 
     def show(self) -> None:
         self._shown = time.monotonic()
-        ours = dict.fromkeys((session.name for session in self.sessions), 0)
-        for execution in self.executions:
-            if execution.is_running and execution.session is not None:
-                ours[execution.session.name] += execution.row.needed_gpus
-        hosts = [session.progress(ours[session.name]) for session in self.sessions] if len(self.sessions) > 1 else ()
+        several = self.sessions if len(self.sessions) > 1 else ()
+        hosts = [session.progress(self._placer.gpus_of_ours(session)) for session in several]
         self.view.update([execution.progress() for execution in self.executions], hosts, self._placer.seconds_left)
 
     def wait(self) -> None:
@@ -389,10 +371,3 @@ class LabelExecution:
             self.sessions[0].executor.wait(_POLL_SECONDS)
         else:
             time.sleep(_POLL_SECONDS)
-
-
-def why_blocked(row: PreparedRow) -> str:
-    """What the host lacks, and which other host of hosts.yaml could run the row."""
-    others = some(row.alternative_hosts, 3)
-    advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
-    return f"{row.plan.host} lacks {'; '.join(row.missing)}; {advice}"

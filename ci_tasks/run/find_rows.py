@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,11 @@ from ci_tasks.checkout.repository import BASE, find_commit, open_repository, res
 from ci_tasks.errors import CiTasksError, WorkflowError
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.workflow import expressions, rows, secrets
-from ci_tasks.workflow.changed_tests import changed_jobs, is_test
+from ci_tasks.workflow.changed_tests import changed_jobs
 from ci_tasks.workflow.context import EventContext, UnknownValueError
 from ci_tasks.workflow.model import Job, Row
 from ci_tasks.workflow.rows import job_of
-from ci_tasks.workflow.suite import ChangedRule, ChangedTests, label_of, matches_job
+from ci_tasks.workflow.suite import label_of, matches_job
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Checkout, Deviation
@@ -35,14 +35,12 @@ _DOCKER = re.compile(r"^\s*(?:sudo\s+)?docker\s", re.MULTILINE)
 
 @dataclass(frozen=True)
 class JobRows:
-    """The rows of a job, its job as planned, and what had to be done otherwise than in CI to find them. Of a job for
-    changed tests, `left_out` are the changed tests that are no row of it, with the reason."""
+    """The rows of a job, its job as planned, and what had to be done otherwise than in CI to find them."""
 
     job: Job
     rows: list[Row]
     context: EventContext
     deviations: tuple[Deviation, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 class _JobFailed(CiTasksError):
@@ -123,11 +121,9 @@ def find_rows(
             problem = failure.message
         if problem or not run_needs:
             why = problem or "nothing of the checkout is executed without --run-needs"
-            found = _by_rule(source, job, event, workspace, why)
-        else:
-            runs = rows.row_resolver(source.workflow, job, _any_row(job), event).decide(job.condition) is not False
-            found = JobRows(job, _rows(source, job, event) if runs else [], event)
-        return replace(found, left_out=_left_out(source, found, workspace)) if is_changed else found
+            return _by_rule(source, job, event, workspace, why)
+    runs = rows.row_resolver(source.workflow, job, _any_row(job), event).decide(job.condition) is not False
+    return JobRows(job, _rows(source, job, event) if runs else [], event)
 
 
 def _runs_here(source: CheckoutSource, id: str) -> bool:
@@ -253,8 +249,12 @@ def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: P
     """The rows by CI's rule for changed tests, applied here; `why` is the reason of that."""
     from ci_tasks.agent.records import Deviation
 
-    changed, rule = _changed_tests(source), _rule(source)
-    names = _diff(workspace, f"--diff-filter={rule.statuses}", pathspecs=rule.pathspecs)
+    changed = source.suite.changed
+    assert changed is not None  # the label is its own
+    # That of the workflow's own script, as far as it can be read, else the suite's.
+    rule = next((job.rule for job in changed_jobs(source.workflow)), changed.rule)
+    words = ("diff", "-z", "--name-only", f"--diff-filter={rule.statuses}", f"{BASE}...HEAD", "--", *rule.pathspecs)
+    names = open_repository(workspace).git.null_separated(*words)
     files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
     if without := [name for name, text in files.items() if rule.fails_without and rule.number_in(text) is None]:
         files_without = ", ".join(without)
@@ -264,29 +264,3 @@ def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: P
     job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
     note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)
     return JobRows(planned, [replace(row, trigger=trigger) for row in job_rows], event, (note,))
-
-
-def _left_out(source: CheckoutSource, found: JobRows, workspace: Path) -> dict[str, str]:
-    """Changed tests that are no rows, and why."""
-    rule, known = _rule(source), {row.test for row in found.rows}
-    changed = _diff(workspace, "--no-renames", "--diff-filter=d")
-    selected = _diff(workspace, f"--diff-filter={rule.statuses}", pathspecs=rule.pathspecs)
-    asked = f"git diff --diff-filter={rule.statuses} -- {' '.join(rule.pathspecs)}"
-    whys = {path: "its script does not list it" if path in selected else f"`{asked}` omits it" for path in changed}
-    return {path: why for path, why in whys.items() if is_test(path) and path not in known}
-
-
-def _diff(workspace: Path, *options: str, pathspecs: Sequence[str] = ()) -> list[str]:
-    """What `git diff` says of the change, as CI's script would ask."""
-    words = ("diff", "-z", "--name-only", *options, f"{BASE}...HEAD", "--", *pathspecs)
-    return open_repository(workspace).git.null_separated(*words)
-
-
-def _rule(source: CheckoutSource) -> ChangedRule:
-    """That of the workflow's own script, as far as it can be read, else the suite's."""
-    return next((job.rule for job in changed_jobs(source.workflow)), _changed_tests(source).rule)
-
-
-def _changed_tests(source: CheckoutSource) -> ChangedTests:
-    assert source.suite.changed is not None  # the label is its own
-    return source.suite.changed

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import field, replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import read_status_if_readable
+from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
@@ -37,18 +37,10 @@ from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations
 from ci_tasks.results.runs import record_not_started
-from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.events import (
-    EventView,
-    Journal,
-    ProgressView,
-    RunEnded,
-    RunPrepared,
-    find_unfinished,
-    now,
-)
+from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.events import EventView, Journal, ProgressView, RunEnded, RunPrepared, find_unfinished, now
 from ci_tasks.run.execute import run_rows
-from ci_tasks.run.find_rows import why_no_rows
+from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
 from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch, prepare
@@ -57,6 +49,7 @@ from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import kept_lines, print_results, statuses
 from ci_tasks.run.row_plans import sorted_setups
 from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.rows import select
 
 _SIMULATED_SECONDS = 10.0  # seconds
 
@@ -78,10 +71,8 @@ class LabelResult:
     @property
     def going_on(self) -> BatchResult:
         """Of rows that go on without us."""
-        paths = [os.path.dirname(log) for log in self.logs]
-        return BatchResult(
-            self.batch, RUNNING, directories={f"{self.batch}.{os.path.basename(path)}": path for path in paths}
-        )
+        paths = {f"{self.batch}.{os.path.basename(path)}": path for path in map(os.path.dirname, self.logs)}
+        return BatchResult(self.batch, RUNNING, directories=paths)
 
 
 def run(
@@ -144,7 +135,9 @@ def execute_label(
         with closing(Journal(ready.batch)) as written:
             readers = [written, *([options.events] if options.events else [])]
             with closing(EventView(view, readers)) as events:
-                events.write(_prepared(ready, request))
+                asked = (ready.batch.id, request.label, request.host, tuple(row.row for row in ready.rows))
+                code = (checkout.commit, checkout.tree, str(ready.batch.path))
+                events.write(RunPrepared(now(), *asked, *code, checkout=checkout.path))
                 records, logs = _execute(ready, options, events)
                 result = LabelResult(ready.batch.id, records, logs, ready.host_gpus)
                 if records:
@@ -153,28 +146,13 @@ def execute_label(
     return result
 
 
-def _prepared(ready: PreparedBatch, request: RunRequest) -> RunPrepared:
-    checkout = ready.checkout
-    return RunPrepared(
-        time=now(),
-        id=ready.batch.id,
-        label=request.label,
-        host=request.host,
-        rows=tuple(row.row for row in ready.rows),
-        commit=checkout.commit,
-        tree=checkout.tree,
-        directory=str(ready.batch.path),
-        checkout=checkout.path,
-    )
-
-
 def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> tuple[list[RunRecord], list[str]]:
     """The rows' records and logs; no records for rows that go on detached."""
     expected_times, interrupts = _expected_times(ready), ready.interrupts
     if len(ready.sessions) > 1:
         write_phase(ready.batch.path, "running")
         with interrupts.hangup_leaves(), HostSessions(ready.sessions, ready.planner) as hosts:
-            return _results(run_rows(ready, options, view, expected_times, hosts))
+            return _ended(run_rows(ready, options, view, expected_times, hosts), view)
     session = ready.sessions[0]
     try:
         write_phase(ready.batch.path, "installing")
@@ -195,13 +173,13 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -
     write_phase(ready.batch.path, "running")
     with interrupts.hangup_leaves():
         executions = run_rows(ready, options, view, expected_times)
-    if all(execution.record for execution in executions):
-        return _results(executions)
-    return [], [_left(execution, view) for execution in executions]
+    return _ended(executions, view)
 
 
-def _results(executions: Sequence[RowExecution]) -> tuple[list[RunRecord], list[str]]:
+def _ended(executions: Sequence[RowExecution], view: EventView) -> tuple[list[RunRecord], list[str]]:
     records = [execution.record for execution in executions if execution.record is not None]
+    if len(records) < len(executions):
+        return [], [_left(execution, view) for execution in executions]
     return records, [execution.log for execution in executions]
 
 
@@ -213,13 +191,10 @@ def _record_none_started(ready: PreparedBatch, status: str, reason: str) -> tupl
 
 def _left(execution: RowExecution, view: EventView) -> str:
     """Say whether a row that is left to itself runs, or what it waits for. Returns its log's path."""
-    if execution.record is not None or execution.prepared is None:
-        view.print_message(f"{execution.row.row} {execution.record.status if execution.record else 'waits'}")
-        return execution.log
-    run = execution.prepared.run
+    run = execution.prepared.run if execution.prepared else RunDir(os.path.dirname(execution.log))
     status = read_status_if_readable(run)
-    stands = "runs" if status.phase == "running" else "starts"
-    view.print_message(f"{execution.row.row} {'waits: ' + '; '.join(status.waiting) if status.waiting else stands}")
+    waits = f"waits: {'; '.join(status.waiting)}" if status.waiting else ""
+    view.print_message(f"{execution.row.row} {waits or ('runs' if status.phase == 'running' else status.phase)}")
     return run.log
 
 
@@ -232,14 +207,53 @@ def _expected_times(ready: PreparedBatch) -> Callable[[Row], ExpectedTime]:
     return lambda row: expected(row.row, history, row.needed_gpus)
 
 
+def run_changed(source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions) -> BatchResult:
+    """Run tests that a change touches, each where it can run, and end with one table. One that a CPU label has too runs
+    on this machine as that label's row; the others are rows of CI's job for changed tests."""
+    parts = changed_runs(source, request)
+    done = [execute_label(source, config, part, options) for part in parts]
+    results = [result for result in done if result]
+    for result in results:
+        if not result.records:
+            print(f"{result.batch}: the rows continue; `ci-tasks attach {result.batch}` follows them")
+    records = [record for result in results for record in result.records]
+    logs = [log for result in results if result.records for log in result.logs]
+    gpus = {host: count for result in results for host, count in result.host_gpus.items()}
+    if records:
+        return print_results(records, logs, request.label, gpus, kept_lines(records, logs))
+    return results[-1].going_on if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
+
+
+def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest]:
+    """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`; which
+    test runs where is printed. Raises UnknownName."""
+    print(source.headline, flush=True)
+    found = find_rows(source, request.label, event_context(source), request.base)
+    for deviation in found.deviations:
+        print(f"otherwise than in CI: {deviation.why}", flush=True)
+    tests = {row.test for row in found.rows}
+    here = [row for row in list_jobs(source) if row.test in tests and row.gpus == 0 and row.image is None]
+    there = [row for row in found.rows if row.test not in {row.test for row in here}]
+    chosen = select([*here, *there], request.only, request.label)
+    if not chosen:
+        why = why_no_rows(source, request.label, request.base)
+        print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
+    runs = []
+    for label in dict.fromkeys(row.label for row in chosen):
+        rows = tuple(row.row for row in chosen if row.label == label)
+        run = replace(request, label=label, rows=rows, only=None)
+        is_here = any(row.label == label for row in here)
+        runs.append(replace(run, host="local", image=None, prefetch=False) if is_here else run)
+        print(f"changed: {', '.join(rows)} of {label} on {runs[-1].host}", flush=True)
+    return runs
+
+
 def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_on_host: bool = True) -> list[PlanEntry]:
     """Write the run directories that `run` would execute, with their checkouts; `makes_on_host`: on another host
     there too. Returns their plans."""
     if len(config.select_hosts(request.host)) > 1:
-        raise UsageError(
-            f"plan is for one host, and {request.host} is several: which row runs where is decided when GPUs are free",
-            hint="name one of them",
-        )
+        why = "which row runs where is decided when GPUs are free"
+        raise UsageError(f"plan is for one host, and {request.host} is several: {why}", hint="name one of them")
     ready = prepare(source, config, request, open_executor, only_plans=True)
     ready.interrupts.restore()
     if not ready.rows:

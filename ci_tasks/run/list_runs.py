@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from ci_tasks.agent.codec import encode
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import LOST, PLANNED, STATUSES, RowTally, RunRecord, epoch_seconds
 from ci_tasks.report import lists
@@ -27,27 +27,17 @@ _LIMIT = 20
 _COMMIT = re.compile(r"[0-9a-f]{1,64}")
 
 
-@dataclass(frozen=True)
-class RunFilterOptions:
-    """The flags of `runs`, as they were typed."""
-
-    label: str = ""
-    row: str = ""
-    status: str = ""
-    host: str = ""
-    commit: str = ""
-    since: str = ""
-    until: str = ""
-    limit: int | None = None
+Words = Mapping[str, Any]
+"""The options of `runs` that were given, as they were typed: label, row, status, host, commit, since, until, limit."""
 
 
-def show_runs(options: RunFilterOptions, *, json: bool) -> int:
+def show_runs(words: Words, *, json: bool) -> int:
     """Print the runs that are meant, newest first; what was only planned where that is asked for. Raises UsageError."""
-    query = parse_query(options)
+    query = parse_query(words)
     ran = query.status or tuple(status for status in STATUSES if status != PLANNED)
     limit = query.limit or _LIMIT
     records = history.search(replace(query, status=ran, limit=limit))
-    if options == RunFilterOptions(limit=options.limit):
+    if not words.keys() - {"limit"}:
         oldest = store.batch_of(records[-1].id) if len(records) >= limit else ""
         unlisted = list(_without_rows(oldest))  # each before the first record of an older command
         records = sorted([*unlisted, *records], key=lambda record: store.batch_of(record.id), reverse=True)
@@ -57,9 +47,9 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
     return 0
 
 
-def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
+def show_flakes(words: Words, *, json: bool) -> int:
     """Print how often each row ended how on each host. Raises UsageError."""
-    tallies = history.flakes(parse_query(options))
+    tallies = history.flakes(parse_query(words))
     _print(tallies, lists.flakes(tallies, terminal_width()) if tallies else [], json)
     return 0
 
@@ -92,26 +82,27 @@ def _without_rows(oldest: str) -> Iterator[RunRecord]:
 # -- the filter --------------------------------------------------------------------------------------------------------
 
 
-def parse_query(options: RunFilterOptions) -> RunQuery:
+def parse_query(words: Words) -> RunQuery:
     """The filter that the words mean. Raises UsageError, with what is valid."""
-    now = time.time()
-    since, until = parse_time("since", options.since, now), parse_time("until", options.until, now)
+    now, label = time.time(), words.get("label", "")
+    since, until = (parse_time(flag, words.get(flag, ""), now) for flag in ("since", "until"))
     if since is not None and until is not None and since >= until:
-        raise UsageError(f"--since {options.since} is not before --until {options.until}", hint=f"either is {_FORMS}")
-    hosts, statuses = _split_names(options.host), _split_names(options.status)
+        message = f"--since {words['since']} is not before --until {words['until']}"
+        raise UsageError(message, hint=f"either is {_FORMS}")
+    rows, hosts, statuses = (_split_names(words.get(name, "")) for name in ("row", "host", "status"))
     _check_names("status", statuses, STATUSES)
     if hosts:
         from ci_tasks.run.hosts_files import open_config
 
         _check_names("host", hosts, (*open_config(quiet=True).hosts, *history.hosts()))
-    labels = history.labels() if options.label else []
-    if labels and options.label not in labels:
-        raise UnknownName("label", options.label, labels, where="the history")
-    commit = options.commit.strip().lower()
+    labels = history.labels() if label else []
+    if labels and label not in labels:
+        raise UnknownName("label", label, labels, where="the history")
+    commit = words.get("commit", "").strip().lower()
     if commit and not _COMMIT.fullmatch(commit):
-        message = f"--commit is the beginning of a commit's hash, not {options.commit!r}"
+        message = f"--commit is the beginning of a commit's hash, not {words['commit']!r}"
         raise UsageError(message, hint="such as 25740fd8")
-    return RunQuery(options.label, _split_names(options.row), statuses, hosts, commit, since, until, options.limit)
+    return RunQuery(label, rows, statuses, hosts, commit, since, until, words.get("limit"))
 
 
 def parse_time(flag: str, text: str, now: float) -> float | None:

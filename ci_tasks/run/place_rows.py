@@ -74,18 +74,18 @@ class RowExecution:
         self.record, self.log = with_attempts(run, record, self.earlier, stopped=self.is_stopped), run.log
 
     def retry(
-        self, record: RunRecord, sessions: Sequence[HostSession], *, retry_failed: bool, once_more: bool = False
+        self, record: RunRecord, sessions: Sequence[HostSession], again: bool = False, same_host: bool = False
     ) -> bool:
         """Whether the row gets another attempt after this one; then it waits for it. A failed row never does, unless
-        it is asked for, or its host was dropped (`once_more`): another result would only hide the first."""
+        it is asked `again`, once: another result would only hide the first. `same_host`: where it failed, if no other
+        host is left."""
         failed = record.status in (FAILED, VACUOUS)
-        if not (record.status in (BLOCKED, LOST) or (failed and (retry_failed or once_more))):
+        if not (record.status in (BLOCKED, LOST) or (failed and again)):
             return False
         if failed and any(attempt.status in (FAILED, VACUOUS) for attempt in self.earlier):
             return False
         self.earlier += record.attempts[-1:]
-        if failed and retry_failed:  # where it failed, if no other host is left
-            self.repeats_failure = not any(map(self.may_run_on, sessions))
+        self.repeats_failure = failed and same_host and not any(map(self.may_run_on, sessions))
         if not any(map(self.may_run_on, sessions)):
             self.earlier.pop()
             return False
@@ -173,6 +173,10 @@ class RowPlacer:
             waiting[position].wait_reason = why
         return [(waiting[start.position], usable[start.host]) for start in decision.starts]
 
+    def gpus_of_ours(self, session: HostSession) -> int:
+        """How many GPUs our rows have there."""
+        return sum(each.row.needed_gpus for each in self._executions if each.is_running and each.session is session)
+
     def _waiting_row(self, execution: RowExecution) -> WaitingRow:
         return WaitingRow(
             name=execution.row.row,
@@ -199,12 +203,11 @@ class RowPlacer:
         had = [execution for execution in self._executions if execution.session is session]
         there = [execution for execution in had if execution.is_running]
         now, queues = time.monotonic(), self._detach or session.executor.has_scheduler
-        ours = sum(execution.row.needed_gpus for execution in there)
         return HostLoad(
             name=session.name,
             gpus=_UNLIMITED if queues or session.facts is None else session.facts.gpus,
             slots=_UNLIMITED if queues else self._slots,
-            held=0 if queues else max(0, len(session.locked_gpus) - ours),
+            held=0 if queues else max(0, len(session.locked_gpus) - self.gpus_of_ours(session)),
             # With one host, rows wait for it where they are.
             up=session.executor.is_up or (len(self._sessions) == 1 and not session.executor.has_scheduler),
             images=session.images,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import field, replace
 from functools import partial
@@ -16,7 +15,7 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.checkout.snapshot import large_untracked_files
 from ci_tasks.config import Config
-from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
+from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable, some
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
 from ci_tasks.planning.containers import LOCK_DIR_ENV
 from ci_tasks.planning.planner import check_row
@@ -36,7 +35,6 @@ from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
 _MOST_SHOWN = 5  # tests or files that are named
-_LEAVE_BEHIND = "to leave them behind, add them to .gitignore or .git/info/exclude"
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,7 @@ class PreparedBatch:
     @property
     def host_gpus(self) -> dict[str, int]:
         """Host → GPUs, of the hosts that answered and have no scheduler of their own."""
-        answered = [each for each in self.sessions if each.facts and not each.executor.has_scheduler]
-        return {session.name: session.facts.gpus for session in answered if session.facts}
+        return {each.name: each.facts.gpus for each in self.sessions if each.facts and not each.executor.has_scheduler}
 
     @property
     def checkout(self) -> Checkout:
@@ -86,7 +83,7 @@ def prepare(
     print_override_warnings(config, source)
     _check_home_outside_checkout(source)
     if source.rev is None:
-        announce_large_files(source.path, to_host=any(spec.kind != "local" for spec in specs))
+        announce_large_files(source.path)
     with ExitStack() as undo:
         executors = []
         for spec in specs:  # connections are being made while the rows are found
@@ -208,23 +205,11 @@ def _check_tests_exist(rows: Sequence[Row], code: CodeSnapshot) -> None:
             )
 
 
-def announce_large_files(checkout: Path, *, to_host: bool, ask: Callable[[str], str] | None = None) -> None:
-    """Print them with their sizes, and ask a person at a terminal before they go to a host. `ask` replaces the terminal
-    in tests. Raises UsageError where the answer is no."""
+def announce_large_files(checkout: Path) -> None:
+    """Print what large files travel with the working tree though git does not know them."""
     files = large_untracked_files(checkout)
-    if not files:
-        return
-    total = sum(size for _, size in files)
-    print(f"large untracked files travel with the working tree, {_size(total)} in all ({_LEAVE_BEHIND}):")
-    for name, size in files[:_MOST_SHOWN]:
-        print(f"  {_size(size)}  {printable(name)}")
-    if len(files) > _MOST_SHOWN:
-        print(f"  and {len(files) - _MOST_SHOWN} more", flush=True)
-    if ask is None and os.isatty(0) and os.isatty(1):
-        ask = input
-    if to_host and ask and ask("send them? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError("nothing was sent", hint=_LEAVE_BEHIND)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    if files:
+        names = some([printable(name) for name, _ in files], _MOST_SHOWN)
+        size = sum(size for _, size in files) / 1e6
+        print(f"large untracked files travel with the working tree, {size:.0f} MB in all: {names}")
+        print("to leave them behind, press ^C and add them to .gitignore or .git/info/exclude", flush=True)

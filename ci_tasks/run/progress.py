@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.agent.files import NotAFile, open_file
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
-from ci_tasks.errors import shortened, some
+from ci_tasks.errors import counted, shortened, some
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end
 from ci_tasks.run.events import Changes, HostChanged, ProgressView, RowChanged
 from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of
@@ -63,7 +63,7 @@ class PlainView:
             elif isinstance(event, HostChanged):
                 self._print_host(event, gpus[event.host])
         if time.monotonic() - self._last_message_at > _REMINDER_SECONDS:
-            self._remind(rows, several, left)
+            self._remind(rows, left)
 
     def print_row(self, event: RowChanged, several: bool) -> None:
         state = event.status or _STATES[event.event]
@@ -79,22 +79,20 @@ class PlainView:
         self.print_message(f"{state:<9} {event.row}{place}{took}{note}")
 
     def _print_host(self, event: HostChanged, gpus: int | None) -> None:
-        if event.event == "host_down":
-            self.print_message(f"host {event.host} is unreachable{f': {event.note}' if event.note else ''}")
-        elif event.host in self._known_hosts:
-            self.print_message(f"host {event.host} is reachable again")
-        else:
-            self.print_message(f"host {event.host} is connected, {gpus} GPU{'' if gpus == 1 else 's'}")
+        was_known = event.host in self._known_hosts
         self._known_hosts.add(event.host)
+        stands = "is reachable again" if was_known else f"is connected, {counted(gpus or 0, 'GPU')}"
+        if event.event == "host_down":
+            stands = f"is unreachable: {event.note}" if event.note else "is unreachable"
+        self.print_message(f"host {event.host} {stands}")
 
-    def _remind(self, rows: Sequence[RowProgress], several: bool, left: float | None) -> None:
-        running = [row for row in rows if row.state in (RUNNING, STALLED)]
-        waiting = [row for row in rows if row.state == WAITING]
+    def _remind(self, rows: Sequence[RowProgress], left: float | None) -> None:
+        running = [row.row for row in rows if row.state in (RUNNING, STALLED)]
+        waiting = sum(row.state == WAITING for row in rows)
         if running:
-            names = [f"{row.row}{_host_and_attempt(row.host, row.attempt) if several else ''}" for row in running]
             end = expected_end(rows, left)
-            counts = f"{len(waiting)} waiting" + (f"; {end}" if end else "")
-            self.print_message(f"still running: {some(names, _MAX_REMINDED)}; {counts}")
+            names = some(running, _MAX_REMINDED)
+            self.print_message(f"still running: {names}; {waiting} waiting{f'; {end}' if end else ''}")
         noted = [row for row in rows if row.state in (WAITING, STALLED) and row.note]
         for row in noted[:_MAX_REMINDED]:
             self.print_message(f"still {row.state}: {row.row}: {row.note}")
@@ -215,10 +213,6 @@ def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, ho
     state, message = RUNNING, note
     if status.waiting:
         state, message = WAITING, "; ".join(status.waiting)
-    elif silent := status.daemon_silent_seconds:
-        # In steps, so that a line for each is not too many.
-        span = f"{silent // 10 * 10:.0f} s" if silent < 60 else f"{silent // 60:.0f} min"
-        state, message = STALLED, f"{read_description(run).runtime} has not answered for {span}"
     elif status.stalled:
         state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
     elif not note:

@@ -31,7 +31,7 @@ def print_results(
     command = f"ci-tasks report {','.join(batches)} --deviations"
     counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
     width = terminal_width()
-    times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
+    times = timeline.summary_lines(records, gpus_by_host or {}) if counts else []
     deviations = results.deviations(records, width, known, command)
     lines = ["", *results.table(records, logs, width), "", *deviations, "", *times, *([""] if times else []), *also]
     print("\n".join(lines))

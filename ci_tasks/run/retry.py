@@ -45,11 +45,7 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
     id, run = _kept_run(name)
     remote = read_remote(run)
     before = replace(read_plan(run), script=Path(run.script).read_text(encoding="utf-8", errors="surrogateescape"))
-    if before.checkout.overlays:
-        raise UsageError(f"{id} ran with overlays, which `retry` cannot change", hint=_run_again(before))
     source = Path(before.checkout.path)
-    if not source.is_dir():
-        raise UsageError(f"{source}, the checkout of {id}, is gone", hint=_run_again(before))
     spec = host_of_run(remote) if remote else HostSpec(name=before.host, kind="local", env=dict(before.host_env))
     with closing(open_executor(spec)) as executor:
         if snapshot := start_host_snapshot(source, None, None):
@@ -106,18 +102,23 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
     kept = [(id, run) for id, run in store.find(name) if read_status_if_readable(run).kept is not None]
     id, run = kept[0] if len(kept) == 1 else find_one(name)
     remote, status, plan = read_remote(run), read_status_if_readable(run), read_plan(run)
+    why, hint = "", _run_again(plan)
     if remote is not None and remote.adopted:
-        raise UsageError(f"{id} was started from another machine", hint="retry it there: its script is not here")
-    if remote is not None and remote.kind == "slurm":
-        message = f"{id} ran on Slurm, and its allocation is gone, so no workspace is left to go on in"
-        raise UsageError(message, hint=_run_again(plan))
-    if status.exists and not is_over(run):
-        follows = f"`ci-tasks attach {id}` waits for it, `ci-tasks cancel {id}` ends it"
-        raise UsageError(f"{id} has not ended", hint=follows)
-    if status.kept is None:
-        passed = load_record(run).status == PASSED
-        why = "passed: it has no failed step to run again" if passed else "was not kept: only a failed run of --keep is"
-        raise UsageError(f"{id} {why}", hint=_run_again(plan, "" if passed else " --keep"))
+        why, hint = "was started from another machine", "retry it there: its script is not here"
+    elif remote is not None and remote.kind == "slurm":
+        why = "ran on Slurm, and its allocation is gone, so no workspace is left to go on in"
+    elif status.exists and not is_over(run):
+        why, hint = "has not ended", f"`ci-tasks attach {id}` waits for it, `ci-tasks cancel {id}` ends it"
+    elif status.kept is None and load_record(run).status == PASSED:
+        why = "passed: it has no failed step to run again"
+    elif status.kept is None:
+        why, hint = "was not kept: only a failed run of --keep is", _run_again(plan, " --keep")
+    elif plan.checkout.overlays:
+        why = "ran with overlays, which `retry` cannot change"
+    elif not os.path.isdir(plan.checkout.path):
+        why = f"is of {plan.checkout.path}, which is gone"
+    if why:
+        raise UsageError(f"{id} {why}", hint=hint)
     return id, run
 
 

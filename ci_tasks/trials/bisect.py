@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import Commit, commit_at, commits_between, pinned_commit
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError, counted, one_line, printable, some
+from ci_tasks.errors import UsageError, counted, printable, some
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.report.table import Table
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
@@ -20,7 +20,7 @@ from ci_tasks.run.events import EventStream
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
-from ci_tasks.trials.bisection import ENDS, FOUND, MOST_AT_BAD, NOT_BAD, NOT_GOOD, UNTESTABLE, Bisect, CommitGraph
+from ci_tasks.trials.bisection import ENDS, FOUND, Bisect, CommitGraph
 from ci_tasks.trials.rules import TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key
 from ci_tasks.trials.trial import Trial
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 
 COMMIT, IMAGE, OVERLAY, SUBMODULE = "commit", "image", "overlay:", "submodule:"
 _SHORT = 12
-_REFUSALS = {  # what is wrong with an end, and the next step
-    NOT_GOOD: ("is not good: {} fails there as it does at the bad end", "name an older one as the good end"),
-    NOT_BAD: (f"is not bad: {{}} did not fail there in {MOST_AT_BAD} runs", "name one where it fails"),
-    UNTESTABLE: (
-        "shows nothing of the failure: {}",
-        "name an end where the row runs; without --signature, the failure most seen at the bad end is looked for",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ class CulpritCandidate:
 
 @dataclass(frozen=True)
 class BisectionResult:
-    """As `bisect --json` prints it. `result` is found, unclear or cancelled; `candidates` are commits or images, the
+    """As `bisect --json` prints it. `result` is a word of the table of bisect; `candidates` are commits or images, the
     most probable first, and one where it was found. `runs` is how many runs it took."""
 
     result: str
@@ -88,7 +80,7 @@ class Search:
 def bisect(
     options: BisectOptions, config: Config, events: EventStream | None = None, *, execute: Execute = execute_label
 ) -> BisectionResult:
-    """Find the culprit. Raises UsageError if the ends are not good and bad, Blocked if the host cannot go on."""
+    """Find the culprit. Raises Blocked if the host cannot go on."""
     config.host(options.host)
     is_submodule = options.axis.startswith(SUBMODULE)
     revision = options.rev or (options.bad if options.axis == COMMIT or is_submodule else None) or "HEAD"
@@ -181,14 +173,12 @@ def images_of(listed: str) -> tuple[str, ...]:
 
 
 def _result(trial: Trial, search: Search) -> BisectionResult:
-    """Say how it ended. Raises UsageError for ends that will not do."""
+    """Say how it ended."""
     runs = len(trial.outcomes)
     if trial.is_interrupted:
         print(f"interrupted after {counted(runs, 'run')}; the same command goes on from here", flush=True)
         return BisectionResult(CANCELLED, BISECT[CANCELLED], (), runs)
     verdict = trial.verdict(trial.rows[0])
-    if verdict.word in _REFUSALS:
-        raise _refusal(trial, search, verdict)
     candidates = []
     for key, share in verdict.likely:
         commit = search.settings[key]
@@ -202,6 +192,8 @@ def _result(trial: Trial, search: Search) -> BisectionResult:
 
 
 def _culprit(search: Search, verdict: TrialVerdict, candidates: Sequence[CulpritCandidate]) -> list[str]:
+    if not candidates:
+        return [printable(f"{verdict.word}: {verdict.why}")]
     if verdict.word != FOUND:
         chances = [(f"    {one.probability:.0%}", one.image or one.commit, one.subject) for one in candidates]
         return [f"{verdict.why}; the culprit is one of:", *Table(chances).text()]
@@ -213,13 +205,3 @@ def _culprit(search: Search, verdict: TrialVerdict, candidates: Sequence[Culprit
     if search.axis == IMAGE:
         about, see = [], []
     return [printable(line) for line in (f"the culprit: {key}", *about, promise + verdict.why, *see)]
-
-
-def _refusal(trial: Trial, search: Search, verdict: TrialVerdict) -> UsageError:
-    """Why the ends will not do, and what would."""
-    key, row = verdict.why, trial.rows[0]
-    end = f"--good {search.short(key)}" if key == next(iter(search.settings)) else f"--bad {search.short(key)}"
-    last = [one for one in trial.outcomes if one.setting == key][-1]
-    problem, hint = _REFUSALS[verdict.word]
-    seen = f"{row} {last.status}: {last.signature or last.reason}" if verdict.word == UNTESTABLE else row
-    return UsageError(one_line(f"{end} {problem.format(seen)}"), hint=hint)

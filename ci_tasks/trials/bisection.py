@@ -45,9 +45,6 @@ class CommitGraph:
 
     def __init__(self, parents: Sequence[Sequence[int]]) -> None:
         self.parents: tuple[tuple[int, ...], ...] = ((), *(tuple(commit_parents) or (0,) for commit_parents in parents))
-        for position, above in enumerate(self.parents):
-            if any(not 0 <= parent < position for parent in above):
-                raise ValueError(f"position {position} comes before a parent of it: {above}")
 
     @classmethod
     def linear(cls, count: int) -> CommitGraph:
@@ -143,14 +140,14 @@ def _entropy(chance: float) -> float:
 
 @dataclass(frozen=True)
 class Counts:
-    """The runs by position, for the failure `target`. `others` failed in another way."""
+    """The runs by position, for the failure `target`. `others` failed in another way; where there is no such row,
+    enough are `blocked` to give it up."""
 
     target: str
     fails: Counter[int]
     passes: Counter[int]
     others: Counter[int]
     blocked: Counter[int]
-    missing: frozenset[int]
 
     def told(self, at: int) -> int:
         """Runs that say whether the failure is there."""
@@ -159,13 +156,12 @@ class Counts:
     @cached_property
     def silent(self) -> dict[int, int]:
         """Position → runs, where none of them said anything."""
-        tried = {*self.others, *self.blocked, *self.missing}
-        return {at: self.others[at] + self.blocked[at] for at in tried if not self.told(at)}
+        return {at: runs for at, runs in (self.others + self.blocked).items() if not self.told(at)}
 
     @cached_property
     def dead(self) -> set[int]:
         """The positions that cannot be tested."""
-        return {*self.missing, *(at for at, runs in self.silent.items() if runs >= GIVE_UP)}
+        return {at for at, runs in self.silent.items() if runs >= GIVE_UP}
 
 
 @dataclass(frozen=True)
@@ -180,7 +176,7 @@ class Bisect:
 
     def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         seen = self.count(outcomes)
-        ends = self._ends(seen)
+        ends = self._ends(seen, outcomes)
         if ends is not None:
             return ends
         belief = believe(self.graph, seen.fails, seen.passes)
@@ -199,20 +195,25 @@ class Bisect:
             is_target = target in (one.signature or FAILED, one.kind)
             counter = passes if one.status == PASSED else fails if is_target else others
             counter[place[one.setting]] += 1
-        blocked.update(place[one.setting] for one in outcomes if not one.counts and one.status != MISSING)
-        missing = frozenset(place[one.setting] for one in outcomes if one.status == MISSING)
-        return Counts(target, fails, passes, others, blocked, missing)
+        for one in outcomes:
+            if not one.counts:
+                blocked[place[one.setting]] += 2 * GIVE_UP if one.status == MISSING else 1
+        return Counts(target, fails, passes, others, blocked)
 
-    def _ends(self, seen: Counts) -> Sequence[str] | TrialVerdict | None:
+    def _ends(self, seen: Counts, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict | None:
         """The runs of an end that are still wanted, or why the ends will not do."""
         bad = self.graph.bad
         for end, wanted in ((bad, ENDS - seen.fails[bad]), (0, ENDS - seen.told(0))):
             tries, others = seen.told(end), seen.others[end]
             silent = others + seen.blocked[end] - tries
-            if end in seen.missing or (others >= GIVE_UP and not tries) or silent >= 2 * GIVE_UP:
-                return TrialVerdict(UNTESTABLE, self.settings[end])
+            if (others >= GIVE_UP and not tries) or silent >= 2 * GIVE_UP:
+                last = [one for one in outcomes if one.setting == self.settings[end]][-1]
+                seen_there = last.signature if last.status == FAILED else last.reason
+                return TrialVerdict(
+                    UNTESTABLE, f"{self.settings[end]}, an end, does not show the failure: {seen_there}"
+                )
             if end == bad and not seen.fails[bad] and tries >= MOST_AT_BAD:
-                return TrialVerdict(NOT_BAD, self.settings[end])
+                return TrialVerdict(NOT_BAD, f"{self.settings[end]} did not fail in {MOST_AT_BAD} runs")
             if wanted > 0 and not (seen.fails[end] and tries >= ENOUGH_AT_END):
                 return [self.settings[end]]
         return None
@@ -241,7 +242,7 @@ class Bisect:
         testable = sum(1 << at for at in range(len(self.graph)) if at not in seen.dead)
         alike = len({self.graph.descendants[at] & testable for at in members}) == 1
         if is_certain and members == [0]:
-            return TrialVerdict(NOT_GOOD, self.settings[0], 1 - ERROR)
+            return TrialVerdict(NOT_GOOD, f"{self.settings[0]} fails as the bad end does", 1 - ERROR)
         # Where many runs fail in another way, the rate of the one that is looked for is not the same everywhere.
         promise = 1 - ERROR if seen.others.total() <= MOST_OTHERS * runs else None
         likely = tuple((self.settings[at], share / len(members)) for at in members)

@@ -1,4 +1,4 @@
-"""What a job of CI ran, from its log: the checkout at its commit, and its row."""
+"""A job of CI, from its log: the checkout at its commit, and its row; and beside its run here."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Deviation
 from ci_tasks.checkout.repository import CheckoutGit, fetch_commit, find_commit
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues
 from ci_tasks.logs.job_row import RowCandidate, commit_from_variables, context_of_log, identify_row, row_candidates
 from ci_tasks.logs.recovered_job import RecoveredJob
+from ci_tasks.planning.deviations import CODE
+from ci_tasks.records import RunRecord
+from ci_tasks.report.table import Table, duration, paragraph
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
 from ci_tasks.run.find_rows import find_rows
@@ -22,6 +26,8 @@ from ci_tasks.workflow import rows as workflow_rows
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import job_of, select
 from ci_tasks.workflow.suite import label_of
+
+_MOST_PACKAGES = 12
 
 
 @dataclass(frozen=True)
@@ -125,3 +131,62 @@ def _candidates(source: CheckoutSource, recovered: RecoveredJob, options: Reprod
             job, rows = decided.job, decided.rows
         candidates += row_candidates(workflow, job, list(rows), context)
     return candidates
+
+
+# -- beside its run here --------------------------------------------------------------------------------------------
+
+
+def recovered_lines(job: CiJob, width: int | None = None) -> list[str]:
+    """The job that failed in CI, a line each; then what its log did not say."""
+    ci, row = job.recovered, job.row
+    pull = f", pull request {ci.pull_request}" if ci.pull_request else ""
+    merged = f" (merge of {ci.merge_head[:12]} into {ci.merge_base[:12]})" if ci.merge_head else ""
+    facts = {
+        "job": ci.job_name,
+        "row": f"{row.label} / {row.row}",
+        "commit": f"{ci.commit}{merged}{pull}" if ci.commit else "",
+        "image": f"{ci.image}{f' @ {ci.digest}' if ci.digest else ''}",
+        "runner": ci.runner_name,
+        "step": ci.failed_step,
+        "took": duration(ci.ended - ci.started) if ci.ended and ci.started else "",
+    }
+    lines = Table([(f"  {name}:", value) for name, value in facts.items() if value]).text(width)
+    missing = [line for sentence in ci.missing for line in paragraph(f"not recovered: {sentence}", width, "  ")]
+    return ["CI's job:", *lines, *missing]
+
+
+def is_commit_of(job: CiJob, record: RunRecord) -> bool:
+    """Whether the run's tree is that of CI's commit."""
+    return record.checkout is not None and record.checkout.head == job.commit and not record.checkout.dirty
+
+
+def with_job_deviations(record: RunRecord, job: CiJob) -> RunRecord:
+    """The record with its deviations from this very job, by what the log says of it. CI's own commit is none."""
+    ci, around = job.recovered, record.environment
+    merge = f"{ci.merge_head[:12]} merged into {ci.merge_base[:12]}"
+    found = [Deviation(CODE, f"merge commit {ci.commit[:12]}", merge, "CI's commit is gone")] * job.is_merged_here
+    for item in record.deviations:
+        if item.what == "secrets":  # one that CI did not have either is no difference
+            names = ", ".join(name for name in item.ci.split(", ") if name not in _empty(ci))
+            found += [replace(item, ci=names)] if names else []
+        elif item.what != CODE or not is_commit_of(job, record):
+            found.append(item)
+    digests = [reference.partition("@")[2] for each in around.containers[:1] for reference in each.digests]
+    facts = [
+        ("image digest", ci.digest, ci.digest if ci.digest in digests else next(iter(digests), "")),
+        ("exit code", str(ci.exit_code or ""), str(record.exit_code or "")),
+        ("runner", ci.runner_name, record.host),
+        ("GPU model", ", ".join(dict.fromkeys(ci.gpu_models)), ", ".join(dict.fromkeys(g.name for g in around.gpus))),
+        ("driver", ci.driver, around.driver),
+    ]
+    packages = [(name, version, around.packages.get(name)) for name, version in sorted(ci.packages.items())]
+    facts += [(f"package {name}", there, here) for name, there, here in packages if here][:_MOST_PACKAGES]
+    why = "CI's log says so"
+    found += [Deviation(what, there, here or "none", why) for what, there, here in facts if there and there != here]
+    return replace(record, deviations=tuple(found))
+
+
+def _empty(ci: RecoveredJob) -> set[str]:
+    """Variables that the log shows without a value."""
+    shown = [(name, value) for step in ci.steps for name, value in step.env.items()]
+    return {name for name, _ in shown} - {name for name, value in shown if value}

@@ -70,26 +70,21 @@ def bisect(options: BisectOptions) -> int:
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.trials.bisect import bisect
 
-    _check_axis(options)
+    _check_axis(options.axis, options)
     return _performed(options, lambda events: bisect(options, with_given(open_config(options.repo), options), events))
 
 
-def _check_axis(options: BisectOptions) -> None:
+def _check_axis(axis: str, options: BisectOptions) -> None:
     """Whether the options have what the axis needs, and nothing that is for another one. Raises UsageError."""
-    axis, needed = options.axis, "good"
-    refused: tuple[str, ...] = ("images",)
-    if axis == "image":
-        needed, refused = "images", ("good", "bad", "first_parent")
-    elif axis == "commit":
-        refused = ("images", "rev")
-    elif not axis.startswith(("overlay:", "submodule:")):
+    if axis not in ("commit", "image") and not axis.startswith(("overlay:", "submodule:")):
         hint = "valid: commit, image, submodule:PATH, overlay:NAME"
         raise UsageError(f"invalid value {axis!r} for --axis", hint=hint)
+    needed = "images" if axis == "image" else "good"
     if not getattr(options, needed):
         raise UsageError(f"bisect needs --{needed}", hint="`ci-tasks bisect --help` has examples")
-    if given := next((name for name in refused if getattr(options, name)), ""):
-        hint = "`ci-tasks bisect --help` has examples"
-        raise UsageError(f"--{given.replace('_', '-')} and --axis {axis} cannot be combined", hint=hint)
+    other = "images" if options.images and axis != "image" else "rev" if options.rev and axis == "commit" else ""
+    if other:
+        raise UsageError(f"--{other} and --axis {axis} cannot be combined", hint="leave one of them away")
 
 
 def _performed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import default_base, resolve_base
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError, printable
+from ci_tasks.errors import UsageError, one_line, printable
 from ci_tasks.report.table import paragraph
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.find_rows import find_rows
@@ -18,13 +18,11 @@ from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
-from ci_tasks.trials.pinned_tree import pinned
 from ci_tasks.trials.report import SideResult
 from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS, TrialVerdict
-from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key
+from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key, pinned
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import CANCELLED, COMPARE
-from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
@@ -47,8 +45,7 @@ _PROMISES = {
 @dataclass(frozen=True)
 class RowComparison:
     """`verdict` is yours, already broken, flaky, fixed, fine, blocked, cannot tell, `passes` for a row of several that
-    passed on your tree and was not compared, or cancelled. `way` is the failure that decides, "" for all together.
-    `differs` is what the two workflows give the row otherwise."""
+    passed on your tree and was not compared, or cancelled. `way` is the failure that decides, "" for all together."""
 
     row: str
     verdict: str
@@ -56,7 +53,6 @@ class RowComparison:
     way: str
     yours: SideResult
     base: SideResult
-    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,8 +83,9 @@ def compare(
     chosen = [row for row in here if row.row == options.only] or select(here, options.only, label)
     revision, parted_from = (options.base, "") if options.base else default_base(source.path)
     sources = {YOURS: source, BASE: _open_base(source, config, revision)}
-    differs = _differences(sources[BASE], label, chosen)
-    run = RunRequest(label, None, host, image=options.image, rows=tuple(differs), probe=not options.no_probe)
+    names = tuple(row.row for row in chosen)
+    _check_base(sources[BASE], label, names)
+    run = RunRequest(label, None, host, image=options.image, rows=names, probe=not options.no_probe)
     with ExitStack() as stack:
         trees = {side: stack.enter_context(pinned(each, None)) for side, each in sources.items()}
         yours, base = (trees[side].checkout for side in (YOURS, BASE))
@@ -115,7 +112,7 @@ def compare(
     rows = []
     for row, outcomes in samples.items():
         verdict, mine, theirs = trial.verdict(row), report.side(outcomes, YOURS), report.side(outcomes, BASE)
-        rows.append(RowComparison(row, verdict.word, verdict.why, verdict.way, mine, theirs, differs[row]))
+        rows.append(RowComparison(row, verdict.word, verdict.why, verdict.way, mine, theirs))
     word = CANCELLED if trial.is_interrupted else min((row.verdict for row in rows), key=[*COMPARE].index)
     result = ComparisonResult(word, COMPARE[word], label, host, base.commit, yours.commit, ERROR, RISE, tuple(rows))
     lines = _lines(result, terminal_width())
@@ -132,44 +129,25 @@ def _open_base(source: CheckoutSource, config: Config, revision: str) -> Checkou
     return open_source(str(source.path), commit, source.workflow.path, config.given)
 
 
-def _differences(base: CheckoutSource, label: str, yours: Sequence[Row]) -> dict[str, tuple[str, ...]]:
-    """Row → what the base's workflow gives it otherwise: its data and its seed are among the arguments. Raises
-    UsageError for a row that the base does not have."""
-    there = {row.row: row for row in find_rows(base, label, event_context(base), None).rows}
-    if missing := [row.row for row in yours if row.row not in there]:
+def _check_base(base: CheckoutSource, label: str, rows: Sequence[str]) -> None:
+    """Raises UsageError for a row that the base does not have."""
+    there = {row.row for row in find_rows(base, label, event_context(base), None).rows}
+    if missing := [row for row in rows if row not in there]:
         raise UsageError(
             f"the base {(base.rev or '')[:12]} has no row {missing[0]} of label {label}: nothing to compare it with",
             hint="what is new on your tree can only fail by your change; --only leaves it out, --base names another",
         )
-    return {row.row: tuple(_other_values(there[row.row], row)) for row in yours}
-
-
-def _other_values(base: Row, yours: Row) -> Iterator[str]:
-    named = [("arguments", base.args, yours.args), ("image", base.image, yours.image), ("GPUs", base.gpus, yours.gpus)]
-    named += [(name, base.env.get(name), yours.env.get(name)) for name in dict.fromkeys([*base.env, *yours.env])]
-    for name, ours, theirs in named:
-        if ours != theirs:
-            yield f"{name}: base {ours or 'none'}, yours {theirs or 'none'}"
 
 
 def _lines(result: ComparisonResult, width: int | None) -> list[str]:
-    """Both rates of each row, and what differs between the sides."""
+    """Both rates of each row, what decides, and whether the sides ran on different GPUs."""
     verdicts = {row.row: TrialVerdict(row.verdict, row.why) for row in result.rows}
     yours, base = {row.row: row.yours for row in result.rows}, {row.row: row.base for row in result.rows}
     lines = report.rates(verdicts, {"YOURS FAILED": yours, "BASE FAILED": base}, width)
     for row in result.rows:
-        for text in _details(row):
-            lines += paragraph(printable(f"{row.row}: {text}" if len(result.rows) > 1 else text), width)
-    return lines
-
-
-def _details(row: RowComparison) -> list[str]:
-    lines = []
-    if row.way and len({*row.yours.failures, *row.base.failures}) > 1:
-        lines.append(f"what decides: {report.short(row.way)}")
-    if row.yours.gpus and row.base.gpus and {*row.yours.gpus} != {*row.base.gpus}:
-        on = f"yours {' | '.join(row.yours.gpus)}; base {' | '.join(row.base.gpus)}"
-        lines.append(f"GPUs: {on}: the sides ran on different ones")
-    if row.yours.images and row.base.images and row.yours.images != row.base.images:
-        lines.append(f"images differ: yours {', '.join(row.yours.images)}; base {', '.join(row.base.images)}")
-    return [*lines, *(f"the workflows differ in {difference}" for difference in row.differs)]
+        if row.way and len({*row.yours.failures, *row.base.failures}) > 1:
+            lines += paragraph(f"{row.row}: what decides: {one_line(row.way)}", width)
+        on = [" | ".join(side.gpus) for side in (row.yours, row.base)]
+        if all(on) and on[0] != on[1]:
+            lines += paragraph(f"{row.row}: the sides ran on different GPUs: yours {on[0]}; base {on[1]}", width)
+    return [printable(line) for line in lines]

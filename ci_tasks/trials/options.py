@@ -29,10 +29,6 @@ class JournalOptions(TrialOptions):
 
     label: str = flags.LABEL.field()
     fresh: bool = flags.switch("start again, without the results so far").field()
-    resume: bool = flags.switch(
-        "go on with an earlier command; the same command does so anyway",
-        excludes=(("fresh", "one keeps what the other forgets", ""),),
-    ).field()
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ class BisectOptions(JournalOptions):
         "with --axis image: images from a good one to a bad one, with commas, or a file with one in each line; "
         "name them by digest, since tags move",
         "LIST",
-        excludes=(("image", "the search replaces the image", "leave --image away"),),
+        excludes=tuple((other, "the list has the images and the ends", "") for other in ("image", "good", "bad")),
     ).field()
     rev: str | None = flags.REV.field(help="with another axis than commit: the commit that runs (default: HEAD)")
     signature: str | None = flags.text(

@@ -16,9 +16,8 @@ from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import batch_result
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
-from ci_tasks.trials.pinned_tree import pinned
 from ci_tasks.trials.rules import Outcome, Repeat, telling
-from ci_tasks.trials.runner import Execute, Runner, Subject, given_key
+from ci_tasks.trials.runner import Execute, Runner, Subject, given_key, pinned
 from ci_tasks.trials.trial import Trial
 
 _TREE = "tree"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, one_line, truncated
 from ci_tasks.logs.job_log import AnalysedLog
-from ci_tasks.logs.recovered_job import RecoveredJob
 from ci_tasks.records import EXIT_CODES, PASSED, VACUOUS, RunRecord, Triage
 from ci_tasks.report import results
 from ci_tasks.report.triage import describe
@@ -18,12 +16,16 @@ from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import rules, same_failure
-from ci_tasks.trials.ci_job import CiJob, find_job
-from ci_tasks.trials.pinned_tree import pinned
+from ci_tasks.trials.ci_job import (
+    CiJob,
+    find_job,
+    is_commit_of,
+    recovered_lines,
+    with_job_deviations,
+)
 from ci_tasks.trials.rules import Match, Outcome, TrialVerdict
-from ci_tasks.trials.runner import Execute, Runner, Subject
+from ci_tasks.trials.runner import Execute, Runner, Subject, pinned
 from ci_tasks.trials.same_failure import Comparison, Difference
-from ci_tasks.trials.side_by_side import comparison_lines, is_commit_of, recovered_lines, with_job_deviations
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import CANCELLED, ON_MY_TREE, REPRODUCE
 
@@ -98,10 +100,9 @@ def reproduce(
     shows = [one for one in outcomes if one.run in compared and compared[one.run].outcome == wanted]
     shown = (shows or [one for one in outcomes if one.counts] or outcomes)[0]
     record = with_job_deviations(runner.record(shown), job)
-    result = _result(
-        verdict, log.triage, record, compared.get(shown.run, Comparison("")), len(outcomes), options.on_my_tree
-    )
-    _print(result, record, shown.log, job.recovered)
+    result = _result(verdict, log.triage, record, compared.get(shown.run, Comparison("")), options)
+    lines = ["", *results.table([record], [shown.log], width), "", *results.deviations([record], width), ""]
+    print("\n".join([*lines, f"{result.verdict}: {one_line(result.why)}"]), flush=True)
     return result
 
 
@@ -124,38 +125,24 @@ def _request(job: CiJob, options: ReproduceOptions) -> RunRequest:
 
 
 def _result(
-    verdict: TrialVerdict, ci: Triage, record: RunRecord, found: Comparison, runs: int, on_my_tree: bool
+    verdict: TrialVerdict, ci: Triage, record: RunRecord, found: Comparison, options: ReproduceOptions
 ) -> ReproductionResult:
-    word = rules.FIXED_HERE if on_my_tree and verdict.word == rules.PASSED_HERE else verdict.word
+    """The verdict, with what was equal or differs, and the next step."""
     there = truncated(ci.text or ci.line or "no reason in its log", _LONGEST)
     here = truncated((record.triage and record.triage.text) or record.reason or record.status, _LONGEST)
-    why = verdict.why
-    if verdict.word == rules.REPRODUCED:
-        why += f": {there}; equal on both sides: {_listed(found.same)}"
-        why += "; the log says little of why, so this is a weak sign" if ci.confidence < _UNSURE else ""
-    elif verdict.word == rules.SAME_KIND and found.differs:
-        why = f"alike, but not the same: {_listed(map(str, found.differs))}"
-    elif verdict.word in (rules.SAME_KIND, rules.DIFFERENT_FAILURE):
-        why += f". CI: {there}; here: {here}"
-    elif verdict.word == rules.PASSED_HERE and ci.verdict == rules.BLOCKED:
-        why += f"; CI's failure was its environment's ({ci.cause})"
-    elif verdict.word == rules.PASSED_HERE and runs == 1:
-        why += "; `--repeat 20` tells whether it is flaky"
-    codes = ON_MY_TREE if on_my_tree else REPRODUCE
-    return ReproductionResult(word, why, codes[word], ci, record, found.same, found.differs)
-
-
-def _listed(items: Iterable[str]) -> str:
-    return "; ".join(truncated(item, _LONGEST) for item in items)
-
-
-def _print(result: ReproductionResult, record: RunRecord, log: str, ci: RecoveredJob) -> None:
-    """The run that shows it, CI's job beside it, and the word."""
-    width = terminal_width()
-    lines = ["", *results.table([record], [log], width), "", *comparison_lines(ci, record, width), ""]
-    lines += [*results.deviations([record], width), "", f"{result.verdict}: {one_line(result.why)}"]
-    if result.verdict == rules.BLOCKED:
-        lines.append("nothing was shown about the code: repair the environment, or name another --host")
-    if result.verdict == rules.SAME_KIND:
-        lines.append("it is not shown to be the same failure; `--repeat 20` may show it, `diff` compares two runs")
-    print("\n".join(lines), flush=True)
+    differs = "; ".join(truncated(str(item), _LONGEST) for item in found.differs) or f"CI: {there}; here: {here}"
+    weak = "; the log says little of why, so this is a weak sign" if ci.confidence < _UNSURE else ""
+    environment = f"; CI's failure was its environment's ({ci.cause})" if ci.verdict == rules.BLOCKED else ""
+    often = "" if options.repeat or environment else "; `--repeat 20` tells whether it is flaky"
+    more = {
+        rules.REPRODUCED: f": {there}; equal on both sides: {truncated('; '.join(found.same), 2 * _LONGEST)}{weak}",
+        rules.SAME_KIND: f": {differs}; `--repeat 20` may show it, `diff` compares two runs",
+        rules.DIFFERENT_FAILURE: f": {differs}",
+        rules.PASSED_HERE: f"{environment}{often}",
+        rules.BLOCKED: "; nothing was shown about the code: repair the environment, or name another --host",
+    }
+    is_fixed = options.on_my_tree and verdict.word == rules.PASSED_HERE
+    word, codes = rules.FIXED_HERE if is_fixed else verdict.word, ON_MY_TREE if options.on_my_tree else REPRODUCE
+    return ReproductionResult(
+        word, verdict.why + more[verdict.word], codes[word], ci, record, found.same, found.differs
+    )

@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
-from math import comb, fsum, sqrt
+from math import sqrt
 from statistics import fmean, stdev
 from typing import Protocol
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
+from ci_tasks.results.rates import interval
 from ci_tasks.trials.student import chance_of_more
 
 PASSED, FAILED, BLOCKED, MISSING = "passed", "failed", "blocked", "missing"
@@ -101,31 +102,17 @@ def given_up(outcomes: Sequence[Outcome], *settings: str) -> TrialVerdict | None
         own = [one for one in outcomes if one.setting == setting]
         silent = [one for one in own if not one.counts]
         if 2 * len(silent) - len(own) >= GIVE_UP:
-            reason = silent[-1].reason or silent[-1].status
-            return TrialVerdict(
-                BLOCKED, f"{setting} shows nothing in {len(silent)} of {counted(len(own), 'run')}: {reason}"
-            )
+            silence = f"{setting} shows nothing in {len(silent)} of {counted(len(own), 'run')}"
+            return TrialVerdict(BLOCKED, f"{silence}: {silent[-1].reason or silent[-1].status}")
     return None
 
 
-@cache
-def interval(failed: int, runs: int, error: float = ERROR) -> tuple[float, float]:
-    """Bounds of the failure rate (Clopper and Pearson): the rates at which so many failures or more, and so many or
-    fewer, happen in error / 2."""
-
-    def rate(tail: Callable[[float], float], goal: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if tail(middle) < goal else (low, middle)
-        return low
-
-    def at_most(rate: float, most: int) -> float:
-        return fsum(comb(runs, k) * rate**k * (1 - rate) ** (runs - k) for k in range(most + 1))
-
-    low = rate(lambda p: 1 - at_most(p, failed - 1), error / 2) if failed else 0.0
-    high = rate(lambda p: 1 - at_most(p, failed), 1 - error / 2) if failed < runs else 1.0
-    return low, high
+def in_turn(runs: Mapping[str, int], seed: str) -> list[str]:
+    """Of two sides those with fewer runs. Which is first changes at random: a host that warms up, or fills, is not read
+    as a difference."""
+    fewest = min(runs.values())
+    sides = [side for side, count in runs.items() if count == fewest]
+    return random.Random(f"{seed} {fewest}").sample(sides, len(sides))
 
 
 # -- Repeat ----------------------------------------------------------------------------------------------------------
@@ -160,13 +147,11 @@ class Repeat:
         if not failed:
             why = f"0 of {runs} failed: the true rate is below {100 * high:.0f} %"
             return TrialVerdict(PASSES, why, 1 - ERROR, interval=(low, high))
-        word = FLAKY if failed < runs or len(seen) > 1 else FAILS if equal else UNCLEAR
-        reasons = {
-            FLAKY: "passes and fails, on one tree" if failed < runs else f"fails in {len(seen)} ways, on one tree",
-            FAILS: f"{failed} of {runs} failed in one way: it fails at least {int(100 * low)} %",
-            UNCLEAR: f"{failed} of {runs} failed in one way: more repeats ({EQUAL_FAILURES} such are clear)",
-        }
-        return TrialVerdict(word, reasons[word], 1 - ERROR, interval=(low, high))
+        if failed < runs or len(seen) > 1:
+            why = f"fails in {failed} of {runs} runs, in {counted(len(seen), 'way')}, on one tree"
+            return TrialVerdict(FLAKY, why, 1 - ERROR, interval=(low, high))
+        why = f"{failed} of {runs} failed in one way: it fails at least {int(100 * low)} %"
+        return TrialVerdict(FAILS if equal else UNCLEAR, why, 1 - ERROR, interval=(low, high))
 
 
 def _equal_failures(known: Sequence[Outcome]) -> bool:
@@ -261,9 +246,7 @@ class AB:
         if len(base) + len(yours) >= self.at_most:
             failed = [f"{sum(ways(side).values())} of {counted(len(side), 'run')}" for side in (yours, base)]
             return TrialVerdict(CANNOT_TELL, f"yours failed in {failed[0]}, the base in {failed[1]}: neither is shown")
-        # Which side is first changes at random: a host that warms up, or fills, is not read as a difference.
-        sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == pairs]
-        return random.Random(f"{self.seed} {pairs}").sample(sides or [self.base, self.yours], len(sides) or 2)
+        return in_turn({self.base: len(base), self.yours: len(yours)}, self.seed)
 
     def sample(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes without the failure for which a row of several is compared."""
@@ -329,8 +312,7 @@ class Metrics:
             return verdict
         if len(both) >= self.pairs:
             return TrialVerdict(CANNOT_TELL, f"{self.name} scatters too much to tell a loss of {self.margin:g}")
-        sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == len(both)]
-        return random.Random(f"{self.seed} {len(both)}").sample(sides or [self.base, self.yours], len(sides) or 2)
+        return in_turn({self.base: len(base), self.yours: len(yours)}, self.seed)
 
     def verdict(self, both: Sequence[tuple[Outcome, Outcome]]) -> TrialVerdict | None:
         """The word that these pairs show, three of them at least."""

@@ -1,38 +1,90 @@
-"""How a trial's runs are made: rows of a setting as a label's run, one after another on one host."""
+"""How a trial's runs are made: on pinned trees, rows of a setting as a label's run, one after another on one host."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field, replace
-from statistics import median
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 from ci_tasks.agent.codec import to_json
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import read_record
-from ci_tasks.config import Config
-from ci_tasks.errors import Blocked, UsageError, printable
-from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
+from ci_tasks.checkout.delivery import materialize
+from ci_tasks.config import Config, HostSpec
+from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, OverlaySource
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord, epoch_seconds
+from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
 from ci_tasks.results import store
-from ci_tasks.results.history import RunQuery, search
+from ci_tasks.results.history import durations
+from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import RowChanged
 from ci_tasks.run.label import LabelResult, execute_label
 from ci_tasks.run.progress import PlainView
 from ci_tasks.run.request import ExecutionOptions, RunRequest
-from ci_tasks.trials.pinned_tree import PinnedTree
 from ci_tasks.trials.report import cost
 from ci_tasks.trials.rules import MISSING, Outcome
 from ci_tasks.trials.trial import TrialRun
 
 _BLOCKED_IN_A_ROW = 3  # runs, after which the host has to run what is known to run
-_RECENT = 5  # runs by which the next one's time is estimated
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")  # from run to run, in a reason without a signature
 
 Execute = Callable[..., LabelResult | None]  # as run.label.execute_label
+
+
+@dataclass(frozen=True)
+class PinnedTree:
+    """The tree, and a clone of it, with its origin/main."""
+
+    checkout: Checkout
+    directory: Path
+
+    def wrap(self, open_executor: OpenExecutor) -> OpenExecutor:
+        """Opens the same executors, on which this tree runs."""
+
+        def opened(spec: HostSpec) -> Executor:
+            executor = open_executor(spec)
+
+            def snapshot(
+                batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+            ) -> CodeSnapshot:
+                # The checkout itself, as long as it is the same: the host was sent most of it before.
+                code = executor.snapshot(batch, source, rev=rev, base=base, overlays=overlays)
+                if (code.checkout.commit, code.checkout.tree) == (self.checkout.commit, self.checkout.tree):
+                    return code
+                code = executor.snapshot(batch, self.directory, rev=self.checkout.commit, base=None)
+                return cast(CodeSnapshot, _Changed(code, checkout=self.checkout))
+
+            return cast(Executor, _Changed(executor, snapshot=snapshot))
+
+        return opened
+
+
+class _Changed:
+    """An object with some other attributes."""
+
+    def __init__(self, original: Any, **attributes: Any) -> None:
+        self._original = original
+        self.__dict__.update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+@contextmanager
+def pinned(source: CheckoutSource, base: str | None) -> Iterator[PinnedTree]:
+    """What `source` is now, for as long as the block lasts. Raises CheckoutError."""
+    with TemporaryDirectory(prefix="ci-tasks-") as scratch:
+        clone = Path(scratch, "source")
+        overlays = source.given.overlays
+        yield PinnedTree(materialize(source.path, clone, rev=source.rev, base=base, overlays=overlays), clone)
 
 
 @dataclass(frozen=True)
@@ -55,7 +107,6 @@ class Runner:
     how: ExecutionOptions = ExecutionOptions()
     known_to_run: str = ""
     live: bool = False
-    say: Callable[[str], None] = lambda line: print(line, flush=True)
     execute: Execute = execute_label
     records: dict[str, RunRecord] = field(default_factory=dict)
     blocked: int = 0
@@ -81,7 +132,7 @@ class Runner:
             fresh = subject.request.fresh_env and run.number == 1
             request = replace(subject.request, rows=run.rows or subject.request.rows, fresh_env=fresh)
             opened = subject.tree.wrap(open_executor) if subject.tree else open_executor
-            view = None if self.live else QuietView(f"{run.setting[:12]} on {host}", self.say)
+            view = None if self.live else QuietView()
             done = self.execute(subject.source, self.config, request, self.how, open_executor=opened, view=view)
         except Blocked as problem:
             if not (self.records or searches):
@@ -91,8 +142,8 @@ class Runner:
             if not searches or run.setting == self.known_to_run:
                 raise
             return [Outcome(run.setting, row, MISSING, reason=problem.message, host=host) for row in run.rows]
-        if done is None:
-            return [Outcome(run.setting, row, MISSING, reason=f"no row {row}", host=host) for row in run.rows]
+        if done is None:  # nothing to run
+            return []
         self.records |= {record.id: record for record in done.records}
         return [outcome_of(run.setting, *pair) for pair in zip(done.records, done.logs, strict=True)]
 
@@ -146,27 +197,14 @@ def given_key(given: GivenValues) -> dict[str, str]:
 
 
 def expected_cost(runs: int, label: str, rows: Sequence[str], host: str) -> str:
-    """How many runs, and how long they may take by the newest ones of the rows that passed, set-up included."""
-    took = []
-    for record in search(RunQuery(label=label, row=tuple(rows), status=(PASSED,), host=(host,), limit=_RECENT)):
-        ended = epoch_seconds(record.ended_at)
-        planned = store.planned_at(store.batch_of(record.id)) / 1e9
-        if record.row in rows and ended is not None and planned:
-            took.append(ended - planned)
-    return cost(runs, median(took) if took else None)
+    """How many runs, and how long they may take by earlier ones of the rows, without set-up."""
+    known = durations(label, (host,))
+    return cost(runs, max((known[row] for row in rows if row in known), default=None))
 
 
 class QuietView(PlainView):
-    """The view of a run among others: what is unusual, and now and then that it still goes on. Its log would bury the
-    lines that count."""
-
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
-        super().__init__()
-        self.name, self.say = name, say
-
-    def print_message(self, text: str) -> None:
-        self._last_message_at = time.monotonic()
-        self.say(f"     {self.name}: {printable(text)}")
+    """The view of a run among others: what is unusual, and now and then that it still goes on. The trial has a line for
+    each row that ended."""
 
     def print_row(self, event: RowChanged, several: bool) -> None:
         pass

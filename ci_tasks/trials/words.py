@@ -41,6 +41,9 @@ MEANINGS: Mapping[str, Mapping[str, tuple[int, str]]] = {
     "bisect": {
         "found": (0, "the first bad commit or image"),
         "unclear": (1, "several may be it: those between show nothing, or 400 runs were not enough"),
+        "not good": (2, "the good end fails as the bad end does: name an older one"),
+        "not bad": (2, "the bad end did not fail in 30 runs: name one where it fails"),
+        "untestable": (2, "an end does not show the failure: name one where the row runs"),
         **_CANCELLED,
     },
 }

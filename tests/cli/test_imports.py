@@ -114,7 +114,7 @@ import tasks
 try:
     invoke.program.Program().parse_tasks
     from ci_tasks.cli import program
-    program.run(["invoke", "--list"], is_invoke=True)
+    program.run(["invoke", "--list"])
 finally:
     print(*sorted(set(sys.modules) - before))
 """

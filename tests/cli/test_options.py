@@ -33,7 +33,7 @@ def test_excluded_and_needed_options_exist(name: str) -> None:
 
 SEVERAL = {
     "plan": ["only"], "run": ["only"], "remote": ["host", "only"], "runs": ["row", "status", "host"],
-    "report": ["run"], "reproduce": ["only"], "compare": ["only"], "bisect": ["host"], "prefetch": ["only"],
+    "report": ["run"], "reproduce": ["only"], "compare": ["only"], "prefetch": ["only"],
     "lint": ["ignore"], "mcp": ["host"], "numbers": ["only"], "verl": ["host", "variant"],
 }  # fmt: skip
 

@@ -46,12 +46,12 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Sessions:
     return made
 
 
-def test_each_label_and_each_mode_is_one_session(registered: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_label_is_one_session(registered: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_TASKS_REPO", str(SAMPLE))
     sessions.register()
     names = [name for name, _ in registered]
     assert len(names) == len(set(names))
-    assert {"ckpt", "ckpt(async-save)", "changed"} <= set(names)
+    assert {"ckpt", "changed"} <= set(names)
     assert names[-1] == "changed"
 
 
@@ -98,12 +98,7 @@ MEANT = {
 
 @pytest.mark.parametrize("line", MEANT)
 def test_posargs_are_parts_of_row_names_and_options_of_remote(line: str) -> None:
-    assert parse_posargs("ckpt", None, line.split()) == MEANT[line]
-
-
-def test_a_session_of_one_row_runs_only_it() -> None:
-    expected = RemoteOptions(label="ckpt", host="local", only="ckpt[a]")
-    assert parse_posargs("ckpt", "ckpt[a]", []) == expected
+    assert parse_posargs("ckpt", line.split()) == MEANT[line]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +112,7 @@ def test_a_session_of_one_row_runs_only_it() -> None:
 )
 def test_an_error_in_posargs_names_the_session_and_the_next_step(line: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_posargs("ckpt", None, line.split())
+        parse_posargs("ckpt", line.split())
     assert message in caught.value.message
     assert hint in caught.value.hint
 
@@ -125,11 +120,11 @@ def test_an_error_in_posargs_names_the_session_and_the_next_step(line: str, mess
 @pytest.mark.parametrize(("posargs", "message"), [([""], "--only is empty"), (["--host", ""], "--host is empty")])
 def test_a_variable_without_a_value_selects_neither_all_rows_nor_this_machine(posargs: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_posargs("ckpt", None, posargs)
+        parse_posargs("ckpt", posargs)
 
 
 def test_help_lists_the_options_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse_posargs("ckpt", None, ["-h"]) is None
+    assert parse_posargs("ckpt", ["-h"]) is None
     shown = capsys.readouterr().out
     assert shown.startswith("Usage: nox -s ckpt -- [ROWS] [OPTIONS]")
     assert "--host HOST" in shown and "--repo" not in shown

@@ -24,13 +24,13 @@ from ci_tasks.agent import archive
 from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
-from ci_tasks.agent.serving import frames, messages
+from ci_tasks.agent.serving import messages
 from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import bootstrap, connection, run_manager
-from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused
+from ci_tasks.hosts.connection import Channel, ReconnectingConnection
 from ci_tasks.hosts.remote_run import CLEARING, DONE, CodePack, RemoteRun, RunMirror, write_remote_location
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
@@ -714,24 +714,6 @@ def test_what_rows_share_goes_with_the_last_row_unless_more_may_come(host: Piped
     assert venv.exists() == more
     manager.connection.request(messages.Clear(str(venv)))
     assert host.left() == []
-
-
-def test_a_message_that_cannot_be_decoded_ends_its_own_run_or_request_and_not_the_connection() -> None:
-    updates: list[messages.RunUpdate] = []
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        channel = Channel(ours, b"", updates.append, lambda *args: None)
-        pending = channel.post(messages.ListRuns())
-        bad, refused = {"update": {"key": 7, "status": {"state": []}}}, {"response": {"id": 1, "result": 5}}
-        for each in (bad, refused, {"update": {"key": 8, "problem": "fine"}}):
-            theirs.sendall(frames.frame(frames.JSON, json.dumps(each).encode()))
-        theirs.shutdown(socket.SHUT_WR)
-        with pytest.raises(LinkDied):
-            channel.read()
-    assert [update.key for update in updates] == [7, 8]
-    assert "update.status.state: expected" in updates[0].problem
-    with pytest.raises(RequestRefused, match=r"response\.result"):
-        pending.wait()
 
 
 def test_a_run_that_is_only_made_is_whole_runs_by_hand_and_has_not_begun(host: PipedHost) -> None:

@@ -32,13 +32,16 @@ def test_importing_it_loads_neither_fabric_nor_paramiko() -> None:
 @pytest.mark.parametrize(
     ("error", "phrases"),
     [
-        (socket.gaierror(-2, "Name or service not known"), ["no host of the name 'box.example.com'", "HostName"]),
-        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ["box.example.com:2222 refuses", "check the port"]),
-        (TimeoutError(), ["no answer from box.example.com:2222 within 15 s", "ConnectTimeout"]),
-        (OSError(errno.ENETUNREACH, "Network is unreachable"), ["cannot be reached (Network is unreachable)", "VPN"]),
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            ["reached: Name or service not known", "HostName"],
+        ),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ["box.example.com:2222 cannot be reached: refused"]),
+        (TimeoutError(), ["box.example.com:2222", "no answer within 15 s", "ConnectTimeout"]),
+        (UnicodeError("label empty or too long"), ["cannot be reached: label empty or too long"]),
     ],
 )
-def test_the_network_s_words_become_ours(error: OSError, phrases: list[str]) -> None:
+def test_the_network_s_words_are_shown(error: OSError | UnicodeError, phrases: list[str]) -> None:
     message = str(ssh.unreachable(BOX, error))
     assert [word for word in phrases if word not in message] == []
 
@@ -64,10 +67,16 @@ def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKe
 @pytest.mark.parametrize(
     ("attributes", "phrases"),
     [
-        ({"tried": ["/id"]}, ["Permission denied for alice", "tried: /id; no agent is running", "authorized_keys"]),
+        (
+            {"tried": ["/id"]},
+            ["Permission denied (publickey) for alice", "tried: /id; no agent", "authorized_keys"],
+        ),
         ({"unusable": ["/my id"]}, ["or are no keys: /my id", "ssh-add '/my id'"]),
-        ({"is_partial": True, "wanted": ["keyboard-interactive"]}, ["also wants keyboard-interactive", "never asks"]),
-        ({"wanted": ["password"]}, ["takes password only", "never asks for passwords"]),
+        (
+            {"is_partial": True, "wanted": ["keyboard-interactive"]},
+            ["accepted a key, but also wants keyboard-"],
+        ),
+        ({"wanted": ["password"]}, ["Permission denied (password)", "takes password", "never asks"]),
     ],
 )
 def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phrases: list[str]) -> None:
@@ -75,6 +84,12 @@ def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phra
     vars(keys).update(attributes)
     message = str(ssh.refused_login(BOX, keys))
     assert [word for word in phrases if word not in message] == []
+
+
+def test_a_key_file_that_is_named_and_does_not_exist_is_said(tmp_path: Path) -> None:
+    default, named = str(tmp_path / ".ssh/id_rsa"), str(tmp_path / "lab_key")
+    message = str(ssh.refused_login(replace(BOX, identities=(default, named)), SSHKeys(BOX)))
+    assert f"IdentityFile {named} does not exist" in message and default not in message
 
 
 def test_a_proxy_command_is_not_shown_since_it_may_hold_a_password() -> None:

@@ -131,7 +131,7 @@ def test_what_keeps_a_connection_from_being_made_is_said_and_nothing_is_kept(ssh
     with pytest.raises(HostKeyRefused, match="is not known"):
         mux.MuxTransport(place, "stranger").open("true")
     sshd.start("gone").stop()
-    with pytest.raises(Blocked, match="refuses"):
+    with pytest.raises(Blocked, match="cannot be reached: Connection refused"):
         mux.MuxTransport(place, "gone").open("true")
     assert eventually(lambda: not mux.kept_connections())
 

@@ -221,13 +221,13 @@ REFUSALS: dict[str, tuple[Callable[[Sshd], object], str, list[str]]] = {
         ["ssh-add {key}"],
     ),
     "passwords only": (lambda sshd: sshd.start("box", more=PASSWORDS), "box", ["takes password only"]),
-    "no such name": (lambda sshd: None, "nowhere.invalid", ["no host of the name 'nowhere.invalid'"]),
-    "nobody listens": (lambda sshd: sshd.start("box").stop(), "box", ["refuses connections"]),
+    "no such name": (lambda sshd: None, "nowhere.invalid", ["nowhere.invalid:22 cannot be reached"]),
+    "nobody listens": (lambda sshd: sshd.start("box").stop(), "box", ["cannot be reached: Connection refused"]),
     "a gateway without way on": (stopped_behind_a_gateway, "box", ["box (", "the gateway jump ("]),
     "a gateway that is down": (
         lambda sshd: behind(sshd, True, False).stop(),
         "box",
-        ["gateway jump (", "refuses connections"],
+        ["gateway jump (", "Connection refused"],
     ),
 }
 

@@ -233,7 +233,7 @@ class HostileWorld:
         """What a plan asks a host for."""
         asked = {
             **queries.fact_queries(self.host, gpus=True, container=True),
-            "python": queries.find_python_command("3.10"),
+            "python": ["python3", "--version"],
             queries.LOCKS_QUERY_NAME: queries.LOCKS_QUERY,
         }
         with run_manager.open_query_runner(self.host) as runner:
@@ -252,7 +252,7 @@ class HostileWorld:
     def _look(self, rng: Random) -> str:
         """Every view of what is here now."""
         if rng.random() < 0.3:
-            list_runs.show_runs(list_runs.RunFilterOptions(), json=rng.random() < 0.5)
+            list_runs.show_runs({}, json=rng.random() < 0.5)
         batches = [path.parent.parent.name for path in self.home.glob("runs/*/*/remote.json")]
         if batches and rng.random() < 0.1:
             with tempfile.TemporaryDirectory() as pages:

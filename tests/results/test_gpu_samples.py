@@ -66,11 +66,6 @@ ODDITIES: dict[str, tuple[list[GpuSample], list[str]]] = {
         series(4, used=21 * GIB) + series(56, 4, used=21 * GIB, processes=(OURS,)),
         [],
     ),
-    "in use before the job": (
-        series(60, used=9 * GIB),
-        ["GPU 1 had 9.0 GiB in use at its first sample (10:31:00 UTC)"],
-    ),
-    "of a merged line it may be the row's": ([replace(IDLE, seconds=8.0, used=9 * GIB), *series(52, 8)], []),
     "ECC errors of this run only": (
         series(10, uncorrected=5) + series(50, 10, uncorrected=7),
         ["2 uncorrected ECC errors on GPU 1"],

@@ -21,7 +21,6 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.records import ProbeSummary, RunEnvironment
 from ci_tasks.results.probe_evidence import (
-    conflicts,
     exception_text,
     imported_elsewhere,
     imported_modules,
@@ -111,7 +110,6 @@ def test_a_module_is_known_once_by_the_process_that_knows_its_version() -> None:
     other = ImportedModule("torch", "/other/torch/__init__.py")
     found = evidence(process(1, imports=(unknown,)), process(2, imports=(TORCH,)), process(3, imports=(other,)))
     assert imported_modules(found) == (TORCH, other)
-    assert list(conflicts(found)) == ["torch: /lib/torch/__init__.py and /other/torch/__init__.py"]
 
 
 IN_IMAGE = ImportedModule("slime", "/root/slime/slime/__init__.py")
@@ -155,21 +153,6 @@ def test_exceptions_are_in_the_order_of_their_time() -> None:
         "pid 2, rank 3, thread loader: KeyError: 'x' (loader.py:88 in next_batch)",
         "pid 1: KeyError: 'x' (loader.py:88 in next_batch)",
     ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "where", "name", "shown"),
-    [
-        ("task", "ray", "ray::Trainer.step", "task ray::Trainer.step"),
-        ("unraisable", "interpreter", "ignored in Pool.__del__", "ignored in Pool.__del__"),
-        ("of a later version", "x", "y\x1b[31m", "y"),
-    ],
-)
-def test_exceptions_of_tasks_are_apart_from_uncaught_ones(kind: str, where: str, name: str, shown: str) -> None:
-    failure = NotedException(1, kind, where, name, (LinkedException("builtins.OSError", "gone"),))
-    summary = probe_summary(evidence(process(1, exceptions=(failure,))), PLAN, ())
-    assert summary is not None
-    assert (summary.exceptions, summary.task_exceptions) == ((), (f"pid 1, {shown}: OSError: gone",))
 
 
 def test_of_rays_exceptions_the_workers_own_line_is_shown() -> None:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +150,10 @@ def test_a_row_that_no_host_can_run_is_blocked_with_what_each_of_them_lacks(play
     assert done.exit_code == 125
 
 
-def test_many_rows_are_begun_and_judged_a_few_at_a_time(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "_WORK_SECONDS", 0.0)
-    world = played({"a": 8, "b": 8}, {f"r{n}": 1 for n in range(6)})
+def test_after_each_row_that_is_judged_those_that_run_are_looked_at(
+    played: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = played({"a": 8}, {f"r{n}": 1 for n in range(6)})
     world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
     running: list[int] = []
     original = execute.LabelExecution.ended_rows
@@ -164,11 +164,16 @@ def test_many_rows_are_begun_and_judged_a_few_at_a_time(played: Make, monkeypatc
 
     monkeypatch.setattr(execute.LabelExecution, "ended_rows", ended)
     world.when((lambda: all(world.runs(row)() for row in world.rows), world.end_all))
-    done = world.execute_label()
-    assert set(statuses(done).values()) == {"passed"}
-    assert sorted(row for host in world.hosts.values() for row in host.began) == sorted(world.rows)
-    assert max(running) == len(world.rows)
-    assert {abs(later - sooner) for sooner, later in pairwise(running)} <= {0, 1}, "what runs is looked at after each"
+    assert set(statuses(world.execute_label()).values()) == {"passed"}
+    seen = [count for count, before in zip(running, [0, *running], strict=False) if count != before]
+    assert seen == [
+        6,
+        5,
+        4,
+        3,
+        2,
+        1,
+    ]
 
 
 def test_rows_of_several_hosts_cannot_be_left_to_themselves(played: Make) -> None:
@@ -188,9 +193,7 @@ ATTEMPTS: dict[str, tuple[str, str, bool, str, list[str], int]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "retry_failed", "status", "earlier", "code"), ATTEMPTS.values(), ids=ATTEMPTS
-)
+@pytest.mark.parametrize(("first", "second", "again", "status", "earlier", "code"), ATTEMPTS.values(), ids=ATTEMPTS)
 def test_a_row_that_the_environment_ended_is_tried_once_on_each_other_host(
     played: Make, first: str, second: str, again: bool, status: str, earlier: list[str], code: int
 ) -> None:

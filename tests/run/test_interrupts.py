@@ -192,7 +192,7 @@ class RealAgents(Played):
     [
         (LocalExecutor.start, "self._runs[row.run.path] = remote_run"),
         (RemoteRunManager.start, "self._runs.append(remote_run)"),
-        (RemoteRunManager.start, "self._teller.start()"),
+        (RemoteRunManager.start, "thread.start()"),
     ],
     ids=["before it is asked for", "before it is known", "as the first thread starts"],
 )

@@ -112,22 +112,6 @@ def test_changed_tests_are_listed_by_cis_rule_without_executing_its_script(tmp_p
     assert (tmp_path / "executed").exists(), "with it, it is"
 
 
-def test_changed_tests_that_cis_detection_leaves_out_are_named_with_the_reason(tmp_path: Path) -> None:
-    source = changed_source(
-        tmp_path,
-        ["tests/test_old.py", "tests/test_gone.py", "tests/test_same.py"],
-        {
-            "tests/test_new.py": TEXT, "tests/test_moved.py": TEXT, "tests/test_old.py": None,
-            "tests/test_gone.py": None, "tests/utils/test_deep.py": TEXT + "#", "tests/utils/helper.py": TEXT + "##",
-        },
-    )  # fmt: skip
-    (tmp_path / "tests/test_new.py").write_text("NUM_GPUS = 1\n")
-    found = find_rows(source, "changed", EventContext(), "HEAD")
-    assert [(row.test, row.gpus) for row in found.rows] == [("tests/test_new.py", 1)]
-    omits = "`git diff --diff-filter=AM -- tests/test_*.py` omits it"
-    assert found.left_out == {"tests/test_moved.py": omits, "tests/utils/test_deep.py": omits}
-
-
 def test_a_file_at_which_cis_detection_ends_with_an_error_is_named(tmp_path: Path) -> None:
     """With pipefail, as `shell: bash` sets it, a grep without a match ends the script before its default counts."""
     source = changed_source(tmp_path, [], {"tests/test_a.py": "", "tests/test_b.py": TEXT})

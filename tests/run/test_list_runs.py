@@ -14,7 +14,7 @@ from ci_tasks.agent.run_directory import write_record
 from ci_tasks.records import RunRecord
 from ci_tasks.results import batch_state, store
 from ci_tasks.results.batch_state import write_phase
-from ci_tasks.run.list_runs import RunFilterOptions, show_runs
+from ci_tasks.run.list_runs import show_runs
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def kill(batch: store.Batch) -> None:
 
 
 def listed(capsys: pytest.CaptureFixture[str], **options: int) -> list[str]:
-    assert show_runs(RunFilterOptions(**options), json=True) == 0  # type: ignore[arg-type]
+    assert show_runs(options, json=True) == 0
     return [f"{run['id'][13:15]} {run['row']} {run['status']}" for run in json.loads(capsys.readouterr().out)]
 
 

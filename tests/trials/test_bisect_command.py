@@ -86,7 +86,7 @@ def test_ctrl_c_ends_a_run_and_the_same_command_finds_the_culprit(bisecting: Any
     assert len(kept) >= 4
 
     events_file = bisecting.home.with_name("events.jsonl")
-    result = bisecting.ci_tasks(*BISECT, "--host", "two", "--resume", "--events", str(events_file))
+    result = bisecting.ci_tasks(*BISECT, "--host", "two", "--events", str(events_file))
     assert (result.code, result.err) == (0, ""), result.out
     assert f"going on after {len(kept)} runs of before" in result.out
     sha = bisecting.git("rev-parse", f"c{CULPRIT}").strip()

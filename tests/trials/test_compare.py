@@ -102,7 +102,7 @@ def test_a_regression_takes_three_runs_of_each_side_in_turn(source: CheckoutSour
     sides = [name for name, _ in script.runs]
     assert all({*sides[at : at + 2]} == {"base", "yours"} for at in (0, 2, 4))
     out = capsys.readouterr().out
-    assert "GPUs: yours 2,3; base 0,1: the sides ran on different ones" in out
+    assert "a: the sides ran on different GPUs: yours 2,3; base 0,1" in out
     assert "yours; wrong in at most 5 % of comparisons" in out
 
 
@@ -143,14 +143,6 @@ def test_the_same_command_goes_on_and_one_of_a_single_test_is_another(source: Ch
     options = CompareOptions(label="quick", only="a", base="main", repo=str(source.path))
     one_test = compare(options, given, execute=Script(base_a="...", yours_a="xxx"))
     assert (one_test.verdict, one_test.rows[0].yours.runs) == ("yours", 3)
-
-
-def test_what_the_workflow_gives_a_row_otherwise_is_listed(source: CheckoutSource, capsys: Capture) -> None:
-    workflow = source.path / ".github/workflows/pr-test.yml"
-    workflow.write_text(workflow.read_text().replace("num_gpus: 0}", "num_gpus: 2}", 1))
-    result = compared(source, Script(base_a="...", yours_a="xxx"))
-    assert result.rows[0].differs == ("GPUs: base none, yours 2",)
-    assert "the workflows differ in GPUs: base none, yours 2" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:

@@ -14,7 +14,7 @@ from ci_tasks.hosts.executor import Executor
 from ci_tasks.hosts.executors import LocalExecutor
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.trials.pinned_tree import pinned
+from ci_tasks.trials.runner import pinned
 from ci_tasks.workflow.model import Workflow
 from tests.parts.git import git, repository
 

@@ -25,7 +25,6 @@ from ci_tasks.trials.rules import (
     Repeat,
     Rule,
     TrialVerdict,
-    interval,
     telling,
 )
 
@@ -67,14 +66,6 @@ def test_repeat_ends_when_the_rate_is_known_or_a_setting_shows_nothing(letters: 
 def test_repeat_until_fail_ends_with_the_first_failure() -> None:
     assert ended(Repeat("t", 20, until_fail=True), runs("t", "ppf")) == "flaky"
     assert Repeat("t").verdict(runs("t", "pp")).word == "passes", "what an interrupted one has shown"
-
-
-@pytest.mark.parametrize(
-    ("failed", "many", "low", "high"),
-    [(0, 20, 0, 0.168), (5, 5, 0.478, 1), (1, 10, 0.0025, 0.445), (0, 3, 0, 0.708)],
-)
-def test_the_interval_is_that_of_clopper_and_pearson(failed: int, many: int, low: float, high: float) -> None:
-    assert interval(failed, many) == pytest.approx((low, high), abs=0.001)
 
 
 MATCHES = [

@@ -28,9 +28,6 @@ from .payload.notes import MAX_BYTES
 
 T = TypeVar("T")
 
-# Kinds of exceptions: it was not caught; it was raised in a task of a worker, and whether it was handled is not seen.
-UNCAUGHT, TASK = "uncaught", "task"
-
 
 @dataclass(frozen=True)
 class CodeFrame:
@@ -52,12 +49,10 @@ class LinkedException:
 
 @dataclass(frozen=True)
 class NotedException:
-    """`where`: main, thread, or worker, which is a process of multiprocessing; pool, torch or ray.
-    `kind` is one of those above, `name` that of the thread or task. `chain` begins with the one that was seen; causes,
-    contexts and members of groups follow."""
+    """`where`: main, thread, or worker, which is a process of multiprocessing. `name` is that of the thread. `chain`
+    begins with the one that was seen; causes, contexts and members of groups follow."""
 
     t: float = 0.0
-    kind: str = UNCAUGHT
     where: str = ""
     name: str = ""
     chain: Tuple[LinkedException, ...] = ()

@@ -12,8 +12,11 @@ from ci_tasks.cli.output import people_read_stderr, print_json
 from ci_tasks.errors import EXIT_BLOCKED, printable
 
 if TYPE_CHECKING:
-    from ci_tasks.hosts.mux import KeptConnection
     from ci_tasks.run.hosts_files import ListedHost
+
+
+_DAYS = "remove runs older than this: on other hosts those of other people (else 14), here all"
+_ALL = "also remove what --keep kept, runs whose results are not fetched, and packages that runs share"
 
 
 @dataclass(frozen=True)
@@ -49,26 +52,19 @@ def hosts(options: HostsOptions) -> int:
         return 0
     body = [(host.name, host.kind, host.address or "-", host.runtime, _gpus(host), _files(host)) for host in listed]
     lines = Table(body, ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS", "FROM")).text(terminal_width())
-    kept = [
-        f"{host.name}: process {host.kept.pid} keeps a connection, {_kept_for(host.kept)}; "
-        f"`ci-tasks clean --host {host.name}` closes it"
-        for host in listed
-        if host.kept is not None
-    ]
+    for host in listed:
+        if host.kept is not None:
+            closes = f"`ci-tasks clean --host {host.name}` closes it"
+            lines.append(f"{host.name}: process {host.kept.pid} keeps a connection; {closes}")
     keys = ("run", "skip", "with_", "pip_index", "replace")
     overrides = [
         (each.job, each.step, ", ".join(key.rstrip("_") for key in keys if getattr(each, key)), each.source)
         for each in config.overrides
     ]
-    lines += ["", *kept] if kept else []
     if overrides:
         lines += ["", *Table(overrides, ("OVERRIDE OF JOB", "STEP", "CHANGES", "FROM")).text(terminal_width())]
     print("\n".join(lines))
     return 0
-
-
-def _kept_for(kept: KeptConnection) -> str:
-    return "which is in use" if kept.commands else f"for {kept.seconds_left / 60:.0f} min more if nobody uses it"
 
 
 def _files(host: ListedHost) -> str:
@@ -84,16 +80,8 @@ def _gpus(host: ListedHost) -> str:
 @dataclass(frozen=True)
 class CleanOptions:
     host: str = HOST.field(default="local", commas=False)
-    days: float | None = Option(
-        "remove runs older than this: on other hosts those of other people (else 14), here all",
-        float,
-        None,
-        "N",
-        "days",
-    ).field()
-    all: bool = switch(
-        "also remove what --keep kept, runs whose results are not fetched, and packages that runs share"
-    ).field()
+    days: float | None = Option(_DAYS, float, None, "N", "days").field()
+    all: bool = switch(_ALL).field()
     json: bool = JSON.field()
 
 

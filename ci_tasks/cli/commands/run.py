@@ -8,30 +8,30 @@ from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
 from ci_tasks.cli.given_options import RowOptions, with_given
-from ci_tasks.cli.options import Option, switch
+from ci_tasks.cli.options import Option, not_with, switch
 from ci_tasks.cli.output import run_batch
 
 if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
-    from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
-_RESUMED_ROWS = "--resume continues the rows of the interrupted command"
-_NOT_REPEATED = (
-    ("detach", "the client decides after each repetition whether another one is needed", "use tmux or nohup"),
+_FAIL_FAST = "cancel the other rows when one fails"
+_LAST_FAILED = "only the rows that did not pass in the last run of the label"
+_RETRY_FAILED = "run a failed row once more; both attempts are reported"
+_PREFETCH = "download the models and datasets of the rows first, as `prefetch` does"
+_HERE = Option(
+    default="local",
+    refused="it always runs on this machine",
+    hint="`ci-tasks remote LABEL --host HOST` runs on another host",
 )
 
 
 @dataclass(frozen=True)
 class RunOptions(RowOptions):
     label: str = flags.LABEL.field()
-    host: str = Option(
-        default="local",
-        refused="it always runs on this machine",
-        hint="`ci-tasks remote LABEL --host HOST` runs on another host",
-    ).field()
+    host: str = _HERE.field()
     only: str | None = flags.ONLY.field()
     jobs: int | None = flags.JOBS.field()
     fresh_env: bool = flags.FRESH_ENV.field()
@@ -39,48 +39,20 @@ class RunOptions(RowOptions):
     detach: bool = flags.DETACH.field()
     image: str | None = flags.IMAGE.field()
     repeat: int | None = flags.REPEAT.field(
-        help="number of repetitions of each row on one tree, to see whether it is flaky",
-        excludes=_NOT_REPEATED,
+        help="number of repetitions of each row on one tree, to see whether it is flaky", excludes=not_with("detach")
     )
     until_fail: bool = switch(
-        "repeat until a row fails, at most 100 or --repeat times",
-        nox=True,
-        excludes=_NOT_REPEATED,
+        "repeat until a row fails, at most 100 or --repeat times", nox=True, excludes=not_with("detach")
     ).field()
-    fail_fast: bool = switch(
-        "cancel the other rows when one fails",
-        nox=True,
-        excludes=(
-            ("detach", "the client has to cancel the other rows", ""),
-            ("repeat", "--repeat stops by itself when its result is clear", ""),
-        ),
-    ).field()
-    last_failed: bool = switch(
-        "only the rows that did not pass in the last run of the label",
-        nox=True,
-        excludes=(("only", "--last-failed selects the rows", ""),),
-    ).field()
-    retry_failed: bool = switch(
-        "run a failed row once more; both attempts are reported",
-        nox=True,
-        excludes=(
-            ("detach", "the client has to start the second attempt", ""),
-            ("repeat", "--repeat measures how often a row fails", ""),
-            ("until_fail", "--until-fail stops at the first failure", ""),
-        ),
-    ).field()
+    fail_fast: bool = switch(_FAIL_FAST, nox=True, excludes=not_with("detach", "repeat")).field()
+    last_failed: bool = switch(_LAST_FAILED, nox=True, excludes=not_with("only")).field()
+    retry_failed: bool = switch(_RETRY_FAILED, nox=True, excludes=not_with("detach", "repeat", "until_fail")).field()
     resume: bool = switch(
         "continue the last interrupted command of the label",
         nox=True,
-        excludes=(
-            ("only", _RESUMED_ROWS, ""),
-            ("last_failed", _RESUMED_ROWS, ""),
-            ("detach", "--resume waits for the results of running rows", ""),
-        ),
+        excludes=not_with("only", "last_failed", "detach"),
     ).field()
-    prefetch: bool = switch(
-        "download the models and datasets of the rows first, as `prefetch` does", feature="prefetch", nox=True
-    ).field()
+    prefetch: bool = switch(_PREFETCH, feature="prefetch", nox=True).field()
     repo: str | None = flags.REPO.field()
     rev: str | None = flags.REV.field()
     workflow: str | None = flags.WORKFLOW.field()
@@ -130,41 +102,27 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
 
     config = with_given(open_config(options.repo), options)
     config.select_hosts(options.host)  # a wrong name ends it before anything else is loaded
-    from ci_tasks.hosts.executors import open_executor
-    from ci_tasks.run.changed_label import changed_runs, run_changed
-    from ci_tasks.run.label import run
+    from ci_tasks.run.label import changed_runs, run, run_changed
+    from ci_tasks.run.request import ExecutionOptions, RunRequest
 
     source = open_source(options.repo, options.rev, options.workflow, config.given)
-    request, how = _request(options, source), _how(options, events)
-    is_changed = source.suite.is_changed(request.label)
+    label = source.label_of(options.label)
+    rows = _last_failed(label, source) if options.last_failed else ()
+    slots = (options.jobs or _DETACHED_ROWS) if options.detach else 0
+    request = RunRequest(
+        label, options.only, options.host, options.base, fresh_env=options.fresh_env, keep=options.keep, rows=rows,
+        image=options.image, prefetch=options.prefetch, probe=not options.no_probe, slots=slots,
+    )  # fmt: skip
+    retry_failed = options.retry_failed
+    how = ExecutionOptions(options.jobs, options.detach, options.resume, options.fail_fast, retry_failed, events)
+    is_changed = source.suite.is_changed(label) and not rows
     if options.repeat or options.until_fail:
         repeated_run = registry.load("ci_tasks.trials.command:repeated_run")
-        parts = changed_runs(source, request, last_failed=options.last_failed) if is_changed else [request]
-        return together(request.label, [repeated_run(source, config, part, how, options) for part in parts])
+        parts = changed_runs(source, request) if is_changed else [request]
+        return together(label, [repeated_run(source, config, part, how, options) for part in parts])
     if is_changed and not options.resume:
-        last_failed = options.last_failed
-        return run_changed(source, config, request, how, open_executor=open_executor, last_failed=last_failed)
+        return run_changed(source, config, request, how)
     return run(source, config, request, how)
-
-
-def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
-    from ci_tasks.run.request import RunRequest
-
-    label = source.label_of(options.label)
-    rows = _last_failed(label, source) if options.last_failed and not source.suite.is_changed(label) else ()
-    return RunRequest(
-        label, options.only, options.host, options.base, fresh_env=options.fresh_env, keep=options.keep, rows=rows,
-        image=options.image, prefetch=options.prefetch, probe=not options.no_probe,
-        slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0,
-    )  # fmt: skip
-
-
-def _how(options: RunOptions, events: EventStream | None) -> ExecutionOptions:
-    from ci_tasks.run.request import ExecutionOptions
-
-    return ExecutionOptions(
-        options.jobs, options.detach, options.resume, options.fail_fast, options.retry_failed, events
-    )
 
 
 def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
@@ -174,10 +132,9 @@ def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
     from ci_tasks.results.history import latest
 
     last = latest(label, str(source.path))
-    hint = "run it without --last-failed"
-    if not last:
-        raise UsageError(f"no earlier run of label {label} on this checkout", hint=hint)
     rows = tuple(run.row for run in last if run.status != PASSED)
     if not rows:
-        raise UsageError(f"every row of {last[0].batch}, the last run of {label}, passed", hint=hint)
+        passed = f"every row of {last[0].batch}, the last run of {label}, passed" if last else ""
+        message = passed or f"no earlier run of label {label} on this checkout"
+        raise UsageError(message, hint="run it without --last-failed")
     return rows

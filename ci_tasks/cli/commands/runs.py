@@ -15,30 +15,21 @@ if TYPE_CHECKING:
     from ci_tasks.run.events import EventStream
 
 _CANDIDATES = "ci_tasks.cli.completion"
+_STATUS = "only these statuses, with commas: passed, failed, vacuous, blocked, … (else all but planned)"
+_FLAKES = "count statuses and times of each row on each host, over all matching runs"
 
 
 @dataclass(frozen=True)
 class RunsOptions:
     label: str | None = text("only runs of this label", "LABEL", complete=f"{_CANDIDATES}:labels").field()
     row: str | None = ONLY.field(complete="")
-    status: str | None = text(
-        "only these statuses, with commas: passed, failed, vacuous, blocked, cancelled, lost, preparing, installing, "
-        "waiting, running, planned (else all but planned)",
-        "STATUS",
-        commas=True,
-        complete=f"{_CANDIDATES}:statuses",
-    ).field()
+    status: str | None = text(_STATUS, "STATUS", commas=True, complete=f"{_CANDIDATES}:statuses").field()
     host: str | None = HOST.field(help="only runs on these hosts, with commas", hint="", nox=False)
     commit: str | None = text("only runs of the commit with this prefix", "HASH").field()
     since: str | None = text("a date, a time, or how long ago: 2026-11-01, 2026-11-01T18:30, 12h, 3d", "WHEN").field()
     until: str | None = text("the same; a date includes that whole day", "WHEN").field()
-    limit: int | None = number(
-        "number of runs to list, newest first (else 20)", "runs", hint="for example --limit 20"
-    ).field()
-    flakes: bool = switch(
-        "count statuses and times of each row on each host, over all matching runs",
-        excludes=(("limit", "--flakes counts all matching runs", "use --since"),),
-    ).field()
+    limit: int | None = number("number of runs to list, newest first (else 20)", "runs").field()
+    flakes: bool = switch(_FLAKES, excludes=(("limit", "--flakes counts all matching runs", "use --since"),)).field()
     json: bool = JSON.field()
 
 
@@ -50,13 +41,10 @@ def runs(options: RunsOptions) -> int:
     ci-tasks runs --flakes --label ckpt    for each row: passed, failed, duration, queue time
     ci-tasks runs --json                   their records, for programs
     """
-    from ci_tasks.run.list_runs import RunFilterOptions, show_flakes, show_runs
+    from ci_tasks.run.list_runs import show_flakes, show_runs
 
-    filters = RunFilterOptions(
-        options.label or "", options.row or "", options.status or "", options.host or "", options.commit or "",
-        options.since or "", options.until or "", options.limit,
-    )  # fmt: skip
-    return show_flakes(filters, json=options.json) if options.flakes else show_runs(filters, json=options.json)
+    words = {name: value for name, value in vars(options).items() if value and name not in ("flakes", "json")}
+    return show_flakes(words, json=options.json) if options.flakes else show_runs(words, json=options.json)
 
 
 @dataclass(frozen=True)

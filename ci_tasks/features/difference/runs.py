@@ -20,7 +20,7 @@ from ci_tasks.features.difference.values import Values, of_series, read_values
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import RunRecord
 from ci_tasks.registry import metric_formats
-from ci_tasks.results.index import runs_of_row
+from ci_tasks.results.index import passed_runs
 from ci_tasks.results.load import find_one, load_record
 
 # Axes, those first that explain a difference more often.
@@ -109,7 +109,7 @@ def one_side(name: str) -> RunSide:
 def last_passed(run: RunSide) -> RunSide:
     """The newest run of its row that passed and began before it, on any host. Raises UsageError."""
     asked = run.record
-    for directory in runs_of_row(asked.label, asked.row, _MOST_PASSED):
+    for directory in passed_runs(asked.label, asked.row, _MOST_PASSED):
         record = load_record(directory)
         if record.id != asked.id and (record.started_at or "") < (asked.started_at or "~"):
             return _side(directory)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
-from ci_tasks.logs.causes import task_exceptions, uncaught_exceptions
+from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.logs.triage.candidate_reader import PYTEST, Candidate
 from ci_tasks.logs.triage.rules import WRAPPER, Rules
 
@@ -17,14 +17,14 @@ _LEAST_RANKS = 2
 def uncaught_candidates(candidates: Sequence[Candidate], evidence: RunEvidence | None, rules: Rules) -> list[Candidate]:
     """Those that print the exception which ended a process first; none where the log has none of them.
 
-    One that only passes on what another process raised does not count; then those that tasks raised do. Where pytest
-    reported a failure, a process that a test started may well end with an exception, so there the log decides.
+    One that only passes on what another process raised does not count. Where pytest reported a failure, a process that
+    a test started may well end with an exception, so there the log decides.
     """
     if evidence is None or any(candidate.kind == PYTEST for candidate in candidates):
         return []
     if _silent_rank(evidence, rules) is not None:
         return []  # what the others raised may follow from its end; the log may have its own words
-    for _, exception in [*uncaught_exceptions(evidence), *task_exceptions(evidence)]:
+    for _, exception in uncaught_exceptions(evidence):
         printed = [one for one in candidates if any(_prints(one, link) for link in exception.chain)]
         if printed and not _follows(exception, rules, ()):
             return printed

@@ -67,7 +67,7 @@ def test_what_is_read_and_written_is_limited(tmp_path: Path, monkeypatch: pytest
 def test_it_arrives_as_it_was_with_secrets_masked(tmp_path: Path) -> None:
     frames = [{"file": "/x.py", "line": 3, "function": "hunter2222"}]
     chain = [{"type": "ValueError", "message": "bad \ud800 hunter2222", "frames": frames}]
-    noted = {"t": 1.7, "kind": "uncaught", "where": "thread", "name": "T", "chain": chain}
+    noted = {"t": 1.7, "where": "thread", "name": "T", "chain": chain}
     key = "packages-" + "0" * 16
     text = lines(START, {"event": "exception", "exceptions": [noted]}, {"event": "packages", "packages": key})
     run = run_with(tmp_path, **{NAME: text, key: json.dumps({"torch": "2.0"})})

@@ -4,6 +4,7 @@ and a suite's hooks.
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.probe.evidence import HookEvent, ProcessEvidence, write_files
+from ci_tasks.agent.probe.evidence import HookEvent, ProcessEvidence, payload, write_files
 from ci_tasks.agent.probe.payload.probe import vanishes
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.results.probe_evidence import hook_records, probe_summary
@@ -342,3 +343,15 @@ def test_fields_of_another_type_are_an_error_that_names_the_line() -> None:
     event = HookEvent(1.0, "toy", "config", '{"lr": "high"}')
     with pytest.raises(RecordError, match="config of toy: lr"):
         event.decode(Config)
+
+
+def test_the_names_of_the_payloads_modules_do_not_collide_in_the_file_that_they_become() -> None:
+    names = [name for node in ast.parse(payload()).body for name in _top_level_names(node)]
+    assert {name for name in names if names.count(name) > 1} == {"TYPE_CHECKING"}
+
+
+def _top_level_names(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]

@@ -12,7 +12,7 @@ from ci_tasks import registry
 from ci_tasks.cli.commands.run import RemoteOptions, RunOptions, run_label
 from ci_tasks.cli.options import options_of
 from ci_tasks.records import BatchResult
-from ci_tasks.run import changed_label
+from ci_tasks.run import label
 from ci_tasks.run.request import RunRequest
 from tests.parts.commands import run_command
 
@@ -51,7 +51,7 @@ def test_excluded_options_are_an_error_with_a_next_step(one: str, other: str, re
     values = {name: True if declared[name].kind is bool else "3" for name in (one, other)}
     first, hint = refused("remote", values).splitlines()
     flags = [f"--{name.rstrip('_').replace('_', '-')}" for name in (one, other)]
-    assert first.startswith(f"ci-tasks: {flags[0]} and {flags[1]} cannot be combined: ")
+    assert first.startswith(f"ci-tasks: {flags[0]} and {flags[1]} cannot be combined")
     assert hint.startswith("use ")
 
 
@@ -91,7 +91,7 @@ def test_repetitions_of_changed_tests_are_of_each_run_that_they_need(monkeypatch
         return BatchResult("", "failed", 3 if request.label == "changed" else 0)
 
     monkeypatch.setenv("CI_TASKS_REPO", str(ROOT / "examples/tiny-slime"))
-    monkeypatch.setattr(changed_label, "changed_runs", lambda *_, **__: requests)
+    monkeypatch.setattr(label, "changed_runs", lambda *_, **__: requests)
     monkeypatch.setattr(registry, "load", lambda _: repeat)
     assert run_label(RunOptions(label="changed", repeat=2)) == 3
     assert repeated == requests

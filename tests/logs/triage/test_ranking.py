@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from ci_tasks.agent.probe.evidence import UNCAUGHT, LinkedException, NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.logs.triage import log_triage, weights
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.logs.triage.rules import compiled
@@ -116,7 +116,7 @@ def test_success_after_the_last_failure_is_a_pass() -> None:
 
 
 def uncaught(at: float, name: str, message: str) -> ProcessEvidence:
-    exception = NotedException(at, UNCAUGHT, chain=(LinkedException(name, message),))
+    exception = NotedException(at, chain=(LinkedException(name, message),))
     return ProcessEvidence(pid=int(at), exceptions=(exception,))
 
 

@@ -35,7 +35,6 @@ def make(home: Path) -> Make:
         status: str = "passed",
         seconds: float = 10.0,
         queued: float | None = 0.0,
-        simulated: bool = False,
         commit: str = "abc0",
         tree: str = "t1",
         path: str = "/home/somebody/slime",
@@ -50,7 +49,7 @@ def make(home: Path) -> Make:
             "id": f"{batch}.{number:02d}", "label": "ckpt", "row": f"row-{number}", "host": "h100a", "gpus": 8,
             "checkout": {"path": path, "commit": commit, "tree": tree, "dirty": []}, **fields,
         }  # fmt: skip
-        write_json(made.plan, {**plan, "gpu_locks": {"count": 8, "simulated": 8 if simulated else None}})
+        write_json(made.plan, plan)
         if status == "running":
             write_json(made.status, {"state": "running", "started_at": 1.0, **processes.identity()._asdict()})
         elif status != "planned":

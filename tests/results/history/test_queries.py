@@ -88,21 +88,17 @@ def test_runs_of_one_second_are_in_the_order_of_their_planning(make: Make) -> No
     assert ids == ["alpha-2.02", "alpha-2.01", "alpha.02", "alpha.01", "zeta.02", "zeta.01"]
 
 
-# (host, status, seconds, seconds waited, on simulated GPUs) from old to new → for hosts asked → seconds
+# (host, status, seconds, seconds waited) from old to new → for hosts asked → seconds
 TAKEN: dict[str, tuple[list[tuple[Any, ...]], list[str], float | None]] = {
-    "the median": ([("a", "passed", s, 0, False) for s in (1, 50, 3)], [], 3),
-    "of an even number": ([("a", "passed", s, 0, False) for s in (1, 2, 4, 8)], [], 3),
-    "without the wait": ([("a", "passed", 90, 60, False)], [], 30),
-    "wait unknown": ([("a", "passed", 90, None, False)], [], 90),
-    "only what passed": ([("a", "passed", 9, 0, False), *[("a", "failed", 1, 0, False)] * 3], [], 9),
-    "none that passed": ([("a", "failed", 1, 0, False), ("a", "running", 1, 0, False)], [], None),
-    "the newest": ([*[("a", "passed", 99, 0, False)] * 30, *[("a", "passed", 5, 0, False)] * 20], [], 5),
-    "a named host first": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["b"], 9),
-    "other hosts else": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["c"], 5),
-    "real rather than simulated": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], [], 9),
-    "simulated where none is real": ([("sim", "passed", 1, 0, True)], [], 1),
-    "simulated where it is named": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], ["sim"], 1),
-    "simulated says nothing of a real one": ([("sim", "passed", 1, 0, True)], ["a"], None),
+    "the median": ([("a", "passed", s, 0) for s in (1, 50, 3)], [], 3),
+    "of an even number": ([("a", "passed", s, 0) for s in (1, 2, 4, 8)], [], 3),
+    "without the wait": ([("a", "passed", 90, 60)], [], 30),
+    "wait unknown": ([("a", "passed", 90, None)], [], 90),
+    "only what passed": ([("a", "passed", 9, 0), *[("a", "failed", 1, 0)] * 3], [], 9),
+    "none that passed": ([("a", "failed", 1, 0), ("a", "running", 1, 0)], [], None),
+    "the newest": ([*[("a", "passed", 99, 0)] * 30, *[("a", "passed", 5, 0)] * 20], [], 5),
+    "a named host first": ([("a", "passed", 1, 0), ("b", "passed", 9, 0)], ["b"], 9),
+    "other hosts else": ([("a", "passed", 1, 0), ("b", "passed", 9, 0)], ["c"], 5),
 }
 
 
@@ -110,8 +106,8 @@ TAKEN: dict[str, tuple[list[tuple[Any, ...]], list[str], float | None]] = {
 def test_a_row_may_be_expected_to_take_what_it_took(
     taken: list[tuple[Any, ...]], hosts: list[str], expected: float | None, make: Make
 ) -> None:
-    for number, (host, status, seconds, queued, simulated) in enumerate(taken, 1):
-        make(number=number, row="r", host=host, status=status, seconds=seconds, queued=queued, simulated=simulated)
+    for number, (host, status, seconds, queued) in enumerate(taken, 1):
+        make(number=number, row="r", host=host, status=status, seconds=seconds, queued=queued)
     make("20260202-120000-other", label="other", row="r", seconds=1000)
     assert history.durations("ckpt", hosts) == ({"r": expected} if expected else {})
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OFF = "CI_TASKS_NO_PROBE"  # set for processes that are the agent's own
 MAX_BYTES = 1 << 22  # of a process
 RESERVED = 1 << 15  # bytes that are left for the end of the process
-FOR_FAILURES = 1 << 19  # bytes that hooks and tasks leave for uncaught exceptions and the end
+FOR_FAILURES = 1 << 19  # bytes that hooks leave for uncaught exceptions and the end
 MAX_TEXT = 4000
 _SIGNAL = 7  # above SIGRTMIN
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC

@@ -1,5 +1,5 @@
-"""The probe of this process: exceptions that nothing caught, and those of tasks, which a worker hands to another one;
-all hooks together, a suite's own, and the probe in interpreters that appear while the run goes on.
+"""The probe of this process: exceptions that nothing caught, a suite's own hooks, and the probe in interpreters that
+appear while the run goes on.
 """
 
 import os
@@ -10,7 +10,6 @@ from .notes import (
     FOR_FAILURES,
     MAX_TEXT,
     OFF,
-    RESERVED,
     EvidenceFile,
     ImportNotes,
     Overlays,
@@ -24,17 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-UNCAUGHT, TASK = "uncaught", "task"
 _MAX_EXCEPTIONS = 20  # of a process, for each place where they are seen
 _MAX_FRAMES = 50  # of an exception, from both ends
 _MAX_LINKED = 16  # exceptions that one is caused by, or made of
-# Classes that a worker makes of each exception of a task, by their modules: multiprocessing's pools, torch's, Ray's.
-_WRAPPERS = {
-    "concurrent.futures.process": ("_ExceptionWithTraceback", "pool"),
-    "multiprocessing.pool": ("ExceptionWithTraceback", "pool"),
-    "torch._utils": ("ExceptionWrapper", "torch"),
-    "ray.exceptions": ("RayTaskError", "ray"),
-}
 
 
 class ExceptionNotes:
@@ -42,15 +33,15 @@ class ExceptionNotes:
         self.file = file
         self.counts: "dict[str, int]" = {}
 
-    def note(self, value: "Any", where: str, kind: str = UNCAUGHT, name: str = "") -> None:
-        """`name` is that of the thread or task."""
+    def note(self, value: "Any", where: str, name: str = "") -> None:
+        """`name` is that of a thread."""
         try:
             self.counts[where] = self.counts.get(where, 0) + 1
             if value is None or self.counts[where] > _MAX_EXCEPTIONS:
                 return
-            noted = {"t": round(time.time(), 3), "kind": kind, "where": where, "name": name[:200]}
+            noted = {"t": round(time.time(), 3), "where": where, "name": name[:200]}
             noted["chain"] = [_described(each) for each in _linked(value)]
-            self.file.write("exception", {"exceptions": [noted]}, RESERVED if kind == UNCAUGHT else FOR_FAILURES)
+            self.file.write("exception", {"exceptions": [noted]})
         except BaseException:  # the exception's own methods may do anything
             pass
 
@@ -140,31 +131,6 @@ def hook_workers(notes: ExceptionNotes, imports: ImportNotes, end: "Callable[[st
         module.print_exc = noting_print_exc
 
     imports.when_imported("multiprocessing.process", hook_processes)
-    for name, (class_name, where) in _WRAPPERS.items():
-        imports.when_imported(name, _wrapper_hook(notes, class_name, where))
-
-
-def _wrapper_hook(notes: ExceptionNotes, class_name: str, where: str) -> "Callable[[Any], None]":
-    """A function that hooks the class in its module. The receiver of a wrapper does not call `__init__`, or with an
-    exception without frames; torch's takes the exception that is being handled."""
-
-    def hook(module: "Any") -> None:
-        import functools
-
-        wrapper = getattr(module, class_name)
-        begin = wrapper.__init__
-
-        @functools.wraps(begin)
-        def __init__(wrapped: "Any", *args: "Any", **options: "Any") -> None:
-            values = [*args, *options.values(), sys.exc_info()[1]]
-            value = next((each for each in values if isinstance(each, BaseException)), None)
-            if getattr(value, "__traceback__", None) is not None:
-                notes.note(value, where, TASK, str(options.get("proctitle") or options.get("where") or ""))
-            begin(wrapped, *args, **options)
-
-        wrapper.__init__ = __init__
-
-    return hook
 
 
 # -- the probe ---------------------------------------------------------------------------------------------------------

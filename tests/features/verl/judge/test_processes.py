@@ -20,7 +20,7 @@ from tests.features.verl.judge.conftest import BRIDGE, CORE, ROOT
 from tests.features.verl.judge.conftest import worker as usual
 
 if TYPE_CHECKING:
-    from ci_tasks.features.verl.levels.summary import Summary
+    from ci_tasks.features.verl.judge.records import Summary
     from tests.features.verl.judge.conftest import Writer
 
 
@@ -64,7 +64,7 @@ def test_a_worker_with_another_package_makes_the_run_no_evidence(
 
 def test_an_exception_in_bridge_that_no_log_shows_fails(writer: Writer) -> None:
     frames = (CodeFrame(f"{ROOT}/src/megatron/bridge/peft/lora.py", 221, "transform"),)
-    noted = NotedException(where="ray", chain=(LinkedException("builtins.KeyError", "'linear_qkv'", frames),))
+    noted = NotedException(where="worker", chain=(LinkedException("builtins.KeyError", "'linear_qkv'", frames),))
     summary = judged(writer, replace(worker(0), exceptions=(noted,)))
     assert summary.result == "Fail"
     assert summary.sentence.endswith("KeyError: 'linear_qkv' (rank 0 (pid 90))")
