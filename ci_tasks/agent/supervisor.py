@@ -62,7 +62,7 @@ class Supervisor:
         began = {"started_at": self.started_at, "secrets": given_secrets(plan), "shell": shell_variables()}
         self.status = Status(rd.STATE_RUNNING, **began, **processes.identity()._asdict())  # type: ignore[arg-type]
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
-        self.resources = RunResources(plan, paths.path)
+        self.resources = RunResources(plan)
         self.cleanup = RunCleanup(paths, plan)
         containers = self.cleanup.environment
         self.gpus = GpuSampler(paths, self.own, plan, lambda: self.status.gpu_uuids, lambda: containers.container_ids)

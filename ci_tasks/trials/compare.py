@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import default_base, resolve_base
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError, printable
+from ci_tasks.errors import UsageError, one_line, printable
 from ci_tasks.report.table import paragraph
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.find_rows import find_rows
@@ -22,7 +22,7 @@ from ci_tasks.trials.report import SideResult
 from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS, TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key, pinned
 from ci_tasks.trials.trial import Trial
-from ci_tasks.trials.words import CANCELLED, COMPARE
+from ci_tasks.trials.words import CANCELLED, CODES
 from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
@@ -113,8 +113,9 @@ def compare(
     for row, outcomes in samples.items():
         verdict, mine, theirs = trial.verdict(row), report.side(outcomes, YOURS), report.side(outcomes, BASE)
         rows.append(RowComparison(row, verdict.word, verdict.why, verdict.way, mine, theirs))
-    word = CANCELLED if trial.is_interrupted else min((row.verdict for row in rows), key=[*COMPARE].index)
-    result = ComparisonResult(word, COMPARE[word], label, host, base.commit, yours.commit, ERROR, RISE, tuple(rows))
+    codes = CODES["compare"]
+    word = CANCELLED if trial.is_interrupted else min((row.verdict for row in rows), key=[*codes].index)
+    result = ComparisonResult(word, codes[word], label, host, base.commit, yours.commit, ERROR, RISE, tuple(rows))
     lines = _lines(result, terminal_width())
     for row, outcomes in samples.items():
         for side in (YOURS, BASE):
@@ -146,7 +147,7 @@ def _lines(result: ComparisonResult, width: int | None) -> list[str]:
     lines = report.rates(verdicts, {"YOURS FAILED": yours, "BASE FAILED": base}, width)
     for row in result.rows:
         if row.way and len({*row.yours.failures, *row.base.failures}) > 1:
-            lines += paragraph(f"{row.row}: what decides: {report.short(row.way)}", width)
+            lines += paragraph(f"{row.row}: what decides: {one_line(row.way)}", width)
         on = [" | ".join(side.gpus) for side in (row.yours, row.base)]
         if all(on) and on[0] != on[1]:
             lines += paragraph(f"{row.row}: the sides ran on different GPUs: yours {on[0]}; base {on[1]}", width)

@@ -25,11 +25,10 @@ from ..records import Deviation, DockerInvocation, DockerInvocations, Event, Pro
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
 from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
 from .rewrite import (
-    INIT,
+    CATATONIT,
     client_environment,
     command,
     container_environment,
-    podman_init,
     qualified_image,
     rewrite,
     rewrite_other,
@@ -85,8 +84,8 @@ class _Adapter:
             image, rules = self._pull(here, program), dataclasses.replace(rules, pull="never")
             variables = _image_variables(image, program)
         with self._calls() as calls:
-            init = podman_init() if self.runtime == PODMAN else INIT
-            here, deviations = rewrite(run, rules, 1 + sum(is_run(call.ci) for call in calls), init)
+            number = 1 + sum(is_run(call.ci) for call in calls)
+            here, deviations = rewrite(run, rules, number, os.path.exists(CATATONIT))
             here = dataclasses.replace(here, image=image)
             if probe is not None and variables is not None:
                 here = self._with_probe(here, variables, probe.overlays)
