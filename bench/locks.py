@@ -162,7 +162,7 @@ def _all_or_nothing(paths: dict[int, str], count: int) -> dict[int, IO[str]]:
 def by_agent(arena: Arena, token: str, count: int) -> None:
     while True:
         begun = time.monotonic()
-        resources = RunResources(Plan(gpu_locks=arena.request(count, AGENT)), str(arena.path), POLL_SECONDS)
+        resources = RunResources(Plan(gpu_locks=arena.request(count, AGENT)), POLL_SECONDS)
         while resources.gpu_ids is None:
             resources.poll()
             time.sleep(POLL_SECONDS if resources.gpu_ids is None else 0)
@@ -178,7 +178,7 @@ def by_script(arena: Arena, token: str, count: int) -> None:
     run_dir.mkdir()
     while True:
         begun = time.monotonic()
-        resources = RunResources(Plan(gpu_locks=arena.request(count, JOB)), str(run_dir), POLL_SECONDS)
+        resources = RunResources(Plan(gpu_locks=arena.request(count, JOB)), POLL_SECONDS)
         resources.poll()
         job = subprocess.Popen(
             [sys.executable, "-IS", str(arena.script), "--count", str(count), "--", "sh", "-c", COMMAND],

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ci_tasks.agent.codec import from_json
-from ci_tasks.features.verl.level_context import read_context
-from ci_tasks.features.verl.run_summary import evaluate
+from ci_tasks.features.verl.level_run import evaluate, read_context
 from ci_tasks.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]

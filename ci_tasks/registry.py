@@ -57,6 +57,7 @@ class Feature:
     `ci_tasks.run.row_plans.RowPlanner.before_rows`.
     `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
     feature's shows, and returns its exit code, None for a run that is none of its.
+    `run_report` gives the lines that `report` adds for a run's directory, none for a run that is none of the feature's.
     `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `hang_analysis` is a
     function of the type in `results.judge_run`.
     """
@@ -67,6 +68,7 @@ class Feature:
     nox_sessions: tuple[Session, ...] = ()
     before_rows: str = ""
     run_summary: str = ""
+    run_report: str = ""
     suite: str = ""
     metric_format: str = ""
     hang_analysis: str = ""

@@ -254,9 +254,9 @@ def _end(paths: RunDir) -> Tuple[List[str], RootContainer]:
 def remove_left_containers(run_dir: str) -> None:
     """Remove the containers of ended runs of the same home, unless they are kept on purpose: one that goes on keeps its
     GPUs. Nothing else of those runs is removed, since their jobs could write into their plans."""
-    own = RunDir(run_dir).path
+    own, containers = RunDir(run_dir).path, RunContainers(run_dir)
     try:
-        for container in RunContainers(run_dir).find_of_any_run():
+        for container in containers.find_of_any_run() if containers.plan.image else ():
             other = container.run_dir
             if other != own and os.path.dirname(os.path.dirname(other)) == os.path.dirname(os.path.dirname(own)):
                 _remove_left(RunDir(other), container)

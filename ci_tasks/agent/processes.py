@@ -18,20 +18,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import (
-    TYPE_CHECKING,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import TYPE_CHECKING, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import run_directory
 from .files import content_of
@@ -247,7 +234,7 @@ def of_job(agent: int) -> List[int]:
     return list(_living(agent, found.session)) if found is not None else []
 
 
-def _living(top: int, except_session: Optional[int]) -> Iterator[int]:
+def _living(top: int, except_session: Optional[int]) -> Iterable[int]:
     """The processes below `top` that have not ended; without those of a session, and the agent's own programs."""
     pending = children(top)
     while pending:
@@ -293,7 +280,7 @@ def run_program(
 
 def ask(
     commands: Mapping[str, Sequence[str]], timeout: float, environ: Optional[Mapping[str, str]] = None
-) -> Dict[str, QueryAnswer]:
+) -> Mapping[str, QueryAnswer]:
     """The same for several programs at the same time: name → argv, and name → answer."""
     from concurrent.futures import ThreadPoolExecutor  # most commands ask nothing
 

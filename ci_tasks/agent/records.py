@@ -329,14 +329,12 @@ class Status:
 
     `pid`, `pid_start` and `boot_id` tell its agent from a later process, `group` is the job's process group. `waiting`
     says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
-    of `gpu_ids`, as far as nvidia-smi says. `daemon_silent_seconds`: for how long docker or podman has not answered.
-    `longest_silence` are the most seconds without a byte of log.
-    `oom_kills`: how many processes the host's kernel killed for their memory while the run went on, None if not known.
-    `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
-    job got, `shell` those of other variables of the host's shell that reached it; `masked` says whether secrets are
-    masked in all that leaves the host. `signalled` and `concluded` are Slurm's: a signal interrupted the agent, and the
-    end of the Slurm job is included. `gone`: the agent died before it wrote an end. `changed`: files of the agent that
-    changed since, most likely by the job.
+    of `gpu_ids`, as far as nvidia-smi says. `longest_silence` are the most seconds without a byte of log. `oom_kills`:
+    how many processes the host's kernel killed for their memory while the run went on, None if not known. `left` has a
+    line for each thing that could not be removed or collected. `secrets` are the names of those that the job got,
+    `shell` those of other variables of the host's shell that reached it; `masked` says whether secrets are masked in
+    all that leaves the host. `concluded`: the end of the Slurm job is included. `gone`: the agent died before it wrote
+    an end. `changed`: files of the agent that changed since, most likely by the job.
     """
 
     state: State = "planned"
@@ -359,14 +357,12 @@ class Status:
     stalled: bool = False
     longest_silence: float = 0.0
     oom_kills: Optional[int] = None
-    daemon_silent_seconds: float = 0.0
     end: Optional[End] = None
     exit_code: Optional[int] = None
     error: Optional[str] = None
     kept: Optional[Kept] = None
     left: Tuple[str, ...] = ()
     slurm: Optional[SlurmAllocation] = None
-    signalled: bool = False
     secrets: Tuple[str, ...] = ()
     shell: Tuple[str, ...] = ()
     masked: bool = False
@@ -399,8 +395,8 @@ class Status:
 class Event:
     """A line of events.jsonl. `t` is in seconds since the epoch; what else it has depends on `event`: `name` of a step
     or container or what is to be said of packages, `image` that is pulled, `ids` of GPUs, `reasons` to wait, `minutes`
-    of silence (the job's, or the container daemon's), processes `killed`. The agent writes started, waiting, gpus,
-    stalled, resumed, daemon silent, daemon answers, killed, cancelled, timeout and ended; run.sh and the container
+    of silence, processes `killed`. The agent writes started, waiting, gpus,
+    stalled, resumed, killed, cancelled, timeout and ended; run.sh and the container
     adapter write step, step failed, packages, changed packages, changed checkout, pull and container."""
 
     t: float

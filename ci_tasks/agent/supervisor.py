@@ -10,6 +10,7 @@ import fcntl
 import os
 import select
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +20,6 @@ from . import liveness, log_file, processes
 from . import run_directory as rd
 from .cleanup import CleanupResult, RunCleanup, call_with_heartbeat, remove_left_containers
 from .codec import RecordError, masked_record
-from .containers.run_containers import DaemonMonitor
 from .files import content_of, replace_any
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.samples import GpuSampler
@@ -62,7 +62,7 @@ class Supervisor:
         began = {"started_at": self.started_at, "secrets": given_secrets(plan), "shell": shell_variables()}
         self.status = Status(rd.STATE_RUNNING, **began, **processes.identity()._asdict())  # type: ignore[arg-type]
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
-        self.resources = RunResources(plan, paths.path)
+        self.resources = RunResources(plan)
         self.cleanup = RunCleanup(paths, plan)
         containers = self.cleanup.environment
         self.gpus = GpuSampler(paths, self.own, plan, lambda: self.status.gpu_uuids, lambda: containers.container_ids)
@@ -72,7 +72,6 @@ class Supervisor:
         self.client = ClientDeadline(paths.path, plan.client_seconds)
         self.hang = HangWatcher(paths, lambda text: log_file.log_traceback(paths.path, "hang", RuntimeError(text)))
         self.left: List[int] = []  # processes that could not be killed
-        self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
         self.output: Optional[int] = None  # the job's, until it has ended
 
     def run(self, started: Callable[[], None]) -> None:
@@ -81,7 +80,7 @@ class Supervisor:
         self.lock = liveness.agent_lock(self.paths.path)
         self._write_status()  # a run without a status does not start
         started()
-        self.daemon.start()
+        threading.Thread(target=remove_left_containers, args=[self.paths.path], daemon=True).start()
         self._event("started")
         for name in unmasked_secrets(self.plan):
             self.log.write(b"ci-tasks: %s is too short or too common a word to be masked\n" % name.encode())
@@ -130,8 +129,8 @@ class Supervisor:
         """Why the job could not end in time, if that is not its own doing."""
         if self.resources.waiting:
             return self._timeout_reason()
-        values = (self.daemon.runtime, self.daemon.silent_seconds, self.timeout / 60)
-        return "%s has not answered for %.0f s; timeout after %g min" % values if values[1] else None
+        silence = self.plan.image and self._while_beating(self.cleanup.containers.silence)
+        return "%s; timeout after %g min" % (silence, self.timeout / 60) if silence else None
 
     def _timeout_reason(self) -> str:
         waiting = "; ".join(self.resources.waiting) or "nothing is known of the GPUs"
@@ -313,10 +312,6 @@ class Supervisor:
         self.last_heartbeat = time.monotonic()
         if self.status.group is not None and self.status.phase == "running":
             self.hang.poll()
-        before, silent = self.status.daemon_silent_seconds, round(self.daemon.silent_seconds, 1)
-        self._set(daemon_silent_seconds=silent)
-        if bool(silent) != bool(before):
-            self._event("daemon silent" if silent else "daemon answers", minutes=(silent or before) / 60)
         if self.client.poll():
             self.log.write(b"ci-tasks: cancelled, since no client waits for it any more\n")
             self.signals.stop_requested = True

@@ -121,7 +121,7 @@ def _of_job(workflow: Workflow, job: Job, row: Row, event: EventContext, resolve
         yield Deviation("event", ", ".join(workflow.events), "pull_request", "no pull request starts this workflow")
     for key in (*workflow.unused, *job.unused):
         of_other_event = key.name.startswith("on.") and not key.name.startswith("on.pull_request")
-        is_met = key.name == "on.pull_request.branches" and event.base in workflow.branches
+        is_met = key.name == "on.pull_request.branches" and event.base in workflow.filters.get("branches", ())
         if not of_other_event and not is_met and not key.name.startswith("strategy."):
             yield Deviation(key.name, "as the workflow says", "not used", key.why)
 

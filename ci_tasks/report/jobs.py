@@ -9,6 +9,7 @@ from ci_tasks.report.table import Table
 
 if TYPE_CHECKING:
     from ci_tasks.workflow.model import Row
+    from ci_tasks.workflow.triggers import LabelStart
 
 
 def jobs(rows: Sequence[Row], width: int | None = None) -> list[str]:
@@ -39,6 +40,14 @@ def jobs(rows: Sequence[Row], width: int | None = None) -> list[str]:
     lines += ["", *Table(body, ("ROW", "GPUS", "LABEL", *varying)).text(width)]
     refused = dict.fromkeys((row.label, row.refused) for row in rows if row.refused)
     return [*lines, *(["", "Cannot run here:", *Table(list(refused)).text(width)] if refused else [])]
+
+
+def started(compared: str, labels: Sequence[LabelStart], width: int | None = None) -> list[str]:
+    """Which labels a pull request starts, then why it does not start the others."""
+    starting = [(each.label, each.workflow, each.why or each.starts) for each in labels if each.starts != "no"]
+    others = [(each.label, each.workflow, each.why) for each in labels if each.starts == "no"]
+    lines = [compared, *Table(starting, ("LABEL", "WORKFLOW", "STARTS")).text(width)]
+    return [*lines, "", *Table(others, ("NOT STARTED", "WORKFLOW", "WHY")).text(width)] if others else lines
 
 
 def _count(rows: Sequence[Row]) -> str:

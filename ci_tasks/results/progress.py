@@ -9,10 +9,8 @@ from ci_tasks.logs.lines import segments, shown, visible
 from ci_tasks.registry import MetricFormat
 
 _STEP = re.compile(rb"(step|rollout|eval)[ :](\d+)(?=:| -)")
-# What a person asks for first: names by their parts, the most informative ones above. A minimum says less than a mean.
-_HEADLINE = tuple(re.compile(words) for words in (r"(?i)reward(?!.*(?:max|min|std))", r"(?i)\bacc", r"(?i)score/mean"))
-_LOSS = re.compile(r"(?i)(?:^|[/_])(?:pg_)?loss$")
-_IDLE = frozenset({"mean", "avg"})  # the last part of a name that says nothing alone
+# What a person asks for first. A minimum says less than a mean.
+_HEADLINE = tuple(map(re.compile, (r"(?i)reward(?!.*(?:max|min|std))", r"(?i)\bacc", r"(?i)score/mean", r"(?i)loss$")))
 _ACTOR = re.compile(r"^\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?")
 
 
@@ -34,30 +32,14 @@ def metrics_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
     values = _values(line, formats)
     if not values:
         return ""
-    word = f"{match[1].decode()} {int(match[2])}"
-    name = _headline(values)
-    return f"{word}, {_short(name)} {values[name]:.4g}" if name else f"{word}, {len(values)} metrics"
+    step = f"{match[1].decode()} {int(match[2])}"
+    named = [name for pattern in _HEADLINE for name in values if pattern.search(name)]
+    name = named[0] if named else next(iter(values))
+    is_told = named or len(values) == 1
+    return f"{step}, {name.rpartition('/')[2]} {values[name]:.4g}" if is_told else f"{step}, {len(values)} metrics"
 
 
 def _values(line: bytes, formats: tuple[MetricFormat, ...]) -> dict[str, float]:
     if parsed := slime_metrics(visible(segments(line)[-1]).encode()):
         return parsed[1]
     return next((match[1] for metric_format in formats if (match := metric_format.read(line))), {})
-
-
-def _headline(values: dict[str, float]) -> str:
-    """The name of the value to show, or "" where none stands out."""
-    for pattern in (*_HEADLINE, _LOSS):
-        for name in values:
-            if pattern.search(name):
-                return name
-    return next(iter(values)) if len(values) == 1 else ""
-
-
-def _short(name: str) -> str:
-    """`critic/rewards/mean` is a reward, `train/loss` a loss, `eval/aime` aime."""
-    if "reward" in name.lower():
-        return "reward"
-    parts = [part.split("@")[0] for part in name.split("/") if part]
-    specific = [part for part in parts if part.lower() not in _IDLE]
-    return (specific or parts or [name])[-1]

@@ -127,7 +127,7 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
 def _usual(path: Path, rev: str | None) -> str:
     """The workflow that is meant where nobody names one: that of a suite, else the only one. Raises CheckoutError."""
     usual = usual_workflows()
-    there = list(dict.fromkeys(name.removesuffix(".j2") for name in _workflows(path, rev)))
+    there = list(dict.fromkeys(name.removesuffix(".j2") for name in workflow_files(path, rev)))
     candidates = [name for name in usual if name in there] or (there if len(there) == 1 else usual)
     if candidates:
         return candidates[0]
@@ -140,7 +140,7 @@ def _no_workflow(path: Path, rev: str | None, why: str) -> CheckoutError:
 
     if is_bare(path):
         return no_repository(path)
-    files = ", ".join(_workflows(path, rev))
+    files = ", ".join(workflow_files(path, rev))
     hint = f"--workflow FILE picks one of: {files}" if files else "it has no workflow at all: is it the right one?"
     return CheckoutError(f"{path} {why}", hint=hint)
 
@@ -155,7 +155,8 @@ def _text(path: Path, rev: str | None, name: str) -> str | None:
     return open_repository(path).git.text_or_none("show", f"{commit}:./{name}")
 
 
-def _workflows(path: Path, rev: str | None) -> list[str]:
+def workflow_files(path: Path, rev: str | None) -> list[str]:
+    """The files of `.github/workflows`, from the checkout's root."""
     if rev is None:
         return [str(file.relative_to(path)) for file in sorted((path / ".github/workflows").glob("*.y*ml*"))]
     from ci_tasks.checkout.repository import open_repository

@@ -213,10 +213,6 @@ def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, ho
     state, message = RUNNING, note
     if status.waiting:
         state, message = WAITING, "; ".join(status.waiting)
-    elif silent := status.daemon_silent_seconds:
-        # In steps, so that a line for each is not too many.
-        span = f"{silent // 10 * 10:.0f} s" if silent < 60 else f"{silent // 60:.0f} min"
-        state, message = STALLED, f"{read_description(run).runtime} has not answered for {span}"
     elif status.stalled:
         state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
     elif not note:

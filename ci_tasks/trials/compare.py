@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import default_base, resolve_base
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError, printable
+from ci_tasks.errors import UsageError, one_line, printable
 from ci_tasks.report.table import paragraph
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.find_rows import find_rows
@@ -146,7 +146,7 @@ def _lines(result: ComparisonResult, width: int | None) -> list[str]:
     lines = report.rates(verdicts, {"YOURS FAILED": yours, "BASE FAILED": base}, width)
     for row in result.rows:
         if row.way and len({*row.yours.failures, *row.base.failures}) > 1:
-            lines += paragraph(f"{row.row}: what decides: {report.short(row.way)}", width)
+            lines += paragraph(f"{row.row}: what decides: {one_line(row.way)}", width)
         on = [" | ".join(side.gpus) for side in (row.yours, row.base)]
         if all(on) and on[0] != on[1]:
             lines += paragraph(f"{row.row}: the sides ran on different GPUs: yours {on[0]}; base {on[1]}", width)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import counted, one_line, printable
+from ci_tasks.errors import counted, one_line, printable, truncated
 from ci_tasks.report.table import Table, duration
 from ci_tasks.results.rates import interval
 from ci_tasks.trials.rules import FAILED, PASSED, Outcome, TrialVerdict, telling, ways
@@ -79,20 +79,13 @@ def failures(row: str, outcomes: Sequence[Outcome]) -> list[str]:
 
 def line(number: int, one: Outcome, what: str) -> str:
     """The line of a run; `what` says what ran."""
-    how = one.status if one.status == PASSED else f"{one.status}: {short(one.reason or one.signature)}"
+    how = one.status if one.status == PASSED else f"{one.status}: {truncated(one.reason or one.signature, _SHORT)}"
     took = f", {duration(one.seconds)}" if one.seconds is not None else ""
     return f"{number:>3}  {one_line(what)}: {one_line(how)}{f' [{one.run}{took}]' if one.run else ''}"
-
-
-def short(text: str) -> str:
-    """On one line, a long text without its middle: its end tells it from others."""
-    text = one_line(text)
-    keep = (_SHORT - 1) * 2 // 3
-    return text if len(text) <= _SHORT else f"{text[:keep]}…{text[keep + 1 - _SHORT :]}"
 
 
 def cost(runs: int, seconds: float | None) -> str:
     """How many runs, and how long they may take if each takes so many seconds."""
     if seconds is None:
         return f"{counted(runs, 'run')}, no earlier run says how long each takes"
-    return f"{counted(runs, 'run')}, about {duration(seconds)} each: {duration(seconds * runs)}"
+    return f"{counted(runs, 'run')}, about {duration(seconds)} each without set-up: {duration(seconds * runs)}"

@@ -102,11 +102,17 @@ def given_up(outcomes: Sequence[Outcome], *settings: str) -> TrialVerdict | None
         own = [one for one in outcomes if one.setting == setting]
         silent = [one for one in own if not one.counts]
         if 2 * len(silent) - len(own) >= GIVE_UP:
-            reason = silent[-1].reason or silent[-1].status
-            return TrialVerdict(
-                BLOCKED, f"{setting} shows nothing in {len(silent)} of {counted(len(own), 'run')}: {reason}"
-            )
+            silence = f"{setting} shows nothing in {len(silent)} of {counted(len(own), 'run')}"
+            return TrialVerdict(BLOCKED, f"{silence}: {silent[-1].reason or silent[-1].status}")
     return None
+
+
+def in_turn(runs: Mapping[str, int], seed: str) -> list[str]:
+    """Of two sides those with fewer runs. Which is first changes at random: a host that warms up, or fills, is not read
+    as a difference."""
+    fewest = min(runs.values())
+    sides = [side for side, count in runs.items() if count == fewest]
+    return random.Random(f"{seed} {fewest}").sample(sides, len(sides))
 
 
 # -- Repeat ----------------------------------------------------------------------------------------------------------
@@ -240,9 +246,7 @@ class AB:
         if len(base) + len(yours) >= self.at_most:
             failed = [f"{sum(ways(side).values())} of {counted(len(side), 'run')}" for side in (yours, base)]
             return TrialVerdict(CANNOT_TELL, f"yours failed in {failed[0]}, the base in {failed[1]}: neither is shown")
-        # Which side is first changes at random: a host that warms up, or fills, is not read as a difference.
-        sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == pairs]
-        return random.Random(f"{self.seed} {pairs}").sample(sides or [self.base, self.yours], len(sides) or 2)
+        return in_turn({self.base: len(base), self.yours: len(yours)}, self.seed)
 
     def sample(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes without the failure for which a row of several is compared."""
@@ -308,8 +312,7 @@ class Metrics:
             return verdict
         if len(both) >= self.pairs:
             return TrialVerdict(CANNOT_TELL, f"{self.name} scatters too much to tell a loss of {self.margin:g}")
-        sides = [side for side, own in ((self.base, base), (self.yours, yours)) if len(own) == len(both)]
-        return random.Random(f"{self.seed} {len(both)}").sample(sides or [self.base, self.yours], len(sides) or 2)
+        return in_turn({self.base: len(base), self.yours: len(yours)}, self.seed)
 
     def verdict(self, both: Sequence[tuple[Outcome, Outcome]]) -> TrialVerdict | None:
         """The word that these pairs show, three of them at least."""

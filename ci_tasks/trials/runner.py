@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -21,9 +20,9 @@ from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, OverlaySource
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord, epoch_seconds
+from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
 from ci_tasks.results import store
-from ci_tasks.results.history import RunQuery, search
+from ci_tasks.results.history import durations
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import RowChanged
@@ -35,7 +34,6 @@ from ci_tasks.trials.rules import MISSING, Outcome
 from ci_tasks.trials.trial import TrialRun
 
 _BLOCKED_IN_A_ROW = 3  # runs, after which the host has to run what is known to run
-_RECENT = 5  # runs by which the next one's time is estimated
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")  # from run to run, in a reason without a signature
 
 Execute = Callable[..., LabelResult | None]  # as run.label.execute_label
@@ -199,14 +197,9 @@ def given_key(given: GivenValues) -> dict[str, str]:
 
 
 def expected_cost(runs: int, label: str, rows: Sequence[str], host: str) -> str:
-    """How many runs, and how long they may take by the newest ones of the rows that passed, set-up included."""
-    took = []
-    for record in search(RunQuery(label=label, row=tuple(rows), status=(PASSED,), host=(host,), limit=_RECENT)):
-        ended = epoch_seconds(record.ended_at)
-        planned = store.planned_at(store.batch_of(record.id)) / 1e9
-        if record.row in rows and ended is not None and planned:
-            took.append(ended - planned)
-    return cost(runs, median(took) if took else None)
+    """How many runs, and how long they may take by earlier ones of the rows, without set-up."""
+    known = durations(label, (host,))
+    return cost(runs, max((known[row] for row in rows if row in known), default=None))
 
 
 class QuietView(PlainView):

@@ -142,7 +142,8 @@ _CODE_EVENTS = (*_PULL_REQUEST, "push", "merge_group")
 @dataclass(frozen=True)
 class Workflow:
     """A workflow file. `path` is from the checkout's root; `rendered` says that it came from a template. `events` start
-    it; `branches` are those whose pull requests do, empty for all. `unused` keys are a difference from CI."""
+    it; `filters` say which pull requests do, by `paths`, `branches` and the like. `unused` keys are a difference from
+    CI."""
 
     path: str
     name: str
@@ -152,7 +153,7 @@ class Workflow:
     rendered: bool = False
     inputs: Mapping[str, WorkflowInput] = field(default_factory=dict)
     events: tuple[str, ...] = ()
-    branches: tuple[str, ...] = ()
+    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     outputs: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[UnsupportedKey, ...] = ()
 

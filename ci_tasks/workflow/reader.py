@@ -37,6 +37,7 @@ _JOB = "jobs.<id>"
 _STEP = f"{_JOB}.steps.[]"
 _JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SECRET = re.compile(r"\bsecrets(?:\.|\[\s*')([A-Za-z_][A-Za-z0-9_]*)")
+_FILTERS = ("paths", "paths-ignore", "branches", "branches-ignore")
 _WHOLE = re.compile(r"\s*\$\{\{(.*)\}\}\s*", re.DOTALL)
 
 
@@ -58,7 +59,6 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
     }
     _check_needs(at, jobs, bodies)
     on = tree.get("on")
-    branches = _below(on, "pull_request").get("branches") or []
     return Workflow(
         path=file,
         name=str(tree.get("name") or file),
@@ -68,7 +68,7 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
         rendered=rendered,
         inputs={**_inputs(_below(on, "workflow_call")), **_inputs(_below(on, "workflow_dispatch"))},
         events=_events(at, tree),
-        branches=tuple(map(str, branches if isinstance(branches, list) else [branches])),
+        filters=_filters(on),
         outputs={name: body.get("value") for name, body in _bodies(_below(on, "workflow_call"), "outputs").items()},
         unused=unused,
     )
@@ -194,6 +194,17 @@ class _At:
                 name = key.path.removeprefix(f"{_STEP}.").removeprefix(f"{_JOB}.")
                 found[treatment] = (*found[treatment], UnsupportedKey(name, why, key.line))
         return found
+
+
+def _filters(on: Any) -> dict[str, tuple[str, ...]]:
+    """Which pull requests start the workflow: filter → patterns."""
+    below = _below(on, "pull_request") or _below(on, "pull_request_target")
+    given = {name: below.get(name) or [] for name in _FILTERS}
+    return {
+        name: tuple(map(str, patterns if isinstance(patterns, list) else [patterns]))
+        for name, patterns in given.items()
+        if patterns
+    }
 
 
 def _events(at: _At, tree: Map) -> tuple[str, ...]:

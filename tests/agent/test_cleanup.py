@@ -73,7 +73,7 @@ class Home:
 @pytest.fixture
 def home(new_run: Callable[..., Run], fake: Fake) -> Home:
     run = new_run("runs/batch/02")
-    run.write("", container={"runtime": "docker"})
+    run.write("", container={"runtime": "docker"}, image="img")
     fake.has("own", **{"ci-tasks_dir": str(run.path)})
     return Home(new_run, fake, run)
 

@@ -230,7 +230,7 @@ def test_gpus_that_the_jobs_own_script_takes_are_on_record(run: Run, gpu_host: G
     holder = gpu_host.hold(0, CI_TASKS_RUN_DIR="/runs/batch/03")
     _gpus(run, gpu_host, 4, "job", simulated=4)
     run.start(_script(gpu_host, 4, f"{UNTIL_GO}; exit 7"), **_environ(gpu_host))
-    assert _waits(run, until).waiting[0].startswith("GPU 0 held by run batch.03 for ")
+    assert _waits(run, until).waiting[0].startswith("GPU 0 held by run batch.03")
     assert gpu_host.free() == [1, 2, 3]
     gpu_host.end(holder)
     until(lambda: run.status().phase == "running" and run.status().gpu_ids)

@@ -11,7 +11,7 @@ from ci_tasks.results.progress import line_summary, metrics_summary
     ("line", "expected"),
     [
         (b"step 12: {'train/grad_norm': 1.5, 'train/loss': 0.412345}", "step 12, loss 0.4123"),
-        (b"(RolloutManager pid=12, ip=10.0.0.1) x - rollout 3: {'rollout/raw_reward': 0.25}", "rollout 3, reward 0.25"),
+        (b"(Manager pid=12, ip=10.0.0.1) x - rollout 3: {'rollout/raw_reward': 0.25}", "rollout 3, raw_reward 0.25"),
         (b"eval 7: {'eval/aime': np.float64(0.5)}", "eval 7, aime 0.5"),
         (b"\x1b[36m(Actor pid=1)\x1b[0m step 1: {'train/loss': nan}", "step 1, loss nan"),
         (b"step 4: {'a/b': 1, 'c/d': 2}", "step 4, 2 metrics"),

@@ -153,15 +153,6 @@ def test_a_pipe_in_the_place_of_a_log_blocks_nobody(run: RunDir, capfd: pytest.C
     assert (capfd.readouterr().out, last_line(run)) == ("", "")
 
 
-def test_a_silent_daemon_is_named_again_when_its_time_has_grown(run: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
-    stream = StreamView(run)
-    for seconds in (15.0, 17.0, 21.0, 61.0, 63.0):
-        write_json(run.status, {"daemon_silent_seconds": seconds})
-        stream.update([running_row_progress("a", run, 1.0, "")])
-    lines = capfd.readouterr().err.splitlines()
-    assert lines == [f"ci-tasks: stalled, podman has not answered for {span}" for span in ("10 s", "20 s", "1 min")]
-
-
 def test_on_a_terminal_hosts_are_drawn_and_nothing_that_is_shown_controls_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,9 +179,6 @@ def test_on_a_terminal_hosts_are_drawn_and_nothing_that_is_shown_controls_it(
         ({"phase": "collecting"}, "", RUNNING, "collecting what it leaves"),
         ({"stalled": True}, "", "stalled", "no output for 15 min"),
         ({"waiting": ["GPU 3", "GPU 4"], "stalled": True}, "", WAITING, "GPU 3; GPU 4"),
-        ({"daemon_silent_seconds": 47.3}, "", "stalled", "podman has not answered for 40 s"),
-        ({"daemon_silent_seconds": 330.0, "stalled": True}, "", "stalled", "podman has not answered for 5 min"),
-        ({"daemon_silent_seconds": 20.0, "phase": "collecting"}, "", "stalled", "podman has not answered for 20 s"),
     ],
 )
 def test_how_a_started_row_stands(tmp_path: Path, status: dict[str, Any], note: str, state: str, shown: str) -> None:

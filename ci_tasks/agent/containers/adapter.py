@@ -3,11 +3,6 @@
 It gets the exact argv that CI would have given to docker, records it and what runs instead in docker.json, and then
 becomes (exec) the real docker or podman, or the command that stands for it where there is no daemon. What is not
 possible here is blocked (exit 125), not failed: nothing of the test has run. Messages go to stderr.
-
-The other nodes of a Slurm job, for a row over several, join the Ray of the row's script, which has the first. They run
-in a container with the options of CI's own `docker run`, since a Ray worker needs the image, mounts and variables of
-the head. Ray's head may start late, or restart: a worker without one tries again until the row's end. What they print
-is in the row's log, each line behind its node's name: one that cannot join says so at once.
 """
 
 from __future__ import annotations
@@ -30,11 +25,10 @@ from ..records import Deviation, DockerInvocation, DockerInvocations, Event, Pro
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
 from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
 from .rewrite import (
-    INIT,
+    CATATONIT,
     client_environment,
     command,
     container_environment,
-    podman_init,
     qualified_image,
     rewrite,
     rewrite_other,
@@ -90,8 +84,8 @@ class _Adapter:
             image, rules = self._pull(here, program), dataclasses.replace(rules, pull="never")
             variables = _image_variables(image, program)
         with self._calls() as calls:
-            init = podman_init() if self.runtime == PODMAN else INIT
-            here, deviations = rewrite(run, rules, 1 + sum(is_run(call.ci) for call in calls), init)
+            number = 1 + sum(is_run(call.ci) for call in calls)
+            here, deviations = rewrite(run, rules, number, os.path.exists(CATATONIT))
             here = dataclasses.replace(here, image=image)
             if probe is not None and variables is not None:
                 here = self._with_probe(here, variables, probe.overlays)

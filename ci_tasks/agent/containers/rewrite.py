@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import posixpath
-import shutil
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..mask import MASKED, is_secret_name, mask_text
@@ -42,19 +41,17 @@ from .docker_argv import (
 _REMOVED = "removed by ci-tasks once its logs are copied"
 # Could start a container that ci-tasks would not find again.
 _REFUSED = ("create", "run", "compose", "stack", "service", "swarm")
-# Where podman itself looks for its init; it does not come with podman.
-OWN_INIT = "/usr/libexec/podman/catatonit"
-INIT_PROGRAMS = ("catatonit", "tini", "tini-static", "docker-init", "dumb-init")
-INIT = (option("init"),)
+CATATONIT = "/usr/libexec/podman/catatonit"  # podman's init, which does not come with podman
 # Docker has the host's proxies in no container, podman in each. Docker's default is no limit to the number of
 # processes; podman's is 2048, fewer than the threads of a training.
 _NO_PROXY, _NO_LIMIT = DockerOption("http-proxy", "false", ("--http-proxy=false",)), option("pids-limit", "-1")
 
 
 def rewrite(
-    run: DockerRun, rules: ContainerRules, number: int = 1, init: Sequence[DockerOption] = INIT
+    run: DockerRun, rules: ContainerRules, number: int = 1, has_init: bool = True
 ) -> tuple[DockerRun, list[Deviation]]:
-    """CI's run as this host runs it, and the deviations. It is the `number`th run of its script, counted from 1."""
+    """CI's run as this host runs it, and the deviations. It is the `number`th run of its script, counted from 1.
+    `has_init`: podman has its init here."""
     deviations: list[Deviation] = []
 
     def note(*texts: str) -> None:
@@ -93,7 +90,7 @@ def rewrite(
     add("env", {name: option("env", name) for name in rules.env}, "what ci-tasks hands to the run")
     add("volumes", {path: option("volume", f"{path}:{path}") for path in volumes}, "directories of the run")
     if rules.runtime == PODMAN:
-        options = _for_podman(run, options, init, note)
+        options = _for_podman(run, options, has_init, note)
     return dataclasses.replace(run, options=tuple(options), image=image), deviations
 
 
@@ -154,16 +151,8 @@ def _variable(item: DockerOption) -> tuple[str, str]:
 # -- podman ----------------------------------------------------------------------------------------------------------
 
 
-def podman_init() -> Sequence[DockerOption]:
-    """`--init`, with the path of a program where podman would not find one itself; nothing where this host has none."""
-    program = next(filter(None, map(shutil.which, INIT_PROGRAMS)), None)
-    if os.path.exists(OWN_INIT):
-        return INIT
-    return [*INIT, option("init-path", program)] if program else []
-
-
 def _for_podman(
-    run: DockerRun, options: Sequence[DockerOption], init: Sequence[DockerOption], note: Callable[..., None]
+    run: DockerRun, options: Sequence[DockerOption], has_init: bool, note: Callable[..., None]
 ) -> list[DockerOption]:
     """A rewritten run's options in podman's words, with docker's defaults."""
     note("runtime", DOCKER, PODMAN, "hosts.yaml runtime: podman")
@@ -179,13 +168,14 @@ def _for_podman(
             note(item.name, " ".join(item.argv), "(none)", "podman rejects it; in docker it has no effect")
         elif item.name != "init":
             here.append(item)
-    if not init:
-        why = "the host has none for podman (catatonit, tini); a container that ignores SIGTERM is killed"
-        note("init", "an init process", "(none)", why)
+    if has_init:
+        here.append(option("init"))
+    else:
+        note("init", "an init process", "(none)", f"no {CATATONIT} here; a container that ignores SIGTERM is killed")
     if not run.is_on("privileged"):
         why = "docker's default has some more (AUDIT_WRITE, MKNOD, NET_RAW)"
         note("capabilities", "docker's default", "podman's default", why)
-    return [*here, *init, _NO_PROXY, *([] if run.has("pids-limit") else [_NO_LIMIT])]
+    return [*here, _NO_PROXY, *([] if run.has("pids-limit") else [_NO_LIMIT])]
 
 
 # -- names of images -------------------------------------------------------------------------------------------------

@@ -13,14 +13,13 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 import time
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence
 
 from .. import run_directory
 from ..codec import RecordError
 from ..mask import MASKED
-from ..processes import dying_with_parent, run_program
+from ..processes import run_program
 from ..quick_dataclass import dataclass
 from ..records import DockerInvocation, DockerInvocations, Plan, QueryAnswer
 from ..run_directory import RunDir, job_environment
@@ -33,7 +32,6 @@ REMOVE_SECONDS = 20.0  # a removal fails while the container is created, or remo
 _POLL_SECONDS = 0.2
 LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
 QUERY_SECONDS = 15.0  # a daemon that is busy with a pull may take several
-PAUSE_SECONDS = 5.0  # between an answer and the next query
 DAEMON_QUERY = ("ps", "--quiet", "--last", "1")  # only whether there is an answer counts
 
 
@@ -90,6 +88,11 @@ class RunContainers:
 
     def find_of_any_run(self) -> List[RunContainer]:
         return self._labelled(LABEL_DIR, False)
+
+    def silence(self) -> str:
+        """Why the daemon is taken to hang; "" if it answers, also with an error, or if there is none."""
+        answer = self.client.run(*DAEMON_QUERY, timeout=QUERY_SECONDS) if self.client is not None else None
+        return answer.err if answer is not None and answer.timed_out else ""
 
     def stop(self) -> None:
         """Stop those that run. Their files stay, for their logs."""
@@ -161,40 +164,6 @@ def _container(client: DockerClient, number: int, item: Mapping[str, Any]) -> Ru
         state.get("StartedAt") or "",
         (config.get("Labels") or {}).get(LABEL_DIR, ""),
     )
-
-
-class DaemonMonitor:
-    """Asks the container daemon every few seconds whether it answers, beside the `docker run` that waits for it: one
-    that hangs ends nothing and prints nothing. Does nothing for a plan without docker or podman. `on_first_answer` is
-    called once, in the monitor's thread."""
-
-    def __init__(self, plan: Plan, on_first_answer: Callable[[], object]) -> None:
-        self.runtime = plan.container_runtime if plan.image else None
-        self._env, self._on_first_answer = {**os.environ, **plan.host_env}, on_first_answer
-        self._silent_since: Optional[float] = None
-
-    @property
-    def silent_seconds(self) -> float:
-        """For how long there has been no answer; 0 as long as no query has timed out."""
-        since = self._silent_since
-        return time.monotonic() - since if since is not None else 0.0
-
-    def start(self) -> None:
-        """Until this process ends, and a query with it."""
-        if self.runtime in ENGINES:
-            threading.Thread(target=self._run, name="container daemon", daemon=True).start()
-
-    def _run(self) -> None:
-        has_answered = False
-        while True:
-            asked_at = time.monotonic()
-            answer = run_program(dying_with_parent([self.runtime or "", *DAEMON_QUERY]), QUERY_SECONDS, self._env)
-            # An error is an answer, too.
-            self._silent_since = (self._silent_since or asked_at) if answer.timed_out else None
-            if answer.code == 0 and not has_answered:
-                has_answered = True
-                self._on_first_answer()
-            time.sleep(0 if answer.timed_out else PAUSE_SECONDS)
 
 
 # -- a shell -----------------------------------------------------------------------------------------------------------

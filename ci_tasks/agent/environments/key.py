@@ -11,31 +11,23 @@ import platform
 import re
 import sys
 import sysconfig
-from typing import Dict, Iterator, List, Mapping
+from typing import Dict, List, Mapping
 
+from ..directories import below
 from ..records import InstallSteps
 
 _WORD = re.compile(r"[^\s'\"`;|&<>()=,\[\]]+")
 # What describes packages, wherever it is in the checkout.
 _PACKAGING = re.compile(r"(?i)pyproject\.toml|setup\.(?:py|cfg)|.*\.lock|.*(?:requirements|constraints).*\.(?:txt|in)")
-# How pip and uv reach an index and what they print, by their documentation; not what is installed.
-_REACH = re.compile(
-    r"PIP_(?:CACHE_DIR|CERT|CLIENT_CERT|(?:DEFAULT_)?TIMEOUT|DISABLE_PIP_VERSION_CHECK|LOG|NO_CACHE_DIR|NO_COLOR|NO_INPUT"
-    r"|PROGRESS_BAR|PROXY|QUIET|RETRIES|ROOT_USER_ACTION|TRUSTED_HOST|VERBOSE)"
-    r"|UV_(?:CACHE_DIR|HTTP_TIMEOUT|NO_CACHE|NO_PROGRESS)"
-)
 
 
 def environment_key(install: InstallSteps, workspace: str, environ: Mapping[str, str]) -> str:
     """The key for `install` run by this interpreter on the checkout in `workspace`."""
     settings = sorted(item for item in environ.items() if item[0].startswith(("PIP_", "UV_")))
-    index = (
-        [item for item in settings if not _REACH.fullmatch(item[0])],
-        [_digest(path) for path in _pip_files(environ)],
-    )
+    pip = settings, [_digest(path) for path in _pip_files(environ)]
     python = sys.version, sysconfig.get_platform(), sysconfig.get_config_var("SOABI"), platform.libc_ver()
     files = sorted(deciding_files(install, workspace).items())
-    value = repr((python, install.steps, sorted(install.env), index, files))
+    value = repr((python, install.steps, sorted(install.env), pip, files))
     return hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
@@ -44,16 +36,10 @@ def deciding_files(install: InstallSteps, workspace: str) -> Dict[str, str]:
     packages, and those that the steps name."""
     words = {os.path.basename(word) for step in install.steps for word in _WORD.findall(step.text)}
     return {
-        os.path.relpath(path, workspace): _digest(path)
-        for path in _files_below(workspace)
-        if os.path.basename(path) in words or _PACKAGING.fullmatch(os.path.basename(path))
+        os.path.relpath(entry.path, workspace): _digest(entry.path)
+        for entry in below(workspace, excluded=os.path.join(workspace, ".git"))
+        if entry.is_file() and (entry.name in words or _PACKAGING.fullmatch(entry.name))
     }
-
-
-def _files_below(top: str) -> Iterator[str]:
-    for directory, subdirectories, names in os.walk(top):
-        subdirectories[:] = [name for name in subdirectories if name != ".git"]
-        yield from (os.path.join(directory, name) for name in names)
 
 
 def _pip_files(environ: Mapping[str, str]) -> List[str]:

@@ -5,10 +5,8 @@ own script does, and the agent *blocks* GPUs meanwhile: it holds the locks of th
 that processes use without a lock, until the job has its own. A GPU whose lock another process holds is left alone, the
 job's own among them.
 
-That a script has its locks is seen in /proc/locks, where the job's processes are recognized by their environment (those
-of another user's container cannot be), or read in the log, where the script says so. The log also shows that the script
-waits: then `waiting` says for whom. If none of this can be seen the GPUs stay blocked, which harms no run: no job
-should take them.
+That a script has its locks, or waits for them, it says in the log; while it waits, `waiting` says for whom. If it says
+nothing the GPUs stay blocked, which harms no run: no job should take them.
 
 Why no GPU is given twice, and why there is no deadlock:
 - Whatever uses a GPU holds an exclusive flock on its file; it ends with its holder, however that ends.
@@ -30,7 +28,6 @@ import re
 import time
 from typing import Dict, Iterable, Iterator, List, Optional, Set
 
-from .. import run_directory
 from ..records import AGENT, GpuRequest, Phase, Plan
 from . import lock_files, nvidia_smi
 
@@ -58,14 +55,14 @@ class RunResources:
     `held` and `blocked` are {GPU id: descriptor} of exclusive and of shared locks.
     """
 
-    def __init__(self, plan: Plan, run_dir: str, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(self, plan: Plan, poll_seconds: float = POLL_SECONDS) -> None:
         self.are_ready = False
         self.next_poll_at = -math.inf
         self.waiting: List[str] = []
         self.gpu_ids: Optional[List[int]] = None
         self.held: Dict[int, int] = {}
         self.blocked: Dict[int, int] = {}
-        self._plan, self._run_dir, self._poll_seconds = plan, run_directory.mark(run_dir), poll_seconds
+        self._plan, self._poll_seconds = plan, poll_seconds
         self._request = plan.gpu_locks or GpuRequest(0)
         self._monitor = nvidia_smi.GpuMonitor(REFRESH_SECONDS)
         self._host_locks: List[int] = []
@@ -195,11 +192,6 @@ class RunResources:
         request, snapshot, now = self._request, self._monitor.latest, time.monotonic()
         if snapshot is None or snapshot.problem:
             return
-        own = self._locked_by_job()
-        if len(own) >= request.count:
-            self.gpu_ids = sorted(own)
-            self.stop_waiting()
-            return
         in_use = nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps)
         usable = {gpu for gpu in snapshot.ids if gpu < request.total and gpu not in in_use}
         if request.by != AGENT:
@@ -210,11 +202,6 @@ class RunResources:
         if self._waits and now >= self._describe_at:
             self._describe_at = now + REFRESH_SECONDS
             self.waiting = self._reasons(snapshot.ids, in_use)
-
-    def _locked_by_job(self) -> List[int]:
-        holders = lock_files.holders(self._request.paths)
-        own = {pid for pid in set(holders.values()) if lock_files.run_dir_of(pid) == self._run_dir}
-        return [gpu for gpu, pid in holders.items() if pid in own]
 
     def _block(self, unusable: Set[int]) -> None:
         for gpu in set(self.blocked) - unusable:

@@ -357,7 +357,7 @@ class Server:
 
         self.slurm = self.slurm or session.SlurmSession()
         if not job.id:
-            self._in_child(partial(session.submit, run_dir, again=True))
+            self._in_child(partial(session.submit_left, run_dir))
         return partial(self.slurm.join, run_dir)
 
     # -- children ----------------------------------------------------------------------------------------------------

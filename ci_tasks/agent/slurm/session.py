@@ -34,6 +34,7 @@ UNKNOWN_AFTER = 60.0  # seconds until a job that Slurm does not know counts as g
 RETRY_SECONDS = 15.0  # until the next sbatch after a temporary rejection
 NEVER_SUBMITTED = "cancelled before it was submitted to Slurm"
 _PAUSE = 0.05
+_LOCK_SECONDS = 2.0
 _CACHE_SECONDS = 10.0  # until one node sees what another wrote last, on a file system that caches
 # Not about this job: it may be accepted in a while, and the controller may even have it already.
 _TEMPORARY = re.compile(
@@ -96,6 +97,12 @@ def submit(run_dir: str, again: bool, run: RunProgram = run_program, seconds: fl
         log_traceback(run_dir, "sbatch", bug)
         with suppress(OSError, LockTimeout):  # the run was removed
             _reject(run_dir, str(bug) if isinstance(bug, OSError) else repr(bug))
+
+
+def submit_left(run_dir: str) -> None:
+    """The same for a run that is followed: a process that submits it just now has a moment to say so by its lock."""
+    time.sleep(_LOCK_SECONDS)
+    submit(run_dir, again=True)
 
 
 def parse_answer(answer: QueryAnswer) -> Submission:
@@ -219,7 +226,10 @@ def _waiting(status: Status, reason: str) -> Status:
 def cancel(run_dir: str, job: SlurmJob) -> None:
     """Ask the agent, which is the batch script, to end its job in order; a job without one is ended at once. Raises
     ScancelError."""
-    state = query([job.id])[0].get(job.id) if job.id else None
+    is_over = read_status(
+        RunDir(run_dir)
+    ).concluded  # as the file says, which the job can write: it is ended all the same
+    state = query([job.id])[0].get(job.id) if job.id and not is_over else None
     if state is not None and state.is_on_node:
         _scancel("--batch", "--signal=TERM", job.id)
     else:

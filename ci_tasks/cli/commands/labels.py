@@ -5,7 +5,7 @@ from __future__ import annotations
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, with_given
-from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, REPO, REV, RUN_NEEDS, WORKFLOW, text
+from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, REPO, REV, RUN_NEEDS, WORKFLOW, switch, text
 from ci_tasks.cli.output import print_json
 
 
@@ -14,6 +14,10 @@ class JobsOptions(GivenOptions):
     label: str | None = LABEL.field(help="only this label", required=False)
     json: bool = JSON.field()
     run_needs: bool = RUN_NEEDS.field()
+    changed: bool = switch(
+        "which labels of all workflows a pull request with your changes would start, and why not the others",
+        excludes=(("label", "it is about all labels", ""), ("workflow", "it is about all workflows", "")),
+    ).field()
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()
@@ -25,6 +29,7 @@ def jobs(options: JobsOptions) -> int:
     ci-tasks jobs                     every row of the checkout
     ci-tasks jobs ckpt --json         one label, for programs
     ci-tasks jobs --rev v0.2.2        at another revision
+    ci-tasks jobs --changed           what a pull request with your changes would start
 
     Nothing of the checkout is executed. Where the outputs of another job decide the rows, they are not listed;
     --run-needs runs that job's steps here.
@@ -37,6 +42,15 @@ def jobs(options: JobsOptions) -> int:
     from ci_tasks.workflow.model import JobRow
 
     given = with_given(open_config(options.repo), options).given
+    if options.changed:
+        from ci_tasks.run.started_labels import started_labels
+
+        compared, labels = started_labels(options.repo, options.rev, options.base, given)
+        if options.json:
+            print_json([encode(label, versioned=False) for label in labels])
+        else:
+            print("\n".join(tables.started(compared, labels, terminal_width())))
+        return 0
     source = open_source(options.repo, options.rev, options.workflow, given)
     label = source.label_of(options.label) if options.label else None
     rows = list_jobs(source, label, options.base, run_needs=options.run_needs)
@@ -61,6 +75,10 @@ class PlanOptions(OverlayOptions):
     json: bool = JSON.field()
     out: str | None = text("write the run directories into this new directory", "DIR").field()
     run_needs: bool = RUN_NEEDS.field()
+    changed: bool = switch(
+        "which labels of all workflows a pull request with your changes would start, and why not the others",
+        excludes=(("label", "it is about all labels", ""), ("workflow", "it is about all workflows", "")),
+    ).field()
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()

@@ -9,7 +9,6 @@ from typing import Any
 from ci_tasks.agent.gpus.nvidia_smi import QUERY_GPUS, parse_gpus
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.features.doctor.basics import DISK_SCRIPT, Space, space
 from ci_tasks.features.doctor.check_results import Answers, Check, CheckResult, fault, ok, remedy, unknown, warning
 from ci_tasks.hosts.queries import fact_queries, list_value, parse_facts, parse_json_object
 
@@ -23,9 +22,6 @@ _GPU_SET_UP = {
     "docker": "`sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`",
     "podman": "`sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
 }
-# Only the runtime knows where its images are.
-_STORE_DISK = 'exec python3 -I -c "$1" "$("$2" info --format "$3")"'
-_STORE: Space = (5, 80, "a training image takes 20 to 40 GB, and half as much again while it is unpacked")
 
 
 def containers(host: HostSpec, images: Sequence[str]) -> Check:
@@ -33,7 +29,6 @@ def containers(host: HostSpec, images: Sequence[str]) -> Check:
     name = host.runtime
     queries: dict[str, Sequence[str]] = {**fact_queries(host, gpus=False, container=True)}
     if name in _GPU_SET_UP:
-        root = "{{.DockerRootDir}}" if name == "docker" else "{{.Store.GraphRoot}}"
         inspect = [name, "image", "inspect", "--format", "{{json .}}", "--"]
         queries |= {
             "info": [name, "info", "--format", "{{json .}}"],
@@ -41,7 +36,6 @@ def containers(host: HostSpec, images: Sequence[str]) -> Check:
             "nvidia-ctk": ["nvidia-ctk", "--version"],
             "cdi": ["nvidia-ctk", "cdi", "list"],
             "gpus": QUERY_GPUS,
-            "image store": ["sh", "-c", _STORE_DISK, "sh", DISK_SCRIPT, name, root],
         }
     answers = yield queries
     if problem := parse_facts(host, answers, simulates=True).container_problem:
@@ -56,10 +50,6 @@ def containers(host: HostSpec, images: Sequence[str]) -> Check:
     results = [_daemon(name, info)]
     if host.gpus != 0 and not host.simulate and parse_gpus(answers["gpus"].out):
         results.append(_gpus_inside(name, info, answers))
-    is_here = host.env.get("DOCKER_HOST", "unix://").startswith("unix://")  # else its disk is another machine's
-    if is_here and parse_json_object(answers["image store"]).get("exists"):  # a VM's is not visible
-        step = f"`{name} system df` shows what takes it; `{name} image prune` removes images without a name"
-        results.append(space("disk", "image store: ", answers["image store"], _STORE, step))
     return [*results, *(_image(host, image, answers[image]) for image in dict.fromkeys(images))]
 
 

@@ -43,17 +43,16 @@ def _groups(run: RunProcesses) -> Iterator[HangGroup]:
     for process in run.by_id.values():
         found.setdefault((process.rank is None, *_stack_key(process.main)), []).append(process)
     for key, group in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0].id)):
-        stack = group[0].main.stack
-        frames = tuple(f"{f.function} {f.file}:{f.line}" for f in stack.python[:_MAX_FRAMES]) if stack else ()
+        frames = tuple(f"{f.function} {f.file}:{f.line}" for f in group[0].main.stack.frames[:_MAX_FRAMES])
         are_named = key[0] is False or len(group) <= 4
         who = names(group) if are_named else f"{len(group)} processes {group[0].program}"
         yield HangGroup(who, group[0].main.where, frames, len(group))
 
 
 def _stack_key(main: Thread) -> tuple[object, ...]:
-    if main.stack is None:
+    if not main.stack.frames:
         return (main.process.program, main.process.facts.state, main.wait.kind)
-    own = tuple((f.function, f.file, f.line) for f in main.stack.python if not waits.is_library(f))
+    own = tuple((f.function, f.file, f.line) for f in main.stack.frames if not waits.is_library(f))
     return (main.wait.kind, main.wait.call, own)
 
 

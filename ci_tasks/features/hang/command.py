@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ci_tasks.records import Hang
     from ci_tasks.run.look import LookOfEnded
 
-_MOST_FRAMES, _MOST_REASONS = 8, 6
+_MOST_REASONS = 6  # of what could not be had; --json has all
 _TRIGGERS = {
     "stall": "when its log was silent",
     "timeout": "before its timeout ended it",
@@ -71,11 +71,5 @@ def hang_lines(hang: Hang, run: str, stacks: str, note: str = "", width: int | N
 
     lines = [f"{run}: {hang.outcome}{f', {hang.kind}' if hang.kind else ''}", f"  {hang.reason}"]
     lines += [*([f"  seen: {note}"] if note else []), "", *hang_groups(hang, width)]
-    for culprit in hang.culprits[:3]:
-        frames = next((group.frames for group in hang.groups if group.who == culprit.who), ())
-        shown = [f"  {frame}" for frame in frames[:_MOST_FRAMES]]
-        lines += ["", f"{culprit.who}, innermost call first:", *shown, ""] if shown else []
     lines += [f"could not: {line}" for line in hang.could_not[:_MOST_REASONS]]
-    more = len(hang.could_not) - _MOST_REASONS
-    lines += [f"could not: {more} more"] if more > 0 else []
     return [*lines, *([f"all stacks: {stacks}"] if hang.groups else [])]

@@ -27,7 +27,7 @@ class LockUse:
 def lock_use(stack: Stack, sources: Mapping[str, str]) -> LockUse:
     wants: Key | None = None
     holds: set[Key] = set()
-    for at, frame in enumerate(stack.python):
+    for at, frame in enumerate(stack.frames):
         if frame.line is not None and (text := sources.get(frame.file)):
             wanted, held = _at_line(text, frame.line)
             if at == 0 and wanted:

@@ -26,7 +26,7 @@ Id = tuple[str, int]  # container and pid
 @dataclass(eq=False)
 class Thread:
     process: Process
-    stack: Stack | None
+    stack: Stack
     kernel: ThreadFacts | None
     wait: Wait
     locks: LockUse
@@ -35,7 +35,7 @@ class Thread:
     def name(self) -> str:
         if self is self.process.main:
             return "the main thread"
-        return f"thread {self.stack.name}" if self.stack and self.stack.name else "a thread"
+        return f"thread {self.stack.name}" if self.stack.name else "a thread"
 
     @property
     def where(self) -> str:
@@ -96,18 +96,16 @@ class Process:
 
     @cached_property
     def threads(self) -> list[Thread]:
-        """Those with a stack; without any the main thread alone."""
-        facts, seconds = self.facts, max(self._seen.seconds_between, 0.1)
-        kernel = {thread.tid: thread for thread in facts.threads}
-        stacks = read_stacks(facts.stacks)
-        found = []
-        for stack in stacks if any(stack.frames for stack in stacks) else [None]:
-            own = kernel.get(facts.pid if stack is None or stack.main else stack.tid or -1)
-            computes = own is not None and own.cpu / seconds >= BUSY
-            still = stack is not None and self.stays
-            sources = self._seen.sources if stack else {}
-            wait = wait_of(stack or Stack(()), own, self._seen.machine, sources, computes=computes, still=still)
-            found.append(Thread(self, stack, own, wait, lock_use(stack, sources) if stack else LockUse()))
+        """Those with a stack, the main thread last; without any the main thread alone, of which the kernel knows."""
+        facts, found = self.facts, list[Thread]()
+        main = next((thread for thread in facts.threads if thread.tid == facts.pid), None)
+        stacks = [stack for stack in read_stacks(facts.stacks) if stack.frames] or [Stack(())]
+        for stack in stacks:
+            kernel = main if stack is stacks[-1] else None
+            computes = kernel is not None and kernel.cpu / max(self._seen.seconds_between, 0.1) >= BUSY
+            sources = self._seen.sources
+            wait = wait_of(stack, kernel, self._seen.machine, sources, computes=computes, still=self.stays)
+            found.append(Thread(self, stack, kernel, wait, lock_use(stack, sources)))
         return found
 
     @property
@@ -168,14 +166,14 @@ class RunProcesses:
         if wait.kind == waits.LOCK and thread.locks.wants:
             return [other for other in process.threads if thread.locks.wants in other.locks.holds]
         if wait.kind == waits.JOIN:
-            others = [other for other in process.threads if other not in (thread, process.main) and other.stack]
-            return [other for other in others if other.stack and user_frame(other.stack)]
+            others = [other for other in process.threads if other not in (thread, process.main)]
+            return [other for other in others if user_frame(other.stack)]
         below = self._below.get(process.id, ())
         if wait.for_workers:
             # Workers of multiprocessing in code of the program: an idle one is in none. Of several at the same place
             # one stands for all.
             workers = [each.main for each in below]
-            busy = [worker for worker in workers if worker.stack and worker.stack.is_worker and worker.wait.frame]
+            busy = [worker for worker in workers if worker.stack.is_worker and worker.wait.frame]
             return busy[:1] if len({worker.where for worker in busy}) == 1 else busy
         if wait.kind != waits.CHILD:
             return []

@@ -123,7 +123,7 @@ def _rank_elsewhere(run: RunProcesses) -> Finding | None:
     inside = [process for process in run.ranks.values() if process.main.wait.kind in waits.FOR_RANKS]
     odd = [process for process in run.ranks.values() if process not in inside]
     # An interpreter that starts or ends has no frame of Python.
-    if not inside or not odd or not all(process.main.stack and process.main.stack.python for process in odd):
+    if not inside or not odd or not all(process.main.stack.frames for process in odd):
         return None
     rest = f"{that(inside, 'waits', 'wait')} in {_collective(run, inside)}"
     computing = [process for process in odd if process.main.wait.kind == waits.COMPUTES]
@@ -197,13 +197,9 @@ def read_ras(text: str) -> dict[int, int]:
 
 
 def _recorded(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
-    """By torch's flight recorder: one number that is another operation on some ranks, or another process group of which
-    all are members."""
+    """By torch's flight recorder: one number that is another operation on some ranks."""
     is_message = any(item.operation.startswith(("send ", "recv ")) for item in last)
-    groups, ranks = {item.group for item in last}, {item.rank for item in last}
-    if len(groups) == 2 and all(ranks <= set(item.members) for item in last):
-        return _odd_of_two(run, {item.rank: f"{item.operation} of group {item.group}" for item in last})
-    if is_message or len(groups) != 1 or len({item.number for item in last}) != 1:
+    if is_message or len({(item.group, item.number) for item in last}) != 1:
         return None
     return _odd_of_two(run, {item.rank: f"{item.operation} number {item.number}" for item in last})
 
@@ -234,25 +230,16 @@ def _odd_of_two(run: RunProcesses, where: Mapping[int, str]) -> Finding | None:
 def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
     """All ranks wait for their GPUs, and none is seen to be behind the others: which one they wait for is shown only by
     a collective that has not started on it."""
-    ranks = run.ranks
-    if any(process.main.wait.kind != waits.GPU or not process.stays for process in ranks.values()):
+    ranks = list(run.ranks.values())
+    if any(process.main.wait.kind != waits.GPU or not process.stays for process in ranks):
         return None
-    early = [ranks[item.rank] for item in last if item.state == "scheduled"]
-    use = ", ".join(f"GPU {gpu.gpu} {_known(gpu.utilization)} % at {_known(gpu.watts)} W" for gpu in run.facts.gpus)
-    words = f"a kernel that does not end, or slow work{f' ({use})' if use else ''}"
+    words = "a kernel that does not end, or slow work"
+    early = [run.ranks[item.rank] for item in last if item.state == "scheduled"]
     if 0 < len(early) < len(last) == len(ranks) and len({(item.group, item.number) for item in last}) == 1:
         before = f"before {last[0].operation} number {last[0].number}, which the others are in"
         why = f"the GPU of {names(early)} still works {before}: {words}; {waiting(early)}"
         return Finding("kernel", why, _mains(early))
-    at: dict[str, list[Process]] = {}
-    for process in ranks.values():
-        at.setdefault(process.main.where, []).append(process)
-    told = "; ".join(waiting(several) for several in list(at.values())[:3])
-    return Finding("kernel", f"{told}; none is seen to be behind: {words}", outcome=NOT_DETERMINED)
-
-
-def _known(number: float | None) -> str:
-    return "?" if number is None else f"{number:.0f}"
+    return Finding("kernel", f"{waiting(ranks)}; none is seen to be behind: {words}", outcome=NOT_DETERMINED)
 
 
 # -- any processes -----------------------------------------------------------------------------------------------------
@@ -277,7 +264,7 @@ def _chain(run: RunProcesses) -> Finding | None:
 
 def _single(run: RunProcesses) -> Finding | None:
     """The only Python process: what it waits for, or computes."""
-    pythons = [process for process in run.by_id.values() if process.facts.python and process.main.stack]
+    pythons = [process for process in run.by_id.values() if process.facts.python and process.main.stack.frames]
     if len(pythons) != 1:
         return None
     process, thread = pythons[0], run.last(pythons[0])

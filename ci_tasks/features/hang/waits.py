@@ -20,7 +20,7 @@ _WRAPPERS = frozenset(("wrapper", "inner", "_fn", "decorate_context", "_call_imp
 # Functions that wait, as FILE:FUNCTION. These decide wherever they are below the program's own innermost frame,
 _DECISIVE = (
     (COLLECTIVE, r"torch/distributed/(distributed_c10d|_functional_collectives)\.py:\w+"),
-    (GPU, r"torch/.*:synchronize|.*:(cu(da)?(Stream|Event|Device|Ctx)Synchronize|cuMemcpyDtoH|hip\w*Synchronize)\w*"),
+    (GPU, r"torch/.*:synchronize"),
     (IMPORT, r"<frozen importlib.*:acquire"),
     (BARRIER, r"threading\.py:_wait"),
 )
@@ -77,13 +77,13 @@ class Wait:
 
 def is_library(frame: StackFrame) -> bool:
     """Whether it is not the program's own: of Python, of an installed package, of torch."""
-    return frame.native or _LIBRARY.search(frame.file) is not None or frame.file.startswith("<frozen")
+    return _LIBRARY.search(frame.file) is not None or frame.file.startswith("<frozen")
 
 
 def user_frame(stack: Stack) -> StackFrame | None:
     """The innermost frame of the program; without one the innermost that is not Python's own, or none."""
-    own = next((frame for frame in stack.python if not is_library(frame)), None)
-    packages = (frame for frame in stack.python if "-packages/" in frame.file and not _TORCH.search(frame.file))
+    own = next((frame for frame in stack.frames if not is_library(frame)), None)
+    packages = (frame for frame in stack.frames if "-packages/" in frame.file and not _TORCH.search(frame.file))
     return own or next(packages, None)
 
 
@@ -98,12 +98,12 @@ def wait_of(
 ) -> Wait:
     """What the thread with that stack waits for. `computes`: it uses the processor; `still`: its stack was the same in
     both looks."""
-    frame, python = user_frame(stack), stack.python
-    inner = python[: python.index(frame)] if frame else python  # what the program has called, the innermost first
+    frame = user_frame(stack)
+    # What the program has called, the innermost first.
+    inner = stack.frames[: stack.frames.index(frame)] if frame else stack.frames
     kernel = _kernel_wait(thread, machine)
-    below = stack.frames[: stack.frames.index(frame)] if frame else stack.frames
     for kind, pattern in _DECISIVE:
-        if found := _match(((kind, pattern),), below):
+        if found := _match(((kind, pattern),), inner):
             call = {COLLECTIVE: found[1].function, GPU: "synchronize", IMPORT: "import", BARRIER: "barrier.wait"}[kind]
             return Wait(kind, call, frame)
     call, line = _call(inner), _source_line(sources, frame)

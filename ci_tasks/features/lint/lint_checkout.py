@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Sequence
 
 from ci_tasks.checkout.snapshot import take_snapshot
@@ -32,16 +31,14 @@ def find(source: CheckoutSource, ignored: Collection[str]) -> list[LintFinding]:
 def print_findings(findings: Sequence[LintFinding]) -> None:
     """Each finding with its fix; why a rule matters once, before its first finding."""
     width = terminal_width()
-    counts = Counter(finding.rule for finding in findings)
-    for rule in counts:
+    for rule in dict.fromkeys(finding.rule for finding in findings):
         of_rule = [finding for finding in findings if finding.rule == rule]
         lines = ["", *paragraph(f"{rule} ({of_rule[0].level}): {of_rule[0].why}", width)]
         for finding in of_rule:
             lines += paragraph(f"{finding.file}:{finding.line}: {finding.message}", width, "  ")
             lines += paragraph(f"fix: {finding.fix}", width, "    ")
         print("\n".join(map(printable, lines)))
-    parts = ", ".join(f"{count} {rule}" for rule, count in counts.items())
-    print(f"\n{counted(len(findings), 'finding')}: {parts}" if findings else "\nno finding")
+    print(f"\n{counted(len(findings), 'finding')}" if findings else "\nno finding")
 
 
 def _read(source: CheckoutSource) -> CheckoutFiles:

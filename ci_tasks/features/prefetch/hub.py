@@ -18,36 +18,38 @@ from ci_tasks import known_secrets
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.errors import one_line
-from ci_tasks.features.prefetch.report import GATED, MISSING, NOT_FOUND, OFFLINE, PARTLY, THERE, UNSAFE
+from ci_tasks.features.prefetch.report import GATED, NOT_FOUND, OFFLINE, UNSAFE
 from ci_tasks.features.prefetch.repositories import DATASET, HubRepository
 from ci_tasks.hosts.queries import parse_json_object, python_query
 
 DEFAULT = "https://huggingface.co"
 _TOKEN = "set HF_TOKEN of somebody who has access, or run `hf auth login`"
 _LONGEST = 100_000  # characters of one argument; Linux allows 128 KiB
-# Of each file its size, and whether it is known to be that of the commit; of one that is absent, null. With --local-dir
-# huggingface_hub has DIR/FILE, and DIR/.cache/huggingface/download/FILE.metadata of three lines: commit, etag, and the
-# time at which both were true. In its cache, snapshots/COMMIT/FILE is of that commit.
+# How many bytes are missing of files with these sizes, whether none or all are there, and whether the content is known
+# to be that of the commit. With --local-dir huggingface_hub has DIR/FILE, and below DIR/.cache/huggingface/download
+# FILE.metadata of three lines: commit, etag, and the time at which both were true. In its cache, snapshots/COMMIT/FILE
+# is of that commit.
 _SCRIPT = """
 import base64, json, os, sys, zlib
-top, below, commit, names = json.loads(zlib.decompress(base64.b64decode("".join(sys.argv[1:]))))
-top = os.path.expanduser(top)
-def look(name):
+top, below, commit, files = json.loads(zlib.decompress(base64.b64decode("".join(sys.argv[1:]))))
+top, missing, sure = os.path.expanduser(top), [], True
+for name, size in files.items():
     path = os.path.join(top, below, name)
-    if not os.path.isfile(path):
-        return None
-    status = os.stat(path)
+    if not os.path.isfile(path) or os.path.getsize(path) != size:
+        missing.append(size)
+        continue
     try:
         with open(os.path.join(top, ".cache", "huggingface", "download", name + ".metadata")) as source:
             of, etag, when = source.read().split()
-        return [status.st_size, of == commit and status.st_mtime - 1 <= float(when)]
+        sure = sure and of == commit and os.path.getmtime(path) - 1 <= float(when)
     except (OSError, ValueError):
-        return [status.st_size, bool(below)]
+        sure = sure and bool(below)
 mount = os.path.realpath(top)
 while not os.path.ismount(mount):
     mount = os.path.dirname(mount)
 disk = os.statvfs(mount)
-print(json.dumps({"mount": mount, "free": disk.f_bavail * disk.f_frsize, "files": [look(name) for name in names]}))
+state = "missing" if len(missing) == len(files) else "there" if sure and not missing else "partly"
+print(json.dumps({"state": state, "mount": mount, "free": disk.f_bavail * disk.f_frsize, "missing": sum(missing)}))
 """
 
 
@@ -135,33 +137,18 @@ def _is_unsafe(path: str) -> bool:
 # -- on the host -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class HostState:
-    """How a repository's files are on the host: the mount that they are on, its free bytes, and how many bytes are
-    missing, 0 if all files are there."""
-
-    state: str
-    mount: str
-    free: int
-    missing: int
-
-
 def files_query(repository: HubRepository, directory: str, listing: Listing) -> list[str]:
+    """The question for the host's Python, how a repository's files are there. The answer has fields of
+    RepositoryStatus: `state`, `mount`, `free` and `missing`."""
     top = posixpath.join(directory, repository.folder) if repository.in_cache else directory
     below = f"snapshots/{listing.commit}" if repository.in_cache else ""
-    query = json.dumps([top, below, listing.commit, [*listing.files]])
+    query = json.dumps([top, below, listing.commit, listing.files])
     text = base64.b64encode(zlib.compress(query.encode())).decode()
     return python_query(_SCRIPT, *(text[at : at + _LONGEST] for at in range(0, len(text), _LONGEST)))
 
 
-def host_state(answer: QueryAnswer, listing: Listing) -> HostState | None:
-    """The answer to `files_query`; None if it cannot be read."""
+def host_state(answer: QueryAnswer) -> dict[str, str | int] | None:
+    """The answer to `files_query`, None if it cannot be read."""
     said = parse_json_object(answer)
-    try:
-        entries = list(zip(listing.files.values(), said["files"], strict=True))
-        sizes = [size for size, entry in entries if entry is None or entry[0] != size]
-        is_there = not sizes and all(entry[1] for _, entry in entries)
-        word = THERE if is_there else MISSING if len(sizes) == len(entries) else PARTLY
-        return HostState(word, str(said["mount"]), int(said["free"]), sum(sizes))
-    except (KeyError, TypeError, ValueError, IndexError):
-        return None
+    kinds = {"state": str, "mount": str, "free": int, "missing": int}
+    return said if {name: type(value) for name, value in said.items()} == kinds else None

@@ -169,18 +169,18 @@ class Prefetch:
 
     def _look(self, all_wanted: Sequence[Wanted]) -> None:
         """See what is on the host, of each repository."""
-        queries, seen = {}, {}
-        for number, wanted in enumerate(all_wanted):
-            if wanted.listing and wanted.status.directory:
-                seen[str(number)] = wanted, wanted.listing
-                queries[str(number)] = files_query(wanted.repository, wanted.status.directory, wanted.listing)
-        answers = self.executor.run_queries(queries, _QUERY_TIMEOUT) if queries else {}
-        for key, (wanted, listing) in seen.items():
-            if state := host_state(answers[key], listing):
-                wanted.update(**vars(state))
+        seen = {str(number): wanted for number, wanted in enumerate(all_wanted) if wanted.listing}
+        queries = {
+            number: files_query(wanted.repository, wanted.status.directory, wanted.listing)
+            for number, wanted in seen.items()
+            if wanted.listing and wanted.status.directory
+        }
+        for number, answer in (self.executor.run_queries(queries, _QUERY_TIMEOUT) if queries else {}).items():
+            if state := host_state(answer):
+                seen[number].update(**state)
             else:
-                message = f"the host cannot say what is there: {answers[key].last_line}"
-                wanted.refuse(report.FAILED, message, "its python3 must be able to read the directory")
+                message = f"the host cannot say what is there: {answer.last_line}"
+                seen[number].refuse(report.FAILED, message, "its python3 must be able to read the directory")
 
     def _download(self, hub: Hub, coming: Sequence[Wanted]) -> str:
         """Bring them, and note how each ended. Returns the path of the log."""

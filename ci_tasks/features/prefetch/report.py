@@ -91,11 +91,5 @@ def _cells(line: RepositoryStatus) -> tuple[str, ...]:
 
 
 def human(count: float) -> str:
-    """Bytes in the unit that people use: 3.2 GB."""
-    if abs(count) < 1000:
-        return f"{count:.0f} B"
-    for unit in ("kB", "MB", "GB"):
-        count /= 1000.0
-        if abs(count) < 999.95:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000.0:.1f} TB"
+    """Bytes as people read them."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -76,7 +76,7 @@ def requirements_of(
     for why in recording.stops:
         yield test, Unresolved(test, test, f"not seen from there on: {why}")
     for call in recording.calls:
-        where = f"{call.stack[-1].file}:{call.stack[-1].line}" if call.stack else test
+        where = call.place or test
         for text, download in _downloads(call, {**env, **call.env}):
             try:
                 if repository := download():

@@ -10,7 +10,7 @@ from pathlib import Path
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
 from ci_tasks.features.recorder import records, sandbox, syntax
-from ci_tasks.features.recorder.records import Frame, LaunchCall, Recording
+from ci_tasks.features.recorder.records import LaunchCall, Recording
 
 # What CI's container sets for a test; the row's own variables come on top. docker passes proxies on.
 _ENVIRONMENT = {"HOME": "/root", "PATH": "/usr/local/bin:/usr/bin:/bin"}
@@ -61,9 +61,9 @@ class LaunchRecorder:
                 continue  # a line that the end of the process cut, or that the test wrote
         return calls, stops if ended else [*stops, problem or "it ended itself"]
 
-    def _call(self, stack: Sequence[tuple[str, str, int]], **data: object) -> LaunchCall:
+    def _call(self, **data: object) -> LaunchCall:
         """A call as it was written down; a helper's arguments by name."""
-        call = LaunchCall(stack=tuple(Frame(*frame) for frame in stack), **data)  # type: ignore[arg-type]
+        call = LaunchCall(**data)  # type: ignore[arg-type]
         named = dict(zip(self.helpers.get(call.function, ()), call.args, strict=False))
         return replace(call, args=call.args[len(named) :], kwargs={**named, **call.kwargs})
 

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from ci_tasks.agent.quick_dataclass import dataclass
 
@@ -25,24 +25,18 @@ _STARTERS = re.compile(
 _OPERATORS = frozenset(";&|\n")
 
 
-class Frame(NamedTuple):
-    file: str
-    function: str
-    line: int
-
-
 @dataclass(frozen=True)
 class LaunchCall:
     """A call of a suite's helper, of the standard library's `subprocess`, or of a package.
 
-    `target` is the function as imported ("subprocess.run"), `stack` the checkout's frames, innermost last, `env` what
-    the test had set in its environment.
+    `target` is the function as imported ("subprocess.run"), `place` is the innermost line of the checkout
+    (`tests/test_x.py:7`), `env` what the test had set in its environment.
     """
 
     target: str
     args: Sequence[Value]
     kwargs: Mapping[str, Value]
-    stack: tuple[Frame, ...]
+    place: str
     env: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -117,23 +117,19 @@ class RecordWriter:
         arguments = {name: value for name, value in kwargs.items() if name != "env"}
         environment = {**os.environ, **(kwargs.get("env") or {})}
         env = {str(name): str(value) for name, value in environment.items() if self.before.get(name) != value}
-        stack = [*reversed(self.own(traceback.walk_stack(sys._getframe(1))))]
-        self.write("call", {"target": target, "args": args, "kwargs": arguments, "stack": stack, "env": env})
+        place = next(self.own(traceback.walk_stack(sys._getframe(1))), "")
+        self.write("call", {"target": target, "args": args, "kwargs": arguments, "place": place, "env": env})
 
     def stop(self, error: BaseException) -> None:
         """Why the test ended before its end."""
-        own = self.own(traceback.walk_tb(error.__traceback__))
-        place = f"{own[-1][0]}:{own[-1][2]}: " if own else ""
-        self.write("stop", f"{place}{type(error).__name__}: {error}"[:500])
+        place = [*self.own(traceback.walk_tb(error.__traceback__)), ""][-2:][0]
+        self.write("stop", f"{place}{': ' if place else ''}{type(error).__name__}: {error}"[:500])
 
-    def own(self, frames: Iterator[tuple[types.FrameType, int]]) -> list[tuple[str, str, int]]:
-        """The frames that run files of the checkout."""
-        codes = ((frame.f_code, line) for frame, line in frames)
-        return [
-            (code.co_filename[len(self.root) :], code.co_name, line)
-            for code, line in codes
-            if code.co_filename.startswith(self.root)
-        ]
+    def own(self, frames: Iterator[tuple[types.FrameType, int]]) -> Iterator[str]:
+        """The places in files of the checkout."""
+        for frame, line in frames:
+            if frame.f_code.co_filename.startswith(self.root):
+                yield f"{frame.f_code.co_filename[len(self.root) :]}:{line}"
 
 
 recorder: RecordWriter

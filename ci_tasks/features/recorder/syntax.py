@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ci_tasks.features.recorder import records
-from ci_tasks.features.recorder.records import Frame, LaunchCall, Recording, Value
+from ci_tasks.features.recorder.records import LaunchCall, Recording, Value
 
 _LONGEST = 50_000
 _NOISE = re.compile(r"[^\w.()\[\]=,]")  # what would mean something to a shell
@@ -24,7 +24,7 @@ def read_source(source: str, path: str, helpers: Mapping[str, Sequence[str]]) ->
         tree = ast.parse(source)
         reader = _SyntaxReader(path, helpers, dict(_imports(tree)))
         names = _assigned(tree.body, {})
-        reader.walk(tree.body, "<module>", names)
+        reader.walk(tree.body, names)
         entry, launches = _entry(tree), any(call.function in helpers for call in reader.calls)
         return Recording(
             calls=tuple(reader.calls),
@@ -44,25 +44,25 @@ class _SyntaxReader:
         self.path, self.helpers, self.imports = path, helpers, imports
         self.calls: list[LaunchCall] = []
 
-    def walk(self, body: Sequence[ast.AST], function: str, names: Mapping[str, Value]) -> None:
+    def walk(self, body: Sequence[ast.AST], names: Mapping[str, Value]) -> None:
         waiting = list(body)
         while waiting:
             node = waiting.pop(0)
             if isinstance(node, _Function):
                 own = {parameter.arg for parameter in ast.walk(node.args) if isinstance(parameter, ast.arg)}
                 outer = {name: value for name, value in names.items() if name not in own}
-                self.walk(node.body, node.name, _assigned(node.body, outer))
+                self.walk(node.body, _assigned(node.body, outer))
                 continue
             waiting[:0] = list(ast.iter_child_nodes(node))
             if isinstance(node, ast.Call) and (target := self.target(node.func)):
-                self.calls.append(self.call(node, target, Frame(self.path, function, node.lineno), names))
+                self.calls.append(self.call(node, target, names))
 
-    def call(self, node: ast.Call, target: str, place: Frame, names: Mapping[str, Value]) -> LaunchCall:
+    def call(self, node: ast.Call, target: str, names: Mapping[str, Value]) -> LaunchCall:
         args = [_value(argument, names) for argument in node.args]
         kwargs = {keyword.arg: _value(keyword.value, names) for keyword in node.keywords if keyword.arg}
         if parameters := self.helpers.get(target.rpartition(".")[2]):
             args, kwargs = [], {**dict(zip(parameters, args, strict=False)), **kwargs}
-        return LaunchCall(target, args, kwargs, (place,))
+        return LaunchCall(target, args, kwargs, f"{self.path}:{node.lineno}")
 
     def target(self, node: ast.expr) -> str:
         """The function as imported, "" if it is not imported by name."""

@@ -65,27 +65,20 @@ def set_up(
     if wanted and not version_matches(wanted, version):
         print(f"    CI wants {wanted}: `uv python install {wanted}` or `pyenv install {wanted}` installs it")
     torch, of_torch = find_torch(job, index, path, executor.run_queries)
-    if torch == CUDA:
-        print("  torch: only CUDA wheels were found")
     own = {(override.job, override.step) for override in config.overrides}
     installs = dict.fromkeys(step for step, _ in install_commands(job)) if index else ()
     of_index = [Override(job.id, step, pip_index=index) for step in installs]
     overrides = merged(each for each in (*of_index, *of_torch) if (each.job, each.step) not in own)
-    costs = f"about {_COSTS[torch]} minutes"
+    costs = f"about {_COSTS[torch]} minutes{', since only CUDA wheels of torch were found' if torch == CUDA else ''}"
     records: Sequence[RunRecord] = []
     if confirm(f"CI's install steps of {label} run here: {costs}. What they need beside goes to {shown(file)}."):
         overrides, records = _try_rows(source, config, rows, overrides, count)
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
     status = overall([record.status for record in records]) if records else CANCELLED
     entries = [entry(override) for override in overrides]
-    written = bool(installed and entries) and users_file.add(file, entries, f"for {source.path.name}")
-    if installed and not entries:
-        print("\nCI's install steps work here as they are: there is nothing to write")
+    written = installed and users_file.add(file, entries, f"for {source.path.name}")
     if status == BLOCKED:
         print("\nthe install steps need more than another index or version; nothing was written")
-    others = sum(row.gpus != 0 or bool(row.image) for rows in by_label.values() for row in rows)
-    if others and status != CANCELLED:
-        print(f"\nA GPU host would add {others} rows: add it to {shown(file)}; `ci-tasks doctor --host NAME` checks it")
     if installed:
         print(f"`ci-tasks run {label}` runs all {len(rows)} rows with the packages that are there now")
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]
@@ -106,19 +99,14 @@ def cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) ->
 
 def _chosen(label: str | None, labels: Sequence[str], source: CheckoutSource) -> str:
     if not labels:
-        hint = "`ci-tasks jobs` lists the labels, and `ci-tasks doctor` checks a host"
-        raise UsageError(f"no label of {source.workflow.path} installs packages and needs no GPU", hint=hint)
+        raise UsageError(f"no label of {source.workflow.path} installs packages and needs no GPU")
     if label is not None and source.label_of(label) not in labels:
         raise UnknownName("label that needs no GPU", label, labels, where=source.workflow.path)
-    return labels[0] if label is None else source.label_of(label)
+    return source.label_of(label or labels[0])
 
 
 def _try_rows(
-    source: CheckoutSource,
-    config: Config,
-    rows: Sequence[Row],
-    overrides: list[Override],
-    count: int,
+    source: CheckoutSource, config: Config, rows: Sequence[Row], overrides: list[Override], count: int
 ) -> tuple[list[Override], Sequence[RunRecord]]:
     """Run some rows with the overrides. What a failure of the install steps names is added for another try."""
     # Files that run nothing in CI either would show nothing of this machine.

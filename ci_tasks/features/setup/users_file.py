@@ -11,6 +11,9 @@ from ci_tasks.agent.files import replace_file
 
 def add(file: Path, entries: Sequence[str], why: str) -> bool:
     """Add the overrides to the user's file; print them if it has overrides already. Returns whether it did."""
+    if not entries:
+        print("\nCI's install steps work here as they are: there is nothing to write")
+        return False
     block = "\n  ".join(["overrides:", f"# by `ci-tasks setup`: {why}", *(f"- {entry}" for entry in entries)]) + "\n"
     before = file.read_text(encoding="utf-8") if file.exists() else ""
     after = before + ("\n" if before and not before.endswith("\n") else "") + block

@@ -4,7 +4,8 @@ from ci_tasks.registry import Command, Feature, Session
 
 FEATURE = Feature(
     name="verl",
-    run_summary="ci_tasks.features.verl.run_summary:attached",
+    run_summary="ci_tasks.features.verl.level_run:attached",
+    run_report="ci_tasks.features.verl.level_run:criteria",
     suite="ci_tasks.features.verl.levels.job:SUITE",
     metric_format="ci_tasks.features.verl.metric_lines:FORMAT",
     commands=(
@@ -14,12 +15,12 @@ FEATURE = Feature(
             "Validate a Megatron-Bridge change through verl, level by level.",
             "ci_tasks.features.verl.command:verl",
             json=(
-                "ci_tasks.features.verl.levels.summary:Summary",
-                "ci_tasks.features.verl.remarks:LevelPlanEntry[]",
+                "ci_tasks.features.verl.judge.records:Summary",
+                "ci_tasks.records:PlanEntry[]",
                 "ci_tasks.records:BatchResult",
                 "ci_tasks.features.verl.comparison:LevelComparison",
             ),
-            exit_codes="ci_tasks.features.verl.run_summary:RESULT_CODES",
+            exit_codes="ci_tasks.features.verl.judge.records:RESULT_CODES",
         ),
     ),
     nox_sessions=tuple(

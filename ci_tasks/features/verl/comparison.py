@@ -1,8 +1,8 @@
 """`verl --base`: a level with the base Bridge and with the candidate, until a rule of trials decides.
 
 Below level 5 the question is whether the candidate fails more often (AB: a candidate that passes is not compared), at
-level 5 whether its reward is lower (Metrics: both sides of a pair have one seed, each pair another). Neither counts
-where the sides did not run alike: with the same resolved settings, image and GPUs.
+level 5 whether its reward is lower (Metrics). Both sides run the same verl with the same request on one host; both
+sides of a pair have one seed, each pair another.
 """
 
 from __future__ import annotations
@@ -12,26 +12,20 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError
-from ci_tasks.features.verl.judge.learning import REWARD, series
-from ci_tasks.features.verl.level_context import read_context
+from ci_tasks.features.verl.judge.learning import REWARD, values_of
+from ci_tasks.features.verl.judge.records import BLOCKED, FAIL, NOT_PROVEN, PASS, RESULT_CODES
+from ci_tasks.features.verl.level_run import BRIDGE_HAS, LevelTrees, evaluate, image_identity, trees_under_test
 from ci_tasks.features.verl.levels.levels import LevelRequest
-from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS
 from ci_tasks.features.verl.options import VerlOptions
-from ci_tasks.features.verl.run_levels import BRIDGE_HAS, TreesUnderTest, trees_under_test
-from ci_tasks.features.verl.run_summary import RESULT_CODES, EvaluatedRun, evaluate, image_identity
-from ci_tasks.features.verl.settings import different, flat
 from ci_tasks.records import CANCELLED
 from ci_tasks.resources import user_path
-from ci_tasks.results.load import load_record
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions
@@ -41,7 +35,8 @@ from ci_tasks.trials.trial import Trial, TrialRun
 
 BASE, CANDIDATE = "base", "candidate"
 _LEARNING_LEVEL = 5
-_SEED = 42  # verl's own default; each pair adds one, so that pairs differ and their sides do not
+_MARGIN = 0.05  # the drop of the mean reward that a Pass rules out
+_SEED = 42  # verl's own default
 _SEEDS = ("data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.actor.megatron.seed")
 _ROLLOUT = "verl/trainer/config/rollout/rollout.yaml"
 _STATUSES = {PASS: rules.PASSED, FAIL: rules.FAILED, BLOCKED: rules.BLOCKED}  # Not proven says nothing of the code
@@ -54,15 +49,14 @@ _RESULTS = {
 
 @dataclass(frozen=True)
 class LevelComparison:
-    """`result` is Pass, Fail, Not proven or Blocked. `differences` are settings, images or GPUs that are not the same
-    on both sides: then there is no verdict. The metric of `runs` is the mean reward of the last half of the steps."""
+    """`result` is Pass, Fail, Not proven or Blocked. The metric of `runs` is the mean reward of the last half of the
+    steps."""
 
     result: str
     exit_code: int
     sentence: str
     base: str
     candidate: str
-    differences: tuple[str, ...]
     runs: tuple[Outcome, ...]
 
 
@@ -86,25 +80,24 @@ def compare(
         print(f"base: {titles[0]}; candidate: {titles[1]}; verl: {ours.context.verl.title}", flush=True)
 
         def perform(runs: Sequence[TrialRun]) -> Iterator[Outcome]:
-            return (_run(theirs if run.setting == BASE else ours, run, config, events) for run in runs)
+            return (_run(theirs if run.setting == BASE else ours, run, events) for run in runs)
 
         rule = AB(BASE, CANDIDATE, at_most=2 * options.repeat, screen=True)
-        curves = Metrics(BASE, CANDIDATE, "reward", options.margin, options.repeat)
+        curves = Metrics(BASE, CANDIDATE, "reward", _MARGIN, options.repeat)
         pinned = {BASE: theirs.context.bridge.tree, CANDIDATE: ours.context.bridge.tree}
         more = {"verl": ours.context.verl.tree, "host": options.host, "request": repr(encode(request))}
         with Trial("verl", pinned, [f"level {request.level}"], perform, more=more) as trial:
             trial.run(
                 lambda *_: curves if request.level == _LEARNING_LEVEL else rule,
-                until=lambda: bool(_is_unclear(trial.outcomes)),
+                until=lambda: bool(_unclear(trial.outcomes)),
             )
     if trial.is_interrupted:
         return EXIT_CANCELLED, None
     trial.path.unlink(missing_ok=True)  # the same command begins again: only an interrupted one goes on
     word, sentence = conclusion(trial.outcomes, trial.verdict(trial.rows[0]))
-    found, outcomes = tuple(differences(trial.outcomes)), tuple(trial.outcomes)
-    result = LevelComparison(word, RESULT_CODES[word], sentence, *titles, found, outcomes)
-    print("\n".join(["", f"Result: {word} - {sentence}", *(f"- {line}" for line in found)]))
-    last = {one.setting: one.run for one in outcomes}
+    result = LevelComparison(word, RESULT_CODES[word], sentence, *titles, tuple(trial.outcomes))
+    print(f"\nResult: {word} - {sentence}")
+    last = {one.setting: one.run for one in trial.outcomes}
     if len(last) == 2:
         print(f"settings, metrics, time and memory side by side: ci-tasks diff {last[BASE]} {last[CANDIDATE]}")
     return result.exit_code, result
@@ -112,7 +105,7 @@ def compare(
 
 def conclusion(outcomes: Sequence[Outcome], verdict: TrialVerdict) -> tuple[str, str]:
     """The result in the levels' words, and its sentence."""
-    if unclear := _is_unclear(outcomes):
+    if unclear := _unclear(outcomes):
         return NOT_PROVEN, unclear
     word = _RESULTS.get(verdict.word, NOT_PROVEN)
     # Alike may mean that neither side learns: a candidate that missed its level's own criteria is no Pass.
@@ -123,49 +116,40 @@ def conclusion(outcomes: Sequence[Outcome], verdict: TrialVerdict) -> tuple[str,
     return word, f"{verdict.word}: {verdict.why}{promise}"
 
 
-def _is_unclear(outcomes: Sequence[Outcome]) -> str:
+def _unclear(outcomes: Sequence[Outcome]) -> str:
     """What ends it without a verdict, "" for nothing."""
-    if found := differences(outcomes):
-        return f"the sides did not run alike: {'; '.join(found[:3])}"
+    for what in ("image", "gpus"):
+        if len(seen := {getattr(one, what) for one in outcomes if one.counts}) > 1:
+            return f"the sides did not run alike: {what} {' and '.join(sorted(seen))}"
     return next((f"{one.run} is {one.reason}" for one in outcomes if one.status == NOT_PROVEN), "")
 
 
-def differences(outcomes: Sequence[Outcome]) -> list[str]:
-    """What is not the same in a run of the candidate as in the base's, or was not seen in one that passed."""
-    lines: list[str] = []
-    sides = ([one for one in outcomes if one.setting == side and one.counts] for side in (BASE, CANDIDATE))
-    for pair in zip(*sides, strict=False):
-        theirs, ours = (_settings(os.path.dirname(one.log)) for one in pair)
-        if theirs and ours:
-            lines += different(BASE, theirs, ours)
-        elif all(one.status == rules.PASSED for one in pair):  # one that failed early has none
-            lines.append(f"the resolved settings of the {CANDIDATE if theirs else BASE} were not seen")
-        lines += different(BASE, *({"image": one.image, "GPUs": one.gpus} for one in pair))
-    return list(dict.fromkeys(lines))[:12]
-
-
-def seeds(verl: Path, pair: int) -> list[str]:
-    """Overrides that give a pair its seed, wherever this verl has one. Newer ones have a seed of the rollout."""
+def seeds(verl: Path, run: TrialRun, level: int) -> list[str]:
+    """Overrides that give a run the seed of its pair, wherever this verl has one. Newer ones have a seed of the
+    rollout. Below level 5 the candidate's first run is the reason to compare, and is in no pair."""
+    pair = run.number - 1 if run.setting == CANDIDATE and level != _LEARNING_LEVEL else run.number
     rollout = verl / _ROLLOUT
     has_seed = rollout.is_file() and re.search("^seed:", rollout.read_text("utf-8"), re.MULTILINE)
     names = [*_SEEDS, "critic.megatron.seed", *(["actor_rollout_ref.rollout.seed"] if has_seed else [])]
-    return [f"++{name}={_SEED + pair - 1}" for name in names]
+    return [f"++{name}={_SEED + max(pair, 1) - 1}" for name in names]
 
 
-def _run(trees: TreesUnderTest, run: TrialRun, config: Config, events: EventStream | None) -> Outcome:
+def _run(trees: LevelTrees, run: TrialRun, events: EventStream | None) -> Outcome:
     """A run of one side, judged as its level is. Raises KeyboardInterrupt after ^C."""
-    trees = trees.with_overrides(seeds(trees.source.path / "verl", run.number))
-    done = execute_label(trees.source, config, trees.run_request, ExecutionOptions(events=events))
+    level = trees.context.request.level
+    seeded = trees.with_overrides(seeds(trees.path / "verl", run, level))
+    source, request = seeded.job()
+    done = execute_label(source, trees.config, request, ExecutionOptions(events=events))
     if done is None or not done.records or done.records[0].status == CANCELLED:
         raise KeyboardInterrupt
     record, log = done.records[0], done.logs[0]
-    seen = _evaluated(os.path.dirname(log))
+    seen = evaluate(seeded.context, record, os.path.dirname(log))
     word, sentence = seen.summary.result, seen.summary.sentence
-    training = seen.facts.trainings.get(trees.trainings[-1].name)
-    rewards = [value for _, value in series(training.metrics, REWARD)] if training else []
+    training = seen.facts.trainings.get(seeded.trainings[-1].name)
+    rewards = values_of(training.metrics, REWARD) if training else []
     last = rewards[len(rewards) // 2 :] if len(rewards) > 3 else []
     # At level 5 the curves decide, whatever the level's own criteria say of a training that came to its end.
-    learned = trees.context.request.level == _LEARNING_LEVEL and training and training.exit_code == 0 and last
+    learned = level == _LEARNING_LEVEL and training and training.exit_code == 0 and last
     return Outcome(
         run.setting,
         run.rows[0],
@@ -178,24 +162,3 @@ def _run(trees: TreesUnderTest, run: TrialRun, config: Config, events: EventStre
         gpus=", ".join(sorted(gpu.name for gpu in record.environment.gpus)),
         metrics={"reward": fmean(last), "reward error": stdev(last) / len(last) ** 0.5} if last else {},
     )
-
-
-@cache
-def _evaluated(directory: str) -> EvaluatedRun:
-    """A run of a side, from its directory: the journal may name one that an earlier command has made."""
-    context = read_context(directory)
-    assert context is not None  # its run was started here
-    return evaluate(context, load_record(RunDir(directory)), directory)
-
-
-def _settings(directory: str) -> dict[str, str]:
-    """The resolved settings of all trainings by training and name, without the run's own directory, which may be named
-    by way of a link or a mount; empty if those of a training were not seen."""
-    own = "/".join(os.path.dirname(read_plan(RunDir(directory)).workspace).split("/")[-2:])
-    found: dict[str, str] = {}
-    for name, training in _evaluated(directory).facts.trainings.items():
-        if not training.settings:
-            return {}
-        values = flat(training.settings.values, f"{name}: ")
-        found |= {key: re.sub(rf"[^\s'\"]*{re.escape(own)}(?=[/'\"])", "RUN", value) for key, value in values.items()}
-    return found

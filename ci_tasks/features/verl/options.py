@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
 from ci_tasks.features.verl.levels.levels import WRAPPER
 
-_ALWAYS_SHOWN = ("level", "bridge", "verl", "host")
-_NOT_SHOWN = ("plan", "markdown", "json", "events", "keep", "detach")
-
-
-def levels(_given: Mapping[str, str], _typed: str) -> Iterable[str]:
-    return "012345"
+_LEVELS = tuple("012345")
+_NOT_SHOWN = ("plan", "json", "events", "keep", "detach")
 
 
 @dataclass(frozen=True)
 class VerlOptions:
-    level: int = flags.number(
-        "0 smoke, 1 save/resume, 2 parallelism, 3 FSDP, 4 a feature, 5 learning signal (default: 0)",
-        "",
-        default=0,
-        minimum=0,
-        hint="--level 0 to 5",
-        complete="ci_tasks.features.verl.options:levels",
+    level: str = flags.text(
+        "0 smoke, 1 save/resume, 2 parallelism, 3 FSDP, 4 a feature, 5 learning signal",
+        "N",
+        default="0",
+        choices=_LEVELS,
     ).field()
     bridge: str = flags.text("the Megatron-Bridge checkout", "DIR", environment="BRIDGE_REPO").field(default="")
     verl: str = flags.text("the verl checkout", "DIR", environment="VERL_REPO").field(default="")
@@ -51,7 +44,6 @@ class VerlOptions:
         "FILE",
         needs="model_path",
     ).field()
-    enforce_eager: bool = flags.switch("no CUDA graphs in vLLM (a limitation)").field()
     variant: str = flags.text(
         "of level 2: dense, expert, or both with a comma",
         "VARIANT",
@@ -79,13 +71,9 @@ class VerlOptions:
             ("plan", "plan the level without --base: both sides run it", ""),
             ("detach", "the client decides after each pair whether another one is needed", "use tmux or nohup"),
             ("baseline", "--base trains the baseline", ""),
-            ("markdown", "a comparison is text, JSON or a page", ""),
         ),
     ).field()
     repeat: int = flags.REPEAT.field(help="with --base: most trainings of each side", needs="base", default=5)
-    margin: float = flags.Option(
-        "with --base: the drop of the mean reward that a Pass rules out", float, 0.05, metavar="REWARD", unit="reward"
-    ).field()
     env: tuple[str, ...] = flags.repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
     override: tuple[str, ...] = flags.repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
     test: tuple[str, ...] = flags.repeatable("a test of Bridge, from its root; may be repeated", "FILE").field()
@@ -94,16 +82,11 @@ class VerlOptions:
         "TEXT|FILE",
         excludes=(("test", "--checks-from runs no test", ""),),
     ).field()
-    with_: tuple[str, ...] = flags.WITH.field(
-        last=False,
-        excludes=(("base", "an overlay may change between the trainings that are compared", "leave one of them out"),),
-    )
     plan: bool = flags.switch("write what would run, print every training, and stop").field()
     detach: bool = flags.DETACH.field(
         help="start the run and return at once; `attach` ends with the summary",
         excludes=(("plan", "--plan starts nothing", ""),),
     )
-    markdown: bool = flags.switch("print the summary as markdown").field()
     json: bool = flags.JSON.field()
     events: str | None = flags.EVENTS.field()
     keep: bool = flags.KEEP.field(help="keep the container and the workspace of a run that fails, for `shell`")
@@ -113,14 +96,9 @@ class VerlOptions:
         """The command that starts the same plan, for a shell."""
         argv = ["ci-tasks", "verl"]
         for name, option in flags.options_of(VerlOptions).items():
-            value = getattr(self, name)
-            if name in _NOT_SHOWN or (value == option.default and (self.log or name not in _ALWAYS_SHOWN)):
-                continue
-            flag = flags.flag_of(name, option)
-            values = value if isinstance(value, tuple) else (value,)
-            argv += [flag] if option.kind is bool else [word for each in values for word in (flag, _word(each))]
+            value, flag = getattr(self, name), flags.flag_of(name, option)
+            is_needed = name in ("level", "bridge", "verl", "host") and not self.log
+            if name not in _NOT_SHOWN and (is_needed or value != option.default):
+                values = value if isinstance(value, tuple) else (value,)
+                argv += [flag] if option.kind is bool else [word for each in values for word in (flag, str(each))]
         return shlex.join(argv)
-
-
-def _word(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -169,7 +169,9 @@ def test_what_podman_refuses_is_put_in_its_words_and_it_gets_dockers_defaults(
 
 
 def test_podman_keeps_a_limit_of_cis_and_says_where_the_host_has_no_init() -> None:
-    run, deviations = rewrite(parse_run(["run", "--pids-limit=9", "--init", "img"]), ContainerRules("podman"), init=())
+    run, deviations = rewrite(
+        parse_run(["run", "--pids-limit=9", "--init", "img"]), ContainerRules("podman"), has_init=False
+    )
     assert render(run) == ["run", "--pids-limit=9", "--http-proxy=false", "img"]
     assert _whats(deviations) == ["runtime", "init", "capabilities"]
 

@@ -63,11 +63,6 @@ def test_another_index_has_another_key(workspace: Path, environ: dict[str, str])
     assert key_of(workspace) != key_of(workspace, environ=environ)
 
 
-@pytest.mark.parametrize("name", ["PIP_DEFAULT_TIMEOUT", "PIP_CERT", "PIP_NO_CACHE_DIR", "UV_CACHE_DIR"])
-def test_how_an_index_is_reached_is_not_what_it_has(workspace: Path, name: str) -> None:
-    assert key_of(workspace) == key_of(workspace, environ={**ENVIRON, name: "180"})
-
-
 def test_another_python_has_another_key(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = key_of(workspace)
     monkeypatch.setattr(sys, "version", "3.9.18 (main) [GCC]")

@@ -60,9 +60,7 @@ def new(
 
     def make(count: int, by: str = AGENT, **more: Any) -> RunResources:
         request = GpuRequest(count, by, gpu_host.pattern, **more)  # type: ignore[arg-type]
-        run_dir = tmp_path / f"run-{len(made)}"
-        run_dir.mkdir()
-        made.append(RunResources(Plan(gpu_locks=request, image="i"), str(run_dir), poll_seconds=0))
+        made.append(RunResources(Plan(gpu_locks=request, image="i"), poll_seconds=0))
         made[-1].poll()
         return made[-1]
 
@@ -105,18 +103,12 @@ def test_all_or_none_and_who_holds_what_is_named(
 # -- the job's own script ----------------------------------------------------------------------------------------------
 
 
-def _polled(resources: RunResources) -> RunResources:
-    resources.poll()
-    return resources
-
-
 @pytest.fixture
 def script(gpu_host: GpuHost, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts the sample's lock script, as the job of `run-0` or of nothing that can be recognized."""
+    """Starts the sample's lock script."""
 
-    def start(count: int, marked: bool = True) -> subprocess.Popen[bytes]:
-        mark = {"CI_TASKS_RUN_DIR": str(tmp_path / "run-0")} if marked else {}
-        environ = {**os.environ, "CI_TASKS_GPU_LOCK_DIR": str(gpu_host.path), **mark}
+    def start(count: int) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, "CI_TASKS_GPU_LOCK_DIR": str(gpu_host.path), "CI_TASKS_RUN_DIR": str(tmp_path)}
         argv = [sys.executable, str(SCRIPT), "--count", str(count), "--", "sleep", "300"]
         started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, env=environ))
         return started[-1]
@@ -126,29 +118,21 @@ def script(gpu_host: GpuHost, tmp_path: Path) -> Iterator[Callable[..., subproce
     for process in started:
         process.send_signal(signal.SIGTERM)
         process.communicate()
-    processes.kill_all(str(tmp_path / "run-0"), None)
+    processes.kill_all(str(tmp_path), None)
 
 
 def test_gpus_that_do_not_exist_are_kept_from_the_job_until_it_has_its_own(
-    gpu_host: GpuHost, monitor: Monitor, new: Callable[..., RunResources], script: Any, until: Until
+    gpu_host: GpuHost, monitor: Monitor, new: Callable[..., RunResources], script: Any
 ) -> None:
     gpu_host.hold(0)
     monitor.see(3)
     mine = new(2, JOB)
     assert (mine.are_ready, mine.waiting, gpu_host.free()) == (True, [], [1, 2])
-    script(2)
-    until(lambda: _polled(mine).gpu_ids)  # seen in /proc/locks, without its output
-    assert (mine.gpu_ids, gpu_host.free(), mine.descriptors) == ([1, 2], [3, 4, 5, 6, 7], [])
-
-
-def test_the_jobs_output_is_read_if_its_processes_cannot_be_recognized(
-    monitor: Monitor, new: Callable[..., RunResources], script: Any
-) -> None:
-    monitor.see(4)
-    mine, job = new(2, JOB), script(2, marked=False)
+    job = script(2)
     while mine.gpu_ids is None:
         mine.read_output(os.read(job.stdout.fileno(), 7))
-    assert (mine.gpu_ids, mine.environ) == ([0, 1], {})
+    assert (mine.gpu_ids, mine.environ, mine.descriptors) == ([1, 2], {}, [])
+    assert gpu_host.free() == [3, 4, 5, 6, 7]
 
 
 OUTPUTS = {
@@ -170,17 +154,6 @@ def test_the_scripts_message_says_which_gpus_the_job_has(
     for chunk in chunks:
         mine.read_output(chunk)
     assert mine.gpu_ids == gpus
-
-
-def test_if_nothing_can_be_seen_gpus_stay_blocked(
-    gpu_host: GpuHost, monitor: Monitor, new: Callable[..., RunResources], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock_files, "LOCKS", "/no/such/file")
-    monitor.see(4)
-    mine = new(2, JOB)
-    gpu_host.hold(0, 1, CI_TASKS_RUN_DIR=str(mine._run_dir))
-    mine.poll()
-    assert (mine.gpu_ids, gpu_host.free(), mine.waiting) == (None, [2, 3], [])
 
 
 def test_a_gpu_that_is_used_without_a_lock_is_blocked_and_one_whose_user_has_its_lock_is_not(
@@ -292,13 +265,13 @@ def test_a_request_that_can_never_be_met_has_a_reason(
 ) -> None:
     monitor.latest = snapshot
     with pytest.raises(ResourcesUnavailable, match=f"^{reason}$"):
-        RunResources(Plan(gpu_locks=request_, image="i"), "/run").poll()
+        RunResources(Plan(gpu_locks=request_, image="i")).poll()
 
 
 def test_named_locks_are_taken_in_order_and_none_past_one_that_is_held(gpu_host: GpuHost, tmp_path: Path) -> None:
     """So that two runs that want both cannot each have one."""
     holder = gpu_host.hold(str(gpu_host.path / "ci-tasks-a.lock"), CI_TASKS_RUN_DIR="/runs/batch/02")
-    mine = RunResources(Plan(exclusive=("../b", "a")), str(tmp_path), 0)
+    mine = RunResources(Plan(exclusive=("../b", "a")), 0)
     before = {path.name for path in gpu_host.path.parent.iterdir()}
     mine.poll()
     assert (mine.are_ready, len(mine.descriptors)) == (False, 1)  # "../b" comes before "a"
@@ -308,7 +281,7 @@ def test_named_locks_are_taken_in_order_and_none_past_one_that_is_held(gpu_host:
     assert (mine.are_ready, mine.waiting, len(mine.descriptors)) == (True, [], 2)
     assert {path.name for path in gpu_host.path.parent.iterdir()} == before, "a name cannot leave the directory"
     simulated = RunResources(
-        Plan(exclusive=("a",), gpu_locks=GpuRequest(0, pattern=f"{tmp_path}/sim/{{gpu_id}}", simulated=1)), "", 0
+        Plan(exclusive=("a",), gpu_locks=GpuRequest(0, pattern=f"{tmp_path}/sim/{{gpu_id}}", simulated=1)), 0
     )
     simulated.poll()
     assert simulated.are_ready, "runs with simulated GPUs have their own"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -127,16 +126,3 @@ def test_apptainer_and_pyxis(
     [result] = read(containers(HostSpec("h", kind=kind, address="a", runtime=runtime), ()), answers)
     assert (result.topic, result.status, result.text.startswith(text)) == (runtime, status, True), result
     assert bool(result.next_step) is (status in ("fault", "warning"))
-
-
-@pytest.mark.parametrize(
-    ("env", "exists", "expected"),
-    [({}, True, ["ok"]), ({}, False, []), ({"DOCKER_HOST": "ssh://other"}, True, [])],
-)
-def test_the_disk_of_the_image_store_counts_if_it_is_here(
-    read: Any, info: Any, env: dict[str, str], exists: bool, expected: list[str]
-) -> None:
-    disk = {"exists": exists, "free": 10**12, "total": 10**12}
-    answers = {**WORKS, "info": info("docker-info"), "image store": Answer(0, json.dumps(disk))}
-    results = read(containers(HostSpec("h", gpus=0, env=env), ()), answers)
-    assert [result.status for result in results if result.topic == "disk"] == expected

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.hang.facts import DeadProcess, HangFacts, ProcessFacts, RecordedCollective, ThreadFacts
-from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.features.hang.analysis import analyse_hang
 from ci_tasks.features.hang.command import hang_lines
 from ci_tasks.features.hang.rules import CONTRADICTED, NOT_DETERMINED, SHOWN
@@ -61,10 +60,6 @@ def recorded(*numbers: int, operations: str = "all_reduce", group: str = "0") ->
     return tuple(RecordedCollective(at, words[at], number, group=group) for at, number in enumerate(numbers))
 
 
-def in_group(number: int, group: str, *members: int) -> RecordedCollective:
-    return RecordedCollective(number, "all_reduce", 1, "scheduled", group=group, members=members or (0, 1))
-
-
 def received(number: int, peer: int) -> RecordedCollective:
     return RecordedCollective(number, f"recv 0<-{peer}", 1, "started", members=(0, 1, 2))
 
@@ -73,8 +68,8 @@ RAS = "".join(
     f"  Rank {at} has launched up to operation {count} -- GPU {at} managed by process {100 + at} on node n\n"
     for at, count in enumerate((6, 6, 5, 6))
 )
-# As py-spy shows an interpreter that ends.
-ENDS = 'Thread 0x67 [MainThread] (most recent call first):\n  File "libc.so.6", line ??? in syscall'
+# An interpreter that ends.
+ENDS = "Current thread 0x67 (most recent call first):"
 WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
 SLEEPS = ProcessFacts(9, 103, argv=("sleep", "9"), threads=(ThreadFacts(9, state="S"),))
 NVCC = ProcessFacts(9, 100, argv=("cc1plus",), threads=(ThreadFacts(9, state="R", cpu=3.0),))
@@ -100,10 +95,6 @@ def states(*words: str) -> tuple[RecordedCollective, ...]:
     return tuple(RecordedCollective(at, "all_reduce", 6, word) for at, word in enumerate(words))
 
 
-def used(number: int, percent: float | None) -> GpuSample:
-    return GpuSample(1.0, number, utilization=percent, watts=127.0, processes=(GpuProcessSample(100 + number),))
-
-
 def few(count: int) -> list[ProcessFacts]:
     """All ranks of a smaller job."""
     return [rank(at, *gpu(61), cpu=3.0, size=count) for at in range(count)]
@@ -119,8 +110,6 @@ def few(count: int) -> list[ProcessFacts]:
         (facts(*ALL, collectives=recorded(6, 6, 5, 6)), "collectives differ", [2], "torch's flight recorder"),
         (facts(*few(2), collectives=recorded(6, 6, operations="all_reduce all_gather")), "collectives differ", [0, 1],
          "rank 0 waits in all_reduce number 6 (synchronize at train.py:61, in step)"),
-        (facts(*few(2), collectives=(in_group(0, "1 tp"), in_group(1, "2 dp"))), "collectives differ", [0, 1],
-         "rank 0 waits in all_reduce of group 1 tp ("),
         (facts(*few(3), collectives=(received(0, 1), received(1, 2), received(2, 0))), "kernel", [],
          "none is seen to be behind"),
         (facts(*ALL[:3], rank(3, *QUEUE), collectives=recorded(412, 412, 412)), "rank waits elsewhere", [3],
@@ -139,8 +128,7 @@ def few(count: int) -> list[ProcessFacts]:
         # A kernel that does not end: by the collective that has not started, by the GPU that works, or of none shown.
         (facts(*few(2), collectives=states("scheduled", "started")), "kernel", [0],
          "the GPU of rank 0 still works before all_reduce number 6, which the others are in: a kernel that does not"),
-        (facts(*few(2), gpus=(used(0, None), used(1, 100.0))), "kernel", [], "GPU 0 ? % at 127 W, GPU 1 100 % at"),
-        (facts(*few(2), gpus=(used(0, 100.0), used(1, 100.0))), "kernel", [],
+        (facts(*few(2)), "kernel", [],
          "ranks 0-1 wait in synchronize at train.py:61, in step; none is seen to be behind: a kernel"),
         # A DataLoader's worker: the busy one, by the frames after its start.
         (facts(*WAITS, rank(3, *LOADER), worker(7, READS), worker(8)), "rank waits elsewhere", [3, None],

@@ -39,10 +39,10 @@ def test_the_sample_has_one_file_that_runs_nothing_and_images_that_move(tmp_path
 
 
 def test_a_finding_of_an_ignored_rule_is_not_reported(checkout: Path, tmp_path: Path) -> None:
-    assert lint(repo=checkout, home=tmp_path).out.endswith("\n2 findings: 2 moving-image\n")
+    assert lint(repo=checkout, home=tmp_path).out.endswith("\n2 findings\n")
     (checkout / "tests/test_new.py").write_text("")
     result = lint("--ignore", "moving-image,no-timeout", "--ignore", "unreachable", repo=checkout, home=tmp_path)
-    assert (result.code, result.out.splitlines()[-1]) == (1, "1 finding: 1 unregistered")
+    assert (result.code, result.out.splitlines()[-1]) == (1, "1 finding")
     (checkout / "tests/test_new.py").unlink()
     result = lint("--ignore", "moving-image", repo=checkout, home=tmp_path)
     assert (result.code, result.out.splitlines()[-1]) == (0, "no finding")

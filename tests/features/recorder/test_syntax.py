@@ -36,7 +36,7 @@ def test_an_argument_is_shown_or_stands_as_its_expression(body: str) -> None:
 def test_names_are_followed_to_what_is_imported() -> None:
     recording = read_source(f"{HEAD}s.run(['a', NAME])\nlocal()\nx.run()\n", "tests/a.py", HELPERS)
     assert [(call.target, call.commands) for call in recording.calls] == [("subprocess.run", [["a", "Qwen"]])]
-    assert recording.calls[0].stack[0].line == 6
+    assert recording.calls[0].place == "tests/a.py:6"
 
 
 @pytest.mark.parametrize("source", ["def broken(:\n", "a = '\0'\n", "a = " + "(" * 5000 + ")" * 5000])

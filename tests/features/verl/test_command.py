@@ -36,7 +36,7 @@ def test_the_command_of_a_plan_is_read_as_the_same_options(line: str) -> None:
     words = options_of(line).command_line
     assert options_of(words.removeprefix("ci-tasks ")) == options_of(line)
     assert {*shlex.split(words)} == {"ci-tasks", *shlex.split(line)}
-    no_plan = options_of(f"{line} --json --markdown --keep --detach")
+    no_plan = options_of(f"{line} --json --keep --detach")
     assert no_plan.command_line == words, "what does not change the plan is left out"
 
 
@@ -47,11 +47,9 @@ def test_each_option_reaches_the_request() -> None:
     }  # fmt: skip
     words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in same.items())
     several = "--variant 'dense, expert' --proof x --proof y --env A=1 --override k=v --test t.py --steps 40 --gpus 4"
-    full = level_request(
-        options_of(f"verl --level 4 {TREES} {words} {several} --no-reward-model --enforce-eager --exact")
-    )
+    full = level_request(options_of(f"verl --level 4 {TREES} {words} {several} --no-reward-model --exact"))
     assert full == LevelRequest(
-        4, variants=("dense", "expert"), no_reward_model=True, enforce_eager=True, steps=40, proofs=("x", "y"),
+        4, variants=("dense", "expert"), no_reward_model=True, steps=40, proofs=("x", "y"),
         bridge_tests=("t.py",), env={"A": "1"}, overrides=("k=v",), gpus=4, exact=True, **same,
     )  # fmt: skip
     assert level_request(options_of(f"verl --level 0 {TREES}")) == LevelRequest(0, model_id="Qwen/Qwen2.5-0.5B")

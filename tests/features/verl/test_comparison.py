@@ -16,6 +16,7 @@ from ci_tasks.features.verl import comparison
 from ci_tasks.features.verl.comparison import BASE, CANDIDATE, compare, seeds
 from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.trials.rules import Outcome
+from ci_tasks.trials.trial import TrialRun
 
 
 def run(side: str, result: str, reward: float | None = None, number: int = 1, **more: Any) -> Outcome:
@@ -31,8 +32,6 @@ def run(side: str, result: str, reward: float | None = None, number: int = 1, **
 def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Compare sides whose nth run gives the nth outcome of theirs, the last one again and again."""
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
-    settings: dict[str, dict[str, str]] = {}
-    monkeypatch.setattr(comparison, "_settings", lambda path: settings.get(Path(path).name, {"lr": "1"}))
 
     @contextmanager
     def trees(options: Any, _request: object, _config: object, revision: str = "") -> Iterator[Any]:
@@ -45,8 +44,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     monkeypatch.setattr(comparison, "trees_under_test", trees)
 
-    def comparing(level: int, sides: dict[str, list[Outcome]], base: str = "main", **differing: Any) -> Any:
-        settings.update(differing)
+    def comparing(level: int, sides: dict[str, list[Outcome]], base: str = "main") -> Any:
         ran: list[str] = []
 
         def perform(_trees: object, one: Any, *_: object) -> Outcome:
@@ -56,7 +54,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
         monkeypatch.setattr(comparison, "_run", perform)
         config: Any = SimpleNamespace(select_hosts=lambda _: ["box"])
-        options: Any = SimpleNamespace(base=base, bridge="mine", verl="v", host="box", repeat=5, margin=0.05)
+        options: Any = SimpleNamespace(base=base, bridge="mine", verl="v", host="box", repeat=5)
         code, result = compare(options, LevelRequest(level), config)
         assert result is not None and code == result.exit_code
         return result, ran
@@ -100,21 +98,16 @@ def test_equal_curves_of_a_candidate_that_missed_its_levels_criteria_are_no_pass
 
 
 @pytest.mark.parametrize(
-    ("changed", "settings", "line"),
-    [
-        ({"image": "sha256:2"}, {}, "image: base sha256:1, here sha256:2"),
-        ({"gpus": "H200"}, {}, "GPUs: base H100, here H200"),
-        ({}, {"candidate.1": {"lr": "2"}}, "lr: base 1, here 2"),
-        ({}, {"candidate.1": {"lr": "1", "new": "3"}}, "new: base none, here 3"),
-        ({}, {"base.1": {}}, "the resolved settings of the base were not seen"),
-    ],
+    ("changed", "line"),
+    [({"image": "sha256:2"}, "image sha256:1 and sha256:2"), ({"gpus": "H200"}, "gpus H100 and H200")],
 )
 def test_sides_that_did_not_run_alike_get_no_verdict_after_one_pair(
-    compared: Any, changed: dict[str, Any], settings: dict[str, dict[str, str]], line: str
+    compared: Any, changed: dict[str, Any], line: str
 ) -> None:
     candidate = [run(CANDIDATE, "Pass", 0.1, **changed)]
-    found, ran = compared(5, {BASE: curve(BASE, *ALIKE), CANDIDATE: candidate}, **settings)
-    assert (found.result, found.differences, sorted(ran)) == ("Not proven", (line,), [BASE, CANDIDATE])
+    found, ran = compared(5, {BASE: curve(BASE, *ALIKE), CANDIDATE: candidate})
+    assert (found.result, sorted(ran)) == ("Not proven", [BASE, CANDIDATE])
+    assert found.sentence == f"the sides did not run alike: {line}"
 
 
 def test_a_comparison_that_ended_begins_again_the_next_time(compared: Any) -> None:
@@ -127,10 +120,17 @@ def test_a_candidate_that_is_the_base_is_refused(compared: Any) -> None:
         compared(0, {}, base="mine")
 
 
-def test_both_sides_of_a_pair_have_one_seed_and_each_pair_another(tmp_path: Path) -> None:
-    assert "++data.seed=42" in seeds(tmp_path, 1) and "++data.seed=44" in seeds(tmp_path, 3)
+@pytest.mark.parametrize(("level", "candidates"), [(0, {1: 42, 2: 42, 3: 43}), (5, {1: 42, 2: 43, 3: 44})])
+def test_both_sides_of_a_pair_have_one_seed_and_each_pair_another(
+    tmp_path: Path, level: int, candidates: dict[int, int]
+) -> None:
+    """Below level 5 the candidate's first run is the reason to compare, and run n + 1 is paired with the base's n."""
+    for side, expected in ((BASE, {1: 42, 2: 43}), (CANDIDATE, candidates)):
+        for number, seed in expected.items():
+            assert f"++data.seed={seed}" in seeds(tmp_path, TrialRun(side, (), number), level)
     rollout = tmp_path / "verl/trainer/config/rollout/rollout.yaml"
     rollout.parent.mkdir(parents=True)
     for text, has_seed in (("name: vllm\n", False), ("name: vllm\nseed: 0\n", True)):
         rollout.write_text(text)
-        assert ("++actor_rollout_ref.rollout.seed=42" in seeds(tmp_path, 1)) is has_seed
+        found = seeds(tmp_path, TrialRun(BASE, ()), level)
+        assert ("++actor_rollout_ref.rollout.seed=42" in found) is has_seed

@@ -18,8 +18,8 @@ REVISIONS: Mapping[str, Mapping[str, Mapping[str, list[str]]]] = json.loads(
 )
 # What each tree has to note at each revision; Megatron-LM and Bridge give the rest.
 KINDS = {
-    "verl": {"config", "model", "metrics", "saved", "loaded"},
-    "Megatron-Bridge": {"model", "peft", "saved"},
+    "verl": {"model", "saved", "loaded"},
+    "Megatron-Bridge": {"model"},
     "Megatron-LM": {"sizes"},
 }
 

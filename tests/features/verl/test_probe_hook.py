@@ -8,36 +8,22 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.verl.judge.noted import (
-    AppliedPeft,
+from ci_tasks.features.verl.judge.training_log import TrainingFacts
+from ci_tasks.features.verl.judge.training_run import (
     BuiltModel,
+    CheckpointFiles,
     HookedModule,
-    LoadedCheckpoint,
     ParallelSizes,
-    RoleConfig,
-    SavedFiles,
-    StepMetrics,
-    noted,
+    TrainingRun,
 )
 from ci_tasks.features.verl.levels.job import SUITE
+from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.results.probe_evidence import probe_summary
 from ci_tasks.run.row_plans import probe_rules
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter
 from tests.results.test_probe_evidence import PLAN
 
 SOURCES = {
-    "torch/__init__.py": "from torch import distributed",
-    "torch/distributed.py": "get_rank = lambda: 3\nget_world_size = lambda: 8",
-    "verl/utils/tracking.py": """
-        class Tracking:
-            def log(self, data, step, backend=None):
-                print("logged", step)
-        """,
-    "verl/workers/engine_workers.py": """
-        class ActorRolloutRefWorker:
-            def __init__(self, config, role, **kwargs):
-                self.role = role
-        """,
     "verl/utils/checkpoint/megatron_checkpoint_manager.py": """
         import os
         class MegatronCheckpointManager:
@@ -72,14 +58,14 @@ SOURCES = {
             def provide(self): ...
             def provide_distributed_model(self, **kwargs):
                 return [DistributedDataParallel()]
-        class Qwen2ModelProvider(ModelProviderMixin): ...
+        class Qwen2ModelProvider(ModelProviderMixin):
+            num_layers = 2
         """,
-    "megatron/bridge/peft/base.py": """
-        class PEFT:
-            def __call__(self, model, training=True):
-                return model
-        class LoRA(PEFT):
-            pass
+    "verl/utils/megatron_utils.py": """
+        class Broken:
+            named_parameters = None
+            def parameters(self): raise TypeError("broken")
+        def make_megatron_module(): return [Broken()]
         """,
     "megatron/core/parallel_state.py": """
         def initialize_model_parallel(**sizes): ...
@@ -103,19 +89,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
 
 
 PROGRAM = """
-from verl.workers.engine_workers import ActorRolloutRefWorker
-config = {"actor": {"megatron": {"tensor_model_parallel_size": 2}, "lr": [1e-6, "x"]}, "hybrid": True}
-assert ActorRolloutRefWorker(config, role="actor_rollout").role == "actor_rollout"
-
-from verl.utils.tracking import Tracking
-Tracking().log(data={"actor/pg_loss": 0.123456789123, "actor/kl": float("nan"), "table": "x"}, step=4)
-
 from megatron.bridge.models.model_provider import Qwen2ModelProvider
-from megatron.bridge.peft.base import LoRA
 from megatron.core.parallel_state import initialize_model_parallel
-import torch
 initialize_model_parallel()
-LoRA()(Qwen2ModelProvider().provide_distributed_model(wrap_with_ddp=True))
+Qwen2ModelProvider().provide_distributed_model(wrap_with_ddp=True)
 
 from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager as Manager
 Manager().save_checkpoint("ROOT/actor", None, 1, max_ckpt_to_keep=2)
@@ -125,10 +102,7 @@ try:
 except FileNotFoundError:
     pass
 """
-MODEL = BuiltModel(
-    "provide_distributed_model", "Qwen2ModelProvider", ("DistributedDataParallel",), "GPTModel", 104, 4,
-    {"LoRALinear": 2},
-)  # fmt: skip
+MODEL = BuiltModel("Qwen2ModelProvider", ("DistributedDataParallel",), "GPTModel", 104, 4, 2, {"LoRALinear": 2})
 
 
 def run(python: Interpreter, program: str) -> None:
@@ -141,29 +115,27 @@ def run(python: Interpreter, program: str) -> None:
 def test_a_training_is_noted_as_it_was_configured_built_logged_and_saved(python: Interpreter, tmp_path: Path) -> None:
     """What is not finite is a word, and a name that this revision does not have is said to be missing."""
     run(python, PROGRAM.replace("ROOT", str(tmp_path)))
-    evidence, saved, gone = python.evidence(), f"{tmp_path}/actor", f"{tmp_path}/none"
-    actor = {"actor.megatron.tensor_model_parallel_size": 2, "actor.lr": [1e-6, "x"]}
+    saved, gone = f"{tmp_path}/actor", f"{tmp_path}/none"
+    noted = TrainingRun(Training("", 0, {}), TrainingFacts(""), LevelRequest(0), evidence=python.evidence())
     files = {"dist_ckpt/part.distcp": 7}
-    worker = ("actor_rollout", "ActorRolloutRefWorker")
-    configs = [RoleConfig(*worker, "actor", actor), RoleConfig(*worker, "", {"hybrid": True})]
-    loads = [LoadedCheckpoint(saved, None, files), LoadedCheckpoint(gone, error=f"FileNotFoundError: {gone}")]
-    expected: dict[type[Any], list[Any]] = {
-        RoleConfig: [*configs, RoleConfig("provider", "Qwen2ModelProvider", "", {"provider": {}})],
-        StepMetrics: [StepMetrics(4, {"actor/pg_loss": 0.12345679, "actor/kl": "nan"})],
-        BuiltModel: [MODEL],
-        AppliedPeft: [AppliedPeft("LoRA")],
-        ParallelSizes: [ParallelSizes(3, 8, 2, 1, data=4)],
-        SavedFiles: [SavedFiles("checkpoint", saved, 1, None, files)],
-        LoadedCheckpoint: loads,
+    expected: dict[tuple[str, type[Any]], list[Any]] = {
+        ("model", BuiltModel): [MODEL],
+        ("sizes", ParallelSizes): [ParallelSizes(2, 1)],
+        ("saved", CheckpointFiles): [CheckpointFiles(saved, files)],
+        ("loaded", CheckpointFiles): [
+            CheckpointFiles(saved, files),
+            CheckpointFiles(gone, error=f"FileNotFoundError: {gone}"),
+        ],
     }
-    assert {kind: [record for _, record in noted(evidence, kind)] for kind in expected} == expected
-    workers = ("verl.workers.engine_workers", ("ActorRolloutRefWorker.__init__",), ("TrainingWorker.__init__",))
-    assert HookedModule(*workers) in [hooked for _, hooked in noted(evidence, HookedModule)]
+    assert {kind: [record for _, record in noted.noted(*kind)] for kind in expected} == expected
+    assert HookedModule(("ModelProviderMixin.provide_distributed_model",)) in [
+        hooked for _, hooked in noted.noted("hooked", HookedModule)
+    ]
 
 
 def test_a_note_that_fails_is_said_and_the_training_goes_on(python: Interpreter) -> None:
-    run(python, "from verl.utils.tracking import Tracking; Tracking().log(data=7, step=1)")
+    run(python, "from verl.utils.megatron_utils import make_megatron_module as make; make()")
     summary = probe_summary(python.evidence(), PLAN, ())
     assert summary is not None
     [said] = summary.not_seen
-    assert said.startswith("verl: hook failed: AttributeError: 'int' object has no attribute 'items'")
+    assert said.startswith("verl: hook failed: TypeError: broken")

@@ -58,9 +58,11 @@ def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
     planned = max(pair.home.glob("runs/*/01/run.sh"))
     assert _step(planned) == _step(ran), "the command of the summary starts the same plan"
     directory = ran.parent
-    assert all("Pass" in (directory / f"summary.{kind}").read_text() for kind in ("txt", "json", "md"))
+    assert all("Pass" in (directory / f"summary.{kind}").read_text() for kind in ("txt", "json"))
     for name in ("tiny-bridge", "tiny-verl"):
         assert git.git(pair.checkout / name, "status", "--short") in ("", "?? note.txt")
+    told = pair.ci_tasks("report", directory.parent.name)
+    assert "level 1: resume: Pass" in told.out and "resume from the checkpoint: shown, resumed at" in told.out, told.out
     judged = pair.ci_tasks("verl", "--level", "1", "--log", str(directory / "log"), "--checks-from", "3 passed")
     assert (judged.code, "Result: Not proven" in judged.out) == (4, True), "without the probe less is seen"
 
@@ -84,10 +86,10 @@ def test_a_candidate_that_fails_is_compared_with_its_base_under_one_seed(pair: A
     bridge = pair.checkout / "tiny-bridge/src/megatron/bridge/peft/lora.py"
     bridge.write_text(bridge.read_text() + "raise ValueError('a change')\n")
     result = pair.verl("--level", "0", "--base", "HEAD", "--repeat", "1", "--json")
-    assert (result.code, result.json["differences"]) == (4, []), result.out + result.err
+    assert result.code == 4, result.out + result.err
     assert result.json["candidate"] == f"{result.json['base']} + 1 changed file"
     runs = [Path(run["log"]).parent for run in result.json["runs"]]
-    assert ["++data.seed=42" in (run / "run.sh").read_text() for run in runs].count(True) == 2, "the first of each side"
+    assert all("++data.seed=42" in (run / "run.sh").read_text() for run in runs), "those of a pair have one seed"
     assert len({json.loads((run / "plan.json").read_text())["checkout"]["tree"] for run in runs}) == 2
 
 
@@ -119,7 +121,6 @@ def test_the_longest_time_is_the_persons_then_the_hosts_then_the_levels(pair: An
         planned = pair.verl("--level", "0", "--plan", "--json", *argv)
         assert planned.code == 0, planned.err
         assert [plan["timeout_minutes"] for plan in planned.json] == [minutes], argv
-        assert [training["name"] for training in planned.json[0]["trainings"]] == ["level 0"]
 
 
 def _step(script: Path) -> str:
@@ -144,8 +145,6 @@ def test_a_bridge_from_elsewhere_in_the_worker_stops_the_run(pair: Any) -> None:
 REFUSED = [
     (["--env", "COMON_TP=2"], "does not read COMON_TP; did you mean COMMON_TP?"),
     (["--bridge", "tiny-verl"], "is no Megatron-Bridge"),
-    (["--with", "verl=tiny-verl"], "is a tree of Bridge or of verl, which the level has already"),
-    (["--with", "megatron-core=.", "--base", "HEAD"], "--with and --base cannot be combined"),
     (["--wrapper", "gone.sh"], "has no gone.sh"),
     (["--verl", "tiny-bridge"], "has no tests/special_e2e/run_ppo_trainer_megatron.sh"),
     (["--host", "nowhere"], "unknown host 'nowhere'"),
@@ -155,23 +154,6 @@ REFUSED = [
     (["--base", "HEAD", "--plan"], "cannot be combined"),
     (["--baseline", str(support.ROOT / "README.md")], "has no critic/rewards/mean of any step"),
 ]
-
-
-def test_megatron_core_may_be_a_tree_of_its_own(pair: Any) -> None:
-    """Whatever PYTHONPATH says, in the driver and in the workers."""
-    shutil.copytree(pair.checkout / "tiny-bridge/3rdparty/Megatron-LM", pair.checkout / "lm")
-    result = pair.verl(
-        "--level", "0", "--with", f"megatron-core={pair.checkout}/lm", "--build", "megatron-core=touch made"
-    )
-    assert result.code == 0, result.out + result.err
-    (stored,) = pair.home.glob("runs/*/01/summary.json")
-    found = {one["name"]: one for one in json.loads(stored.read_text())["criteria"][0]["criteria"]}
-    core = found["one Megatron-LM in every process"]
-    assert core["outcome"] == "shown"
-    assert "/.ci-tasks-overlays/megatron-core/megatron/core/__init__.py" in core["evidence"]
-    limitations = result.out[result.out.index("\nLimitations:") :]
-    assert re.search(r"- overlay megatron-core: .* shown: all \d processes that were seen to import it", limitations)
-    assert re.search(r"- overlay megatron-core: build: touch made; it wrote made \(sha256 ", limitations)
 
 
 def test_bad_input_is_a_clear_error_and_nothing_runs(pair: Any) -> None:

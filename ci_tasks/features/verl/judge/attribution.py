@@ -11,197 +11,110 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.training_log import DRIVER, WORKER, Failure, constructs
+from ci_tasks.logs.causes import DEPENDENCY, MACHINE, NETWORK, group_of
 
 CONSTRUCTION = "Bridge-managed construction"
 CHANGE, ENVIRONMENT, UNCLEAR = "the change", "the environment", "unclear"
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A row of the table. `owner` is whose failure it is once construction has begun; before, it is the environment's,
-    unless it is the change's own. `causes` are triage's that decide it, `likely` those that do so where no frame lies
-    in Bridge; `frames` and `words` are regular expressions."""
+class Stage(NamedTuple):
+    """`owner` is whose failure it is once construction has begun; before, it is the environment's, unless it is the
+    change's own. `frames` are looked for in frames, `words`, if no frame is known, in the text and triage's cause."""
 
     name: str
     owner: str
     follow_up: str
-    causes: str = ""
-    likely: str = ""
-    frames: str = ""
-    words: str = ""
-    at_once: str = ""
-    """Words that decide before any cause: no rule of triage's knows them."""
+    frames: str = "$^"
+    words: str = "$^"
 
 
 WRONG_PATH = Stage(
     "the import of the local Bridge checkout",
     ENVIRONMENT,
-    "environment fix: correct PYTHONPATH before trusting any result; for Ray workers pass "
-    '"++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}" to the wrapper',
-    at_once=r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])",
-)
-DENSE_MODEL = Stage(
-    "the request: expert parallelism of a dense model",
-    ENVIRONMENT,
-    "usage: the expert variant needs a routed checkpoint; name one with --model-id or --model-path",
-    at_once=r"num_moe_experts must|must be (?:set|non.?None) .*expert.?parallel",
+    "environment fix: correct PYTHONPATH, for Ray workers by runtime_env.env_vars.PYTHONPATH, then rerun",
 )
 OWN_IMPORT = Stage(
-    "the Bridge checkout's own imports",
-    CHANGE,
-    "provider fix: the Bridge checkout does not have, or cannot load, what it imports",
+    "the Bridge checkout's own imports", CHANGE, "provider fix: what Bridge imports is not there or broken"
 )
-STAGES = (
-    WRONG_PATH,
-    DENSE_MODEL,
-    Stage(
-        "ROCR_VISIBLE_DEVICES beside CUDA_VISIBLE_DEVICES",
-        ENVIRONMENT,
-        "environment fix: drop ROCR_VISIBLE_DEVICES in the launcher or container where CUDA_VISIBLE_DEVICES is set",
-        causes="rocr_conflict",
+# What decides before any frame: by triage's cause, else by the group of its cause.
+_DOWNLOAD = Stage("a download", ENVIRONMENT, "environment fix: download the model before the run, and pass MODEL_PATH")
+_PACKAGES = Stage("package setup", ENVIRONMENT, "environment fix: install what is missing, as container setup")
+_MACHINE = Stage(
+    "the machine",
+    ENVIRONMENT,
+    "environment fix: GPUs, driver, memory, ports, limits, permissions, visible devices",
+)
+_DECIDES = {
+    "disk_full": Stage(
+        "a full disk", ENVIRONMENT, "environment fix: move HF_HOME, HF_HUB_CACHE, and MODEL_PATH, then rerun"
     ),
-    Stage(
-        "a full disk",
-        ENVIRONMENT,
-        "environment fix: move HF_HOME, HF_HUB_CACHE, and MODEL_PATH to a larger shared or node-local path, then rerun "
-        "with the explicit local MODEL_PATH",
-        causes="disk_full",
+    "lock_timeout": _MACHINE,
+    "nccl_error": Stage("communication", UNCLEAR, "rerun, and see which rank did not take part: NCCL_DEBUG=INFO"),
+    NETWORK: _DOWNLOAD,
+    DEPENDENCY: _PACKAGES,
+    MACHINE: _MACHINE,
+    "host_memory": _MACHINE,
+    "gpu_memory": Stage(
+        "GPU memory", UNCLEAR, "reduce the load of each GPU: TP/PP/CP, micro-batches, rollout batch size"
     ),
-    Stage(
-        "the download of a model or data",
-        ENVIRONMENT,
-        "environment fix: download the model once before the run, and pass MODEL_PATH",
-        causes="hf_download network_ssh",
-        at_once=r"SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP|LocalEntryNotFound|No route to",
-    ),
-    Stage(
-        "the machine",
-        ENVIRONMENT,
-        "environment fix: GPUs, driver, locks, ports, limits or permissions of the host, then rerun",
-        causes="gpu_hardware gpu_busy lock_timeout port_in_use shm_too_small permission_docker",
-        at_once=r"Too many open files|can't start new thread|Resource temporarily unavailable|no kernel image",
-    ),
-    Stage(
-        "the host's or the container's memory",
-        ENVIRONMENT,
-        "environment fix: more memory for the container, or fewer or smaller workers, then rerun",
-        causes="host_oom_killed",
-        at_once=r"node running low on memory",
-    ),
-    Stage(
-        "nvidia-modelopt",
-        ENVIRONMENT,
-        "environment fix: python -m pip install --extra-index-url https://pypi.nvidia.com nvidia-modelopt",
-        at_once=r"No module named '?modelopt",
-    ),
-    Stage(
-        "package setup",
-        ENVIRONMENT,
-        "environment fix: install what is missing in the image, as container setup, not as a change of a repository",
-        causes="import_error dependency_version_mismatch",
-        at_once=r"No module named|cannot open shared object|undefined symbol",
-    ),
-    Stage(
-        "GPU memory",
-        UNCLEAR,
-        "reduce the load of each GPU first: TP/PP/CP, micro-batches, rollout batch size, response length",
-        causes="cuda_oom",
-    ),
-    Stage(
-        "communication between GPUs",
-        UNCLEAR,
-        "rerun; where it hangs again, see which rank did not take part (the run's `hang` folder, NCCL_DEBUG=INFO)",
-        causes="nccl_error timeout_hang",
-    ),
-    Stage(
-        "the reward model",
-        ENVIRONMENT,
-        "environment fix: set RM_MODEL_PATH to a local reward model, or pass reward.reward_model.enable=False and "
-        "report that as a limitation",
-        likely="reward_fn",
-        frames=r"/verl/.*reward",
-        words=r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward",
-    ),
+    "hang": Stage("a hang", UNCLEAR, "rerun, and see which rank did not take part: the run's hang folder"),
+}
+# What no rule of triage's knows.
+_WORDS = (
+    (r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])", WRONG_PATH),
+    (r"SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP|LocalEntryNotFound|No route to", _DOWNLOAD),
+    (r"Too many open files|can't start new thread|Resource temporarily unavailable|no kernel image", _MACHINE),
+    (r"node running low on memory", _MACHINE),
+    (r"No module named|cannot open shared object|undefined symbol", _PACKAGES),
+)
+_REWARD_MODEL = Stage(
+    "the reward model",
+    ENVIRONMENT,
+    "environment fix: set RM_MODEL_PATH to a local reward model, or disable it and report that as a limitation",
+    r"/verl/.*reward",
+    r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward|reward_fn",
+)
+_AROUND_BRIDGE = (
+    _REWARD_MODEL,
     Stage(
         "the data",
         UNCLEAR,
-        "environment fix: prepare the data with examples/data_preprocess/gsm8k.py, or set TRAIN_FILES and VAL_FILES",
-        frames=r"/verl/utils/dataset/|/site-packages/(?:datasets|pyarrow)/",
-        words=r"\.parquet|TRAIN_FILES|VAL_FILES",
+        "prepare the data with examples/data_preprocess/gsm8k.py, or set TRAIN_FILES and VAL_FILES",
+        r"/verl/utils/dataset/|/site-packages/(?:datasets|pyarrow)/",
+        r"\.parquet|TRAIN_FILES|VAL_FILES",
     ),
     Stage(
         "the rollout engine",
         UNCLEAR,
-        "report the boundary: a rollout that fails before actor construction may be verl's rollout engine's issue "
-        "rather than a Bridge provider's; enforce_eager=True leaves CUDA graph capture out",
-        likely="vllm_engine_crash sglang_engine_crash cuda_graph_capture",
-        frames=r"/(?:vllm|sglang)/|/verl/workers/rollout/|llm_server",
-        words=r"\bvllm|Engine(?:Core|Dead)|Engine core|GPU memory utilization",
+        "report the boundary: before actor construction it may be verl's rollout engine rather than a Bridge provider",
+        r"/(?:vllm|sglang)/|/verl/workers/rollout/|llm_server",
+        r"\bvllm|sglang_engine|cuda_graph_capture|Engine(?:Core|Dead)|Engine core|GPU memory utilization",
     ),
     Stage(
         "verl's configuration",
         UNCLEAR,
-        "correct the settings: this verl does not have, or does not accept, the one that is named above",
-        likely="config_hydra",
-        frames=r"/(?:hydra|omegaconf)/",
-        words=r"Could not override|Could not append|is not in struct",
+        "correct the setting that this verl does not have, or does not accept",
+        r"/(?:hydra|omegaconf)/",
+        r"Could not override|Could not append|is not in struct|config_hydra",
     ),
     Stage(
-        "the death of a process",
+        "Ray or the death of a process",
         UNCLEAR,
-        "find out why it died (memory of the container, the worker's own log under artifacts), then rerun",
-        likely="segfault_illegal_access ray_cluster",
-        words=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|SYSTEM_ERROR",
-    ),
-    Stage(
-        "Ray",
-        UNCLEAR,
-        "environment fix: `ray stop --force` inside the container, then rerun",
-        words=r"ray\.init|GCS|raylet|placement group",
+        "find out why it died, stop Ray inside the container (ray stop --force), then rerun",
+        words=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|SYSTEM_ERROR"
+        r"|segfault_illegal_access|ray_cluster|ray\.init|GCS|raylet|placement group",
     ),
 )
-_BY_NAME = {stage.name: stage for stage in STAGES}
 _OF_BRIDGE = (
-    Stage(
-        "LoRA",
-        CHANGE,
-        "check the target module names, and that the provider path uses the non-vanilla Bridge PEFT helpers that verl "
-        "expects",
-        frames=r"(?i)peft|lora",
-    ),
-    Stage(
-        "checkpoint save/load",
-        CHANGE,
-        "rerun without save/resume (SAVE_FREQ=-1) to separate model construction from checkpoint behavior; then see "
-        "whether verl expected keys that the Bridge export intentionally did not regenerate",
-        frames=r"checkpoint",
-    ),
-    Stage(
-        CONSTRUCTION,
-        CHANGE,
-        "check that the Bridge provider is finalized with the same parallel sizes that verl initialized through "
-        "Megatron mpu",
-        frames="",
-    ),
+    Stage("LoRA", CHANGE, "check LoRA's target module names, and Bridge's non-vanilla PEFT helpers", "(?i)peft|lora"),
+    Stage("checkpoint save/load", CHANGE, "rerun without save/resume (SAVE_FREQ=-1) to separate both", "checkpoint"),
+    Stage(CONSTRUCTION, CHANGE, "check that the provider is finalized with the parallel sizes of Megatron mpu", ""),
 )
 _STEP = Stage("the training step", CHANGE, "provider fix, or a narrower rerun: the line above is where to begin")
 _START = Stage("the start of the job", UNCLEAR, "environment fix: the line above is where to begin, then rerun")
-_OF_CHECKS = {
-    "ray": _BY_NAME["Ray"],
-    "modelopt": _BY_NAME["nvidia-modelopt"],
-    "devices": _BY_NAME["ROCR_VISIBLE_DEVICES beside CUDA_VISIBLE_DEVICES"],
-    "data": _BY_NAME["the data"],
-    "reward-model": _BY_NAME["the reward model"],
-    "model": _BY_NAME["the download of a model or data"],
-    "room": _BY_NAME["a full disk"],
-    "uv": _BY_NAME["package setup"],
-    "dummy-config": _BY_NAME["the data"],
-    DRIVER: WRONG_PATH,
-    WORKER: WRONG_PATH,
-}
 # What only Bridge's own code can lack: its modules, and names of itself and of the Megatron-core that it pins.
 _OWN_NAME = re.compile(
     r"No module named '?megatron\.(?:bridge|core)\.|"
@@ -213,9 +126,8 @@ _ANOTHER = re.compile(r"module '(?!megatron)[\w.]+' has no attribute")
 _PLACE = re.compile(r"\((/[^()\s]+)\)$")
 
 
-@dataclass(frozen=True)
-class Attribution:
-    """`owner` is the change, the environment, or unclear: whose failure it is, as far as anybody can tell."""
+class Attribution(NamedTuple):
+    """`owner` is the change, the environment, or unclear: whose failure it is, as far as the evidence says."""
 
     stage: Stage
     owner: str
@@ -228,8 +140,8 @@ class Attribution:
 
 
 def attribute(failure: Failure | None, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Attribution:
-    """Whose failure ended a training. `constructed` says that construction had begun before it; `root` is the Bridge
-    checkout as the job sees it, `reward` are paths of the reward model. An exit code alone says nothing."""
+    """Whose failure ended a training. `constructed`: construction had begun before it. `root` is the Bridge checkout as
+    the job sees it, `reward` are paths of the reward model. An exit code alone says nothing."""
     if failure is None:
         return Attribution(_STEP if constructed else _START, UNCLEAR if constructed else ENVIRONMENT, constructed)
     stage = _stage(failure, constructed, root, reward)
@@ -237,50 +149,45 @@ def attribute(failure: Failure | None, constructed: bool, root: str = "", reward
     return Attribution(stage, owner, constructed)
 
 
-def is_own_name(text: str, root: str = "") -> bool:
+def stage_of(text: str) -> Stage:
+    """That of a text which is all that is known of a failure."""
+    return _stage(Failure.said(text), False)
+
+
+def stage_of_check(key: str, text: str) -> Stage:
+    """That of a mark of the preflight which did not pass. Its own text has the remedy, unless a cause is known."""
+    if key not in (DRIVER, WORKER):
+        return stage_of(text)
+    stage = _stage(Failure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
+    return stage if stage is OWN_IMPORT or stage.owner == ENVIRONMENT else WRONG_PATH
+
+
+def _stage(failure: Failure, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Stage:
+    text, frames, cause = failure.text, failure.frames, failure.cause
+    in_bridge = any(constructs(frame) for frame in frames)
+    own_error = in_bridge and not failure.constructs and _OWN_ERROR.search(text) and not _ANOTHER.search(text)
+    if own_error or _is_own_name(text, root):
+        return OWN_IMPORT
+    if any(path and path in text for path in reward):
+        return _REWARD_MODEL
+    for words, stage in _WORDS:
+        if re.search(words, text):
+            return stage
+    if known := _DECIDES.get(cause) or _DECIDES.get(group_of(cause)):
+        return known
+    for frame in reversed(frames):  # the innermost that lies in code that is known here
+        if constructs(frame):
+            return next(stage for stage in _OF_BRIDGE if re.search(stage.frames, "\n".join(frames)))
+        if around := next((stage for stage in _AROUND_BRIDGE if re.search(stage.frames, frame)), None):
+            return around
+    told = f"{text}\n{cause}"
+    said = (stage for stage in _AROUND_BRIDGE if re.search(stage.words, told, re.IGNORECASE))
+    return next(said, _STEP if constructed else _START)
+
+
+def _is_own_name(text: str, root: str) -> bool:
     """Whether an import fails for what the Bridge checkout itself has in it, or lacks. A Megatron-core that lies
     elsewhere is not the one that it pins."""
     place = _PLACE.search(text)
     pinned = not (place and root) or place[1].startswith(root)
     return bool(_OWN_NAME.search(text)) and pinned
-
-
-def stage_of_check(key: str, text: str) -> Stage:
-    """That of a mark of the preflight which did not pass."""
-    imports = key in (DRIVER, WORKER)
-    failure = Failure.said(text, ("/megatron/bridge/__init__.py:<module>",) if imports else ())
-    stage = _stage(failure, False, "", ())
-    decides = imports or stage.name != "package setup"
-    return stage if stage is OWN_IMPORT or (decides and _decides(stage, failure)) else _OF_CHECKS.get(key, stage)
-
-
-def stage_of_reason(reason: str) -> Stage:
-    """That of a run which ended before it could say why itself."""
-    stage = _stage(Failure.said(reason), False, "", ())
-    return _BY_NAME["the machine"] if stage is _START else stage
-
-
-def _decides(stage: Stage, failure: Failure) -> bool:
-    said = bool(stage.at_once) and bool(re.search(stage.at_once, failure.text))
-    return said or failure.cause in stage.causes.split()
-
-
-def _stage(failure: Failure, constructed: bool, root: str, reward: Iterable[str]) -> Stage:
-    text, frames = failure.text, failure.frames
-    in_bridge = any(constructs(frame) for frame in frames)
-    own_error = in_bridge and not failure.constructs and _OWN_ERROR.search(text) and not _ANOTHER.search(text)
-    if is_own_name(text, root) or own_error:
-        return OWN_IMPORT
-    if any(path and path in text for path in reward):
-        return _BY_NAME["the reward model"]
-    for stage in STAGES:
-        if _decides(stage, failure):
-            return stage
-    for frame in reversed(frames):  # the innermost that lies in code that is known here
-        if constructs(frame):
-            return next(stage for stage in _OF_BRIDGE if re.search(stage.frames, "\n".join(frames)))
-        if of_frame := next((stage for stage in STAGES if stage.frames and re.search(stage.frames, frame)), None):
-            return of_frame
-    likely = (stage for stage in STAGES if failure.cause in stage.likely.split())
-    said = (stage for stage in STAGES if stage.words and re.search(stage.words, text, re.IGNORECASE))
-    return next(said, None) or next(likely, None) or (_STEP if constructed else _START)

@@ -12,13 +12,14 @@ from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
-from ci_tasks.features.verl.judge.settings import PrintedSettings, Settings
+from ci_tasks.features.verl.judge.records import Deliverable
+from ci_tasks.features.verl.judge.settings import PrintedSettings
 from ci_tasks.features.verl.metric_lines import LONGEST, STEP, of_actor, values
 from ci_tasks.logs.lines import LineReader, read, segments, visible
 from ci_tasks.logs.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, LAST, Candidate, CandidateReader
 from ci_tasks.logs.triage.features import CandidateList
 from ci_tasks.logs.triage.ranking import cause_of, rank
-from ci_tasks.logs.triage.rules import ROOT, WRAPPER, Rules, shipped
+from ci_tasks.logs.triage.rules import ROOT, WRAPPER, shipped
 from ci_tasks.logs.triage.weights import shipped_weights
 
 Log = Callable[[], Iterable[bytes]]
@@ -50,10 +51,8 @@ _SAID = {
     "frozen": re.compile(r"(?i)(?:adapter|trainable) param\w*: *0(?![\d,])"),
     "resumed": re.compile(r"Resuming from +(\S*global_step_\d+)"),
     "scratch": re.compile(r"Training from scratch"),
-    "saved": re.compile(r"(?:local_global_step_folder: *|Saving checkpoint to +)(\S*global_step_\d+)"),
     "served": re.compile(r"LLM engine.*\btensor_parallel_size=(\d+)"),
 }
-_LORA_LAYER = re.compile(r"Adding \w*lora to: .*?\blayers\.(\d+)\.")
 _BRIDGE = re.compile(r"(/[^\s\"'=:()]*)/megatron/bridge/[\w/.-]*\.py\b")
 # Acceptable once the requested steps are done, as the guide has it.
 _NOISE = re.compile(
@@ -90,19 +89,10 @@ class QuotedLine:
 
 
 @dataclass(frozen=True)
-class PreflightCheck:
-    """A mark of the preflight: `status` is pass, fail, skipped, blocked, simulated or cited."""
-
-    key: str
-    status: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Failure:
     """An exception, or what says that a process died: `frames` are `path:function`, outermost first, `cause` is
-    triage's. `sure` says that it is a failure also where the job went on; `finished` that all steps were
-    done by then; `process` names who noted it, "" where the log has it."""
+    triage's. `sure`: it is a failure even if the job went on; `finished`: all steps were done by then; `process` names
+    who noted it, "" if the log has it."""
 
     text: str
     line_no: int = 0
@@ -125,30 +115,33 @@ class Failure:
     @property
     def constructs(self) -> bool:
         """Whether a frame lies in Bridge, in Megatron-core, or in verl's code around them."""
-        return any(_CONSTRUCTS.search(frame) and not frame.endswith(":<module>") for frame in self.frames)
+        return any(constructs(frame) and not frame.endswith(":<module>") for frame in self.frames)
+
+
+def constructs(path: str) -> bool:
+    return bool(_CONSTRUCTS.search(path))
 
 
 @dataclass
 class TrainingFacts:
     """One training, from its begin to its end or to the end of the log; only its reader changes it.
 
-    `exit_code` is None where no end was seen. `starts` counts how often the trainer printed its settings. `progress` is
-    (done, total) when the progress bar was seen last. `unreadable` are watched metrics whose value was no number.
-    `said` has the first line of each thing that is looked for, and the last of progress and steps; `lora_layers` the
-    layers that got an adapter; `noise` what was said after the last step and is known to be harmless; `bridge_paths`
-    the directories from which megatron.bridge was loaded; `files` the SHA-256 of its last checkpoint's files.
-    `failures` are in triage's order, the likeliest reason first. `began_at` and `ended_at` are seconds since 1970."""
+    `exit_code` is None if no end was seen. `settings` are verl's resolved ones by dotted name, empty if they were not
+    seen. `progress` is (done, total) when the progress bar was seen
+    last. `unreadable` are watched metrics whose value was no number. `said` has the first line of each thing that is
+    looked for, and the last of progress and steps; `noise` what was said after the last step and is known to be
+    harmless; `bridge_paths` the directories from which megatron.bridge was loaded; `files` the SHA-256 of its last
+    checkpoint's files. `failures` are in triage's order, the likeliest reason first. `began_at` and `ended_at` are
+    seconds since 1970."""
 
     name: str
     exit_code: int | None = None
-    command: str = ""
-    settings: Settings = field(default_factory=Settings)
-    starts: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings_place: str = ""
     progress: tuple[int, int] | None = None
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     said: dict[str, QuotedLine] = field(default_factory=dict)
-    lora_layers: set[str] = field(default_factory=set)
     noise: list[QuotedLine] = field(default_factory=list)
     proofs: dict[str, QuotedLine] = field(default_factory=dict)
     bridge_paths: dict[str, QuotedLine] = field(default_factory=dict)
@@ -167,7 +160,7 @@ class TrainingFacts:
 
     @property
     def error(self) -> Failure | None:
-        """The likeliest reason, where it did not end well. What no rule knows, and verl went on after, was handled."""
+        """The likeliest reason, if it did not end well. What no rule knows, and verl went on after, was handled."""
         if self.ended_well:
             return None
         last = self.said["step"].line_no if "step" in self.said else 0
@@ -185,7 +178,7 @@ class TrainingFacts:
 class RunFacts:
     """`error` is what the log says of a failure before any training began."""
 
-    preflight: dict[str, PreflightCheck]
+    preflight: dict[str, Deliverable]
     trainings: Mapping[str, TrainingFacts]
     error: Failure | None = None
 
@@ -199,23 +192,19 @@ def read_run(log: Log, proofs: Sequence[str] = (), names: Sequence[str] = ()) ->
     return RunFacts(reader.preflight, reader.trainings, reader.before.error)
 
 
-def constructs(path: str) -> bool:
-    return bool(_CONSTRUCTS.search(path))
-
-
 class _RunReader(LineReader):
     """Sorts the telling lines to the training in which they stand."""
 
     def __init__(self, proofs: Mapping[str, Any], names: Sequence[str]) -> None:
-        self._rules, self._proofs = shipped(), proofs
-        self._names: list[str] | None = list(names) or None
-        self.words = _WORDS + b"|" + CandidateReader(self._rules).words
-        self.preflight: dict[str, PreflightCheck] = {}
+        self._proofs, self._names = proofs, list(names)
+        self.words = _WORDS + b"|" + CandidateReader(shipped()).words
+        self.preflight: dict[str, Deliverable] = {}
         self.trainings: dict[str, TrainingFacts] = {}
         self.before = TrainingFacts("")  # whatever stands outside of trainings
-        self._outside = self._current = _TrainingReader(self.before, {}, self._rules)
+        self._outside = self._current = _TrainingReader(self.before, {})
         if self._names:
             self._begin(self._names.pop(0))
+        self._is_divided = not names
 
     def needs_next_line(self) -> bool:
         return self._current.needs_next_line()
@@ -230,7 +219,7 @@ class _RunReader(LineReader):
         if mark:
             self._mark(mark[1], mark[2])
         else:
-            if self._names and self._current.facts.starts and self._current.begins(line):
+            if self._names and self._current.begins_again(line):
                 self._begin(self._names.pop(0))
             self._current.feed(number, line, before)
         return True  # no line is boring: the same metrics with other numbers are what we want
@@ -241,7 +230,7 @@ class _RunReader(LineReader):
     def _begin(self, name: str) -> None:
         self._close()
         facts = self.trainings[name] = TrainingFacts(name)
-        self._current = _TrainingReader(facts, self._proofs, self._rules)
+        self._current = _TrainingReader(facts, self._proofs)
 
     def _close(self) -> None:
         self._current.close()
@@ -250,18 +239,13 @@ class _RunReader(LineReader):
     def _mark(self, key: str, rest: str) -> None:
         facts = self._current.facts
         if key == "begin":
-            if self._names is not None:  # a step script of ours divides this log after all
-                self._names = None
+            if not self._is_divided:  # a step script of ours divides this log after all
+                self._is_divided = True
+                self._names.clear()
                 self.trainings.clear()
             self._begin(rest)
-        elif key == "command":
-            facts.command = rest
         elif key == "clock":
-            at = _number(rest)
-            if facts.began_at is None:
-                facts.began_at = at
-            else:
-                facts.ended_at = at
+            facts.began_at, facts.ended_at = facts.began_at or _number(rest), _number(rest)
         elif key == "file":
             name, _, text = rest.rpartition(": ")
             digest, _, path = text.partition(" ")
@@ -271,27 +255,27 @@ class _RunReader(LineReader):
             code = _number(rest.rpartition(": ")[2])
             facts.exit_code = int(code) if code is not None else None
             self._close()
-        else:
+        elif key != "command":
             status, _, text = rest.partition(": ")
-            self.preflight[key] = PreflightCheck(key, status.strip(), visible(text.encode()))
+            self.preflight[key] = Deliverable(key, status.strip(), visible(text.encode()))
 
 
 class _TrainingReader:
     """Reads one training's lines. It needs lines without a telling word too while settings or a traceback are printed,
-    and where a line of any words may be a proof."""
+    and while a line of any words may be a proof."""
 
-    def __init__(self, facts: TrainingFacts, proofs: Mapping[str, Any], rules: Rules) -> None:
-        self.facts, self.candidates = facts, CandidateReader(rules)
-        self._rules, self._proofs = rules, dict(proofs)
-        self._block: PrintedSettings | None = None
-        self._block_line = 0
+    def __init__(self, facts: TrainingFacts, proofs: Mapping[str, Any]) -> None:
+        self.facts, self.candidates, self._proofs = facts, CandidateReader(shipped()), dict(proofs)
+        self._printed: PrintedSettings | None = None
+        self._finished_at: int | None = None
 
     def needs_next_line(self) -> bool:
-        return self._block is not None or bool(self._proofs) or self.candidates.needs_next_line()
+        return self._printed is not None or bool(self._proofs) or self.candidates.needs_next_line()
 
-    def begins(self, line: bytes) -> bool:
-        """Whether the trainer starts to print its settings."""
-        return bool(PrintedSettings.BEGIN.match(of_actor(visible(line, LONGEST))[1]))
+    def begins_again(self, line: bytes) -> bool:
+        """Whether the trainer starts to print its settings, which it has done before."""
+        text = of_actor(visible(line, LONGEST))[1]
+        return bool(self.facts.settings and PrintedSettings.BEGIN.match(text))
 
     def feed(self, number: int, line: bytes, before: bytes) -> None:
         self.candidates.feed(number, line, before)
@@ -312,43 +296,37 @@ class _TrainingReader:
         survived = one.ignored or one.survived or one.outlived
         if survived or not (raised or told) or _OPTIONAL.search("\n".join((one.text, *one.frames))):
             return None
-        cause, _ = cause_of(one, order, self._rules)
+        cause, _ = cause_of(one, order, shipped())
         sure = raised or (one.rule is not None and one.rule.rank in (ROOT, WRAPPER))
         finished = self._finished_at is not None and one.line.number >= self._finished_at
-        cause = "" if cause == "unknown" else cause
         text = visible(one.text.strip().encode())
-        return Failure(text, one.line.number, tuple(one.frames), cause, sure, finished)
-
-    _finished_at: int | None = None
+        known = "" if cause == "unknown" else cause
+        return Failure(text, one.line.number, tuple(one.frames), known, sure, finished)
 
     def _in_settings(self, number: int, origin: str, text: str) -> bool:
-        if self._block is None and PrintedSettings.BEGIN.match(text):
-            self._block, self._block_line = PrintedSettings(origin), number
-        if self._block is None or not self._block.feed(origin, text):
+        if self._printed is None and PrintedSettings.BEGIN.match(text):
+            self._printed = PrintedSettings(origin, number)
+        if self._printed is None or not self._printed.feed(origin, text):
             return False
-        if not self._block.open:
-            values_printed = self._block.value()
-            if values_printed is not None:
-                self.facts.starts += 1
-                self.facts.settings = self.facts.settings or Settings(values_printed, f"line {self._block_line}")
-            self._block = None
+        if not self._printed.open:
+            if not self.facts.settings:
+                self.facts.settings, self.facts.settings_place = self._printed.value(), f"line {self._printed.line_no}"
+            self._printed = None
         return True
 
     def _say(self, number: int, text: str) -> None:
         facts = self.facts
-        for bar in _PROGRESS.finditer(text) if "Training Progress" in text else ():
+        for bar in _PROGRESS.finditer(text):
             facts.progress = (int(bar[1]), int(bar[2]))
             facts.said["progress"] = _quoted(number, bar[0])
             if facts.finished and self._finished_at is None:
                 self._finished_at = number
-        if "step:" in text and (match := STEP.search(text)):
+        if match := STEP.search(text):
             self._step(int(match[1]), match[2])
             facts.said["step"] = _quoted(number, match[0])
         for what, pattern in _SAID.items():
             if what not in facts.said and (found := pattern.search(text)):
                 facts.said[what] = _quoted(number, text, found[1] if pattern.groups else "")
-        if match := _LORA_LAYER.search(text):
-            facts.lora_layers.add(match[1])
         if (match := _BRIDGE.search(text)) and len(facts.bridge_paths) < _MOST_NOTES:
             facts.bridge_paths.setdefault(match[1], _quoted(number, text))
         if facts.finished and len(facts.noise) < _MOST_NOTES and _NOISE.search(text):
@@ -377,13 +355,7 @@ def _number(text: str) -> float | None:
 
 
 def _compiled(pattern: str) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
     try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        raise UsageError(
-            f"--proof {pattern!r} is no regular expression: {error}", hint="the syntax is RE2's: no look-ahead"
-        ) from error
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--proof {pattern!r} is no regular expression: {error}") from error

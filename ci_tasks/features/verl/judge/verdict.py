@@ -1,7 +1,7 @@
-"""A finished run against its criteria: the status of each training, and the guide's summary of all.
+"""A finished run against its criteria: the status of each training, and the result of all. Pure.
 
-a training   Fail where a criterion is contradicted, Blocked where the environment is the reason for that, Not proven
-             where one was not seen, else Pass
+a training   Fail if a criterion is contradicted, Blocked if the environment is the reason for that, Not proven if one
+             was not seen, else Pass
 
 the first that holds                                         result
 focused Bridge checks failed                                 Fail
@@ -10,8 +10,8 @@ a criterion of a training is contradicted                    Fail
 one is, and the environment or the command is the reason     Blocked
 a criterion of a training was not seen                       Not proven
 a training was not run, but of a run that passed             Blocked
-the imports, the whole log or a pass of the focused checks   Not proven
-were not seen, or the run failed for what no criterion sees
+the imports or a pass of the focused checks were not seen,   Not proven
+or the run failed for what no criterion sees
 none of these                                                Pass
 """
 
@@ -19,191 +19,188 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import some
-from ci_tasks.features.verl.judge import learning
-from ci_tasks.features.verl.judge.attribution import (
-    OWN_IMPORT,
-    WRONG_PATH,
-    attribute,
-    stage_of_check,
-    stage_of_reason,
-)
-from ci_tasks.features.verl.judge.checkpoints import RESUME, SAME
-from ci_tasks.features.verl.judge.criteria import (
-    EXIT,
-    FEATURE,
-    STEPS,
-    criteria_of,
-    import_criteria,
-)
-from ci_tasks.features.verl.judge.noted import evidence_of, with_hooks
-from ci_tasks.features.verl.judge.training_log import (
-    BRIDGE_CHECKS,
-    DRIVER,
-    LEVEL_0,
-    WORKER,
-    PreflightCheck,
-    RunFacts,
-    TrainingFacts,
-)
-from ci_tasks.features.verl.judge.training_run import TrainingRun, has_critic
+from ci_tasks.features.verl.judge import checkpoints, learning, records
+from ci_tasks.features.verl.judge.attribution import OWN_IMPORT, WRONG_PATH, attribute, stage_of, stage_of_check
+from ci_tasks.features.verl.judge.criteria import EXIT, FEATURE, STEPS, criteria_of, import_criteria
+from ci_tasks.features.verl.judge.records import BLOCKED, FAIL, NOT_PROVEN, PASS, SKIPPED, Criterion, Deliverable
+from ci_tasks.features.verl.judge.settings import unlike
+from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, DRIVER, LEVEL_0, WORKER, RunFacts, TrainingFacts
+from ci_tasks.features.verl.judge.training_run import TrainingRun, evidence_of, noted_failures
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
-from ci_tasks.features.verl.levels.summary import (
-    BLOCKED,
-    CONTRADICTED,
-    FAIL,
-    IMPORT,
-    NOT_PROVEN,
-    NOT_SEEN,
-    PASS,
-    SHOWN,
-    SKIPPED,
-    Criterion,
-    contradicted,
-    not_seen,
-    with_outcome,
-)
-from ci_tasks.features.verl.settings import unlike
 from ci_tasks.records import PASSED
 
-_OF_A_PASS = (STEPS, EXIT, RESUME, SAME, FEATURE, learning.TREND)  # what a line has room for
-_STOPPED = ("blocked", "lost", "cancelled")
+IMPORT = "Local Bridge import in verl"
+_OF_A_PASS = (STEPS, EXIT, checkpoints.RESUME, checkpoints.SAME, FEATURE, learning.TREND)  # what a line has room for
 _PATH = re.compile(r"/\S*/megatron/bridge/__init__\.py\S*|/\S*(?:site|dist)-packages/\S*")
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
-_WHO = {DRIVER: "driver", WORKER: "Ray worker"}
-_NO_TRAINING = ("fail", "blocked")
-
-
-@dataclass(frozen=True)
-class RunEnd:
-    """How the run ended, from its own record: its status and the reason for it; `log_error` says why the log is not
-    whole, "" where it is."""
-
-    status: str
-    reason: str = ""
-    log_error: str = ""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether something other than the job ended it, or kept it from running."""
-        return self.status in _STOPPED
-
-    def __str__(self) -> str:
-        return f"the run ended as {self.status}: {self.reason or 'its log does not say why'}"
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """What the log does not know of its run. `bridge` and `verl` are the trees in the summary's words; `root` is the
-    Bridge checkout as the job sees it, "" where it is not known; `command` repeats the run when it is pasted; `log` is
-    where the log lies, "" where there is none. `simulated` names a host that only simulates GPUs."""
-
-    bridge: str
-    verl: str
-    command: str
-    log: str
-    image: str = ""
-    host: str = ""
-    root: str = ""
-    simulated: str = ""
 
 
 @dataclass(frozen=True)
 class LevelRun:
-    """A finished run of the levels. `trainings` are those of the request, in order; `baseline` is a training to compare
-    level 5's with, `evidence` what the probe saw; `remarks` are limitations that
-    were known before."""
+    """A finished run of the levels. `trainings` are those of the request, in order; `status` and `reason` are the run's
+    own; `root` is the Bridge checkout as the job sees it, "" if it is not known; `evidence` is what the probe saw,
+    `baseline` a training to compare level 5's with."""
 
     request: LevelRequest
     trainings: Sequence[Training]
     facts: RunFacts
-    ended: RunEnd
-    provenance: Provenance
-    baseline: TrainingFacts | None = None
+    status: str
+    reason: str = ""
+    root: str = ""
     evidence: RunEvidence | None = None
-    remarks: Sequence[str] = ()
+    baseline: TrainingFacts | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether something other than the job ended it, or kept it from running."""
+        return self.status in ("blocked", "lost", "cancelled")
+
+    @property
+    def ending(self) -> str:
+        error = self.facts.error
+        if error and not self.reason:
+            return f"{error.place}: {error.text}"
+        return f"the run ended as {self.status}: {self.reason or 'its log does not say why'}"
+
+    @property
+    def checks(self) -> Deliverable | None:
+        """The preflight's mark of the focused checks."""
+        return self.facts.preflight.get(BRIDGE_CHECKS)
+
+    @property
+    def checked(self) -> bool:
+        """Whether the focused checks passed. What a simulated Bridge shows is nothing either way."""
+        return self.checks is not None and self.checks.status in ("pass", "cited", "simulated")
+
+    def blocking(self) -> list[Deliverable]:
+        """Marks of the preflight without which no training begins, and that are no deliverable of their own."""
+        failed = (mark for mark in self.facts.preflight.values() if mark.status in ("fail", "blocked"))
+        return [mark for mark in failed if mark.name not in (BRIDGE_CHECKS, LEVEL_0)]
+
+    def why_nothing_ran(self) -> str:
+        for mark in self.blocking():
+            return f"{mark.name}: {mark.text}"
+        failed = self.checks is not None and self.checks.status == "fail"
+        return "focused Bridge checks failed" if failed else self.ending
 
 
 @dataclass(frozen=True)
-class TrainingVerdict:
-    """`status` is Pass, Fail, Blocked, Not proven or Skipped; `text` the evidence or what was missed."""
+class RunVerdict:
+    """`why` is "" for a Pass. `imports` says whether verl used the Bridge under test; `trainings` has one verdict for
+    each training that was planned."""
 
-    training: Training
-    status: str
-    text: str
-    facts: TrainingFacts | None = None
-    criteria: tuple[Criterion, ...] = ()
+    result: str
+    why: str
+    imports: Criterion
+    trainings: tuple[records.TrainingVerdict, ...]
 
 
-def status_of(criteria: Iterable[Criterion]) -> str:
-    criteria = tuple(criteria)
-    wrong = with_outcome(criteria, CONTRADICTED)
-    if wrong:
+def judge_run(run: LevelRun) -> RunVerdict:
+    imports, began = bridge_import(run), {one.training.name: one for one in _runs(run)}
+    verdicts: list[records.TrainingVerdict] = []
+    for name in (training.name for training in run.trainings):
+        bad = next((one for one in verdicts if one.status != PASS), None)
+        if imports.outcome == records.CONTRADICTED:
+            text = "stopped: megatron.bridge is not the local checkout's, so nothing that ran is evidence"
+            verdicts.append(records.TrainingVerdict(name, SKIPPED, text))
+        elif name in began:
+            verdicts.append(_judged(began[name], run))
+        else:
+            why = f"{bad.training} did not pass" if bad and bad.status != SKIPPED else run.why_nothing_ran()
+            verdicts.append(records.TrainingVerdict(name, SKIPPED, f"not run: {why}"))
+    return RunVerdict(*_result(run, imports, verdicts), imports, tuple(verdicts))
+
+
+def _result(run: LevelRun, imports: Criterion, verdicts: Sequence[records.TrainingVerdict]) -> tuple[str, str]:
+    """The result and why: the table in the module's docstring."""
+    if run.checks is not None and run.checks.status == "fail":
+        return FAIL, f"focused Bridge checks failed: {run.checks.text}"
+    if imports.outcome == records.CONTRADICTED:
+        return BLOCKED if imports.environment else FAIL, str(imports)
+    for status in (FAIL, BLOCKED, NOT_PROVEN):
+        for one in verdicts:
+            if one.status == status:
+                return status, f"{one.training}: {one.text}"
+    if any(one.status == SKIPPED for one in verdicts) or run.stopped:
+        for mark in run.blocking():
+            return BLOCKED, f"{mark.name}: {mark.text}"
+        if run.status == PASSED:
+            return NOT_PROVEN, f"the run passed, but its log does not have all trainings: {run.ending}"
+        return BLOCKED, run.ending
+    if imports.outcome != records.SHOWN:
+        return NOT_PROVEN, f"{IMPORT} was not shown: {imports.evidence}"
+    if not run.checked:
+        return NOT_PROVEN, "all trainings passed, but no pass of the focused Bridge checks"
+    return (NOT_PROVEN, run.ending) if run.status == "failed" else (PASS, "")
+
+
+# -- one training ------------------------------------------------------------------------------------------------------
+
+
+def _runs(run: LevelRun) -> Iterator[TrainingRun]:
+    """Those that began, with what was noted of them."""
+    before: TrainingRun | None = None
+    for training in run.trainings:
+        if facts := run.facts.trainings.get(training.name):
+            plain = run.facts.trainings.get("level 0", TrainingFacts("")).proofs
+            evidence = evidence_of(run.evidence, facts)
+            facts = replace(facts, failures=(*facts.failures, *noted_failures(evidence)))
+            before = TrainingRun(training, facts, run.request, run.root, evidence, before, plain)
+            yield before
+
+
+def _judged(training: TrainingRun, run: LevelRun) -> records.TrainingVerdict:
+    if training.facts.exit_code is None and run.stopped:
+        follow_up = stage_of(run.reason).follow_up
+        criteria = [records.contradicted(EXIT, run.ending, follow_up=follow_up, environment=True)]
+    else:
+        criteria = [*criteria_of(training)]
+        if training.training.level == 5 and training.facts.ended_well:
+            criteria += _learning(training, run.baseline)
+    status = status_of(criteria)
+    return records.TrainingVerdict(training.training.name, status, _text(status, criteria), tuple(criteria))
+
+
+def _learning(run: TrainingRun, base: TrainingFacts | None) -> Iterator[Criterion]:
+    warmup = run.setting("trainer.critic_warmup")
+    found = learning.learning(
+        run.facts.metrics,
+        steps=run.training.steps,
+        warmup=warmup if isinstance(warmup, int) else 0,
+        critic=run.has_critic,
+        baseline=base.metrics if base else None,
+    )
+    why = "its resolved settings were not seen"
+    if base is not None and base.settings:
+        why = some(unlike(run.facts.settings, base.settings), 3, "; ")
+    for one in found:
+        if base is not None and why and one.name == learning.TREND:
+            todo = "name the log of an equal training"
+            one = records.not_seen(learning.TREND, f"another training is no baseline: {why}", "", todo)
+        yield one
+
+
+def status_of(criteria: Sequence[Criterion]) -> str:
+    if wrong := records.with_outcome(criteria, records.CONTRADICTED):
         return BLOCKED if all(one.environment for one in wrong) else FAIL
-    unseen = [one for one in with_outcome(criteria, NOT_SEEN) if not one.optional]
+    unseen = [one for one in records.with_outcome(criteria, records.NOT_SEEN) if not one.optional]
     return NOT_PROVEN if unseen or not criteria else PASS
 
 
-def judge_training(training: Training, run: LevelRun) -> TrainingVerdict:
-    """The status of one training. One that did not begin is Skipped, for a reason that the caller knows better."""
-    noted = {name: with_hooks(one, evidence_of(run.evidence, one)) for name, one in run.facts.trainings.items()}
-    facts = noted.get(training.name)
-    if facts is None:
-        return TrainingVerdict(training, SKIPPED, "it did not begin")
-    criteria: tuple[Criterion, ...]
-    if facts.exit_code is None and run.ended.stopped:
-        follow_up = stage_of_reason(run.ended.reason).follow_up
-        criteria = (contradicted(EXIT, str(run.ended), follow_up=follow_up, environment=True),)
-    else:
-        at = run.trainings.index(training)
-        before = noted.get(run.trainings[at - 1].name) if training.resumes and at else None
-        root, plain = run.provenance.root, run.facts.trainings.get(run.trainings[0].name)
-        context = TrainingRun(
-            training,
-            facts,
-            run.request,
-            root,
-            evidence_of(run.evidence, facts),
-            TrainingRun(run.trainings[at - 1], before, run.request, root, evidence_of(run.evidence, before)).written()
-            if before
-            else (),
-            plain.proofs if plain and run.trainings[0].level == 0 else {},
-            noted.get(training.same_as),
-        )
-        criteria = (*criteria_of(context), *(_learning(training, facts, run) if facts.ended_well else ()))
-    status = status_of(criteria)
-    return TrainingVerdict(training, status, _text(status, criteria), facts, criteria)
-
-
-def _learning(training: Training, facts: TrainingFacts, run: LevelRun) -> Iterator[Criterion]:
-    if training.level != 5:
-        return
-    warmup, base = facts.settings.get("trainer.critic_warmup"), run.baseline
-    found = learning.learning(
-        facts.metrics,
-        steps=training.steps,
-        warmup=warmup if isinstance(warmup, int) else 0,
-        critic=has_critic(facts.settings),
-        baseline=base.metrics if base else None,
-    )
-    differ = unlike(facts.settings.values, base.settings.values) if base and base.settings else []
-    if base is not None and (differ or not base.settings):
-        why = some(differ, 3, "; ") or "its resolved settings were not seen"
-        yield not_seen(learning.TREND, f"another training is no baseline: {why}", "name the log of an equal training")
-        found = tuple(one for one in found if one.name != learning.TREND)
-    yield from found
-
-
 def deciding(status: str, criteria: Iterable[Criterion]) -> list[Criterion]:
-    """Those that a status rests on. Where it ended in a failure the rest follows from that."""
+    """Those that a status rests on. If it ended in a failure, the rest follows from that."""
     if status == PASS:
-        return with_outcome(criteria, SHOWN)
-    outcome = NOT_SEEN if status == NOT_PROVEN else CONTRADICTED
+        return records.with_outcome(criteria, records.SHOWN)
+    outcome = records.NOT_SEEN if status == NOT_PROVEN else records.CONTRADICTED
     found = [
-        one for one in with_outcome(criteria, outcome) if one.environment == (status == BLOCKED) and not one.optional
+        one
+        for one in records.with_outcome(criteria, outcome)
+        if one.environment == (status == BLOCKED) and not one.optional
     ]
     return [one for one in found if one.name == EXIT] or found
 
@@ -212,145 +209,47 @@ def _text(status: str, criteria: Iterable[Criterion]) -> str:
     found = deciding(status, criteria)
     if status == PASS:
         return "; ".join(one.evidence for name in _OF_A_PASS for one in found if one.name == name)
-    if [one.name for one in found] == [EXIT]:
-        return f"{found[0].evidence}{f' ({found[0].place})' if found[0].place else ''}"
-    text = some([str(one) for one in found], 4, "; ")
+    text = some([str(one) for one in found], 4, "; ").removeprefix(f"{EXIT}: ")
     return f"not seen: {text}" if status == NOT_PROVEN else text
 
 
-def bridge_import(facts: RunFacts, root: str, evidence: RunEvidence | None) -> Criterion:
+# -- the import of Bridge ----------------------------------------------------------------------------------------------
+
+
+def bridge_import(run: LevelRun) -> Criterion:
     """Whether verl used the Bridge checkout under test, in the driver and in a Ray worker: by the preflight's marks, by
     paths in the log, and by what the trainings' processes imported."""
-    source = f"{root.rstrip('/')}/src"
-    where = source if root else "the Bridge checkout's src"
-
+    source = f"{run.root.rstrip('/')}/src" if run.root else "the Bridge checkout's src"
     # A path that is read from a text begins after its last space.
     sources = (f"{source}/", "/" + f"{source}/".rpartition(" ")[2].partition("/")[2])
 
     def elsewhere(path: str) -> bool:
-        return bool(_INSTALLED.search(path)) or bool(root and not f"{path}/".startswith(sources))
+        return bool(_INSTALLED.search(path)) or bool(run.root and not f"{path}/".startswith(sources))
 
-    right, wrong, unseen, own = [], [], [], False
-    for key, who in _WHO.items():
-        mark = facts.preflight.get(key)
-        path = _PATH.search(mark.text) if mark else None
-        if mark is not None and mark.status in _NO_TRAINING and stage_of_check(key, mark.text) is OWN_IMPORT:
-            wrong.append(f"{who}: {mark.text}")
-            own = True
-        elif mark is not None and mark.status == "fail":
-            wrong.append(f"{who}: {mark.text}")
-        elif mark is not None and mark.status == "pass" and path and elsewhere(path[0]):
-            wrong.append(f"{who}: {path[0]} is not under {where}")
-        elif mark is not None and mark.status == "pass":
-            right.append(f"{who}: {mark.text}")
+    right: list[str] = []
+    wrong: list[str] = []
+    unseen: list[str] = []
+    own = False
+    for key, who in ((DRIVER, "driver"), (WORKER, "Ray worker")):
+        mark = run.facts.preflight.get(key, Deliverable(key, "", "not checked"))
+        path = _PATH.search(mark.text)
+        if mark.status == "pass":
+            is_wrong = bool(path and elsewhere(path[0]))
         else:
-            unseen.append(f"{who} not checked{f': {mark.text}' if mark else ''}")
-    for training in facts.trainings.values():
-        for directory, line in training.bridge_paths.items():
-            if elsewhere(directory):
-                wrong.append(f"{line.place} of {training.name}: {directory}/megatron/bridge is not under {where}")
-        error = training.error
-        if error is not None and attribute(error, True, root).stage is WRONG_PATH:
-            wrong.append(f"{error.place} of {training.name}: {error.text}")
-        seen = import_criteria(evidence_of(evidence, training), root)
-        wrong += [
-            f"{one.place or one.name} of {training.name}: {one.evidence}" for one in with_outcome(seen, CONTRADICTED)
-        ]
+            broken = mark.status in ("fail", "blocked") and stage_of_check(key, mark.text) is OWN_IMPORT
+            own, is_wrong = own or broken, broken or mark.status == "fail"
+        (wrong if is_wrong else right if mark.status == "pass" else unseen).append(f"{who}: {mark.text}")
+    for training in run.facts.trainings.values():
+        said = [(line.place, path) for path, line in training.bridge_paths.items() if elsewhere(path)]
+        if training.error and attribute(training.error, True, run.root).stage is WRONG_PATH:
+            said.append((training.error.place, training.error.text))
+        seen = records.with_outcome(
+            import_criteria(evidence_of(run.evidence, training), run.root), records.CONTRADICTED
+        )
+        said += [(one.place or one.name, one.evidence) for one in seen]
+        wrong += [f"{place} of {training.name}: {what}" for place, what in said]
     text = "; ".join(dict.fromkeys([*wrong, *right, *unseen]))
     if wrong:
-        stage = OWN_IMPORT if own else WRONG_PATH
-        return contradicted(IMPORT, text, "", stage.follow_up, environment=not own)
-    return not_seen(IMPORT, text) if unseen else Criterion(IMPORT, SHOWN, text)
-
-
-class RunVerdict:
-    """`verdicts` has one for each training that was planned; `imports` says whether verl used the Bridge under test;
-    `checks` is the preflight's mark of the focused checks, None where there is none."""
-
-    def __init__(self, run: LevelRun) -> None:
-        self.run, self.request, self.facts, self.ended = run, run.request, run.facts, run.ended
-        self.marks, self.log = run.facts.preflight, run.provenance.log
-        self.checks = self.marks.get(BRIDGE_CHECKS)
-        self.imports = bridge_import(run.facts, run.provenance.root, run.evidence)
-        self.verdicts: list[TrainingVerdict] = []
-        for training in run.trainings:
-            self.verdicts.append(self._verdict(training))
-
-    @property
-    def passed_level(self) -> int | None:
-        """The highest level whose criteria were met, with those of the levels below it that it needs."""
-        if self.imports.outcome != SHOWN or not self.checked or not self.logged:
-            return None
-        reached = None
-        for level in sorted({one.training.level for one in self.verdicts}):
-            if any(one.status != PASS for one in self.verdicts if one.training.level == level):
-                break
-            reached = level
-        return reached
-
-    @property
-    def checked(self) -> bool:
-        """Whether the focused checks passed. What a simulated Bridge shows is nothing either way."""
-        return self.checks is not None and self.checks.status in ("pass", "cited", "simulated")
-
-    @property
-    def logged(self) -> bool:
-        return bool(self.log) and not self.ended.log_error
-
-    def _verdict(self, training: Training) -> TrainingVerdict:
-        if self.imports.outcome == CONTRADICTED:
-            text = "stopped: megatron.bridge is not the local checkout's, so nothing that ran is evidence"
-            return TrainingVerdict(training, SKIPPED, text, self.facts.trainings.get(training.name))
-        verdict = judge_training(training, self.run)
-        if verdict.facts is not None:
-            return verdict
-        bad = next((one for one in self.verdicts if one.status != PASS), None)
-        why = f"{bad.training.name} did not pass" if bad and bad.facts else self.why_nothing_ran()
-        return TrainingVerdict(training, SKIPPED, f"not run: {why}")
-
-    def why_nothing_ran(self) -> str:
-        for mark in self.blocking():
-            return f"{mark.key}: {mark.text}"
-        if self.checks is not None and self.checks.status == "fail":
-            return "focused Bridge checks failed"
-        return self.ending()
-
-    def ending(self) -> str:
-        error = self.facts.error
-        return f"{error.place}: {error.text}" if error and not self.ended.reason else str(self.ended)
-
-    def blocking(self) -> list[PreflightCheck]:
-        """Marks of the preflight without which no training begins, and that are no deliverable of their own."""
-        own = (BRIDGE_CHECKS, LEVEL_0)
-        return [mark for mark in self.marks.values() if mark.status in _NO_TRAINING and mark.key not in own]
-
-    def result(self) -> tuple[str, str]:
-        """The result and why: the table in the module's docstring."""
-        if self.checks is not None and self.checks.status == "fail":
-            return FAIL, f"focused Bridge checks failed: {self.checks.text}"
-        if self.imports.outcome == CONTRADICTED:
-            return BLOCKED if self.imports.environment else FAIL, str(self.imports)
-        for status in (FAIL, BLOCKED, NOT_PROVEN):
-            for one in self.verdicts:
-                if one.status == status:
-                    return status, f"{one.training.name}: {one.text}"
-        if self.passed_level == self.request.level and not self.ended.stopped and self.ended.status != "failed":
-            return PASS, ""
-        return self._unfinished()
-
-    def _unfinished(self) -> tuple[str, str]:
-        """Nothing failed, and yet the criteria were not met."""
-        blocking = self.blocking()
-        if any(one.status == SKIPPED for one in self.verdicts) or self.ended.stopped:
-            if self.ended.status == PASSED and not blocking:
-                return NOT_PROVEN, f"the run passed, but its log does not have all trainings: {self.ending()}"
-            for mark in blocking:
-                return BLOCKED, f"{stage_of_check(mark.key, mark.text).name} ({mark.key}): {mark.text}"
-            return BLOCKED, self.ending()
-        if not self.logged:
-            return NOT_PROVEN, f"the log is not whole: {self.ended.log_error or 'there is none'}"
-        if self.imports.outcome != SHOWN:
-            return NOT_PROVEN, f"{IMPORT} was not shown: {self.imports.evidence}"
-        if not self.checked:
-            return NOT_PROVEN, "all trainings passed, but no pass of the focused Bridge checks"
-        return NOT_PROVEN, self.ending()
+        text = f"not under {source}: {text}" if not own else text
+        return records.contradicted(IMPORT, text, "", (OWN_IMPORT if own else WRONG_PATH).follow_up, not own)
+    return records.not_seen(IMPORT, text) if unseen else records.shown(IMPORT, text)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from ci_tasks.features.verl.levels.levels import LevelRequest, Training
-from ci_tasks.features.verl.levels.script import render
 from ci_tasks.workflow.model import Container, Job, Step, Workflow
 from ci_tasks.workflow.suite import Suite
 
@@ -16,29 +13,19 @@ _OPTIONS = "--privileged --network host --gpus all --ipc=host --ulimit memlock=-
 
 
 def workflow(
-    request: LevelRequest,
-    trainings: Sequence[Training],
-    wrapper: str,
-    *,
-    image: str | None,
-    volumes: tuple[str, ...],
-    minutes: float,
-    simulated: bool,
-    contained: bool,
+    level: int, script: str, *, gpus: int, image: str | None, volumes: tuple[str, ...], minutes: float
 ) -> Workflow:
-    """`volumes` are `HOST:CONTAINER`. `simulated` is for a host that simulates, `contained` for one that runs the job
-    in a container."""
-    script = render(request, trainings, wrapper, simulated=simulated, contained=contained)
+    """`volumes` are `HOST:CONTAINER`."""
     job = Job(
         id=LABEL,
         line=1,
         runs_on="self-hosted",
-        matrix={"info": [{"num_gpus": request.gpus, "level": f"level {request.level}"}]},
+        matrix={"info": [{"num_gpus": gpus, "level": f"level {level}"}]},
         container=Container(image, _OPTIONS, volumes=volumes) if image else None,
         steps=(Step("trees", 1, uses="actions/checkout@v4"), replace(_STEP, run=script)),
         timeout_minutes=minutes,
     )
-    return Workflow(path=f"verl level {request.level}", name="verl end-to-end", jobs={LABEL: job})
+    return Workflow(path=f"verl level {level}", name="verl end-to-end", jobs={LABEL: job})
 
 
 def _is_level(workflow: Workflow) -> bool:

@@ -8,8 +8,9 @@ change nothing, unnoticed: the texts of the scripts decide what they are given.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from typing import NamedTuple
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError, nearest
@@ -19,24 +20,20 @@ DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B"  # a dense one
 FEWEST_STEPS, MOST_STEPS = 20, 100  # of level 5: fewer show no trend, more are a benchmark
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(NamedTuple):
     """A row of the guide's table. `title` is what its run is called in the summary."""
 
-    number: int
     title: str
     proves: str
 
 
 LEVELS = (
-    Level(
-        0, "LoRA + DDP", "verl imports the local Bridge, applies PEFT, wraps with DDP and finishes one training step"
-    ),
-    Level(1, "save/resume", "verl-owned checkpoint scheduling saves and reloads Bridge-built model state"),
-    Level(2, "parallelism stress", "provider settings remain correct under non-trivial Megatron parallel state"),
-    Level(3, "Megatron-FSDP", "the same provider works when verl selects Megatron-FSDP instead of DDP"),
-    Level(4, "feature-specific run", "the requested feature is activated by a targeted verl command or script"),
-    Level(5, "learning signal", "metrics move in the expected direction without zero, NaN or unstable updates"),
+    Level("LoRA + DDP", "verl imports the local Bridge, applies PEFT, wraps with DDP and finishes one training step"),
+    Level("save/resume", "verl-owned checkpoint scheduling saves and reloads Bridge-built model state"),
+    Level("parallelism stress", "provider settings remain correct under non-trivial Megatron parallel state"),
+    Level("Megatron-FSDP", "the same provider works when verl selects Megatron-FSDP instead of DDP"),
+    Level("feature-specific run", "the requested feature is activated by a targeted verl command or script"),
+    Level("learning signal", "metrics move in the expected direction without zero, NaN or unstable updates"),
 )
 
 
@@ -82,8 +79,6 @@ SETTINGS: Mapping[str, str] = {
     "VAL_BEFORE_TRAIN": "trainer.val_before_train",
     "TEST_FREQ": "trainer.test_freq",
     "ADV_ESTIMATOR": "algorithm.adv_estimator",
-    "MAX_PROMPT_LENGTH": "data.max_prompt_length",
-    "MAX_RESPONSE_LENGTH": "data.max_response_length",
 }
 
 
@@ -103,7 +98,6 @@ class LevelRequest:
     reward_model: str = ""
     no_reward_model: bool = False
     dummy_config: str = ""
-    enforce_eager: bool = False
     steps: int = FEWEST_STEPS
     exact: bool = False
     wrapper: str = WRAPPER
@@ -137,20 +131,17 @@ def trainings(request: LevelRequest, scripts: Mapping[str, str] | None = None) -
     """The trainings of the asked level and of level 0, in order. `scripts` are the texts of their scripts by path; one
     without a text is given everything. Raises UsageError."""
     _check(request)
-    rest: tuple[Training, ...] = ()
-    if request.level == 1:
-        resume = Training("level 1: resume", 1, {"RESUME_MODE": "auto", "SAVE_FREQ": "1"}, steps=2, resumes=True)
-        whole = Training("level 1: uninterrupted", 1, {"SAVE_FREQ": "1"}, steps=2, same_as=resume.name)
-        rest = (Training("level 1: save", 1, {"SAVE_FREQ": "1"}), resume, *((whole,) if request.exact else ()))
-    elif request.level == 2:
-        rest = tuple(Training(f"level 2: {name}", 2, _PARALLEL[name]) for name in request.variants)
-    elif request.level == 3:
-        rest = (Training("level 3", 3, {"USE_MEGATRON_FSDP": "True"}, overrides=_FSDP),)
-    elif request.level == 4:
-        rest = (Training("level 4", 4, {}),)
-    elif request.level == 5:
-        long = {"VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}
-        rest = (Training("level 5", 5, long, steps=request.steps),)
+    save = Training("level 1: save", 1, {"SAVE_FREQ": "1"})
+    resume = Training("level 1: resume", 1, {"RESUME_MODE": "auto", "SAVE_FREQ": "1"}, steps=2, resumes=True)
+    whole = Training("level 1: uninterrupted", 1, {"SAVE_FREQ": "1"}, steps=2, same_as=resume.name)
+    learning = {"VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}
+    rest = {
+        1: [save, resume, *([whole] if request.exact else [])],
+        2: [Training(f"level 2: {name}", 2, _PARALLEL[name]) for name in request.variants],
+        3: [Training("level 3", 3, {"USE_MEGATRON_FSDP": "True"}, overrides=_FSDP)],
+        4: [Training("level 4", 4, {})],
+        5: [Training("level 5", 5, learning, steps=request.steps)],
+    }.get(request.level, [])
     return tuple(_complete(request, training, scripts or {}) for training in (Training("level 0", 0, {}), *rest))
 
 
@@ -161,7 +152,10 @@ def limitations(request: LevelRequest) -> tuple[str, ...]:
     notes = (
         (dummy, request.dummy_config),
         ("reward model disabled: reward-model serving is not tested", request.no_reward_model),
-        ("enforce_eager: vLLM CUDA graph capture is not tested", request.enforce_eager),
+        (
+            "enforce_eager: vLLM CUDA graph capture is not tested",
+            any("enforce_eager=T" in one for one in request.overrides),
+        ),
         ("save/resume was not requested", request.level != 1),
         ("trivial parallelism: all parallel sizes are 1", request.level != 2 and not request.script),
         (convergence if request.level == 5 else "no convergence claim", True),
@@ -175,33 +169,30 @@ def _complete(request: LevelRequest, training: Training, scripts: Mapping[str, s
     script = request.script if training.level == 4 and request.script else request.wrapper
     is_own = script != request.wrapper
     plain = request.level == 4 and training.level == 0  # what activates the feature is level 4's alone
-    named = {
-        "MODEL_ID": request.model_id,
+    wished = {
         "MODEL_PATH": request.model_path,
         "TRAIN_FILES": request.train_files,
         "VAL_FILES": request.val_files,
         "RM_MODEL_PATH": "" if request.no_reward_model else request.reward_model,
         "DUMMY_MODEL_CONFIG_PATH": request.dummy_config,
         "USE_DUMMY_MODEL": "True" if request.dummy_config else "",
-        "NUM_GPUS": str(request.gpus),
     }
+    named = {name: value for name, value in wished.items() if value}
     # An example script of verl's has settings of its own; it still has to take the path under test.
-    minimal = {name: value for name, value in MINIMAL.items() if not is_own or name.endswith("MBRIDGE")}
-    asked = {} if plain else request.env
-    env = {**minimal, **{name: value for name, value in named.items() if value}, **training.env, **asked}
+    env = {name: value for name, value in MINIMAL.items() if not is_own or name.endswith("MBRIDGE")}
+    env |= {"MODEL_ID": request.model_id} if request.model_id else {}
+    env |= {"NUM_GPUS": str(request.gpus), **named, **training.env, **({} if plain else request.env)}
     env["TOTAL_TRAIN_STEPS"] = str(training.steps)
-    changes = (
-        ("reward.reward_model.enable=False", request.no_reward_model),
-        ("trainer.nnodes=1", is_own),
-        ("actor_rollout_ref.rollout.enforce_eager=True", request.enforce_eager),
-        (f"trainer.n_gpus_per_node={request.gpus}", is_own),
-        (f"trainer.total_training_steps={training.steps}", is_own),
-    )
-    overrides = (*training.overrides, *(change for change, holds in changes if holds))
+    overrides = [*training.overrides]
+    overrides += ["reward.reward_model.enable=False"] if request.no_reward_model else []
+    if is_own:
+        overrides += ["trainer.nnodes=1", f"trainer.n_gpus_per_node={request.gpus}"]
+        overrides += [f"trainer.total_training_steps={training.steps}"]
+    overrides += [] if plain else request.overrides
     if script in scripts:
-        env = _as_read(scripts[script], env, script, asked if is_own else env)
-    overrides += () if plain else request.overrides
-    return replace(training, env=env, overrides=overrides, clean=not training.resumes, script=script)
+        own = {name for name in named if not any(f"{_BY_OVERRIDE.get(name)}=" in each for each in request.overrides)}
+        env = _as_read(scripts[script], env, script, {*own, *request.env} if is_own else {*env})
+    return replace(training, env=env, overrides=tuple(overrides), clean=not training.resumes, script=script)
 
 
 # -- what a script reads -----------------------------------------------------------------------------------------------
@@ -212,6 +203,13 @@ _SET = re.compile(r"(?:export )?([A-Z][A-Z0-9_]*)=")
 _OTHERS = re.compile(
     r"(?:VERL|RAY|CUDA|NCCL|HF|HYDRA|VLLM|TORCH|NVTE|PYTORCH|HIP|ROCR|WANDB|TINY|OMP|GLOO|UV)_[A-Z0-9_]+"
 )
+# How Hydra takes what a script has no variable for.
+_BY_OVERRIDE = {
+    "MODEL_PATH": "actor_rollout_ref.model.path",
+    "TRAIN_FILES": "data.train_files",
+    "VAL_FILES": "data.val_files",
+    "RM_MODEL_PATH": "reward.reward_model.model_path",
+}
 # What a verl that has no such variable has anyway: it does not know the feature that the value turns off.
 _WITHOUT = {"USE_MEGATRON_FSDP": "False", "ROUTING_REPLAY_MODE": "disabled"}
 
@@ -227,28 +225,30 @@ def variables(text: str) -> frozenset[str]:
     return frozenset(read)
 
 
-def _as_read(text: str, env: Mapping[str, str], where: str, required: Mapping[str, str]) -> dict[str, str]:
+def _as_read(text: str, env: Mapping[str, str], where: str, required: Iterable[str]) -> dict[str, str]:
     """`env` as far as the script in `text` reads it. Raises UsageError for a variable of `required` that it does not
     read, unless its value asks for nothing at this revision of verl."""
     defined = variables(text)
     read = {name: value for name, value in env.items() if name in defined or _OTHERS.fullmatch(name)}
-    for name in required:
+    for name in sorted(required):
         if name not in read and _WITHOUT.get(name) != env[name]:
             near = nearest(name, defined)
+            override = f"--override {_BY_OVERRIDE.get(name, 'KEY')}={env[name]}"
             raise UsageError(
                 f"{where} does not read {name}{f'; did you mean {near}?' if near else ''}",
-                hint="it is misspelt, or of another verl: Megatron-Bridge needs v0.7.0, Megatron-FSDP v0.8.0; an "
-                "override of Hydra's may do: --override KEY=VALUE",
+                hint="it is misspelt, or of another verl: Megatron-Bridge needs v0.7.0, Megatron-FSDP v0.8.0; else "
+                f"{override}",
             )
     return read
 
 
 def _check(request: LevelRequest) -> None:
-    if request.level not in range(len(LEVELS)):
-        valid = "\n".join(f"  {level.number}  {level.title}" for level in LEVELS)
-        raise UsageError(f"there is no level {request.level}", hint=f"valid:\n{valid}")
-    if unknown := [name for name in request.variants if name not in _PARALLEL]:
-        raise UsageError(f"level 2 has no variant {unknown[0]!r}", hint=f"valid: {', '.join(_PARALLEL)}")
+    routed = request.model_path or request.model_id not in ("", DEFAULT_MODEL)
+    if request.level == 2 and EXPERT in request.variants and not routed:
+        raise UsageError(
+            f"--variant {EXPERT} needs a routed checkpoint, and {DEFAULT_MODEL} is dense",
+            hint="--model-id ID or --model-path DIR names one",
+        )
     if request.level == 4 and not (request.proofs and (request.script or request.overrides or request.env)):
         raise UsageError(
             "level 4 needs what activates the feature, and how its log shows that it was active",

@@ -92,25 +92,19 @@ last() { grep -av '^DEBUG ' | tail -n 1 | tr -d '\r' | cut -c 1-300; }  # uv -v 
     r"""bridge_checks() {
   local said code last why test='uv run python -m pytest -q'
   command -v uv > /dev/null || test='python3 -m pytest -q'
-  if [ $# = 0 ]; then
-    mark bridge-checks skipped "this Bridge has no test of model_provider or param_mapping; --test FILE names others"
-  elif [ -n "$simulated" ] && ! ${test% -q} --version > /dev/null 2>&1; then
-    mark bridge-checks simulated "no pytest here, and a simulated Bridge shows nothing"
+  if [ -n "$cited" ]; then mark bridge-checks cited "$cited"; return; fi
+  if [ -n "$simulated" ] && ! ${test% -q} --version > /dev/null 2>&1; then
+    mark bridge-checks simulated "no pytest here, and a simulated Bridge shows nothing"; return
+  fi
+  said=$(COLUMNS=400 $test "$@" 2>&1 | tee >(cat >&2); exit "${PIPESTATUS[0]}"); code=$?
+  last=$(grep -v '^[[:space:]]*$' <<< "$said" | last)
+  why=$(grep -E '^(FAILED|ERROR) .* - |^E +(ModuleNotFound|Import)Error: ' <<< "$said" | cut -c 1-300)
+  if [ "$code" = 0 ] && [[ $last = *' passed'* ]]; then
+    mark bridge-checks pass "$last: $test $*$gone"
+  elif [[ $test = uv* && $code = [12] ]] && grep -vP "$not_bridge" <<< "$why" | grep -q .; then
+    stop bridge-checks fail "$(grep -vP "$not_bridge" <<< "$why" | head -n 1): $test $*"
   else
-    said=$(mktemp)
-    COLUMNS=400 $test "$@" 2>&1 | tee "$said"; code=${PIPESTATUS[0]}
-    last=$(grep -v '^[[:space:]]*$' "$said" | last)
-    why=$(grep -E '^(FAILED|ERROR) .* - |^E +(ModuleNotFound|Import)Error: ' "$said" | cut -c 1-300)
-    rm -f -- "$said"
-    if [ "$code" = 0 ] && [[ $last = *' passed'* ]]; then
-      mark bridge-checks pass "$last: $test $*$gone"
-    elif [ "$code" = 0 ]; then
-      mark bridge-checks skipped "no test ran: $last"
-    elif [[ $test = uv* && $code = [12] ]] && grep -vP "$not_bridge" <<< "$why" | grep -q .; then
-      stop bridge-checks fail "$(grep -vP "$not_bridge" <<< "$why" | head -n 1): $test $*"
-    else
-      mark bridge-checks blocked "exit code $code: $(head -n 1 <<< "${why:-$last}"): $test $*"
-    fi
+    mark bridge-checks blocked "exit code $code: $(head -n 1 <<< "${why:-$last}"): $test $*"
   fi
 }
 cd "$BRIDGE_REPO" || stop bridge-checks blocked "there is no $BRIDGE_REPO"
@@ -119,7 +113,7 @@ units=tests/unit_tests
 tests+=($units/models/test_model_provider*.py $units/models/test_param_mapping*.py $units/training/test_integration*.py)
 shopt -u nullglob
 gone=; [[ ${tests[*]} = *test_integration* ]] || gone=" (the guide's test_integration.py is gone from this Bridge)"
-if [ -n "$cited" ]; then mark bridge-checks cited "$cited"; else bridge_checks "${tests[@]}"; fi
+bridge_checks "${tests[@]:-tests/unit_tests/models/test_model_provider_mixin.py}"
 if [ -n "${CUDA_VISIBLE_DEVICES:-}${HIP_VISIBLE_DEVICES:-}" ] && [ -n "${ROCR_VISIBLE_DEVICES:-}" ]; then
   mark devices pass "ROCR_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES dropped: CUDA's or HIP's is set"
   unset ROCR_VISIBLE_DEVICES
@@ -155,11 +149,10 @@ if [ "${LAUNCH[0]}" = uv ]; then
   mark uv pass "$packages"
 fi
 """
+    # Bridge imports modelopt; an install is the container's set-up and no change of a repository.
     r"""fresh_ray() { [ -z "$own_ray" ] || [ -n "${RAY_ADDRESS:-}" ] || beside ray stop --force > /dev/null 2>&1; }
 [ -n "$own_ray" ] || mark ray skipped "no ray stop outside of a container: another's Ray may run here"
-"""
-    # Bridge imports modelopt; an install is the container's set-up and no change of a repository.
-    r"""modelopt() { py -c 'import modelopt; print(modelopt.__file__)' 2> /dev/null; }
+modelopt() { py -c 'import modelopt; print(modelopt.__file__)' 2> /dev/null; }
 if [ -z "$simulated" ] && ! modelopt > /dev/null; then
   pip=(py -m pip); if [ "${LAUNCH[0]}" = uv ]; then pip=(uv pip); fi
   "${pip[@]}" install --quiet --extra-index-url https://pypi.nvidia.com nvidia-modelopt > /dev/null 2>&1

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
-from ci_tasks.features.verl.judge.noted import HOOK
+from ci_tasks.features.verl.judge.records import Summary
 from ci_tasks.features.verl.judge.settings import asked_settings
-from ci_tasks.features.verl.judge.summary_text import judge
+from ci_tasks.features.verl.judge.summary import Provenance, summarize
 from ci_tasks.features.verl.judge.training_log import read_run
-from ci_tasks.features.verl.judge.verdict import LevelRun, Provenance, RunEnd
+from ci_tasks.features.verl.judge.training_run import HOOK
+from ci_tasks.features.verl.judge.verdict import LevelRun
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
-from ci_tasks.features.verl.levels.summary import Summary
 
 ROOT = "/work/Megatron-Bridge"
 BRIDGE = f"{ROOT}/src/megatron/bridge/__init__.py"
@@ -45,7 +45,6 @@ Body = Callable[[list[str]], Sequence[str]]
 class Writer:
     """Writes the log of a run, piece by piece."""
 
-    root = ROOT
     request = REQUEST
 
     def __init__(self) -> None:
@@ -112,7 +111,7 @@ class Writer:
     def settings(self, training: Training, other: Mapping[str, Any]) -> dict[str, Any]:
         """verl's whole configuration, nested."""
         flat = {"algorithm.adv_estimator": "gae", "data.max_response_length": 512, "trainer.resume_mode": "disable"}
-        flat |= {dotted: literal(asked.value) for dotted, asked in asked_settings(training).items()}
+        flat |= {dotted: literal(asked) for dotted, asked in asked_settings(training).items()}
         values: dict[str, Any] = {}
         for dotted, value in {**flat, "actor_rollout_ref.model.path": "/models/qwen", **other}.items():
             *parents, last = dotted.split(".")
@@ -149,18 +148,16 @@ class Writer:
         self,
         request: LevelRequest,
         text: str,
-        ended: RunEnd | None = None,
+        ended: tuple[str, str] = ("passed", ""),
         evidence: RunEvidence | None = None,
-        **at: str,
+        **at: Any,
     ) -> Summary:
-        """The summary of a log; without an `ended`, of a run that ended well; without an `evidence`, of one whose
-        workers noted what they were asked to be."""
+        """The summary of a log; `ended` is the run's status and reason; without an `evidence`, of one whose workers
+        noted what they were asked to be."""
         evidence = evidence or RunEvidence(processes=tuple(self.processes))
         facts = read_run(lambda: [text.encode()], request.proofs)
-        usual = Provenance("abc1234", "def5678", "invoke verl", "/runs/1/log", root=ROOT)
-        provenance = replace(usual, **at)
-        run = LevelRun(request, trainings(request), facts, ended or RunEnd("passed"), provenance, evidence=evidence)
-        return judge(run)
+        known = replace(Provenance("abc1234", "def5678", "invoke verl", "/runs/1/log"), **at)
+        return summarize(LevelRun(request, trainings(request), facts, *ended, ROOT, evidence), known)
 
 
 def built(training: Training) -> list[str]:
@@ -188,7 +185,7 @@ def checkpoints(training: Training, at: float) -> Iterator[HookEvent]:
         return
 
     def event(kind: str, step: int) -> HookEvent:
-        fields = {"what": "checkpoint", "path": f"/c/global_step_{step}/actor", "files": {"model.json": 9}}
+        fields = {"path": f"/c/global_step_{step}/actor", "files": {"model.json": 9}}
         return HookEvent(at, HOOK, kind, json.dumps(fields))
 
     if training.resumes:

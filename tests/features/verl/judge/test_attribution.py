@@ -25,7 +25,7 @@ def test_an_exception_out_of_bridge_is_blamed_by_its_cause_and_not_by_its_words(
 CASES = [
     ("FileNotFoundError: /data/train.parquet", "", False, "the data", ENVIRONMENT),
     ("ValueError: x", "/v/verl/experimental/reward_loop/reward_loop.py:f", True, "the reward model", ENVIRONMENT),
-    ("ModuleNotFoundError: No module named 'modelopt'", "", True, "nvidia-modelopt", ENVIRONMENT),
+    ("ModuleNotFoundError: No module named 'modelopt'", "", True, "package setup", ENVIRONMENT),
     (
         "ModuleNotFoundError: No module named 'megatron.bridge'",
         "",
@@ -39,7 +39,7 @@ CASES = [
     ("KeyError: 'visual'", "/b/megatron/bridge/training/checkpointing.py:save", True, "checkpoint save/load", CHANGE),
     ("Could not override 'a.b'.", "", False, "verl's configuration", ENVIRONMENT),
     ("RuntimeError: who knows", "/v/verl/trainer/ppo/ray_trainer.py:fit", True, "the training step", CHANGE),
-    ("A worker died or was killed while executing a task", "", True, "the death of a process", UNCLEAR),
+    ("A worker died or was killed while executing a task", "", True, "Ray or the death of a process", UNCLEAR),
 ]
 
 

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.probe.evidence import HookEvent, ProcessEvidence, RunEvidence
-from ci_tasks.features.verl.judge.checkpoints import READ, RESUME, WRITTEN, checkpoint_files, resume
-from ci_tasks.features.verl.judge.noted import HOOK
-from ci_tasks.features.verl.judge.settings import Settings
+from ci_tasks.features.verl.judge.checkpoints import READ, RESUME, WRITTEN, checkpoint_criteria
+from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN
 from ci_tasks.features.verl.judge.training_log import QuotedLine, TrainingFacts
-from ci_tasks.features.verl.judge.training_run import TrainingRun
+from ci_tasks.features.verl.judge.training_run import HOOK, TrainingRun
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
-from ci_tasks.features.verl.levels.summary import CONTRADICTED, NOT_SEEN, SHOWN
 
 RESUMES = Training("", 1, {}, steps=2, resumes=True)
 FILES = {"model.json": 10, "a/0.distcp": 90}
@@ -23,13 +21,16 @@ SAVED = "checkpoints/p/e/global_step_1/actor"
 
 def run(saved: dict[str, Any] | None = None, loaded: dict[str, Any] | None = None, came_from: str = "") -> TrainingRun:
     """A training that resumes; what the one before it wrote is SAVED."""
-    kinds = {"saved": saved and {"what": "checkpoint", **saved}, "loaded": loaded}
+    kinds = {"saved": saved, "loaded": loaded}
     events = tuple(HookEvent(1.0, HOOK, kind, json.dumps(fields)) for kind, fields in kinds.items() if fields)
     evidence = RunEvidence(processes=(ProcessEvidence(pid=9, hook_events=events),))
-    facts = TrainingFacts("", settings=Settings({"trainer.default_local_dir": "checkpoints/p/e"}))
+    facts = TrainingFacts("", settings={"trainer.default_local_dir": "checkpoints/p/e"})
     if came_from:
         facts.said["resumed"] = QuotedLine(3, f"Resuming from {came_from}", came_from)
-    return TrainingRun(RESUMES, facts, LevelRequest(1), evidence=evidence, saved=(SAVED,))
+    wrote = HookEvent(1.0, HOOK, "saved", json.dumps({"path": SAVED}))
+    earlier = RunEvidence(processes=(ProcessEvidence(pid=8, hook_events=(wrote,)),))
+    before = TrainingRun(RESUMES, TrainingFacts(""), LevelRequest(1), evidence=earlier)
+    return TrainingRun(RESUMES, facts, LevelRequest(1), evidence=evidence, before=before)
 
 
 OWN = {"path": "/w/checkpoints/p/e/global_step_2/actor", "files": FILES}
@@ -49,7 +50,7 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, tuple[str, 
 
 @pytest.mark.parametrize(("saved", "loaded", "outcomes"), CASES.values(), ids=CASES)
 def test_names_files_and_sizes_decide(saved: Any, loaded: Any, outcomes: tuple[str, str]) -> None:
-    found = {one.name: one.outcome for one in checkpoint_files(run(saved, loaded))}
+    found = {one.name: one.outcome for one in checkpoint_criteria(run(saved, loaded)) if one.name != RESUME}
     assert found == dict(zip((WRITTEN, READ), outcomes, strict=True))
 
 
@@ -64,5 +65,5 @@ def test_names_files_and_sizes_decide(saved: Any, loaded: Any, outcomes: tuple[s
     ],
 )
 def test_a_resume_is_from_the_checkpoint_that_the_training_before_it_wrote(came_from: str, outcome: str) -> None:
-    found = resume(run(came_from=came_from))
-    assert (found.name, found.outcome) == (RESUME, outcome), found
+    found = {one.name: one.outcome for one in checkpoint_criteria(run(came_from=came_from))}
+    assert found[RESUME] == outcome

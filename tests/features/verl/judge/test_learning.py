@@ -10,7 +10,7 @@ import pytest
 
 from bench.verl_learning import against, alone
 from ci_tasks.features.verl.judge.learning import ERROR, learning
-from ci_tasks.features.verl.levels.summary import CONTRADICTED, NOT_SEEN, SHOWN, Criterion
+from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN, Criterion
 
 STEPS = 20
 Row = dict[str, float]
@@ -71,7 +71,8 @@ def falling(_: int, row: Row) -> None:
 
 def checks(metrics: dict[int, Row], **other: object) -> dict[str, Criterion]:
     arguments = {"steps": STEPS, **other}
-    return {check.name: check for check in learning(metrics, **arguments)}  # type: ignore[arg-type]
+    found = {check.name: check for check in learning(metrics, **arguments) if check.outcome == SHOWN}  # type: ignore[arg-type]
+    return found | {check.name: check for check in learning(metrics, **arguments) if check.outcome != SHOWN}  # type: ignore[arg-type]
 
 
 def test_a_run_that_learns_has_all_the_evidence() -> None:
@@ -108,12 +109,12 @@ WRONG: list[tuple[list[Change], str, str]] = [
     ([always(VALUES, 0.5)], "critic values vary", f"{VALUES} is 0.5 at all 20 steps"),
     ([always(ENTROPY, 0.6)], "logprobs vary", f"{ENTROPY} is 0.6 at all 20 steps"),
     ([always("actor/pg_loss", 0.5)], "losses vary", "actor/pg_loss is 0.5 at all 20 steps"),
-    ([every_other], "no repeated zero gradients", f"{NORM} is 0 at steps 2, 4, 6, 8, 10, …: frozen adapters?"),
+    ([every_other], "no repeated zero gradients", f"{NORM} is 0 at steps 2, 4, 6, 8, 10 and 5 more: frozen adapters?"),
     (ZERO, "no repeated zero gradients", f"{NORM} is 0 at steps 4, 5: frozen adapters?"),
     ([always(CLIP, 0.9, first=12)], "responses end before the length cap", f"90% of the last steps' responses {CAP}"),
     ([falling], TREND, "reward -0.5686 over 20 steps, standard error 0.0039: it falls"),
-    ([at(5, "actor/ppo_kl", 1e6)], "KL below 10", "the largest is actor/ppo_kl 1e+06 at step 5"),
-    ([always(ENTROPY, 1e-4, first=9)], "entropy does not collapse",
+    ([at(5, "actor/ppo_kl", 1e6)], "stable updates", "the largest KL is actor/ppo_kl 1e+06 at step 5"),
+    ([always(ENTROPY, 1e-4, first=9)], "stable updates",
      "actor/entropy 0.665 → 0.0001 (first and last 6 steps)"),
 ]  # fmt: skip
 # What is missing or scatters, the check that cannot see, and what it says.
@@ -122,10 +123,9 @@ UNSEEN: list[tuple[list[Change], str, str]] = [
     ([without("critic/vf")], EVERY, LOGGED.format(20, 0)),
     ([without("actor/grad")], "no repeated zero gradients", f"{NORM} was not logged"),
     ([without("critic/rewards")], "rewards vary", "too few were logged"),
-    ([always(NORM, 1e9, first=11)], "stable gradients", f"{NORM} 0.2 (first quartile), at most 1e+09 at step 20"),
     ([at(20, ACCURACY, 0.15)], TREND, f"{RISES}; but validation falls from 0.2 to 0.15"),
     ([saturated], TREND, "it is saturated: 1 at the last 6 steps"),
-    ([flat], TREND, "reward +0.0195 over 20 steps, standard error 0.062: no more than its scatter"),
+    ([flat], TREND, "reward +0.0195 over 20 steps, standard error 0.062; but no more than its scatter"),
 ]  # fmt: skip
 
 

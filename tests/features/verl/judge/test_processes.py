@@ -20,7 +20,7 @@ from tests.features.verl.judge.conftest import BRIDGE, CORE, ROOT
 from tests.features.verl.judge.conftest import worker as usual
 
 if TYPE_CHECKING:
-    from ci_tasks.features.verl.levels.summary import Summary
+    from ci_tasks.features.verl.judge.records import Summary
     from tests.features.verl.judge.conftest import Writer
 
 

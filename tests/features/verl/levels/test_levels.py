@@ -16,7 +16,7 @@ TABLE = [
     (1, {}, "level 1: resume", {"SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2", "RESUME_MODE": "auto"}, (), 2),
     (1, {"exact": True}, "level 1: uninterrupted", {"SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2"}, (), 2),
     (2, {}, "level 2: dense", {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"}, (), 1),
-    (2, {"variants": ("dense", "expert")}, "level 2: expert",
+    (2, {"variants": ("dense", "expert"), "model_path": "/m"}, "level 2: expert",
      {"COMMON_EP": "2", "COMMON_ETP": "1", "ROUTING_REPLAY_MODE": "disabled"}, (), 1),
     (3, {}, "level 3", {"USE_MEGATRON_FSDP": "True"},
      (f"++actor_rollout_ref.actor.{FUSION}", f"++actor_rollout_ref.ref.{FUSION}", f"++critic.{FUSION}"), 1),
@@ -53,8 +53,7 @@ def test_a_persons_own_settings_go_into_every_training_but_never_change_its_step
 
 
 REFUSED = [
-    ({"level": 6}, "there is no level 6"),
-    ({"level": 2, "variants": ("wide",)}, "level 2 has no variant 'wide'"),
+    ({"level": 2, "variants": ("expert",)}, "--variant expert needs a routed checkpoint"),
     ({"level": 4}, "level 4 needs what activates the feature"),
     ({"level": 5, "steps": 19}, "level 5 takes 20 to 100 steps, not 19"),
     ({"level": 0, "model_path": "/m", "dummy_config": "c.json"}, "--dummy-config takes an absolute path"),
@@ -126,9 +125,16 @@ def test_a_script_of_level_4_is_given_what_it_reads_and_nothing_of_the_wrappers_
     assert {"trainer.total_training_steps=1", "trainer.n_gpus_per_node=8", "trainer.nnodes=1"} <= set(last.overrides)
 
 
-def test_a_variable_that_a_script_of_level_4_does_not_read_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"a\.sh does not read LORA_RNK; did you mean LORA_RANK\?"):
-        script_of_level_4("echo $LORA_RANK\n", env={"LORA_RNK": "4"})
+@pytest.mark.parametrize(
+    ("env", "message"), [({"LORA_RNK": "4"}, "LORA_RNK; did you mean LORA_RANK?"), ({}, "MODEL_PATH")]
+)
+def test_a_variable_that_a_script_of_level_4_does_not_read_is_refused(env: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        script_of_level_4("echo $LORA_RANK\n", env=env)
+    assert refused.value.message == f"a.sh does not read {message}"
+    if not env:
+        assert "--override actor_rollout_ref.model.path=/m" in refused.value.hint
+        script_of_level_4("echo $LORA_RANK\n", overrides=("actor_rollout_ref.model.path=/m",))
 
 
 def test_a_wrapper_that_moved_is_the_script_of_every_training() -> None:

@@ -1,4 +1,4 @@
-"""What surrounds a verdict: a log that somebody else's run wrote, the trees in the summary's words."""
+"""What surrounds a verdict: logs from elsewhere, the trees and the image in the summary's words, what `report` adds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from ci_tasks.agent.records import Checkout
 from ci_tasks.errors import UsageError
-from ci_tasks.features.verl import report
+from ci_tasks.features.verl.judge.records import Summary
+from ci_tasks.features.verl.judge.summary import BACKEND, VARIANTS, text
+from ci_tasks.features.verl.level_run import _remarks, judge_log, read_baseline, repository
 from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
-from ci_tasks.features.verl.levels.summary import BACKEND, VARIANTS, Summary
-from ci_tasks.features.verl.run_summary import judge_log, read_baseline, repository
 from tests.features.verl.judge.conftest import Writer
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ def plain(writer: Writer, request: LevelRequest, alter: Callable[[str], str] = s
     return "\n".join(line for line in lines if not line.startswith("ci-tasks-verl")).encode()
 
 
-def judged(tmp_path: Path, content: bytes, request: LevelRequest, exit_code: int | None = 0) -> Summary:
+def judged(tmp_path: Path, content: bytes, request: LevelRequest) -> Summary:
     log = tmp_path / "slurm.out"
     log.write_bytes(content)
-    return judge_log(log, request, exit_code=exit_code)
+    return judge_log(log, request)
 
 
 def test_what_a_log_alone_cannot_show_is_not_seen_and_what_it_shows_counts(tmp_path: Path) -> None:
@@ -43,34 +43,32 @@ def test_what_a_log_alone_cannot_show_is_not_seen_and_what_it_shows_counts(tmp_p
     assert found["level 1: resume"]["checkpoint files read"] == "not seen"
     statuses = {one.name: one.status for one in summary.deliverables}
     assert (statuses[BACKEND], statuses[VARIANTS]) == ("Skipped", "Not proven")
-    assert "Traceback" not in "\n".join(report.text(summary))
+    assert "Traceback" not in "\n".join(text(summary))
 
 
 def test_a_log_of_a_run_of_ours_is_divided_by_its_marks(tmp_path: Path) -> None:
     writer, request = Writer(), LevelRequest(1)
     log = writer.preflight() + "".join(writer.training(one) for one in trainings(request)[:2])
-    summary = judged(tmp_path, log.encode(), request, None)
+    summary = judged(tmp_path, log.encode(), request)
     assert [one.training for one in summary.criteria] == ["level 1: save"]
     assert [one.outcome for one in summary.criteria[0].criteria if one.name == "successful exit"] == ["shown"]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "exit_code", "result"),
+    ("old", "new", "result"),
     [
-        ("'vanilla_mbridge': False", "'vanilla_mbridge': True", None, "Fail"),
-        ("pg_loss:0.5", "pg_loss:nan", None, "Fail"),
-        ("Adapter parameters:   8,192", "OSError: [Errno 28] No space left on device", 1, "Blocked"),
-        ("nothing", "nothing", None, "Not proven"),
+        ("'vanilla_mbridge': False", "'vanilla_mbridge': True", "Fail"),
+        ("pg_loss:0.5", "pg_loss:nan", "Fail"),
+        ("Adapter parameters:   8,192", "OSError: [Errno 28] No space left on device", "Blocked"),
+        ("nothing", "nothing", "Not proven"),
     ],
 )
-def test_what_a_log_contradicts_fails_or_blocks(
-    old: str, new: str, exit_code: int | None, result: str, tmp_path: Path
-) -> None:
+def test_what_a_log_contradicts_fails_or_blocks(old: str, new: str, result: str, tmp_path: Path) -> None:
     request = LevelRequest(0)
     content = plain(Writer(), request, lambda text: text.replace(old, new))
-    if exit_code:
+    if result == "Blocked":
         content = content.partition(b"step:1")[0]
-    summary = judged(tmp_path, content, request, exit_code)
+    summary = judged(tmp_path, content, request)
     assert summary.result == result, summary.sentence
 
 
@@ -98,10 +96,27 @@ def test_a_tree_is_named_by_the_commit_that_git_knows_and_the_files_that_differ(
 
 def test_a_summary_has_at_most_thirty_lines_whatever_failed() -> None:
     writer = Writer()
-    request = LevelRequest(
-        1, exact=True, no_reward_model=True, enforce_eager=True, dummy_config="/c.json", model_path="/m"
-    )
+    request = LevelRequest(1, exact=True, no_reward_model=True, dummy_config="/c.json", model_path="/m")
     edits = [{"body": ["(raylet) noise"] * 50, "exit_code": 1}] * 4
     for preflight in ({}, {"bridge_checks": None, "import_worker": None}):
         summary = writer.ran(request, *edits, preflight=preflight)
-        assert len(report.text(summary)) <= 30 and len(report.markdown(summary).splitlines()) <= 45
+        assert len(text(summary)) <= 30
+
+
+@pytest.mark.parametrize(
+    ("image", "moves"),
+    [
+        ("verlai/verl:vllm012.dev1", False),
+        ("registry:5000/verlai/verl", True),
+        ("verlai/verl:vllm024.latest", True),
+        ("verlai/verl:vllm024.latest@sha256:00", False),
+    ],
+)
+def test_a_tag_that_moves_and_a_submodule_that_was_not_checked_out_are_remarked_on(
+    image: str, moves: bool, tmp_path: Path
+) -> None:
+    remarks = [*_remarks(tmp_path, image)]
+    assert any("has a tag that moves" in remark for remark in remarks) is moves
+    assert "git submodule update --init" in remarks[-1]
+    (tmp_path / "3rdparty/Megatron-LM/megatron/core").mkdir(parents=True)
+    assert len([*_remarks(tmp_path, image)]) == int(moves)

@@ -1,0 +1,76 @@
+"""Which labels a pull request starts, by the files that it changes, its base and its labels. Pure.
+
+The rules are those of GitHub's "Workflow syntax": `on.pull_request` with `paths`, `paths-ignore`, `branches` and
+`branches-ignore`, and its "Filter pattern cheat sheet". Of several patterns the last that matches counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.workflow import rows
+from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.model import Job, Workflow
+from ci_tasks.workflow.suite import label_of
+from ci_tasks.workflow.values import Unknown
+
+_TOKEN = re.compile(r"\*\*/|\*\*|\[\w+(?:-\w+)*\]|.", re.DOTALL)
+_MEANS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "?", "+": "+"}
+
+
+@dataclass(frozen=True)
+class LabelStart:
+    """Whether a pull request `starts` a label of a workflow: "yes", "no", "with label" (`pr_label`), or "?" if only
+    GitHub knows. `why` it does not start, or not without a label."""
+
+    workflow: str
+    label: str
+    starts: str
+    pr_label: str | None
+    why: str
+
+
+def label_starts(workflow: Workflow, event: EventContext, changed: Sequence[str]) -> Iterator[LabelStart]:
+    """An entry for each label of the workflow, for a pull request that changes the files `changed`."""
+    why = why_not_started(workflow, event.base, changed)
+    for job in workflow.labelled:
+        trigger = rows.trigger_of(workflow, job)
+        outcome = ("no", why) if why else _runs(workflow, job, event, trigger)
+        yield LabelStart(workflow.path, label_of(job.id), outcome[0], trigger, outcome[1])
+
+
+def why_not_started(workflow: Workflow, base: str, changed: Sequence[str]) -> str:
+    """Why a pull request to the branch `base` does not start the workflow; "" if it does."""
+    if not workflow.is_for_pull_requests:
+        return f"starts on {', '.join(workflow.events)} only"
+    for kind, names in (("branches", [base]), ("paths", changed)):
+        wanted, ignored = workflow.filters.get(kind, ()), workflow.filters.get(f"{kind}-ignore", ())
+        if wanted and not any(_is_selected(name, wanted) for name in names):
+            return f"{kind} {', '.join(names[:3])}: none matches {', '.join(wanted)}"
+        if ignored and all(_is_selected(name, ignored) for name in names):
+            return f"{kind} {', '.join(names[:3])}: ignored by {', '.join(ignored)}"
+    return ""
+
+
+def _runs(workflow: Workflow, job: Job, event: EventContext, trigger: str | None) -> tuple[str, str]:
+    """Whether the job runs in a workflow that was started, and why not."""
+    row = replace(rows.refused_row(job, ""), trigger=trigger)
+    holds = rows.row_resolver(workflow, job, row, event).decide(job.condition)
+    condition = " ".join((job.condition or "").split())
+    if holds is not True:
+        is_unknown = isinstance(holds, Unknown)
+        return ("?", f"only GitHub knows: {condition}") if is_unknown else ("no", f"its if is false, {condition}")
+    return ("with label", f"with the PR label {trigger}") if trigger else ("yes", "")
+
+
+def _is_selected(text: str, patterns: Sequence[str]) -> bool:
+    selected = False
+    for pattern in patterns:
+        tokens = _TOKEN.findall(pattern.removeprefix("!"))
+        parts = [_MEANS.get(token) or (token if token[0] == "[" else re.escape(token)) for token in tokens]
+        if re.fullmatch("".join(parts), text):
+            selected = not pattern.startswith("!")
+    return selected

@@ -1,0 +1,25 @@
+"""`jobs --changed` on a real repository: what is committed since the base, and what is not committed yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WORKFLOW = "on: {pull_request: {paths: ['%s']}}\njobs: {%s: {runs-on: x, steps: [run: exit 1]}}\n"
+
+
+def test_labels_of_all_workflows_by_the_changed_files(person: Any) -> None:
+    person.write(".github/workflows/docs.yml", WORKFLOW % ("docs/**", "docs"))
+    person.write(".github/workflows/other.yml", WORKFLOW % ("nothing/**", "other"))
+    person.write(".github/workflows/broken.yml", "jobs: [")
+    person.git("add", "-A")
+    person.git("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "workflows")
+    person.git("update-ref", "refs/remotes/origin/main", "HEAD")
+    person.write("docs/new.md", "not committed")
+    said = person.ci_tasks("jobs", "--changed", "--json")
+    starts = {entry["label"]: entry["starts"] for entry in said.json}
+    assert (starts["docs"], starts["other"]) == ("yes", "no")
+    assert starts["ckpt"] == "with label"
+    shown = person.ci_tasks("jobs", "--changed").out
+    assert shown.startswith("1 changed file since origin/main\n")
+    assert "paths docs/new.md: none matches nothing/**" in shown and "invalid YAML" in shown
+    assert person.ci_tasks("jobs", "ckpt", "--changed").code == 2

@@ -1,0 +1,91 @@
+"""CI's commit that is nobody's any more, and what of a job is a deviation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.records import Checkout, Deviation
+from ci_tasks.errors import CheckoutError
+from ci_tasks.given_values import NOTHING_GIVEN
+from ci_tasks.logs.job_steps import RecoveredJob, RecoveredStep
+from ci_tasks.records import RunEnvironment, RunRecord
+from ci_tasks.trials.ci_job import CiJob, find_job, with_job_deviations
+from ci_tasks.trials.options import ReproduceOptions
+from tests.parts.git import git, repository
+
+WORKFLOW = """
+on: {pull_request: {types: [labeled]}}
+jobs:
+  e2e-test-quick:
+    runs-on: [self-hosted, cpu]
+    strategy: {matrix: {info: [{test_file: a.py, num_gpus: 0}]}}
+    steps: [{run: "python3 ${{ matrix.info.test_file }}"}]
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path, home: Path) -> Path:
+    """With a branch of main and one of a pull request. Its origin cannot be reached."""
+    path = repository(tmp_path / "clone", {".github/workflows/pr-test.yml": WORKFLOW, "a": "1\n", "b": "1\n"})
+    git(path, "config", "remote.origin.url", str(tmp_path / "gone"))
+    git(path, "checkout", "-q", "-b", "head")
+    (path / "a").write_text("of the pull request\n")
+    git(path, "commit", "-qam", "head")
+    git(path, "checkout", "-q", "-b", "base", "main")
+    (path / "b").write_text("of main\n")
+    git(path, "commit", "-qam", "base")
+    return path
+
+
+def found(clone: Path, head: str = "head") -> CiJob:
+    parents = [git(clone, "rev-parse", rev) for rev in (head, "base")]
+    recovered = RecoveredJob(
+        repository="o/r",
+        job_name="e2e-test-quick (a.py, 0)",
+        commit="1" * 40,
+        merge_head=parents[0],
+        merge_base=parents[1],
+    )
+    return find_job(recovered, ReproduceOptions(log="-", repo=str(clone)), NOTHING_GIVEN)
+
+
+def test_a_merge_that_is_gone_is_made_again_from_its_parents_beside_the_checkout(clone: Path) -> None:
+    before = git(clone, "count-objects", "-v")
+    job, again = found(clone), found(clone)
+    assert (job.is_merged_here, job.row.row, job.commit) == (True, "a", again.commit)
+    files = [git(job.source.path, "show", f"{job.commit}:{name}") for name in ("a", "b")]
+    assert files == ["of the pull request", "of main"]
+    assert git(clone, "count-objects", "-v") == before
+    record = RunRecord("", "quick", "a", "h", "failed", checkout=Checkout("/c", job.commit, head=job.commit))
+    record = with_job_deviations(record, job)
+    assert [(item.what, item.ci) for item in record.deviations] == [("code", f"merge commit {'1' * 12}")]
+
+
+def test_parents_that_cannot_be_merged_are_an_error_that_offers_the_pull_requests_commit(clone: Path) -> None:
+    git(clone, "checkout", "-q", "-b", "conflict", "main")
+    (clone / "b").write_text("of another\n")
+    git(clone, "commit", "-qam", "conflict")
+    head = git(clone, "rev-parse", "conflict")
+    with pytest.raises(CheckoutError, match="its parents cannot be merged here") as caught:
+        found(clone, "conflict")
+    assert f"--rev {head[:12]} runs the pull request's own commit" in caught.value.hint
+
+
+def test_what_the_log_says_otherwise_is_a_deviation_and_a_secret_that_ci_lacked_is_none(clone: Path) -> None:
+    job = found(clone)
+    step = RecoveredStep("Run", 1, env={"HF_TOKEN": "", "WANDB_API_KEY": "***"})
+    facts: dict[str, Any] = {"driver": "570.1", "gpu_models": ("NVIDIA H100",), "packages": {"torch": "2.8", "x": "1"}}
+    ci = RecoveredJob(runner_name="ci-1", steps=(step,), **facts)
+    environment = RunEnvironment(driver="570.1", packages={"torch": "2.9"})
+    secrets = Deviation("secrets", "HF_TOKEN, WANDB_API_KEY", "unset", "not in your environment")
+    record = RunRecord("", "quick", "a", "box", "failed", environment=environment, deviations=(secrets,))
+    seen = with_job_deviations(record, CiJob(job.source, ci, job.row, job.commit)).deviations
+    assert [(item.what, item.ci, item.here) for item in seen] == [
+        ("secrets", "WANDB_API_KEY", "unset"),
+        ("runner", "ci-1", "box"),
+        ("GPU model", "NVIDIA H100", "none"),
+        ("package torch", "2.8", "2.9"),
+    ]
