@@ -31,11 +31,6 @@ def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
     assert marks[3] < imports[0] < imports[1] < marks[4]
 
 
-def test_of_two_trainings_that_have_to_end_alike_the_checkpoints_are_hashed() -> None:
-    hashed = ["hashes 'level 1: resume' 2", "hashes 'level 1: uninterrupted' 2"]
-    assert [line for line in text_of(LevelRequest(1, exact=True)).splitlines() if line in hashed] == hashed
-
-
 def test_a_command_is_the_maintained_wrapper_with_its_environment() -> None:
     *_, resume = trainings(LevelRequest(1, model_id="org/it's", no_reward_model=True))
     argv = shlex.split(command(resume))
