@@ -14,7 +14,7 @@ from ci_tasks.checkout.repository import CheckoutGit, fetch_commit, find_commit
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues
 from ci_tasks.logs.job_row import RowCandidate, commit_from_variables, context_of_log, identify_row, row_candidates
-from ci_tasks.logs.job_steps import RecoveredJob
+from ci_tasks.logs.recovered_job import RecoveredJob
 from ci_tasks.planning.deviations import CODE
 from ci_tasks.records import RunRecord
 from ci_tasks.report.table import Table, duration, paragraph
@@ -176,6 +176,8 @@ def with_job_deviations(record: RunRecord, job: CiJob) -> RunRecord:
         ("image digest", ci.digest, ci.digest if ci.digest in digests else next(iter(digests), "")),
         ("exit code", str(ci.exit_code or ""), str(record.exit_code or "")),
         ("runner", ci.runner_name, record.host),
+        ("runner image", ci.runner_image, ""),
+        ("Python", ci.python, around.python),
         ("GPU model", ", ".join(dict.fromkeys(ci.gpu_models)), ", ".join(dict.fromkeys(g.name for g in around.gpus))),
         ("driver", ci.driver, around.driver),
     ]
