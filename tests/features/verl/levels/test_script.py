@@ -143,6 +143,10 @@ def test_what_is_missing_blocks_the_run_before_a_training(
     assert not (request_.train_files and list((tmp_path / "home/data").glob("*"))), "nothing is written for named files"
 
 
+def test_the_preflight_has_what_uv_is_told() -> None:
+    assert "\nexport UV_PYTHON=3.12\n" in text_of(quiet(env={"UV_PYTHON": "3.12"}))
+
+
 def test_ray_is_stopped_in_a_container_of_its_own_only(tmp_path: Path) -> None:
     for contained in (True, False):
         machine = Machine(tmp_path / str(contained))
