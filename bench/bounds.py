@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir
 
 LIMIT_MB = 150
 MEGABYTE = 1 << 20
@@ -124,8 +124,8 @@ def judge_cases(names: list[str]) -> Iterator[tuple[str, tuple[float, float, str
         with tempfile.TemporaryDirectory() as home:
             run = RunDir(os.path.join(home, "run"))
             os.makedirs(run.artifacts)
-            write_json(run.plan, PLAN)
-            write_json(run.status, STATUS)
+            Path(run.plan).write_text(json.dumps(PLAN))
+            Path(run.status).write_text(json.dumps(STATUS))
             Path(run.log).write_text("AssertionError: the loss is 2.0\n")
             CASES[name](run)
             yield name, measure(JUDGE, run.path, home=home)
@@ -138,8 +138,8 @@ def many_runs(count: int = 1000) -> Iterator[tuple[str, tuple[float, float, str]
         for number in range(1, count + 1):
             run = RunDir(os.path.join(home, "runs", batch, f"{number:02}"))
             os.makedirs(run.artifacts)
-            write_json(run.plan, {**PLAN, "id": f"{batch}.{number:02}", "row": f"row {number}"})
-            write_json(run.status, STATUS)
+            Path(run.plan).write_text(json.dumps({**PLAN, "id": f"{batch}.{number:02}", "row": f"row {number}"}))
+            Path(run.status).write_text(json.dumps(STATUS))
             Path(run.log).write_text("AssertionError: the loss is 2.0\n" * 300)
         yield "runs", measure(COMMAND, "runs", home=home)
         yield "report", measure(COMMAND, "report", batch, home=home)

@@ -11,8 +11,6 @@ Every figure is of logs whose whole source was left out. The line is chosen by a
 and "nothing failed"; how likely line and verdict are right is a logistic regression.
 Rules are written while one looks at logs, so that what they get right there is no measure: tables of `--unseen` cases
 are of logs that nobody had looked at when the rules were written.
-`--without` leaves a source out of what is written, so that it can be scored with CI_TASKS_TRIAGE_WEIGHTS=FILE. No text
-of a log is written, but single words that at least three sources have.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from ci_tasks.logs.causes import group_of
 from ci_tasks.logs.triage.candidate_reader import Candidate
 from ci_tasks.logs.triage.features import CandidateList, Features, features, features_of_none
 from ci_tasks.logs.triage.log_triage import read_candidates
-from ci_tasks.logs.triage.ranking import Ranking, backward, blamed_group, cause_of, confidence_features, ranked
+from ci_tasks.logs.triage.ranking import Ranking, blamed_group, cause_of, confidence_features, ranked
 from ci_tasks.logs.triage.rules import shipped
 from ci_tasks.logs.triage.weights import probability, score
 from ci_tasks.records import FAILED
@@ -48,23 +46,20 @@ CASES = ROOT / "tests/logs/triage/cases"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")]  # prose, in which nothing fails
 # What weights are drawn to where a feature is rare: what was known of logs before anything was learned.
 PRIOR = {
-    "level warning of line": -3.0,
-    "level quiet of line": -2.0,
+    "level warning": -2.0,
+    "level quiet": -1.5,
     "survived": -4.0,
     "plain before all tracebacks": -2.0,
     "plain beside a traceback": -1.0,
     "bare exception beside a traceback": -1.0,
-    "ends a loop": -3.0,
     "wrapper with a cause": 0.5,
     "passes on beside one who raised": -2.0,
     "ends with a traceback": -4.0,
     "ended by an exception": -3.0,
-    "stands last beside a rule": -1.5,
     "symptom after a success": -1.0,
+    "stands last beside a rule": -1.5,
     "nothing that ended": 1.5,
-    "markdown": 4.0,
     "a page of markdown": 6.0,
-    "line of markdown": -1.0,
     "seen over a long time": -1.0,
     "rank wrapper": -2.0,
     "rank root": 1.0,
@@ -79,9 +74,8 @@ PRIOR = {
     "no traceback": 1.0,
     "no traceback, and succeeded": 2.0,
 }
-STRENGTH, OF_PRIOR, OF_RULES, OF_WORDS = 2.0, 3.0, 8.0, 16.0  # how much it takes to move a weight
+STRENGTH, OF_PRIOR = 2.0, 3.0  # how much it takes to move a weight
 OF_CONFIDENCE = 0.1  # the inverse of how strongly its weights are drawn to 0
-WORDS = 300  # most words that have a weight
 LEAST = 0.02  # a smaller weight is none
 PRECISION = 0.95
 LEAST_CONFIDENCE = 0.3  # below, fewer than one in three lines were right
@@ -207,7 +201,7 @@ def source_of(case: dict[str, Any]) -> str:
 
 
 def read_log(case: dict[str, Any], weight: float = 1.0) -> Log:
-    reader = read_candidates([case["log"].encode("utf-8", "surrogatepass")], shipped())
+    reader = read_candidates([case["log"].encode("utf-8", "surrogatepass")])
     found = CandidateList.of(reader)
     failing = case["verdict"] != "pass"
     wanted = [text for text in (case.get("root_line"), *(case.get("alt_root_lines") or [])) if text]
@@ -233,7 +227,7 @@ def learn(logs: Sequence[Log]) -> dict[str, dict[str, float]]:
 def learn_ranking(logs: Sequence[Log]) -> dict[str, float]:
     """The softmax whose right candidates have the largest share, with weights drawn to PRIOR."""
     logs = [log for log in logs if any(log.right)]
-    names = vocabulary([(log.source, row) for log in logs for row in log.features])
+    names = sorted({name for log in logs for row in log.features for name, value in row.items() if value})
     matrix = rows_of([row for log in logs for row in log.features], names)
     right = np.array([value for log in logs for value in log.right], float)
     lengths = np.array([len(log.right) for log in logs])
@@ -241,7 +235,7 @@ def learn_ranking(logs: Sequence[Log]) -> dict[str, float]:
     of = np.repeat(np.arange(len(logs)), lengths)
     weight = np.array([log.weight for log in logs])
     prior = np.array([PRIOR.get(name, 0.0) for name in names])
-    strength = np.array([strength_of(name) for name in names])
+    strength = np.array([OF_PRIOR if name in PRIOR else STRENGTH for name in names])
 
     def loss(beta: Any) -> tuple[float, Any]:
         scores = matrix @ beta
@@ -251,26 +245,7 @@ def learn_ranking(logs: Sequence[Log]) -> dict[str, float]:
         return float((weight * np.log(total / good)).sum() + (strength * (beta - prior) ** 2).sum() / 2), slope
 
     beta = optimize.minimize(loss, prior.copy(), jac=True, method="L-BFGS-B", options={"maxiter": 400}).x
-    return fewest_words(dict(zip(names, beta.tolist(), strict=True)))
-
-
-def strength_of(name: str) -> float:
-    if name in PRIOR:
-        return OF_PRIOR
-    return OF_WORDS if name.startswith("word ") else OF_RULES if name.startswith("rule ") else STRENGTH
-
-
-def vocabulary(rows: Iterable[tuple[str, Features]], least: int = 5) -> list[str]:
-    """The names of features; of rules and words those that at least three sources have."""
-    counts: dict[str, int] = collections.Counter()
-    sources: dict[str, set[str]] = collections.defaultdict(set)
-    for source, row in rows:
-        for name, value in row.items():
-            if value:
-                counts[name] += 1
-                sources[name].add(source)
-    is_rare = {name for name in counts if counts[name] < least or len(sources[name]) < 3}
-    return sorted(name for name in counts if name not in is_rare or not name.startswith(("word ", "rule ")))
+    return dict(zip(names, beta.tolist(), strict=True))
 
 
 def rows_of(rows: Sequence[Features], names: Sequence[str]) -> Any:
@@ -278,11 +253,6 @@ def rows_of(rows: Sequence[Features], names: Sequence[str]) -> Any:
     cells = [(row, at[name], float(value)) for row, one in enumerate(rows) for name, value in one.items() if name in at]
     lines, columns, values = zip(*cells, strict=True)
     return sparse.csr_matrix((values, (lines, columns)), shape=(len(rows), len(names)))
-
-
-def fewest_words(weights: dict[str, float]) -> dict[str, float]:
-    heaviest = sorted((name for name in weights if name.startswith("word ")), key=lambda name: -abs(weights[name]))
-    return {name: value for name, value in weights.items() if name not in heaviest[WORDS:]}
 
 
 def logistic(
@@ -326,9 +296,7 @@ def answer(log: Log, ended: bool) -> Answer:
     ranking = log.ranking(ended)
     if not ranking.failed:
         verdict = "pass" if log.succeeded else "unknown"
-        return Answer(
-            log, False, False, False, verdict, confidence_features(ranking, blocked=False, ends=ended, agrees=False)
-        )
+        return Answer(log, False, False, False, verdict, confidence_features(ranking, blocked=False, ends=ended))
     right = {id(one) for one, is_right in zip(log.candidates.candidates, log.right, strict=False) if is_right}
     order = [candidate for _, candidate in ranking.order]
     cause, by_rule = cause_of(order[0], order, shipped())
@@ -340,7 +308,7 @@ def answer(log: Log, ended: bool) -> Answer:
         any(id(one) in right for one in order[:3]),
         group == group_of(log.case["cause"]) or "c" in amb(log.case),
         verdict,
-        confidence_features(ranking, verdict == "blocked", ended, order[0] is backward(log.candidates)),
+        confidence_features(ranking, verdict == "blocked", ended),
     )
 
 

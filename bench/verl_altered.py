@@ -248,7 +248,7 @@ def judged(run: Path, edits: tuple[Edit, ...], kept: bool, copy: Path) -> tuple[
     context = read_context(str(copy))
     assert context is not None
     record = from_json(RunRecord, (copy / "record.json").read_text(), where="record.json")
-    summary = evaluate(context, record, str(copy)).summary
+    summary, _ = evaluate(context, record, str(copy))
     return summary.result, summary.sentence
 
 

@@ -122,8 +122,18 @@ class Config:
     def host(self, name: str) -> HostSpec:
         """Raises UnknownName, which lists the hosts."""
         if name not in self.hosts:
-            raise UnknownName("host", name, self.hosts, where=self.file)
+            raise self._unknown(name, list(self.hosts))
         return self.hosts[name]
+
+    @property
+    def has_gpu_hosts(self) -> bool:
+        """Whether any host is not this machine."""
+        return any(spec.kind != "local" for spec in self.hosts.values())
+
+    def _unknown(self, name: str, valid: Sequence[str]) -> UnknownName:
+        error = UnknownName("host", name, valid, where=self.file)
+        error.hint += "" if self.has_gpu_hosts else f"\n{how_to_add(name)}"
+        return error
 
     def select_hosts(self, text: str) -> tuple[HostSpec, ...]:
         """The hosts of `text`, which is names of hosts and pools separated by commas; each host once.
@@ -134,9 +144,16 @@ class Config:
         if not names:
             raise UsageError("--host needs the name of a host or a pool", hint=f"valid: {', '.join(valid)}")
         if unknown := [name for name in names if name not in valid]:
-            raise UnknownName("host", unknown[0], valid, where=self.file)
+            raise self._unknown(unknown[0], valid)
         members = [member for name in names for member in self.pools.get(name, (name,))]
         return tuple(self.hosts[member] for member in dict.fromkeys(members))
+
+
+def how_to_add(host: str = "h100a") -> str:
+    """What to write for a host that hosts.yaml does not have."""
+    name = host if _NAME.fullmatch(host) else "h100a"
+    keys = f"{{kind: ssh, address: {name}.example.com, runtime: docker}}"
+    return f"Add a host to ~/.config/ci-tasks/hosts.yaml:\nhosts:\n  {name}: {keys}"
 
 
 @dataclass(frozen=True)

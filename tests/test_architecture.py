@@ -46,7 +46,7 @@ PURE = [
     *(
         "logs.causes",
         "logs.job_lines",
-        "logs.job_steps",
+        "logs.job_facts",
         "logs.job_parser",
         "logs.job_row",
         "logs.lines",

@@ -113,6 +113,14 @@ def test_an_unknown_host_suggests_the_nearest_and_names_the_file() -> None:
     )
 
 
+@pytest.mark.parametrize(("name", "added"), [("h100a", "h100a"), ("a b: {x", "h100a")])
+def test_without_a_gpu_host_an_unknown_one_comes_with_what_to_add(name: str, added: str) -> None:
+    with pytest.raises(UnknownName) as caught:
+        read("hosts: {local: {kind: local}}").select_hosts(name)
+    text = caught.value.hint.partition("hosts.yaml:\n")[2]
+    assert read(text).hosts[added].kind == "ssh"
+
+
 SLURM = "hosts:\n  a: {kind: slurm, address: login,\n    "
 ERRORS = [
     # The file as a whole.

@@ -583,16 +583,10 @@ class SlurmJob:
     """`name` is known before `id`, the number that Slurm gave: a client, or a login node, may go away in between.
     `store` has the objects of `parts`, the run's checkout."""
 
-    home: str
     store: str = ""
     parts: Tuple[CheckoutPart, ...] = ()
     name: str = ""
     id: str = ""
-
-    @property
-    def lock(self) -> str:
-        """Whoever has it submits, or says that a run is not to be submitted."""
-        return os.path.join(self.home, "locks", "slurm")
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ machine (proxies, certificates, the package index) and what the plan names: the 
 from __future__ import annotations
 
 import functools
-import json
 import os
 from typing import Any, Dict, Final, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from . import codec
-from .files import NotAFile, read_file, replace_any, replace_file
+from .files import NotAFile, read_file, replace_any
 from .mask import is_maskable
 from .records import Plan, RemoteLocation, RunDescription, Status
 
@@ -131,27 +130,8 @@ def write_record(path: str, record: Any, compact: bool = False) -> None:
 
 def record_bytes(record: Any, compact: bool = False) -> bytes:
     """The content of a record's file."""
-    return _text_bytes(codec.to_json(record, indent=1, compact=compact))
-
-
-def write_json(path: str, value: Any) -> None:
-    """Replace `path` whole."""
-    replace_file(path, _text_bytes(json.dumps(value, indent=1, ensure_ascii=False)))
-
-
-def _text_bytes(text: str) -> bytes:
     # A path that is no UTF-8 holds lone surrogates; their backslash form is just what JSON wants.
-    return (text + "\n").encode("utf-8", "backslashreplace")
-
-
-def read_json(path: str) -> Dict[str, Any]:
-    """The object in `path`, or an empty one where there is no such file yet."""
-    try:
-        with open(path, encoding="utf-8") as source:
-            value = json.load(source)
-    except FileNotFoundError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return (codec.to_json(record, indent=1, compact=compact) + "\n").encode("utf-8", "backslashreplace")
 
 
 # What is on every machine, and changes nothing of what a test sees.

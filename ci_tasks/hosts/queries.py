@@ -161,16 +161,17 @@ def _container_problem(runtime: str, answer: QueryAnswer | None) -> str:
 def locked_gpus_and_images(
     host: QueryRunner, spec: HostSpec, images: Sequence[str]
 ) -> tuple[frozenset[int], frozenset[str]]:
-    """The GPUs that a process has locked on the host, our own rows included, and those of `images` that it has: a hint
-    for the placement, since the locks on the host decide. Simulated GPUs are not asked about."""
+    """The GPUs that a process has locked on the host, our own rows included, and those of `images` that it has, as far
+    as its runtime can tell: a hint for the placement, since the locks on the host decide. Simulated GPUs are not asked
+    about."""
     queries: dict[str, Sequence[str]] = {} if spec.simulate else {LOCKS_QUERY_NAME: LOCKS_QUERY}
-    if spec.runtime in ("docker", "podman"):
+    if has_daemon := spec.runtime in ("docker", "podman"):
         inspect = [spec.runtime, "image", "inspect", "--format", "{{.Id}}"]
         queries.update({f"image {image}": [*inspect, image] for image in images})
     answers = host.run_queries(queries, QUERY_TIMEOUT_S) if queries else {}
     locked = lock_holders(answers) if LOCKS_QUERY_NAME in answers else ()
     found = {name for name, answer in answers.items() if answer.code == 0}
-    return frozenset(locked), frozenset(image for image in images if f"image {image}" in found)
+    return frozenset(locked), frozenset(image for image in images if not has_daemon or f"image {image}" in found)
 
 
 # Looks only: taking a lock for a moment to see whether it is free would make a contender believe that it is not.

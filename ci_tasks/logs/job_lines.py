@@ -1,4 +1,4 @@
-"""A GitHub job log in any of its forms → lines without CI's prefix, and which jobs it has lines of.
+"""A GitHub job log in any of its forms → lines without CI's prefix, and which part of the log each belongs to.
 
 Three forms are known, and the first line that has a prefix settles which one a log has:
 
@@ -8,9 +8,8 @@ Three forms are known, and the first line that has a prefix settles which one a 
 
 A timestamp is 2026-01-02T03:04:05.1234567Z: with seven digits, so that other programs' stay part of the text. Some
 tools shorten it to milliseconds: it is one behind gh's columns, or on the first line of the log. Before all of this a
-browser may have put the number of each line: it is taken off where the first lines are numbered one by one. A line that
-the runner breaks (a variable with a newline) goes on without a timestamp. A byte order mark stands at the beginning of
-every page.
+browser may have put the number of each line. A line that the runner breaks (a variable with a newline) goes on without
+a timestamp. A byte order mark stands at the beginning of every page.
 """
 
 from __future__ import annotations
@@ -18,19 +17,20 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
 from ci_tasks.logs.lines import blocks
 
 CYAN = b"\x1b[36;1m"  # what the runner puts before each line of a script, and before nothing else
+RUNNER = b"Current runner version: '"
+LAST_MESSAGE = b"Cleaning up orphan processes"
+LOST = b"The runner has received a shutdown signal"
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,40}[ -/]{0,8}[@-~]")
 _UNKNOWN_STEP = "UNKNOWN STEP"
-_MAX_JOBS, _MAX_PARTS = 10_000, 1000
+_MAX_ATTEMPTS = 1000
 _BOM = b"\xef\xbb\xbf"
 _TIME = rb"(?:\xef\xbb\xbf)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(%s)Z(?: |(?=[\r\n]|\Z))"
 _RAW = re.compile(_TIME % rb"\d{7}")
@@ -38,15 +38,6 @@ _RAW_MILLISECONDS = re.compile(_TIME % rb"\d{3}")
 _GH = re.compile(rb"(?:\xef\xbb\xbf)?([^\t\r\n]{1,300})\t([^\t\r\n]{0,500})\t" + _TIME % rb"\d{3}(?:\d{4})?")
 _NUMBERED = re.compile(rb"(?:\xef\xbb\xbf)?[ ]{0,8}(\d{1,9})(?:\t| ?[|:] ?| +(?=\d{4}-\d\d-\d\dT)| |(?=\r?\n?\Z))")
 _LEAST_NUMBERED, _MOST_PROBED = 3, 8  # lines at the beginning
-_RUNNER = b"Current runner version: '"
-_JOB_NAME = b"Complete job name: "
-_JOB_END = (b"Cleaning up orphan processes", b"##[error]The runner has received a shutdown signal")
-_OF_RUNNER = (_RUNNER, _JOB_NAME, *_JOB_END)
-JOBS_WORDS = (rb"##\[error\]", *(re.escape(beginning) for beginning in _OF_RUNNER))
-_FAILED = re.compile(
-    rb"##\[error\](?:Process completed with exit code (?!0\.)|The operation was canceled\."
-    rb"|The action '.{0,300}' has timed out)"
-)
 
 
 class LogLine(NamedTuple):
@@ -61,42 +52,21 @@ class LogLine(NamedTuple):
     step: str = ""
 
 
-@dataclass(frozen=True)
-class JobPart:
-    """A stretch of a log from one set-up of a runner to the next: an attempt of a job, or one of several jobs whose
-    logs were put together. `name` is the job's, "" where the log does not say it; `first` is its first line."""
-
-    name: str
-    first: int
-    failed: bool
-
-
-@dataclass(frozen=True)
-class JobInLog:
-    """One job of a log: its name in gh's column ("" in a log of one job), and whether a line says that a step failed,
-    timed out or was cancelled. `parts` are its attempts where there are several."""
-
-    name: str
-    failed: bool
-    parts: tuple[JobPart, ...] = ()
-
-
 class LineForm:
-    """What stands before the text of a log's lines. `pattern` is None until the first line that has a prefix; `columns`
-    are gh's of the last line that has them."""
+    """What stands before the text of a log's lines. `columns` are gh's of the last line that has them."""
 
     def __init__(self) -> None:
-        self.pattern: re.Pattern[bytes] | None = None
+        self._pattern: re.Pattern[bytes] | None = None  # None until the first line that has a prefix
         self.columns = b""
         self._job = self._step = ""
 
     def text_of(self, number: int, line: bytes) -> LogLine:
         """The next line of the log, without its newline."""
         line = line.rstrip(b"\r\n")
-        if self.pattern is None:  # a log that has none is asked at every line; gh's columns end with a tab
+        if self._pattern is None:  # a log that has none is asked at every line; gh's columns end with a tab
             match = _RAW.match(line) or (_GH.match(line) if line.find(b"\t") > 0 else None)
         else:
-            match = self.pattern.match(line)
+            match = self._pattern.match(line)
         if match is None and number == 1:
             match = _RAW_MILLISECONDS.match(line)
         if match is None:
@@ -104,8 +74,8 @@ class LineForm:
             if self.columns and line.startswith(self.columns):
                 return LogLine(number, line[len(self.columns) :].removeprefix(_BOM), None, self._job, self._step)
             return LogLine(number, line.removeprefix(_BOM))
-        self.pattern = match.re
-        if self.pattern is _GH and line[: match.start(3)].removesuffix(_BOM) != self.columns:
+        self._pattern = match.re
+        if self._pattern is _GH and line[: match.start(3)].removesuffix(_BOM) != self.columns:
             self.columns = line[: match.end(2) + 1]
             self._job, step = printable_text(match[1]), printable_text(match[2])
             self._step = "" if step == _UNKNOWN_STEP else step
@@ -115,8 +85,35 @@ class LineForm:
 def split_lines(pieces: Iterable[bytes]) -> Iterator[LogLine]:
     """The lines of a log in any form, as a stream. `pieces` are its bytes, cut anywhere."""
     form = LineForm()
-    for number, line in enumerate(_raw_lines(pieces), 1):
+    raw = chain.from_iterable(block.removesuffix(b"\n").split(b"\n") for block in blocks(pieces))
+    for number, line in enumerate(raw, 1):
         yield form.text_of(number, line)
+
+
+class LogPart(NamedTuple):
+    """A part of a log: of which job, by gh's column, and which attempt, or which of several logs that were put
+    together, counted from 0."""
+
+    job: str
+    number: int
+
+
+class PartOfLine:
+    """Says to which part the lines of a log belong, one after another. A program may print that a runner starts; only
+    what stands behind the runner's end is another part."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._ended: set[str] = set()
+
+    def of(self, line: LogLine) -> LogPart:
+        number = self._numbers.get(line.job, 0)
+        if line.text.startswith(RUNNER) and line.job in self._ended and number < _MAX_ATTEMPTS:
+            self._ended.discard(line.job)
+            number = self._numbers[line.job] = number + 1
+        elif line.text.startswith((LAST_MESSAGE, b"##[error]" + LOST)):
+            self._ended.add(line.job)
+        return LogPart(line.job, number)
 
 
 def without_numbers(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -126,86 +123,25 @@ def without_numbers(pieces: Iterable[bytes]) -> Iterator[bytes]:
     first = next(cut, b"")
     head = first.split(b"\n", _MOST_PROBED)[:_MOST_PROBED]
     numbers = [int(match[1]) for line in head if (match := _NUMBERED.match(line))]
-    counted = list(range(numbers[0], numbers[0] + len(numbers))) if numbers else []
-    if len(numbers) < max(_LEAST_NUMBERED, len(head) - (not head[-1])) or numbers != counted:
+    is_counted = bool(numbers) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    if not is_counted or len(numbers) < max(_LEAST_NUMBERED, len(head) - (not head[-1])):
         yield from chain([first], cut)
         return
-    expected = None
+    expected = numbers[0]
     for block in chain([first], cut):
         lines = block.split(b"\n")
         for at, line in enumerate(lines):
             match = _NUMBERED.match(line)
-            if match and (expected is None or int(match[1]) in (expected, 1)):
+            if match and int(match[1]) in (expected, 1):
                 expected = int(match[1]) + 1
                 lines[at] = line[match.end() :]
         yield b"\n".join(lines)
-
-
-class JobsInLog:
-    """The jobs that a log has lines of, in order, while its lines come in: `gh run view` prints every job of a run, or
-    every one that failed. Of its lines those are enough that have one of JOBS_WORDS, and all of gh's form."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, None] = {}
-        self._failed: set[str] = set()
-        self._parts: dict[str, _Parts] = {}
-        self._several = False
-
-    def feed(self, line: LogLine) -> None:
-        if (line.job or not self._several) and len(self._names) < _MAX_JOBS:
-            self._names[line.job] = None
-            self._several = self._several or line.job != ""
-        if line.text.startswith(b"##[error]") and _FAILED.match(line.text):
-            self._failed.add(line.job)
-            self._parts.setdefault(line.job, _Parts()).fail()
-        if line.text.startswith(_OF_RUNNER):
-            self._parts.setdefault(line.job, _Parts()).feed(line)
-
-    def jobs(self) -> tuple[JobInLog, ...]:
-        # Where gh names jobs, the others are what stood around the log where it was copied from.
-        names = [name for name in self._names if name or not self._several]
-        parts = self._parts
-        return tuple(
-            JobInLog(name, name in self._failed, parts[name].several() if name in parts else ()) for name in names
-        )
-
-
-class _Parts:
-    """The attempts of one job while its lines come in. A program may print that a runner starts; only what stands
-    behind the runner's end is another attempt."""
-
-    def __init__(self) -> None:
-        self._parts = [JobPart("", 1, failed=False)]
-        self._ended = False
-
-    def feed(self, line: LogLine) -> None:
-        last = self._parts[-1]
-        if line.text.startswith(_RUNNER):
-            if self._ended and len(self._parts) < _MAX_PARTS:
-                self._parts.append(JobPart("", line.number, failed=False))
-                self._ended = False
-        elif line.text.startswith(_JOB_NAME):
-            name = last.name or printable_text(line.text.removeprefix(_JOB_NAME)).strip()
-            self._parts[-1] = replace(last, name=name)
-        else:
-            self._ended = True
-
-    def fail(self) -> None:
-        self._parts[-1] = replace(self._parts[-1], failed=True)
-
-    def several(self) -> tuple[JobPart, ...]:
-        return tuple(self._parts) if len(self._parts) > 1 else ()
 
 
 def printable_text(raw: bytes, longest: int = 4000) -> str:
     """A line as text: no colour, no control character but the tab, of bounded length."""
     line = raw[:longest]
     return printable((_ANSI.sub(b"", line) if b"\x1b" in line else line).decode("utf-8", "replace"))
-
-
-def _raw_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    for block in blocks(pieces):
-        yield from block.removesuffix(b"\n").split(b"\n")
 
 
 def _seconds(stamp: bytes, fraction: bytes) -> float | None:

@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError, printable
-from ci_tasks.logs.job_steps import RecoveredJob, RecoveredStep
-from ci_tasks.workflow import expressions, secrets
+from ci_tasks.logs.recovered_job import RecoveredJob, RecoveredStep
 from ci_tasks.workflow import rows as expanded
+from ci_tasks.workflow import secrets
 from ci_tasks.workflow.context import EventContext, Resolver
-from ci_tasks.workflow.expressions import ExpressionError, split
 from ci_tasks.workflow.model import Job, Row, Workflow
-from ci_tasks.workflow.values import leaves, loose_equal, to_string
+from ci_tasks.workflow.values import leaves, to_string
 
 _MAX_NAME_UNITS = 100  # UTF-16 units in a job's name; GitHub cuts what is longer and puts three dots there
 _MASK = "***"
 _MAX_NEAREST = 10
 _SHORTEST_STEM = 40  # of a cut name; less says too little
 _WHOLE_SCRIPT = "the script"
-_SHA = "github.sha"
-_NUMBER = "github.event.pull_request.number"
+_EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
+_NUMBER = re.compile(r"github\.event\.pull_request\.number(?:\s*\|\|\s*'([^']*)')?")
 
 
 @dataclass(frozen=True)
@@ -103,17 +102,13 @@ def _name_matrix(job: Job, row: Row, resolve: Resolver) -> dict[str, Any]:
         matrix = resolve.value(job.matrix)
     except WorkflowError:
         matrix = job.matrix
-    if not isinstance(matrix, Mapping):
-        return dict(row.matrix)
-    axes = {key: values for key, values in matrix.items() if key not in ("include", "exclude")}
-    of_product = bool(axes) and all(key in row.matrix and _is_value_of(row.matrix[key], axes[key]) for key in axes)
-    return {key: row.matrix[key] for key in axes} if of_product else dict(row.matrix)
-
-
-def _is_value_of(value: Any, values: Any) -> bool:
-    return not isinstance(values, list) or any(
-        value == listed if isinstance(value, (dict, list)) else loose_equal(value, listed) for listed in values
+    listed = matrix if isinstance(matrix, Mapping) else {}
+    axes = {key: values for key, values in listed.items() if key not in ("include", "exclude")}
+    is_combination = bool(axes) and all(
+        key in row.matrix and (not isinstance(values, list) or row.matrix[key] in values)
+        for key, values in axes.items()
     )
+    return {key: row.matrix[key] for key in axes} if is_combination else dict(row.matrix)
 
 
 def _masked(text: str) -> str:
@@ -173,34 +168,17 @@ def _narrow(recovered: RecoveredJob, pool: list[RowCandidate]) -> tuple[list[Row
 
 
 def _fitting(step: RecoveredStep, pool: list[RowCandidate]) -> tuple[list[RowCandidate], str]:
-    """Those of `pool` that have the step's script, and what of it: all, word for word, else every line in which rows
-    differ, else the test and arguments that it names."""
+    """Those of `pool` that have the step's script, and what of it: all, word for word, else the test and arguments that
+    it names."""
     lines = _lines(step.script)
     if not lines:
         return [], ""
-    if whole := _with_script(pool, lambda script: len(lines) == len(script) and all(map(_agrees, lines, script))):
-        return whole, _WHOLE_SCRIPT
-    differing = _differing_lines(pool, len(lines))
-    if differing and (rows := _with_script(pool, lambda script: _agree_in(lines, script, differing))):
-        return rows, "the lines that differ from row to row in the script"
-    return _with_named_test(step.script, pool), "the test in the script"
+    whole = [row for row in pool if any(_is_script(lines, _lines(script)) for script in row.scripts if script)]
+    return (whole, _WHOLE_SCRIPT) if whole else (_with_named_test(step.script, pool), "the test in the script")
 
 
-def _with_script(pool: list[RowCandidate], fits: Callable[[list[str]], bool]) -> list[RowCandidate]:
-    return [candidate for candidate in pool if any(fits(_lines(script)) for script in candidate.scripts if script)]
-
-
-def _differing_lines(pool: list[RowCandidate], count: int) -> list[int]:
-    """The numbers of the lines in which scripts of `count` lines differ."""
-    scripts = [lines for candidate in pool for lines in map(_lines, candidate.scripts) if len(lines) == count]
-    return [at for at in range(count) if len({lines[at] for lines in scripts}) > 1]
-
-
-def _agree_in(lines: list[str], script: list[str], differing: list[int]) -> bool:
-    if len(lines) != len(script):
-        return False
-    same = sum(map(_agrees, lines, script))
-    return 2 * same >= len(lines) and all(_agrees(lines[at], script[at]) for at in differing)
+def _is_script(lines: list[str], script: list[str]) -> bool:
+    return len(lines) == len(script) and all(map(_agrees, lines, script))
 
 
 def _with_named_test(script: str, pool: list[RowCandidate]) -> list[RowCandidate]:
@@ -273,42 +251,26 @@ def commit_from_variables(recovered: RecoveredJob, workflow: Workflow, job: Job)
         return recovered
     env = recovered.scripts[0].env
     for name, raw in {**workflow.env, **job.env}.items():
-        pattern = _pattern(raw)
-        match = pattern.fullmatch(env.get(name, "")) if pattern else None
-        if match:
+        match = re.fullmatch(_pattern(raw), env.get(name, "")) if isinstance(raw, str) else None
+        if match and match.groupdict().get("sha"):
             number = match.groupdict().get("number")
-            return replace(
-                recovered,
-                commit=match["sha"],
-                pull_request=int(number) if number else recovered.pull_request,
-                missing=tuple(text for text in recovered.missing if not text.startswith("the commit:")),
-            )
+            missing = tuple(text for text in recovered.missing if not text.startswith("the commit:"))
+            pull = int(number) if number else recovered.pull_request
+            return replace(recovered, commit=match["sha"], pull_request=pull, missing=missing)
     return recovered
 
 
-def _pattern(raw: Any) -> re.Pattern[str] | None:
-    """What a variable's values look like, of one that is made of the commit, the number and plain text alone."""
-    if not isinstance(raw, str) or _SHA not in raw:
-        return None
-    groups: dict[str, str] = {}
-    pieces = []
-    try:
-        for part in split(raw):
-            pieces.append(_piece(part.text, groups) if part.is_expression else re.escape(part.text))
-    except ExpressionError:
-        return None
-    return re.compile("".join(pieces)) if "sha" in groups and all(pieces) else None
-
-
-def _piece(expression: str, groups: dict[str, str]) -> str:
-    """An expression's values as a regex; "" for one that says something else."""
-    references = expressions.references(f"${{{{ {expression} }}}}")
-    if expression == _SHA and "sha" not in groups:
-        groups["sha"] = expression
-        return r"(?P<sha>[0-9a-f]{40})"
-    if references == [_NUMBER] and "number" not in groups:
-        groups["number"] = expression
-        fallback = re.fullmatch(re.escape(_NUMBER) + r"\s*\|\|\s*'([^']*)'", expression)
-        other = re.escape(fallback[1]) if fallback else ""
-        return rf"(?:(?P<number>\d{{1,9}})|{other})"
-    return ""
+def _pattern(raw: str) -> str:
+    """A regex of what a variable's values look like that is made of the commit, the number and plain text alone; of
+    another variable one that fits nothing."""
+    pattern = ""
+    for at, piece in enumerate(_EXPRESSION.split(raw)):
+        if at % 2 == 0:
+            pattern += re.escape(piece)
+        elif piece == "github.sha" and "(?P<sha>" not in pattern:
+            pattern += "(?P<sha>[0-9a-f]{40})"
+        elif (number := _NUMBER.fullmatch(piece)) and "(?P<number>" not in pattern:
+            pattern += rf"(?:(?P<number>\d{{1,9}})|{re.escape(number[1] or '')})"
+        else:
+            return "(?!)"
+    return pattern

@@ -11,7 +11,7 @@ from ci_tasks.agent.codec import from_json, to_json
 from ci_tasks.agent.files import open_file, read_file, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.facts import FactsReader, LogFacts
-from ci_tasks.logs.lines import read
+from ci_tasks.logs.lines import LineReader, read
 from ci_tasks.logs.metrics import Series, SeriesReader
 from ci_tasks.registry import metric_formats
 
@@ -36,12 +36,13 @@ class _KeptReading:
     reading: LogReading
 
 
-def read_run_log(path: str) -> LogReading:
-    """Read the log of an ended run, and keep what it says beside it. Of a log that is missing, nothing."""
+def read_run_log(path: str, *more: LineReader) -> LogReading:
+    """Read the log of an ended run once, `more` readers too, and keep what it says beside it. Of a log that is missing,
+    nothing."""
     try:
         with open_file(path) as source:
             log = _identity(os.fstat(source.fileno()))
-            reading = read_log(iter(lambda: source.read(_PIECE), b""))
+            reading = read_log(iter(lambda: source.read(_PIECE), b""), *more)
     except OSError:
         return LogReading(LogFacts())
     with suppress(OSError, TypeError):  # a full disk, or metrics that are no JSON (nan): it is read again
@@ -63,10 +64,10 @@ def reading_of(path: str) -> LogReading:
         return read_log(source.read(min(_PIECE, left - at)) for at in range(0, left, _PIECE))
 
 
-def read_log(pieces: Iterable[bytes]) -> LogReading:
+def read_log(pieces: Iterable[bytes], *more: LineReader) -> LogReading:
     """Read a log, whose bytes may be cut anywhere."""
     facts, series = FactsReader(), SeriesReader(metric_formats())
-    read(pieces, facts, series)
+    read(pieces, facts, series, *more)
     return LogReading(facts.facts, series.series())
 
 

@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, registry
 from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
@@ -36,6 +37,7 @@ from ci_tasks.agent.run_directory import (
 from ci_tasks.errors import Blocked, some
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
+from ci_tasks.logs.facts import LogFacts
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import (
     PASSED,
@@ -57,6 +59,9 @@ from ci_tasks.results.runs import (
 )
 from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
 
+if TYPE_CHECKING:
+    from ci_tasks.logs.triage.candidate_reader import CandidateReader
+
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
 _LARGEST_SAMPLES = 1 << 23
@@ -68,13 +73,12 @@ def judge_run(run: RunDir) -> RunRecord:
     """Judge an ended run, write its record.json and return it."""
     _mask_leftovers(run)
     plan, status, events = read_description(run), local_status(run), events_of(run)
-    facts = read_run_log(run.log).facts
+    error, log_error = status.error or "", status.log_error or ""
+    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, status.oom_kills)
+    facts, triage = _read_log(run, ended, plan)
     junit = read_junit(pieces_of(run.junit))
     evidence = collect_evidence(junit, facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
     calls = _container_calls(run)
-    error, log_error = status.error or "", status.log_error or ""
-    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, status.oom_kills)
-    triage = log_triage(run, ended, plan) if needs_triage(ended) else None
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
     record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, _environment(run), queue_seconds(events))
@@ -175,13 +179,28 @@ def gpu_samples(run: RunDir) -> list[GpuSample]:
     return by_clock(read_gpu_samples(text), clock_ahead(run))
 
 
-def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage:
-    """Why a run ended so, as far as its log, its processes and the last runs that passed say."""
+def _read_log(run: RunDir, ended: JobEnd, plan: RunDescription) -> tuple[LogFacts, Triage | None]:
+    """What the log says and, if the run failed, why: the log is read once."""
+    if not needs_triage(ended):
+        return read_run_log(run.log).facts, None
+    from ci_tasks.logs.triage.log_triage import candidate_reader
+
+    candidates = candidate_reader()
+    facts = read_run_log(run.log, candidates).facts
+    return facts, log_triage(run, ended, plan, candidates)
+
+
+def log_triage(
+    run: RunDir, ended: JobEnd, plan: RunDescription | None = None, candidates: CandidateReader | None = None
+) -> Triage:
+    """Why a run ended so, as far as its log, its processes and the last runs that passed say. `candidates` are those of
+    its log, if that was read."""
     from ci_tasks.logs.triage.log_triage import analyse  # commands that only look load none of it
 
     passed = [pieces_of(earlier.log) for earlier in (_passed_before(run, plan) if plan else [])]
     is_own = own_modules.lacking_in(plan.checkout.path if plan else "")
-    return analyse(pieces_of(run.log), ended, JobKnowledge(read_run_evidence(run), passed, is_own))
+    known = JobKnowledge(read_run_evidence(run), passed, is_own)
+    return analyse(candidates or pieces_of(run.log), ended, known)
 
 
 def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:

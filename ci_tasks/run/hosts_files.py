@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 from ci_tasks import known_secrets, resources
 from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import CheckoutError, ConfigError, UsageError, printable
+from ci_tasks.errors import CheckoutError, ConfigError, UsageError, counted, printable
 from ci_tasks.hosts.mux import KeptConnection, kept_connections
 from ci_tasks.run.checkout_source import current_checkout, find_checkout
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config, ConfigLayer
+    from ci_tasks.records import RunRecord
 
 HOSTS_ENV = "CI_TASKS_HOSTS"
 _NAME = "hosts.yaml"
@@ -154,6 +155,22 @@ def list_hosts(config: Config) -> list[ListedHost]:
         )
         for host in config.hosts.values()
     ]
+
+
+def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> list[str]:
+    """What to do if rows were blocked for what this machine lacks, and there is no other host."""
+    from ci_tasks.config import how_to_add
+    from ci_tasks.records import BLOCKED
+
+    reasons = [record.reason for record in records if record.status == BLOCKED and " lacks " in record.reason]
+    if not reasons or config.has_gpu_hosts:
+        return []
+    counts = [int(count) for reason in reasons for count in re.findall(r"(\d+) GPUs", reason)]
+    runtimes = re.findall(r"\b(docker|podman|apptainer) \(", reasons[0])
+    needs = [f"{max(counts, default=0)} GPUs"] * bool(counts) + runtimes[:1]
+    has = "neither" if len(needs) == 2 else "none" if counts else "no such thing"
+    rows = f"{counted(len(reasons), 'row')} need{'s' if len(reasons) == 1 else ''}"
+    return ["", f"{rows} {' and '.join(needs) or 'what is missing'}; this machine has {has}. {how_to_add()}"]
 
 
 def users_hosts() -> Path:

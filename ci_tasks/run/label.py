@@ -42,6 +42,7 @@ from ci_tasks.run.events import EventView, Journal, ProgressView, RunEnded, RunP
 from ci_tasks.run.execute import run_rows
 from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
 from ci_tasks.run.host_sessions import HostSessions
+from ci_tasks.run.hosts_files import advice_without_gpu_host
 from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch, prepare
 from ci_tasks.run.progress import open_view
@@ -92,7 +93,7 @@ def run(
         print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
         return result.going_on
     also = [f"JUnit of all rows: {write_junit(result)}"] if len(result.records) > 1 else []
-    also += kept_lines(result.records, result.logs)
+    also += [*kept_lines(result.records, result.logs), *advice_without_gpu_host(result.records, config)]
     return print_results(result.records, result.logs, result.batch, result.host_gpus, also)
 
 

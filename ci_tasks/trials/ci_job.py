@@ -14,7 +14,7 @@ from ci_tasks.checkout.repository import CheckoutGit, fetch_commit, find_commit
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues
 from ci_tasks.logs.job_row import RowCandidate, commit_from_variables, context_of_log, identify_row, row_candidates
-from ci_tasks.logs.job_steps import RecoveredJob
+from ci_tasks.logs.recovered_job import RecoveredJob
 from ci_tasks.planning.deviations import CODE
 from ci_tasks.records import RunRecord
 from ci_tasks.report.table import Table, duration, paragraph

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import counted, one_line, printable, truncated
+from ci_tasks.errors import one_line, printable, truncated
 from ci_tasks.report.table import Table, duration
 from ci_tasks.results.rates import interval
 from ci_tasks.trials.rules import FAILED, PASSED, Outcome, TrialVerdict, telling, ways
@@ -82,10 +82,3 @@ def line(number: int, one: Outcome, what: str) -> str:
     how = one.status if one.status == PASSED else f"{one.status}: {truncated(one.reason or one.signature, _SHORT)}"
     took = f", {duration(one.seconds)}" if one.seconds is not None else ""
     return f"{number:>3}  {one_line(what)}: {one_line(how)}{f' [{one.run}{took}]' if one.run else ''}"
-
-
-def cost(runs: int, seconds: float | None) -> str:
-    """How many runs, and how long they may take if each takes so many seconds."""
-    if seconds is None:
-        return f"{counted(runs, 'run')}, no earlier run says how long each takes"
-    return f"{counted(runs, 'run')}, about {duration(seconds)} each without set-up: {duration(seconds * runs)}"

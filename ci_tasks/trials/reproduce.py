@@ -27,7 +27,7 @@ from ci_tasks.trials.rules import Match, Outcome, TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, pinned
 from ci_tasks.trials.same_failure import Comparison, Difference
 from ci_tasks.trials.trial import Trial
-from ci_tasks.trials.words import CANCELLED, ON_MY_TREE, REPRODUCE
+from ci_tasks.trials.words import CANCELLED, CODES
 
 if TYPE_CHECKING:
     from ci_tasks.run.events import EventStream
@@ -90,6 +90,7 @@ def reproduce(
         more = {"host": options.host, "label": request.label, "commit": job.commit, "failure": log.triage.signature}
         with Trial("reproduce", {_HERE: ""}, request.rows, runner, more=more, resume=False) as trial:
             trial.run(lambda *_: Match(_HERE, match, runs))
+    trial.path.unlink(missing_ok=True)  # the same command begins again
     outcomes = trial.outcomes
     if trial.is_interrupted or not outcomes:
         word = CANCELLED if trial.is_interrupted else VACUOUS
@@ -142,7 +143,6 @@ def _result(
         rules.BLOCKED: "; nothing was shown about the code: repair the environment, or name another --host",
     }
     is_fixed = options.on_my_tree and verdict.word == rules.PASSED_HERE
-    word, codes = rules.FIXED_HERE if is_fixed else verdict.word, ON_MY_TREE if options.on_my_tree else REPRODUCE
-    return ReproductionResult(
-        word, verdict.why + more[verdict.word], codes[word], ci, record, found.same, found.differs
-    )
+    word, why = rules.FIXED_HERE if is_fixed else verdict.word, verdict.why + more[verdict.word]
+    codes = CODES["reproduce"] | (CODES["reproduce --on-my-tree"] if options.on_my_tree else {})
+    return ReproductionResult(word, why, codes[word], ci, record, found.same, found.differs)

@@ -16,11 +16,12 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import read_record
 from ci_tasks.checkout.delivery import materialize
 from ci_tasks.config import Config, HostSpec
-from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, OverlaySource
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
+from ci_tasks.report.table import duration
 from ci_tasks.results import store
 from ci_tasks.results.history import durations
 from ci_tasks.results.store import Batch
@@ -29,7 +30,6 @@ from ci_tasks.run.events import RowChanged
 from ci_tasks.run.label import LabelResult, execute_label
 from ci_tasks.run.progress import PlainView
 from ci_tasks.run.request import ExecutionOptions, RunRequest
-from ci_tasks.trials.report import cost
 from ci_tasks.trials.rules import MISSING, Outcome
 from ci_tasks.trials.trial import TrialRun
 
@@ -197,9 +197,12 @@ def given_key(given: GivenValues) -> dict[str, str]:
 
 
 def expected_cost(runs: int, label: str, rows: Sequence[str], host: str) -> str:
-    """How many runs, and how long they may take by earlier ones of the rows, without set-up."""
+    """How many runs, and how long they may take by earlier ones of the rows."""
     known = durations(label, (host,))
-    return cost(runs, max((known[row] for row in rows if row in known), default=None))
+    seconds = max((known[row] for row in rows if row in known), default=None)
+    if seconds is None:
+        return f"{counted(runs, 'run')}, no earlier run says how long each takes"
+    return f"{counted(runs, 'run')}, about {duration(seconds)} each without set-up: {duration(seconds * runs)}"
 
 
 class QuietView(PlainView):

@@ -99,7 +99,7 @@ def _shown(ci: Triage, here: Triage, same_tree: bool) -> Iterator[str]:
     if not mine.command:
         if mine.source_line:
             yield f"statement {mine.source_line}"
-        elif same_tree and mine.line is not None and mine.line == other.line:
+        elif same_tree and mine.file and mine.line is not None and mine.line == other.line:
             yield f"line {mine.line} of {mine.file}"
         for what, value in (("metric", mine.metric), ("status code", mine.http_status), ("path", mine.path)):
             if value:

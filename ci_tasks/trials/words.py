@@ -49,13 +49,8 @@ MEANINGS: Mapping[str, Mapping[str, tuple[int, str]]] = {
 }
 
 
-def _codes(command: str) -> dict[str, int]:
-    return {word: code for word, (code, _) in MEANINGS[command].items()}
-
-
-COMPARE, BISECT = _codes("compare"), _codes("bisect")
-ON_MY_TREE = {**_codes("reproduce"), **_codes("reproduce --on-my-tree")}
-REPRODUCE = {**ON_MY_TREE, **_codes("reproduce")}
+CODES = {command: {word: code for word, (code, _) in words.items()} for command, words in MEANINGS.items()}
+"""The exit codes of each command, by word."""
 
 PAGE, _BEGIN = Path("docs/reference/statuses.md"), "## Results of reproduce\n"
 

@@ -14,7 +14,8 @@ import pytest
 from ci_tasks.agent import cleanup
 from ci_tasks.agent.cleanup import remove_left_containers
 from ci_tasks.agent.records import Plan
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir
+from tests.parts.json_files import write_json
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent import processes, run_directory
+from tests.parts.json_files import write_json
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -114,7 +115,7 @@ def test_cancel_never_signals_a_group_whose_number_belongs_to_somebody_else(run:
         for boot in (processes.boot_id(), "an earlier boot"):
             run.write("exit 0")
             status = {"state": "running", "pid": 2**22, "pid_start": "1", "boot_id": boot, "group": stranger.pid}
-            run_directory.write_json(run.paths.status, status)
+            write_json(run.paths.status, status)
             run.cancel()
             assert stranger.poll() is None
     finally:

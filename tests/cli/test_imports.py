@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.results.runs import record_not_started
+from tests.parts.json_files import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = f"--repo {shlex.quote(str(ROOT / 'examples/tiny-slime'))}"

@@ -327,3 +327,6 @@ def test_locked_gpus_and_images_that_are_there_are_known_before_rows_are_placed(
     host: Any = SimpleNamespace(run_queries=lambda queries, timeout: {name: answers[name] for name in queries})
     found = queries.locked_gpus_and_images(host, HostSpec("h", runtime="docker"), ["a:1", "b:2"])
     assert found == (frozenset({3}), frozenset({"a:1"}))
+    # Whether a host has an image is not known of a runtime without a daemon: nobody is told that it lacks it.
+    found = queries.locked_gpus_and_images(host, HostSpec("h", runtime="apptainer"), ["a:1", "b:2"])
+    assert found == (frozenset({3}), frozenset({"a:1", "b:2"}))

@@ -23,7 +23,7 @@ import pytest
 from ci_tasks.agent import archive
 from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
-from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
+from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
 from ci_tasks.agent.serving import messages
 from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
@@ -36,6 +36,7 @@ from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.hosts.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from tests.fixtures import until
+from tests.parts.json_files import read_json
 from tests.parts.pipe_link import LinkTransport, PipeLink
 
 TIMEOUT_S = 40.0

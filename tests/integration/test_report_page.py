@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir
 from tests import fixtures as support
 from tests.parts import browser as parts_browser
+from tests.parts.json_files import write_json
 
 until = support.until
 browser = parts_browser.browser

@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.logs.job_lines import split_lines
 from ci_tasks.logs.job_parser import parse_job
-from ci_tasks.logs.job_steps import RecoveredJob
+from ci_tasks.logs.recovered_job import RecoveredJob
 from tests.logs import github_format as github
 
 IMAGE, DIGEST, OTHER = "acme/trainer:latest", "sha256:" + "d" * 64, "sha256:" + "0" * 64

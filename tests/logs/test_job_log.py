@@ -2,66 +2,56 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.logs import failed_job, log_file
-from ci_tasks.logs.job_log import AnalysedLog, from_file, from_url
+from ci_tasks.logs import failed_job
+from ci_tasks.logs.failed_job import FailedJob, WorkflowJob
+from ci_tasks.logs.job_log import AnalysedLog, all_from_url, from_file, from_url
 from ci_tasks.logs.log_file import open_log
 from tests.logs import github_format as github
 
 OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 
 
-@pytest.mark.parametrize(
-    ("beginning", "verdict", "cause"), [(b"step 1\n", "unknown", "unknown"), (OOM, "failed", "cuda_oom")]
-)
-def test_the_beginning_of_a_log_shows_a_failure_but_never_that_there_was_none(
-    beginning: bytes,
-    verdict: str,
-    cause: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(log_file, "_HARMLESS_BYTES", 1 << 20)
-    (tmp_path / "a.log.gz").write_bytes(gzip.compress(beginning + bytes(4 << 20)))
-    triage = from_file(str(tmp_path / "a.log.gz")).triage
-    assert (triage.verdict, triage.cause) == (verdict, cause)
-    assert "only the first 1 MiB were read: no log shrinks to 4 KiB" in capsys.readouterr().err
-
-
-def test_what_a_log_does_not_say_is_known_from_github(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = SimpleNamespace(workflow_path=".github/workflows/pr-test.yml")
-    job = {"repository": "org/repo", "name": "unit", "run": run, "runner_name": "gpu-1", "pull_requests": (7,)}
+@pytest.fixture
+def from_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Two failed jobs at any URL. Gets a value for each time that GitHub was asked: whether for one job only."""
+    asked: list[bool] = []
 
     @contextmanager
-    def open_failed_job(url: str, *, with_green: bool) -> Iterator[SimpleNamespace]:
-        (tmp_path / "log").write_bytes(b"KeyError: 'x'\n" + OOM)
-        (tmp_path / "green").write_bytes(b"KeyError: 'x'\nok\n")
-        with open_log(str(tmp_path / "log")) as log, open_log(str(tmp_path / "green")) as green:
-            named = SimpleNamespace(**job, has_failed=True)
-            yield SimpleNamespace(job=named, log=log, green=green, green_note="what is normal: run 3")
+    def open_failed_jobs(url: str, *, only_one: bool) -> Iterator[list[FailedJob]]:
+        asked.append(only_one)
+        (tmp_path / "log").write_bytes(OOM)
+        with open_log(str(tmp_path / "log")) as log:
+            of: Any = {"status": "completed", "conclusion": "failure", "runner_name": "gpu-1", "html_url": "", "id": 1}
+            jobs = [WorkflowJob("org/repo", "ci.yml", name=name, pull_request=7, **of) for name in ("unit", "e2e")]
+            yield [FailedJob(job, log) for job in jobs[: 1 if only_one else 2]]
 
-    monkeypatch.setattr(failed_job, "open_failed_job", open_failed_job)
+    monkeypatch.setattr(failed_job, "open_failed_jobs", open_failed_jobs)
+    return asked
+
+
+def test_what_a_log_does_not_say_is_known_from_github(from_github: list[bool]) -> None:
     analysed = from_url("https://github.com/org/repo/actions/runs/1/job/2")
     found = analysed.job
-    assert (found.repository, found.job_name, found.workflow) == ("org/repo", "unit", run.workflow_path)
+    assert (found.repository, found.job_name, found.workflow) == ("org/repo", "unit", "ci.yml")
     assert (found.runner_name, found.pull_request, found.conclusion) == ("gpu-1", 7, "failure")
     assert analysed.triage.cause == "cuda_oom"
-    assert capsys.readouterr().err == "what is normal: run 3\n"
+
+
+def test_all_failed_jobs_of_a_url_are_read_and_github_is_asked_once(from_github: list[bool]) -> None:
+    analysed = all_from_url("https://github.com/org/repo/actions/runs/1")
+    assert [(one.job.job_name, one.triage.cause) for one in analysed] == [("unit", "cuda_oom"), ("e2e", "cuda_oom")]
+    assert from_github == [False]
 
 
 Read = Callable[..., AnalysedLog]
@@ -135,9 +125,9 @@ def test_an_attempt_can_be_chosen(form: Callable[[Any], bytes], read: Read, caps
     raw = form(BEFORE) + form(FAILED)
     first = read(raw, attempt=1)
     assert (first.triage.text, first.job.commit) == (MISSING, FIRST)
-    assert "it has 2 attempts: attempt 1 counts, from line " in capsys.readouterr().err
+    assert "it has 2 attempts of the job: attempt 1 counts" in capsys.readouterr().err
     assert read(raw, attempt=2) == read(raw)
-    assert "it has 2 attempts: the last one counts, from line " in capsys.readouterr().err
+    assert "it has 2 attempts of the job: the last one counts" in capsys.readouterr().err
     with pytest.raises(UsageError, match="has 2 attempts of the job, not 3"):
         read(raw, attempt=3)
     with pytest.raises(UsageError, match="has 1 attempt of the job, not 2"):
@@ -155,9 +145,7 @@ def test_of_two_failed_jobs_none_is_guessed(raw: bytes, read: Read) -> None:
 
 
 @pytest.mark.parametrize("raw", [github.render(PASSED) + github.render(FAILED), zipped(PASSED, FAILED)])
-def test_a_job_can_be_named_and_which_one_was_taken_is_said(raw: bytes, read: Read, capsys: Capture) -> None:
-    read(raw)
-    assert "of 2 jobs only 'unit (1, test_b.py)' failed: it is meant" in capsys.readouterr().err
+def test_a_job_can_be_named(raw: bytes, read: Read, capsys: Capture) -> None:
     assert read(raw, PASSED.name).triage.verdict == "passed"
     for log in (raw, github.render(FAILED), github.from_gh(FAILED), OOM_TEST_WHOLE_LOGS.encode()):
         assert read(log, FAILED.name).triage.cause == "cuda_oom"

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.logs import job_parser
-from ci_tasks.logs.job_lines import JobInLog, JobsInLog, split_lines
-from ci_tasks.logs.job_parser import AFTER_STEPS, JobLogReader, parse_job
-from ci_tasks.logs.job_steps import RecoveredJob
+from ci_tasks.logs.job_lines import split_lines
+from ci_tasks.logs.job_parser import AFTER_STEPS, JobLogReader
 from ci_tasks.logs.lines import read
 
 SHA, DIGEST = "0123456789" * 4, f"sha256:{'0123456789abcdef' * 4}"
@@ -67,17 +66,18 @@ def chunks(log: bytes, size: int) -> Iterator[bytes]:
     return (log[at : at + size] for at in range(0, len(log), size))
 
 
-def read_log(log: bytes, size: int) -> tuple[RecoveredJob, tuple[JobInLog, ...]]:
+def read_log(log: bytes, size: int) -> object:
     reader = JobLogReader()
     read(chunks(log, size), reader, block=size)
-    return reader.job, reader.jobs
+    return reader.jobs, reader.failed
 
 
-def read_every_line(log: bytes) -> tuple[RecoveredJob, tuple[JobInLog, ...]]:
-    jobs = JobsInLog()
+def read_every_line(log: bytes) -> object:
+    reader = JobLogReader()
     for line in split_lines([log]):
-        jobs.feed(line)
-    return parse_job(split_lines([log])), jobs.jobs()
+        reader.take(line)
+    reader.end([])
+    return reader.jobs, reader.failed
 
 
 @settings(max_examples=200)
@@ -102,6 +102,7 @@ def test_what_programs_print_is_passed_over(prefix: str) -> None:
     with patch.object(job_parser, "_HEAD", 200):
         reader = Noted()
         read(chunks(log, 1 << 18), reader)
-    assert reader.job.exit_code == 1
+    (job,) = reader.jobs.values()
+    assert job.exit_code == 1
     assert numbers[:4] == [1, 2, 3, 4]
     assert len(numbers) < 20

@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.logs.job_lines import split_lines
 from ci_tasks.logs.job_parser import parse_job
-from ci_tasks.logs.job_steps import RecoveredJob
+from ci_tasks.logs.recovered_job import RecoveredJob
 from tests.logs import github_format as github
 
 IMAGE, DIGEST, OTHER = "acme/trainer:latest", "sha256:" + "d" * 64, "sha256:" + "0" * 64
@@ -93,14 +93,9 @@ PULLS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("docker run img", github.pulled("img:latest", DIGEST), "img", DIGEST),
     (f"docker run img@{DIGEST}", (), f"img@{DIGEST}", DIGEST),
     ("docker run reg:5000/a/img", github.pulled("img:latest", DIGEST), "reg:5000/a/img", ""),  # another image's
-    # With a script that does other things first, the pull is somewhere in the output.
-    ("set -e\ndocker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
-    # What is no whole pull is no pull.
-    ("true\ndocker run img:1",
-     ("1: Pulling from img", "some words", f"Digest: {DIGEST}", "Status: Image is up to date for img:1"),
-     *("img:1", "")),
-    # A container that speaks is past the pull, whatever it prints; the first pull of an image counts.
-    ("docker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
+    # A digest without an image on the next line is another's.
+    ("docker run img:1", (f"Digest: {DIGEST}", "words", "Status: Image is up to date for img:1"), "img:1", ""),
+    # The first pull of an image counts: what a container prints comes later.
     ("docker run img:1", (*github.pulled("img:1", DIGEST), *github.pulled("img:1", OTHER)), "img:1", DIGEST),
 ]  # fmt: skip
 
@@ -212,3 +207,21 @@ def test_the_failed_steps_alone_tell_of_themselves_and_so_does_a_log_of_our_own(
     parsed_job = recovered(ours + b"##[error]Process completed with exit code 4.\n")
     has(parsed_job, failed_step="Run Execute", exit_code=4, image="img:1")
     assert parsed_job.scripts[0].script == "cd x\ndocker run img:1"
+
+
+def test_the_runners_image_and_cis_python_are_known() -> None:
+    image = "##[group]Runner Image\nImage: ubuntu-24.04\nVersion: 20250105.1.0\nIncluded Software: x\n##[endgroup]\n"
+    log = github.without_prefix(job(step("Successfully set up CPython (3.11.4)")))
+    parsed_job = recovered(image.encode() + log)
+    has(parsed_job, runner_image="ubuntu-24.04 20250105.1.0", python="3.11.4")
+    for line in (
+        "Using CPython 3.12.1 interpreter at: /usr/bin/python3",
+        "platform linux -- Python 3.12.1, pytest-8.1",
+    ):
+        has(parsed(step(line, "Python 3.9.1")), python="3.12.1")
+
+
+def test_the_output_of_log_failed_is_recognised_and_the_whole_log_asked_for() -> None:
+    log = github.from_gh(job(step("boom", exit_code=2)), failed=True)
+    assert len(recovered(log).missing) == 1 and "`gh run view --log` has all" in recovered(log).missing[0]
+    assert "gh run view" not in " ".join(recovered(github.from_gh(job(step("boom", exit_code=2)))).missing)

@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -88,8 +87,6 @@ def refused(path: object) -> UsageError:
         (TEXT, LINES),
         (gzip.compress(TEXT), LINES),
         (gzip.compress(TEXT[:40]) + gzip.compress(TEXT[40:]), LINES),
-        ("\ufeffit broke\r\nüber\n".encode("utf-16-le"), [b"it broke\r", "über".encode()]),
-        (gzip.compress("\ufeffit broke\n".encode("utf-16-be")), [b"it broke"]),
         (b"caf\xe9 \xff\xfe\n\xe4\xbd\xa0\n", [b"caf\xe9 \xff\xfe", b"\xe4\xbd\xa0"]),
         (b"\x1b[31mred\x1b[0m\n\x07\x08 50%\r100%\n", [b"\x1b[31mred\x1b[0m", b"\x07\x08 50%\r100%"]),
         (zipped({"0_ckpt.txt": TEXT}), LINES),
@@ -150,7 +147,8 @@ STEPS = {
         ({"1_ckpt.txt": b"all\n", "0_lint (3.10, x).txt": b"fine\n", **STEPS}, ["lint (3.10, x)", "ckpt"]),
         (STEPS, ["ckpt"]),
         ({"0_a.txt": b"a\n", "b/1_Set up job.txt": b"b\n"}, ["a", "b"]),
-        ({"logs/0_a.txt": b"a\n", "logs/a/1_x.txt": b"a\n", "__MACOSX/logs/._0_a.txt": b"\0\0"}, ["a"]),
+        ({"0_\x1b[2J.txt": b"a\n"}, ["�[2J"]),
+        ({"../../etc/passwd.log": b"a\n"}, ["../../etc/passwd.log"]),  # nothing is unpacked to it
         ({"saved/failed.log": b"a\n", "notes.md": b"#\n"}, ["saved/failed.log"]),
     ],
 )
@@ -191,19 +189,17 @@ def spoiled() -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (zipped({"0_a.txt": TEXT * 100})[:-30], "damaged or incomplete"),
-        (spoiled(), "damaged or incomplete"),
+        (zipped({"0_a.txt": TEXT * 100})[:-30], "damaged, encrypted or incomplete"),
+        (spoiled(), "damaged, encrypted or incomplete"),
         (declaring(3 << 30), "so it is no log"),
-        (encrypted(), "which GitHub's are not"),
-        (zipped({"../../etc/passwd": TEXT}), "named '../../etc/passwd'"),
-        (zipped({"0_\x1b[2J.txt": TEXT}), "which GitHub would not write"),
+        (encrypted(), "is encrypted"),
         (zipped({}), "it contains nothing"),
         (zipped({"0_a.txt": bytes(9999)}), "is binary"),
-        (gzip.compress(TEXT * 100)[:-9], "damaged or incomplete"),
-        (gzip.compress(TEXT) + b"rubbish", "damaged or incomplete"),
+        (gzip.compress(TEXT * 100)[:-9], "damaged, encrypted or incomplete"),
+        (gzip.compress(TEXT) + b"rubbish", "damaged, encrypted or incomplete"),
         (gzip.compress(zipped({"0_a.txt": TEXT})), "is binary"),
         (b"", "is empty: nothing to triage"),
-        (b"\xfd7zXZ\x00\x00\x04", "packed with xz"),
+        (b"\xfd7zXZ\x00\x00\x04", "is binary"),
     ],
     ids=named,
 )
@@ -214,28 +210,18 @@ def test_what_is_no_log_is_refused_with_the_reason(tmp_path: Path, data: bytes, 
     assert "\x1b" not in str(error)
 
 
-BOMBS = [(log_file, "_HARMLESS_BYTES", b"a\n" * (2 << 20)), (log_file, "_MAX_LINES", b"\n" * (4 << 20))]
-
-
-@pytest.mark.parametrize(("module", "limit", "text"), BOMBS, ids=["many bytes", "lines without end"])
-def test_of_a_gzip_bomb_the_beginning_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str, text: bytes
-) -> None:
-    monkeypatch.setattr(module, limit, 1 << 20)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(text))
-    with open_log(str(tmp_path / "x.gz")) as log:
-        assert sum(map(len, log.jobs[0].chunks())) == 1 << 20
-        assert "only the first 1 MiB were read" in log.cut
+def test_a_gzip_bomb_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_file, "_HARMLESS_BYTES", 1 << 20)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * (2 << 20)))
+    assert "has more than 1 MiB, so it is no log" in refused(tmp_path / "x.gz").message
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * (1 << 19)))
-    with open_log(str(tmp_path / "x.gz")) as log:
-        assert log.cut == "", "it ends where no more is read"
+    read(str(tmp_path / "x.gz"))
 
 
 # -- what is no file
 
 
 def test_what_is_no_file_or_cannot_be_read(tmp_path: Path, piped: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "0_ckpt.txt").write_bytes(TEXT)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     piped(b"")
     unread = {
@@ -244,8 +230,7 @@ def test_what_is_no_file_or_cannot_be_read(tmp_path: Path, piped: Piped, monkeyp
         "nul\0byte": "cannot be read",
     }
     devices = {"/dev/zero": "is binary", "/dev/null": "is empty", "-": "empty: nothing to triage"}
-    for path, message in {**unread, **devices, str(tmp_path): "is a directory"}.items():
+    for path, message in {**unread, **devices, str(tmp_path): "Is a directory"}.items():
         assert message in refused(path).message
-    assert "0_ckpt.txt" in refused(tmp_path).hint
     monkeypatch.setattr(sys, "stdin", None)
     assert "no standard input" in refused("-").message

@@ -16,12 +16,13 @@ from ci_tasks.agent.artifacts import ARCHIVE
 from ci_tasks.agent.gpus.samples import rows_of
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
-from ci_tasks.agent.run_directory import RunDir, write_json, write_record
+from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import Attempt
 from ci_tasks.results import judge_run as judging
 from ci_tasks.results.load import UnreadableRun, load_record
 from ci_tasks.results.runs import record_not_started
+from tests.parts.json_files import write_json
 
 FIELDS = {"id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at", "timings", "checkout", "gpus"}
 FIELDS |= {"log", "evidence", "triage", "deviations", "environment", "attempts", "version"}

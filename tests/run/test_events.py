@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ci_tasks import known_secrets
-from ci_tasks.agent.run_directory import write_json
 from ci_tasks.errors import UsageError
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
@@ -25,6 +24,7 @@ from ci_tasks.run.events import (
     number_of,
     read_journal,
 )
+from tests.parts.json_files import write_json
 
 CHECKOUT = "/home/anna/slime"
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.agent.records import Checkout, Plan
-from ci_tasks.agent.run_directory import RunDir, read_json, write_record
+from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import PreparedRow
@@ -36,6 +36,7 @@ from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
+from tests.parts.json_files import read_json
 from tests.run import simulated
 from tests.run.simulated import Act, Played
 

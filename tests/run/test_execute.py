@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.run_directory import read_json, write_record
+from ci_tasks.agent.run_directory import write_record
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.planning.placement import Decision
 from ci_tasks.records import RunRecord
 from ci_tasks.run import execute, place_rows
+from tests.parts.json_files import read_json
 from tests.run import simulated
 from tests.run.simulated import BROKEN, ENDLESS, SET_UP, Act, World
 

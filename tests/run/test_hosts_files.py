@@ -12,9 +12,11 @@ import pytest
 from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.cli.commands.hosts import HostsOptions, hosts
+from ci_tasks.config import read
 from ci_tasks.errors import ConfigError, UsageError
+from ci_tasks.records import RunRecord
 from ci_tasks.results import store
-from ci_tasks.run.hosts_files import config_for_run, list_hosts, open_config, trust
+from ci_tasks.run.hosts_files import advice_without_gpu_host, config_for_run, list_hosts, open_config, trust
 from tests.checkout.repositories import commit, make_repo, untouched
 
 
@@ -169,6 +171,30 @@ def test_a_file_of_the_checkout_includes_nothing(place: Path) -> None:
     place.with_name("lab.yaml").write_text(LAB)
     trust(None)
     assert "h100a" not in open_config().hosts
+
+
+DOCKER = "docker (not on PATH)"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "hosts", "said"),
+    [
+        (
+            ["8 GPUs (found 0); " + DOCKER] * 2,
+            "",
+            "2 rows need 8 GPUs and docker; this machine has neither. Add a host",
+        ),
+        (["4 GPUs (found 0)", "8 GPUs (found 0)"], "", "2 rows need 8 GPUs; this machine has none. Add a host"),
+        ([DOCKER], "", "1 row needs docker; this machine has no such thing. Add a host"),
+        (["8 GPUs (found 0)"], "hosts: {box: {kind: ssh, address: box}}", None),
+        ([], "", None),
+    ],
+)
+def test_without_a_gpu_host_blocked_rows_come_with_what_to_add(lacks: list[str], hosts: str, said: str | None) -> None:
+    records = [RunRecord("b.1", "l", "r", "local", "blocked", f"local lacks {each}; no other host") for each in lacks]
+    records.append(RunRecord("b.9", "l", "r", "local", "passed", "local lacks nothing"))
+    lines = "\n".join(advice_without_gpu_host(records, read(hosts)))
+    assert said in lines if said else lines == ""
 
 
 # A hosts.yaml in the checkout under test

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.hosts.provision import last_line
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
 from ci_tasks.run.progress import GrowingLog, LiveView, PlainView, StreamView, open_view, running_row_progress
+from tests.parts.json_files import write_json
 
 Lines = Callable[[], list[str]]
 TWO = (HostProgress("h100a", 8), HostProgress("h100b", 8))

@@ -10,7 +10,7 @@ import pytest
 from ci_tasks.agent.records import Checkout, Deviation
 from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import NOTHING_GIVEN
-from ci_tasks.logs.job_steps import RecoveredJob, RecoveredStep
+from ci_tasks.logs.recovered_job import RecoveredJob, RecoveredStep
 from ci_tasks.records import RunEnvironment, RunRecord
 from ci_tasks.trials.ci_job import CiJob, find_job, with_job_deviations
 from ci_tasks.trials.options import ReproduceOptions

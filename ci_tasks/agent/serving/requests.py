@@ -152,7 +152,7 @@ class ServeSession:
                 from ..slurm.session import prepare  # a host without Slurm does not load it
 
                 store = self.store(form_of(request.parts[0].tree) if request.parts else SHA1).path
-                job = SlurmJob(home=self.home, store=store, parts=request.parts)
+                job = SlurmJob(store=store, parts=request.parts)
                 prepare(run.path, job, request.sbatch_script, request.secrets)
                 return
             problem = begin(run.path, request.secrets)

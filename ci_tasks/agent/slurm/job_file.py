@@ -209,7 +209,7 @@ def record_end(run_dir: str, end: SlurmJobState | Outcome) -> Status:
         values = [value for value in read_secrets(run_dir).values() if value]
         if isinstance(end, SlurmJobState):
             outcome = job_outcome(end, status, _last_output(run_dir))
-            job = status.slurm or SlurmAllocation((read(run_dir) or SlurmJob("")).id or None, end.node or None)
+            job = status.slurm or SlurmAllocation((read(run_dir) or SlurmJob()).id or None, end.node or None)
             claimed = claimed_code(end, status)
             if claimed is None and status.concluded:
                 claimed = job.claimed

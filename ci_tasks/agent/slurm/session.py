@@ -226,9 +226,7 @@ def _waiting(status: Status, reason: str) -> Status:
 def cancel(run_dir: str, job: SlurmJob) -> None:
     """Ask the agent, which is the batch script, to end its job in order; a job without one is ended at once. Raises
     ScancelError."""
-    is_over = read_status(
-        RunDir(run_dir)
-    ).concluded  # as the file says, which the job can write: it is ended all the same
+    is_over = read_status(RunDir(run_dir)).concluded  # the job can write that too, so it is ended all the same
     state = query([job.id])[0].get(job.id) if job.id and not is_over else None
     if state is not None and state.is_on_node:
         _scancel("--batch", "--signal=TERM", job.id)

@@ -16,7 +16,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.errors import CheckoutError, one_line
 from ci_tasks.features.difference.runs import AXES, ENV, IMAGE, PACKAGES, RunSide
-from ci_tasks.features.difference.values import compare_values
+from ci_tasks.features.difference.values import ValueDifference, compare_values
 from ci_tasks.known_secrets import MASK, is_private
 from ci_tasks.records import FAILED, PASSED
 from ci_tasks.report.table import Table, paragraph
@@ -95,12 +95,11 @@ def compare_outputs(old: RunSide, new: RunSide) -> Iterator[Difference]:
     if (first.triage and first.triage.signature) != (second.triage and second.triage.signature):
         lines = [run.triage.line if run.triage else NO_VALUE for run in (first, second)]
         yield Difference("failure", "failure", lines[0], lines[1])
-    drawn: set[str] = set()
+    first_steps: dict[str, ValueDifference] = {}
     for each in compare_values("", old.metrics, "", new.metrics).differences:
-        if each.name not in drawn:  # the first step
-            drawn.add(each.name)
-            note = _change(each.old, each.new)
-            yield Difference("metric", each.name, str(each.old), str(each.new), note, int(each.step))
+        first_steps.setdefault(each.name, each)
+    for name, each in first_steps.items():
+        yield Difference("metric", name, str(each.old), str(each.new), _change(each.old, each.new), int(each.step))
     for name, before in old.amounts.items():
         after = new.amounts.get(name, before)
         if abs(after - before) >= max(1.0, _LEAST_CHANGE * max(before, after)):

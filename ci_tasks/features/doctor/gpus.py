@@ -18,10 +18,7 @@ from ci_tasks.hosts.queries import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_holders, 
 _REMEDIES = (
     ("Driver/library version mismatch", "the driver was updated under the running kernel: reboot"),
     ("couldn't communicate|Driver Not Loaded", "`sudo modprobe nvidia`; after a kernel update, see `dkms status`"),
-    (
-        "No devices (were )?found",
-        "`lspci | grep -i nvidia` shows whether there are any; a container must get them",
-    ),
+    ("No devices (were )?found", "`lspci | grep -i nvidia` shows whether there are any"),
     ("GPU is lost|Unable to determine", "a GPU has fallen off the bus: reboot; if it comes again, have it checked"),
     ("no answer", "a GPU or the driver is stuck: see the kernel log; a reboot helps"),
 )

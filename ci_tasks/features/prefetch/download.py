@@ -48,13 +48,12 @@ download() {
 
 @dataclass(frozen=True)
 class Download:
-    """A repository that is to come to `directory` of the host; `number` names it in the log. `files` are those that the
-    test wants. `container` is what its first row runs in, with the variables `env` for its options; None for none."""
+    """A repository that is to come to `directory` of the host; `number` names it in the log. `container` is what its
+    first row runs in, with the variables `env` for its options; None for none."""
 
     number: int
     repository: HubRepository
     directory: str
-    files: Sequence[str]
     container: DockerRun | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -99,8 +98,7 @@ def _docker(item: Download, env_names: Sequence[str]) -> str:
 
 
 def _arguments(item: Download) -> str:
-    """The arguments of `download`. Files are named if the test wants a part: patterns were read differently by each
-    generation of the program."""
+    """The arguments of `download`."""
     repository, path = item.repository, item.directory
     if item.container:
         path = repository.directory
@@ -108,8 +106,6 @@ def _arguments(item: Download) -> str:
     where = _word(path)
     arguments = [str(item.number), f"{where}/{shlex.quote(repository.folder)}" if repository.in_cache else where]
     arguments.append(shlex.quote(repository.id))
-    if repository.include or repository.exclude:
-        arguments += map(shlex.quote, item.files)
     arguments += ["--repo-type", "dataset"] if repository.kind == DATASET else []
     arguments += ["--revision", shlex.quote(repository.revision)]
     return " ".join([*arguments, "--cache-dir" if repository.in_cache else "--local-dir", where])

@@ -63,7 +63,7 @@ class HubError(Exception):
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a repository that a test wants, with their bytes, at the commit that its revision means now.
+    """The files of a repository with their bytes, at the commit that its revision means now.
     `closed`: why they are not given to us, which does not matter if all of them are on the host."""
 
     commit: str
@@ -86,15 +86,12 @@ class Hub:
         self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without a password
 
     def find(self, repository: HubRepository) -> Listing | HubError:
-        from huggingface_hub import errors, utils
+        from huggingface_hub import errors
 
         about = {"repo_type": repository.kind}
         try:
             info = self._api.repo_info(repository.id, revision=repository.revision, files_metadata=True, **about)
-            sizes = {str(file.rfilename): int(file.size or 0) for file in info.siblings or ()}
-            select: Any = utils.filter_repo_objects  # type: ignore[attr-defined]
-            patterns = {"allow_patterns": repository.include or None, "ignore_patterns": repository.exclude or None}
-            files = {path: sizes[path] for path in select(sizes, **patterns)}
+            files = {str(file.rfilename): int(file.size or 0) for file in info.siblings or ()}
             closed = None
             try:
                 if info.gated:
@@ -104,8 +101,6 @@ class Hub:
             if any(map(_is_unsafe, files)):
                 message = f"{repository.name} names a file outside its directory"
                 return HubError(UNSAFE, message, "do not use it; report it to its owner")
-            if not files:
-                raise errors.EntryNotFoundError("it has none of the files that the test asks for")
             return Listing(str(info.sha), files, bool(info.private or info.gated), closed)
         except Exception as error:
             return self._problem(error, repository)
@@ -119,9 +114,8 @@ class Hub:
             why = "the token has no access" if self.token else "no token was sent"
             return HubError(GATED, f"{name} is gated, and {why}", f"accept its terms at {page}, and {_TOKEN}")
         status = getattr(getattr(error, "response", None), "status_code", 0)
-        if status in (401, 404) or isinstance(error, (errors.EntryNotFoundError, errors.HFValidationError)):
-            why = str(error) if isinstance(error, errors.EntryNotFoundError) and not status else "not found"
-            why = "the token is not accepted" if status == 401 and self.token else why
+        if status in (401, 404) or isinstance(error, errors.HFValidationError):
+            why = "the token is not accepted" if status == 401 and self.token else "not found"
             return HubError(NOT_FOUND, f"{name}: {why}", f"check the name at {page}; if it is private, {_TOKEN}")
         hint = "check the network and HTTPS_PROXY; HF_ENDPOINT names a mirror; a token (HF_TOKEN) raises rate limits"
         why = f"status {status}" if status else type(error).__name__

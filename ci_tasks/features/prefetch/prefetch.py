@@ -207,8 +207,7 @@ class Prefetch:
         for number, wanted in enumerate(coming):
             container, env = self.needs.runs[wanted.status.rows[0]]
             inside = container if is_inside(container, spec) else None
-            files = list(wanted.listing.files) if wanted.listing else []
-            downloads.append(Download(number, wanted.repository, wanted.status.directory or "", files, inside, env))
+            downloads.append(Download(number, wanted.repository, wanted.status.directory or "", inside, env))
         secrets = {"HF_ENDPOINT": hub.endpoint} if "@" in hub.endpoint else {}
         needs_token = any(wanted.listing and wanted.listing.needs_token for wanted in coming)
         if hub.token and (needs_token or _TOKEN in spec.secrets or spec.kind == "local"):

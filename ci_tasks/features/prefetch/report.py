@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import some
+from ci_tasks.errors import one_line, shortened, some
 from ci_tasks.report.table import Table, paragraph
 
 THERE, PARTLY, MISSING, FETCHED, NOT_KEPT = "there", "partly", "missing", "fetched", "not kept"
 # What keeps a repository from a run.
 GATED, NOT_FOUND, OFFLINE, UNSAFE = "gated", "not found", "offline", "unsafe name"
 DISK_FULL, FAILED = "disk full", "download failed"
+_LONGEST = 100  # characters of a command that is not understood
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
     not_kept = (line for line in report.repositories if line.state == NOT_KEPT)
     blocks.append([*dict.fromkeys(f"not fetched ahead: {line.path}: {line.message}" for line in not_kept)])
     if report.unresolved:
-        lines = [f"  {each.where}: {each.text}\n    {each.why}" for each in report.unresolved]
+        lines = [
+            f"  {each.where}: {shortened(one_line(each.text), _LONGEST)}\n    {each.why}" for each in report.unresolved
+        ]
         blocks.append(["not known from the source alone:", *lines])
     words = [line.problem or line.state for line in report.repositories]
     states = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))

@@ -20,11 +20,7 @@ _BEFORE = re.compile(r"env|sudo|time|exec|command|nohup|!|then|do|if|\(|\{|-.*|p
 _REDIRECTION = re.compile(r"\d*(?:>>?|<).*", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 _ID = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
-# Function of huggingface_hub → the names of its first parameters.
-_CALLS = {
-    "huggingface_hub.snapshot_download": ("repo_id",),
-    "huggingface_hub.hf_hub_download": ("repo_id", "filename"),
-}
+_CALLS = ("huggingface_hub.snapshot_download", "huggingface_hub.hf_hub_download")
 
 
 class UnresolvedArgument(Exception):
@@ -33,19 +29,14 @@ class UnresolvedArgument(Exception):
 
 @dataclass(frozen=True)
 class HubRepository:
-    """A repository, or a part of it, and the directory that the test has it in, as the test names it. Files lie there
-    as in the repository, or `in_cache` as in the hub's own cache.
-
-    `include` and `exclude` are patterns as huggingface_hub has them (`*` also matches `/`); nothing means everything.
-    """
+    """A repository, and the directory that the test has it in, as the test names it. Files lie there as in the
+    repository, or `in_cache` as in the hub's own cache."""
 
     kind: str
     id: str
     directory: str
     in_cache: bool = False
     revision: str = MAIN
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -66,16 +57,8 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("words", nargs="*")
         self.add_argument("--repo-type", "--type", default=MODEL)
         self.add_argument("--revision", "-r", default=MAIN)
-        for name in ("--include", "--exclude"):
-            self.add_argument(name, action="append", default=[])
-        for name in (
-            "--cache-dir",
-            "--local-dir",
-            "--max-workers",
-            "--local-dir-use-symlinks",
-            "--token",
-            "--endpoint",
-        ):
+        where = ("--cache-dir", "--local-dir", "--local-dir-use-symlinks")
+        for name in ("--include", "--exclude", *where, "--max-workers", "--token", "--endpoint"):
             self.add_argument(name)
 
     def error(self, message: str) -> NoReturn:
@@ -103,37 +86,30 @@ def _parsed(words: Sequence[str], env: Mapping[str, str]) -> HubRepository:
     if not given.words:
         raise UnresolvedArgument("it names no repository")
     id, *files = given.words
-    # Files that are named make the program ignore patterns; older ones take several patterns behind one flag.
-    are_patterns = any(mark in file for file in files for mark in "*?[")
-    include = [*given.include, *files] if are_patterns else files or given.include
-    exclude = given.exclude if are_patterns or not files else []
-    where = given.local_dir or given.cache_dir or _cache(env)
-    return _repository(given.repo_type, id, where, not given.local_dir, given.revision, include, exclude)
+    is_part = bool(files or given.include or given.exclude)
+    return _repository(given.repo_type, id, given.local_dir, given.cache_dir or _cache(env), given.revision, is_part)
 
 
 def downloaded_by_library(call: LaunchCall, env: Mapping[str, str]) -> HubRepository | None:
     """What a call of huggingface_hub downloads; None for one that does not, or that only reads what is there. Raises
     UnresolvedArgument."""
-    given = {**dict(zip(_CALLS.get(call.target, ()), call.args, strict=False)), **call.kwargs}
+    given = call.kwargs
     if call.target not in _CALLS or given.get("local_files_only") is True:
         return None
-    id, file, folder, local, cache, revision, kind = (
-        _text(given.get(key))
-        for key in ("repo_id", "filename", "subfolder", "local_dir", "cache_dir", "revision", "repo_type")
+    local, cache, revision, kind = (
+        _text(given.get(key)) for key in ("local_dir", "cache_dir", "revision", "repo_type")
     )
-    include = (posixpath.join(folder, file),) if file else _texts(given.get("allow_patterns"))
-    exclude = _texts(given.get("ignore_patterns"))
-    return _repository(kind or MODEL, id, local or cache or _cache(env), not local, revision, include, exclude)
+    id = _text(call.args[0] if call.args else given.get("repo_id"))
+    is_part = call.target != _CALLS[0] or bool(given.get("allow_patterns") or given.get("ignore_patterns"))
+    return _repository(kind or MODEL, id, local, cache or _cache(env), revision, is_part)
 
 
-def _repository(
-    kind: str, id: str, where: str, in_cache: bool, revision: str, include: Sequence[str], exclude: Sequence[str]
-) -> HubRepository:
-    if kind not in (MODEL, DATASET):
-        raise UnresolvedArgument(f"repositories of the type {kind} are not fetched ahead")
+def _repository(kind: str, id: str, local: str, cache: str, revision: str, is_part: bool) -> HubRepository:
+    if kind not in (MODEL, DATASET) or is_part:
+        raise UnresolvedArgument(f"{'a part of it' if is_part else kind}: only whole models and datasets are fetched")
     if not _ID.fullmatch(id) or id.startswith(".") or ".." in id:
         raise UnresolvedArgument(f"{id!r} is no repository's id")
-    return HubRepository(kind, id, where, in_cache, revision or MAIN, tuple(include), tuple(exclude))
+    return HubRepository(kind, id, local or cache, not local, revision or MAIN)
 
 
 def _expanded(word: str, env: Mapping[str, str]) -> str:
@@ -158,7 +134,3 @@ def _text(value: Value) -> str:
     if unknown := UNKNOWN.search(value or ""):
         raise UnresolvedArgument(f"{unknown[0]} is not known")
     return value or ""
-
-
-def _texts(value: Value) -> tuple[str, ...]:
-    return tuple(map(_text, value if isinstance(value, list) else [value] if value else []))

@@ -79,8 +79,6 @@ def set_up(
     written = installed and users_file.add(file, entries, f"for {source.path.name}")
     if status == BLOCKED:
         print("\nthe install steps need more than another index or version; nothing was written")
-    if installed:
-        print(f"`ci-tasks run {label}` runs all {len(rows)} rows with the packages that are there now")
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]
     python = {"wanted": wanted, "path": path, "version": version}
     return SetupResult(str(source.path), label, python, entries, str(file), written, tried, EXIT_CODES[status])

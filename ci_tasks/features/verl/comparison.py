@@ -143,9 +143,9 @@ def _run(trees: LevelTrees, run: TrialRun, events: EventStream | None) -> Outcom
     if done is None or not done.records or done.records[0].status == CANCELLED:
         raise KeyboardInterrupt
     record, log = done.records[0], done.logs[0]
-    seen = evaluate(seeded.context, record, os.path.dirname(log))
-    word, sentence = seen.summary.result, seen.summary.sentence
-    training = seen.facts.trainings.get(seeded.trainings[-1].name)
+    summary, facts = evaluate(seeded.context, record, os.path.dirname(log))
+    word, sentence = summary.result, summary.sentence
+    training = facts.trainings.get(seeded.trainings[-1].name)
     rewards = values_of(training.metrics, REWARD) if training else []
     last = rewards[len(rewards) // 2 :] if len(rewards) > 3 else []
     # At level 5 the curves decide, whatever the level's own criteria say of a training that came to its end.

@@ -22,7 +22,7 @@ from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError, printable
 from ci_tasks.features.verl.judge.learning import REWARD, series
 from ci_tasks.features.verl.judge.records import RESULT_CODES, Deliverable, Summary
-from ci_tasks.features.verl.judge.summary import Provenance, summarize, text
+from ci_tasks.features.verl.judge.summary import summarize, text
 from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, RunFacts, TrainingFacts, read_run
 from ci_tasks.features.verl.judge.verdict import LevelRun
 from ci_tasks.features.verl.levels.job import LABEL, workflow
@@ -244,23 +244,17 @@ def criteria(directory: str) -> list[str]:
 
 def conclude(context: LevelContext, record: RunRecord, directory: str) -> Summary:
     """Judge the run, print its summary and store it in the run's directory."""
-    summary = evaluate(context, record, directory).summary
+    summary, _ = evaluate(context, record, directory)
     lines = text(summary)
     Path(directory, "summary.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
     print("\n".join(["", *lines, "", f"the summary, as text and JSON: {directory}"]), flush=True)
     return summary
 
 
-@dataclass(frozen=True)
-class EvaluatedRun:
-    summary: Summary
-    facts: RunFacts
-
-
-def evaluate(context: LevelContext, record: RunRecord, directory: str) -> EvaluatedRun:
+def evaluate(context: LevelContext, record: RunRecord, directory: str) -> tuple[Summary, RunFacts]:
     """Judge the run and store the result as summary.json in its directory."""
     run = RunDir(directory)
-    workspace, host, image = read_plan(run).workspace, record.host or context.host, image_identity(record)
+    workspace, image = read_plan(run).workspace, image_identity(record)
     facts = read_run(lambda: pieces_of(run.log), context.request.proofs)
     level = LevelRun(
         context.request,
@@ -268,24 +262,22 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
         facts,
         record.status,
         record.reason,
-        f"{workspace}/{BRIDGE}" if workspace else "",
-        read_run_evidence(run),
-        read_baseline(Path(context.baseline)) if context.baseline else None,
-    )
-    known = Provenance(
+        root=f"{workspace}/{BRIDGE}" if workspace else "",
+        evidence=read_run_evidence(run),
+        baseline=read_baseline(Path(context.baseline)) if context.baseline else None,
         bridge=repository(context.bridge),
         verl=repository(context.verl),
         command=context.command,
         log=run.log if Path(run.log).exists() else "",
         image=f"{context.image}, {image or 'digest not seen'}" if context.image else "",
-        host=host,
+        host=record.host or context.host,
         simulated=context.simulated,
         remarks=context.remarks,
     )
-    summary = summarize(level, known)
+    summary = summarize(level)
     stored = json.dumps(encode(summary), indent=1, ensure_ascii=False) + "\n"
     Path(directory, "summary.json").write_text(stored, encoding="utf-8", errors="backslashreplace")
-    return EvaluatedRun(summary, facts)
+    return summary, facts
 
 
 def judge_log(log: Path, request: LevelRequest, command: str = "", baseline: Path | None = None) -> Summary:
@@ -298,11 +290,8 @@ def judge_log(log: Path, request: LevelRequest, command: str = "", baseline: Pat
     facts = read_run(lambda: pieces_of(str(log)), request.proofs, [one.name for one in planned])
     if request.checks:
         facts.preflight.setdefault(BRIDGE_CHECKS, Deliverable(BRIDGE_CHECKS, "cited", request.checks))
-    unknown = "not known: only a log was judged"
     base = read_baseline(baseline) if baseline else None
-    return summarize(
-        LevelRun(request, planned, facts, PASSED, baseline=base), Provenance(unknown, unknown, command, str(log))
-    )
+    return summarize(LevelRun(request, planned, facts, PASSED, baseline=base, command=command, log=str(log)))
 
 
 def read_baseline(path: Path) -> TrainingFacts:

@@ -8,16 +8,19 @@ from dataclasses import field, replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.lines import VARYING, LineReader, segments, visible
-from ci_tasks.logs.triage import log_prefixes as lines
+from ci_tasks.logs.triage import log_prefixes
 from ci_tasks.logs.triage.log_prefixes import PrefixedLine
 from ci_tasks.logs.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
 from ci_tasks.logs.triage.tracebacks import EXCEPTION, HEADER, TracebackEnd, TracebackFrame, Tracebacks
 
 EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN, LAST = "traceback", "exception", "pytest", "line", "last"
+LOUD = ("error", "critical", "fatal", "e", "f", "exception")
+SILENT = ("debug", "d")
 AROUND = 5  # lines of context before and after
 _AFTER = 8  # a message may have several lines, and more than the words would find
-_KEPT = 400
+_KEPT = 400  # candidates
 _SURVIVED, _SURVIVED_WITHIN = "survived", 3  # a rule's name; lines
+_IGNORED = "ignored-in-destructor"  # the same
 _SAID_END, _LAST_WORDS = "said-end", 3  # the same
 _LAST_OF = re.compile(r"(?i)\b(?:iter(?:ation)?|step|epoch)s?\W{1,20}(\d+) ?(?:/|of) ?(\d+)\b")  # which of how many
 # What a process does that lives: it answers requests, or goes on with its steps.
@@ -28,7 +31,6 @@ _LIVES = re.compile(
 _SIGNS, _WATCHED = 2, 200  # signs of life that show that an exception was handled; lines that are read for them
 _SESSION = "test session starts"
 _MESSAGE = 6  # lines that an exception's message may go on for
-_ENGINES = ("sglang", "vllm")
 # A whole traceback, and how often it has to come before the next is only counted: by then every rank has said it.
 _PASSAGE = re.compile(
     rb"[^\n]{0,400}Traceback \(most recent call last\)[^\n]*\n"
@@ -40,26 +42,22 @@ _PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):\d+: (?:in )?([\w.<>]+)$")
 _EXCEPTION_LINE = re.compile(
     r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)"
 )
-_ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S")
-_MARKED = re.compile(r"\bFAIL(?:ED|URE)?\b|[❌✗✘]")  # how a script shows what failed
-_LOUD = ("error", "critical", "fatal", "e", "f", "exception")
-_SILENT = ("debug", "d")
+_ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S|(?-i:\bFAIL(?:ED|URE)?\b)|[❌✗✘]")
+_SHORTEST = 12  # characters of a line that is only loud
 _ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it runs it
+_SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
 _JOB_END = re.compile(r"(?:Process completed with exit code (\d+)|The operation was cancel|The job (?:was|has) )")
 _OF_TRACEBACK = re.compile(r"^\s*File \"|^\s{4,}|Traceback \(most recent|^\^+$|^E  |[,{(\[]$")
 _LAST = 10  # lines before the end
 _FEWEST_LETTERS = 10  # of a line at the end that says something
-_SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
-_SHORTEST = 12  # characters of a line that is only loud
 _MOST_ORIGINS = 64
+_ENGINES = ("sglang", "vllm")
 _FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$|^(\S+\.py::\S.*?) FAILED(?: |$)")
 _MOST_TESTS = 200
 _PROSE, _WORD = 25, re.compile(r"[\"'“‘(*]*[A-Za-z’'-]+[,.;:!?)\"'”’*]*")  # words of a line
 _HOLE = re.compile(rb"^\0{16,}|\0+$")  # a log that was emptied while its job wrote on begins with a hole
-_DIGITS, _OTHER_NUMBERS = (
-    re.compile(r"\d+"),
-    ("1", "9", "11", "137", "404", "500"),
-)  # exit codes, signals, HTTP statuses
+# A line with other numbers may say another thing: `exit code: 0`, and `exit code: 137`.
+_NUMBER_COUNTS = re.compile(rb"(?i)exit|code|status|signal|HTTP")
 _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 
 
@@ -67,16 +65,15 @@ _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 class Candidate:
     """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
     it that are no repetition. `survived` is set where a line says that it goes on all the same, `outlived` where its
-    process was seen to go on; `last_at` is the
-    number of the latest repetition, `count` how often it came, `origins` are those who said it. LAST is a line that
-    has no telling word, but is one of the last before the end. `calls` are the frames in full, `above` what stood
-    before it."""
+    process was seen to go on; `last_at` is the number of the latest repetition, `count` how often it came, `origins`
+    are those who said it. LAST is a line that has no telling word, but is one of the last before the end. `calls` are
+    the frames in full, `above` what stood before it."""
 
     line: PrefixedLine
     text: str
     kind: str
     rule: Rule | None
-    order: int
+    order: int = 0
     type: str = ""
     frames: list[str] = field(default_factory=list)
     chain: int = 0
@@ -107,22 +104,29 @@ class CandidateReader(LineReader):
         self._passage = (b"", 0)
         self._message: tuple[Candidate, int] | None = None
         self._watched: list[tuple[Candidate, list[int]]] = []
-        self.failed_tests: dict[str, None] = {}
-        self.engines = dict.fromkeys(_ENGINES, 0)
         self._distinct = 0
         self._is_ours = self._is_script = False
+        self.failed_tests: dict[str, None] = {}
+        self._engines = dict.fromkeys(_ENGINES, 0)
         self.succeeded_at = self.got_on_at = self.ended_at = self.died_at = 0
         self.last: PrefixedLine | None = None
-        self.failed = self.said_end = self.got_to_last = False
+        self.failed = False
+        self._said_end = self._got_to_last = False
 
     @property
     def candidates(self) -> list[Candidate]:
         return list(self._kept.values())
 
     @property
+    def engine(self) -> str:
+        """The inference engine of which most lines are, "" if there are none."""
+        engine = max(_ENGINES, key=lambda name: self._engines[name])
+        return engine if self._engines[engine] else ""
+
+    @property
     def got_through(self) -> bool:
         """Whether it says that it succeeded, or at its end that it came there, or was at the last of its steps."""
-        return bool(self.succeeded_at) or self.said_end or self.got_to_last
+        return bool(self.succeeded_at) or self._said_end or self._got_to_last
 
     def needs_next_line(self) -> bool:
         return self._eager > 0 or bool(self._wants_context or self._watched) or self._tracebacks.waiting
@@ -140,20 +144,8 @@ class CandidateReader(LineReader):
             return False
         if self._in_our_script(number, raw):
             return True  # the same line tells something where it is printed later
-        read = [lines.read(number, segment) for segment in segments(raw)]
-        results = [self._read_segment(line, before) for line in read]
-        return was_needed or any(results) or any(map(self._tells_with_other_numbers, read))
-
-    def _in_our_script(self, number: int, raw: bytes) -> bool:
-        """Whether the line is of what our own runs print of a step before they run it. Such a log begins with a step,
-        and has no colour; in GitHub's the colour tells, and groups whose title begins with Run may be a program's."""
-        if raw.startswith(_SCRIPT.encode()):
-            self._is_ours = self._is_ours or number == 1
-            self._is_script = self._is_ours
-        elif raw.startswith(_END_OF_SCRIPT.encode()):
-            self._is_script = False
-            return self._is_ours
-        return self._is_script
+        results = [self._read(log_prefixes.read(number, segment), before) for segment in segments(raw)]
+        return was_needed or any(results) or bool(_NUMBER_COUNTS.search(raw))
 
     def known_passage(self, text: bytes, start: int, number: int) -> int:
         """A traceback that came again and again, with other numbers in it: servers log one a hundred thousand times."""
@@ -170,48 +162,56 @@ class CandidateReader(LineReader):
 
     def end(self, tail: list[tuple[int, bytes]]) -> None:
         """The last lines, whatever they say: whether the job got through, and what it said last."""
-        read = [lines.read(number, segments(raw)[-1]) for number, raw in tail]
-        last_words = {line.number for line in [line for line in read if line.text.strip()][-_LAST_WORDS:]}
-        for line in read:
-            number = line.number
-            if line.text.strip():
-                self.last = line
+        read = [log_prefixes.read(number, segments(raw)[-1]) for number, raw in tail]
+        said = [line for line in read if line.text.strip()]
+        for line in said:
+            self.last = line
             rule = self._rules.of(line.text, raised=False)
             if rule is not None and rule.name == _SAID_END:  # no word against what failed before it
-                self.said_end |= number in last_words
-                continue
-            if rule is not None and rule.rank == SUCCESS:
-                self.succeeded_at = number
-            if rule is not None and rule.rank == PROGRESS:
-                self.got_on_at = number
+                self._said_end |= line in said[-_LAST_WORDS:]
+            elif rule is not None and rule.rank == SUCCESS:
+                self.succeeded_at = line.number
+            elif rule is not None and rule.rank == PROGRESS:
+                self.got_on_at = line.number
             if (count := _LAST_OF.search(line.text)) and count[1] == count[2]:
-                self.got_to_last = True
+                self._got_to_last = True
             if _SESSION in line.text:
                 self.succeeded_at = 0  # of tests before these
         if not self.ended_at:
             self._keep_last(read)
 
+    def _in_our_script(self, number: int, raw: bytes) -> bool:
+        """Whether the line is of what our own runs print of a step before they run it. Such a log begins with a step,
+        and has no colour; in GitHub's the colour tells, and groups whose title begins with Run may be a program's."""
+        if raw.startswith(_SCRIPT.encode()):
+            self._is_ours = self._is_ours or number == 1
+            self._is_script = self._is_ours
+        elif raw.startswith(_END_OF_SCRIPT.encode()):
+            self._is_script = False
+            return self._is_ours
+        return self._is_script
+
     def _keep_last(self, read: Sequence[PrefixedLine]) -> None:
         """The last lines before the end that no rule knows: a script's own words."""
         known = {candidate.line.number for candidate in self._kept.values()}
-        said = [line for line in _without_scripts(read) if line.text.strip() and line.level not in _SILENT]
+        said = [line for line in _without_scripts(read) if line.text.strip() and line.level not in SILENT]
         for line in said[-_LAST:]:
             rule = self._rules.of(line.text, raised=False)
-            is_told = rule is None or rule.rank in (ROOT, SYMPTOM, WRAPPER)
+            is_told = (rule is None or rule.rank in (ROOT, SYMPTOM, WRAPPER)) and not _is_prose(line.text)
             is_known = line.number in known or _key(rule, line.text) in self._kept
             if is_told and not is_known and not _OF_TRACEBACK.search(line.text) and _is_text(line.shown):
                 before = tuple(other.shown for other in read if 0 < line.number - other.number <= AROUND)
                 after = [other.shown for other in read if 0 < other.number - line.number <= AROUND]
-                last = Candidate(line, line.text, LAST, rule, self._distinct, before=before, after=after)
-                last.last_at = line.number
-                self._kept[LAST, f"{line.number}"] = last
+                self._kept[LAST, f"{line.number}"] = Candidate(
+                    line, line.text, LAST, rule, self._distinct, before=before, after=after, last_at=line.number
+                )
 
-    def _read_segment(self, line: PrefixedLine, before: bytes) -> bool:
+    def _read(self, line: PrefixedLine, before: bytes) -> bool:
         for candidate in self._wants_context:
             candidate.after.append(line.shown)
         self._wants_context = [waiting for waiting in self._wants_context if len(waiting.after) < AROUND]
         for engine in _ENGINES:
-            self.engines[engine] += engine in line.shown
+            self._engines[engine] += engine in line.shown
         if not self.died_at and self._rules.died.search(line.shown):
             self.died_at = line.number
         if self._watched:
@@ -225,13 +225,6 @@ class CandidateReader(LineReader):
             self._keep(end, before)
         return bool(part) or self._goes_on(line, before) or self._plain(line, before)
 
-    def _tells_with_other_numbers(self, line: PrefixedLine) -> bool:
-        """Whether a line like this one may be the reason: `exit code: 0` says nothing of `exit code: 137`, which must
-        be looked at when it comes."""
-        texts = {_DIGITS.sub(number, line.text) for number in _OTHER_NUMBERS} - {line.text}
-        rules = [self._rules.of(text, raised=False) for text in texts]
-        return any(rule is not None and rule.rank != NOISE for rule in rules)
-
     def _goes_on(self, line: PrefixedLine, before: bytes) -> bool:
         """Whether the line is more of an exception's message, and says more: NCCL ends with the cause."""
         if self._message is None:
@@ -241,12 +234,10 @@ class CandidateReader(LineReader):
             self._message = None
             return False
         rule = self._rules.of(line.text)
-        is_root = end.rule is not None and end.rule.rank == ROOT
-        if rule is None or rule.rank != ROOT or (is_root and end.rule is not None and rule.order >= end.rule.order):
+        known = end.rule.order if end.rule is not None and end.rule.rank == ROOT else None
+        if rule is None or rule.rank != ROOT or (known is not None and rule.order >= known):
             return False
-        depth = end.depth - 0.5
-        more = replace(end, line=line, text=line.text, rule=rule, depth=depth, after=[])
-        self._keep(more, before)
+        self._keep(replace(end, line=line, text=line.text, rule=rule, depth=end.depth - 0.5, after=[]), before)
         return True
 
     def _of_end(self, line: PrefixedLine, end: TracebackEnd) -> Candidate:
@@ -257,13 +248,12 @@ class CandidateReader(LineReader):
             text,
             EXCEPTION_END,
             rule if rule is None or rule.rank not in (SUCCESS, PROGRESS) else None,
-            0,
-            end.type,
-            traceback.frames,
-            traceback.chain,
-            traceback.depth,
-            traceback.ignored,
-            traceback.survived,
+            type=end.type,
+            frames=traceback.frames,
+            chain=traceback.chain,
+            depth=traceback.depth,
+            ignored=traceback.ignored,
+            survived=traceback.survived,
             calls=traceback.calls,
         )
 
@@ -282,50 +272,45 @@ class CandidateReader(LineReader):
             return False
         if (named := _FAILED_TEST.match(text)) and len(self.failed_tests) < _MOST_TESTS:
             self.failed_tests[named[1] or named[2]] = None
-        raised = kind != PLAIN or line.level in _LOUD
         rule = self._rules.of(f"E  {text}") if kind == PYTEST else None
-        rule = rule or self._rules.of(text, raised=raised)
+        rule = rule or self._rules.of(text, raised=kind != PLAIN or line.level in LOUD)
         if line.level == "error" and (end := _JOB_END.match(text)):
-            self.ended_at = line.number
-            self.failed = self.failed or end[1] != "0"
-            above = before.split(b"\n")[:-1]
-            first = line.number - len(above)
-            self._keep_last([lines.read(first + at, segments(row)[-1]) for at, row in enumerate(above)])
-        if line.level in _SILENT or (rule is None and kind == PLAIN and not self._loud(line)):
+            self._job_ended(line, end, before)
+        is_loud = (line.level in LOUD and len(text) > _SHORTEST) or _ERROR_LINE.search(text)
+        if line.level in SILENT or (rule is None and kind == PLAIN and not is_loud):
             return False
         if rule is not None and rule.rank in (SUCCESS, PROGRESS):
             self.succeeded_at = line.number if rule.rank == SUCCESS else self.succeeded_at
             return True
-        if rule is not None and rule.name == "ignored-in-destructor":
+        if rule is not None and rule.name == _IGNORED:
             self._tracebacks.ignore_next()
             return True
         if rule is not None and rule.rank == NOISE:
-            if rule.name == _SURVIVED:
-                self._survive(line)
             return False
-        match = EXCEPTION.match(text) if kind != PLAIN else None
+        exception = EXCEPTION.match(text) if kind != PLAIN else None
         frames = self._tracebacks.stack_of(line.origin) if kind == PLAIN and "Fatal Python error" in text else []
-        candidate = Candidate(line, text, kind, rule, 0, match["type"] if match else "", frames)
+        candidate = Candidate(line, text, kind, rule, type=exception["type"] if exception else "", frames=frames)
         if rule is not None and rule.rank == ROOT and kind != PYTEST:
             candidate.chain = -line.number  # what follows may be more of its message
             self._message = (candidate, line.number + _MESSAGE)
         self._keep(candidate, before)
         return True
 
-    def _survive(self, line: PrefixedLine) -> None:
-        """What goes on says so after the error..."""
-        for candidate in self._kept.values():
-            if candidate.kind in (PLAIN, EXCEPTION_LINE) and line.number - candidate.last_at <= _SURVIVED_WITHIN:
-                candidate.survived = True
+    def _job_ended(self, line: PrefixedLine, end: re.Match[str], before: bytes) -> None:
+        self.ended_at = line.number
+        self.failed = self.failed or end[1] != "0"
+        above = before.split(b"\n")[:-1]
+        first = line.number - len(above)
+        self._keep_last([log_prefixes.read(first + at, segments(row)[-1]) for at, row in enumerate(above)])
 
     def _is_survived(self, header: PrefixedLine, before: bytes) -> bool:
-        """...or above its traceback, where it is logged."""
-        above = lines.read(header.number - 1, segments(before.removesuffix(b"\n").rpartition(b"\n")[2])[-1])
+        """Whether the line above a traceback says that it goes on all the same."""
+        above = log_prefixes.read(header.number - 1, segments(before.removesuffix(b"\n").rpartition(b"\n")[2])[-1])
         rule = self._rules.of(above.text, raised=False) if above.origin == header.origin else None
         return rule is not None and rule.name == _SURVIVED
 
     def _look_for_life(self, line: PrefixedLine) -> None:
-        """...or shows it: its process answers the next requests, or goes on with its steps."""
+        """A process that answers the next requests, or goes on with its steps, has handled its exception."""
         lives = bool(_LIVES.search(line.text))
         kept = []
         for candidate, signs in self._watched:
@@ -340,10 +325,6 @@ class CandidateReader(LineReader):
                 kept.append((candidate, signs))
         self._watched = kept
 
-    def _loud(self, line: PrefixedLine) -> bool:
-        is_logged = line.level in _LOUD and len(line.text) > _SHORTEST
-        return is_logged or bool(_ERROR_LINE.match(line.text)) or bool(_MARKED.search(line.text))
-
     def _place(self, line: PrefixedLine, place: str) -> bool:
         """pytest prints where a failure was after its message. Returns whether one waited for that."""
         latest = next(reversed(self._kept.values()), None)
@@ -356,20 +337,13 @@ class CandidateReader(LineReader):
         rank = candidate.rule.rank if candidate.rule else SYMPTOM
         if rank == NOISE:
             return
-        candidate.last_at = candidate.line.number
-        key = _key(candidate.rule, candidate.text)
-        if existing := self._kept.get(key):
-            existing.count += 1
-            shape, last = self._passage
-            if last == candidate.line.number and existing.count > _REPEATED and len(self._repeated) < _KEPT:
-                self._repeated[shape] = existing
-            if len(existing.origins) < _MOST_ORIGINS:
-                existing.origins.add(candidate.line.origin)
-            existing.last_at, existing.survived, self._eager = candidate.last_at, candidate.survived, _AFTER
-            return
-        if len(self._kept) >= _KEPT and not self._made_room(candidate):
-            return
+        candidate.last_at, key = candidate.line.number, _key(candidate.rule, candidate.text)
         self._eager = _AFTER
+        if existing := self._kept.get(key):
+            self._repeat(existing, candidate)
+            return
+        if len(self._kept) >= _KEPT:
+            self._forget()
         candidate.order = self._distinct
         candidate.origins = {candidate.line.origin}
         if rank in (ROOT, SYMPTOM) or candidate.kind == EXCEPTION_END:
@@ -380,19 +354,24 @@ class CandidateReader(LineReader):
         self._kept[key] = candidate
         if candidate.kind == EXCEPTION_END:
             self._watched.append((candidate, []))
-        if rank != WRAPPER or len(self._kept) < 20:
-            self._wants_context.append(candidate)
+        self._wants_context.append(candidate)
 
-    def _made_room(self, candidate: Candidate) -> bool:
-        """Whether another one was dropped for it: of those that say least the one in the middle, since what counts
-        most stands at the beginning or at the end of a long job."""
-        strengths = {key: _strength(kept) for key, kept in self._kept.items()} if _strength(candidate) else {}
-        least = min(strengths.values(), default=_STRONGEST + 1)
-        if least > _strength(candidate) or least == _strength(candidate) < _STRONGEST:
-            return False
-        weakest = [key for key, strength in strengths.items() if strength == least]
-        del self._kept[weakest[len(weakest) // 2]]
-        return True
+    def _repeat(self, existing: Candidate, again: Candidate) -> None:
+        existing.count += 1
+        shape, last = self._passage
+        if last == again.line.number and existing.count > _REPEATED and len(self._repeated) < _KEPT:
+            self._repeated[shape] = existing
+        if len(existing.origins) < _MOST_ORIGINS:
+            existing.origins.add(again.line.origin)
+        existing.last_at, existing.survived = again.last_at, again.survived
+
+    def _forget(self) -> None:
+        """One of those that say least goes, in the middle: what counts most stands at the beginning or the end."""
+        weak = [
+            key for key, one in self._kept.items() if one.kind == PLAIN and (one.rule is None or one.rule.rank != ROOT)
+        ]
+        keys = weak or list(self._kept)
+        del self._kept[keys[len(keys) // 2]]
 
 
 def _key(rule: Rule | None, text: str) -> tuple[str, str]:
@@ -403,11 +382,8 @@ def _key(rule: Rule | None, text: str) -> tuple[str, str]:
 def _is_prose(text: str) -> bool:
     """Whether a line is of a book, or of what a model wrote: many words, no code, and hardly a number or path."""
     words = text.split()
-    return (
-        len(words) >= _PROSE
-        and not set("`_={}") & set(text)
-        and sum(map(bool, map(_WORD.fullmatch, words))) >= 0.9 * len(words)
-    )
+    is_long = len(words) >= _PROSE and not set("`_={}") & set(text)
+    return is_long and sum(map(bool, map(_WORD.fullmatch, words))) >= 0.9 * len(words)
 
 
 def _is_text(shown: str) -> bool:
@@ -429,16 +405,3 @@ def _without_scripts(read: Sequence[PrefixedLine]) -> list[PrefixedLine]:
         else:
             (group or lines).append(line)
     return [*lines, *group]
-
-
-_STRONGEST = 3
-
-
-def _strength(candidate: Candidate) -> int:
-    """How much it takes to forget it."""
-    rank = candidate.rule.rank if candidate.rule else None
-    if candidate.ignored or (rank is None and candidate.kind == PLAIN):
-        return 0
-    if rank == WRAPPER:
-        return 1
-    return _STRONGEST if rank == ROOT or candidate.kind == EXCEPTION_END else 2

@@ -87,42 +87,62 @@ _VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+){1,3})(?![\w])")
 
 
 @dataclass(frozen=True)
-class FailureLines:
-    """What a log has of a failure. `name` is its exception's type or its rule; `message` what follows that; `frames`
-    are `path:function`, outermost first, and `calls` the same in full where it has a traceback; `above` and `below` are
-    the lines around it; `summary` are pytest's lines of failed tests."""
+class FailureIdentity:
+    """The fields of these names in a Triage."""
 
-    name: str
-    message: str
-    frames: Sequence[str] = ()
-    calls: Sequence[TracebackFrame] = ()
-    above: Sequence[str] = ()
-    below: Sequence[str] = ()
-    summary: Sequence[str] = ()
-    raised: bool = True
-    exit_code: int | None = None
+    signature: str
+    kind: str
+    evidence: FailureEvidence
 
 
-def evidence_of(lines: FailureLines) -> FailureEvidence:
-    """All that is seen of a failure."""
-    message = lines.message[:_LONGEST_MESSAGE]
-    exception = exception_name(lines.name)
-    place = _of_pytest(lines) if not lines.calls else _of_traceback(lines.calls)
-    source_line = place.code
-    ended = not lines.raised or exception in _ENDED
-    exit_code = _exit_code(message, None if lines.raised else lines.exit_code) if ended else None
-    metric = metric_of(source_line, message)
+@dataclass(frozen=True)
+class _FailurePlace:
+    """Where it failed. `code` is the statement."""
+
+    path: str = ""
+    line: int | None = None
+    function: str = ""
+    test: str = ""
+    code: str = ""
+
+
+def identify(chosen: Candidate, candidates: Iterable[Candidate], exit_code: int | None = None) -> FailureIdentity:
+    """The identity of the failure whose line is `chosen`. `candidates` are all of the log: pytest's summary is among
+    them. `exit_code` is the job's."""
+    name = chosen.type or (chosen.rule.name if chosen.rule else "error")
+    message = chosen.text[len(chosen.type) :].lstrip(": ") if chosen.type else chosen.text
+    place = _of_traceback(chosen.calls) if chosen.calls else _of_pytest(chosen, candidates)
+    raised = bool(chosen.type) or chosen.kind not in (PLAIN, LAST)
+    return of_evidence(_evidence(name, message, place, None if raised else exit_code, raised))
+
+
+def of_ending(name: str, exit_code: int | None = None) -> FailureIdentity:
+    """The identity of a failure of which only the job's end is known."""
+    return of_evidence(_evidence(name, "", _FailurePlace(), exit_code, raised=False))
+
+
+def of_evidence(evidence: FailureEvidence) -> FailureIdentity:
+    return FailureIdentity(signature_of(evidence), kind_of(evidence), evidence)
+
+
+def _evidence(name: str, message: str, place: _FailurePlace, exit_code: int | None, raised: bool) -> FailureEvidence:
+    """All that is seen of a failure. `name` is its exception's type or its rule; `message` what follows that."""
+    message, exception = message[:_LONGEST_MESSAGE], exception_name(name)
+    ended = not raised or exception in _ENDED
+    said = _EXIT.search(message)
+    exit_code = int(said[1]) if said and ended else exit_code if ended else None
+    metric = metric_of(place.code, message)
     return FailureEvidence(
         exception=exception,
         message=stable(message),
-        file=place.file,
+        file=place.path.replace("\\", "/").rsplit("/", 1)[-1],
         function=place.function,
         test=place.test,
-        source_line=source_line,
+        source_line=place.code,
         source_path=place.path,
         line=place.line,
         metric=metric,
-        direction=direction_of(source_line, message, metric),
+        direction=direction_of(place.code, message, metric),
         parameters=parameters_in(message),
         http_status=_http_status(message),
         path=path_in(message),
@@ -151,21 +171,6 @@ def exception_name(name: str) -> str:
     return match[1] if match else name
 
 
-@dataclass(frozen=True)
-class _FailurePlace:
-    """Where it failed."""
-
-    path: str = ""
-    line: int | None = None
-    function: str = ""
-    test: str = ""
-    code: str = ""
-
-    @property
-    def file(self) -> str:
-        return self.path.replace("\\", "/").rsplit("/", 1)[-1]
-
-
 def _of_traceback(calls: Sequence[TracebackFrame]) -> _FailurePlace:
     """The innermost call of the code under test; where all are of packages, the innermost."""
     own = [call for call in calls if is_of_code(f"{call.path}:{call.function}")] or calls
@@ -174,25 +179,24 @@ def _of_traceback(calls: Sequence[TracebackFrame]) -> _FailurePlace:
     return _FailurePlace(call.path, call.line, call.function, test, one_line(call.code))
 
 
-def _of_pytest(lines: FailureLines) -> _FailurePlace:
+def _of_pytest(chosen: Candidate, candidates: Iterable[Candidate]) -> _FailurePlace:
     """What pytest prints around a failure: the code behind `>`, its place, and which test it is."""
-    path, _, function = lines.frames[-1].rpartition(":") if lines.frames else ("", "", "")
+    path, _, function = chosen.frames[-1].rpartition(":") if chosen.frames else ("", "", "")
     function = "" if function[:1].isupper() else function  # the exception's name, in pytest's long form
     number, code = None, ""
-    above = list(lines.above)
+    above = [read(0, raw).text for raw in chosen.above.split(b"\n")[1:] if raw] or list(chosen.before)
     for at in range(len(above) - 1, -1, -1):
-        text = above[at].strip()
         if match := _PYTEST_CODE.match(above[at]):
             code, function = match[1], _enclosing(above[:at]) or function
             break
-        if (match := _PLACE.match(text)) and at + 1 < len(above):  # --tb=short
+        if (match := _PLACE.match(above[at].strip())) and at + 1 < len(above):  # --tb=short
             path, number, function, code = match[1], int(match[2]), match[3] or "", above[at + 1].strip()
             break
-    for text in lines.below if number is None else ():
-        if match := _PLACE.match(text.strip()):
+    for shown in chosen.after if number is None else ():
+        if match := _PLACE.match(read(0, shown.encode("utf-8", "replace")).text.strip()):
             path, number = match[1], int(match[2])
             break
-    return _FailurePlace(path, number, function, _test_name(lines, path), one_line(code))
+    return _FailurePlace(path, number, function, _test_name(above, path, candidates), one_line(code))
 
 
 def _enclosing(above: Sequence[str]) -> str:
@@ -205,19 +209,15 @@ def _enclosing(above: Sequence[str]) -> str:
     return ""
 
 
-def _test_name(lines: FailureLines, path: str) -> str:
-    """The test's name with its parameters, from its heading, from the summary if only one test of the file failed, or
-    from its first line."""
-    for text in reversed(lines.above):
-        if match := _PYTEST_TEST.match(text.strip()):
+def _test_name(above: Sequence[str], path: str, candidates: Iterable[Candidate]) -> str:
+    """The test's name with its parameters, from its heading, from its first line, or from the summary if only one test
+    of the file failed."""
+    for text in reversed(above):
+        if match := _PYTEST_TEST.match(text.strip()) or _DEF.match(text.removeprefix(">")):
             return match[1]
-        if match := _DEF.match(text.removeprefix(">")):
-            return match[1]
-    names = {
-        match[2]
-        for text in lines.summary
-        if (match := _SUMMARY.match(text)) and (not path or match[1].rsplit("/", 1)[-1] == path.rsplit("/", 1)[-1])
-    }
+    file = path.rsplit("/", 1)[-1]
+    summary = [match for one in candidates if (match := _SUMMARY.match(one.text))]
+    names = {match[2] for match in summary if not path or match[1].rsplit("/", 1)[-1] == file}
     return names.pop().replace("::", ".") if len(names) == 1 else ""
 
 
@@ -318,11 +318,6 @@ def command_in(message: str) -> str:
     return stable(" ".join(itertools.takewhile(lambda word: not word.startswith("-"), words)))
 
 
-def _exit_code(message: str, known: int | None) -> int | None:
-    match = _EXIT.search(message)
-    return int(match[1]) if match else known
-
-
 def _signal(message: str, exit_code: int | None) -> str:
     if match := _SIGNAL_NAME.search(message):
         return match[1]
@@ -339,41 +334,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return ""
-
-
-@dataclass(frozen=True)
-class FailureIdentity:
-    """The fields of these names in a Triage."""
-
-    signature: str
-    kind: str
-    evidence: FailureEvidence
-
-
-def identify(chosen: Candidate, candidates: Iterable[Candidate], exit_code: int | None = None) -> FailureIdentity:
-    """The identity of the failure whose line is `chosen`. `candidates` are all of the log: pytest's summary is among
-    them. `exit_code` is the job's."""
-    name = chosen.type or (chosen.rule.name if chosen.rule else "error")
-    message = chosen.text[len(chosen.type) :].lstrip(": ") if chosen.type else chosen.text
-    above = [read(0, raw).text for raw in chosen.above.split(b"\n")[1:] if raw]
-    lines = FailureLines(
-        name,
-        message,
-        chosen.frames,
-        chosen.calls,
-        above or chosen.before,
-        [read(0, shown.encode("utf-8", "replace")).text for shown in chosen.after],
-        [other.text for other in candidates if other.text.startswith(("FAILED ", "ERROR "))],
-        raised=bool(chosen.type) or chosen.kind not in (PLAIN, LAST),
-        exit_code=exit_code,
-    )
-    return of_evidence(evidence_of(lines))
-
-
-def of_ending(name: str, exit_code: int | None = None) -> FailureIdentity:
-    """The identity of a failure of which only the job's end is known."""
-    return of_evidence(evidence_of(FailureLines(name, "", raised=False, exit_code=exit_code)))
-
-
-def of_evidence(evidence: FailureEvidence) -> FailureIdentity:
-    return FailureIdentity(signature_of(evidence), kind_of(evidence), evidence)

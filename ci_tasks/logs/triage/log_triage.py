@@ -16,23 +16,24 @@ from ci_tasks.logs.lines import read
 from ci_tasks.logs.own_modules import IsOwnModule
 from ci_tasks.logs.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
 from ci_tasks.logs.triage.evidence import identify, of_ending, of_evidence
-from ci_tasks.logs.triage.features import CandidateList, masked
-from ci_tasks.logs.triage.ranking import Ranking, backward, blamed_group, cause_of, confidence_features, rank
+from ci_tasks.logs.triage.features import CandidateList
+from ci_tasks.logs.triage.ranking import Ranking, blamed_group, cause_of, confidence_features, rank
 from ci_tasks.logs.triage.rules import Rules, shipped
-from ci_tasks.logs.triage.signature import of_code
+from ci_tasks.logs.triage.signature import of_code, stable
 from ci_tasks.logs.triage.uncaught import first_to_end, uncaught_candidates
-from ci_tasks.logs.triage.weights import Weights, probability, score, shipped_weights
+from ci_tasks.logs.triage.weights import probability, score, shipped_weights
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, FailureEvidence, Triage, TriageCandidate
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all
 _NO_REASON = 0.45  # of a log that tells that the job ended, or was killed, and nothing of why
-_TEST_NAME = re.compile(r"^.*?\.py::")
-_CANDIDATES = 10
 _SUREST = 0.99
-_NO_MODULE, _OWN_IMPORT = re.compile(r"No module named '((?:\w+\.)+\w+)'"), "import_error"
-_ENGINE_DEATHS = ("engine-core", "scheduler-exception")  # the same of what says that an engine's process died
+_LIKELY = 0.5  # confidence: less likely than not is no better than what is known, that the time was over
+_CANDIDATES = 10
 _NEAR_SUCCESS = 10  # lines
+_TEST_NAME = re.compile(r"^.*?\.py::")
+_NO_MODULE, _OWN_IMPORT = re.compile(r"No module named '((?:\w+\.)+\w+)'"), "import_error"
+_ENGINE_DEATHS = ("engine-core", "scheduler-exception")  # rules of what says that an engine's process died
 _AT_START = ("import_error", "dependency_version_mismatch")
 _NAME_NOT_THERE = "import-name"  # a rule
 _IMPORTS = re.compile(r":<module>$|importlib|:_call_with_frames_removed$|:_find_and_load")
@@ -40,7 +41,6 @@ _OF_TESTS = ("test-summary", "test-header", "no-testcase")  # rules of what says
 _KILLED = ("killed-child", "killed-by-shell")  # rules of lines that do not say by whom
 _OF_A_KILL = (*_KILLED, "cancelled")  # rules of what the timeout itself makes a job print
 _NOT_FOR_MEMORY = "a process was killed by SIGKILL, not by the kernel for its memory: it killed none meanwhile"
-_LIKELY = 0.5  # confidence: less likely than not is no better than what is known, that the time was over
 
 
 def together(jobs: Sequence[tuple[str, Triage]]) -> Triage:
@@ -59,8 +59,40 @@ def _how(found: Triage) -> str:
     return f"{found.verdict}, {found.cause}{f': {found.text}' if found.text else ''}"
 
 
+def candidate_reader(rules: Rules | None = None) -> CandidateReader:
+    return CandidateReader(rules or shipped())
+
+
+def read_candidates(log: Iterable[bytes], rules: Rules | None = None) -> CandidateReader:
+    """What of a log may be the reason."""
+    reader = candidate_reader(rules)
+    read(log, reader)
+    return reader
+
+
+def analyse(log: Iterable[bytes] | CandidateReader, ended: JobEnd, known: JobKnowledge = JobKnowledge()) -> Triage:
+    """Why a job failed, by its log, which may be read already; what ran into its timeout hangs, unless the log knows
+    better."""
+    result = triage(log, ended.exit_code, passed=known.passed, evidence=known.evidence, is_own=known.is_own_module)
+    knows_better = result.cause != UNKNOWN and result.confidence >= _LIKELY and result.rule not in _OF_A_KILL
+    if result.rule in _KILLED and ended.oom_kills == 0:
+        blameless = replace(result, cause=UNKNOWN, verdict=FAILED, group=group_of(UNKNOWN))
+        result = replace(blameless, reason=_NOT_FOR_MEMORY)
+    if ended.end == run_directory.END_TIMEOUT:
+        return result if knows_better else _hang(result, ended)
+    # After a timeout all ranks were killed; else the one that ended first stands before what the log says.
+    first = first_to_end(known.evidence, shipped()) if result.verdict in (FAILED, BLOCKED) else ""
+    return replace(result, reason="; ".join(filter(None, [first, result.reason])))
+
+
+def _hang(result: Triage, ended: JobEnd) -> Triage:
+    identity = of_evidence(replace(result.evidence or FailureEvidence(), exception="timeout"))
+    hang = replace(result, cause=TIMEOUT_HANG, verdict=FAILED, group=group_of(TIMEOUT_HANG), **vars(identity))
+    return replace(hang, reason=f"it did not end within {ended.timeout_minutes:g} min")
+
+
 def triage(
-    log: Iterable[bytes],
+    log: Iterable[bytes] | CandidateReader,
     exit_code: int | None = None,
     rules: Rules | None = None,
     *,
@@ -68,50 +100,35 @@ def triage(
     evidence: RunEvidence | None = None,
     is_own: IsOwnModule = own_modules.none,
 ) -> Triage:
-    """The reason of a failure. `log` is the log's bytes in order, cut anywhere; `exit_code` is the job's, if it is
-    known: 0 makes what was printed no failure, another one a failure of what says nothing. `passed` are logs of runs
-    that passed: a line that they have too is no reason. `evidence` is what the probe saw: the exception that ended a
-    process comes before what the log says. `is_own` says whether a module would be of the code under test."""
-    rules, weights = rules or shipped(), shipped_weights()
-    normal = frozenset().union(*(_templates(green, rules) for green in passed))
-    reader = read_candidates(log, rules)
+    """The reason of a failure. `log` is the log's bytes in order, cut anywhere, or what was read of them; `exit_code`
+    is the job's, if it is known: 0 makes what was printed no failure, another one a failure of what says nothing.
+    `passed` are logs of runs that passed: a line that they have too is no reason. `evidence` is what the probe saw: the
+    exception that ended a process comes before what the log says. `is_own` says whether a module would be of the code
+    under test."""
     if exit_code == 0:
         return Triage(NOTHING, PASSED, None, "", "", _PASSED)
+    rules = rules or shipped()
+    reader = log if isinstance(log, CandidateReader) else read_candidates(log, rules)
+    normal = {stable(candidate.text) for green in passed for candidate in read_candidates(green, rules).candidates}
     candidates = CandidateList.of(reader, normal)
     if printed := uncaught_candidates(candidates.candidates, evidence, rules):
         candidates = replace(candidates, candidates=printed)
-    ends = bool(exit_code) or reader.failed or shows_death(candidates, reader.died_at)
-    ranking = rank(candidates, weights, failed=ends)
+    ends = bool(exit_code) or reader.failed or _shows_death(candidates, reader.died_at)
+    ranking = rank(candidates, shipped_weights(), failed=ends)
     if not ranking.order and ends:
         return _silent(reader, exit_code)
-    analysis = _Analysis(candidates, ranking, reader, rules, weights, exit_code, ends, is_own)
-    if not ranking.failed:
-        return _without_failure(analysis)
-    return _of_engine(analysis.triage(), reader.engines, rules)
+    analysis = _Analysis(ranking, reader, rules, exit_code, ends, is_own)
+    return analysis.triage() if ranking.failed else analysis.without_failure()
 
 
-def shows_death(log: CandidateList, died_at: int) -> bool:
+def _shows_death(log: CandidateList, died_at: int) -> bool:
     """Whether a process died for good: no word of success outweighs that of an engine, nor a mark of failure near it or
     below it."""
-    marks = [one for one in log.candidates if one.rule is not None and not (one.ignored or one.survived)]
     near = log.succeeded_at - _NEAR_SUCCESS
-    return (died_at > near and died_at > 0) or any(
-        one.rule.name in _ENGINE_DEATHS or (one.rule.name in _OF_TESTS and one.last_at > near)
-        for one in marks
-        if one.rule is not None
-    )
-
-
-def read_candidates(log: Iterable[bytes], rules: Rules) -> CandidateReader:
-    """What of a log may be the reason."""
-    reader = CandidateReader(rules)
-    read(log, reader)
-    return reader
-
-
-def _templates(log: Iterable[bytes], rules: Rules) -> frozenset[str]:
-    """What would be candidates of a run that passed."""
-    return frozenset(masked(candidate.text) for candidate in read_candidates(log, rules).candidates)
+    rules = [(one.rule.name, one.last_at) for one in log.candidates if one.rule and not (one.ignored or one.survived)]
+    marked = any(name in _ENGINE_DEATHS or (name in _OF_TESTS and at > near) for name, at in rules)
+    killed = any(name in _KILLED and at >= log.lines - 1 for name, at in rules)
+    return marked or killed or died_at > max(near, 0)
 
 
 def _silent(reader: CandidateReader, exit_code: int | None) -> Triage:
@@ -122,13 +139,11 @@ def _silent(reader: CandidateReader, exit_code: int | None) -> Triage:
 
 @dataclass(frozen=True)
 class _Analysis:
-    """A log in which something failed. `ends` says that this is known, whatever its candidates are worth."""
+    """A log with its candidates in order. `ends` says that something is known to have failed."""
 
-    log: CandidateList
     ranking: Ranking
     reader: CandidateReader
     rules: Rules
-    weights: Weights
     exit_code: int | None
     ends: bool
     is_own: IsOwnModule
@@ -137,29 +152,19 @@ class _Analysis:
     def candidates(self) -> list[Candidate]:
         return [candidate for _, candidate in self.ranking.order]
 
-    @property
-    def tested(self) -> bool:
-        """Whether a test is said to have failed."""
-        return any(
-            one.kind == PYTEST or (one.rule is not None and one.rule.name in _OF_TESTS) for one in self.candidates
-        )
-
     def triage(self) -> Triage:
         chosen = self.candidates[0]
         cause, verdict = self._blamed(chosen)
-        agrees = chosen is backward(self.log)
-        features = confidence_features(self.ranking, verdict == BLOCKED, self.ends, agrees)
-        confidence = min(_SUREST, round(probability(score(self.weights.confidence, features)), 2))
-        if chosen.kind == LAST and chosen.rule is None:  # it only stands there: share and score are all it has
-            confidence = min(confidence, round(min(self.ranking.order[0][0], probability(self.ranking.best)), 2))
-        if self.ranking.tells_only_an_end:
-            confidence = min(confidence, _NO_REASON)
-        if confidence < self.weights.least_confidence:
+        if cause == UNKNOWN and chosen.rule is None and chosen.frames and self.reader.engine:
+            cause = f"{self.reader.engine}_engine_crash"  # of an exception of which nothing else is known
+        confidence = self._confidence(chosen, verdict)
+        if confidence < shipped_weights().least_confidence:
             verdict = FAILED if verdict == BLOCKED else verdict  # on the word of a line that is not believed
-            return Triage(
-                UNKNOWN, verdict, None, "", "", confidence, candidates=self.others(0), tests=self._failed_tests()
-            )
-        identity = identify(chosen, self.reader.candidates, self.exit_code)
+            others, tests = self._others(0), self._failed_tests()
+            return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=others, tests=tests)
+        rule, identity = chosen.rule, identify(chosen, self.reader.candidates, self.exit_code)
+        own_reason = rule.reason if rule else ""
+        has_own_reason = rule is not None and rule.cause == cause
         return Triage(
             cause=cause,
             verdict=verdict,
@@ -171,13 +176,30 @@ class _Analysis:
             evidence=identity.evidence,
             confidence=confidence,
             context=(*chosen.before, chosen.line.shown, *chosen.after),
-            reason=_explanation(chosen, cause, self.rules),
-            rule=chosen.rule.name if chosen.rule else "",
+            reason=own_reason if has_own_reason else self.rules.explanations.get(cause, own_reason),
+            rule=rule.name if rule else "",
             frames=of_code(chosen.frames),
             group=self._group(chosen, cause, verdict),
-            candidates=self.others(1),
+            candidates=self._others(1),
             tests=self._failed_tests(),
         )
+
+    def without_failure(self) -> Triage:
+        """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
+        if not self.reader.got_through:
+            return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0, candidates=self._others(0))
+        features = confidence_features(self.ranking, blocked=False, ends=False)
+        confidence = probability(score(shipped_weights().confidence, features))
+        return Triage(NOTHING, PASSED, None, "", "", min(_SUREST, round(confidence, 2)))
+
+    def _confidence(self, chosen: Candidate, verdict: str) -> float:
+        features = confidence_features(self.ranking, verdict == BLOCKED, self.ends)
+        limits = [_SUREST, probability(score(shipped_weights().confidence, features))]
+        if chosen.kind == LAST and chosen.rule is None:  # it only stands there: share and score are all it has
+            limits += [self.ranking.order[0][0], probability(self.ranking.best)]
+        if self.ranking.tells_only_an_end:
+            limits.append(_NO_REASON)
+        return round(min(limits), 2)
 
     def _failed_tests(self) -> tuple[str, ...]:
         """The tests that pytest names, each with the place of its failure where that was printed."""
@@ -193,10 +215,9 @@ class _Analysis:
         if self._lacks_own_module(candidate):
             return _OWN_IMPORT, FAILED
         cause, verdict = cause_of(candidate, self.candidates, self.rules)
-        if self.tested and verdict == BLOCKED:
-            return cause, FAILED
-        lacks = cause in _AT_START and not self.tested and _lacks_package(candidate)
-        return cause, BLOCKED if lacks else verdict
+        if any(one.kind == PYTEST or (one.rule and one.rule.name in _OF_TESTS) for one in self.candidates):
+            return cause, FAILED if verdict == BLOCKED else verdict
+        return cause, BLOCKED if cause in _AT_START and _lacks_package(candidate) else verdict
 
     def _lacks_own_module(self, candidate: Candidate) -> bool:
         missing = _NO_MODULE.search(candidate.text)
@@ -205,7 +226,7 @@ class _Analysis:
     def _group(self, candidate: Candidate, cause: str, verdict: str) -> str:
         return CODE if self._lacks_own_module(candidate) else blamed_group(candidate, cause, verdict)
 
-    def others(self, first: int) -> tuple[TriageCandidate, ...]:
+    def _others(self, first: int) -> tuple[TriageCandidate, ...]:
         """The next best, each with the share that the ranking leaves to it."""
         return tuple(self._candidate(*pair) for pair in self.ranking.order[first:_CANDIDATES])
 
@@ -223,54 +244,3 @@ def _lacks_package(candidate: Candidate) -> bool:
     is_name = candidate.rule is not None and candidate.rule.name == _NAME_NOT_THERE
     imports = bool(candidate.frames) and not is_name and all(_IMPORTS.search(frame) for frame in candidate.frames)
     return imports or "(from versions: none)" in candidate.text
-
-
-def _without_failure(analysis: _Analysis) -> Triage:
-    """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
-    if not analysis.reader.got_through:
-        return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0, candidates=analysis.others(0))
-    confidence = probability(
-        score(
-            analysis.weights.confidence, confidence_features(analysis.ranking, blocked=False, ends=False, agrees=False)
-        )
-    )
-    return Triage(NOTHING, PASSED, None, "", "", min(_SUREST, round(confidence, 2)))
-
-
-def _explanation(chosen: Candidate, cause: str, rules: Rules) -> str:
-    """The rule's own words of its cause; another cause has those of its own."""
-    own = chosen.rule.reason if chosen.rule else ""
-    return own if chosen.rule and chosen.rule.cause == cause else rules.explanations.get(cause, own)
-
-
-def _of_engine(result: Triage, named: dict[str, int], rules: Rules) -> Triage:
-    """An exception of which nothing else is known, in a log that is full of an engine's lines, is that engine's."""
-    engine = max(named, key=lambda name: named[name])
-    if result.cause != UNKNOWN or result.rule or not result.frames or not named[engine]:
-        return result
-    cause = f"{engine}_engine_crash"
-    return replace(result, cause=cause, group=group_of(cause), reason=rules.explanations.get(cause, ""))
-
-
-def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowledge()) -> Triage:
-    """Why a job failed; what ran into its timeout hangs, unless the log knows better."""
-    result = triage(log, ended.exit_code, passed=known.passed, evidence=known.evidence, is_own=known.is_own_module)
-    knows_better = result.cause != UNKNOWN and result.confidence >= _LIKELY and result.rule not in _OF_A_KILL
-    if result.rule in _KILLED and ended.oom_kills == 0:
-        blameless = replace(result, cause=UNKNOWN, verdict=FAILED, group=group_of(UNKNOWN))
-        result = replace(blameless, reason=_NOT_FOR_MEMORY)
-    if ended.end != run_directory.END_TIMEOUT:
-        return _with_first_to_end(result, known)
-    if knows_better:
-        return result
-    identity = of_evidence(replace(result.evidence or FailureEvidence(), exception="timeout"))
-    hang = replace(result, cause=TIMEOUT_HANG, verdict=FAILED, group=group_of(TIMEOUT_HANG), **vars(identity))
-    return replace(hang, reason=f"it did not end within {ended.timeout_minutes:g} min")
-
-
-def _with_first_to_end(result: Triage, known: JobKnowledge) -> Triage:
-    """With the rank that ended first, before what the log says. After a timeout all were killed."""
-    if result.verdict not in (FAILED, BLOCKED):
-        return result
-    first = first_to_end(known.evidence, shipped())
-    return replace(result, reason="; ".join(filter(None, [first, result.reason]))) if first else result

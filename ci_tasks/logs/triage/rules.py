@@ -15,6 +15,8 @@ ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS = "root", "symptom", "wrapper",
 RANKS = (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS)
 RAISED, LOGGED = "raised", "logged"
 FILE = "logs/triage/rules.yaml"
+_KEYS = {"name", "rank", "cause", "verdict", "match", "unless", "only", "over", "frames", "reason"}
+_KEYS |= {"learnt", "examples", "not"}
 
 
 @dataclass(frozen=True)
@@ -99,91 +101,48 @@ def compiled(data: dict[str, Any]) -> Rules:
         options.log_errors = False
         options.max_mem = 64 << 20
     bytewise.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
-
     matcher = re2.Set.SearchSet(folding)
-
-    def expression(where: str, text: Any, into: Callable[[Any], Any] = lambda text: re2.compile(text, folding)) -> Any:
-        try:
-            return into(text)
-        except (re2.error, TypeError) as error:
-            raise ValueError(f"{where}: {text!r} is no regular expression of RE2") from error
-
     verdicts = {"": FAILED, CANCELLED: CANCELLED, **dict.fromkeys(data.get("blocks", ()), BLOCKED)}
-    rules = []
+
+    def expression(text: str | None) -> Any:
+        return None if text is None else re2.compile(text, folding)
+
+    rules, places = [], []
     for order, entry in enumerate(data["rules"]):
-        rules.append(_rule(order, entry, expression, verdicts))
-        expression(f"rule {entry['name']}", entry["match"], matcher.Add)
+        try:
+            rules.append(_rule(order, entry, expression, verdicts))
+            matcher.Add(entry["match"])
+        except (re2.error, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"rule {entry.get('name', f'number {order + 1}')}: {error}") from error
+    for entry in data["frames"]:
+        cause = entry["cause"]
+        frames, match = expression(entry["frames"]), expression(entry.get("match"))
+        places.append(Place(cause, verdicts.get(cause, FAILED), frames, match))
     matcher.Compile()
-    places = tuple(_place(number, entry, expression, verdicts) for number, entry in enumerate(data["frames"], 1))
     # YAML folds lines with a space, which is none of the words'. The rest of a line is taken too: one hit a line.
     keywords, died = (re.sub(r"\|\s+", "|", data.get(name, "$^")) for name in ("words", "died"))
-    return Rules(
-        re2.compile(f"(?:{keywords})[^\\n]*".encode(), bytewise),
-        expression("died", died),
-        tuple(rules),
-        places,
-        matcher,
-        data.get("explanations", {}),
-    )
-
-
-_KEYS = {
-    "name",
-    "rank",
-    "cause",
-    "verdict",
-    "match",
-    "unless",
-    "only",
-    "over",
-    "frames",
-    "reason",
-    "learnt",
-    "examples",
-    "not",
-}
-_PLACE_KEYS = {"cause", "frames", "match"}
-_VERDICTS = (FAILED, BLOCKED, CANCELLED)
+    words = re2.compile(f"(?:{keywords})[^\\n]*".encode(), bytewise)
+    return Rules(words, expression(died), tuple(rules), tuple(places), matcher, data.get("explanations", {}))
 
 
 def _rule(
-    order: int, entry: dict[str, Any], expression: Callable[[str, Any], Any], verdicts: Mapping[str, str]
+    order: int, entry: dict[str, Any], expression: Callable[[str | None], Any], verdicts: Mapping[str, str]
 ) -> Rule:
-    where = f"rule {entry.get('name', f'number {order + 1}')}"
-    _check_keys(where, entry, _KEYS, ("name", "rank", "match", "reason"))
-    if entry["rank"] not in RANKS:
-        raise ValueError(f"{where}: rank is one of {', '.join(RANKS)}")
-    if entry.get("only", LOGGED) not in (RAISED, LOGGED):
-        raise ValueError(f"{where}: only is {RAISED} or {LOGGED}")
-    if entry.get("verdict", FAILED) not in _VERDICTS:
-        raise ValueError(f"{where}: verdict is one of {', '.join(_VERDICTS)}")
-    cause = entry.get("cause", "")
-    tells = entry["rank"] not in (NOISE, SUCCESS, PROGRESS)
+    if unknown := set(entry) - _KEYS:
+        raise ValueError(f"unknown key {', '.join(sorted(unknown))}")
+    rank, cause = entry["rank"], entry.get("cause", "")
+    verdict = entry.get("verdict", verdicts.get(cause, FAILED))
+    if rank not in RANKS or verdict not in (FAILED, BLOCKED, CANCELLED):
+        raise ValueError(f"rank {rank!r}, verdict {verdict!r}")
     return Rule(
         name=entry["name"],
-        rank=entry["rank"],
+        rank=rank,
         cause=cause,
-        verdict=entry.get("verdict", verdicts.get(cause, FAILED)) if tells else "",
+        verdict=verdict if rank in (ROOT, SYMPTOM, WRAPPER) else "",
         reason=entry["reason"],
         order=order,
-        unless=expression(where, entry["unless"]) if "unless" in entry else None,
-        frames=expression(where, entry["frames"]) if "frames" in entry else None,
+        unless=expression(entry.get("unless")),
+        frames=expression(entry.get("frames")),
         only=entry.get("only", ""),
         over=tuple(entry.get("over", ())),
     )
-
-
-def _place(
-    number: int, entry: dict[str, Any], expression: Callable[[str, Any], Any], verdicts: Mapping[str, str]
-) -> Place:
-    where = f"frames, number {number}"
-    _check_keys(where, entry, _PLACE_KEYS, ("cause", "frames"))
-    match = expression(where, entry["match"]) if "match" in entry else None
-    return Place(entry["cause"], verdicts.get(entry["cause"], FAILED), expression(where, entry["frames"]), match)
-
-
-def _check_keys(where: str, entry: dict[str, Any], allowed: set[str], needed: Sequence[str]) -> None:
-    if unknown := set(entry) - allowed:
-        raise ValueError(f"{where}: unknown key {', '.join(sorted(unknown))}")
-    if missing := [key for key in needed if key not in entry]:
-        raise ValueError(f"{where}: {', '.join(missing)} is missing")

@@ -16,6 +16,7 @@ _CODE = re.compile(r"^\s|^[\^~]+$|^\.\.\.|^\[Previous line repeated|^[|+] ")
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,150}(?:\([\w., ]{1,80}\))?)(?:: ?(?P<message>.*))?$")
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _MAX_CODE = 500  # characters of a source line
+_MOST_OF_STACK, _MOST_CALLS = 30, 1000
 _MAX_GAP = 60  # lines of others between two of one traceback
 _TASK_ERROR = "RayTaskError"
 _GROUP = "ExceptionGroup"
@@ -38,16 +39,15 @@ class TracebackFrame:
 
 @dataclass
 class Traceback:
-    """One that is being read. `frames` are `path:function`, outermost first, `calls` those in full; `chain` is shared
-    by those that Python printed as one raising during the handling of another, `depth` its place there; `ignored` where
-    it was raised in a destructor, `survived` where it was logged and the process went on."""
+    """One that is being read. `calls` are its frames, outermost first; `chain` is shared by those that Python printed
+    as one raising during the handling of another, `depth` its place there; `ignored` where it was raised in a
+    destructor, `survived` where it was logged and the process went on; `of_task` where Ray's line is its header."""
 
     origin: str
     chain: int
     depth: int = 0
     ignored: bool = False
     survived: bool = False
-    frames: list[str] = field(default_factory=list)
     calls: list[TracebackFrame] = field(default_factory=list)
     stack: bool = False
     open: bool = True
@@ -55,6 +55,12 @@ class Traceback:
     quiet: int = 0
     in_code: bool = False
     indent: str = ""
+    of_task: bool = False
+
+    @property
+    def frames(self) -> list[str]:
+        """`path:function` of each call."""
+        return [f"{call.path}:{call.function}" for call in self.calls]
 
 
 @dataclass(frozen=True)
@@ -104,8 +110,7 @@ class Tracebacks:
         current = self._of(origin)
         if (current is None or not current.open) and (_FRAME.match(text) or text.startswith(_TASK)):
             current = self._begin(origin)  # its header was cut off, or is Ray's
-            if text.startswith(_TASK):
-                current.frames.append("")
+            current.of_task = text.startswith(_TASK)
         if current is None:
             return False
         text = text.removeprefix(current.indent)
@@ -141,15 +146,15 @@ class Tracebacks:
 
     def _inside(self, current: Traceback, text: str) -> TracebackEnd | bool:
         if match := _FRAME.match(text):
-            if not current.frames:  # its header may have been glued to something, or be missing
+            if not current.calls:  # its header may have been glued to something, or be missing
                 current.indent += text[: max(0, len(text) - len(text.lstrip()) - 2)]
             path, function = (match[1], match[3]) if match[1] else (match[4], "")
+            call = TracebackFrame(path, int((match[2] or match[5])[:9]), function)
             if not current.stack:
-                current.calls.append(TracebackFrame(path, int((match[2] or match[5])[:9]), function))
-            if not current.stack or len(current.frames) < 30:
-                current.frames.insert(0, f"{path}:{function}") if current.stack else current.frames.append(
-                    f"{path}:{function}"
-                )
+                current.calls.append(call)
+                del current.calls[_MOST_CALLS // 2 : -_MOST_CALLS // 2]
+            elif len(current.calls) < _MOST_OF_STACK:  # which begins with the innermost call
+                current.calls.insert(0, call)
             current.quiet, current.in_code = 0, not text.startswith(" ")
             return True
         if current.stack:
@@ -167,7 +172,7 @@ class Tracebacks:
         match = EXCEPTION.match(text)
         if match is None or not _is_type(match["type"], at_once=current.quiet == 1):
             return False
-        if not current.frames and "Error" not in match["type"]:
+        if not (current.calls or current.of_task) and "Error" not in match["type"]:
             return False
         current.open, current.quiet = False, 0
         end = TracebackEnd(match["type"], match["message"] or "", current)

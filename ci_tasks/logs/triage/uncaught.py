@@ -17,18 +17,16 @@ _LEAST_RANKS = 2
 def uncaught_candidates(candidates: Sequence[Candidate], evidence: RunEvidence | None, rules: Rules) -> list[Candidate]:
     """Those that print the exception which ended a process first; none where the log has none of them.
 
-    One that only passes on what another process raised does not count. Where pytest
-    reported a failure, a process that a test started may well end with an exception, so there the log decides.
+    One that only passes on what another process raised does not count. Where pytest reported a failure, a process that
+    a test started may well end with an exception, so there the log decides.
     """
     if evidence is None or any(candidate.kind == PYTEST for candidate in candidates):
         return []
     if _silent_rank(evidence, rules) is not None:
         return []  # what the others raised may follow from its end; the log may have its own words
     for _, exception in uncaught_exceptions(evidence):
-        if _passes_on(exception, rules):
-            continue
-        printed = [candidate for candidate in candidates if any(_prints(candidate, link) for link in exception.chain)]
-        if printed:
+        printed = [one for one in candidates if any(_prints(one, link) for link in exception.chain)]
+        if printed and not _follows(exception, rules, ()):
             return printed
     return []
 
@@ -44,11 +42,10 @@ def first_to_end(evidence: RunEvidence | None, rules: Rules) -> str:
         return (
             f"rank {silent.rank} (pid {silent.pid}) alone ended without an end mark, as what is killed does; {others}"
         )
-    own = [pair for pair in _ended_by(evidence) if pair[0].rank is not None and not _passes_on(pair[1], rules)]
-    if not own:
-        return ""
-    process, exception = own[0]
-    return f"rank {process.rank} (pid {process.pid}) ended first, with {_short(exception.chain[0].type)}"
+    for process, exception in _ended_by(evidence):
+        if process.rank is not None and not _follows(exception, rules, ()):
+            return f"rank {process.rank} (pid {process.pid}) ended first, with {_short(exception.chain[0].type)}"
+    return ""
 
 
 def _silent_rank(evidence: RunEvidence, rules: Rules) -> ProcessEvidence | None:
@@ -56,7 +53,7 @@ def _silent_rank(evidence: RunEvidence, rules: Rules) -> ProcessEvidence | None:
     Several such ranks may have been killed when the job was over: then none is the first."""
     ranks = _ranks(evidence)
     silent = [process for process in ranks.values() if not process.end and not process.exceptions]
-    own = [pair for pair in _ended_by(evidence) if not _follows(pair[1], rules)]
+    own = [pair for pair in _ended_by(evidence) if not _follows(pair[1], rules, _OF_COMMUNICATION)]
     return silent[0] if len(silent) == 1 and len(ranks) >= _LEAST_RANKS and not own else None
 
 
@@ -79,27 +76,19 @@ def _ended_by(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedExcepti
     return [pair for pair in uncaught_exceptions(evidence) if pair[1].where != "thread"]
 
 
-def _passes_on(exception: NotedException, rules: Rules) -> bool:
+def _follows(exception: NotedException, rules: Rules, causes: Sequence[str]) -> bool:
+    """Whether an exception passes on another one, or has one of the causes that the end of another process has."""
     rule = rules.of(_text(exception.chain[0]))
-    return rule is not None and rule.rank == WRAPPER
-
-
-def _follows(exception: NotedException, rules: Rules) -> bool:
-    """Whether the end of another process may be all that is behind it."""
-    rule = rules.of(_text(exception.chain[0]))
-    return rule is not None and (rule.rank == WRAPPER or rule.cause in _OF_COMMUNICATION)
+    return rule is not None and (rule.rank == WRAPPER or rule.cause in causes)
 
 
 def _prints(candidate: Candidate, link: LinkedException) -> bool:
-    return candidate.text.startswith(_text(link)) or (
-        bool(candidate.type) and _short(candidate.type) == _short(link.type) and _message(link) in candidate.text
-    )
+    is_same = bool(candidate.type) and _short(candidate.type) == _short(link.type)
+    return candidate.text.startswith(_text(link)) or (is_same and _message(link) in candidate.text)
 
 
 def _text(link: LinkedException) -> str:
-    message = _message(link)
-    name = link.type.removeprefix("builtins.")
-    return f"{name}: {message}" if message else name
+    return f"{link.type.removeprefix('builtins.')}: {_message(link)}".removesuffix(": ")
 
 
 def _message(link: LinkedException) -> str:

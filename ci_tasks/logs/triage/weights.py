@@ -1,21 +1,16 @@
-"""What each feature of a line is worth: numbers that `bench/triage_train.py` learned, by the features' names. They are
-read from weights.json beside this module, or from the file that CI_TASKS_TRIAGE_WEIGHTS names."""
+"""What each feature of a line is worth, by its name: numbers of weights.json, which `bench/triage_train.py` learned."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ci_tasks import resources
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import UsageError
 
 FILE = "logs/triage/weights.json"
-VARIABLE = "CI_TASKS_TRIAGE_WEIGHTS"
 
 
 @dataclass(frozen=True)
@@ -28,21 +23,10 @@ class Weights:
     least_confidence: float
 
 
-def shipped_weights() -> Weights:
-    """Those that ship, or those of the file that the variable names. Raises UsageError."""
-    return _read(os.environ.get(VARIABLE, ""))
-
-
 @functools.cache
-def _read(path: str) -> Weights:
-    try:
-        data = json.loads(Path(path).read_text("utf-8") if path else resources.text(FILE))
-        ranking, confidence = (
-            {str(name): float(value) for name, value in data[table].items()} for table in ("ranking", "confidence")
-        )
-        return Weights(ranking, confidence, float(data["least_confidence"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path or FILE} has no weights: {error}", hint=f"{VARIABLE} names such a file") from error
+def shipped_weights() -> Weights:
+    data = json.loads(resources.text(FILE))
+    return Weights(data["ranking"], data["confidence"], data["least_confidence"])
 
 
 def score(weights: Mapping[str, float], features: Mapping[str, float]) -> float:

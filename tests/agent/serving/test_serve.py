@@ -332,7 +332,7 @@ def test_the_end_of_a_run_on_another_machine_comes_after_its_whole_log(
     receiver: Receiver, watcher: Watcher, tmp_path: Path
 ) -> None:
     """A file system that caches may show the status first."""
-    job_file.write(str(tmp_path), SlurmJob(home=str(tmp_path), name="batch", id="7"))
+    job_file.write(str(tmp_path), SlurmJob(name="batch", id="7"))
     ended = {**json.loads(ENDED), "end": "exit", "exit_code": 0, "log_bytes": 9}
     (tmp_path / "status.json").write_text(json.dumps(ended))
     (tmp_path / "log").write_bytes(b"begin")

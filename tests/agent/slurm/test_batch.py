@@ -27,7 +27,7 @@ TWO = {"by": "slurm", "count": 2, "script": None}
 def batch(new_run: Callable[..., Any], tmp_path: Path) -> Any:
     """A run that Slurm is about to begin."""
     run = new_run()
-    job_file.write(str(run.path), SlurmJob(home=str(tmp_path), name="n", id="7"))
+    job_file.write(str(run.path), SlurmJob(name="n", id="7"))
     run.batch = lambda **environ: run.call("batch", str(run.path), **{**SLURM, **environ})
     return run
 

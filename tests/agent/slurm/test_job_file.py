@@ -31,7 +31,7 @@ def test_a_job_that_could_not_start_is_blocked_with_the_last_line_of_its_output(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    job_file.write(str(run), SlurmJob(home=str(tmp_path), name="batch", id="7"))
+    job_file.write(str(run), SlurmJob(name="batch", id="7"))
     if output is not None:
         (run / "slurm.out").write_bytes(output)
     status = job_file.record_end(str(run), SlurmJobState("FAILED", node="n1"))
@@ -44,7 +44,7 @@ def test_what_an_agent_that_died_left_is_masked_as_long_as_the_values_are_there(
     """They are in a file of the run's directory, which goes then."""
     run = RunDir(str(tmp_path / "run"))
     Path(run.artifacts).mkdir(parents=True)
-    job_file.write(run.path, SlurmJob(home=str(tmp_path), name="batch", id="7"))
+    job_file.write(run.path, SlurmJob(name="batch", id="7"))
     Path(run.path, "slurm.out").write_text("no such token: correct-horse\n")
     Path(run.junit).write_text("<testcase name='correct-horse'/>")
     write_record(run.secrets, Secrets({"TOKEN": "correct-horse", "EMPTY": ""}))

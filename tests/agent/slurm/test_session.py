@@ -59,7 +59,7 @@ def row(tmp_path: Path) -> Callable[..., str]:
 
 def submitted(slurm: Sbatch, runs: Sequence[str]) -> None:
     for run in runs:
-        prepare(run, SlurmJob(home=str(Path(run).parents[2])), "#!/bin/bash\n", {"TOKEN": "value"})
+        prepare(run, SlurmJob(), "#!/bin/bash\n", {"TOKEN": "value"})
         submit(run, again=False, run=slurm.run, seconds=0.01)
 
 
@@ -265,7 +265,7 @@ STATES = {
 def run(tmp_path: Path) -> str:
     path = tmp_path / "run"
     path.mkdir()
-    job_file.write(str(path), SlurmJob(home=str(tmp_path), name="batch", id="7"))
+    job_file.write(str(path), SlurmJob(name="batch", id="7"))
     return str(path)
 
 

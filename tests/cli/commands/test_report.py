@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.results import store
 from ci_tasks.results.runs import record_not_started
 from tests.parts.commands import run_command
+from tests.parts.json_files import write_json
 
 BATCH = "20260101-120000-ckpt"
 

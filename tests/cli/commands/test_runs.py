@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.records import RunRecord
 from ci_tasks.results import index, store
 from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.list_runs import _age, parse_time
 from ci_tasks.safe_output import safe_streams
 from tests.parts.commands import run_command
+from tests.parts.json_files import write_json
 
 Output = Callable[..., str]
 

@@ -170,9 +170,9 @@ def test_what_a_record_says_breaks_no_line() -> None:
     assert any("--host 'x" in line for line in lines), "a command quotes what a record says"
 
 
-def test_the_last_run_that_passed_before_it_is_the_other_Side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_last_run_that_passed_before_it_is_the_other_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     times = {"later": "2026-01-03", "asked": "2026-01-02", "before": "2026-01-01"}
-    monkeypatch.setattr(runs, "runs_of_row", lambda label, row, most: [tmp_path / name for name in times])
+    monkeypatch.setattr(runs, "passed_runs", lambda label, row, most: [tmp_path / name for name in times])
     monkeypatch.setattr(runs, "load_record", lambda run: replace(RUN, id=run.name, started_at=times[run.name]))
     monkeypatch.setattr(runs, "_side", lambda run: run.name)
     assert str(runs.last_passed(Side(id="asked", started_at="2026-01-02"))) == "before"

@@ -1,27 +1,11 @@
-"""`diff` on real runs: the commits between them are named, and so is an image that moved."""
+"""`diff` on real runs: the commits between them are named, and values are compared."""
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
-from tests.parts import dockerd, registry
-
 ROW = ("precision", "--host", "sim")
-WORKFLOW = """\
-name: PR Test
-on: pull_request
-jobs:
-  e2e-test-far:
-    runs-on: [self-hosted, cpu]
-    steps:
-      - uses: actions/checkout@v4
-      - run: |
-          docker run --pull=always --rm IMAGE bash -c 'read -r version < /version; [ "$version" = fast ] || exit 3'
-"""
 
 
 def test_the_commit_that_broke_a_row_is_found_by_the_command_that_is_named(person: Any) -> None:
@@ -43,32 +27,6 @@ def test_the_commit_that_broke_a_row_is_found_by_the_command_that_is_named(perso
     assert ["status", "passed", "failed"] in [
         [each["name"], each["old"], each["new"]] for each in difference["outputs"]
     ]
-
-
-def _image(version: str) -> bytes:
-    """The test image with a file /version."""
-    out = io.BytesIO(dockerd.image_tar())
-    with tarfile.open(fileobj=out, mode="a") as tar:
-        entry = tarfile.TarInfo("version")
-        entry.size = len(version)
-        tar.addfile(entry, io.BytesIO(version.encode()))
-    return out.getvalue()
-
-
-def test_an_image_that_moved_is_named(person: Any, docker_host: str) -> None:
-    with registry.serving(_image("fast\n")) as (old, digest), registry.serving(_image("slow\n")) as (new, _):
-        person.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", f"{old}:latest"))
-        person.env["DOCKER_HOST"] = docker_host
-        person.write_hosts(json.dumps({"hosts": {"here": {"kind": "local", "runtime": "docker"}}}))
-        person.ci_tasks("remote", "--host", "here", "far")
-        person.ci_tasks("remote", "--host", "here", "far", "--image", f"{new}:latest")
-        assert person.records()[0]["exit_code"] == 3
-        difference = person.ci_tasks("diff", *_last_two(person), "--json").json
-        assert [[each["axis"], each["old"]] for each in difference["inputs"]] == [["image", f"{old}@{digest}"]]
-
-
-def _last_two(person: Any) -> list[str]:
-    return [path.name for path in sorted((person.home / "runs").iterdir())][-2:]
 
 
 def test_runs_are_compared_exactly_and_with_golden_values(person: Any, tmp_path: Path) -> None:

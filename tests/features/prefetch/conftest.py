@@ -31,7 +31,5 @@ def launch_helpers() -> Mapping[str, Sequence[str]]:
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    """Large files are elsewhere, as on the real hub."""
-    with serving() as storage, serving(storage) as hub:
-        storage.repos, storage.open = hub.repos, True
+    with serving() as hub:
         yield hub

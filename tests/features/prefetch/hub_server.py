@@ -5,7 +5,7 @@ with serving() as hub:
     hub.add("org/d", {...}, kind="dataset", gated="manual", private=True)
     hub.tokens = {"hf_good": {"org/m"}}        # who may read what is gated or private
     hub.faults.append(Fault("model.safetensors", cut=1000))                    # one answer each, in order
-    hub.asked                                  # every request: Asked(method, path, range, token)
+    hub.requests                               # every request
     hub.contents()                             # paths of the files whose content was sent
 """
 
@@ -60,11 +60,9 @@ class RecordedRequest:
 
 @dataclass
 class Hub:
-    """See above. `storage` is where LFS files are, another origin, which gets no token and is `open` to everybody."""
+    """See above."""
 
     url: str = ""
-    storage: Hub | None = None
-    open: bool = False
     repos: dict[tuple[str, str], Repo] = field(default_factory=dict)
     tokens: dict[str, set[str]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -76,12 +74,8 @@ class Hub:
 
     def contents(self) -> list[str]:
         """Those that were sent, in order."""
-        return [
-            request.path.partition("/resolve/")[2].partition("/")[2]
-            for hub in (self, self.storage)
-            for request in (hub.requests if hub else [])
-            if request.method == "GET" and "/resolve/" in request.path
-        ]
+        sent = [request.path for request in self.requests if request.method == "GET" and "/resolve/" in request.path]
+        return [path.partition("/resolve/")[2].partition("/")[2] for path in sent]
 
     def fault(self, method: str, path: str) -> Fault | None:
         for fault in self.faults:
@@ -94,8 +88,8 @@ class Hub:
 
 
 @contextmanager
-def serving(storage: Hub | None = None) -> Iterator[Hub]:
-    hub = Hub(storage=storage)
+def serving() -> Iterator[Hub]:
+    hub = Hub()
 
     class Handler(_Handler):
         pass
@@ -195,13 +189,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         content = repo.files[path]
         about = {"X-Repo-Commit": repo.sha, "ETag": f'"{etag(content)}"', "Accept-Ranges": "bytes"}
-        if self.hub.storage and len(content) >= LARGE:
-            about |= {"X-Linked-Etag": f'"{etag(content)}"', "X-Linked-Size": str(len(content))}
-            where = (
-                f"{self.hub.storage.url}/{'datasets/' if kind == 'dataset' else ''}{id}/resolve/x/{path}?Signature=s"
-            )
-            self._headers(302, {**about, "Location": where, "Content-Length": "0"})
-            return
         self._content(content if fault is None or fault.content is None else fault.content, about, fault)
 
     def _content(self, content: bytes, about: dict[str, str], fault: Fault | None) -> None:
@@ -220,7 +207,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content[at:])
 
     def _may(self, repo: Repo, token: str) -> bool:
-        return self.hub.open or not (repo.gated or repo.private) or repo.id in self.hub.tokens.get(token, set())
+        return not (repo.gated or repo.private) or repo.id in self.hub.tokens.get(token, set())
 
     def _closed(self, token: str) -> tuple[int, dict[str, str]]:
         return (403 if token else 401), {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}

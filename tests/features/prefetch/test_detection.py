@@ -51,7 +51,7 @@ def unresolved(found: list[tuple[str, HubRepository | Unresolved]]) -> list[Unre
          [("model", "o/a", "/m")]),
         ("from huggingface_hub import snapshot_download as s\ns('o/a', repo_type='dataset', local_dir='/d')",
          [("dataset", "o/a", "/d")]),
-        ("import huggingface_hub as h\nh.hf_hub_download('o/a', 'x.json')", [("model", "o/a", CACHE)]),
+        ("import huggingface_hub as h\nh.snapshot_download('o/a')", [("model", "o/a", CACHE)]),
         ("import huggingface_hub as h\nh.snapshot_download('o/a', local_files_only=True)", []),
         ("import os\nif os.environ.get('BIG') == '1':\n    U.hf_download_dataset('o/d')", []),
     ],
@@ -71,6 +71,7 @@ def test_the_rows_environment_decides(read: Read) -> None:
     ("body", "why"),
     [
         ("import torch\nU.exec_command(f'hf download o/{torch.version} --local-dir /m')", "⟨torch.version⟩"),
+        ("import huggingface_hub as h\nh.hf_hub_download('o/a', 'x.json')", "a part of it"),
         ("import torch\nU.hf_download_dataset(f'o/{torch.version}')", "⟨torch.version⟩"),
         ("U.exec_command('parallel \"hf download o/{} --local-dir /m\"')", "another program"),
         ("import torch\nU.exec_command(f'{torch.version} download o/a')", "which program"),

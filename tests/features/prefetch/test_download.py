@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from ci_tasks.features.prefetch.download import Download, outcomes, script
 from ci_tasks.features.prefetch.hub import Listing, files_query, host_state
 from ci_tasks.features.prefetch.repositories import HubRepository
 from ci_tasks.hosts.queries import LocalQueryRunner
-from tests.features.prefetch.hub_server import Fault, Hub, Repo
+from tests.features.prefetch.hub_server import Hub, Repo
 
 FILES = {"config.json": b"{}", "sub/notes.txt": b"notes", "model.safetensors": bytes(range(256)) * 512}
-CHUNK = 10 << 20  # bytes after which huggingface_hub writes, and from which it resumes
 BIN = Path(sys.executable).parent
 
 
@@ -33,7 +31,7 @@ def repo(hub: Hub) -> Repo:
 def download(repo: Repo, directory: str, number: int = 0, container: str = "", **more: Any) -> Download:
     repository = HubRepository(repo.kind, repo.id, directory, **more)
     run = parse_run(container.split()) if container else None
-    return Download(number, repository, directory, list(repo.files), run)
+    return Download(number, repository, directory, run)
 
 
 def start(hub: Hub, where: Path, *downloads: Download, path: str = str(BIN)) -> subprocess.Popen[str]:
@@ -69,7 +67,7 @@ def test_a_download_counts_as_there_and_is_not_requested_again(
     code, log = run(hub, tmp_path / "run", pending)
     assert (code, outcomes(log)[0][0]) == (0, 0), log
     assert state(pending, repo) == "there"
-    forget(hub)
+    hub.requests.clear()
     option: dict[str, Any] = {"cache_dir" if in_cache else "local_dir": tmp_path / "it's a disk"}
     there = Path(snapshot_download("org/m", endpoint=hub.url, **option))
     assert {name: (there / name).read_bytes() for name in FILES} == FILES
@@ -104,28 +102,6 @@ def test_files_are_trusted_as_the_library_trusts_them(
     assert state(pending, repo) == word
 
 
-def test_a_transfer_that_the_hub_cuts_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
-    repo = hub.add("org/large", {"model.safetensors": os.urandom(CHUNK + 500_000)})
-    hub.storage.faults.append(Fault("model.safetensors", cut=CHUNK + 1000))  # type: ignore[union-attr]
-    pending = download(repo, str(tmp_path / "m"))
-    assert run(hub, tmp_path, pending)[0] == 0 and state(pending, repo) == "there"
-    ranges = [request.range for request in hub.storage.requests if request.method == "GET"]  # type: ignore[union-attr]
-    assert ranges == ["", f"bytes={CHUNK}-"]
-
-
-def test_two_at_once_download_each_file_once(hub: Hub, repo: Repo, tmp_path: Path) -> None:
-    gate, pending = threading.Event(), download(repo, str(tmp_path / "m"))
-    hub.storage.faults.append(Fault("model.safetensors", gate=gate))  # type: ignore[union-attr]
-    first = start(hub, tmp_path / "a", pending)
-    until(lambda: hub.storage.contents())  # type: ignore[union-attr]
-    second = start(hub, tmp_path / "b", pending)
-    until(lambda: sum("/revision/" in request.path for request in hub.requests) == 2)
-    gate.set()
-    assert first.communicate() and second.communicate() and first.returncode == second.returncode == 0
-    assert state(pending, repo) == "there"
-    assert [request.method for request in hub.storage.requests] == ["GET"]  # type: ignore[union-attr]
-
-
 def test_rows_of_one_container_share_it_and_no_secret_is_in_its_arguments(repo: Repo) -> None:
     options = "--gpus all --privileged -v /ci/m:/root/models -v $HERE:/x -e WANDB_API_KEY=abc --network host"
     command = f"run {options} IMAGE python t.py"
@@ -151,17 +127,3 @@ def test_a_repository_of_many_files_is_queried_in_arguments_that_linux_takes() -
     assert max(map(len, question)) < 1 << 17 and len(question) > 5
     found = host_state(LocalQueryRunner().run_queries({"q": question}, 20)["q"])
     assert found and (found["missing"], found["mount"]) == (20_000, "/")
-
-
-def forget(hub: Hub) -> None:
-    """What was asked so far."""
-    hub.requests.clear()
-    if hub.storage:
-        hub.storage.requests.clear()
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

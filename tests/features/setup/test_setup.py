@@ -35,28 +35,6 @@ def test_a_failed_install_step_names_the_override_that_would_mend_it(newcomer: A
     assert f"this override in hosts.yaml would mend it: {OVERRIDE}" in failed.out
 
 
-ONE_ROW = """
-on: push
-jobs:
-  one:
-    runs-on: ubuntu-latest
-    steps:
-      - uses: actions/checkout@v4
-      - {uses: actions/setup-python@v5, with: {python-version: 3.x}}
-      - {name: Install, run: pip install pytest -i http://127.0.0.1:9/simple}
-      - {name: Test, run: pytest -k reward tests/test_rewards.py}
-"""
-
-
-@pytest.mark.timeout(300)
-def test_so_do_install_steps_that_a_row_runs_itself(newcomer: Any) -> None:
-    newcomer.write(".github/workflows/one.yml", ONE_ROW)
-    failed = newcomer.ci_tasks("run", "one", "--workflow", ".github/workflows/one.yml")
-    assert failed.code == 125, failed.out
-    assert "would mend it: {job: one, step: Install, pip_index: default}" in failed.out
-    assert "would mend it" in newcomer.records()[0]["reason"]
-
-
 @pytest.mark.timeout(300)
 def test_setup_runs_rows_and_writes_the_override_that_they_needed(newcomer: Any) -> None:
     before = newcomer.git("status", "--porcelain")

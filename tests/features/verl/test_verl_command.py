@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -164,14 +163,3 @@ def test_bad_input_is_a_clear_error_and_nothing_runs(pair: Any) -> None:
     pair.write("hosts.yaml", json.dumps({"hosts": {"box": {"kind": "local"}}}))
     result = pair.verl("--level", "0")
     assert (result.code, "--image verlai/verl:TAG" in result.err) == (2, True), "a host with containers needs an image"
-
-
-def test_nox_has_a_session_for_each_level(pair: Any) -> None:
-    command = [sys.executable, "-m", "nox", "-f", str(support.ROOT / "noxfile.py"), "-s", "verl(level=0)", "--"]
-    pairs = ((f"--{name}", f"{pair.checkout}/tiny-{name}") for name in ("bridge", "verl"))  # nox changes the directory
-    trees = _with_defaults([word for flag_and_tree in pairs for word in flag_and_tree])
-    env = {**pair.environment(), "CI_TASKS_REPO": str(EXAMPLES / "tiny-slime")}
-    argv = [*command, *trees, "--no-reward-model", "--plan"]
-    done = subprocess.run(argv, cwd=pair.checkout, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "verl[8-level 0]" in done.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.logs import github
-from tests.logs.github.github_server import REPO, FakeTime, Server, Serving, Storage, job, leads_to, run, serving
+from tests.logs.github.github_server import REPO, Server, Serving, Storage, job, leads_to, run, serving
 
 LOG = b"".join(b"2025-11-02T10:00:00.0000000Z line %d of the log\n" % number for number in range(20_000))
 _VARIABLES = ("GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GITHUB_API_URL")
@@ -24,6 +24,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("NETRC", raising=False)
+    monkeypatch.setattr(github, "_RETRIES", github._RETRIES.new(backoff_factor=0))
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +49,3 @@ def api(monkeypatch: pytest.MonkeyPatch, servers: tuple[Server, Server], storage
     state.on(f"{REPO}/pulls", [])
     state.on(f"{REPO}/actions/jobs/9/logs", leads_to(storage))
     return state
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    fake = FakeTime()
-    monkeypatch.setattr(github, "time", fake)
-    monkeypatch.setattr(github, "time", fake)
-    return fake

@@ -157,17 +157,3 @@ def run(number: int = 7, conclusion: str | None = "failure", **more: Any) -> dic
     code = {"head_sha": "a" * 40, "head_branch": "fix", "head_repository": {"full_name": "someone/slime"}}
     url = f"https://github.com/THUDM/slime/actions/runs/{number}"
     return {"id": number, "html_url": url, "pull_requests": [], **status, **workflow, **code, **more}
-
-
-class FakeTime:
-    """Time that moves when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now, self.sleeps = 1_700_000_000.0, list[float]()
-
-    def time(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.sleeps.append(seconds)
-        self.now += seconds

@@ -7,58 +7,60 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
-from ci_tasks.logs.failed_job import WorkflowJob, WorkflowRun, open_failed_job
-from tests.logs.github.github_server import REPO, Answer, FakeTime, Serving, Storage, job, leads_to, run
+from ci_tasks.logs.failed_job import WorkflowJob, open_failed_jobs
+from tests.logs.github.github_server import REPO, Answer, Serving, Storage, job, leads_to, run
 
 WEB, API = "https://github.com/THUDM/slime", "https://api.github.com/repos/THUDM/slime"
 JOB = f"{WEB}/actions/runs/7/job/9"
 RUN = f"{WEB}/actions/runs/7"
 
 
-def job_at(url: str, clock: FakeTime) -> WorkflowJob:
-    with open_failed_job(url) as failed:
+def job_at(url: str) -> WorkflowJob:
+    with open_failed_jobs(url, only_one=True) as (failed,):
         return failed.job
 
 
-def refused(url: str, clock: FakeTime) -> CiTasksError:
-    with pytest.raises(CiTasksError) as caught, open_failed_job(url):
+def refused(url: str) -> CiTasksError:
+    with pytest.raises(CiTasksError) as caught, open_failed_jobs(url, only_one=True):
         pass
     assert caught.value.hint, "the next step"
     assert "secret" not in str(caught.value)
     return caught.value
 
 
-def test_a_failed_job_comes_with_its_log_and_what_github_knows(api: Serving, storage: Storage, clock: FakeTime) -> None:
-    with open_failed_job(JOB) as failed:
+def test_a_failed_job_comes_with_its_log_and_what_github_knows(api: Serving, storage: Storage) -> None:
+    with open_failed_jobs(JOB) as (failed,):
         assert b"".join(failed.log.jobs[0].chunks()) == storage.log
-    commit: dict[str, Any] = {"conclusion": "failure", "head_sha": "a" * 40, "head_branch": "fix", "pull_requests": ()}
-    workflow: dict[str, Any] = {"head_repository": "someone/slime", "workflow_path": ".github/workflows/pr-test.yml"}
-    known: dict[str, Any] = {
-        "repository": "THUDM/slime",
+    workflow = ".github/workflows/pr-test.yml"
+    known: Any = {
         "name": "job 9",
         "status": "completed",
+        "conclusion": "failure",
         "runner_name": "h100-3",
         "html_url": JOB,
     }
-    of = WorkflowRun(id=7, event="pull_request", **workflow, **commit)
-    assert failed.job == WorkflowJob(run=of, id=9, **known, **commit)
+    assert failed.job == WorkflowJob("THUDM/slime", workflow, 9, **known)
 
 
 # -- which job
 
 
-def test_the_only_failed_job_of_a_run_is_meant_however_many_there_are(api: Serving, clock: FakeTime) -> None:
+def test_the_only_failed_job_of_a_run_is_meant_however_many_there_are(api: Serving) -> None:
     others = [job(number, "success" if number % 2 else "skipped") for number in range(1000, 1240)]
     api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [*others, job(9)])
-    assert job_at(RUN, clock).id == 9
+    assert job_at(RUN).id == 9
     assert api.paths().count(f"{REPO}/actions/runs/7/jobs") == 3
 
 
-def test_of_several_failed_jobs_each_address_is_given(api: Serving, clock: FakeTime) -> None:
+def test_of_several_failed_jobs_each_address_is_given_or_all_are_read(api: Serving, storage: Storage) -> None:
     api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9), job(10, "success"), job(11, "timed_out")])
-    error = refused(RUN, clock)
+    error = refused(RUN)
     assert (error.exit_code, "2 jobs failed in run 7 of THUDM/slime" in error.message) == (2, True)
     assert error.hint == f"--url takes:\n  job 9: {JOB}\n  job 11: {RUN}/job/11"
+    api.on(f"{REPO}/actions/jobs/11/logs", leads_to(storage))
+    with open_failed_jobs(RUN) as failed:
+        assert [one.job.id for one in failed] == [9, 11]
+    assert api.paths().count(f"{REPO}/actions/jobs/9") == 0, "a listed job is not asked for again"
 
 
 NO_FAILURE: list[tuple[list[Any], str]] = [
@@ -73,31 +75,31 @@ NOT_FAILED: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_run_or_a_job_or_a_pull_request_that_did_not_fail_is_refused(api: Serving, clock: FakeTime) -> None:
+def test_a_run_or_a_job_or_a_pull_request_that_did_not_fail_is_refused(api: Serving) -> None:
     for jobs, message in NO_FAILURE:
         api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", jobs)
-        error = refused(RUN, clock)
+        error = refused(RUN)
         assert (type(error), message in error.message) == (UsageError, True), error
     for body, message in NOT_FAILED:
         api.on(f"{REPO}/actions/jobs/9", body)
-        error = refused(JOB, clock)
+        error = refused(JOB)
         assert (type(error), message in error.message) == (UsageError, True), error
     pull(api, [run(12, "success", head_sha=NEW), run(10, head_sha=OLD)], {})
-    assert "nothing failed in pull request 45" in refused(f"{WEB}/pull/45", clock).message
+    assert "nothing failed in pull request 45" in refused(f"{WEB}/pull/45").message
 
 
-def test_a_cancelled_job_is_meant_where_none_failed_and_not_beside_one(api: Serving, clock: FakeTime) -> None:
+def test_a_cancelled_job_is_meant_where_none_failed_and_not_beside_one(api: Serving) -> None:
     api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9, "cancelled"), job(10, "success")])
-    assert job_at(RUN, clock).conclusion == "cancelled"
+    assert job_at(RUN).conclusion == "cancelled"
     api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9), job(10, "cancelled")])
-    assert job_at(RUN, clock).id == 9
+    assert job_at(RUN).id == 9
 
 
 @pytest.mark.parametrize(
     "url", [f"{WEB}/pull/45/checks?check_run_id=9", f"{WEB}/commit/{'a' * 40}/checks/9", f"{API}/actions/jobs/9"]
 )
-def test_a_check_is_its_job(api: Serving, clock: FakeTime, url: str) -> None:
-    assert job_at(url, clock).id == 9
+def test_a_check_is_its_job(api: Serving, url: str) -> None:
+    assert job_at(url).id == 9
 
 
 NEW, OLD = "b" * 40, "a" * 40
@@ -123,86 +125,34 @@ def pull(api: Serving, runs: list[Any], jobs: dict[int, list[Any]]) -> None:
     ],
 )
 def test_of_a_pull_request_the_newest_failure_is_meant(
-    api: Serving, clock: FakeTime, runs: list[Any], jobs: dict[int, list[Any]]
+    api: Serving, runs: list[Any], jobs: dict[int, list[Any]]
 ) -> None:
     pull(api, runs, jobs)
-    for url, pulls in ((f"{WEB}/pull/45", (45,)), (f"{WEB}/commit/bbbbbbb", ())):
-        assert (job_at(url, clock).id, job_at(url, clock).pull_requests) == (9, pulls)
-
-
-def test_while_the_newest_commit_has_no_result_an_earlier_failure_is_reported(api: Serving, clock: FakeTime) -> None:
-    stranger = run(11, head_sha="c" * 40, head_repository={"full_name": "another/slime"})
-    pull(api, [run(12, None, head_sha=NEW), stranger, run(10, head_sha=OLD)], {12: [job(8, None)], 10: [job(9)]})
-    messages: list[str] = []
-    with open_failed_job(f"{WEB}/pull/45", messages.append):
-        pass
-    assert messages == [f"nothing has failed yet on the newest commit {NEW[:12]}; these are failures of {OLD[:12]}"]
-
-
-@pytest.mark.parametrize(
-    ("pulls", "numbers"),
-    [
-        ([{"number": 45, "head": {"sha": OLD}}, {"number": 44, "head": {"sha": NEW}}], (45,)),
-        ([{"number": 45, "head": {"sha": NEW}}], (45,)),  # it has moved on since
-        ([{"number": 45, "head": {"sha": NEW}}, {"number": 44, "head": {"sha": NEW}}], ()),  # not guessed
-        ([], ()),
-    ],
-)
-def test_the_pull_request_of_a_fork_is_found_by_its_branch(
-    api: Serving, clock: FakeTime, pulls: list[Any], numbers: tuple[int, ...]
-) -> None:
-    api.on(f"{REPO}/pulls", pulls)
-    assert job_at(JOB, clock).pull_requests == numbers
-    assert [request.query["head"] for request in api.requests if request.path == f"{REPO}/pulls"] == ["someone:fix"]
+    for url, pulls in ((f"{WEB}/pull/45", 45), (f"{WEB}/commit/bbbbbbb", None)):
+        assert (job_at(url).id, job_at(url).pull_request) == (9, pulls)
 
 
 # -- refusals
 
 
-AT, SSO = f"{REPO}/actions/jobs/9", {"X-GitHub-SSO": "required; url=https://github.com/orgs/x/sso?r=1"}
+AT = f"{REPO}/actions/jobs/9"
 NO_ADMIN = {"message": "Must have admin rights to Repository."}
 REFUSALS: list[tuple[str, Answer, type[CiTasksError], str, str]] = [
     (AT, Answer(401, {}), Blocked, "does not accept the token of GH_TOKEN", "gh auth login"),
     (AT, Answer(403, {"message": "Resource not accessible"}), Blocked, "'Resource not accessible'", "read actions"),
-    (AT, Answer(403, {}, SSO), Blocked, "requires a token authorised for SSO", "https://github.com/orgs/x/sso?r=1"),
-    (AT, Answer(404, {}), UsageError, "the token of GH_TOKEN may not see the repository", "for a private repository"),
+    (AT, Answer(403, {"message": "SAML enforcement"}), Blocked, "'SAML enforcement'", "SSO where the owner requires"),
+    (AT, Answer(404, {}), UsageError, "the token of GH_TOKEN may not see the repository", "check the URL"),
     (f"{AT}/logs", Answer(410, {}), UsageError, "has expired (410): logs are kept 90 days by default",
      "re-run the job"),
-    (f"{AT}/logs", Answer(403, NO_ADMIN), Blocked, "may not read the log", "save its log"),
+    (f"{AT}/logs", Answer(403, NO_ADMIN), Blocked, "may not read the log", "the scope `repo`"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "answer", "kind", "message", "step"), REFUSALS)
 def test_a_refusal_says_what_it_means_and_the_next_step(
-    api: Serving, clock: FakeTime, path: str, answer: Answer, kind: type[CiTasksError], message: str, step: str
+    api: Serving, path: str, answer: Answer, kind: type[CiTasksError], message: str, step: str
 ) -> None:
     api.on(path, answer)
-    error = refused(JOB, clock)
+    error = refused(JOB)
     assert (type(error), message in error.message, step in error.hint) == (kind, True, True), error
     assert "\x1b" not in str(error)
-    assert clock.sleeps == []
-
-
-# -- its last green run
-
-
-RUNS = f"{REPO}/actions/workflows/pr-test.yml/runs"
-JOB_NAME = "job 9"
-
-
-def test_the_last_run_in_which_the_job_passed_comes_with_it(api: Serving, storage: Storage, clock: FakeTime) -> None:
-    api.on(RUNS, {"workflow_runs": [run(6), run(5, "success"), run(4, "cancelled"), run(3, "success")]})
-    api.on_list(f"{REPO}/actions/runs/5/jobs", "jobs", [job(51, "skipped", name=JOB_NAME), job(52, "success")])
-    api.on_list(f"{REPO}/actions/runs/3/jobs", "jobs", [job(31, "success", name=JOB_NAME, html_url="https://green")])
-    api.on(f"{REPO}/actions/jobs/31/logs", leads_to(storage))
-    with open_failed_job(JOB, with_green=True) as failed:
-        assert failed.green and b"".join(failed.green.jobs[0].chunks()) == storage.log
-        assert failed.green_note == "what is normal: the last green run of job 'job 9' of THUDM/slime, https://green"
-    assert f"{REPO}/actions/runs/6/jobs" not in api.paths(), "a run that passed as a whole is looked into first"
-
-
-def test_a_green_run_that_cannot_be_read_costs_no_more_than_itself(api: Serving, clock: FakeTime) -> None:
-    api.on(RUNS, Answer(404, {}))
-    with open_failed_job(JOB, with_green=True) as failed:
-        assert (failed.job.id, failed.green) == (9, None)
-        assert failed.green_note.startswith("what is normal: no green run is used: ")

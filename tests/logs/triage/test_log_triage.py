@@ -146,7 +146,6 @@ def raised(line: str, file: str = "/x/run.py") -> str:
 
 FULL, EXIT_1 = "OSError: [Errno 28] No space left on device", "##[error]Process completed with exit code 1.\n"
 DIED = "subprocess.CalledProcessError: Command '['python', '-m', 'engine']' died with <Signals.SIGKILL: 9>."
-MISSING = "".join(f"cat: part{n}.json: No such file or directory\n" for n in range(3))
 SCRIPT = "##[group]Run verl\ngrep 'CUDA out of memory' log\necho 'No CUDA GPUs are available'\n##[endgroup]\n"
 PAGE = "# Statuses\n\n```bash\nci-tasks triage failed.log   # why a job of CI failed\n```\n\n| status |\n|---|\n"
 PAGE += "| failed: a test failed, or the script did |\n| blocked: the disk is full |\n" + "- one more line\n" * 20
@@ -175,7 +174,6 @@ ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
     ("no rule knows it", raised("x.y.OddError: no z"), 1, {"cause": UNKNOWN, "group": "code", "verdict": FAILED}),
     ("a reason beside a killed process", f"[TP0] Watchdog timeout (self.watchdog_timeout=300)\n{raised(DIED)}", 1,
      {"cause": "timeout_hang"}),
-    ("lines below a plain one end no traceback", MISSING + raised("KeyError: 'lr'"), 1, KEY_ERROR),
     ("a step's script is no reason", f"{SCRIPT}KeyError: 'lr'\n{EXIT_1}", None, KEY_ERROR),
     ("a server that answers on has handled it", raised("ValueError: x") + SERVED * 3, None, {"verdict": UNKNOWN}),
     ("no word of success outweighs an engine's death", ENGINE, None, {"line": "RuntimeError: no frames"}),

@@ -61,8 +61,8 @@ def test_what_explains_a_failure_has_a_cause_and_a_verdict() -> None:
 GOOD = {"name": "sample", "cause": "cuda_oom", "verdict": "failed", "rank": "root", "match": "boom", "reason": "x"}
 BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("an unknown key", {"exmaples": ["boom"]}, "exmaples"),
-    ("a verdict that is none", {"verdict": "fail"}, "verdict is"),
-    ("a lookahead, which RE2 has not", {"match": "a(?=b)"}, "regular expression"),
+    ("a verdict that is none", {"verdict": "fail"}, "verdict 'fail'"),
+    ("a lookahead, which RE2 has not", {"match": "a(?=b)"}, "a(?=b)"),
     ("frames that are no expression", {"frames": "[z-a]"}, "z-a"),
     ("no reason", {"reason": ...}, "reason"),
 ]
@@ -72,24 +72,13 @@ def described(rule: dict[str, Any]) -> dict[str, Any]:
     return {"words": "boom", "rules": [rule], "frames": []}
 
 
-PLACE = {"cause": "reward_fn", "frames": "reward/"}
-BROKEN_PLACES: list[tuple[str, dict[str, Any], str]] = [
-    ("frames that are no expression", {"frames": "[z-a]"}, "z-a"),
-    ("no frames", {"frames": ...}, "frames is missing"),
-    ("an unknown key", {"verdict": "failed"}, "unknown key verdict"),
-]
-
-
 def changed(good: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**good, **change}.items() if value is not ...}
 
 
-@pytest.mark.parametrize(("rule", "place", "where", "says"), [
-    *((changed(GOOD, change), PLACE, "sample", says) for _, change, says in BROKEN),
-    *((GOOD, changed(PLACE, change), "frames, number 2", says) for _, change, says in BROKEN_PLACES),
-])  # fmt: skip
-def test_what_is_written_wrongly_is_named(rule: dict[str, Any], place: dict[str, Any], where: str, says: str) -> None:
+@pytest.mark.parametrize(("change", "says"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN])
+def test_what_is_written_wrongly_is_named(change: dict[str, Any], says: str) -> None:
     assert compiled(described(GOOD)).rules[0].name == "sample"
-    with pytest.raises(ValueError, match=where) as raised:
-        compiled({**described(rule), "frames": [PLACE, place]})
+    with pytest.raises(ValueError, match="sample") as raised:
+        compiled(described(changed(GOOD, change)))
     assert says in str(raised.value)

@@ -10,7 +10,6 @@ import yaml
 
 from ci_tasks.logs.triage.log_prefixes import read
 from ci_tasks.logs.triage.log_triage import read_candidates
-from ci_tasks.logs.triage.rules import shipped
 from ci_tasks.logs.triage.tracebacks import TracebackEnd, Tracebacks
 
 
@@ -112,7 +111,7 @@ def test_a_traceback_that_comes_again_and_again_is_counted_and_its_last_line_kno
     )
     one = "".join(f"{prefix}{line}\n" for line in lines)
     log = "".join(one % (number, number) for number in range(1000)).encode()
-    reader = read_candidates([log + b"KeyError: 'after all'\n"], shipped())
+    reader = read_candidates([log + b"KeyError: 'after all'\n"])
     first, last = reader.candidates
     assert (first.line.number, first.last_at, first.count, first.type) == (4, 4000, 1000, "ValueError")
     assert (last.line.number, last.text) == (4001, "KeyError: 'after all'")
@@ -124,5 +123,5 @@ def test_of_two_tracebacks_in_turn_none_is_taken_for_the_other() -> None:
         for number in range(200)
         for name in ("Value", "Key")
     )
-    kept = {one.type: one.count for one in read_candidates([log.encode()], shipped()).candidates}
+    kept = {one.type: one.count for one in read_candidates([log.encode()]).candidates}
     assert kept == {"ValueError": 200, "KeyError": 200}

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.results import index, store
+from tests.parts.json_files import write_json
 
 Make = Callable[..., RunDir]
 

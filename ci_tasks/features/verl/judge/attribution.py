@@ -155,9 +155,11 @@ def stage_of(text: str) -> Stage:
 
 
 def stage_of_check(key: str, text: str) -> Stage:
-    """That of a mark of the preflight which did not pass. Its own text has the remedy, unless a cause is known."""
+    """That of a mark of the preflight which did not pass. Its own text has the remedy, unless a cause is known. Words
+    of a command, such as `--extra vllm`, decide nothing."""
     if key not in (DRIVER, WORKER):
-        return stage_of(text)
+        stage = stage_of(text)
+        return stage if stage.words == "$^" else _START
     stage = _stage(Failure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
     return stage if stage is OWN_IMPORT or stage.owner == ENVIRONMENT else WRONG_PATH
 

@@ -54,13 +54,13 @@ Points = Sequence[tuple[int, float]]
 
 
 def learning(
-    metrics: Metrics, *, steps: int, warmup: int = 0, critic: bool = True, baseline: Metrics | None = None
+    metrics: Metrics, steps: int, *, critic: bool = True, baseline: Metrics | None = None
 ) -> Iterator[Criterion]:
-    """The guide's evidence list for one run of so many steps, the first of which, `warmup`, train the critic alone.
-    `critic` says that there is one; `baseline` are another run's metrics to compare with. What finite metrics and
-    trainable parameters show is judged at every level, not here."""
+    """The guide's evidence list for one run of so many steps. `critic` says that there is one; `baseline` are another
+    run's metrics to compare with. What finite metrics and trainable parameters show is judged at every level, not here.
+    """
     keys = sorted({key for values in metrics.values() for key in values})
-    yield _every_step(metrics, steps, warmup, critic)
+    yield _every_step(metrics, steps, critic)
     yield trend(metrics, baseline)
     yield _gradients(metrics)
     for name, wanted in (
@@ -173,16 +173,14 @@ def _error(rest: Sequence[float], fitted: int) -> tuple[float, float]:
 # -- the other metrics -------------------------------------------------------------------------------------------------
 
 
-def _every_step(metrics: Metrics, steps: int, warmup: int, critic: bool) -> Criterion:
-    wanted = {"actor loss": (_ACTOR_LOSS, warmup), "reward": (_REWARD, 0), "critic loss": (_CRITIC_LOSS, 0)}
-    if not critic:
-        del wanted["critic loss"]
+def _every_step(metrics: Metrics, steps: int, critic: bool) -> Criterion:
+    wanted = {"actor loss": _ACTOR_LOSS, "reward": _REWARD, **({"critic loss": _CRITIC_LOSS} if critic else {})}
     logged = {
-        what: [step for step in range(first + 1, steps + 1) if any(map(pattern.search, metrics.get(step, ())))]
-        for what, (pattern, first) in wanted.items()
+        what: sum(any(map(pattern.search, metrics.get(step, ()))) for step in range(1, steps + 1))
+        for what, pattern in wanted.items()
     }
-    text = ", ".join(f"{what} at {len(found)} of {steps - wanted[what][1]} steps" for what, found in logged.items())
-    if any(len(found) < steps - wanted[what][1] for what, found in logged.items()):
+    text = ", ".join(f"{what} at {count} of {steps} steps" for what, count in logged.items())
+    if min(logged.values()) < steps:
         return not_seen("metrics at every step", text, "", "rerun with verl's console logger, and keep the whole log")
     return shown("metrics at every step", text)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable, truncated
 from ci_tasks.features.verl.judge import records
 from ci_tasks.features.verl.judge.attribution import stage_of, stage_of_check
@@ -24,31 +23,15 @@ _MOST_LIMITATIONS, _MOST_FOLLOW_UPS = 9, 5  # so that the summary has at most 30
 _NAMED = ("ADV_ESTIMATOR", "ENGINE", "VANILLA_MBRIDGE", "LORA_RANK", "USE_MEGATRON_FSDP", "COMMON_TP", "COMMON_PP")
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """What the log does not know of its run. `bridge` and `verl` are the trees in the summary's words; `command`
-    repeats the run when it is pasted; `log` is its path, "" if there is none. `simulated`: the host only simulates
-    GPUs. `remarks` are limitations that were known before."""
-
-    bridge: str
-    verl: str
-    command: str
-    log: str
-    image: str = ""
-    host: str = ""
-    simulated: bool = False
-    remarks: Sequence[str] = ()
-
-
-def summarize(run: LevelRun, known: Provenance) -> Summary:
+def summarize(run: LevelRun) -> Summary:
     verdict = judge_run(run)
     request, began = run.request, list(run.facts.trainings.values())
     title = f"Level {request.level} ({LEVELS[request.level].title})"
     variants = {2: ", ".join(request.variants), 5: f"{request.steps} steps", 4: request.script}.get(request.level)
-    host = [f"{what} {value}" for what, value in (("image", known.image), ("host", known.host)) if value]
+    host = [f"{what} {value}" for what, value in (("image", run.image), ("host", run.host)) if value]
     return Summary(
         result=verdict.result,
-        sentence=_sentence(run, verdict, known),
+        sentence=_sentence(run, verdict),
         requested=f"{title}{f': {variants}' if variants else ''}",
         checkpoint=_checkpoint(run, began),
         deliverables=(
@@ -56,15 +39,15 @@ def summarize(run: LevelRun, known: Provenance) -> Summary:
             _imports(run, verdict),
             _of_trainings(run, verdict, BACKEND),
             _of_trainings(run, verdict, VARIANTS),
-            Deliverable(LOG, PASS if known.log else FAIL, known.log or "there is no log"),
+            Deliverable(LOG, PASS if run.log else FAIL, run.log or "there is no log"),
         ),
         evidence={
-            "Bridge repo": known.bridge,
-            "verl repo": known.verl,
-            "Command": known.command,
+            "Bridge repo": run.bridge,
+            "verl repo": run.verl,
+            "Command": run.command,
             "Key lines": "; ".join([*_key_lines(run, began), *host]),
         },
-        limitations=_listed(_limitations(run, verdict, known), _MOST_LIMITATIONS),
+        limitations=_listed(_limitations(run, verdict), _MOST_LIMITATIONS),
         follow_ups=("none",) if verdict.result == PASS else _listed(_follow_ups(run, verdict), _MOST_FOLLOW_UPS),
         preflight=tuple(run.facts.preflight.values()),
         criteria=tuple(one for one in verdict.trainings if one.criteria),
@@ -89,7 +72,7 @@ def text(summary: Summary) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def _sentence(run: LevelRun, verdict: RunVerdict, known: Provenance) -> str:
+def _sentence(run: LevelRun, verdict: RunVerdict) -> str:
     """What was validated, and how far it came; never more than that."""
     level = run.request.level
     text = f"{truncated(verdict.why, _LONGEST)}{f'; {NO_EVIDENCE}' if verdict.result == BLOCKED else ''}"
@@ -97,7 +80,7 @@ def _sentence(run: LevelRun, verdict: RunVerdict, known: Provenance) -> str:
         text = f"Level {level} passed: {LEVELS[level].proves}"
     if verdict.result == PASS and level == 5:
         text = f"Level 5 learning-signal passed over {run.request.steps} steps; no claim of benchmark convergence"
-    return f"{text} (on {known.host}, which only simulates GPUs)" if known.simulated else text
+    return f"{text} (on {run.host}, which only simulates GPUs)" if run.simulated else text
 
 
 def _checkpoint(run: LevelRun, began: Sequence[TrainingFacts]) -> str:
@@ -153,10 +136,10 @@ def _key_lines(run: LevelRun, began: Sequence[TrainingFacts]) -> list[str]:
     return lines
 
 
-def _limitations(run: LevelRun, verdict: RunVerdict, known: Provenance) -> Iterator[str]:
-    if known.simulated:
+def _limitations(run: LevelRun, verdict: RunVerdict) -> Iterator[str]:
+    if run.simulated:
         yield "simulated GPUs: nothing of the hardware, and nothing of a real Bridge, was tested"
-    yield from known.remarks
+    yield from run.remarks
     yield from levels.limitations(run.request)
     if not run.checks or run.checks.status not in ("pass", "fail"):
         yield "focused Bridge checks were not run here: external compatibility smoke only"

@@ -44,7 +44,9 @@ _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 class LevelRun:
     """A finished run of the levels. `trainings` are those of the request, in order; `status` and `reason` are the run's
     own; `root` is the Bridge checkout as the job sees it, "" if it is not known; `evidence` is what the probe saw,
-    `baseline` a training to compare level 5's with."""
+    `baseline` a training to compare level 5's with. `bridge` and `verl` are the trees in the summary's words; `command`
+    repeats the run when it is pasted; `log` is its path, "" if there is none; `simulated`: the host only simulates
+    GPUs; `remarks` are limitations that were known before."""
 
     request: LevelRequest
     trainings: Sequence[Training]
@@ -54,6 +56,14 @@ class LevelRun:
     root: str = ""
     evidence: RunEvidence | None = None
     baseline: TrainingFacts | None = None
+    bridge: str = "not known: only a log was judged"
+    verl: str = "not known: only a log was judged"
+    command: str = ""
+    log: str = ""
+    image: str = ""
+    host: str = ""
+    simulated: bool = False
+    remarks: Sequence[str] = ()
 
     @property
     def stopped(self) -> bool:
@@ -167,14 +177,8 @@ def _judged(training: TrainingRun, run: LevelRun) -> records.TrainingVerdict:
 
 
 def _learning(run: TrainingRun, base: TrainingFacts | None) -> Iterator[Criterion]:
-    warmup = run.setting("trainer.critic_warmup")
-    found = learning.learning(
-        run.facts.metrics,
-        steps=run.training.steps,
-        warmup=warmup if isinstance(warmup, int) else 0,
-        critic=run.has_critic,
-        baseline=base.metrics if base else None,
-    )
+    curve = base.metrics if base else None
+    found = learning.learning(run.facts.metrics, run.training.steps, critic=run.has_critic, baseline=curve)
     why = "its resolved settings were not seen"
     if base is not None and base.settings:
         why = some(unlike(run.facts.settings, base.settings), 3, "; ")

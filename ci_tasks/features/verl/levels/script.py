@@ -53,7 +53,7 @@ def render(
         "own_ray": "1" if contained or simulated else "",
         "rule_reward": "1" if request.no_reward_model else "",
         "simulated": "1" if simulated else "",
-        **{f"export {name}": given[name] for name in _PREFLIGHT if name in given},
+        **{f"export {name}": given[name] for name in given if name in _PREFLIGHT or name.startswith("UV_")},
     }
     compared = {name for training in trainings if training.same_as for name in (training.name, training.same_as)}
     launch = _LAUNCH.search(wrapper)

@@ -13,7 +13,7 @@ import pytest
 from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.records import Summary
 from ci_tasks.features.verl.judge.settings import asked_settings
-from ci_tasks.features.verl.judge.summary import Provenance, summarize
+from ci_tasks.features.verl.judge.summary import summarize
 from ci_tasks.features.verl.judge.training_log import read_run
 from ci_tasks.features.verl.judge.training_run import HOOK
 from ci_tasks.features.verl.judge.verdict import LevelRun
@@ -156,8 +156,7 @@ class Writer:
         noted what they were asked to be."""
         evidence = evidence or RunEvidence(processes=tuple(self.processes))
         facts = read_run(lambda: [text.encode()], request.proofs)
-        known = replace(Provenance("abc1234", "def5678", "invoke verl", "/runs/1/log"), **at)
-        return summarize(LevelRun(request, trainings(request), facts, *ended, ROOT, evidence), known)
+        return summarize(LevelRun(request, trainings(request), facts, *ended, ROOT, evidence, log="/runs/1/log", **at))
 
 
 def built(training: Training) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -130,8 +129,6 @@ CASES: list[tuple[LevelRequest, list[Mapping[str, Any]], Ended, str, str]] = [
     (REQUEST, [{"resolved": VANILLA}], PASSED, "Fail",
      f"level 0: settings as asked: {MEGATRON}.vanilla_mbridge=True, not False (line 11); "
      "non-vanilla Bridge: VANILLA_MBRIDGE=True (line 11)"),
-    (REQUEST, [{"resolved": {"critic.megatron.vanilla_mbridge": True}}], PASSED, "Fail",
-     "critic.megatron.vanilla_mbridge=True, not False (line 11); non-vanilla Bridge: VALUE_"),
     (asked(0, env={"VANILLA_MBRIDGE": "True"}), [], PASSED, "Fail",  # though it was asked for
      "level 0: non-vanilla Bridge: VANILLA_MBRIDGE=True ("),
     (asked(2, variants=("dense",)), [{}, {"resolved": {TP: 1}}], PASSED, "Fail",
@@ -144,8 +141,6 @@ CASES: list[tuple[LevelRequest, list[Mapping[str, Any]], Ended, str, str]] = [
     # A resume.
     (asked(1), [{}, {}, {"first": 1, "log_lines": [*LORA, "INFO:2025-01-02 03:04:05,678:Training from scratch"]}, {}],
      PASSED, "Fail", "level 1: resume: resume from the checkpoint: INFO:2025-01-02 03:04:05,678:Training"),
-    (asked(1), [{}, {}, without("Resuming"), {}], PASSED, "Not proven",
-     "not seen: resume from the checkpoint: no line says from which checkpoint"),
     # What fails before construction blocks, what fails in it or later is the change's.
     (REQUEST, [raised(ENGINE)], FAILED, "Blocked", f"level 0: the rollout engine, {BEFORE}, {ENGINE} (line "),
     (REQUEST, [{"body": [UNKNOWN, "(WorkerDict pid=91) module: 1"], "exit_code": 1}], FAILED, "Blocked",
@@ -155,15 +150,9 @@ CASES: list[tuple[LevelRequest, list[Mapping[str, Any]], Ended, str, str]] = [
      f"of level 0: {NO_BRIDGE}"),
     (REQUEST, [raised(PROVIDER, frame=f"{ROOT}/src/megatron/bridge/models/gpt_provider.py")], FAILED, "Fail",
      f"level 0: in Bridge-managed construction: exit code 1, {PROVIDER} (line "),
-    (REQUEST, [raised(UNKNOWN, frame=f"{ROOT}/src/megatron/bridge/models/qwen.py")], FAILED, "Fail",
-     f"level 0: in Bridge-managed construction: exit code 1, {UNKNOWN} (line "),
     (REQUEST, [raised("module: 1", KEYS, frame="/v/megatron_checkpoint_manager.py")], FAILED, "Fail",
      f"level 0: checkpoint save/load, {AFTER}, {KEYS} (line "),
     # Metrics without a learning signal.
-    (asked(5), [{}, {"series": {"actor/pg_loss": [0.1] * 6 + [math.nan] * 14}}], PASSED, "Fail",
-     "finite metrics: actor/pg_loss is nan at step 7"),
-    (asked(5), [{}, {"series": {"critic/rewards/mean": [1.0] * 20}}], PASSED, "Fail",
-     "rewards vary: critic/rewards/mean is 1 at all 20 steps"),
     (asked(5), [{}, {"series": {"response_length/clip_ratio": [1.0] * 20}}], PASSED, "Fail",
      f"responses end before the length cap: {CAPPED}"),
     # Steps and exit codes.
@@ -198,14 +187,6 @@ def test_a_preflight_that_does_not_pass_blocks_and_skips_the_run(text: str, writ
 
 
 DAEMON = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
-
-
-def test_a_daemon_that_is_stopped_in_the_middle_keeps_what_had_passed(writer: Writer) -> None:
-    summary = writer.ran(asked(1), {}, {"body": [], "exit_code": None}, None, ended=("lost", DAEMON))
-    assert summary.result == "Blocked"
-    assert summary.sentence == f"level 1: save: the run ended as lost: {DAEMON}{NO_EVIDENCE}"
-    assert lines(summary)[BACKEND] == SMOKE_PASSED
-    assert "level 1: resume: Skipped, not run: level 1: save did not pass" in lines(summary)[VARIANTS]
 
 
 def test_a_resume_with_another_rollout_passes_with_a_limitation_and_one_with_other_tensors_does_not(

@@ -66,14 +66,6 @@ def test_only_an_error_that_nobody_handled_is_a_reason(body: list[str], reason: 
     assert (error is not None, reason in (error.text if error else "")) == (bool(reason), True), error
 
 
-def test_a_failure_is_one_whatever_ray_and_loggers_write_between(writer: Writer) -> None:
-    repeated = [f"{line}\x1b[32m [repeated 15x across cluster]\x1b[0m" for line in HANDLED]
-    logged = [*HANDLED[:2], "(AgentLoop pid=7) ERROR:2026-01-02 03:04:05,6:x", HANDLED[2]]
-    for body in ([*HANDLED, "", *repeated], logged):
-        failures = facts_of(writer, body).failures
-        assert [(failure.text, failure.frames) for failure in failures] == [(HANDLED[2][18:], ("/w/env.py:update",))]
-
-
 BEGIN = "ci-tasks-verl: begin: a"
 
 

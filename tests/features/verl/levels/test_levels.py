@@ -104,12 +104,6 @@ def test_what_turns_off_a_feature_that_this_verl_does_not_know_is_not_asked_of_i
         given(older, {name: "True"})
 
 
-def test_a_verl_that_only_has_the_mbridge_library_is_refused_although_the_value_is_false() -> None:
-    with pytest.raises(UsageError, match="does not read VANILLA_MBRIDGE") as refused:
-        given(READS_ALL.replace("echo $VANILLA_MBRIDGE\n", ""), {})
-    assert "Megatron-Bridge needs v0.7.0" in refused.value.hint
-
-
 def script_of_level_4(script: str, **more: object) -> Training:
     wish = LevelRequest(4, script="a.sh", proofs=("x",), model_path="/m", **more)  # type: ignore[arg-type]
     smoke, last = trainings(wish, {WRAPPER: READS_ALL + "$MODEL_PATH\n", "a.sh": script})
@@ -135,7 +129,3 @@ def test_a_variable_that_a_script_of_level_4_does_not_read_is_refused(env: dict[
     if not env:
         assert "--override actor_rollout_ref.model.path=/m" in refused.value.hint
         script_of_level_4("echo $LORA_RANK\n", overrides=("actor_rollout_ref.model.path=/m",))
-
-
-def test_a_wrapper_that_moved_is_the_script_of_every_training() -> None:
-    assert {each.script for each in trainings(LevelRequest(1, wrapper="new/run.sh"))} == {"new/run.sh"}

@@ -31,11 +31,6 @@ def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
     assert marks[3] < imports[0] < imports[1] < marks[4]
 
 
-def test_of_two_trainings_that_have_to_end_alike_the_checkpoints_are_hashed() -> None:
-    hashed = ["hashes 'level 1: resume' 2", "hashes 'level 1: uninterrupted' 2"]
-    assert [line for line in text_of(LevelRequest(1, exact=True)).splitlines() if line in hashed] == hashed
-
-
 def test_a_command_is_the_maintained_wrapper_with_its_environment() -> None:
     *_, resume = trainings(LevelRequest(1, model_id="org/it's", no_reward_model=True))
     argv = shlex.split(command(resume))
@@ -146,6 +141,10 @@ def test_what_is_missing_blocks_the_run_before_a_training(
     machine = Machine(tmp_path, without)
     assert machine.run(request_, wrapper, more)[-1].startswith(line)
     assert not (request_.train_files and list((tmp_path / "home/data").glob("*"))), "nothing is written for named files"
+
+
+def test_the_preflight_has_what_uv_is_told() -> None:
+    assert "\nexport UV_PYTHON=3.12\n" in text_of(quiet(env={"UV_PYTHON": "3.12"}))
 
 
 def test_ray_is_stopped_in_a_container_of_its_own_only(tmp_path: Path) -> None:
