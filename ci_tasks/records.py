@@ -14,6 +14,7 @@ from ci_tasks.agent.probe.evidence import ImportedModule
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Deviation, Environment, Plan
 
+ONLY_TESTS = "--test"  # why, in a deviation, only some of the tests of a row run
 # Statuses of a row and what a process says of them. 125 is the code that `git bisect run` skips.
 PASSED, FAILED, VACUOUS, BLOCKED, CANCELLED, LOST = "passed", "failed", "vacuous", "blocked", "cancelled", "lost"
 EXIT_CODES = {PASSED: 0, FAILED: 1, VACUOUS: 1, BLOCKED: 125, CANCELLED: 130, LOST: 125}
@@ -328,6 +329,11 @@ class RunRecord:
     def counted_status(self) -> str:
         """The status that it has for several rows together."""
         return PASSED if self.may_fail and self.status == FAILED else self.status
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it ran a part of its row: the last steps of another run again, or only some tests."""
+        return bool(self.retry_of) or any(item.why == ONLY_TESTS for item in self.deviations)
 
     @property
     def earlier(self) -> tuple[Attempt, ...]:

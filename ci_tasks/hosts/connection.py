@@ -31,7 +31,7 @@ from ci_tasks.agent.serving import frames, messages
 from ci_tasks.agent.serving.messages import HostMessage, Request, Response, RunUpdate
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError, printable, shortened
-from ci_tasks.hosts import bootstrap, connection
+from ci_tasks.hosts import bootstrap
 from ci_tasks.hosts.transport import HostKeyRefused, LinkDied, Transport
 
 
@@ -297,7 +297,7 @@ class ReconnectingConnection:
     def __init__(
         self, spec: HostSpec, transport: Transport, cache_file: Path, take_update: TakeUpdate, take_log: TakeLog
     ) -> None:
-        self.spec, self.cache, self._cache_file = spec, connection.load(cache_file), cache_file
+        self.spec, self.cache, self._cache_file = spec, load(cache_file), cache_file
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.clock_ahead = 0.0
         self._transport, self._take = transport, (take_update, take_log)
@@ -360,7 +360,7 @@ class ReconnectingConnection:
         if channel is not None:
             channel.leave()
         self._transport.close()
-        connection.save(self._cache_file, self.cache)
+        save(self._cache_file, self.cache)
 
     # -- its thread -------------------------------------------------------------------------------------------------
 

@@ -335,7 +335,8 @@ def host_key_refused(target: SSHTarget, verdict: str, known: HostKey | None, key
     if verdict == "revoked":
         return HostKeyRefused(f"{what} is revoked ({place}){shown}", hint="ask its admin for the new key")
     also = f"; only a @cert-authority line matches it ({place}), and paramiko supports no host certificates"
-    file = next(iter(target.known_hosts), f"a UserKnownHostsFile, which {config_file()} has to name")
+    files = [file for file in target.known_hosts if file != os.devnull]
+    file = files[0] if files else f"a file that {config_file()} has to name as UserKnownHostsFile"
     where = f" (on {target.gateway})" if target.gateway else ""
     return HostKeyRefused(
         f"{what} is not known{also if known else ''}{shown}",
@@ -357,7 +358,7 @@ def refused_login(target: SSHTarget, keys: Any) -> Blocked:
         message += f"\n  not tried, since they have a passphrase or are no keys: {', '.join(keys.unusable)}"
         hint = f"with an agent running (ssh-agent): ssh-add {shlex.quote(keys.unusable[0])}"
     if keys.is_partial or "publickey" not in wanted:
-        accepted = "accepted a key, but also wants" if keys.is_partial else "takes"
+        accepted = "accepted a key, but also wants" if keys.is_partial else "takes only"
         hint = f"the host {accepted} {wanted}; ci-tasks never asks for passwords: it needs a login by key alone"
     return Blocked(message, hint=hint)
 

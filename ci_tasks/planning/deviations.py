@@ -14,6 +14,7 @@ from ci_tasks.planning.steps import (
     expression_texts,
     referenced_names,
 )
+from ci_tasks.records import ONLY_TESTS
 from ci_tasks.workflow.context import ASSUMED, EventContext, Resolver
 from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.runner import labels
@@ -22,7 +23,6 @@ from ci_tasks.workflow.values import Unknown, leaves, shown, unknowns
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
 _GITHUB_MINUTES = 360
 CODE, CONVERTED, OVERLAY, LOCKS = "code", "files unlike CI's checkout", "overlay", "GPU locks"
-ONLY_TESTS = "--test"  # why only some of the tests of a row run
 _OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
 
 

@@ -38,6 +38,7 @@ _INDENT = "    "
 _FRAME = 6  # lines of a terminal that are not rows
 _HOSTS_PART = 3  # of a low terminal's lines, hosts take one in so many
 _HOST_WIDTH = 16
+_LONGEST_WORD = 16  # a longer one is cut in its middle
 _LEAST_NOTE = 12  # columns, with less the last line of a row is left out
 _ECHO = "^C^C"
 _WIDE_COLUMNS = 100  # columns from which on there is room for what the hosts' lanes say too
@@ -111,7 +112,14 @@ class _Screen:
         counts = (max(width - len(_ECHO), 1), [(_counts(self.rows), "italic")])
         for most, line in [*((width, line) for line in ([(self.head, "italic")], *lanes, *rows)), counts]:
             text = Text.assemble(*line, no_wrap=True)
-            text.truncate(most, overflow="ellipsis")
+            if text.cell_len > most:
+                whole = text.plain
+                text.truncate(most - 1)
+                part = len(text.plain) - 1 - text.plain.rfind(" ")  # of the word that is cut
+                if 0 < part < _LONGEST_WORD and not whole[len(text.plain) :][:1].isspace():
+                    text.right_crop(part)
+                text.rstrip()
+                text.append("…")
             text.rstrip()
             yield text
 

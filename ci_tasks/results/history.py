@@ -2,8 +2,8 @@
 
 The answers come from HOME/history.db, an index of the run directories: the truth is each run's record.json. A database
 that is damaged or has other tables is made again, and one that cannot be used fails no run. Every answer first takes in
-what the run directories have that the index has not. A retry ran a part of its row's steps, in a workspace that was
-used before: only `search` counts it.
+what the run directories have that the index has not. A retry and a run of
+single tests (`--test`) ran a part of their row: only `search` counts them.
 """
 
 from __future__ import annotations
@@ -96,14 +96,6 @@ def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
         anywhere[row].append(seconds)
         there[row] += [seconds] if host in hosts else []
     return {row: _median((there[row] or known)[:_RECENT]) or 0.0 for row, known in anywhere.items()}
-
-
-def silences(label: str) -> dict[str, float]:
-    """Row → the most seconds for which the log of a run that passed did not grow, on any host. Empty where the database
-    cannot be used."""
-    query = "SELECT row, max(json_extract(record_json, '$.timings.silence')) FROM runs WHERE label = ? AND status = ?"
-    lines = _ask_if_usable(f"{query} AND NOT retry GROUP BY row", label, PASSED)
-    return {row: float(seconds) for row, seconds in lines if isinstance(seconds, (int, float))}
 
 
 def flakes(query: RunQuery = RunQuery()) -> list[RowTally]:

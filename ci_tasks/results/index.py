@@ -32,7 +32,7 @@ except ImportError as error:
         hint="build it again where SQLite's header files are (Debian: libsqlite3-dev), or take the system's Python",
     ) from error
 
-VERSION = 5  # `PRAGMA user_version`; to be raised with every change of the tables
+VERSION = 6  # `PRAGMA user_version`; to be raised with every change of the tables
 _TABLES = (
     """
     CREATE TABLE runs (
@@ -51,7 +51,7 @@ _TABLES = (
         checkout TEXT,
         commit_hash TEXT,
         tree TEXT,
-        retry INTEGER NOT NULL,      -- whether it ran the last steps of another run again
+        retry INTEGER NOT NULL,      -- whether it ran a part of its row: the last steps again, or only some tests
         seen INTEGER NOT NULL,       -- st_mtime_ns of its directory when it was looked at; 0: look again
         record_json TEXT NOT NULL,   -- its record, without what may be long
         PRIMARY KEY (batch, number)
@@ -118,7 +118,7 @@ def entry(batch: str, number: int, run: RunDir, record: RunRecord, *, seen: int 
         "checkout": checkout.path if checkout else None,
         "commit_hash": checkout.commit if checkout else None,
         "tree": checkout.tree if checkout else None,
-        "retry": bool(record.retry_of),
+        "retry": record.is_partial,
         "seen": seen,
         "record_json": json.dumps(encode(_abridged(record, f"{batch}.{number:02d}"), compact=True)),
     }

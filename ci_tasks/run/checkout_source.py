@@ -67,10 +67,7 @@ class CheckoutSource:
 
 
 def open_source(
-    repo: str | None = None,
-    rev: str | None = None,
-    workflow: str | None = None,
-    given: GivenValues = NOTHING_GIVEN,
+    repo: str | None = None, rev: str | None = None, workflow: str | None = None, given: GivenValues = NOTHING_GIVEN
 ) -> CheckoutSource:
     """Find the checkout and read its workflow. Raises CheckoutError, WorkflowError, UnknownName."""
     path, how = find_checkout(repo)

@@ -35,9 +35,12 @@ _PARTS = "agents store.git store-sha256.git workspaces environments simulated-gp
 _SIZES = 'cd -- "$1" && du -ahd1 | sort -rh'
 # A line for each container and image of a run, with the run's directory, which is their label.
 _OF_RUNS = """label=ci-tasks.dir
-"$1" ps --all --size --filter label=$label --format "{{.Label \\"$label\\"}} container {{.Names}}, {{.Size}}"
-show="{{index .Config.Labels \\"$label\\"}} image {{index .RepoTags 0}}, {{.Size}} bytes"
-for image in $("$1" images --quiet --filter label=$label); do "$1" image inspect --format "$show" $image; done"""
+container="{{index .Config.Labels \\"$label\\"}} container {{.Name}}, {{.SizeRw}} bytes"
+image="{{index .Config.Labels \\"$label\\"}} image {{index .RepoTags 0}}, {{.Size}} bytes"
+for id in $("$1" ps --all --quiet --filter label=$label); do
+  "$1" inspect --type container --size --format "$container" $id
+done
+for id in $("$1" images --quiet --filter label=$label); do "$1" image inspect --format "$image" $id; done"""
 _REMOVE = """cd -- "$1" && shift || exit
 { chmod -R u+w -- "$@"; rm -rf -- "$@"; rmdir -- runs "$PWD"; } 2> /dev/null
 ls -A"""
@@ -63,24 +66,29 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     is_here = spec.kind == "local"
     with closing(open_remote_host(spec)) as manager:
         connection = manager.connection
-        print("\n".join(_containers_and_images(connection, spec)))
+        _print(_containers_and_images(connection, spec))
         lines = _clean_here(connection, days, everything) if is_here else _clean_there(connection, old, everything)
         for text, left in lines:
-            print("\n".join([text, *(f"  left: {line}" for line in left)]), flush=True)
+            _print([text, *(f"  left: {line}" for line in left)])
             cleaned.append(CleanedRun(text, tuple(left)))
         if not cleaned:
             print("no run has left anything")
         pruned = connection.request(Prune(old, all_environments=everything))
-        print("\n".join([*pruned.environments, *(f"  left: {each}" for each in pruned.left)]))
+        _print([*pruned.environments, *(f"  left: {each}" for each in pruned.left)])
         print("old objects: removed" if pruned.done else "old objects: not now, another run uses them")
         cleaned += [CleanedRun("packages that runs share", pruned.left)] if pruned.left else []
         runs = connection.request(ListRuns()).runs
         if everything and not any(run.alive or not is_here for run in runs):
             cleaned += _remove_the_rest(connection, spec)
-        print("\n".join(_sizes(connection)))
+        _print(_sizes(connection))
     for kept in end(None if is_here else spec.address or spec.name):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
     return cleaned
+
+
+def _print(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
 
 
 def _answer(connection: ReconnectingConnection, script: str, *words: str) -> list[str]:
@@ -94,7 +102,8 @@ def _containers_and_images(connection: ReconnectingConnection, spec: HostSpec) -
     if spec.runtime not in ("docker", "podman"):
         return []
     pairs = (line.partition(" ") for line in _answer(connection, _OF_RUNS, spec.runtime))
-    ours = [what for directory, _, what in pairs if directory.startswith(f"{connection.hello().home}/runs/")]
+    home = f"{connection.hello().home}/runs/"
+    ours = [what.replace(" /", " ", 1) for directory, _, what in pairs if directory.startswith(home)]
     return ["containers and images of runs:", *(f"  {each}" for each in ours)] if ours else []
 
 
@@ -107,7 +116,7 @@ def _remove_the_rest(connection: ReconnectingConnection, spec: HostSpec) -> list
         [] if spec.kind == "local" else [f"{home}/{name}" for name in others]
     )
     text = f"agents, code and packages in {home}: removed"
-    print("\n".join([text, *(f"  left: {line}" for line in left)]))
+    _print([text, *(f"  left: {line}" for line in left)])
     return [CleanedRun(text, tuple(left))]
 
 

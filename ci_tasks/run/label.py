@@ -33,7 +33,6 @@ from ci_tasks.records import (
     RunRecord,
     overall,
 )
-from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations
 from ci_tasks.results.runs import record_not_started
@@ -92,8 +91,7 @@ def run(
     if not result.records:
         print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
         return result.going_on
-    also = [f"JUnit of all rows: {write_junit(result)}"] if len(result.records) > 1 else []
-    also += [*kept_lines(result.records, result.logs), *advice_without_gpu_host(result.records, config)]
+    also = [*kept_lines(result.records, result.logs), *advice_without_gpu_host(result.records, config)]
     return print_results(result.records, result.logs, result.batch, result.host_gpus, also)
 
 
@@ -264,15 +262,3 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
     if makes_on_host or session.spec.kind == "local":
         session.executor.prepare_manual_run(rows)
     return [PlanEntry(**vars(row.plan), run_dir=row.run.path, lacks=tuple(row.missing)) for row in rows]
-
-
-def write_junit(result: LabelResult) -> str:
-    """Returns where it is, or why there is none: a full disk changes no result."""
-    from ci_tasks.report import junit
-
-    path = store.home() / "runs" / result.batch / "junit.xml"
-    try:
-        path.write_text(junit.render(result.batch, result.records, result.logs), encoding="utf-8")
-    except OSError as error:
-        return f"could not be written ({error.strerror})"
-    return str(path)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout, ProbeHook, ProbeRules, RunDescription
+from ci_tasks.agent.records import Checkout, ProbeHook, ProbeRules
 from ci_tasks.hosts.executor import PreparedRow, Say
 from ci_tasks.planning.placement import other_hosts
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.planning.tested_files import defines_tests, starts_ray
-from ci_tasks.results.history import silences
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.find_rows import JobRows
@@ -44,7 +43,6 @@ class RowPlanner:
     simulates: bool
     _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
     _own: dict[str, tuple[str, ...]] = field(default_factory=dict)  # packages of the checkout, by host
-    _silences: dict[str, float] = field(default_factory=dict)
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
         """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
@@ -59,7 +57,6 @@ class RowPlanner:
             deviations=(*drafted.plan.deviations, *self.job_rows.deviations),
             exclusive=exclusive,
             defines_tests=defines_tests(test or ""),
-            hang_minutes=self._hang_minutes(row),
         )
         os.makedirs(run.path, exist_ok=True)
         executor.write_plan(run, plan)
@@ -139,12 +136,6 @@ class RowPlanner:
             repository, read_file = self.job_rows.context.repository, session.code.read_file
             self._own[session.name] = tuple(own_packages(self.source.suite, repository, read_file))
         return self._own[session.name]
-
-    def _hang_minutes(self, row: Row) -> float:
-        """After how much silence its processes are looked at: three times as much as where it passed, at least ten."""
-        if not self._silences:
-            self._silences.update({"": 0.0, **silences(row.label)})  # rows of one command have one label
-        return max(RunDescription.hang_minutes, 3 * self._silences.get(row.row, 0.0) / 60)
 
     def _starts_ray(self, row: Row, session: HostSession) -> bool:
         if self.request.by_runner:

@@ -176,6 +176,8 @@ def with_job_deviations(record: RunRecord, job: CiJob) -> RunRecord:
         ("image digest", ci.digest, ci.digest if ci.digest in digests else next(iter(digests), "")),
         ("exit code", str(ci.exit_code or ""), str(record.exit_code or "")),
         ("runner", ci.runner_name, record.host),
+        ("runner image", ci.runner_image, ""),
+        ("Python", ci.python, around.python),
         ("GPU model", ", ".join(dict.fromkeys(ci.gpu_models)), ", ".join(dict.fromkeys(g.name for g in around.gpus))),
         ("driver", ci.driver, around.driver),
     ]

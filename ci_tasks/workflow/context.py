@@ -364,11 +364,11 @@ class Resolver:
 
     def _place(self, raw: str, text: str, position: int, step: Step | None) -> dict[str, Any]:
         begin = getattr(raw, "line", 0) or (step.line if step else self.line)
-        lines = list(getattr(raw, "source", ())) or [raw.rstrip("\n")]
+        lines = list(getattr(raw, "source", ())) or raw.splitlines() or [""]
         words = [f"${{{{ {text}", text, *text[position:].split()[:1]]
         offset = next((at for word in words if word for at, line in enumerate(lines) if word in line), 0)
         names = {"file": self.file, "job": self.job, "step": step.name if step else ""}
-        return {**names, "line": begin + offset, "text": lines[offset]}
+        return {**names, "line": begin + (offset if getattr(raw, "source", ()) else 0), "text": lines[offset]}
 
 
 def how_to_give(names: Iterable[str]) -> str:

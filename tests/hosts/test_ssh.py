@@ -76,7 +76,7 @@ def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKe
             {"is_partial": True, "wanted": ["keyboard-interactive"]},
             ["accepted a key, but also wants keyboard-"],
         ),
-        ({"wanted": ["password"]}, ["Permission denied (password)", "takes password", "never asks"]),
+        ({"wanted": ["password"]}, ["Permission denied (password)", "takes only password", "never asks"]),
     ],
 )
 def test_a_refused_login_says_what_was_tried(attributes: dict[str, object], phrases: list[str]) -> None:

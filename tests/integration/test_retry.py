@@ -86,7 +86,7 @@ def test_the_failed_step_and_those_after_it_run_again_with_the_edit_in_the_kept_
     (someone.checkout / "other/one").unlink()
     said = someone.ci_tasks("retry", "last")
     assert said.code == 0, said.out + said.err
-    assert f"{id} again from step 2 (Test) on {host}; changed: other/one, other/two, tests/job.sh" in said.out
+    assert f"{id} again from step 2 on {host}; tree " in said.out
     output = log(someone)
     assert "preparing" not in output and "after the test" in output
     assert "a tool" in output and "word of prepare, made ***" in output, (

@@ -202,7 +202,7 @@ PASSWORDS = "Match all\n  PubkeyAuthentication no\n  PasswordAuthentication yes"
 REFUSALS: dict[str, tuple[Callable[[Sshd], object], str, list[str]]] = {
     "a key of another type": (another_type, "box", ["has changed"]),
     "a revoked key": (lambda sshd: marked(sshd, "revoked", True), "box", ["is revoked ({known_hosts}:2)"]),
-    "checking is switched off": (unchecked, "box", ["name a UserKnownHostsFile"]),
+    "checking is switched off": (unchecked, "box", ["has to name as UserKnownHostsFile"]),
     "an unknown gateway": (lambda sshd: behind(sshd, False), "box", ["gateway jump (", "way to box", "is not known"]),
     "a changed gateway": (lambda sshd: behind(sshd, True), "box", ["gateway jump (", "way to box", "has changed"]),
     "an unknown host behind one": (
@@ -220,7 +220,7 @@ REFUSALS: dict[str, tuple[Callable[[Sshd], object], str, list[str]]] = {
         "box",
         ["ssh-add {key}"],
     ),
-    "passwords only": (lambda sshd: sshd.start("box", more=PASSWORDS), "box", ["takes password only"]),
+    "passwords only": (lambda sshd: sshd.start("box", more=PASSWORDS), "box", ["takes only password"]),
     "no such name": (lambda sshd: None, "nowhere.invalid", ["nowhere.invalid:22 cannot be reached"]),
     "nobody listens": (lambda sshd: sshd.start("box").stop(), "box", ["cannot be reached: Connection refused"]),
     "a gateway without way on": (stopped_behind_a_gateway, "box", ["box (", "the gateway jump ("]),
@@ -247,7 +247,7 @@ def test_a_host_that_takes_the_connection_and_says_nothing(sshd: Sshd, connect: 
     with TcpProxy((box.ip, box.port)) as proxy:
         proxy.blackhole()
         sshd.alias("silent", box, HostName="127.0.0.1", Port=str(proxy.port), ConnectTimeout="1")
-        assert "the SSH connection did not come about (not within 1 s)" in refused(connect, "silent")
+        assert "no SSH server answers there (not within 1 s)" in refused(connect, "silent")
 
 
 def test_a_handshake_that_breaks_off_leaves_nothing_that_keeps_the_program(sshd: Sshd, connect: Connect) -> None:

@@ -167,14 +167,7 @@ def test_after_each_row_that_is_judged_those_that_run_are_looked_at(
     world.when((lambda: all(world.runs(row)() for row in world.rows), world.end_all))
     assert set(statuses(world.execute_label()).values()) == {"passed"}
     seen = [count for count, before in zip(running, [0, *running], strict=False) if count != before]
-    assert seen == [
-        6,
-        5,
-        4,
-        3,
-        2,
-        1,
-    ]
+    assert seen == [6, 5, 4, 3, 2, 1]
 
 
 def test_rows_of_several_hosts_cannot_be_left_to_themselves(played: Make) -> None:

@@ -78,14 +78,16 @@ def test_what_the_log_says_otherwise_is_a_deviation_and_a_secret_that_ci_lacked_
     job = found(clone)
     step = RecoveredStep("Run", 1, env={"HF_TOKEN": "", "WANDB_API_KEY": "***"})
     facts: dict[str, Any] = {"driver": "570.1", "gpu_models": ("NVIDIA H100",), "packages": {"torch": "2.8", "x": "1"}}
-    ci = RecoveredJob(runner_name="ci-1", steps=(step,), **facts)
-    environment = RunEnvironment(driver="570.1", packages={"torch": "2.9"})
+    ci = RecoveredJob(runner_name="ci-1", runner_image="ubuntu-24.04 1", python="3.10.1", steps=(step,), **facts)
+    environment = RunEnvironment(python="3.12.3", driver="570.1", packages={"torch": "2.9"})
     secrets = Deviation("secrets", "HF_TOKEN, WANDB_API_KEY", "unset", "not in your environment")
     record = RunRecord("", "quick", "a", "box", "failed", environment=environment, deviations=(secrets,))
     seen = with_job_deviations(record, CiJob(job.source, ci, job.row, job.commit)).deviations
     assert [(item.what, item.ci, item.here) for item in seen] == [
         ("secrets", "WANDB_API_KEY", "unset"),
         ("runner", "ci-1", "box"),
+        ("runner image", "ubuntu-24.04 1", "none"),
+        ("Python", "3.10.1", "3.12.3"),
         ("GPU model", "NVIDIA H100", "none"),
         ("package torch", "2.8", "2.9"),
     ]

@@ -206,7 +206,7 @@ PLACES = [
         "escaped, it stands where the scalar begins",
         'k: "one\\n\\x24{{ bogus() }}"\n',
         1,
-        "one\n${{ bogus() }}",
+        "${{ bogus() }}",
         "bogus",
     ),
     # The text of the expression may stand elsewhere too, as a word of the script or as a part of another one.

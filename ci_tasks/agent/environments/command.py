@@ -113,7 +113,10 @@ def make_row_venv(directory: str, below: str) -> int:
 
 def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[SharedEnvironment]:
     environment = store.take(key, directory)
-    changed = environment.changed() if environment is not None else []
+    try:
+        changed = environment.changed() if environment is not None else []
+    except OSError as error:  # its list is gone
+        changed = [str(error)]
     if environment is None or not changed:
         return environment
     environment.give_up()

@@ -109,9 +109,7 @@ def plan(options: PlanOptions) -> int:
     out = Path(options.out) if options.out else None
     label = source.label_of(options.label)
     request = RunRequest(
-        *(label, options.only, options.host, options.base, out),
-        run_needs=options.run_needs,
-        probe=not options.no_probe,
+        *(label, options.only, options.host, options.base, out), run_needs=options.run_needs, probe=not options.no_probe
     )
     plans = plan(source, config, request, makes_on_host=not options.json)
     if options.json:

@@ -162,10 +162,14 @@ def test_the_newest_batch_of_a_label_and_checkout_says_how_its_rows_ended_last(m
     assert history.latest("nothing", "/home/somebody/slime") == []
 
 
-def test_a_retry_is_found_and_counts_for_nothing(make: Make) -> None:
+TESTS = {"what": "tests", "ci": "all of the row", "here": "tests/a.py::b", "why": "--test"}
+
+
+@pytest.mark.parametrize("part", [{"retry_of": "20260101-120000-ckpt.01"}, {"deviations": [TESTS]}])
+def test_a_run_of_a_part_of_a_row_is_found_and_counts_for_nothing(make: Make, part: dict[str, Any]) -> None:
     make("20260101-120000-ckpt", status="failed")
-    make(f"{time.strftime('%Y%m%d')}-120000-ckpt", status="passed", retry_of="20260101-120000-ckpt.01")
-    assert [record.retry_of for record in history.search(RunQuery())] == ["20260101-120000-ckpt.01", ""]
+    make(f"{time.strftime('%Y%m%d')}-120000-ckpt", status="passed", **part)
+    assert [record.is_partial for record in history.search(RunQuery())] == [True, False]
     assert history.durations("ckpt") == {}
     assert [tally.runs for tally in history.flakes(RunQuery(label="ckpt"))] == [1]
     assert [row.status for row in history.latest("ckpt", "/home/somebody/slime")] == ["failed"]
