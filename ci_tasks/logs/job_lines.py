@@ -7,9 +7,8 @@ Three forms are known, and the first line that has a prefix settles which one a 
     text                                a pasted log, or a run log of our own
 
 A timestamp is 2026-01-02T03:04:05.1234567Z: with seven digits, so that other programs' stay part of the text. Some
-tools shorten it to milliseconds: it is one behind gh's columns, or on the first line of the log. Before all of this a
-browser may have put the number of each line. A line that the runner breaks (a variable with a newline) goes on without
-a timestamp. A byte order mark stands at the beginning of every page.
+tools shorten it to milliseconds: it is one behind gh's columns, or on the first line of the log. A line that the runner
+breaks (a variable with a newline) goes on without a timestamp. A byte order mark stands at the beginning of every page.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ _TIME = rb"(?:\xef\xbb\xbf)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(%s)Z(?: |(?=[\r\n
 _RAW = re.compile(_TIME % rb"\d{7}")
 _RAW_MILLISECONDS = re.compile(_TIME % rb"\d{3}")
 _GH = re.compile(rb"(?:\xef\xbb\xbf)?([^\t\r\n]{1,300})\t([^\t\r\n]{0,500})\t" + _TIME % rb"\d{3}(?:\d{4})?")
-_NUMBERED = re.compile(rb"(?:\xef\xbb\xbf)?[ ]{0,8}(\d{1,9})(?:\t| ?[|:] ?| +(?=\d{4}-\d\d-\d\dT)| |(?=\r?\n?\Z))")
-_LEAST_NUMBERED, _MOST_PROBED = 3, 8  # lines at the beginning
 
 
 class LogLine(NamedTuple):
@@ -114,28 +111,6 @@ class PartOfLine:
         elif line.text.startswith((LAST_MESSAGE, b"##[error]" + LOST)):
             self._ended.add(line.job)
         return LogPart(line.job, number)
-
-
-def without_numbers(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """A log without the numbers with which its lines begin, if it was copied from a browser's view. A number that is
-    not the next one, or 1 where another step begins, is text."""
-    cut = blocks(pieces)
-    first = next(cut, b"")
-    head = first.split(b"\n", _MOST_PROBED)[:_MOST_PROBED]
-    numbers = [int(match[1]) for line in head if (match := _NUMBERED.match(line))]
-    is_counted = bool(numbers) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    if not is_counted or len(numbers) < max(_LEAST_NUMBERED, len(head) - (not head[-1])):
-        yield from chain([first], cut)
-        return
-    expected = numbers[0]
-    for block in chain([first], cut):
-        lines = block.split(b"\n")
-        for at, line in enumerate(lines):
-            match = _NUMBERED.match(line)
-            if match and int(match[1]) in (expected, 1):
-                expected = int(match[1]) + 1
-                lines[at] = line[match.end() :]
-        yield b"\n".join(lines)
 
 
 def printable_text(raw: bytes, longest: int = 4000) -> str:

@@ -6,7 +6,6 @@ is passed over: the first steps of a log are the runner's own, later ones may be
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
@@ -136,7 +135,7 @@ def identify_row(recovered: RecoveredJob, candidates: Sequence[RowCandidate]) ->
     # Scripts of two jobs may be the same, so one that has a name and another job's script is not that job.
     if len(left) == 1 and is_decisive and (of_same_job or not name):
         return RowIdentity(left[0].row, why)
-    nearest = left if is_decisive or of_same_job else _nearest(name, candidates)
+    nearest = left if is_decisive or of_same_job else []
     several = f"; {len(left)} rows fit" if is_decisive and len(left) > 1 else ""
     return RowIdentity(None, why + several, tuple(candidate.row for candidate in nearest[:_MAX_NEAREST]))
 
@@ -236,13 +235,6 @@ def _same_name(shown: str, own: str) -> bool:
 def _of_same_job(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate]:
     job = name.rpartition(" / ")[2].split(" (")[0]
     return [row for row in candidates if job in (row.row.job, *(own.split(" (")[0] for own in row.names))]
-
-
-def _nearest(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate]:
-    """The candidates whose job is called most like `name`."""
-    by_name = {own: candidate for candidate in candidates for own in candidate.names}
-    close = difflib.get_close_matches(name, by_name, n=_MAX_NEAREST, cutoff=0.6) if name else []
-    return [candidate for candidate in candidates if any(own in close for own in candidate.names)]
 
 
 def commit_from_variables(recovered: RecoveredJob, workflow: Workflow, job: Job) -> RecoveredJob:

@@ -49,15 +49,12 @@ class LineReader:
 
 def read(pieces: Iterable[bytes], *readers: LineReader, block: int = BLOCK) -> None:
     """Read a log, whose bytes may be cut anywhere, once and in bounded memory."""
-    words = b"|".join(b"(?:%b)" % reader.words for reader in readers)
-    one_a_line = expression(b"(?:%b)[^\n]*" % words)
-    scans = [_Scan(reader, len(readers) > 1) for reader in readers]
+    scans = [_Scan(reader) for reader in readers]
     number, earlier = 1, b""
     tail: list[tuple[int, bytes]] = []
     for text in blocks(pieces, block):
-        begins = [match.start() for match in one_a_line.finditer(text)]
         for scan in scans:
-            scan.read(text, begins, number, earlier)
+            scan.read(text, number, earlier)
         number += text.count(b"\n") + (not text.endswith(b"\n"))
         tail = [*tail, *_last_lines(text, number)][-_TAIL:]
         earlier = (earlier + text[-_BEFORE:])[-_BEFORE:]
@@ -127,15 +124,14 @@ class _Scan:
     """The lines of one reader. A line that told nothing is not looked at again when it comes once more with other
     numbers in it: servers log the same warning a million times."""
 
-    def __init__(self, reader: LineReader, is_beside_others: bool) -> None:
-        self._reader, self._words = reader, expression(reader.words) if is_beside_others else None
+    def __init__(self, reader: LineReader) -> None:
+        self._reader, self._one_a_line = reader, expression(b"(?:%b)[^\n]*" % reader.words)
         self._uninformative: set[bytes] = set()
 
-    def read(self, text: bytes, begins: list[int], number: int, earlier: bytes) -> None:
-        """One block, and where a word of any reader begins in it: `number` is that of its first line, `earlier` what
-        stood before it."""
+    def read(self, text: bytes, number: int, earlier: bytes) -> None:
+        """One block: `number` is that of its first line, `earlier` what stood before it."""
         reader, uninformative, at, end, counted = self._reader, self._uninformative, 0, len(text), 0
-        words = iter(begins)
+        words = (match.start() for match in self._one_a_line.finditer(text))
         eager = reader.needs_next_line()
         while at < end:
             start = at if eager else next_line(text, words, at)
@@ -145,8 +141,6 @@ class _Scan:
             stop = end if stop < 0 else stop
             line = text[start:stop]
             at = stop + 1
-            if not eager and self._words is not None and self._words.search(line) is None:
-                continue  # another reader's
             shape = b"" if eager else line.translate(None, VARYING)
             if not eager and shape in uninformative:
                 continue

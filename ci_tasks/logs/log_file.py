@@ -25,7 +25,6 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked, UnknownName, UsageError, printable, some
-from ci_tasks.logs.job_lines import without_numbers
 
 STANDARD_INPUT = "-"
 MAX_LOG_BYTES = 8 << 30  # no log is that long, but a stream may be endless
@@ -101,7 +100,7 @@ def read_logs(file: BinaryIO, name: str) -> Iterator[OpenLog]:
             file = copies.enter_context(temporary_copy(_gunzipped(file, name), name, limit))
             head = _head(file, name)
         _refuse_binary(head, name)
-        yield OpenLog(name, (JobLog("", lambda: without_numbers(_file_chunks(file))),))
+        yield OpenLog(name, (JobLog("", lambda: _file_chunks(file)),))
 
 
 def temporary_copy(chunks: Iterable[bytes], name: str, limit: int = MAX_LOG_BYTES) -> BinaryIO:
@@ -218,7 +217,7 @@ def _jobs_in_zip(file: BinaryIO, name: str) -> tuple[JobLog, ...]:
         what = some([info.filename for info in members], 5) or "nothing"
         raise UsageError(f"{name!r} is a zip without a log; it contains {what}", hint="pass the zip of a run's logs")
     return tuple(
-        JobLog(printable(job), partial(_job_in_zip, archive, infos, f"{name}: {job}")) for job, infos in jobs.items()
+        JobLog(printable(job), partial(_zipped_chunks, archive, infos, f"{name}: {job}")) for job, infos in jobs.items()
     )
 
 
@@ -226,10 +225,6 @@ def _matching(pattern: re.Pattern[str], members: Sequence[ZipInfo]) -> list[tupl
     matches = [(match, info) for info in members if (match := pattern.fullmatch(info.filename))]
     matches.sort(key=lambda pair: int(pair[0]["number"]))
     return [(match["job"], info) for match, info in matches]
-
-
-def _job_in_zip(archive: ZipFile, members: Sequence[ZipInfo], name: str) -> Iterator[bytes]:
-    return without_numbers(_zipped_chunks(archive, members, name))
 
 
 def _zipped_chunks(archive: ZipFile, members: Sequence[ZipInfo], name: str) -> Iterator[bytes]:

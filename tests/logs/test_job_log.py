@@ -75,11 +75,6 @@ def milliseconds(raw: bytes) -> bytes:
     return re.sub(rb"(\.\d{3})\d{4}Z", rb"\1Z", raw)
 
 
-def numbered(raw: bytes, mark: bytes = b"\t") -> bytes:
-    lines = raw.removeprefix(github.BOM.encode()).splitlines()
-    return b"".join(b"%5d%s%s\n" % (at, mark, line) for at, line in enumerate(lines, 1))
-
-
 def zipped(*jobs: Any) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
@@ -91,8 +86,6 @@ def zipped(*jobs: Any) -> bytes:
 FORMS: list[tuple[str, bytes]] = [
     ("raw, with milliseconds", milliseconds(github.render(FAILED))),
     ("gh, with milliseconds", milliseconds(github.from_gh(FAILED))),
-    ("raw, with a browser's line numbers", numbered(github.render(FAILED))),
-    ("gh, with line numbers and milliseconds", numbered(milliseconds(github.from_gh(FAILED)), b" | ")),
     ("two attempts, the first with another failure", github.render(BEFORE) + github.render(FAILED)),
     ("another job before it", github.render(PASSED) + github.render(FAILED)),
     ("another job before it in gh's form", github.from_gh(PASSED, FAILED)),

@@ -174,9 +174,6 @@ def test_without_evidence_no_row_is_chosen_and_those_like_it_are_near() -> None:
     unknown = identify_in(github.render(log_of(0, name="changed (4, x)")), EVERY[:4])
     assert (unknown.row, [candidate.row for candidate in unknown.nearest]) == (None, ["ckpt"])
     assert "no row's job is called 'changed (4, x)'" in unknown.why
-    like = identify_in(b"", job_name="ckpt2 (8, test_ppo.py)")
-    assert like.row is None and len(like.nearest) < len(EVERY)
-    assert ("ckpt", "ppo") in [(candidate.job, candidate.row) for candidate in like.nearest]
 
 
 def test_the_failed_steps_alone_tell_the_commit_by_what_the_workflow_makes_of_it() -> None:
