@@ -14,7 +14,6 @@ import json
 import os
 import pickle
 import pkgutil
-import re
 import subprocess
 import sys
 import time
@@ -27,9 +26,7 @@ from .. import processes, programs, run_directory
 from ..codec import RecordError, decode, from_json, masked_record, to_json
 from ..containers.run_containers import RunContainers
 from ..files import content_of, replace_file
-from ..gpus.samples import read_gpu_samples
 from ..probe.evidence import ProcessEvidence, read_evidence
-from ..records import GpuSample
 from ..run_directory import secret_values
 from .facts import DeadProcess, HangFacts, ProcessFacts, Reason, RecordedCollective
 from .look import facts_of
@@ -82,12 +79,9 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
         machine=os.uname().machine,
         processes=found,
         dead=tuple(_dead(probed, found)),
-        sockets=tuple(socket for one in seen.values() for socket in one.sockets),
-        locks=tuple(replace(lock, place=place) for place, one in seen.items() for lock in one.locks),
         sources={path: text for one in seen.values() for path, text in one.sources.items()},
         ras={place: one.ras[""] for place, one in seen.items() if one.ras},
         collectives=collectives,
-        gpus=_gpus(paths),
         could_not=(*could_not, *own.problems, *problems),
     )
     _write(paths, masked_record(facts, secret_values(run_directory.read_plan(paths))))
@@ -108,13 +102,6 @@ def look(python: List[str], pids: Optional[List[int]], env: Optional[Mapping[str
         return HangFacts(could_not=(str(error)[-200:],))
     lines = err.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % process.returncode]
     return HangFacts(could_not=(lines[-1][:300],))
-
-
-def _gpus(paths: run_directory.RunDir) -> Tuple[GpuSample, ...]:
-    """The newest sample of each of the run's GPUs."""
-    head, *lines = content_of(paths.gpu_samples, MAX_BYTES).decode("utf-8", "replace").splitlines() or [""]
-    samples = read_gpu_samples("\n".join([head, *lines[-100:]]))
-    return tuple({sample.uuid: sample for sample in samples if sample.is_measurement}.values())
 
 
 def _job_processes(paths: run_directory.RunDir) -> List[int]:
@@ -138,7 +125,7 @@ def completed(
             earlier = seconds.get((place, item.pid, item.start))
             busy = None if earlier is None else round((item.cpu_seconds - earlier) / passed, 3)
             # A process that sets its title has no variables in /proc.
-            yield replace(item, place=place, env={**item.env, **probe.env}, forked=probe.forked, busy_since=busy)
+            yield replace(item, place=place, env={**item.env, **probe.env}, busy_since=busy)
 
 
 def _dead(probed: Mapping[_Key, ProcessEvidence], found: Sequence[ProcessFacts]) -> Iterator[DeadProcess]:
@@ -191,14 +178,12 @@ def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]
         if newest is None or not _number(newest):
             return None
         group = newest["process_group"]  # number and description
-        ranks = data.get("pg_config", {}).get(group[0], {}).get("ranks", "")
         collective = {
             "rank": rank,
             "operation": newest["profiling_name"][:100].rpartition(":")[2],  # nccl:all_reduce
             "number": _number(newest),
             "state": newest["state"][:50],
             "group": " ".join(group)[:200],
-            "members": [int(number) for number in re.findall(r"\d{1,7}", ranks[: 1 << 16])],
         }
         return decode(RecordedCollective, collective, where="flight recorder")
     except UnsafePickle:

@@ -6,7 +6,6 @@ from dataclasses import field
 from typing import Literal, Mapping, Optional, Tuple
 
 from ..quick_dataclass import dataclass
-from ..records import GpuSample
 
 Reason = Literal["request", "stall", "timeout"]
 
@@ -26,21 +25,9 @@ class ThreadFacts:
 
 
 @dataclass(frozen=True)
-class OpenFile:
-    """A pipe or a socket that a process has open; `target` as /proc/PID/fd has it, `inode` of a named pipe too."""
-
-    fd: int
-    target: str
-    inode: int = 0
-    reads: bool = False
-    writes: bool = False
-
-
-@dataclass(frozen=True)
 class ProcessFacts:
     """A process of the run that was there in both looks. `place` is its container, empty for none; pids count there.
-    `namespace_pid` is its number in its innermost namespace. `env` are the variables that say its rank. `forked`: it is
-    a copy of its parent, as the probe saw.
+    `namespace_pid` is its number in its innermost namespace. `env` are the variables that say its rank.
 
     `stacks` are those of its threads as faulthandler writes them, the main thread last; the line of a native frame is
     `???`. `same_stacks`: its main thread was in the same functions of the program in both looks, None if there was one
@@ -55,33 +42,12 @@ class ProcessFacts:
     argv: Tuple[str, ...] = ()
     state: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    forked: bool = False
     python: bool = False
     threads: Tuple[ThreadFacts, ...] = ()
-    files: Tuple[OpenFile, ...] = ()
     stacks: str = ""
     same_stacks: Optional[bool] = None
     cpu_seconds: float = 0.0
     busy_since: Optional[float] = None
-
-
-@dataclass(frozen=True)
-class SocketFacts:
-    """A connected TCP socket of a process; addresses as the kernel writes them. `net` is the network namespace."""
-
-    inode: int
-    local: str
-    remote: str
-    net: str = ""
-
-
-@dataclass(frozen=True)
-class FileLockWait:
-    """A process that waits for a lock on a file, and the one that has it."""
-
-    waiter: int
-    holder: int
-    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +64,7 @@ class DeadProcess:
 @dataclass(frozen=True)
 class RecordedCollective:
     """The last collective, or message, that a rank has started, by torch's flight recorder: its `number` in the process
-    `group`, whose ranks are `members`. `operation` as torch names it, `all_reduce` or `recv 0<-1` (places in the
+    `group`. `operation` as torch names it, `all_reduce` or `recv 0<-1` (places in the
     group). `state` is scheduled until its GPU comes to it, then started, if torch notes times; and completed."""
 
     rank: int
@@ -106,15 +72,13 @@ class RecordedCollective:
     number: int
     state: str = ""
     group: str = ""
-    members: Tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class HangFacts:
     """Everything that was seen, of a run or by `inspector` in one place. `seconds_between` are those between the two
     looks, `seconds` those that all of it took. `sources` are the texts of files that frames are in. `ras` is NCCL's
-    answer, by container; `gpus` has the newest sample of each of the run's GPUs. `could_not` has a line for each part
-    that failed."""
+    answer, by container. `could_not` has a line for each part that failed."""
 
     taken_at: float = 0.0
     reason: Reason = "request"
@@ -124,10 +88,7 @@ class HangFacts:
     machine: str = ""
     processes: Tuple[ProcessFacts, ...] = ()
     dead: Tuple[DeadProcess, ...] = ()
-    sockets: Tuple[SocketFacts, ...] = ()
-    locks: Tuple[FileLockWait, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     ras: Mapping[str, str] = field(default_factory=dict)
     collectives: Tuple[RecordedCollective, ...] = ()
-    gpus: Tuple[GpuSample, ...] = ()
     could_not: Tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Reads what the processes of one machine, or of one container, do: stacks, states, system calls, pipes and sockets.
+"""Reads what the processes of one machine, or of one container, do: stacks, states and system calls.
 
 Two looks some seconds apart. The text of this module is piped into a Python there (`collect`), so it imports nothing of
 ours. It prints one JSON object with fields of `facts.HangFacts`.
@@ -13,7 +13,6 @@ import json
 import os
 import re
 import socket
-import stat
 import sys
 import time
 from contextlib import suppress
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, Dict, Iterable, List, Optional, Tuple
 
 BETWEEN = 3.0  # seconds from the first look to the second
 SIGNAL_SECONDS = 1.0  # for the probe to write its stacks
-MAX_PROCESSES, MAX_THREADS, MAX_FILES = 2000, 400, 2000
+MAX_PROCESSES, MAX_THREADS = 2000, 400
 MAX_STACKS, MAX_ALL_STACKS = 1 << 17, 6 << 20  # characters of a process, and of all
 MAX_SOURCE, MAX_SOURCES = 1 << 18, 1 << 21  # characters of a file, and of all
 NO_NCCL = "NCCL's own account: no NCCL answers here, which is normal for a job without NCCL"
@@ -78,8 +77,6 @@ def inspect(pids: List[int], between: float = BETWEEN) -> _Json:
     return {
         "seconds_between": round(passed, 3),
         "processes": every,
-        "sockets": _connections(every),
-        "locks": _lock_waits(processes),
         "sources": _sources("\n".join(process["stacks"] for process in every)),
         "could_not": could_not,
     }
@@ -177,7 +174,6 @@ def _read_process(pid: int) -> Optional[_Json]:
         "python": fields[0] not in "ZX" and (is_python or "/libpython3" in read_text(top + "maps", 1 << 20)),
         "threads": [_read_thread("%stask/%d/" % (top, tid), tid) for tid in _numbers(top + "task")[:MAX_THREADS]],
         "cpu_seconds": round((int(fields[11]) + int(fields[12])) / _TICK, 2),
-        "files": _files(top + "fd/"),
     }
 
 
@@ -186,39 +182,6 @@ def _read_thread(top: str, tid: int) -> _Json:
     wchan, syscall = read_text(top + "wchan").strip(), read_text(top + "syscall").strip()
     ticks = int(fields[11]) + int(fields[12])
     return {"tid": tid, "state": fields[0], "wchan": "" if wchan == "0" else wchan, "syscall": syscall, "ticks": ticks}
-
-
-def _files(top: str) -> List[_Json]:
-    found = []
-    for fd in _numbers(top)[:MAX_FILES]:
-        path = "%s%d" % (top, fd)
-        try:
-            target, link, file = os.readlink(path), os.lstat(path), os.stat(path)
-        except OSError:
-            continue
-        if target.startswith(("pipe:", "socket:")) or stat.S_ISFIFO(file.st_mode):
-            reads, writes = bool(link.st_mode & stat.S_IRUSR), bool(link.st_mode & stat.S_IWUSR)
-            found.append({"fd": fd, "target": target, "inode": file.st_ino, "reads": reads, "writes": writes})
-    return found
-
-
-def _lock_waits(pids: Iterable[int]) -> List[_Json]:
-    """Which process waits for whose lock on a file."""
-    lines = re.findall(r"(\d+): (-> )?\w+ +\w+ +\w+ +(-?\d+) ", read_text("/proc/locks", 1 << 20))
-    holders = {number: int(pid) for number, waits, pid in lines if not waits}
-    waiting = [(int(pid), number) for number, waits, pid in lines if waits and int(pid) in pids and number in holders]
-    return [{"waiter": waiter, "holder": holders[number]} for waiter, number in waiting]
-
-
-def _connections(processes: List[_Json]) -> List[_Json]:
-    """The connected TCP sockets of the processes; each network namespace is read once."""
-    inodes = {str(file["inode"]) for process in processes for file in process["files"] if file["target"][0] == "s"}
-    found = []
-    for net, pid in {_link("/proc/%d/ns/net" % each["pid"]): each["pid"] for each in processes if inodes}.items():
-        text = "".join(read_text("/proc/%d/net/%s" % (pid, name), 1 << 23) for name in ("tcp", "tcp6"))
-        rows = [fields for fields in map(str.split, text.splitlines()) if fields[3:4] == ["01"] and fields[9] in inodes]
-        found += [{"inode": int(row[9]), "local": row[1], "remote": row[2], "net": net} for row in rows]
-    return found
 
 
 def ask_ras(seconds: float = 6.0, port: int = 28028) -> str:

@@ -28,19 +28,18 @@ def entry(number: int, state: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, RecordedCollective(3, "all_reduce", 6, "scheduled", "0 default_pg", (2, 3))),
+        ({}, RecordedCollective(3, "all_reduce", 6, "scheduled", "0 default_pg")),
         (
             {"profiling_name": "nccl:recv 1<-0", "is_p2p": True, "p2p_seq_id": 9},
-            RecordedCollective(3, "recv 1<-0", 9, "scheduled", "0 default_pg", (2, 3)),
+            RecordedCollective(3, "recv 1<-0", 9, "scheduled", "0 default_pg"),
         ),
         ({"process_group": ("7", "tp")}, RecordedCollective(3, "all_reduce", 6, "scheduled", "7 tp")),
     ],
-    ids=["members", "a message", "a group that is not described"],
+    ids=["a collective", "a message", "another group"],
 )
 def test_the_last_collective_or_message_that_was_begun(fields: dict[str, object], expected: RecordedCollective) -> None:
-    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[2, 3]"}}
     entries = [entry(5, "completed"), {**entry(6, "scheduled"), **fields}]
-    content = pickle.dumps({"version": "2.5", "entries": entries, "pg_config": groups}, protocol=2)
+    content = pickle.dumps({"version": "2.5", "entries": entries}, protocol=2)
     assert newest_collective(content, 3) == expected
 
 

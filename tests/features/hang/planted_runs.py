@@ -71,7 +71,7 @@ def look(runs: dict[str, PlantedRun], directory: Path) -> dict[str, HangFacts]:
 
 def _facts_of(case: str, found: HangFacts, pids: set[int]) -> HangFacts:
     own = tuple(process for process in found.processes if process.pid in pids)
-    return replace(found, processes=own, locks=tuple(lock for lock in found.locks if lock.waiter in pids))
+    return replace(found, processes=own)
 
 
 def _start(case: str, directory: Path, path: Path, rank: int | None, ranks: int) -> subprocess.Popen[bytes]:

@@ -61,7 +61,7 @@ def recorded(*numbers: int, operations: str = "all_reduce", group: str = "0") ->
 
 
 def received(number: int, peer: int) -> RecordedCollective:
-    return RecordedCollective(number, f"recv 0<-{peer}", 1, "started", members=(0, 1, 2))
+    return RecordedCollective(number, f"recv 0<-{peer}", 1, "started")
 
 
 RAS = "".join(
