@@ -11,14 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Workflow
 from ci_tasks.workflow.suite import label_of
 from ci_tasks.workflow.values import Unknown
 
-_TOKEN = re.compile(r"\*\*/|\*\*|\[\w+(?:-\w+)*\]|.", re.DOTALL)
-_MEANS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "?", "+": "+"}
+_TOKEN = re.compile(
+    r"(\*\*/|\*\*?)|(\[\w+(?:-\w+)*\]|\\?.)([?+]?)", re.DOTALL
+)  # wildcard, or one character and how often
+_MEANS = {"**/": ".", "**": ".", "*": "[^/]"}
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,24 @@ def _runs(workflow: Workflow, job: Job, event: EventContext, trigger: str | None
 
 
 def _is_selected(text: str, patterns: Sequence[str]) -> bool:
-    selected = False
-    for pattern in patterns:
-        tokens = _TOKEN.findall(pattern.removeprefix("!"))
-        parts = [_MEANS.get(token) or (token if token[0] == "[" else re.escape(token)) for token in tokens]
-        if re.fullmatch("".join(parts), text):
-            selected = not pattern.startswith("!")
-    return selected
+    found = [pattern for pattern in patterns if _matches(text, pattern.removeprefix("!"))]
+    return bool(found) and not found[-1].startswith("!")
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """All ways at once: `re` would try them one after the other, without end for many wildcards."""
+    starts = {0}
+    for wild, one, times in _TOKEN.findall(pattern):
+        try:
+            is_one = re.compile(_MEANS.get(wild) or (one if one[0] == "[" else re.escape(one[-1])), re.DOTALL).match
+        except re.error:
+            raise WorkflowError(f"invalid filter pattern {pattern!r}") from None
+        ends, new = set[int](), starts
+        while new := {at + 1 for at in new if is_one(text, at)} - ends:
+            ends |= new
+            if not (wild or times == "+"):
+                break
+        if wild == "**/":
+            ends = {at for at in ends if text[at - 1] == "/"}
+        starts = ends | starts if wild or times == "?" else ends
+    return len(text) in starts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.triggers import LabelStart, label_starts, why_not_started
@@ -37,6 +38,17 @@ FILTERS = [
     ("{pull_request: {paths: '*.jsx?'}}", "main", ["a.js"], ""),
     ("{pull_request: {paths: 'v[12].[0-9]+'}}", "main", ["v1.10"], ""),
     ("{pull_request: {paths: 'a.(py)'}}", "main", ["a.(py)"], ""),
+    ("{pull_request: {paths: ['**/*t*/**/*.py']}}", "main", ["a/tests/b/c.py"], ""),
+    ("{pull_request: {paths: ['**/b']}}", "main", ["ab"], "paths ab: none matches **/b"),
+    ("{pull_request: {paths: [a++, '?x', '\\*']}}", "main", ["aa+"], ""),
+    ("{pull_request: {paths: ['\\*']}}", "main", ["*"], ""),
+    # Not one way after the other: these would be 10^15.
+    (
+        f"{{pull_request: {{paths: '{'**a' * 20}b'}}}}",
+        "main",
+        ["a" * 99],
+        f"paths {'a' * 99}: none matches {'**a' * 20}b",
+    ),
     ("{pull_request: {paths-ignore: ['docs/**']}}", "main", ["docs/a.md"], "paths docs/a.md: ignored by docs/**"),
     ("{pull_request: {paths-ignore: ['docs/**']}}", "main", ["docs/a.md", "a.py"], ""),
     ("{pull_request: {branches: ['releases/**', 'main']}}", "main", ["a.py"], ""),
@@ -49,6 +61,11 @@ FILTERS = [
 @pytest.mark.parametrize(("on", "base", "changed", "why"), FILTERS)
 def test_why_a_workflow_does_not_start(on: str, base: str, changed: list[str], why: str) -> None:
     assert why_not_started(read(f"on: {on}\n{JOBS}", "w.yml"), base, changed) == why
+
+
+def test_a_pattern_that_cannot_be_read_is_an_error_of_the_workflow() -> None:
+    with pytest.raises(WorkflowError, match=r"invalid filter pattern '\[z-a\]'"):
+        why_not_started(read(f"on: {{pull_request: {{paths: '[z-a]'}}}}\n{JOBS}", "w.yml"), "main", ["a"])
 
 
 def test_a_job_starts_by_its_label_and_its_if() -> None:
