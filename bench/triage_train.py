@@ -74,7 +74,7 @@ PRIOR = {
     "no traceback": 1.0,
     "no traceback, and succeeded": 2.0,
 }
-STRENGTH, OF_PRIOR = 2.0, 3.0  # how much it takes to move a weight
+STRENGTH, OF_PRIOR = 0.5, 3.0  # how much it takes to move a weight
 OF_CONFIDENCE = 0.1  # the inverse of how strongly its weights are drawn to 0
 LEAST = 0.02  # a smaller weight is none
 PRECISION = 0.95

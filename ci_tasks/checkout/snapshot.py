@@ -12,22 +12,26 @@ import hashlib
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
+import threading
 import time
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
 
 from ci_tasks.agent.files import LockTimeout, content_of, file_lock, replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Checkout, CheckoutPart, Overlay
-from ci_tasks.agent.trees.git import make_repository, quoted
+from ci_tasks.agent.trees.git import Git, make_repository, quoted
 from ci_tasks.checkout.overlays import check_distinct, describe_overlay, lfs_files
 from ci_tasks.checkout.repository import (
     CheckoutGit,
+    GitError,
     Repository,
     find_repository,
     resolve_base,
@@ -45,6 +49,8 @@ _CLOCK_NS = 20 * 10**6  # a file's time is that of the last tick of the kernel's
 _OTHERS = "ls-files", "--others", "--exclude-standard", "-z"
 # Commits are deterministic: one tree on one parent is one commit, however often it is recorded.
 _BY = "author ci-tasks <ci-tasks@localhost> 0 +0000\ncommitter ci-tasks <ci-tasks@localhost> 0 +0000\n\n"
+
+_reading = threading.Lock()
 
 Entry = tuple[int, str]  # mode and object of a file or submodule
 Entries = dict[bytes, Entry | None]  # by name; None removes it
@@ -80,9 +86,29 @@ class Snapshot:
         top, *inside = (CheckoutPart(part.path, part.checkout.commit, part.checkout.tree) for part in self.parts)
         return [replace(top, flat=self.flat), *inside]
 
+    @cached_property
+    def reader(self) -> subprocess.Popen[bytes]:
+        """One process for all files, which ends with the snapshot: lint reads hundreds."""
+        # Not a CheckoutGit: ^C does not reach this one.
+        running = Git(self.store).started("cat-file", "--batch", "--follow-symlinks")
+        weakref.finalize(self, running.__exit__, None, None, None)
+        return running.__enter__()
+
     def read_file(self, path: str) -> str | None:
         """A file's text; links inside the checkout are followed. None if there is no such file. Raises GitError."""
-        return None if ".." in path.split("/") or "\n" in path else _read(self.store, f"{self.flat}:{path}\n")
+        if ".." in path.split("/") or "\n" in path:
+            return None
+        questions, answers = self.reader.stdin, self.reader.stdout
+        assert questions and answers
+        with _reading:
+            with suppress(BrokenPipeError):  # then it gives no answer either
+                questions.write(os.fsencode(f"{self.flat}:{path}\n"))
+                questions.flush()
+            if not (head := answers.readline()):
+                raise GitError("git cat-file has ended")
+            # What is no file has content, too: a directory's entries, or the target of a link that leads elsewhere.
+            content = b"" if head.endswith(b" missing\n") else answers.read(int(head.split(b" ")[-1]) + 1)[:-1]
+        return content.decode(errors="replace") if head.split(b" ")[1:2] == [b"blob"] else None
 
     def read_files(self, directory: str, suffix: str) -> Iterator[str]:
         """The texts of the files in `directory` whose names end so."""
@@ -100,14 +126,6 @@ class Snapshot:
         empty = git.text("hash-object", "-t", "tree", os.devnull)
         tree = self.parts[0].checkout.tree
         return git.null_separated("diff-tree", "-r", "-z", "--name-only", empty, tree, "--", *pathspecs)
-
-
-@lru_cache(maxsize=256)  # several parts of a command ask for the same files
-def _read(store: Path, name: str) -> str | None:
-    found = CheckoutGit(store).run("cat-file", "--batch", "--follow-symlinks", input=os.fsencode(name))
-    # What is no file has content, too: a directory's entries, or the target of a link that leads elsewhere.
-    head, _, content = found.partition(b"\n")
-    return content[:-1].decode(errors="replace") if head.split(b" ")[1:2] == [b"blob"] else None
 
 
 class ObjectStore:

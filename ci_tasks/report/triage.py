@@ -35,7 +35,10 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
         ]
     if triage.verdict != PASSED and triage.confidence < _SURE:
         others = triage.candidates[:_MOST_OTHERS]
-        facts += [("or:", f"{_cut(other.line)} (line {other.line_no}, {other.cause})") for other in others]
+        facts += [
+            ("or:", f"{_cut(_CI_PREFIX.sub('', other.line, count=1))} (line {other.line_no}, {other.cause})")
+            for other in others
+        ]
     facts += [("job:", f"{name}: {_cut(how)}") for name, how in triage.jobs.items()]
     body = Table([(f"{name:<10}", text) for name, text in facts]).text(width)
     follows = [f"next: {printable(command)}"] if source and (command := next_command(triage, source)) else []

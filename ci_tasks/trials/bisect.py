@@ -24,7 +24,7 @@ from ci_tasks.trials.bisection import ENDS, FOUND, Bisect, CommitGraph
 from ci_tasks.trials.rules import TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key
 from ci_tasks.trials.trial import Trial
-from ci_tasks.trials.words import CANCELLED, CODES
+from ci_tasks.trials.words import BISECT, CANCELLED
 from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _result(trial: Trial, search: Search) -> BisectionResult:
     runs = len(trial.outcomes)
     if trial.is_interrupted:
         print(f"interrupted after {counted(runs, 'run')}; the same command goes on from here", flush=True)
-        return BisectionResult(CANCELLED, CODES["bisect"][CANCELLED], (), runs)
+        return BisectionResult(CANCELLED, BISECT[CANCELLED], (), runs)
     verdict = trial.verdict(trial.rows[0])
     candidates = []
     for key, share in verdict.likely:
@@ -188,7 +188,7 @@ def _result(trial: Trial, search: Search) -> BisectionResult:
     tried = len({one.setting for one in trial.outcomes})
     effort = f"{counted(runs, 'run')} of {counted(tried, search.noun)}"
     print("\n".join(["", *_culprit(search, verdict, candidates), effort]), flush=True)
-    return BisectionResult(verdict.word, CODES["bisect"][verdict.word], tuple(candidates), runs)
+    return BisectionResult(verdict.word, BISECT[verdict.word], tuple(candidates), runs)
 
 
 def _culprit(search: Search, verdict: TrialVerdict, candidates: Sequence[CulpritCandidate]) -> list[str]:

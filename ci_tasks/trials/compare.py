@@ -22,7 +22,7 @@ from ci_tasks.trials.report import SideResult
 from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS, TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key, pinned
 from ci_tasks.trials.trial import Trial
-from ci_tasks.trials.words import CANCELLED, CODES
+from ci_tasks.trials.words import CANCELLED, COMPARE
 from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
@@ -113,9 +113,8 @@ def compare(
     for row, outcomes in samples.items():
         verdict, mine, theirs = trial.verdict(row), report.side(outcomes, YOURS), report.side(outcomes, BASE)
         rows.append(RowComparison(row, verdict.word, verdict.why, verdict.way, mine, theirs))
-    codes = CODES["compare"]
-    word = CANCELLED if trial.is_interrupted else min((row.verdict for row in rows), key=[*codes].index)
-    result = ComparisonResult(word, codes[word], label, host, base.commit, yours.commit, ERROR, RISE, tuple(rows))
+    word = CANCELLED if trial.is_interrupted else min((row.verdict for row in rows), key=[*COMPARE].index)
+    result = ComparisonResult(word, COMPARE[word], label, host, base.commit, yours.commit, ERROR, RISE, tuple(rows))
     lines = _lines(result, terminal_width())
     for row, outcomes in samples.items():
         for side in (YOURS, BASE):

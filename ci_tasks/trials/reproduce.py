@@ -27,7 +27,7 @@ from ci_tasks.trials.rules import Match, Outcome, TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, pinned
 from ci_tasks.trials.same_failure import Comparison, Difference
 from ci_tasks.trials.trial import Trial
-from ci_tasks.trials.words import CANCELLED, CODES
+from ci_tasks.trials.words import CANCELLED, ON_MY_TREE, REPRODUCE
 
 if TYPE_CHECKING:
     from ci_tasks.run.events import EventStream
@@ -144,5 +144,5 @@ def _result(
     }
     is_fixed = options.on_my_tree and verdict.word == rules.PASSED_HERE
     word, why = rules.FIXED_HERE if is_fixed else verdict.word, verdict.why + more[verdict.word]
-    codes = CODES["reproduce"] | (CODES["reproduce --on-my-tree"] if options.on_my_tree else {})
+    codes = ON_MY_TREE if options.on_my_tree else REPRODUCE
     return ReproductionResult(word, why, codes[word], ci, record, found.same, found.differs)

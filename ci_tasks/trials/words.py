@@ -50,7 +50,9 @@ MEANINGS: Mapping[str, Mapping[str, tuple[int, str]]] = {
 
 
 CODES = {command: {word: code for word, (code, _) in words.items()} for command, words in MEANINGS.items()}
-"""The exit codes of each command, by word."""
+COMPARE, BISECT = CODES["compare"], CODES["bisect"]
+ON_MY_TREE = CODES["reproduce"] | CODES["reproduce --on-my-tree"]
+REPRODUCE = ON_MY_TREE | CODES["reproduce"]  # with the words of both, as its help has them
 
 PAGE, _BEGIN = Path("docs/reference/statuses.md"), "## Results of reproduce\n"
 

@@ -374,8 +374,7 @@ class Resolver:
 def how_to_give(names: Iterable[str]) -> str:
     """The options that give the values, for an error's hint; "" where there is none."""
     ways = list(dict.fromkeys(way for way in map(_way, names) if way))
-    overrides = ", or the same under `overrides` in hosts.yaml" if any(way.startswith("--") for way in ways) else ""
-    return f"give {' '.join(ways)}{overrides}" if ways else ""
+    return f"give {' '.join(ways)}" if ways else ""
 
 
 def is_unset(value: object) -> bool:

@@ -391,6 +391,10 @@ def test_files_of_a_snapshot_can_be_read_without_a_workspace(with_submodule: Pat
     assert snapshot.names("", "inner.txt") == ["sub/inner.txt", "third party/sub/inner.txt"]
     assert snapshot.names("th", "kept.txt") == ["third party/kept.txt"]
     assert snapshot.select(["*.txt", ":!sub"]) == ["kept.txt"]
+    process = snapshot.reader
+    assert os.getpgid(process.pid) != os.getpgid(0)  # ^C at a terminal would end it, and the command with a traceback
+    del snapshot
+    assert process.wait(20) is not None
 
 
 def test_trees_are_copied_side_by_side_without_their_repositories(with_submodule: Path, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_a_host_without_the_python_that_ci_asks_for_is_not_used() -> None:
     [
         (HostSpec("a", runtime="docker"), [LOCKS_QUERY_NAME, "image x:1", "image y:2"], {"x:1"}),
         (HostSpec("a", runtime="docker", simulate=True), ["image x:1", "image y:2"], {"x:1"}),
-        (HostSpec("a", runtime="none", simulate=True), [], set()),
+        (HostSpec("a", runtime="none", simulate=True), [], {"x:1", "y:2"}),
     ],
 )
 def test_a_host_is_asked_for_what_matters_there(spec: HostSpec, queries: list[str], images: set[str]) -> None:

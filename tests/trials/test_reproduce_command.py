@@ -93,7 +93,7 @@ def test_a_red_job_is_reproduced_fixed_broken_otherwise_and_blocked(red_job: Any
     assert any(reference.endswith(red_job.digest) for reference in record["environment"]["containers"][0]["digests"])
     lines = [line.split() for line in result.out.splitlines()]
     assert ["runner:"] in [line[:1] for line in lines] and ["image", "digest:"] not in [line[:2] for line in lines]
-    assert "not recovered: the driver's version" in result.out
+    assert "not recovered: the GPU model and driver" in result.out
     assert not any(line[:1] == ["code:"] for line in lines), "CI's own commit ran"
 
     mine = red_job.ci_tasks(*reproduce, "--on-my-tree")

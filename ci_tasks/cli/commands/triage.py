@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ci_tasks import registry
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
@@ -54,4 +55,6 @@ def triage(options: TriageOptions) -> int:
         print(brief.triage(found, source if options.url else analysed[0].name), end="")
     else:
         print("\n".join(describe(found, terminal_width(), source)))
+        if options.url and found.signature and (history := registry.hook("ci_history")):
+            print("\n".join(history(options.url, found)))
     return 0

@@ -3,7 +3,7 @@
 It travels with the probe into every Python of the job, so it uses the standard library of Python 3.8 alone and imports
 nothing of ours. Once one of MODULES has been imported, the functions that `_TABLE` names there are put behind a
 wrapper that calls them first and then notes; a name that a revision does not have is noted as missing. What fails in a
-note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.noted`.
+note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.training_run`.
 """
 
 import functools

@@ -1,0 +1,95 @@
+"""Whether a job's failure is new in CI, flaky there, or that of the base branch too: by the last runs of its workflow.
+
+The rows of these runs are asked of GitHub each time, which is one request a run; the logs of jobs that failed are read
+once, and what they showed is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ci_tasks import resources
+from ci_tasks.agent.files import replace_file
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import Blocked, UsageError, counted
+from ci_tasks.logs.failed_job import FAILED, WorkflowJob, find_failed_jobs
+from ci_tasks.logs.github import GitHubClient, parse_url, text_at
+from ci_tasks.logs.job_log import from_url
+from ci_tasks.records import Triage
+
+BROKEN, FLAKY, NEW, UNKNOWN = "already broken in CI", "flaky in CI", "new in CI", "CI's history shows nothing"
+_MOST_RUNS, _MOST_LOGS = 20, 8
+
+
+@dataclass(frozen=True)
+class PastJob:
+    """The job of the same name in another run, which passed or `failed`. `is_base`: no pull request started the run."""
+
+    url: str
+    failed: bool
+    branch: str
+    is_base: bool
+
+
+def ci_history(url: str, triage: Triage) -> list[str]:
+    """The lines that `triage --url` adds for the failed job at `url`. What GitHub refuses is a line too."""
+    try:
+        parsed = parse_url(url)
+        with closing(GitHubClient(parsed.host)) as client:
+            _, jobs = find_failed_jobs(client, parsed)
+            past = list(_past_jobs(client, jobs[0]))
+        return [judge(triage.signature, past, _signature)]
+    except (UsageError, Blocked) as problem:
+        return [f"{UNKNOWN}: {problem.message}"]
+
+
+def judge(signature: str, past: Sequence[PastJob], signature_of: Callable[[str], str]) -> str:
+    """The sentence for a failure with this signature. `past` is the newest first; `signature_of` reads a failed job's
+    log."""
+    failed = [job for job in past if job.failed][:_MOST_LOGS]
+    alike = [job for job in failed if signature_of(job.url) == signature]
+    base = next((job for job in past if job.is_base), None)
+    if base in alike and base is not None:
+        return f"{BROKEN}: its last run on {base.branch} failed in the same way, {base.url}"
+    if alike:
+        others = f"{len(alike)} of {counted(len(past), 'other run')} failed in the same way"
+        return f"{FLAKY}: {others}, the last on {alike[0].branch}, {alike[0].url}"
+    if not past:
+        return f"{UNKNOWN}: no other run of the job has ended"
+    return f"{NEW}: none of its last {counted(len(past), 'run')} failed in the same way"
+
+
+def _past_jobs(client: GitHubClient, job: WorkflowJob) -> Iterator[PastJob]:
+    def read(path: str, subject: str, key: str, size: int, **query: str) -> list[Any]:
+        found = client.json(f"/repos/{job.repository}/actions/{path}", subject, per_page=size, page=1, **query)
+        return list(found.get(key) or []) if isinstance(found, dict) else []
+
+    workflow = job.workflow.rpartition("/")[2]
+    runs = read(f"workflows/{workflow}/runs", f"runs of {workflow}", "workflow_runs", _MOST_RUNS, status="completed")
+    for run in runs:
+        for other in read(f"runs/{run['id']}/jobs", f"run {run['id']}", "jobs", 100):
+            conclusion, is_other = text_at(other, "conclusion"), other.get("id") != job.id
+            if is_other and text_at(other, "name") == job.name and conclusion in (*FAILED, "success"):
+                is_base = not text_at(run, "event").startswith("pull_request")
+                yield PastJob(text_at(other, "html_url"), conclusion in FAILED, text_at(run, "head_branch"), is_base)
+
+
+def _signature(url: str) -> str:
+    """The failure in the log of the job at `url`, "" if its log is gone; kept for the next command."""
+    path = Path(resources.home(), "ci-history.json")
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        known = {}
+    if url not in known:
+        try:
+            known[url] = from_url(url).triage.signature
+        except UsageError:
+            known[url] = ""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(str(path), json.dumps(known).encode())
+    return str(known[url])

@@ -1,0 +1,69 @@
+"""Whether a failure is new in CI, flaky there, or the base's: by the last runs of its workflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.cli.program import run as ci_tasks
+from ci_tasks.features.ci_history.history import PastJob, judge
+from tests.logs.github.github_server import REPO, Serving, Storage, job, leads_to, run
+
+
+def past(name: str, failed: bool, *, base: bool = False) -> PastJob:
+    return PastJob(f"u/{name}", failed, "main" if base else name, base)
+
+
+# A job's URL ends in the signature that its log has.
+CASES = [
+    ([past("same", True, base=True)], "already broken in CI: its last run on main failed in the same way, u/same"),
+    (
+        [past("ok", False, base=True), past("same", True, base=True)],
+        "flaky in CI: 1 of 2 other runs failed in the same way, the last on main, u/same",
+    ),
+    (
+        [past("same", True), past("other", True), past("ok", False)],
+        "flaky in CI: 1 of 3 other runs failed in the same way, the last on same, u/same",
+    ),
+    ([past("other", True, base=True), past("ok", False)], "new in CI: none of its last 2 runs failed in the same way"),
+    ([], "CI's history shows nothing: no other run of the job has ended"),
+]
+
+
+@pytest.mark.parametrize(("runs", "sentence"), CASES)
+def test_what_other_runs_say_of_a_failure(runs: list[PastJob], sentence: str) -> None:
+    assert judge("same", runs, lambda url: url.rpartition("/")[2]) == sentence
+
+
+LOG = b"2025-11-02T10:00:00.0000000Z E   AssertionError: 1 != 2\n2025-11-02T10:00:01.0000000Z FAILED tests/a.py::b\n"
+URL = "https://github.com/THUDM/slime/actions/runs/7/job/9"
+
+
+def test_triage_of_a_url_says_it_and_reads_each_log_once(
+    api: Serving, storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    storage.log = LOG
+    older = {**run(), "id": 6, "event": "push", "head_branch": "main"}
+    api.on(f"{REPO}/actions/workflows/pr-test.yml/runs", {"workflow_runs": [run(), older]})
+    api.on(f"{REPO}/actions/runs/7/jobs", {"jobs": [job(9)]})
+    api.on(f"{REPO}/actions/runs/6/jobs", {"jobs": [{**job(5), "name": "job 9"}, job(4)]})
+    api.on(f"{REPO}/actions/runs/6", older)
+    api.on(f"{REPO}/actions/jobs/5", {**job(5), "name": "job 9", "run_id": 6})
+    api.on(f"{REPO}/actions/jobs/5/logs", leads_to(storage))
+    for _ in range(2):
+        ci_tasks(["ci-tasks", "triage", "--url", URL])
+        assert "already broken in CI: its last run on main failed in the same way" in capsys.readouterr().out
+    assert api.paths().count(f"{REPO}/actions/jobs/5/logs") == 1
+
+
+def test_what_github_refuses_is_said_and_the_triage_stands(
+    api: Serving, storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    storage.log = LOG
+    ci_tasks(["ci-tasks", "triage", "--url", URL])
+    said = capsys.readouterr().out
+    assert "AssertionError: 1 != 2" in said and "CI's history shows nothing: " in said
