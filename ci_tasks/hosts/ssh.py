@@ -325,21 +325,22 @@ def _public_blob(path: str) -> bytes | None:
 def host_key_refused(target: SSHTarget, verdict: str, known: HostKey | None, key: HostKey) -> HostKeyRefused:
     """Why `key` is not accepted; `known` is the line of known_hosts that says so."""
     name, place, shown = target.names[0], known.place if known else "", f"\n  shown: {key.shown}"
-    what = f"{target.description}: the host key of {name}"
+    host = target.description
     if known is not None and verdict == "changed":
         return HostKeyRefused(
-            f"{what} has changed\n  known: {known.shown} ({place}){shown}",
+            f"{host}: the host key of {name} has changed\n  known: {known.shown} ({place}){shown}",
             hint="someone may be listening, or the host was reinstalled; ask its admin which key is right\n"
             f"then, if it is the one shown, remove the line {place}, and connect again to see the line to add",
         )
     if verdict == "revoked":
-        return HostKeyRefused(f"{what} is revoked ({place}){shown}", hint="ask its admin for the new key")
+        message = f"{host}: the host key of {name} is revoked ({place}){shown}"
+        return HostKeyRefused(message, hint="ask its admin for the new key")
     also = f"; only a @cert-authority line matches it ({place}), and paramiko supports no host certificates"
     files = [file for file in target.known_hosts if file != os.devnull]
     file = files[0] if files else f"a file that {config_file()} has to name as UserKnownHostsFile"
     where = f" (on {target.gateway})" if target.gateway else ""
     return HostKeyRefused(
-        f"{what} is not known{also if known else ''}{shown}",
+        f"{host}: the host key of {name} is not known{also if known else ''}{shown}",
         hint=f"if this is its key, add this line to {file}:\n{name} {key.type} {key.blob}\n"
         f"to compare on a network that you trust{where}: ssh-keyscan -p {target.port} {target.host} | ssh-keygen -lf -",
     )

@@ -29,7 +29,6 @@ class RowCoverage:
     args: str
     gpus: int | None
     covers: tuple[str, ...]
-    backends: tuple[str, ...]
     origin: str
     problem: str
 
@@ -63,8 +62,7 @@ class CoveredTest:
 @dataclass(frozen=True)
 class LabelCoverage:
     """A label and its tests; `commands` are what the steps run for tests, of a job whose rows name no test file.
-    `dynamic` is the expression of a matrix that only a run of another job gives; `same_as` is an earlier label with the
-    same rows."""
+    `dynamic` is the expression of a matrix that only a run of another job gives."""
 
     label: str
     job: str
@@ -73,19 +71,16 @@ class LabelCoverage:
     images: tuple[str, ...]
     tests: tuple[CoveredTest, ...]
     dynamic: str | None = None
-    same_as: str | None = None
     commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CheckoutCoverage:
-    """As `coverage --json` prints it. `checkout` names it for people, without a path of this machine; `backends` is
-    what the rows of each training backend exercise together."""
+    """As `coverage --json` prints it. `checkout` names it for people, without a path of this machine."""
 
     checkout: str
     workflow: str
     labels: tuple[LabelCoverage, ...]
-    backends: Mapping[str, tuple[str, ...]]
 
     def rows(self) -> dict[str, RowCoverage]:
         """By `label: row`."""
@@ -111,15 +106,9 @@ def checkout_coverage(
         )
         first, run = own[0], () if tests else tuple(commands.get(own[0].job, ()))
         if tests or run or first.dynamic:  # a job that only finds out what another is to run has no tests
-            same = next((other.label for other in covered if tests and other.tests == tests), None)
             about = (name, first.job, first.trigger, first.runner, _each(row.image or "" for row in own))
-            covered.append(LabelCoverage(*about, tests, first.dynamic, same, run))
-    trained = [row for label in covered for test in label.tests for row in test.rows]
-    backends = {
-        backend: _each(each for row in trained if backend in row.backends for each in row.covers)
-        for backend in _each(backend for row in trained for backend in row.backends)
-    }
-    return CheckoutCoverage(checkout, workflow, tuple(covered), backends)
+            covered.append(LabelCoverage(*about, tests, first.dynamic, run))
+    return CheckoutCoverage(checkout, workflow, tuple(covered))
 
 
 def row_coverage(row: Row, recording: Recording, read: Read) -> RowCoverage:
@@ -129,8 +118,7 @@ def row_coverage(row: Row, recording: Recording, read: Read) -> RowCoverage:
         covers = _each([model, *_trained(started), "not seen to its end" if problem else ""])
     else:
         covers = (f"not seen: {problem}" if problem else _untrained(row.test or "", recording),)
-    backends = _each(training.value("--train-backend", "megatron").lower() for training in started)
-    return RowCoverage(row.row, row.args, row.gpus, covers, backends, recording.origin, problem)
+    return RowCoverage(row.row, row.args, row.gpus, covers, recording.origin, problem)
 
 
 def _start(row: Row) -> object:

@@ -23,8 +23,6 @@ def coverage_report(coverage: CheckoutCoverage) -> str:
     for label in coverage.labels:
         if not label.dynamic:
             lines += _label_section(label)
-    for backend, exercised in coverage.backends.items():
-        lines += ["", f"## Backend {_cell(backend)}", "", f"{_cell(', '.join(exercised))}."]
     return "\n".join(lines)
 
 
@@ -54,8 +52,6 @@ def _label_cells(label: LabelCoverage) -> list[str]:
 
 def _label_section(label: LabelCoverage) -> list[str]:
     lines = ["", f"## {_cell(label.label)}", "", f"{_trigger(label)}, job `{label.job}`.", ""]
-    if label.same_as:
-        return [*lines, f"The rows of {_cell(label.same_as)}."]
     if label.commands:
         return [*lines, "Its steps run:", "", *(f"- {code(command)}" for command in label.commands)]
     lines += _table(("Test", "GPUs", "Main coverage"), map(_test_cells, label.tests))

@@ -1,6 +1,6 @@
 """The trainings that a test starts, each with its flags, and what they exercise in words.
 
-Flags with a value count if `_VALUES` has them. A flag without one is shown as its own words, unless it is plumbing.
+Flags with a value count if `_VALUED` has them, others unless they are plumbing; each is shown as its own words.
 """
 
 from __future__ import annotations
@@ -23,35 +23,12 @@ _LAYOUT = {
     "EP": "--expert-model-parallel-size",
     "ETP": "--expert-tensor-parallel-size",
 }
-# Flag with a value → what it exercises. `{}` is the value, without the modules of a dotted path.
-_VALUES = {
-    "--sglang-config": "--sglang-config",
-    "--megatron-config-path": "--megatron-config-path",
-    "--prefill-num-servers": "PD",
-    "--sglang-moe-a2a-backend": "{} all-to-all",
-    "--sglang-speculative-algorithm": "{} speculative decoding",
-    "--sglang-disaggregation-transfer-backend": "{} transfer",
-    "--update-weight-transport": "weight update through {}",
-    "--update-weight-mode": "{} weight update",
-    "--rollout-data-transport": "rollout data through {}",
-    "--optimizer-placement": "optimizer on {}",
-    "--num-critic-only-steps": "critic-only warmup (steps: {})",
-    "--opd-type": "on-policy distillation ({} teacher)",
-    "--over-sampling-batch-size": "over-sampling",
-    "--dynamic-sampling-filter-path": "dynamic sampling",
-    "--save-debug-rollout-data": "debug rollout data save",
-    "--load-debug-rollout-data": "training from saved rollout data",
-    "--save": "checkpoint save",
-    "--eval-interval": "evaluation",
-    "--multimodal-keys": "multimodal input",
-    "--rollout-function-path": "rollout function {}",
-    "--custom-generate-function-path": "generate function {}",
-    "--custom-rm-path": "reward function {}",
-    "--custom-reward-post-process-path": "reward post-processing {}",
-    "--custom-tis-function-path": "TIS function {}",
-    "--ci-load-grad-norm": "gradient norms equal those of the first layout",
-    "--ci-metric-checker-key": "metric {} is checked",
-}
+# Flags with a value that say what is exercised: their own words, and the value where it is a word.
+_VALUED = re.compile(
+    r"--(sglang-(config|moe-a2a|speculative-algorithm|disaggregation)|megatron-config|prefill-num-servers|update-weight-(mode|transport)"
+    r"|rollout-(data|function)|optimizer-placement|num-critic-only|opd-type|over-sampling|dynamic-sampling|(save|load)-debug"
+    r"|save$|eval-interval|multimodal|custom-|ci-(load-grad-norm|metric-checker))"
+)
 # Flags without a value that every training has: shapes, numerics and housekeeping.
 _PLUMBING = re.compile(
     r"--(ci-|no-|sequence-parallel|apply-chat-template|rollout-shuffle|balance-data|attention-softmax|colocate"
@@ -119,9 +96,10 @@ class TrainingLaunch:
             yield f"async training ({self.script})"
         spells_out_model = "--num-layers" in self.flags  # has too many switches to tell apart
         for flag, values in self.flags.items():
-            if words := _VALUES.get(flag):
+            if values and _VALUED.match(flag):
                 value = self.value(flag)
-                yield words.format(value if "⟨" in value else value.rpartition(".")[2])
+                words = [flag[2:].removesuffix("-path"), value.rpartition(".")[2]]
+                yield (" ".join(words) if value.replace(".", "").isidentifier() else words[0]).replace("-", " ")
             elif flag and not values and not spells_out_model and not _PLUMBING.match(flag):
                 yield _PREFIX.sub("", flag).replace("-", " ")
 

@@ -6,45 +6,38 @@ difference is more than scatter is not decided here: one run of a side shows non
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.repository import find_repository
-from ci_tasks.errors import CheckoutError, one_line
-from ci_tasks.features.difference.runs import AXES, ENV, IMAGE, PACKAGES, RunSide
-from ci_tasks.features.difference.values import ValueDifference, compare_values
+from ci_tasks.errors import one_line
+from ci_tasks.features.difference.runs import AXES, ENV, IMAGE, RunSide
+from ci_tasks.features.difference.values import ValueDifference, compare_values, of_lowest_rank
 from ci_tasks.known_secrets import MASK, is_private
 from ci_tasks.records import FAILED, PASSED
 from ci_tasks.report.table import Table, paragraph
 
 NO_VALUE = "–"  # a name that one side does not have
-_LEAST_CHANGE = 0.05  # relative, and one second or MiB: less is no difference
-_MOST_COMMITS = 20
 _HASH = re.compile(r"[0-9a-f]{40,64}")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`axis` is one of AXES, or status, failure, metric and amount of what came out; `name` is the package, variable,
-    file or metric. `step` is the first at which a metric's values differ, `note` by how much."""
+    """`axis` is one of AXES, or status, failure and metric of what came out; `name` is the package, variable,
+    file or metric. `step` is the first at which a metric's values differ."""
 
     axis: str
     name: str
     old: str
     new: str
-    note: str = ""
     step: int | None = None
 
 
 @dataclass(frozen=True)
 class RunDifference:
     """Two runs side by side. `same` are axes that were seen on both sides and are equal; `not_seen` are those that a
-    side did not show. `commits` are those between the two, newest first; `next_step` is the command that finds the one
-    which broke the row."""
+    side did not show. `next_step` is the command that finds the commit which broke the row."""
 
     old: str
     new: str
@@ -52,7 +45,6 @@ class RunDifference:
     outputs: tuple[Difference, ...]
     same: tuple[str, ...]
     not_seen: tuple[str, ...]
-    commits: tuple[str, ...]
     next_step: str
 
 
@@ -68,7 +60,6 @@ def compare_runs(old: RunSide, new: RunSide) -> RunDifference:
         tuple(compare_outputs(old, new)),
         tuple(axis for axis in seen if axis not in axes),
         tuple(axis for axis in AXES if axis not in seen),
-        tuple(_commits_between(old, new)),
         _next_step(old, new),
     )
 
@@ -78,8 +69,7 @@ def _differences(axis: str, old: Mapping[str, str], new: Mapping[str, str]) -> I
         before, after = old.get(name, NO_VALUE), new.get(name, NO_VALUE)
         # A digest names an image, whatever the tag or the mirror before it.
         both = [value.partition("@")[2] or value for value in (before, after)] if axis == IMAGE else [before, after]
-        # Of a package from a work tree the commit is seen only if a process imported it.
-        if both[0] == both[1] or (axis == PACKAGES and f"{min(both)} " == max(both)[: len(min(both)) + 1]):
+        if both[0] == both[1]:
             continue
         if axis == ENV and (is_private(name, before) or is_private(name, after)):
             # Of what may be a secret only that it differs: a comparison is shown to others.
@@ -96,33 +86,10 @@ def compare_outputs(old: RunSide, new: RunSide) -> Iterator[Difference]:
         lines = [run.triage.line if run.triage else NO_VALUE for run in (first, second)]
         yield Difference("failure", "failure", lines[0], lines[1])
     first_steps: dict[str, ValueDifference] = {}
-    for each in compare_values("", old.metrics, "", new.metrics).differences:
+    for each in compare_values("", of_lowest_rank(old.logged), "", of_lowest_rank(new.logged)).differences:
         first_steps.setdefault(each.name, each)
     for name, each in first_steps.items():
-        yield Difference("metric", name, str(each.old), str(each.new), _change(each.old, each.new), int(each.step))
-    for name, before in old.amounts.items():
-        after = new.amounts.get(name, before)
-        if abs(after - before) >= max(1.0, _LEAST_CHANGE * max(before, after)):
-            yield Difference("amount", name, f"{before:.4g}", f"{after:.4g}", _change(before, after))
-
-
-def _change(old: float | str, new: float | str) -> str:
-    if isinstance(old, str) or isinstance(new, str):
-        return ""
-    share = (new - old) / abs(old) if old else math.inf
-    return f"{share:+.2%}" if 5e-5 <= abs(share) <= 100 else f"{new - old:+.2g}"
-
-
-def _commits_between(old: RunSide, new: RunSide) -> list[str]:
-    """None if a side has no commit that their repository knows."""
-    sides = [run.record.checkout for run in (old, new)]
-    heads = [checkout.head for checkout in sides if checkout and _HASH.fullmatch(checkout.head)]
-    repository = find_repository(Path(sides[1].path)) if sides[1] and len(heads) == 2 else None
-    try:
-        words = ("log", "--format=%h %s", f"-n{_MOST_COMMITS}", "..".join(heads))
-        return repository.git.text(*words).splitlines() if repository else []
-    except (CheckoutError, OSError):
-        return []
+        yield Difference("metric", name, str(each.old), str(each.new), int(each.step))
 
 
 def _next_step(old: RunSide, new: RunSide) -> str:
@@ -149,18 +116,10 @@ def text(old: RunSide, new: RunSide, result: RunDifference, width: int | None = 
     lines = _table(heads, (), width)
     for title, differences in (("What came out differs:", result.outputs), ("What went in differs:", result.inputs)):
         rows = [
-            (
-                each.axis,
-                each.name + (f" diverges at step {each.step}" if each.step is not None else ""),
-                each.note,
-                each.old,
-                each.new,
-            )
+            (each.axis, each.name if each.step is None else f"{each.name} from step {each.step}", each.old, each.new)
             for each in differences
         ]
-        lines += ["", title, "", *_table(rows, ("", "NAME", "", "OLD", "NEW"), width)] if rows else []
-    if result.commits:
-        lines += ["", "Commits between them, newest first:", *(f"  {one_line(commit)}" for commit in result.commits)]
+        lines += ["", title, "", *_table(rows, ("", "NAME", "OLD", "NEW"), width)] if rows else []
     lines += ["", *([f"to find the commit: {one_line(result.next_step)}"] if result.next_step else [])]
     lines += paragraph(f"The same: {', '.join(result.same) or 'nothing that was seen'}", width)
     return lines + (paragraph(f"Not seen: {', '.join(result.not_seen)}", width) if result.not_seen else [])

@@ -1,4 +1,4 @@
-"""A run as one side of a comparison: what was seen of its inputs and amounts.
+"""A run as one side of a comparison: what was seen of its inputs.
 
 An axis that was not noted is left out, so that it counts as not seen. Of the environment the variables of the plan are
 read: those of the machine are none of the row's inputs. Paths and names that every run has of its own are replaced.
@@ -16,8 +16,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError
-from ci_tasks.features.difference.values import Values, of_series, read_values
-from ci_tasks.logs.reading import reading_of
+from ci_tasks.features.difference.values import Values, read_values
 from ci_tasks.records import RunRecord
 from ci_tasks.registry import metric_formats
 from ci_tasks.results.index import passed_runs
@@ -25,7 +24,7 @@ from ci_tasks.results.load import find_one, load_record
 
 # Axes, those first that explain a difference more often.
 COMMIT, OVERLAYS, IMAGE, PACKAGES, ARGUMENTS, ENV = "commit", "overlays", "image", "packages", "arguments", "env"
-AXES = (COMMIT, OVERLAYS, IMAGE, PACKAGES, ARGUMENTS, ENV, "mounts", "machine", "deviations")
+AXES = (COMMIT, OVERLAYS, IMAGE, PACKAGES, ARGUMENTS, ENV, "machine", "deviations")
 # Deviations that other axes tell better, and the container's name, which each run has its own of.
 _COVERED = ("code", "Python packages", "GPUs", "pull request", "image", "name")
 _MOST_PASSED = 50  # of a row, among which the last one before the run is searched for
@@ -40,24 +39,12 @@ class RunSide:
     log: str
 
     @property
-    def metrics(self) -> Values:
-        return of_series(reading_of(self.log).series) if os.path.exists(self.log) else {}
-
-    @property
     def logged(self) -> Values:
         """What the log prints of results, by rank; nothing if there is no log. Raises OSError."""
         if not os.path.exists(self.log):
             return {}
         with open_file(self.log) as lines:
             return read_values(lines, metric_formats())
-
-    @property
-    def amounts(self) -> dict[str, float]:
-        """Seconds, and MiB of each GPU's peak."""
-        timings, use = self.record.timings, self.record.gpu_use
-        found = {"whole run, s": timings.seconds, "waiting for GPUs, s": timings.queued}
-        found |= {f"peak of GPU {peak.gpu}, MiB": peak.used for peak in (use.gpus if use else ())}
-        return {name: float(value) for name, value in found.items() if value is not None}
 
     def inputs(self) -> dict[str, Mapping[str, str]]:
         """What was seen of each axis, by name."""
@@ -68,22 +55,14 @@ class RunSide:
             found[OVERLAYS] = {each.name: f"{each.title} {each.tree[:12]}" for each in checkout.overlays}
         if image := around.digest or ("no container" if around.runtime == "none" else ""):
             found[IMAGE] = {"image": image}
-        packages = around.packages
-        commits = {module.name.replace("_", "-").lower(): module.commit[:7] for module in around.imported}
-        versions = {
-            name: f"{packages[name]} {commits.get(name.replace('_', '-').lower(), '')}".strip() for name in packages
-        }
-        if packages:
-            found[PACKAGES] = {"Python": around.python or "", **self._without_own(versions)}
+        if around.packages:
+            found[PACKAGES] = {"Python": around.python or "", **self._without_own(around.packages)}
         if plan is not None:
             found[ENV] = self._without_own({**plan.env, **plan.host_env})
             found[ARGUMENTS] = {"test": plan.test or "none", "arguments": plan.args}
-            found["mounts"] = plan.container.mounts if plan.container is not None else {}
         gpus = Counter(gpu.name for gpu in around.gpus)
-        machine = {
-            "host": record.host or "local",
-            "GPUs": ", ".join(f"{count} x {name}" for name, count in gpus.items()),
-        }
+        words = ", ".join(f"{count} x {name}" for name, count in gpus.items())
+        machine = {"host": record.host or "local", "GPUs": words}
         found["machine"] = {**machine, "driver": around.driver or "", "kernel": around.kernel or ""}
         deviations = {each.what: each.here for each in record.deviations if each.what not in _COVERED}
         return {**found, "deviations": self._without_own(deviations)}

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from ci_tasks.agent.codec import RecordError, decode, encode, parse
+from ci_tasks.agent.codec import RecordError, parse
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError, counted, one_line
 from ci_tasks.logs.metrics import Series, read_series
@@ -59,14 +59,6 @@ class ValuesComparison:
     tolerance: float | None = None
     differences: tuple[ValueDifference, ...] = ()
     missing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class GoldenMetric:
-    start_step: int
-    end_step: int
-    step_interval: int
-    values: Mapping[str, float | str]
 
 
 def read_values(lines: Iterable[bytes], formats: tuple[MetricFormat, ...] = ()) -> Values:
@@ -168,15 +160,15 @@ def text(compared: ValuesComparison) -> list[str]:
 def read_golden(path: Path) -> Values:
     """Raises UsageError."""
     try:
-        golden = decode(dict[str, GoldenMetric], parse(path.read_bytes(), where=str(path)), where=str(path))
+        golden = parse(path.read_bytes(), where=str(path))
         found = {
-            name: {str(int(step)): _plain(float(value)) for step, value in metric.values.items()}
+            name: {str(int(step)): _plain(float(value)) for step, value in metric["values"].items()}
             for name, metric in golden.items()
         }
         if any(found.values()):
             return found
         problem = "it has no values by step"
-    except (OSError, RecordError, ValueError) as error:
+    except (OSError, RecordError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = getattr(error, "strerror", "") or str(error)
     hint = "`ci-tasks diff RUN --write-golden FILE` writes one"
     raise UsageError(f"no golden values in {path}: {problem}", hint=hint)
@@ -193,5 +185,6 @@ def write_golden(path: Path, values: Values) -> None:
     for name, steps in values.items():
         numbers = [int(step) for step in steps]
         interval = math.gcd(*(later - step for step, later in pairwise(numbers))) or 1
-        document[name] = encode(GoldenMetric(numbers[0], numbers[-1], interval, steps), versioned=False)
+        steps_from = {"start_step": numbers[0], "end_step": numbers[-1], "step_interval": interval}
+        document[name] = {**steps_from, "values": steps}
     write_file(path, [json.dumps(document, indent=1), "\n"])

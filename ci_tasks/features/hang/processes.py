@@ -9,7 +9,6 @@ from ci_tasks.agent.gpus.lock_files import numbered
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.hang import waits
-from ci_tasks.features.hang.locks import LockUse, lock_use
 from ci_tasks.features.hang.stacks import Stack, read_stacks
 from ci_tasks.features.hang.waits import Wait, user_frame, wait_of
 
@@ -29,7 +28,6 @@ class Thread:
     stack: Stack
     kernel: ThreadFacts | None
     wait: Wait
-    locks: LockUse
 
     @property
     def name(self) -> str:
@@ -103,9 +101,9 @@ class Process:
         for stack in stacks:
             kernel = main if stack is stacks[-1] else None
             computes = kernel is not None and kernel.cpu / max(self._seen.seconds_between, 0.1) >= BUSY
-            sources = self._seen.sources
-            wait = wait_of(stack, kernel, self._seen.machine, sources, computes=computes, still=self.stays)
-            found.append(Thread(self, stack, kernel, wait, lock_use(stack, sources)))
+            seen = self._seen
+            wait = wait_of(stack, kernel, seen.machine, seen.sources, computes=computes, still=self.stays)
+            found.append(Thread(self, stack, kernel, wait))
         return found
 
     @property
@@ -147,24 +145,19 @@ class RunProcesses:
             sizes.add(int(size) if env.get("LOCAL_WORLD_SIZE", size) == size and _is_number(size) else None)
         return sizes.pop() if len(sizes) == 1 else None
 
-    def chain(self, first: Thread) -> tuple[list[Thread], bool]:
-        """From a thread to the one that it waits for, and so on, as long as it is shown which one that is. True: the
-        last of them waits for the first; the way to such a circle is left out."""
+    def chain(self, first: Thread) -> list[Thread]:
+        """From a thread to the one that it waits for, and so on, as long as it is shown which one that is."""
         way = [first]
-        while len(targets := self._targets(way[-1])) == 1:
-            if targets[0] in way:
-                return way[way.index(targets[0]) :], True
+        while len(targets := self._targets(way[-1])) == 1 and targets[0] not in way:
             way.append(targets[0])
-        return way, False
+        return way
 
     def last(self, process: Process) -> Thread:
-        return self.chain(process.main)[0][-1]
+        return self.chain(process.main)[-1]
 
     def _targets(self, thread: Thread) -> list[Thread]:
         """The threads that it may wait for; none if that is not seen."""
         process, wait = thread.process, thread.wait
-        if wait.kind == waits.LOCK and thread.locks.wants:
-            return [other for other in process.threads if thread.locks.wants in other.locks.holds]
         if wait.kind == waits.JOIN:
             others = [other for other in process.threads if other not in (thread, process.main)]
             return [other for other in others if user_frame(other.stack)]

@@ -54,22 +54,6 @@ def _stopped(run: RunProcesses) -> Finding | None:
     return None
 
 
-def _lock_cycle(run: RunProcesses) -> Finding | None:
-    """Of locks that are globals of a module, whose holder the text of the functions shows."""
-    for process in run.by_id.values():
-        for first in process.threads:
-            way, is_circle = run.chain(first)
-            if is_circle and all(thread.wait.kind == waits.LOCK for thread in way):
-                told = "; ".join(f"{thread.name} {_lock_words(thread)}" for thread in way)
-                return Finding("lock cycle", f"lock cycle in {process.name}: {told}", way)
-    return None
-
-
-def _lock_words(thread: Thread) -> str:
-    wants = thread.locks.wants[1] if thread.locks.wants else ""
-    return f"has {', '.join(sorted(name for _, name in thread.locks.holds))} and waits for {wants} ({thread.wait.text})"
-
-
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
@@ -248,7 +232,7 @@ def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding 
 def _chain(run: RunProcesses) -> Finding | None:
     """From processes that wait for another one to the one at the end, through children, workers and threads; if all of
     them lead to the same end."""
-    ways = [way for way in (run.chain(process.main)[0] for process in run.by_id.values()) if len(way) > 1]
+    ways = [way for way in (run.chain(process.main) for process in run.by_id.values()) if len(way) > 1]
     ways = [way for way in ways if way[0].process is not way[-1].process]
     if len({way[-1].process.id for way in ways}) != 1:
         return None
@@ -288,7 +272,6 @@ def _inside(process: Process) -> str:
 
 RULES: tuple[Rule, ...] = (
     _stopped,
-    _lock_cycle,
     _missing_rank,
     _goes_on,
     _rank_elsewhere,

@@ -33,8 +33,7 @@ def prefetch(options: PrefetchOptions) -> int:
     To find what they download, the tests are only read. With --record they are executed, with imports and programs
     replaced by stubs, in a sandbox without network.
 
-    It runs `hf download` (or huggingface-cli) in the image of the rows. A host without containers uses the one on its
-    PATH, or installs huggingface_hub into a venv in its workspace.
+    It runs `hf download` in the image of the rows; a host without containers needs `hf` on its PATH.
 
     Exit code 0 if nothing keeps a run from its files. 125 if a repository is gated or cannot be found, the hub does
     not answer, or the disk is too small: a run would be blocked.

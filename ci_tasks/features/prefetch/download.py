@@ -26,24 +26,18 @@ _POLL_SECONDS = 0.05
 _EVERY_S = 10.0  # between two lines that say how far a download is
 _MARK = re.compile(r"^##\[ci-tasks\] download (\d+) (?:begins|ended (\d+))\r?$", re.MULTILINE)
 
-# `hf` of the host or image; older ones have huggingface-cli.
-_FUNCTIONS = r"""
-find_hf() {
-  _hf=$(command -v hf || command -v huggingface-cli) && return
-  echo "neither hf nor huggingface-cli is on PATH: install huggingface_hub there"
-  exit 125
-}
-
-# download NUMBER DIRECTORY WORDS…: what a killed download left, and nobody has written to for an hour, goes first.
+# download NUMBER COMMAND…
+_FUNCTION = r"""
 download() {
   local _number=$1 _code=0
-  find "$2" -name '*.incomplete' -mmin +60 -delete 2> /dev/null
   echo "##[ci-tasks] download $_number begins"
-  "$_hf" download "${@:3}" 2>&1 || _code=$?
+  "${@:2}" 2>&1 || _code=$?
   printf '\n##[ci-tasks] download %s ended %s\n' "$_number" "$_code"
   [ "$_code" = 0 ] || _exit_code=1
 }
 """
+# The row may have asked the library to stay offline.
+_ONLINE = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1"}
 
 
 @dataclass(frozen=True)
@@ -61,54 +55,40 @@ class Download:
 def script(downloads: Sequence[Download], env_names: Sequence[str]) -> str:
     """The run's script: `env_names` are variables that the downloads get in a container too. Secrets come from its
     environment."""
-    groups: dict[str, list[Download]] = {}
-    for item in downloads:
-        groups.setdefault(_docker(item, env_names), []).append(item)
-    functions, calls = [], []
-    for number, (docker, group) in enumerate(groups.items()):
-        own = "".join(f"  download {_arguments(item)}\n" for item in group)
-        functions.append(f"group_{number}() {{\n  find_hf\n{own}}}\n")
-        calls.append(f"{docker} group_{number} || _exit_code=1" if docker else f"group_{number}")
+    calls = [f"download {item.number} {_program(item, env_names)} {_arguments(item)}" for item in downloads]
     return f"""#!/usr/bin/env bash
 # Models and data sets that the rows will ask for. Secrets come from the environment.
 set -uo pipefail
 CI_TASKS_RUN_DIR=$(CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd -P)
-export CI_TASKS_RUN_DIR HF_HUB_OFFLINE=0 HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_UPDATE_CHECK=1
+export CI_TASKS_RUN_DIR {" ".join(f"{name}={value}" for name, value in _ONLINE.items())}
 _exit_code=0
-{_FUNCTIONS}
-{"".join(functions)}
-if [ -n "${{1:-}}" ]; then "$1"; exit "$_exit_code"; fi
+{_FUNCTION}
 {part("ADAPTER_CHECK")}{part("ADAPTER")}
 {chr(10).join(calls)}
 exit "$_exit_code"
 """
 
 
-def _docker(item: Download, env_names: Sequence[str]) -> str:
-    """The script again, in the container; "" for none."""
+def _program(item: Download, env_names: Sequence[str]) -> str:
+    """`hf` of the row's image, or of the host."""
     run = item.container
     if run is None:
-        return ""
+        return "hf"
     kept = [(option.name, filled(option.value or "", item.env)) for option in run.options if option.name in _KEPT]
     options = [f"--{name}={value}" for name, value in kept if "$" not in value]
-    options += [word for name in dict.fromkeys((*_PASSED, *env_names)) for word in ("-e", name)]
-    mount = '-v "$CI_TASKS_RUN_DIR:$CI_TASKS_RUN_DIR"'
-    image = shlex.quote(run.image)
-    return f'docker run --rm {shlex.join(options)} {mount} --entrypoint bash {image} "$CI_TASKS_RUN_DIR/run.sh"'
+    options += [word for name in dict.fromkeys((*_PASSED, *_ONLINE, *env_names)) for word in ("-e", name)]
+    return shlex.join(["docker", "run", "--rm", *options, "--entrypoint", "hf", run.image])
 
 
 def _arguments(item: Download) -> str:
-    """The arguments of `download`."""
     repository, path = item.repository, item.directory
     if item.container:
         path = repository.directory
         path = HOME + path[1:] if path.split("/")[0] == "~" else path
-    where = _word(path)
-    arguments = [str(item.number), f"{where}/{shlex.quote(repository.folder)}" if repository.in_cache else where]
-    arguments.append(shlex.quote(repository.id))
+    arguments = ["download", repository.id]
     arguments += ["--repo-type", "dataset"] if repository.kind == DATASET else []
-    arguments += ["--revision", shlex.quote(repository.revision)]
-    return " ".join([*arguments, "--cache-dir" if repository.in_cache else "--local-dir", where])
+    arguments += ["--revision", repository.revision, "--cache-dir" if repository.in_cache else "--local-dir"]
+    return f"{shlex.join(arguments)} {_word(path)}"
 
 
 def _word(path: str) -> str:
@@ -132,40 +112,35 @@ def outcomes(log: str) -> dict[int, tuple[int | None, str]]:
 
 
 def run_downloads(
-    executor: Executor,
-    row: PreparedRow,
-    names: Sequence[str],
-    say: Say,
-    is_wanted: Callable[[], bool],
+    executor: Executor, row: PreparedRow, names: Sequence[str], say: Say, is_wanted: Callable[[], bool]
 ) -> RunState:
     """Run it to its end, which a ^C brings first. `names` are those of the downloads; `say` hears which one is under
     way, and the last words of its program."""
     try:
         executor.start(row)
-        said, number = 0.0, -1
-        while not (now := executor.poll(row)).is_over:
+        said = -_EVERY_S
+        while True:
+            now = executor.poll(row)
+            if now.is_over or time.monotonic() > said + _EVERY_S:
+                said = time.monotonic() if _say_progress(row, names, say) else said
+            if now.is_over:
+                return now
             if not is_wanted():
                 raise KeyboardInterrupt
             executor.wait(_POLL_SECONDS)
             for line in executor.drain_messages():
                 say(printable(line))
-            if time.monotonic() > said + _EVERY_S or number < 0:
-                number = _say_progress(row, names, say)
-                said = time.monotonic() if number >= 0 else said
-        if number < 0:
-            _say_progress(row, names, say)
-        return now
     except KeyboardInterrupt:
         _cancel(executor, row)
         raise
 
 
-def _say_progress(row: PreparedRow, names: Sequence[str], say: Say) -> int:
-    """Returns the number of the download that is under way, -1 before the first."""
+def _say_progress(row: PreparedRow, names: Sequence[str], say: Say) -> bool:
+    """Whether a download has begun."""
     results = outcomes(content_of(row.run.log).decode("utf-8", "replace"))
     for number, (_, line) in [*results.items()][-1:]:
         say(f"fetching {names[number]}{f': {line}' if line else ''}")
-    return max(results, default=-1)
+    return bool(results)
 
 
 def _cancel(executor: Executor, row: PreparedRow) -> None:

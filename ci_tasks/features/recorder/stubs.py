@@ -1,20 +1,18 @@
 """Runs one test file in the sandbox and writes what it launches, one JSON pair [kind, data] a line. Standard library.
 
 The process gets this source on stdin, its settings as the one argument, and writes to stdout. Modules beside the test
-and those that define a launcher run; other modules outside the standard library are stubs. Programs are not started,
-time passes by `sleep` alone, and assertions are left out.
+run; others outside the standard library are stubs. Programs are not started, time passes by `sleep` alone, and
+assertions are left out.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.abc
 import importlib.machinery
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -32,7 +30,6 @@ REFUSED = ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve")
 # What is known of a stub: a server answers, and a program runs until the test waits for it, which succeeds.
 ATTRIBUTES = {"status": 200, "status_code": 200, "returncode": 0, "pid": 2}
 RETURNED = {"poll": None, "wait": 0}
-NOT_RAISED = ("AssertionError", "FileNotFoundError")  # what no program has made is not there
 
 
 # -- values that are not known -----------------------------------------------------------------------------------------
@@ -138,36 +135,23 @@ recorder: RecordWriter
 # -- the test and its modules ------------------------------------------------------------------------------------------
 
 
-class WithoutChecks(ast.NodeTransformer):
-    """Leaves out what fails only because no program ran; `optimize` leaves out `assert`."""
-
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        name = ast.unparse(node.exc.func) if isinstance(node.exc, ast.Call) else ""
-        return ast.copy_location(ast.Pass(), node) if name in NOT_RAISED else node
-
-
 def run_file(path: str, module: types.ModuleType) -> None:
+    """Without its assertions, which fail only because no program ran."""
     with open(path, encoding="utf-8") as file:
-        tree = WithoutChecks().visit(ast.parse(file.read(), path))
-    exec(compile(tree, path, "exec", dont_inherit=True, optimize=1), module.__dict__)
+        exec(compile(file.read(), path, "exec", dont_inherit=True, optimize=1), module.__dict__)
 
 
 class ModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Runs a module beside the test, below `tests`, or one of the checkout that defines a launcher; stubs others."""
+    """Runs a module beside the test or below `tests`; others are stubs."""
 
     def __init__(self, root: str, test: str, helpers: dict[str, list[str]]) -> None:
         self.root, self.beside, self.helpers = root, os.path.dirname(test), helpers
-        self.launcher = re.compile(rf"^def (?:{'|'.join(map(re.escape, helpers)) or '$^'})\(", re.MULTILINE)
 
     def file_of(self, name: str) -> str | None:
-        for directory, end in itertools.product((self.beside, self.root), (".py", "/__init__.py")):
-            path = os.path.join(directory, name.replace(".", "/") + end)
-            if os.path.isfile(path):
-                if directory == self.beside or name.startswith("tests."):
-                    return path
-                with open(path, encoding="utf-8", errors="replace") as file:
-                    return path if self.launcher.search(file.read()) else None
-        return None
+        at = name.replace(".", "/")
+        places = [f"{self.beside}/{at}", *([f"{self.root}/{at}"] if name.startswith("tests.") else [])]
+        files = [place + end for place in places for end in (".py", "/__init__.py")]
+        return next(filter(os.path.isfile, files), None)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         is_standard = name.partition(".")[0] in sys.stdlib_module_names and name not in STUBBED

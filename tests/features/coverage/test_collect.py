@@ -38,7 +38,6 @@ def test_the_sample_has_a_sensible_map() -> None:
     assert entries["test_tiny_ppo.py"].coverage == ("Tiny-Dense", "PPO")
     assert entries["test_tiny_moe_r3.py"].coverage == ("Tiny-MoE-8x1", "rollout routing replay")
     assert [label.label for label in coverage.labels if label.dynamic] == ["changed"]
-    assert coverage.backends["megatron"][:2] == ("Tiny-Dense", "--sglang-config")
 
 
 def test_a_revision_is_read_from_git_and_compared_with_the_working_tree(repository: Path) -> None:

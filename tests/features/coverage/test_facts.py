@@ -71,12 +71,12 @@ def test_dense_or_moe_is_read_from_flags_before_names(trained: Cover, flags: str
 FEATURES = {
     "--colocate": ["colocated", "offload/onload"],
     "--colocate --no-offload-rollout": ["colocated"],
-    "--sglang-speculative-algorithm EAGLE": ["EAGLE speculative decoding"],
+    "--sglang-speculative-algorithm EAGLE": ["sglang speculative algorithm EAGLE"],
     "--sglang-enable-dp-attention --use-tis": ["dp attention", "tis"],
     "--hf-checkpoint /root/models/X-FP8": ["FP8 rollout"],
-    "--custom-generate-function-path a.b.work": ["generate function work"],
-    "--load /x --save /y": ["checkpoint load", "checkpoint save"],
-    "--prefill-num-servers 1 --sequence-parallel": ["PD"],
+    "--custom-generate-function-path a.b.work": ["custom generate function work"],
+    "--load /x --save /y": ["checkpoint load", "save"],
+    "--prefill-num-servers 1 --sequence-parallel": ["prefill num servers"],
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.agent.records import Checkout, ContainerState, Deviation
 from ci_tasks.features.difference import runs
-from ci_tasks.features.difference.compare import Difference, compare_runs, text
+from ci_tasks.features.difference.compare import compare_runs, text
 from ci_tasks.features.difference.runs import RunSide
 from ci_tasks.features.difference.values import Values, of_series
 from ci_tasks.logs.metrics import Series
@@ -51,7 +51,7 @@ class Side(RunSide):
         return {**super().inputs(), "env": vars(self)["env"]}
 
     @property
-    def metrics(self) -> Values:
+    def logged(self) -> Values:
         return of_series([Series("reward", "reward", (vars(self)["points"],))])
 
 
@@ -64,7 +64,6 @@ ENVIRONMENT = RUN.environment
 CASES: list[tuple[dict[str, object], list[tuple[str, str, str, str]]]] = [
     ({}, []),
     ({"environment": replace(ENVIRONMENT, packages={"torch": "2.9.0"})}, [("packages", "torch", "2.8.0", "2.9.0")]),
-    ({"environment": replace(ENVIRONMENT, packages={"torch": "2.8.0 1a2b3c4"})}, []),
     ({"environment": replace(ENVIRONMENT, containers=pulled("mirror/trainer:0101@sha256:aa"))}, []),
     (
         {"environment": replace(ENVIRONMENT, containers=pulled("trainer@sha256:bb")), "host": "h100b"},
@@ -107,38 +106,21 @@ def test_a_value_that_may_be_a_secret_is_never_shown(
 
 
 CURVES = [
-    ("equal, also where both are not a number", [(1, 0.5), (2, math.nan)], [(1, 0.5), (2, math.nan)], None, ""),
-    ("one ULP", [(1, 0.5), (2, 0.7)], [(1, 0.5), (2, math.nextafter(0.7, 1))], 2, "+1.1e-16"),
-    ("steps that one side lacks", [(1, 0.5), (2, 0.7)], [(2, 0.7), (3, 9.0)], None, ""),
-    ("from a step on", [(1, 1.0), (2, 2.0), (3, 3.0)], [(1, 1.0), (2, 2.1), (3, 6.0)], 2, "+5.00%"),
+    ("equal, also where both are not a number", [(1, 0.5), (2, math.nan)], [(1, 0.5), (2, math.nan)], None),
+    ("one ULP", [(1, 0.5), (2, 0.7)], [(1, 0.5), (2, math.nextafter(0.7, 1))], 2),
+    ("steps that one side lacks", [(1, 0.5), (2, 0.7)], [(2, 0.7), (3, 9.0)], None),
+    ("from a step on", [(1, 1.0), (2, 2.0), (3, 3.0)], [(1, 1.0), (2, 2.1), (3, 6.0)], 2),
 ]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "step", "note"), [case[1:] for case in CURVES], ids=[case[0] for case in CURVES]
-)
+@pytest.mark.parametrize(("old", "new", "step"), [case[1:] for case in CURVES], ids=[case[0] for case in CURVES])
 def test_metrics_diverge_at_a_step(
-    old: list[tuple[int, float]], new: list[tuple[int, float]], step: int | None, note: str
+    old: list[tuple[int, float]], new: list[tuple[int, float]], step: int | None
 ) -> None:
     first, second = (Side(points=tuple(points)) for points in (old, new))
     result = compare_runs(first, second)
-    assert [(each.step, each.note) for each in result.outputs] == ([] if step is None else [(step, note)])
-    assert any(f"reward diverges at step {step}" in line for line in text(first, second, result)) is (step is not None)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "differences"),
-    [
-        (100.0, 112.0, [Difference("amount", "whole run, s", "100", "112", "+12.00%")]),
-        (100.0, 104.0, []),
-        (0.2, 0.4, []),
-    ],
-)
-def test_times_differ_by_more_than_a_second_and_a_twentieth(
-    old: float, new: float, differences: list[Difference]
-) -> None:
-    sides = [Side(timings=replace(RUN.timings, seconds=seconds)) for seconds in (old, new)]
-    assert list(compare_runs(*sides).outputs) == differences
+    assert [each.step for each in result.outputs] == ([] if step is None else [step])
+    assert any(f"reward from step {step}" in line for line in text(first, second, result)) is (step is not None)
 
 
 NEW = {"id": "new", "status": "failed", "checkout": replace(CHECKOUT, commit="3" * 40, head="3" * 40)}

@@ -21,7 +21,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "lock_order": Case(0, "lock cycle", {"lock_order", "other"}),
+    "lock_order": Case(0, "lock", {"lock_order"}),
     "queue_never_filled": Case(0, "queue", {"queue_never_filled"}),
     "import_deadlock": Case(0, "import", {"load"}),
     "c_code": Case(0, "C code", {"c_code"}),

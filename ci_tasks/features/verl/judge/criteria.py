@@ -6,7 +6,7 @@ one Megatron-LM                  one origin in the workers              two orig
 settings as asked                verl's resolved settings               a setting with another value
 non-vanilla Bridge               a provider of Bridge, the settings     vanilla settings, a model without a provider
 rollout engine                   the resolved settings                  another one, another tensor-parallel size
-LoRA with trainable parameters   adapters in the built models           none, none trainable, fewer than layers
+LoRA with trainable parameters   adapters in the built models           none, none trainable, all, fewer than layers
 model wrapper                    DDP or Megatron-FSDP as built          the other one
 parallel sizes                   Megatron's groups as made              other sizes than asked
 training steps                   Training Progress N/N, its metrics     another end of an exit code 0
@@ -179,6 +179,8 @@ def _lora(run: TrainingRun) -> Seen:
         return CONTRADICTED, text, models[0][0]
     if frozen:
         return NOT_SEEN, "a model has 0 trainable parameters, others have some", frozen[0]
+    if any(0 < model.parameters == model.trainable for model in adapted):
+        return CONTRADICTED, "every parameter is trainable beside the adapters", models[0][0]
     if models:
         adapters = ", ".join(f"{count} {name}" for name, count in sorted(adapted[0].adapters.items()))
         trainable = f"{adapted[0].trainable:,} of {adapted[0].parameters:,} parameters are trainable"
@@ -285,6 +287,8 @@ def _no_exception(run: TrainingRun) -> Criterion:
 def _exit(run: TrainingRun) -> Criterion:
     facts, found, error = run.facts, run.attribution(), run.facts.error
     if found is None and facts.exit_code == 0:
+        if facts.starts > 1:
+            return not_seen(EXIT, f"exit code 0 is of the last of {facts.starts} starts of the trainer")
         return shown(EXIT, "exit code 0")
     code = "it did not end" if facts.exit_code is None else f"exit code {facts.exit_code}"
     text, place = (f"{code}, {error.text}", error.place) if error else (f"{code}; the log does not say why", "")

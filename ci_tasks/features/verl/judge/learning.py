@@ -6,7 +6,7 @@ validation or reward trend    a reward that falls, or is below the baseline's
 no repeated zero gradients    two in a row, or every tenth step
 rewards, losses, critic       the same value at each step
 values, logprobs vary
-stable updates                a KL above 10, an entropy that collapses
+stable updates                a KL above 10, an entropy that collapses (a gradient that explodes: not seen)
 responses end before the cap  half of the last responses have the maximal length
 
 `bench/verl_learning.py` measures on simulated curves how often a run that learns nothing, or one that is below its
@@ -39,6 +39,7 @@ FEWEST_ZEROS, MANY_ZEROS = 3, 0.1  # of gradients: a batch may have advantages t
 SAME = 1e-9  # relative: metrics are means of float32, so learning moves them by far more
 MANY_CAPPED = 0.5  # share of responses at the cap from which on rewards say more of the cap than of the policy
 MOST_KL = 10.0  # nats a token: the two policies have nothing in common any more
+MOST_SPIKE = 1000.0  # of a gradient's norm, times what is usual: what is clipped by so much has no direction left
 LEAST_ENTROPY = (0.02, 0.1)  # nats a token, and the share of what it was at the beginning: less of both has collapsed
 HALVED = 0.5  # of a reward: no scatter of a batch
 VALIDATED = 1000  # answers of a validation, whose scatter is that of a share of so many; gsm8k's test set has 1,319
@@ -199,7 +200,7 @@ def _gradients(metrics: Metrics) -> Criterion:
 
 
 def _stable(metrics: Metrics, kl_keys: Sequence[str]) -> Iterator[Criterion]:
-    """Whether KL and entropy stay where a policy can still learn."""
+    """Whether KL, entropy and gradients stay where a policy can still learn."""
     kl = max(((abs(value), key, step) for key in kl_keys for step, value in series(metrics, key)), default=None)
     if kl is not None:
         text = f"the largest KL is {kl[1]} {kl[0]:.3g} at step {kl[2]}"
@@ -211,3 +212,8 @@ def _stable(metrics: Metrics, kl_keys: Sequence[str]) -> Iterator[Criterion]:
         text = f"actor/entropy {first:.3g} → {last:.3g} (first and last {size} steps)"
         collapses = last < min(LEAST_ENTROPY[0], LEAST_ENTROPY[1] * first)
         yield contradicted(UPDATES, text) if collapses else shown(UPDATES, text)
+    norms = sorted((value, step) for step, value in series(metrics, "actor/grad_norm"))
+    if len(norms) >= FEWEST_FOR_CONSTANT:
+        (high, step), usual = norms[-1], norms[len(norms) // 4][0]  # half of them may be high
+        text = f"actor/grad_norm {usual:.3g} (first quartile), at most {high:.3g} at step {step}"
+        yield not_seen(UPDATES, text) if high > MOST_SPIKE * usual > 0 else shown(UPDATES, text)

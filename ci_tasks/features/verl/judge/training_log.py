@@ -127,7 +127,7 @@ class TrainingFacts:
     """One training, from its begin to its end or to the end of the log; only its reader changes it.
 
     `exit_code` is None if no end was seen. `settings` are verl's resolved ones by dotted name, empty if they were not
-    seen. `progress` is (done, total) when the progress bar was seen
+    seen; `starts` counts how often the trainer printed them. `progress` is (done, total) when the progress bar was seen
     last. `unreadable` are watched metrics whose value was no number. `said` has the first line of each thing that is
     looked for, and the last of progress and steps; `noise` what was said after the last step and is known to be
     harmless; `bridge_paths` the directories from which megatron.bridge was loaded; `files` the SHA-256 of its last
@@ -138,6 +138,7 @@ class TrainingFacts:
     exit_code: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     settings_place: str = ""
+    starts: int = 0
     progress: tuple[int, int] | None = None
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -309,8 +310,10 @@ class _TrainingReader:
         if self._printed is None or not self._printed.feed(origin, text):
             return False
         if not self._printed.open:
+            settings = self._printed.value()
+            self.facts.starts += bool(settings)
             if not self.facts.settings:
-                self.facts.settings, self.facts.settings_place = self._printed.value(), f"line {self._printed.line_no}"
+                self.facts.settings, self.facts.settings_place = settings, f"line {self._printed.line_no}"
             self._printed = None
         return True
 

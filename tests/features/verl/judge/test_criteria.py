@@ -80,6 +80,20 @@ def test_exit_code_0_and_all_steps_are_not_enough(
     assert (summary.result, why in summary.sentence) == (result, True), summary.sentence
 
 
+def test_a_trainer_that_was_started_again_is_not_proven(writer: Writer) -> None:
+    """A wrapper that tries again ends with the exit code of the last try."""
+
+    def twice(text: str) -> str:
+        lines = text.splitlines()
+        settings = [line for line in lines if "TaskRunnerV1" in line and "step:" not in line]
+        at = lines.index(settings[0])
+        return "\n".join([*lines[:at], *settings, *lines[at:]]) + "\n"
+
+    summary = writer.ran(REQUEST, log=twice)
+    assert summary.result == "Not proven"
+    assert "exit code 0 is of the last of 2 starts of the trainer" in summary.sentence
+
+
 MEMORY = (
     "(raylet) Memory on the node was 30.1GB / 32.0GB (0.95), which exceeds the memory usage threshold of 0.95. "
     "Ray killed this worker (ID: 7) because it was the most recently scheduled task.",

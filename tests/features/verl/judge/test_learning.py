@@ -124,6 +124,7 @@ UNSEEN: list[tuple[list[Change], str, str]] = [
     ([without("actor/grad")], "no repeated zero gradients", f"{NORM} was not logged"),
     ([without("critic/rewards")], "rewards vary", "too few were logged"),
     ([at(20, ACCURACY, 0.15)], TREND, f"{RISES}; but validation falls from 0.2 to 0.15"),
+    ([always(NORM, 1e9, first=11)], "stable updates", f"{NORM} 0.2 (first quartile), at most 1e+09 at step 20"),
     ([saturated], TREND, "it is saturated: 1 at the last 6 steps"),
     ([flat], TREND, "reward +0.0195 over 20 steps, standard error 0.062; but no more than its scatter"),
 ]  # fmt: skip

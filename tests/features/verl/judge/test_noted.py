@@ -63,6 +63,7 @@ def test_a_silent_log_passes_on_what_the_hook_noted(writer: Writer) -> None:
 
 CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"model": {"trainable": 0}}, "Fail", "0 trainable parameters"),
+    ({"model": {"trainable": 73728}}, "Fail", "every parameter is trainable beside the adapters"),
     ({"model": {"adapters": {}}}, "Fail", "no trained model has an adapter"),
     ({"model": {"adapters": {"LoRALinear": 1}}}, "Fail", "1 adapter in 16 layers"),
     ({"model": {"wrappers": ["FullyShardedDataParallel"]}}, "Fail", "Megatron-FSDP was built, not DDP"),
