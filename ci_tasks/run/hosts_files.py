@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HOSTS_ENV = "CI_TASKS_HOSTS"
 _NAME = "hosts.yaml"
 _ADDRESS = r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:"  # of a git repository; all else is a path
+_LOGIN = r"https?://[^/\s]*@|[a-z][a-z0-9+.-]*://[^/\s@]*:[^/\s]*@"
 _FRESH_S, _FETCH_S = 3600.0, 20.0  # for how long a copy counts, and how long a fetch may take
 
 
@@ -65,7 +66,7 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
             )
             continue
         if not layer.overrides_only:
-            layers += [_included(name, file, notices) for name in includes(layer)]
+            layers += [_included(name, file, notices, checkouts) for name in includes(layer)]
         layers.append(layer)
     config = read_layers(layers)
     known_secrets.add(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
@@ -74,13 +75,18 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
     return config
 
 
-def _included(name: str, file: Path, notices: list[str]) -> ConfigLayer:
+def _included(name: str, file: Path, notices: list[str], checkouts: Sequence[str | Path | None]) -> ConfigLayer:
     """What `file` includes, which includes nothing itself. Raises ConfigError."""
     from ci_tasks.config import ConfigLayer, includes
 
     path = file.resolve().parent / Path(name).expanduser()
     is_address = re.match(_ADDRESS, name) is not None
     label = known_secrets.masked_with_forms(name) if is_address else shown(path)
+    if re.match(_LOGIN, name):  # git would pass it on as an argument, which everybody on this machine can read
+        raise ConfigError("include must not contain a login", file=label, hint="git's credential helper may have it")
+    if not is_address and _in_checkout(path, checkouts or (None,)):
+        hint = f"copy it to where {shown(file)} is"
+        raise ConfigError("it is part of the checkout, which gives overrides alone", file=label, hint=hint)
     layer = ConfigLayer(_fetched(name, label, notices) if is_address else _read(path)[1], label)
     if includes(layer):
         raise ConfigError("a file that is included includes no other", file=layer.file, hint=f"{shown(file)} may")
@@ -99,6 +105,7 @@ def _fetched(address: str, label: str, notices: list[str]) -> str:
         make_repository(str(store))
         git = CheckoutGit(store).with_user_settings()
         git.timeout = _FETCH_S
+        (store / "shallow.lock").unlink(missing_ok=True)  # of one that was killed
         try:
             git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", address, "HEAD")
             replace_file(str(copy), git.run("show", f"FETCH_HEAD:{_NAME}"))

@@ -146,7 +146,13 @@ def test_an_included_repository_is_fetched_and_its_copy_counts_without_a_network
     assert capsys.readouterr().err == ""  # it is of this hour
     (copy,) = tmp_path.glob("cache/ci-tasks/include/*/hosts.yaml")
     os.utime(copy, (1e9, 1e9))
-    assert open_config().hosts["h100a"].gpus == 8
+    (lab.with_name("moved") / "hosts.yaml").write_text(LAB.replace("8", "4"))
+    commit(lab.with_name("moved")), lab.with_name("moved").rename(lab)
+    copy.with_name("shallow.lock").touch()  # of a fetch that took too long, and was killed
+    assert (open_config().hosts["h100a"].gpus, capsys.readouterr().err) == (4, "")
+    os.utime(copy, (1e9, 1e9))
+    lab.rename(tmp_path / "moved")
+    assert open_config().hosts["h100a"].gpus == 4
     assert f"{address} was not fetched: its copy of" in capsys.readouterr().err
     copy.unlink()
     with pytest.raises(ConfigError, match=r"cannot be included: git fetch .* does not (exist|appear)") as caught:
@@ -163,6 +169,21 @@ def test_what_cannot_be_included_is_named(place: Path, text: str | None, message
     if text:
         users(place).with_name("lab.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
+        open_config()
+
+
+@pytest.mark.parametrize("login", ["https://t0ken@", "https://me:t0ken@", "ssh://me:t0ken@"])
+def test_an_address_with_a_login_is_refused_and_not_repeated(place: Path, login: str) -> None:
+    users(place).write_text(f"include: {login}git.invalid/hosts.git\n")
+    with pytest.raises(ConfigError, match="include must not contain a login") as caught:
+        open_config()
+    assert "t0ken" not in str(caught.value)
+
+
+def test_a_file_of_the_checkout_is_not_included_either(place: Path) -> None:
+    (checkout(place) / "lab.yaml").write_text(LAB)
+    users(place).write_text(f"include: {place / 'lab.yaml'}\n")
+    with pytest.raises(ConfigError, match="part of the checkout, which gives overrides alone"):
         open_config()
 
 
