@@ -19,6 +19,7 @@ from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.trees.git import DiskFull, Git, make_repository, quoted
 from ci_tasks.errors import Blocked, CheckoutError, UsageError, nearest, some
+from ci_tasks.known_secrets import masked_with_forms
 from ci_tasks.resources import HOME_ENV
 
 BASE = "origin/main"
@@ -252,7 +253,8 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
         if commit_of(git, commit):
             return store
     hint = f"{problem}\n" * bool(problem) + "--rev REV names another commit, --on-my-tree runs your working tree"
-    raise CheckoutError(f"commit {commit[:12]}, which CI ran, is neither in {source} nor at {url}", hint=hint)
+    message = f"commit {commit[:12]}, which CI ran, is neither in {source} nor at {url}"
+    raise CheckoutError(masked_with_forms(message), hint=masked_with_forms(hint))
 
 
 # -- history ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from ci_tasks.agent.records import Deviation
 from ci_tasks.checkout.repository import CheckoutGit, fetch_commit, find_commit
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues
+from ci_tasks.known_secrets import masked_with_forms
 from ci_tasks.logs.job_row import RowCandidate, commit_from_variables, context_of_log, identify_row, row_candidates
 from ci_tasks.logs.recovered_job import RecoveredJob
 from ci_tasks.planning.deviations import CODE
@@ -66,7 +67,7 @@ def _checkout_at(
     path = mine.path
     if not find_commit(path, commit):
         url = origin(path) or f"https://github.com/{recovered.repository}"
-        print(f"fetching commit {commit[:12]} from {url}", flush=True)
+        print(f"fetching commit {commit[:12]} from {masked_with_forms(url)}", flush=True)
         name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         beside = store.home() / "commits" / name
         try:

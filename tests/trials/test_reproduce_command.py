@@ -133,6 +133,13 @@ def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it_and_is_in_gh_fail
     assert red_job.git("count-objects", "-v") == before, "the checkout itself stays as it was"
 
 
+def test_a_login_in_the_checkouts_remote_is_not_shown(red_job: Any) -> None:
+    red_job.git("config", "remote.origin.url", "http://me:t0ken@127.0.0.1:1/o/r")
+    red_job.log.write_bytes(github.from_gh(replace(ci_job(red_job), commit="1" * 40), failed=True))
+    result = red_job.ci_tasks("reproduce", "--log", str(red_job.log), "--host", "box", "--rev", "1" * 40)
+    assert "127.0.0.1:1/o/r" in result.out + result.err and "t0ken" not in result.out + result.err
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "reproduce needs --log FILE, --log - or --url URL"),
     ({"log": "gone.log"}, "gone.log"),
