@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import count, islice
@@ -11,11 +10,10 @@ from typing import Any
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
 from ci_tasks.logs.github import GitHubClient, GitHubUrl, parse_url, text_at
-from ci_tasks.logs.log_file import OpenLog, read_logs
+from ci_tasks.logs.log_file import OpenLog, first_jobs, read_logs
 
 FAILED = ("failure", "timed_out")
 INCONCLUSIVE = ("cancelled", "skipped", "neutral", "action_required", "stale")
-MOST_JOBS = 10  # whose logs are downloaded
 _PAGE_SIZE = 100
 _MAX_RUNS = 300  # of a commit
 
@@ -72,9 +70,7 @@ def open_failed_jobs(url: str, *, only_one: bool = False) -> Iterator[list[Faile
             place, jobs = find_failed_jobs(client, parsed)
             if only_one and len(jobs) > 1:
                 raise SeveralFailed(place, jobs)
-            if len(jobs) > MOST_JOBS:
-                print(f"{len(jobs)} jobs failed in {place}: the first {MOST_JOBS} are read", file=sys.stderr)
-            failed = [FailedJob(job, _open_job_log(client, job, stack)) for job in jobs[:MOST_JOBS]]
+            failed = [FailedJob(job, _open_job_log(client, job, stack)) for job in first_jobs(jobs, place)]
         yield failed
 
 

@@ -14,7 +14,7 @@ from ci_tasks.logs.causes import JobEnd, JobKnowledge
 from ci_tasks.logs.job_lines import LogPart, PartOfLine, split_lines
 from ci_tasks.logs.job_parser import MAX_HEADER_BYTES, JobLogReader
 from ci_tasks.logs.lines import read
-from ci_tasks.logs.log_file import STANDARD_INPUT, JobLog, OpenLog, open_log
+from ci_tasks.logs.log_file import STANDARD_INPUT, JobLog, OpenLog, first_jobs, open_log
 from ci_tasks.logs.own_modules import of_repository
 from ci_tasks.logs.recovered_job import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
 from ci_tasks.logs.triage.log_triage import analyse
@@ -73,6 +73,8 @@ def all_from_file(
         selected = _selected(log, job, attempt)
         if only_one:
             selected = [_one(selected, log.name)]
+        elif selected[0].has_failed:  # where no step failed, any of them may be the one
+            selected = [*first_jobs(selected, log.name)]
         return [_analysed(log.name, one, exit_code, green) for one in selected]
 
 

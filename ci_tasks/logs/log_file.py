@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -29,6 +29,7 @@ from ci_tasks.errors import Blocked, UnknownName, UsageError, printable, some
 STANDARD_INPUT = "-"
 MAX_LOG_BYTES = 8 << 30  # no log is that long, but a stream may be endless
 _HARMLESS_BYTES = 1 << 28  # may come out of any archive, however small it is
+MOST_JOBS = 10
 _HEAD_BYTES, _CHUNK_BYTES = 1 << 13, 1 << 18
 # Of every command that reads a log, whether it is an argument of it or the value of an option.
 _LOG_HINT = "give a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log`)"
@@ -44,6 +45,7 @@ _JOB = re.compile(r"-?(?P<number>\d+)_(?P<job>[^/]+)\.txt")
 _STEP = re.compile(r"(?P<job>[^/]+)/-?(?P<number>\d+)_[^/]*\.txt")
 _ANY_LOG = re.compile(r"(?!__MACOSX/).*\.(txt|log)", re.IGNORECASE | re.DOTALL)
 # What zipfile and gzip raise over damaged, encrypted and oversized bytes.
+T = TypeVar("T")
 _ARCHIVE_ERRORS = (BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError)
 
 
@@ -258,6 +260,13 @@ def _too_large(name: str, limit: int) -> UsageError:
 def _disk_error(error: OSError) -> Blocked:
     hint = "set TMPDIR to another directory for temporary files"
     return Blocked(f"the log cannot be stored on disk while it is read: {error.strerror}", hint=hint)
+
+
+def first_jobs(failed: Sequence[T], place: str) -> Sequence[T]:
+    """Those that are read: a log is read once for each of its jobs, and a matrix may have a thousand."""
+    if len(failed) > MOST_JOBS:
+        print(f"{len(failed)} jobs failed in {place}: the first {MOST_JOBS} are read", file=sys.stderr)
+    return failed[:MOST_JOBS]
 
 
 def without_secrets(url: str) -> str:

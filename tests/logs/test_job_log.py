@@ -15,7 +15,7 @@ import pytest
 from ci_tasks.errors import UsageError
 from ci_tasks.logs import failed_job
 from ci_tasks.logs.failed_job import FailedJob, WorkflowJob
-from ci_tasks.logs.job_log import AnalysedLog, all_from_url, from_file, from_url
+from ci_tasks.logs.job_log import AnalysedLog, all_from_file, all_from_url, from_file, from_url
 from ci_tasks.logs.log_file import open_log
 from tests.logs import github_format as github
 
@@ -146,3 +146,16 @@ def test_a_job_can_be_named(raw: bytes, read: Read, capsys: Capture) -> None:
     for log in (raw, github.render(FAILED), github.from_gh(FAILED)):
         with pytest.raises(UsageError, match="another"):
             read(log, "another")
+
+
+def test_of_very_many_jobs_that_failed_the_first_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The log is read once for each job: a matrix of a thousand, all red, took hours."""
+    log, text = (
+        tmp_path / "matrix.log",
+        "%s\tstep\t2025-11-02T10:00:00.0000000Z ##[error]Process completed with exit code %d.\n",
+    )
+    log.write_text("".join(text % (f"job {number}", 1) for number in range(30)))
+    assert [one.job.job_name for one in all_from_file(str(log))] == [f"job {number}" for number in range(10)]
+    assert f"30 jobs failed in {log}: the first 10 are read" in capsys.readouterr().err
+    log.write_text("".join(text % (f"job {number}", 0) for number in range(30)))
+    assert (len(all_from_file(str(log))), capsys.readouterr().err) == (30, "")
