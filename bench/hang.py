@@ -33,7 +33,7 @@ CASES = {
     "gpu_worker": ", in read_sample",
     "gpu_kernel": "a kernel that does not end",
     "gpu_kernel_before": "a kernel that does not end",
-    "gpu_locks": "lock cycle in rank 1",
+    "gpu_locks": "rank 1 waits in with lock_b",
     "gpu_stopped": "rank 1 is stopped",
     "gpu_killed": "rank 1 is gone",
 }
