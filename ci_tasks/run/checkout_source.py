@@ -127,7 +127,7 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
 def _usual(path: Path, rev: str | None) -> str:
     """The workflow that is meant where nobody names one: that of a suite, else the only one. Raises CheckoutError."""
     usual = usual_workflows()
-    there = list(dict.fromkeys(name.removesuffix(".j2") for name in workflow_files(path, rev)))
+    there = workflow_files(path, rev)
     candidates = [name for name in usual if name in there] or (there if len(there) == 1 else usual)
     if candidates:
         return candidates[0]
@@ -156,13 +156,14 @@ def _text(path: Path, rev: str | None, name: str) -> str | None:
 
 
 def workflow_files(path: Path, rev: str | None) -> list[str]:
-    """The files of `.github/workflows`, from the checkout's root."""
+    """The workflows of `.github/workflows`, from the checkout's root: what GitHub reads, and what templates make."""
     if rev is None:
-        return [str(file.relative_to(path)) for file in sorted((path / ".github/workflows").glob("*.y*ml*"))]
-    from ci_tasks.checkout.repository import open_repository
+        names = [str(file.relative_to(path)) for file in (path / _WORKFLOWS).glob("*") if file.is_file()]
+    else:
+        from ci_tasks.checkout.repository import open_repository
 
-    listed = open_repository(path).git.text_or_none("ls-tree", "--name-only", rev, ".github/workflows/")
-    return (listed or "").splitlines()
+        names = (open_repository(path).git.text_or_none("ls-tree", "--name-only", rev, _WORKFLOWS) or "").splitlines()
+    return sorted({name.removesuffix(".j2") for name in names if name.removesuffix(".j2").endswith((".yml", ".yaml"))})
 
 
 def _repository(path: Path) -> str:
@@ -182,6 +183,7 @@ def origin(path: Path) -> str:
         return ""
 
 
+_WORKFLOWS = ".github/workflows/"
 REPO_ENV = "CI_TASKS_REPO"
 SAMPLE = "examples/tiny-slime"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,8 +27,9 @@ def started_labels(
             source = open_source(str(path), rev, file, given)
             event = event_context(source, secrets=source.workflow.secrets)
             labels += label_starts(source.workflow, event, changed)
-        except WorkflowError as error:
-            labels.append(LabelStart(file, "-", "?", None, error.message))
+        except (WorkflowError, re.error) as error:
+            why = error.message if isinstance(error, WorkflowError) else f"invalid filter pattern: {error}"
+            labels.append(LabelStart(file, "-", "?", None, why))
     return f"{counted(len(changed), 'changed file')} since {name}", labels
 
 

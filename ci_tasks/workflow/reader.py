@@ -200,11 +200,7 @@ def _filters(on: Any) -> dict[str, tuple[str, ...]]:
     """Which pull requests start the workflow: filter → patterns."""
     below = _below(on, "pull_request") or _below(on, "pull_request_target")
     given = {name: below.get(name) or [] for name in _FILTERS}
-    return {
-        name: tuple(map(str, patterns if isinstance(patterns, list) else [patterns]))
-        for name, patterns in given.items()
-        if patterns
-    }
+    return {name: tuple(map(str, each if isinstance(each, list) else [each])) for name, each in given.items() if each}
 
 
 def _events(at: _At, tree: Map) -> tuple[str, ...]:

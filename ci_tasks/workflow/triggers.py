@@ -17,8 +17,9 @@ from ci_tasks.workflow.model import Job, Workflow
 from ci_tasks.workflow.suite import label_of
 from ci_tasks.workflow.values import Unknown
 
-_TOKEN = re.compile(r"\*\*/|\*\*|\[\w+(?:-\w+)*\]|.", re.DOTALL)
-_MEANS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "?", "+": "+"}
+# A wildcard, or one character and how often.
+_TOKEN = re.compile(r"(\*\*/|\*\*?)|(\[\w+(?:-\w+)*\]|\\?.)([?+]?)", re.DOTALL)
+_MEANS = {"**/": ".", "**": ".", "*": "[^/]"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def label_starts(workflow: Workflow, event: EventContext, changed: Sequence[str]
 
 
 def why_not_started(workflow: Workflow, base: str, changed: Sequence[str]) -> str:
-    """Why a pull request to the branch `base` does not start the workflow; "" if it does."""
+    """Why a pull request to the branch `base` does not start the workflow; "" if it does. Raises re.error."""
     if not workflow.is_for_pull_requests:
         return f"starts on {', '.join(workflow.events)} only"
     for kind, names in (("branches", [base]), ("paths", changed)):
@@ -59,18 +60,25 @@ def _runs(workflow: Workflow, job: Job, event: EventContext, trigger: str | None
     """Whether the job runs in a workflow that was started, and why not."""
     row = replace(rows.refused_row(job, ""), trigger=trigger)
     holds = rows.row_resolver(workflow, job, row, event).decide(job.condition)
-    condition = " ".join((job.condition or "").split())
     if holds is not True:
-        is_unknown = isinstance(holds, Unknown)
-        return ("?", f"only GitHub knows: {condition}") if is_unknown else ("no", f"its if is false, {condition}")
+        word, why = ("?", "only GitHub knows:") if isinstance(holds, Unknown) else ("no", "its if is false,")
+        return word, " ".join([why, *(job.condition or "").split()])
     return ("with label", f"with the PR label {trigger}") if trigger else ("yes", "")
 
 
 def _is_selected(text: str, patterns: Sequence[str]) -> bool:
-    selected = False
-    for pattern in patterns:
-        tokens = _TOKEN.findall(pattern.removeprefix("!"))
-        parts = [_MEANS.get(token) or (token if token[0] == "[" else re.escape(token)) for token in tokens]
-        if re.fullmatch("".join(parts), text):
-            selected = not pattern.startswith("!")
-    return selected
+    found = [pattern for pattern in patterns if _matches(text, pattern.removeprefix("!"))]
+    return bool(found) and not found[-1].startswith("!")
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """All ways at once: `re` would try them one after the other, without end for many wildcards."""
+    starts = {0}
+    for wild, one, times in _TOKEN.findall(pattern):
+        is_one = re.compile(_MEANS.get(wild) or (one if one[0] == "[" else re.escape(one[-1])), re.DOTALL).match
+        ends, new = set[int](), starts
+        while (new := {at + 1 for at in new if is_one(text, at)} - ends) and (wild or times == "+" or not ends):
+            ends |= new
+        none = starts if wild or times == "?" else set[int]()
+        starts = none | {at for at in ends if wild != "**/" or text[at - 1] == "/"}
+    return len(text) in starts

@@ -37,6 +37,17 @@ FILTERS = [
     ("{pull_request: {paths: '*.jsx?'}}", "main", ["a.js"], ""),
     ("{pull_request: {paths: 'v[12].[0-9]+'}}", "main", ["v1.10"], ""),
     ("{pull_request: {paths: 'a.(py)'}}", "main", ["a.(py)"], ""),
+    ("{pull_request: {paths: ['**/*t*/**/*.py']}}", "main", ["a/tests/b/c.py"], ""),
+    ("{pull_request: {paths: ['**/b']}}", "main", ["ab"], "paths ab: none matches **/b"),
+    ("{pull_request: {paths: [a++, '?x', '\\*']}}", "main", ["aa+"], ""),
+    ("{pull_request: {paths: ['\\*']}}", "main", ["*"], ""),
+    # Not one way after the other: these would be 10^15.
+    (
+        f"{{pull_request: {{paths: '{'**a' * 20}b'}}}}",
+        "main",
+        ["a" * 99],
+        f"paths {'a' * 99}: none matches {'**a' * 20}b",
+    ),
     ("{pull_request: {paths-ignore: ['docs/**']}}", "main", ["docs/a.md"], "paths docs/a.md: ignored by docs/**"),
     ("{pull_request: {paths-ignore: ['docs/**']}}", "main", ["docs/a.md", "a.py"], ""),
     ("{pull_request: {branches: ['releases/**', 'main']}}", "main", ["a.py"], ""),

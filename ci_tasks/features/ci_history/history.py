@@ -27,7 +27,8 @@ _MOST_RUNS, _MOST_LOGS = 20, 8
 
 @dataclass(frozen=True)
 class PastJob:
-    """The job of the same name in another run, which passed or `failed`. `is_base`: no pull request started the run."""
+    """The job of the same name in another run, which passed or `failed`. `is_base`: no pull request started the run,
+    and none is of its branch."""
 
     url: str
     failed: bool
@@ -40,7 +41,9 @@ def ci_history(url: str, triage: Triage) -> list[str]:
     try:
         parsed = parse_url(url)
         with closing(GitHubClient(parsed.host)) as client:
-            _, jobs = find_failed_jobs(client, parsed)
+            place, jobs = find_failed_jobs(client, parsed)
+            if len(jobs) > 1:
+                return [f"{UNKNOWN}: {len(jobs)} jobs failed in {place}, and it is asked for one"]
             past = list(_past_jobs(client, jobs[0]))
         return [judge(triage.signature, past, _signature)]
     except (UsageError, Blocked) as problem:
@@ -50,8 +53,9 @@ def ci_history(url: str, triage: Triage) -> list[str]:
 def judge(signature: str, past: Sequence[PastJob], signature_of: Callable[[str], str]) -> str:
     """The sentence for a failure with this signature. `past` is the newest first; `signature_of` reads a failed job's
     log."""
-    failed = [job for job in past if job.failed][:_MOST_LOGS]
-    alike = [job for job in failed if signature_of(job.url) == signature]
+    failed = [job for job in past if job.failed]
+    shown = [(job, there) for job in failed[:_MOST_LOGS] if (there := signature_of(job.url))]
+    alike = [job for job, there in shown if there == signature]
     base = next((job for job in past if job.is_base), None)
     if base in alike and base is not None:
         return f"{BROKEN}: its last run on {base.branch} failed in the same way, {base.url}"
@@ -60,6 +64,8 @@ def judge(signature: str, past: Sequence[PastJob], signature_of: Callable[[str],
         return f"{FLAKY}: {others}, the last on {alike[0].branch}, {alike[0].url}"
     if not past:
         return f"{UNKNOWN}: no other run of the job has ended"
+    if len(shown) < len(failed):
+        return f"{UNKNOWN}: {counted(len(failed), 'other run')} failed, of which {len(shown)} could be compared"
     return f"{NEW}: none of its last {counted(len(past), 'run')} failed in the same way"
 
 
@@ -70,12 +76,15 @@ def _past_jobs(client: GitHubClient, job: WorkflowJob) -> Iterator[PastJob]:
 
     workflow = job.workflow.rpartition("/")[2]
     runs = read(f"workflows/{workflow}/runs", f"runs of {workflow}", "workflow_runs", _MOST_RUNS, status="completed")
+    here = [run for run in runs if text_at(run, "head_repository", "full_name") == job.repository]
+    pulls = {text_at(run, "head_branch") for run in here if text_at(run, "event").startswith("pull_request")}
     for run in runs:
         for other in read(f"runs/{run['id']}/jobs", f"run {run['id']}", "jobs", 100):
             conclusion, is_other = text_at(other, "conclusion"), other.get("id") != job.id
             if is_other and text_at(other, "name") == job.name and conclusion in (*FAILED, "success"):
-                is_base = not text_at(run, "event").startswith("pull_request")
-                yield PastJob(text_at(other, "html_url"), conclusion in FAILED, text_at(run, "head_branch"), is_base)
+                branch = text_at(run, "head_branch")
+                is_base = not text_at(run, "event").startswith("pull_request") and branch not in pulls
+                yield PastJob(text_at(other, "html_url"), conclusion in FAILED, branch, is_base)
 
 
 def _signature(url: str) -> str:
@@ -88,8 +97,8 @@ def _signature(url: str) -> str:
     if url not in known:
         try:
             known[url] = from_url(url).triage.signature
-        except UsageError:
-            known[url] = ""
+        except UsageError:  # another token may see it
+            return ""
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(str(path), json.dumps(known).encode())
     return str(known[url])

@@ -28,6 +28,12 @@ CASES = [
         "flaky in CI: 1 of 3 other runs failed in the same way, the last on same, u/same",
     ),
     ([past("other", True, base=True), past("ok", False)], "new in CI: none of its last 2 runs failed in the same way"),
+    # A log that is gone, or not read, is none that failed in another way.
+    (
+        [past("", True), past("other", True)],
+        "CI's history shows nothing: 2 other runs failed, of which 1 could be compared",
+    ),
+    ([past("other", True)] * 9, "CI's history shows nothing: 9 other runs failed, of which 8 could be compared"),
     ([], "CI's history shows nothing: no other run of the job has ended"),
 ]
 
@@ -39,6 +45,43 @@ def test_what_other_runs_say_of_a_failure(runs: list[PastJob], sentence: str) ->
 
 LOG = b"2025-11-02T10:00:00.0000000Z E   AssertionError: 1 != 2\n2025-11-02T10:00:01.0000000Z FAILED tests/a.py::b\n"
 URL = "https://github.com/THUDM/slime/actions/runs/7/job/9"
+
+
+@pytest.mark.parametrize(
+    ("is_mine", "said"), [(True, "flaky in CI: 1 of 1 other run"), (False, "already broken in CI")]
+)
+def test_a_push_to_a_pull_requests_branch_is_not_the_base(
+    api: Serving,
+    storage: Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: Any,
+    is_mine: bool,
+    said: str,
+) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    storage.log = LOG
+    owner = "THUDM" if is_mine else "fork"
+    mine = {**run(), "event": "pull_request", "head_branch": "b", "head_repository": {"full_name": f"{owner}/slime"}}
+    push = {**run(), "id": 6, "event": "push", "head_branch": "b"}
+    api.on(f"{REPO}/actions/workflows/pr-test.yml/runs", {"workflow_runs": [mine, push]})
+    api.on(f"{REPO}/actions/runs/7/jobs", {"jobs": [job(9)]})
+    api.on(f"{REPO}/actions/runs/6/jobs", {"jobs": [{**job(5), "name": "job 9"}]})
+    api.on(f"{REPO}/actions/jobs/5", {**job(5), "name": "job 9", "run_id": 6})
+    api.on(f"{REPO}/actions/jobs/5/logs", leads_to(storage))
+    ci_tasks(["ci-tasks", "triage", "--url", URL])
+    assert said in capsys.readouterr().out
+
+
+def test_of_several_jobs_none_is_taken_for_another(
+    api: Serving, storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    storage.log = LOG
+    api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(8), job(9)])
+    api.on(f"{REPO}/actions/jobs/8/logs", leads_to(storage))
+    ci_tasks(["ci-tasks", "triage", "--url", URL.rpartition("/job")[0]])
+    assert "CI's history shows nothing: 2 jobs failed in run 7 of THUDM/slime" in capsys.readouterr().out
 
 
 def test_triage_of_a_url_says_it_and_reads_each_log_once(
