@@ -20,11 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.hang.collect import recorded_collectives
 from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.processes import run_program
-from ci_tasks.agent.records import GpuProcessSample
 from ci_tasks.features.hang.analysis import analyse_hang
 from tests.features.hang.planted_runs import STAND_IN, look, planted
 
@@ -36,7 +33,7 @@ CASES = {
     "gpu_worker": ", in read_sample",
     "gpu_kernel": "a kernel that does not end",
     "gpu_kernel_before": "a kernel that does not end",
-    "gpu_locks": "lock cycle in rank 1",
+    "gpu_locks": "rank 1 waits in with lock_b",
     "gpu_stopped": "rank 1 is stopped",
     "gpu_killed": "rank 1 is gone",
 }
@@ -48,7 +45,7 @@ def measure(case: str) -> bool:
         with planted({case: 2}, directory, directory if HAS_TORCH else STAND_IN) as runs:
             time.sleep(SETTLE_SECONDS)
             began = time.monotonic()
-            facts = with_gpus(look(runs, directory)[case])
+            facts = with_collectives(look(runs, directory)[case])
         print((directory / "stderr").read_text(errors="replace")[-2000:], end="", file=sys.stderr)
     hang = analyse_hang(facts)
     is_named = CASES[case] in hang.reason
@@ -58,18 +55,12 @@ def measure(case: str) -> bool:
     return is_named
 
 
-def with_gpus(facts: HangFacts) -> HangFacts:
-    """With what nvidia-smi and torch's flight recorder say, as the agent of a run collects it."""
+def with_collectives(facts: HangFacts) -> HangFacts:
+    """With what torch's flight recorder says, as the agent of a run collects it."""
     envs = [process.env for process in facts.processes] if HAS_TORCH else []
     collectives, problems = recorded_collectives(envs, 10)
-    lines = run_program(nvidia_smi.STREAM_SAMPLES[:-2], 20).out.splitlines()
-    apps = nvidia_smi.parse_apps(run_program(nvidia_smi.QUERY_APPS, 20).out)
-    gpus = []
-    for sample, _ in [pair for line in lines for pair in nvidia_smi.parse_samples(line, 0.0)]:
-        processes = tuple(GpuProcessSample(app.pid) for app in apps if app.gpu_uuid == sample.uuid)
-        gpus.append(replace(sample, processes=processes))
     could_not = (*facts.could_not, *problems)
-    return replace(facts, collectives=collectives, gpus=tuple(gpus), could_not=could_not)
+    return replace(facts, collectives=collectives, could_not=could_not)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ def metrics_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
     named = [name for pattern in _HEADLINE for name in values if pattern.search(name)]
     name = named[0] if named else next(iter(values))
     is_told = named or len(values) == 1
-    return f"{step}, {name.rpartition('/')[2]} {values[name]:.4g}" if is_told else f"{step}, {len(values)} metrics"
+    word = next((part for part in reversed(name.split("/")) if not part.startswith("mean")), name)
+    return f"{step}, {word} {values[name]:.4g}" if is_told else f"{step}, {len(values)} metrics"
 
 
 def _values(line: bytes, formats: tuple[MetricFormat, ...]) -> dict[str, float]:

@@ -41,7 +41,7 @@ OFFERED = {
     "ci-tasks remote ckpt --host = si": ["sim"],  # bash's words for --host=si
     "ci-tasks remote ckpt --re": ["--repeat", "--repo", "--resume", "--retry-failed", "--rev"],
     "ci-tasks remote ckpt --fresh-env --host sim --fre": [],
-    "ci-tasks verl --env A=1 --en": ["--enforce-eager", "--env"],
+    "ci-tasks verl --env A=1 --en": ["--env"],
     "ci-tasks verl --level ": ["0", "1", "2", "3", "4", "5"],
     "ci-tasks runs --status failed,l": ["failed,lost"],
     "ci-tasks logs l": ["last"],

@@ -143,7 +143,13 @@ def value_of(plan: Mapping[str, Any], scratch: str) -> str:
         "steps": [steps(text) for text in texts],
         "env": [[exports(text) for text in texts], [plan["host_env"], plan["container"]["env"], plan["secrets"]]],
         "docker": [plan["image"], [docker_argv(text, plan["run_dir"]) for text in texts]],
-        "gpus": [plan["gpus"], locks.get("count"), locks.get("by"), plan["exclusive"]],
+        "gpus": [
+            plan["gpus"],
+            locks.get("count"),
+            locks.get("by"),
+            plan["exclusive"],
+            1,
+        ],  # 1: the nodes of a row, when it was recorded
         "deviations": [[item[name] for name in ("what", "ci", "here", "why")] for item in plan["deviations"]],
     }
     return " ".join(short_hash(neutral(json.dumps(parts[part]), plan, scratch)) for part in PARTS)

@@ -220,4 +220,4 @@ def test_a_log_is_not_read_at_every_look(run: RunDir, monkeypatch: pytest.Monkey
 def test_of_a_long_log_the_last_line_of_metrics_is_whole(run: RunDir) -> None:
     metrics = b", ".join(b"'train/m_%d': 0.5" % number for number in range(190))
     Path(run.log).write_bytes(b"x\n" * 100_000 + b"step 12: {" + metrics + b", 'rollout/raw_reward': 0.43}\n\n")
-    assert len(metrics) > 3000 and last_line(run) == "step 12, reward 0.43"
+    assert len(metrics) > 3000 and last_line(run) == "step 12, raw_reward 0.43"

@@ -16,7 +16,7 @@ VERL = (
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (VERL, "step 30, reward 0.4678"),
+        (VERL, "step 30, rewards 0.4678"),
         (b"step:0 - val-core/openai/gsm8k/acc/mean@1:0.25 - val-aux/num_turns/mean:2.0", "step 0, acc 0.25"),
         (b"step:3 - critic/score/mean:0.5 - actor/pg_loss:0.1", "step 3, score 0.5"),
         (b"step:3 - actor/pg_loss:0.1 - actor/lr:1e-06", "step 3, pg_loss 0.1"),
