@@ -243,8 +243,10 @@ class Bisect:
         alike = len({self.graph.descendants[at] & testable for at in members}) == 1
         if is_certain and members == [0]:
             return TrialVerdict(NOT_GOOD, f"{self.settings[0]} fails as the bad end does", 1 - ERROR)
-        # Where many runs fail in another way, the rate of the one that is looked for is not the same everywhere.
-        promise = 1 - ERROR if seen.others.total() <= MOST_OTHERS * runs else None
+        # If many runs fail in another way, the rate of the one that is looked for is not the same everywhere; and if
+        # the bad end fails in several ways, it is a guess which one is meant, unless a signature says it.
+        is_guess = not self.target and seen.others[self.graph.bad] > 0
+        promise = None if is_guess or seen.others.total() > MOST_OTHERS * runs else 1 - ERROR
         likely = tuple((self.settings[at], share / len(members)) for at in members)
         if is_certain and len(members) == 1:
             return TrialVerdict(FOUND, self._rates(members[0], seen), promise, seen.target, likely=likely)
