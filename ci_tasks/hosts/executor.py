@@ -42,6 +42,7 @@ from ci_tasks.hosts.remote_run import (
 from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED
+from ci_tasks.resources import make_home
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 
@@ -106,7 +107,7 @@ def take_host_snapshot(
     from ci_tasks.checkout.snapshot import take_snapshot
 
     name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-    return take_snapshot(source, store.home() / "sync" / name, rev=rev, base=base, overlays=overlays)
+    return take_snapshot(source, make_home() / "sync" / name, rev=rev, base=base, overlays=overlays)
 
 
 OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use

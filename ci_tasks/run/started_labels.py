@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,11 +23,13 @@ def started_labels(
     path, _ = find_checkout(repo)
     commit, name = (resolve_base(path, base), base) if base else default_base(path)
     changed, labels = _changed_files(path, rev, commit), list[LabelStart]()
+    ref = open_repository(path).git.text_or_none("rev-parse", "--symbolic-full-name", name) or ""
+    branch = re.sub("^refs/(heads|remotes/[^/]+)/", "", ref)  # "" for a commit
     for file in workflow_files(path, rev):
         try:
             source = open_source(str(path), rev, file, given)
             event = event_context(source, secrets=source.workflow.secrets)
-            labels += label_starts(source.workflow, event, changed)
+            labels += label_starts(source.workflow, replace(event, base=branch or event.base), changed)
         except (WorkflowError, re.error) as error:
             why = error.message if isinstance(error, WorkflowError) else f"invalid filter pattern: {error}"
             labels.append(LabelStart(file, "-", "?", None, why))

@@ -19,7 +19,7 @@ from ci_tasks.logs.recovered_job import RecoveredJob
 from ci_tasks.planning.deviations import CODE
 from ci_tasks.records import RunRecord
 from ci_tasks.report.table import Table, duration, paragraph
-from ci_tasks.results import store
+from ci_tasks.resources import make_home
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.trials.options import ReproduceOptions
@@ -69,7 +69,7 @@ def _checkout_at(
         url = origin(path) or f"https://github.com/{recovered.repository}"
         print(f"fetching commit {commit[:12]} from {masked_with_forms(url)}", flush=True)
         name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        beside = store.home() / "commits" / name
+        beside = make_home() / "commits" / name
         try:
             path = fetch_commit(path, commit, beside, url=url, ref=recovered.ref)
         except CheckoutError as problem:

@@ -26,7 +26,7 @@ from ci_tasks.agent.codec import RecordError, encode, from_json, masked_record
 from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError, counted
-from ci_tasks.results import store
+from ci_tasks.resources import make_home
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.trials import report
 from ci_tasks.trials.rules import Outcome, Rule, TrialVerdict
@@ -88,7 +88,7 @@ class Trial:
 
     def __enter__(self) -> Trial:
         """Read the journal. Raises UsageError if another command has it, or if it cannot be read."""
-        directory = store.home() / "trials"
+        directory = make_home() / "trials"
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{self._name()}.jsonl"
         with ExitStack() as stack:

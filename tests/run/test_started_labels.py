@@ -32,3 +32,11 @@ def test_labels_of_all_workflows_by_the_changed_files(person: Any) -> None:
     assert "paths docs/new.md: none matches nothing/**" in shown and "invalid YAML" in shown
     assert "invalid filter pattern: bad character range z-a" in shown
     assert person.ci_tasks("jobs", "ckpt", "--changed").code == 2
+    person.write(
+        ".github/workflows/docs.yml",
+        "on: {pull_request: {branches: [r/1]}}\njobs: {docs: {runs-on: x, steps: [run: a]}}",
+    )
+    person.git("update-ref", "refs/remotes/origin/r/1", "HEAD")
+    for base, word in (("origin/r/1", "yes"), ("origin/main", "no"), ("HEAD~0", "no")):
+        said = person.ci_tasks("jobs", "--changed", "--base", base, "--json")
+        assert {entry["label"]: entry["starts"] for entry in said.json}["docs"] == word, base

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,3 +137,9 @@ def test_a_secret_of_a_reason_is_masked_in_the_journal(monkeypatch: pytest.Monke
     with trial(perform, more={"why": "s3cr3t-value"}) as ended:
         ended.run(ab)
     assert "s3cr3t" not in ended.path.read_text()
+
+
+def test_the_directory_of_the_first_command_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    with trial(Machine()):
+        assert (tmp_path / "home").stat().st_mode & 0o77 == 0, "runs will lie there"

@@ -94,11 +94,12 @@ def _signature(url: str) -> str:
         known = json.loads(path.read_text())
     except (OSError, ValueError):
         known = {}
+    known = known if isinstance(known, dict) else {}
     if url not in known:
         try:
             known[url] = from_url(url).triage.signature
         except UsageError:  # another token may see it
             return ""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        resources.make_home()
         replace_file(str(path), json.dumps(known).encode())
     return str(known[url])

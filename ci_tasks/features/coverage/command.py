@@ -68,12 +68,12 @@ def source_coverage(
     from ci_tasks.features.coverage.labels import checkout_coverage
     from ci_tasks.features.recorder.record import open_recorder
     from ci_tasks.features.suites.slime_helpers import HELPERS
-    from ci_tasks.results import store
+    from ci_tasks.resources import make_home
     from ci_tasks.run.checkout_source import event_context
     from ci_tasks.run.find_rows import list_jobs
 
     say("reading the checkout and its tests")
-    snapshot = take_snapshot(source.path, store.home() / "sync" / "lint", rev=source.rev)
+    snapshot = take_snapshot(source.path, make_home() / "sync" / "lint", rev=source.rev)
     commands = {id: _test_commands(job) for id, job in source.workflow.jobs.items()}
     name = "the embedded sample" if source.sample else event_context(source, secrets=()).repository
     at = f" at {snapshot.checkout.commit[:7]}" if snapshot.checkout.commit and not source.sample else ""

@@ -10,7 +10,7 @@ from ci_tasks.errors import counted, printable
 from ci_tasks.features.lint.checkout_files import CheckoutFiles, LintFinding
 from ci_tasks.features.lint.rules import lint
 from ci_tasks.report.table import paragraph
-from ci_tasks.results import store
+from ci_tasks.resources import make_home
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.safe_output import terminal_width
@@ -43,7 +43,7 @@ def print_findings(findings: Sequence[LintFinding]) -> None:
 
 def _read(source: CheckoutSource) -> CheckoutFiles:
     """The checkout's tracked and untracked files, or those of the revision."""
-    snapshot = take_snapshot(source.path, store.home() / "sync" / "lint", rev=source.rev)
+    snapshot = take_snapshot(source.path, make_home() / "sync" / "lint", rev=source.rev)
     names = snapshot.names()
     path = source.workflow.path.removesuffix(".j2")
 

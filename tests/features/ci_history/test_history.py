@@ -100,6 +100,10 @@ def test_triage_of_a_url_says_it_and_reads_each_log_once(
         ci_tasks(["ci-tasks", "triage", "--url", URL])
         assert "already broken in CI: its last run on main failed in the same way" in capsys.readouterr().out
     assert api.paths().count(f"{REPO}/actions/jobs/5/logs") == 1
+    assert (tmp_path / "home").stat().st_mode & 0o77 == 0, "runs will lie there"
+    (tmp_path / "home/ci-history.json").write_text("1")
+    ci_tasks(["ci-tasks", "triage", "--url", URL])
+    assert "already broken in CI" in capsys.readouterr().out
 
 
 def test_what_github_refuses_is_said_and_the_triage_stands(

@@ -29,8 +29,10 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_the_sample_has_one_file_that_runs_nothing_and_images_that_move(tmp_path: Path) -> None:
-    result = lint("--json", repo=resources.path("examples/tiny-slime"), home=tmp_path)
+    person = Person(tmp_path / "home", tmp_path)
+    result = person.ci_tasks("lint", "--repo", str(resources.path("examples/tiny-slime")), "--json")
     assert result.code == 1, result.err
+    assert (tmp_path / "home").stat().st_mode & 0o77 == 0, "runs will lie there"
     findings = json.loads(result.out)
     assert {(finding["rule"], finding["file"]) for finding in findings} == {
         ("runs-nothing", "tests/test_batching.py"),
