@@ -181,7 +181,8 @@ def open_repository(directory: Path) -> Repository:
 
 
 def no_repository(directory: Path) -> CheckoutError:
-    hint = "it is a bare repository: `git worktree add DIR` makes a checkout" if is_bare(directory) else ""
+    bare = "it is a bare repository: `git worktree add DIR` makes a checkout"
+    hint = bare if is_bare(directory) else "this needs commits: name the root of a clone"
     return CheckoutError(f"{directory} is not the root of a git repository", hint=hint)
 
 

@@ -129,7 +129,7 @@ _RUNS = "ci_tasks.cli.completion:runs"
 # The checkout and its workflow.
 REPO = text("the checkout (else CI_TASKS_REPO, the current directory, ../slime, the embedded sample)", "DIR")
 REV = text("read the checkout at this revision instead of its working tree", "REV")
-WORKFLOW = text("the workflow file (else .github/workflows/pr-test.yml)", "FILE")
+WORKFLOW = text("the workflow file (else the project's, such as .github/workflows/pr-test.yml)", "FILE")
 BASE = text("the revision that changed tests are compared with (else origin/main)", "REV", nox=True)
 LABEL = positional(
     "a label of the workflow, its PR label or its job name; `ci-tasks jobs` lists them",
@@ -178,7 +178,7 @@ BRIEF = switch(_BRIEF, excludes=(("json", "both would be on standard output", ""
 EVENTS = text("write what happens as JSON lines to this file, or - for standard output", "FILE")
 
 # A job that failed in CI.
-_FAILED_LOG = "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)"
+_FAILED_LOG = "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log`)"
 FAILED_LOG = text(_FAILED_LOG, "FILE")
 FAILED_JOB = text("which job, where the log holds several", "JOB")
 FAILED_ATTEMPT = number("which attempt, where the log holds several (else the last)", "")

@@ -27,7 +27,7 @@ _UNTIL_FAIL_LIMIT = 100
 def reproduce(options: ReproduceOptions) -> int:
     """
     ci-tasks reproduce --url https://github.com/OWNER/REPO/actions/runs/1/job/2 --host h100a
-    gh run view 123 --log-failed | ci-tasks reproduce --log - --host h100a
+    gh run view 123 --log | ci-tasks reproduce --log - --host h100a
     ci-tasks reproduce --log failed.log --host h100a --on-my-tree      is it fixed?
     """
     from ci_tasks.logs import job_log
