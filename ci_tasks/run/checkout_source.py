@@ -128,7 +128,7 @@ def _usual(path: Path, rev: str | None) -> str:
     """The workflow that is meant where nobody names one: that of a suite, else the only one. Raises CheckoutError."""
     usual = usual_workflows()
     there = workflow_files(path, rev)
-    candidates = [name for name in usual if name in there] or (there if len(there) == 1 else usual)
+    candidates = [name for name in usual if name in there] or (usual if not there else there if len(there) == 1 else [])
     if candidates:
         return candidates[0]
     raise _no_workflow(path, rev, f"has {len(there)} workflows: which one is meant?")

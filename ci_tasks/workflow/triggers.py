@@ -47,7 +47,7 @@ def why_not_started(workflow: Workflow, base: str, changed: Sequence[str]) -> st
     """Why a pull request to the branch `base` does not start the workflow; "" if it does. Raises re.error."""
     if not workflow.is_for_pull_requests:
         return f"starts on {', '.join(workflow.events)} only"
-    for kind, names in (("branches", [base]), ("paths", changed)):
+    for kind, names in (("branches", [base]), ("paths", changed or ["no changed file"])):
         wanted, ignored = workflow.filters.get(kind, ()), workflow.filters.get(f"{kind}-ignore", ())
         if wanted and not any(_is_selected(name, wanted) for name in names):
             return f"{kind} {', '.join(names[:3])}: none matches {', '.join(wanted)}"

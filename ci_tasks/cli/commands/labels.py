@@ -75,10 +75,6 @@ class PlanOptions(OverlayOptions):
     json: bool = JSON.field()
     out: str | None = text("write the run directories into this new directory", "DIR").field()
     run_needs: bool = RUN_NEEDS.field()
-    changed: bool = switch(
-        "which labels of all workflows a pull request with your changes would start, and why not the others",
-        excludes=(("label", "it is about all labels", ""), ("workflow", "it is about all workflows", "")),
-    ).field()
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()

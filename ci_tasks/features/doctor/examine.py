@@ -57,7 +57,7 @@ def _connection(host: HostSpec) -> list[CheckResult]:
     if host.kind == "local":
         return []
     kept = any(each.address == (host.address or host.name) for each in kept_connections())
-    return [ok("SSH", f"connected to {host.address}{'; the connection is kept' if kept else ''}")]
+    return [ok("SSH", f"a connection to {host.address} is kept")] if kept else []
 
 
 def _checks(host: HostSpec, images: Sequence[str]) -> list[Check]:
