@@ -35,13 +35,12 @@ def examine_host(host: HostSpec, images: Sequence[str], open_query_runner: OpenQ
     results: list[HostResult] = []
     try:
         with open_query_runner(host) as runner:
-            results += _of_host(host, _connection(host))
             checks = [(check, next(check)) for check in _checks(host, images)]
             asked = {name: argv for _, queries in checks for name, argv in queries.items()}
             before = time.time()
             answers = runner.run_queries({**basics.CLOCK_QUERY, **asked}, QUERY_TIMEOUT)
             skew = basics.read_clock(answers["clock"], before, time.time())
-            results += _of_host(host, [skew])
+            results += _of_host(host, [*_connection(host), skew])
             for check, _ in checks:
                 results += _of_host(host, finished(check, answers))
     except CiTasksError as error:
@@ -57,7 +56,7 @@ def _connection(host: HostSpec) -> list[CheckResult]:
     if host.kind == "local":
         return []
     kept = any(each.address == (host.address or host.name) for each in kept_connections())
-    return [ok("SSH", f"a connection to {host.address} is kept")] if kept else []
+    return [ok("SSH", f"connected to {host.address}{'; the connection is kept' if kept else ''}")]
 
 
 def _checks(host: HostSpec, images: Sequence[str]) -> list[Check]:
