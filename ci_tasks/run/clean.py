@@ -185,13 +185,14 @@ def _clean_here(connection: ReconnectingConnection, days: float | None, everythi
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
     for info in sorted(runs, key=lambda info: (info.ended_at or 0, info.dir), reverse=True):
         run = RunDir(info.dir)
-        age = time.time() + clock_ahead(run) - info.ended_at if info.ended_at else 0.0
-        is_old = days is not None and age > days * _DAY
         try:
             read_plan(run)
+            since = os.path.getmtime(run.plan) if info.state == "planned" else info.ended_at
         except (OSError, ValueError) as problem:  # a job may have changed it: what it left is not known
             yield f"{info.id}: stays, {problem}", [f"{run.path}: remove it by hand"]
             continue
+        age = time.time() + clock_ahead(run) - since if since else 0.0
+        is_old = days is not None and age > days * _DAY
         if os.path.lexists(run.remote):
             # A copy of what is on a host. Its files are the host's word, which names nothing else that is to go here.
             if is_old:

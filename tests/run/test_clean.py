@@ -66,3 +66,12 @@ def test_a_run_whose_plan_cannot_be_read_is_named(tmp_path: Path, monkeypatch: p
     host: Any = SimpleNamespace(request=lambda _: Result(runs=tuple(list_runs(str(tmp_path)))))
     ((line, left),) = _clean_here(host, None, everything=False)
     assert "plan.json" in line and left
+
+
+def test_plans_on_this_machine_are_removed_by_their_age(person: Any) -> None:
+    planned = person.ci_tasks("plan", "ckpt", "--host", "sim", "--only", "async", "--json").json
+    directory = Path(planned[0]["run_dir"])
+    person.ci_tasks("clean", "--days", "1")
+    assert directory.exists(), "it is younger"
+    person.ci_tasks("clean", "--days", "0")
+    assert not directory.exists()
