@@ -84,7 +84,11 @@ if [ -n "$simulated" ]; then export HOME=$CI_TASKS_RUN_DIR/tmp/home HF_HOME=$CI_
 export HF_HOME=${HF_HOME:-$HOME/.cache/huggingface}
 mkdir -p "$HOME" "$HF_HOME" 2> /dev/null
 mark() { printf 'ci-tasks-verl: %s: %s: %s\n' "$1" "$2" "$3"; }
-stop() { mark "$1" "$2" "$3"; if [ "$2" = blocked ]; then exit 125; fi; exit 1; }
+stop() {
+  mark "$1" "$2" "$3"
+  if [ "$2" = blocked ]; then echo "ci-tasks: blocked: $1: $3" >&2; exit 125; fi
+  exit 1
+}
 last() { grep -av '^DEBUG ' | tail -n 1 | tr -d '\r' | cut -c 1-300; }  # uv -v says DEBUG
 """
     # Focused checks of Bridge first. A test that failed is told from one that could not be run: only the first ends
