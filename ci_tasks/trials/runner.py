@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -20,10 +21,10 @@ from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, OverlaySource
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
+from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord, epoch_seconds
 from ci_tasks.report.table import duration
 from ci_tasks.results import store
-from ci_tasks.results.history import durations
+from ci_tasks.results.history import RunQuery, search
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import RowChanged
@@ -34,6 +35,7 @@ from ci_tasks.trials.rules import MISSING, Outcome
 from ci_tasks.trials.trial import TrialRun
 
 _BLOCKED_IN_A_ROW = 3  # runs, after which the host has to run what is known to run
+_RECENT = 5  # runs by which the next one is expected
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")  # from run to run, in a reason without a signature
 
 Execute = Callable[..., LabelResult | None]  # as run.label.execute_label
@@ -198,11 +200,20 @@ def given_key(given: GivenValues) -> dict[str, str]:
 
 def expected_cost(runs: int, label: str, rows: Sequence[str], host: str) -> str:
     """How many runs, and how long they may take by earlier ones of the rows."""
-    known = durations(label, (host,))
-    seconds = max((known[row] for row in rows if row in known), default=None)
-    if seconds is None:
+    took = [seconds for row in rows if (seconds := _seconds_with_setup(label, row, host)) is not None]
+    if not took:
         return f"{counted(runs, 'run')}, no earlier run says how long each takes"
-    return f"{counted(runs, 'run')}, about {duration(seconds)} each without set-up: {duration(seconds * runs)}"
+    return f"{counted(runs, 'run')}, about {duration(max(took))} each: {duration(max(took) * runs)}"
+
+
+def _seconds_with_setup(label: str, row: str, host: str) -> float | None:
+    """From the plan of a run to its end, by the newest runs that passed; None without one."""
+    took = []
+    for record in search(RunQuery(label=label, row=(row,), status=(PASSED,), host=(host,), limit=_RECENT)):
+        ended, planned = epoch_seconds(record.ended_at), store.planned_at(store.batch_of(record.id)) / 1e9
+        if record.row == row and not record.is_partial and ended is not None and planned:
+            took.append(ended - planned)
+    return median(took) if took else None
 
 
 class QuietView(PlainView):
