@@ -22,7 +22,7 @@ from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion
 from ci_tasks.agent.trees.git import ID, DiskFull, StoreError
 from ci_tasks.agent.trees.workspace import check_out
-from ci_tasks.checkout.repository import BASE, CheckoutGit, commit_of, resolve_base
+from ci_tasks.checkout.repository import BASE, CheckoutGit, commit_of, hint_if_missing, resolve_base
 from ci_tasks.checkout.snapshot import ObjectStore, Snapshot, take_snapshot
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.given_values import OverlaySource
@@ -130,7 +130,8 @@ def clone(snapshot: Snapshot, workspace: Path) -> None:
     except DiskFull as error:
         raise Blocked(str(error)) from None
     except StoreError as error:
-        raise CheckoutError(f"the copy of {snapshot.checkout.path} is not its tree: {error}") from None
+        message = f"the copy of {snapshot.checkout.path} is not its tree: {error}"
+        raise CheckoutError(message, hint=hint_if_missing(str(error))) from None
 
 
 def copy_side_by_side(

@@ -31,6 +31,11 @@ _FORMAT = "%H%x1f%P%x1f%an <%ae>%x1f%aI%x1f%s"  # fields cannot be divided by wh
 _MISSING = re.compile(r"unable to read|cannot read|bad object|bad file|missing (blob|tree|commit)|invalid object")
 
 
+def hint_if_missing(said: str) -> str:
+    """The next step if git says that it lacks an object."""
+    return "in a partial clone: `git fetch --refetch --no-filter`" if _MISSING.search(said) else ""
+
+
 class GitError(CheckoutError):
     """git said no; the message is git's own."""
 
@@ -67,8 +72,7 @@ class CheckoutGit(Git):
         if isinstance(error, DiskFull):
             hint = f"the disk is full: make room, or {HOME_ENV} names another directory for runs"
             return Blocked(str(error.args[0]), hint=hint)
-        is_missing = _MISSING.search(str(error))
-        return GitError(str(error), hint="in a partial clone: `git fetch --refetch --no-filter`" if is_missing else "")
+        return GitError(str(error), hint=hint_if_missing(str(error)))
 
     def unusable(self, command: str, error: Exception) -> Exception:
         """The error for a git that did not start, or did not answer in time."""
