@@ -34,12 +34,13 @@ from ci_tasks.checkout.repository import (
     GitError,
     Repository,
     find_repository,
+    hint_if_missing,
     resolve_base,
     resolve_rev,
     submodules_of,
     user_excludes,
 )
-from ci_tasks.errors import Blocked
+from ci_tasks.errors import Blocked, CheckoutError, counted
 from ci_tasks.given_values import OverlaySource
 
 LARGE_BYTES = 100 << 20  # GitHub refuses files from this size on, so they are in no commit
@@ -226,6 +227,10 @@ def _record(store: ObjectStore, source: Path, path: str, rev: str | None) -> lis
     base: str | Path = store.path / f"index-{hashlib.sha256(os.fsencode(os.path.realpath(source))).hexdigest()[:16]}"
     if rev:
         base = resolve_rev(source, rev)
+        walk = ("rev-list", "--objects", "--no-object-names", "--no-walk", "--missing=print", base)
+        if missing := [line for line in store.reader.text(*walk).splitlines() if line.startswith("?")]:
+            what = f"{source} has {counted(len(missing), 'missing blob')} in {rev}"
+            raise CheckoutError(what, hint=hint_if_missing(what))
         modules: Mapping[bytes, str | None] = submodules_of(store.reader, base)
     else:
         started = time.time_ns() - _CLOCK_NS
