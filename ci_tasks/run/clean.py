@@ -187,7 +187,8 @@ def _clean_here(connection: ReconnectingConnection, days: float | None, everythi
         run = RunDir(info.dir)
         try:
             read_plan(run)
-            since = os.path.getmtime(run.plan) if info.state == "planned" else info.ended_at
+            is_planned = info.state == "planned" and info.batch not in in_use  # no command will start it
+            since = os.path.getmtime(run.plan) if is_planned else info.ended_at
         except (OSError, ValueError) as problem:  # a job may have changed it: what it left is not known
             yield f"{info.id}: stays, {problem}", [f"{run.path}: remove it by hand"]
             continue

@@ -75,3 +75,11 @@ def test_plans_on_this_machine_are_removed_by_their_age(person: Any) -> None:
     assert directory.exists(), "it is younger"
     person.ci_tasks("clean", "--days", "0")
     assert not directory.exists()
+
+
+def test_a_plan_of_a_command_that_is_not_over_stays(person: Any) -> None:
+    planned = person.ci_tasks("plan", "ckpt", "--host", "sim", "--only", "async", "--json").json
+    directory = Path(planned[0]["run_dir"])
+    write_phase(directory.parent, "running")
+    person.ci_tasks("clean", "--days", "0")
+    assert directory.exists()
