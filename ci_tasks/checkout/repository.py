@@ -27,6 +27,8 @@ _SHA256 = re.compile(rb"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.M
 _BORROWED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude")
 # The user's own settings, which a fetch needs. All other variables of git's point at the repository of a hook or alias.
 _OF_USER = re.compile(r"GIT_(CONFIG_.+|SSH.*|SSL_.+|HTTP_.+|ASKPASS|PROXY_.+|ALLOW_PROTOCOL)")
+# git appends what it wants, such as `get`: the `#` keeps that from being printed.
+_LOGIN_HELPER = r"""!printf 'username=%s\npassword=%s\n' "$CI_TASKS_GIT_USER" "$CI_TASKS_GIT_PASSWORD" #"""
 _FORMAT = "%H%x1f%P%x1f%an <%ae>%x1f%aI%x1f%s"  # fields cannot be divided by what -z divides commits with
 _MISSING = re.compile(r"unable to read|cannot read|bad object|bad file|missing (blob|tree|commit)|invalid object")
 
@@ -243,12 +245,15 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
     """A repository in the directory `store` that has `commit`, such as a pull request's merge, and shares the objects
     of `source`, into which no command writes. The only git that uses the network: by the user's own configuration.
 
-    `ref` is where the server may still have it, if it does not give out bare commits. Raises CheckoutError.
+    `ref` is where the server may still have it, if it does not give out bare commits. A login in `url` reaches git by
+    its environment, since arguments can be read by every user of the machine. Raises CheckoutError.
     """
+    url, login = _without_login(url)
     own, objects = store / ".git", open_repository(source).objects
     make_repository(str(own))
     (own / "objects/info/alternates").write_text(f"{quoted(objects.resolve())}\n")
-    git, problem = CheckoutGit(own, store).with_user_settings(), ""
+    settings = (f"credential.helper={_LOGIN_HELPER}",) if login else ()
+    git, problem = CheckoutGit(own, store, *settings, **login).with_user_settings(), ""
     for refspec in ("", commit, ref):
         try:
             if refspec:
@@ -260,6 +265,19 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
     hint = f"{problem}\n" * bool(problem) + "--rev REV names another commit, --on-my-tree runs your working tree"
     message = f"commit {commit[:12]}, which CI ran, is neither in {source} nor at {url}"
     raise CheckoutError(masked_with_forms(message), hint=masked_with_forms(hint))
+
+
+def _without_login(url: str) -> tuple[str, dict[str, str]]:
+    """An address without its user and password, and the variables that hold them for `_LOGIN_HELPER`."""
+    from urllib.parse import unquote  # few commands fetch
+
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    login, at, host = place.rpartition("@")
+    if scheme not in ("http", "https") or not at:
+        return url, {}
+    user, _, password = (unquote(part) for part in login.partition(":"))
+    return f"{scheme}://{host}{slash}{path}", {"CI_TASKS_GIT_USER": user, "CI_TASKS_GIT_PASSWORD": password}
 
 
 # -- history ----------------------------------------------------------------------------------------------------------
