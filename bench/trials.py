@@ -38,7 +38,7 @@ from ci_tasks.trials.rules import (
     Metrics,
     Outcome,
     Repeat,
-    Rule,
+    TrialRule,
     TrialVerdict,
 )
 
@@ -51,7 +51,7 @@ class Ended(NamedTuple):
     runs: int
 
 
-def play(rule: Rule, run: Callable[[str], Outcome]) -> tuple[TrialVerdict, list[Outcome]]:
+def play(rule: TrialRule, run: Callable[[str], Outcome]) -> tuple[TrialVerdict, list[Outcome]]:
     outcomes: list[Outcome] = []
     while not isinstance(what := rule.next(outcomes), TrialVerdict):
         outcomes += [run(setting) for setting in what]

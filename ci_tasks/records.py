@@ -275,9 +275,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class ProbeSummary:
-    """What the probe saw of a run's Python processes, by their own words. `ended` of them noted their end: others were
-    killed, or left by `os._exit`. `counted` are all that loaded the probe. `exceptions` are the first that nobody
-    caught. `not_seen` says what is not known, and why."""
+    """What a run's Python processes noted through the probe. `ended` of them noted their end: others were killed, or
+    left by `os._exit`. `counted` are all that loaded the probe. `exceptions` are the first uncaught ones. `not_seen`
+    says what is not known, and why."""
 
     processes: int = 0
     ended: int = 0

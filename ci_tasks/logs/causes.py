@@ -37,9 +37,6 @@ TIMEOUT_HANG = "timeout_hang"
 NOT_SEEN = Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0)
 """Of a log whose end was not read, and that shows no failure until there."""
 
-NOT_ANALYSED = Triage(UNKNOWN, FAILED, None, "", "", 0.0)
-"""Of a log that was not read."""
-
 
 VERDICTS = {
     FAILED: "failed: the code under test, or its configuration",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 
 from ci_tasks.agent import run_directory
@@ -14,7 +14,7 @@ from ci_tasks.logs.causes import JobEnd, JobKnowledge
 from ci_tasks.logs.job_lines import LogPart, PartOfLine, split_lines
 from ci_tasks.logs.job_parser import MAX_HEADER_BYTES, JobLogReader
 from ci_tasks.logs.lines import read
-from ci_tasks.logs.log_file import STANDARD_INPUT, JobLog, OpenLog, first_jobs, open_log
+from ci_tasks.logs.log_file import JobLog, OpenLog, first_jobs, open_log
 from ci_tasks.logs.own_modules import of_repository
 from ci_tasks.logs.recovered_job import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
 from ci_tasks.logs.triage.log_triage import analyse
@@ -30,16 +30,6 @@ class AnalysedLog:
     name: str
     job: RecoveredJob
     triage: Triage
-
-
-@dataclass(frozen=True)
-class CiJobLog:
-    """CI's log of one job. `text` are its bytes without CI's prefixes, which can be read again and again;
-    `failing_line` is the 1-based line that says why it failed."""
-
-    name: str
-    text: Iterable[bytes]
-    failing_line: int | None
 
 
 class SeveralJobs(UsageError):
@@ -106,24 +96,6 @@ def all_from_url(
             )
             analysed.append(_analysed(one.log.name, replace(selected, job=job), exit_code, green))
         return analysed
-
-
-@contextmanager
-def open_text(path: str) -> Iterator[Iterable[bytes]]:
-    """The lines of the job that `from_file` takes, without GitHub's prefixes. Raises UsageError as that does."""
-    with open_log(path) as log:
-        yield _one(_selected(log, None), log.name)
-
-
-@contextmanager
-def open_ci_log(path: str, job: str | None) -> Iterator[CiJobLog]:
-    """The log in a file for a report. Raises UsageError for standard input, what is no log, and several jobs of which
-    `job` names none."""
-    if path == STANDARD_INPUT:
-        raise UsageError("--ci-log reads a file several times", hint="save what is piped in, and name the file")
-    with open_log(path) as log:
-        selected = _one(_selected(log, job), log.name)
-        yield CiJobLog(log.name, selected, _analysed(log.name, selected).triage.line_no)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class HostSessions:
             thread.join(max(0.0, until - time.monotonic()) if holds else 0.0)
 
     def abandon_setup(self) -> None:
-        """Nobody waits for install steps any more."""
+        """Stop waiting for install steps: no row needs them now."""
         self._abandoned.set()
 
     def drain_messages(self) -> list[str]:

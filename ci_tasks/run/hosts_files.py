@@ -1,7 +1,7 @@
 """Which hosts.yaml files count: the built-in hosts, the user's file, that of the current directory, CI_TASKS_HOSTS.
 Below each of them is what it includes: another file, such as one of a lab, or that of a git repository.
 
-A file in the checkout under test comes from whoever wrote the checkout. It counts once the person has trusted its
+A file in the checkout under test is written by the author of the checkout. It counts after the user has trusted its
 content, which our state directory remembers by its hash, and then only its overrides.
 """
 
@@ -61,7 +61,7 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
         layer = ConfigLayer(text, shown(file), overrides_only=_in_checkout(file, checkouts or (None,)))
         if layer.overrides_only and not _trust_record(content).exists():
             notices.append(
-                f"{layer.file} is part of the checkout and does not count: nobody has trusted its content. "
+                f"{layer.file} is part of the checkout and does not count: its content is not trusted yet. "
                 "Read it, then `ci-tasks hosts --trust` makes its overrides count"
             )
             continue

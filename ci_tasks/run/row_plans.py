@@ -83,8 +83,8 @@ class RowPlanner:
         return sorted_setups(self._make_plan(row, session, 1).setup for row in rows if not session.missing_for(row))
 
     def before_rows(self, session: HostSession, say: Say, is_wanted: Callable[[], bool]) -> Mapping[str, str]:
-        """What features do on the host before rows start there. Returns, by row, what it would lack. Raises Blocked
-        where the host cannot be reached, and KeyboardInterrupt once nobody wants it any more."""
+        """What features do on the host before rows start there. Returns, by row, what is missing. Raises Blocked if the
+        host cannot be reached, and KeyboardInterrupt as soon as `is_wanted` returns False."""
         problems: dict[str, str] = {}
         for feature in registry.features() if self.request.prefetch else ():
             if feature.before_rows:

@@ -81,8 +81,8 @@ def _checkout_at(
 
 
 def _merged_again(beside: Path, job: RecoveredJob, problem: CheckoutError) -> str:
-    """A merge of the parents of CI's merge commit, which nobody has any more, in the repository `beside` the checkout.
-    Raises the problem, with the commit of the pull request as next step."""
+    """Merge the parents of CI's merge commit again, in the repository `beside` the checkout: the server no longer has
+    that commit. Raises the problem, with the commit of the pull request as next step."""
     base, head = job.merge_base, job.merge_head
     git = CheckoutGit(beside / ".git")
     try:

@@ -25,7 +25,7 @@ from ci_tasks.trials.ci_job import (
 )
 from ci_tasks.trials.rules import Match, Outcome, TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, pinned
-from ci_tasks.trials.same_failure import Comparison, Difference
+from ci_tasks.trials.same_failure import Comparison, FailureDifference
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import CANCELLED, ON_MY_TREE, REPRODUCE
 
@@ -55,7 +55,7 @@ class ReproductionResult:
     ci: Triage
     run: RunRecord | None = None
     same: tuple[str, ...] = ()
-    differs: tuple[Difference, ...] = ()
+    differs: tuple[FailureDifference, ...] = ()
 
 
 def reproduce(

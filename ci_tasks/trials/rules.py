@@ -71,7 +71,7 @@ class TrialVerdict:
     likely: tuple[tuple[str, float], ...] = ()
 
 
-class Rule(Protocol):
+class TrialRule(Protocol):
     def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         """The settings to run now, at once where that is possible, or how it ends. `outcomes` are of one row."""
 

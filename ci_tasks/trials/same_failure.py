@@ -35,7 +35,7 @@ _NAMES = {"source_line": "statement", "parameters": "weights", "http_status": "s
 
 
 @dataclass(frozen=True)
-class Difference:
+class FailureDifference:
     """What differs, as each side has it."""
 
     what: str
@@ -52,7 +52,7 @@ class Comparison:
 
     outcome: str
     same: tuple[str, ...] = ()
-    differs: tuple[Difference, ...] = ()
+    differs: tuple[FailureDifference, ...] = ()
 
 
 def compare(ci: Triage, here: Triage, *, same_tree: bool = False) -> Comparison:
@@ -60,7 +60,7 @@ def compare(ci: Triage, here: Triage, *, same_tree: bool = False) -> Comparison:
     mine, other = ci.evidence, here.evidence
     if mine is None or other is None:
         alike = bool(ci.signature) and ci.signature == here.signature
-        difference = Difference("failure", ci.text or ci.line, here.text or here.line)
+        difference = FailureDifference("failure", ci.text or ci.line, here.text or here.line)
         return Comparison(ALIKE) if alike else Comparison(DIFFERENT, (), (difference,))
     same, differs = tuple(_shown(ci, here, same_tree)), tuple(_differences(mine, other))
     same_statement = is_specific(mine.source_line) and mine.source_line == other.source_line and mine.file == other.file
@@ -76,13 +76,13 @@ def _differ(ci: object, here: object) -> bool:
     return bool(ci and here and ci != here)
 
 
-def _differences(ci: FailureEvidence, here: FailureEvidence) -> Iterator[Difference]:
+def _differences(ci: FailureEvidence, here: FailureEvidence) -> Iterator[FailureDifference]:
     """A line is not compared: an edit above moves it; and a path is another one on each machine."""
     for name in (field.name for field in fields(FailureEvidence) if field.name not in ("line", "source_path")):
         a, b = (getattr(side, name) for side in (ci, here))
         if a != b and (_differ(a, b) or name in ("exception", "message")):
             texts = (", ".join(value) if isinstance(value, tuple) else str(value) for value in (a, b))
-            yield Difference(_NAMES.get(name, name), *texts)
+            yield FailureDifference(_NAMES.get(name, name), *texts)
 
 
 def _other_test(ci: FailureEvidence, here: FailureEvidence) -> bool:

@@ -29,7 +29,7 @@ from ci_tasks.errors import UsageError, counted
 from ci_tasks.resources import make_home
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.trials import report
-from ci_tasks.trials.rules import Outcome, Rule, TrialVerdict
+from ci_tasks.trials.rules import Outcome, TrialRule, TrialVerdict
 from ci_tasks.trials.words import CANCELLED
 
 
@@ -46,7 +46,7 @@ class TrialRun:
 Perform = Callable[[Sequence[TrialRun]], Iterable[Outcome]]
 """Runs them one after another, and gives each outcome as it comes. A host that cannot be reached blocks a run.
 KeyboardInterrupt ends the trial after the outcomes that were given."""
-RuleOfRow = Callable[[str, Sequence[Outcome]], Rule]
+RuleOfRow = Callable[[str, Sequence[Outcome]], TrialRule]
 """The rule of a row, with what is known of the row now."""
 
 
@@ -83,7 +83,7 @@ class Trial:
         self.outcomes: list[Outcome] = []
         self.verdicts: dict[str, TrialVerdict] = {}
         self.is_interrupted = False
-        self._rules: dict[str, Rule] = {}
+        self._rules: dict[str, TrialRule] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Trial:

@@ -23,7 +23,7 @@ from ci_tasks.trials.rules import (
     Metrics,
     Outcome,
     Repeat,
-    Rule,
+    TrialRule,
     TrialVerdict,
     telling,
 )
@@ -37,7 +37,7 @@ def runs(setting: str, letters: str) -> list[Outcome]:
     return [Outcome(setting, "row", STATUSES.get(c, FAILED), "" if c in STATUSES else c) for c in letters]
 
 
-def ended(rule: Rule, outcomes: Sequence[Outcome]) -> str | list[str]:
+def ended(rule: TrialRule, outcomes: Sequence[Outcome]) -> str | list[str]:
     """The word, or the settings to run."""
     what = rule.next(outcomes)
     return what.word if isinstance(what, TrialVerdict) else sorted(what)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.trials.rules import AB, FAILED, PASSED, Outcome, Repeat, Rule
+from ci_tasks.trials.rules import AB, FAILED, PASSED, Outcome, Repeat, TrialRule
 from ci_tasks.trials.trial import Trial, TrialRun
 
 
@@ -46,7 +46,7 @@ class Machine:
                 )
 
 
-def ab(row: str, known: Sequence[Outcome]) -> Rule:
+def ab(row: str, known: Sequence[Outcome]) -> TrialRule:
     return AB("base", "yours")
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ci_tasks.features.verl.judge.training_log import DRIVER, WORKER, Failure, constructs
+from ci_tasks.features.verl.judge.training_log import DRIVER, WORKER, TrainingFailure, constructs
 from ci_tasks.logs.causes import DEPENDENCY, MACHINE, NETWORK, group_of
 
 CONSTRUCTION = "Bridge-managed construction"
@@ -139,7 +139,9 @@ class Attribution(NamedTuple):
         return f"{self.stage.name}, {'after' if self.constructed else 'before'} {CONSTRUCTION} began"
 
 
-def attribute(failure: Failure | None, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Attribution:
+def attribute(
+    failure: TrainingFailure | None, constructed: bool, root: str = "", reward: Iterable[str] = ()
+) -> Attribution:
     """Whose failure ended a training. `constructed`: construction had begun before it. `root` is the Bridge checkout as
     the job sees it, `reward` are paths of the reward model. An exit code alone says nothing."""
     if failure is None:
@@ -151,7 +153,7 @@ def attribute(failure: Failure | None, constructed: bool, root: str = "", reward
 
 def stage_of(text: str) -> Stage:
     """That of a text which is all that is known of a failure."""
-    return _stage(Failure.said(text), False)
+    return _stage(TrainingFailure.said(text), False)
 
 
 def stage_of_check(key: str, text: str) -> Stage:
@@ -160,11 +162,11 @@ def stage_of_check(key: str, text: str) -> Stage:
     if key not in (DRIVER, WORKER):
         stage = stage_of(text)
         return stage if stage.words == "$^" else _START
-    stage = _stage(Failure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
+    stage = _stage(TrainingFailure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
     return stage if stage is OWN_IMPORT or stage.owner == ENVIRONMENT else WRONG_PATH
 
 
-def _stage(failure: Failure, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Stage:
+def _stage(failure: TrainingFailure, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Stage:
     text, frames, cause = failure.text, failure.frames, failure.cause
     in_bridge = any(constructs(frame) for frame in frames)
     own_error = in_bridge and not failure.constructs and _OWN_ERROR.search(text) and not _ANOTHER.search(text)

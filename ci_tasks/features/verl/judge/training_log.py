@@ -89,7 +89,7 @@ class QuotedLine:
 
 
 @dataclass(frozen=True)
-class Failure:
+class TrainingFailure:
     """An exception, or what says that a process died: `frames` are `path:function`, outermost first, `cause` is
     triage's. `sure`: it is a failure even if the job went on; `finished`: all steps were done by then; `process` names
     who noted it, "" if the log has it."""
@@ -103,7 +103,7 @@ class Failure:
     process: str = ""
 
     @classmethod
-    def said(cls, text: str, frames: tuple[str, ...] = (), process: str = "") -> Failure:
+    def said(cls, text: str, frames: tuple[str, ...] = (), process: str = "") -> TrainingFailure:
         """One that stands in no log that triage has read: the cause is that of a rule for its text."""
         rule = shipped().of(text, "\n".join(frames))
         return cls(text[:500], 0, frames, rule.cause if rule and rule.rank == ROOT else "", process=process)
@@ -147,7 +147,7 @@ class TrainingFacts:
     proofs: dict[str, QuotedLine] = field(default_factory=dict)
     bridge_paths: dict[str, QuotedLine] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[TrainingFailure, ...] = ()
     began_at: float | None = None
     ended_at: float | None = None
 
@@ -160,7 +160,7 @@ class TrainingFacts:
         return self.exit_code == 0 and self.finished
 
     @property
-    def error(self) -> Failure | None:
+    def error(self) -> TrainingFailure | None:
         """The likeliest reason, if it did not end well. What no rule knows, and verl went on after, was handled."""
         if self.ended_well:
             return None
@@ -181,7 +181,7 @@ class RunFacts:
 
     preflight: dict[str, Deliverable]
     trainings: Mapping[str, TrainingFacts]
-    error: Failure | None = None
+    error: TrainingFailure | None = None
 
 
 def read_run(log: Log, proofs: Sequence[str] = (), names: Sequence[str] = ()) -> RunFacts:
@@ -291,7 +291,7 @@ class _TrainingReader:
         found = (self._failure(one, order) for one in order if one.kind != LAST)
         self.facts.failures = tuple(failure for failure in found if failure is not None)
 
-    def _failure(self, one: Candidate, order: Sequence[Candidate]) -> Failure | None:
+    def _failure(self, one: Candidate, order: Sequence[Candidate]) -> TrainingFailure | None:
         raised = one.kind in (EXCEPTION_END, EXCEPTION_LINE)
         told = one.rule is not None and bool(one.rule.cause)
         survived = one.ignored or one.survived or one.outlived
@@ -302,7 +302,7 @@ class _TrainingReader:
         finished = self._finished_at is not None and one.line.number >= self._finished_at
         text = visible(one.text.strip().encode())
         known = "" if cause == "unknown" else cause
-        return Failure(text, one.line.number, tuple(one.frames), known, sure, finished)
+        return TrainingFailure(text, one.line.number, tuple(one.frames), known, sure, finished)
 
     def _in_settings(self, number: int, origin: str, text: str) -> bool:
         if self._printed is None and PrintedSettings.BEGIN.match(text):

@@ -16,7 +16,7 @@ from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.attribution import Attribution, attribute
 from ci_tasks.features.verl.judge.settings import MISSING, asked_settings, equals_asked
-from ci_tasks.features.verl.judge.training_log import DDP, FSDP, Failure, QuotedLine, TrainingFacts
+from ci_tasks.features.verl.judge.training_log import DDP, FSDP, QuotedLine, TrainingFacts, TrainingFailure
 from ci_tasks.features.verl.levels.levels import SETTINGS, LevelRequest, Training
 from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.logs.lines import visible
@@ -153,11 +153,11 @@ def process_name(process: ProcessEvidence) -> str:
     return f"rank {process.rank} (pid {process.pid})" if process.rank is not None else f"pid {process.pid}"
 
 
-def noted_failures(evidence: RunEvidence | None) -> Iterator[Failure]:
+def noted_failures(evidence: RunEvidence | None) -> Iterator[TrainingFailure]:
     """The exceptions that processes noted, whether or not they were handled."""
     for process, failure in uncaught_exceptions(evidence) if evidence else ():
         first = failure.chain[0]
         if first.type.rpartition(".")[2] not in _ENDINGS:
             frames = tuple(f"{frame.file}:{frame.function}" for frame in first.frames)
             text = f"{first.type.removeprefix('builtins.')}: {first.message}".encode("utf-8", "replace")
-            yield Failure.said(visible(text).strip(), frames, process_name(process))
+            yield TrainingFailure.said(visible(text).strip(), frames, process_name(process))

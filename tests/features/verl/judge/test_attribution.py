@@ -6,7 +6,7 @@ import pytest
 
 from bench.verl_altered import IN_BRIDGE, PLACES, raised
 from ci_tasks.features.verl.judge.attribution import CHANGE, ENVIRONMENT, UNCLEAR, attribute, stage_of_check
-from ci_tasks.features.verl.judge.training_log import Failure, read_run
+from ci_tasks.features.verl.judge.training_log import TrainingFailure, read_run
 
 OWNERS = {"Blocked": ENVIRONMENT, "Fail": CHANGE, "Not proven": UNCLEAR}
 
@@ -45,13 +45,13 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "frame", "constructed", "stage", "owner"), CASES)
 def test_a_failure_has_a_stage_and_an_owner(text: str, frame: str, constructed: bool, stage: str, owner: str) -> None:
-    found = attribute(Failure.said(text, (frame,) if frame else ()), constructed)
+    found = attribute(TrainingFailure.said(text, (frame,) if frame else ()), constructed)
     assert (found.stage.name[: len(stage)], found.owner) == (stage, owner)
 
 
 def test_without_a_word_how_far_it_came_decides_and_the_reward_models_path_is_its_own() -> None:
     assert [attribute(None, constructed).owner for constructed in (False, True)] == [ENVIRONMENT, UNCLEAR]
-    error = Failure.said("ValueError: Invalid repository ID or local directory specified: '/models/rm'.")
+    error = TrainingFailure.said("ValueError: Invalid repository ID or local directory specified: '/models/rm'.")
     assert attribute(error, True, reward=["", "/models/rm"]).stage.name == "the reward model"
     assert attribute(error, True, reward=["/other"]).stage.name != "the reward model"
 
