@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -107,7 +108,9 @@ def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optio
     if claimed is not None and state.exit_code:
         sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)
         return END_EXIT, sentence, state.exit_code
-    is_unclear = state.state == UNKNOWN and status.end == END_CANCELLED  # only Slurm knew who sent the signal
+    # Only Slurm knew who sent the signal, which ends the job's own processes first or the agent first.
+    is_signalled = status.end == END_CANCELLED or status.exit_code == 128 + signal.SIGTERM
+    is_unclear = state.state == UNKNOWN and is_signalled
     if status.has_ended and not is_unclear:
         return None
     if state.state == UNKNOWN:

@@ -108,6 +108,7 @@ def test_a_job_that_goes_on_has_no_exit_code_yet() -> None:
 WAITS = Status("running", "waiting")
 BEGUN = Status("running", pid=1, boot_id="b")
 CUT = Status("ended", pid=1, boot_id="b", end="cancelled")
+TERMINATED = Status("ended", pid=1, boot_id="b", end="exit", exit_code=143)
 KEPT = "the agent's status"
 
 
@@ -132,6 +133,9 @@ KEPT = "the agent's status"
         (UNKNOWN, BEGUN, None, None),
         (UNKNOWN, WAITS, None, None),
         (UNKNOWN, CUT, None, None),
+        # The signal reached the job's processes before the agent.
+        (UNKNOWN, TERMINATED, None, None),
+        ("FAILED", TERMINATED, KEPT, None),
         # Cancelled before it began.
         ("CANCELLED", WAITS, run_directory.END_CANCELLED, None),
     ],
