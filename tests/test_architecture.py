@@ -349,7 +349,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 3_334,
     "ci_tasks/*.py": 1_051,
-    "ci_tasks/agent": 6_989,
+    "ci_tasks/agent": 6_991,
     "ci_tasks/checkout": 666,
     "ci_tasks/cli": 1_426,
     "ci_tasks/features": 6_676,
@@ -361,7 +361,7 @@ BUDGETS = {
     "ci_tasks/run": 3_112,
     "ci_tasks/trials": 1_725,
     "ci_tasks/workflow": 1_999,
-    "tests": 37_030,
+    "tests": 37_033,
 }
 
 
