@@ -241,11 +241,11 @@ class Channel:
         with self._writing:
             self._send(frames.message(messages.ClientMessage(number, request)))
             try:
-                for chunk in () if pack is None else itertools.chain(pack, [b""]):
+                for chunk in pack or ():
                     self._send(frames.frame(frames.DATA, chunk))
-            except BaseException:  # the host would take whatever comes next for a part of it
-                self.close("the pack broke off")
-                raise
+            finally:  # of a pack that broke off, too: the host refuses that one, and takes what comes next as it is
+                if pack is not None:
+                    self._send(frames.frame(frames.DATA))
         return pending
 
     def leave(self) -> None:

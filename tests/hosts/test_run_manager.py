@@ -520,23 +520,29 @@ def test_a_run_that_is_cancelled_while_its_code_is_on_its_way_is_never_asked_for
     assert host.left() == []
 
 
-def test_code_that_cannot_be_sent_ends_its_run_and_no_other(host: PipedHost) -> None:
-    """Half a pack must not be followed by requests, which the host would take for the other half."""
-
+@pytest.mark.parametrize("before", [[], [b"PACK"]], ids=["nothing sent", "half of it sent"])
+def test_code_that_cannot_be_packed_ends_its_runs_and_neither_the_link_nor_another_run(
+    host: PipedHost, tmp_path: Path, before: list[bytes]
+) -> None:
     def broken(_: object) -> Iterator[bytes]:
-        yield b"PACK"
+        yield from before
         raise Blocked("git is broken")
 
-    remote_run = host.remote_run("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
-    other = host.remote_run("echo hello", "02")
+    wait, go = gate(tmp_path)
+    other = host.remote_run(f"echo hello; {wait}")
+    parts = [{"path": "", "commit": "0" * 40, "tree": "0" * 40}]
+    failing = [host.remote_run("echo never", name, parts=parts) for name in ("02", "03")]
     manager = host.open()
     manager.set_code_pack(CodePack(tree="0" * 40, build=broken))
-    manager.start(remote_run)
-    done(remote_run)
-    manager.start(other)
+    for remote_run in (other, *failing):
+        manager.start(remote_run)
+    for remote_run in failing:
+        done(remote_run)
+        assert remote_run.aborted == (BLOCKED, "git is broken")
+    go.touch()
     done(other)
-    assert remote_run.aborted == (BLOCKED, "git is broken")
     assert Path(other.run.log).read_bytes() == b"hello\n"
+    assert len(host.links) == 1 and manager.connection.drain_messages() == []
 
 
 @dataclass
