@@ -25,26 +25,9 @@ from ci_tasks.agent.trees.git import form_of
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts import remote_run as runs
-from ci_tasks.hosts.connection import (
-    Channel,
-    ReconnectingConnection,
-    RequestRefused,
-    TakeLog,
-    TakeUpdate,
-    host_id,
-)
+from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused, TakeLog, TakeUpdate, host_id
 from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
-from ci_tasks.hosts.remote_run import (
-    CLEARING,
-    DONE,
-    FETCHING,
-    KILL,
-    SENDING,
-    WATCHING,
-    CodePack,
-    RemoteRun,
-    RunMirror,
-)
+from ci_tasks.hosts.remote_run import CLEARING, DONE, FETCHING, KILL, SENDING, WATCHING, CodePack, RemoteRun, RunMirror
 from ci_tasks.hosts.transport import LinkDied, LocalTransport, Transport
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from ci_tasks.results import store

@@ -22,15 +22,7 @@ from typing import Any
 
 from ci_tasks import debug_log
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.ssh_config import (
-    HostKey,
-    SSHTarget,
-    check_host_key,
-    config_file,
-    known_keys,
-    resolve,
-    ssh_words,
-)
+from ci_tasks.hosts.ssh_config import HostKey, SSHTarget, check_host_key, config_file, known_keys, resolve, ssh_words
 from ci_tasks.hosts.transport import HostKeyRefused, LinkDied, relay
 
 CHANNEL_TIMEOUT = 15.0

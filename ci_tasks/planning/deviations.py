@@ -8,12 +8,7 @@ from ci_tasks.agent.records import AGENT, Checkout, Deviation, GpuRequest, Probe
 from ci_tasks.config import HostSpec
 from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.actions import architecture, version_matches
-from ci_tasks.planning.steps import (
-    PlannedSteps,
-    condition_texts,
-    expression_texts,
-    referenced_names,
-)
+from ci_tasks.planning.steps import PlannedSteps, condition_texts, expression_texts, referenced_names
 from ci_tasks.records import ONLY_TESTS
 from ci_tasks.workflow.context import ASSUMED, EventContext, Resolver
 from ci_tasks.workflow.model import Job, Row, Workflow

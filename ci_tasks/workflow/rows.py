@@ -14,7 +14,7 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,22 +24,12 @@ from ci_tasks.workflow.context import EventContext, Resolver, contexts, is_unset
 from ci_tasks.workflow.expressions import ExpressionError
 from ci_tasks.workflow.model import Job, Row, Step, Workflow
 from ci_tasks.workflow.suite import Describe, MatrixTest, label_of, make_unique, matches_job, name_of
-from ci_tasks.workflow.values import (
-    OpenObject,
-    fold,
-    is_primitive,
-    leaves,
-    lookup,
-    loose_equal,
-    shown,
-    to_number,
-    unknowns,
-)
+from ci_tasks.workflow.values import OpenObject, leaves, lookup, loose_equal, shown, unknowns
 
 if TYPE_CHECKING:
     from ci_tasks.agent.containers.docker_argv import DockerRun
 
-_MAX_COMBINATIONS = 10_000  # before `exclude`; GitHub itself runs 256
+_MAX_ENTRIES = 1_000  # of a matrix before `exclude`; GitHub itself runs 256
 _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
 
 
@@ -303,40 +293,22 @@ def expand(matrix: Any) -> list[dict[str, Any]]:
         if not isinstance(values, list):
             raise ValueError(f"matrix.{key} is a list, not {_kind(values)}")
     included, excluded = _listed(matrix, "include"), _listed(matrix, "exclude")
-    if max(math.prod(map(len, axes.values())), len(included)) > _MAX_COMBINATIONS:  # counted before they are made
-        raise ValueError(f"the matrix has more than {_MAX_COMBINATIONS} combinations; GitHub runs at most 256")
+    if max(math.prod(map(len, axes.values())), len(included), len(excluded)) > _MAX_ENTRIES:  # before they are made
+        raise ValueError(f"the matrix has more than {_MAX_ENTRIES} entries; GitHub runs at most 256")
     products = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
     for key in (key for entry in excluded for key in entry):
         if key not in axes:
             raise ValueError(f"matrix.exclude names {key!r}, which is no key of the matrix")
-    left_out = set(itertools.chain.from_iterable(_agreeing(excluded, products)))
-    original = [combination for at, combination in enumerate(products) if at not in left_out]
-    combinations = [dict(combination) for combination in original]
-    names = [{key: value for key, value in entry.items() if key in axes} for entry in included]
-    for entry, named, met in zip(included, names, _agreeing(names, original), strict=True):
-        for at in met:
-            combinations[at].update({key: value for key, value in entry.items() if key not in axes})
-        combinations += [] if met else [{**named, **entry}]
+    original = [each for each in products if not any(_agrees(entry, each) for entry in excluded)]
+    combinations = [dict(each) for each in original]
+    for entry in included:
+        named = {key: value for key, value in entry.items() if key in axes}
+        added = {key: value for key, value in entry.items() if key not in axes}
+        met = [combinations[at] for at, each in enumerate(original) if _agrees(named, each)]
+        for combination in met:
+            combination.update(added)
+        combinations += [] if met else [{**named, **added}]
     return combinations
-
-
-def _agreeing(entries: list[dict[str, Any]], combinations: list[dict[str, Any]]) -> Iterator[list[int]]:
-    """For each entry the positions of the combinations that agree with it. Only those with one of its plain values are
-    compared: thousands of entries would take minutes."""
-    places: dict[tuple[str, Any], list[int]] = {}
-    for at, combination in enumerate(combinations):
-        for key, value in combination.items():
-            places.setdefault((key, _comparable(value)), []).append(at)
-    for entry in entries:
-        found = [places.get((key, _comparable(value)), []) for key, value in entry.items() if is_primitive(value)]
-        some: Sequence[int] = min(found, key=len, default=range(len(combinations)))
-        yield [at for at in some if _agrees(entry, combinations[at])]
-
-
-def _comparable(value: Any) -> Any:
-    """The same for all values that are loosely equal: a number where the value stands for one."""
-    number = to_number(value.lower() if isinstance(value, str) else value)
-    return number if number == number else fold(value) if isinstance(value, str) else None
 
 
 def _agrees(expected: Any, value: Any) -> bool:
