@@ -90,11 +90,13 @@ def test_the_directory_through_which_a_repository_is_read_goes_with_it(
     with_submodule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "tmp"
-    own.mkdir()
+    for name in ("ci-tasks-git-999999999-0a", "ci-tasks-git-999999999-0b"):  # a killed command's, and a new one
+        (own / name / "refs").mkdir(parents=True)
+    os.utime(own / "ci-tasks-git-999999999-0a", (0, 0))
     monkeypatch.setenv("TMPDIR", str(own))
     repository = open_repository(with_submodule)
-    assert repository.git.text("rev-parse", "HEAD^{commit}") and len(os.listdir(own)) == 1
+    assert repository.git.text("rev-parse", "HEAD^{commit}") and len(os.listdir(own)) == 2
     del repository
     gc.collect()
-    assert os.listdir(own) == []
+    assert os.listdir(own) == ["ci-tasks-git-999999999-0b"]
     assert (with_submodule / ".git/refs/heads/main").exists()
