@@ -20,10 +20,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
 from .. import processes, programs, run_directory
-from ..codec import RecordError, decode, from_json, masked_record, to_json
+from ..codec import RecordError, from_json, masked_record, to_json
 from ..containers.run_containers import RunContainers
 from ..files import content_of, replace_file
 from ..probe.evidence import ProcessEvidence, read_evidence
@@ -46,8 +46,7 @@ names["main"](sys.stdin.buffer)
 
 def main(argv: Sequence[str]) -> int:
     """`… hang RUN_DIR REASON REQUEST`."""
-    reason: Reason = "stall" if argv[1] == "stall" else "timeout" if argv[1] == "timeout" else "request"
-    collect(argv[0], reason, argv[2])
+    collect(argv[0], cast("Reason", argv[1]), argv[2])
     return 0
 
 
@@ -173,19 +172,13 @@ def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]
     if len(content) > MAX_BYTES:
         raise UnsafePickle("more than %d MiB" % (MAX_BYTES >> 20))
     try:
-        data = _PlainData(io.BytesIO(content)).load()
-        newest = max(data["entries"], key=lambda entry: (_number(entry) > 0, entry["record_id"]), default=None)
-        if newest is None or not _number(newest):
+        entries = _PlainData(io.BytesIO(content)).load()["entries"]
+        newest = max(filter(_number, entries), key=lambda entry: entry["record_id"], default=None)
+        if newest is None:
             return None
-        group = newest["process_group"]  # number and description
-        collective = {
-            "rank": rank,
-            "operation": newest["profiling_name"][:100].rpartition(":")[2],  # nccl:all_reduce
-            "number": _number(newest),
-            "state": newest["state"][:50],
-            "group": " ".join(group)[:200],
-        }
-        return decode(RecordedCollective, collective, where="flight recorder")
+        operation = format(newest["profiling_name"], ".100").rpartition(":")[2]  # nccl:all_reduce
+        group = " ".join(newest["process_group"])[:200]  # number and description
+        return RecordedCollective(rank, operation, _number(newest), format(newest["state"], ".50"), group)
     except UnsafePickle:
         raise
     except Exception as error:  # whatever a crafted one makes of the reader
@@ -201,32 +194,35 @@ def recorded_collectives(
 ) -> Tuple[Tuple[RecordedCollective, ...], List[str]]:
     """(the last collective of each rank, why not) of the processes whose variables name a pipe: a line in it makes
     torch write a dump within `seconds`. Children of a rank have its variables too."""
-    asked: Dict[str, str] = {}
-    could_not: Dict[str, str] = {}
+    asked: Dict[int, str] = {}
+    could_not: Dict[int, str] = {}
     for env in processes:
         rank, pipe = env.get("RANK", ""), env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
         target = env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-        if pipe and target and rank.isdigit() and rank not in asked:
-            try:  # a pipe that no process reads is not opened: that would wait
-                _write_line("%s%s.pipe" % (pipe, rank))
-                asked[rank] = target + rank
-            except OSError as error:
-                could_not[rank] = "no process reads %s (%s)" % (error.filename, error.strerror)
-    began, until = time.time() - 1, time.monotonic() + seconds
-    found: Dict[str, Optional[RecordedCollective]] = {}
-    while asked.keys() - found.keys() and time.monotonic() < until:
-        time.sleep(0.1)
-        for rank in asked.keys() - found.keys():
+        if pipe and target and rank.isdigit() and int(rank) not in asked:
             try:
-                found[rank] = newest_collective(_written(asked[rank], began), int(rank))
-                could_not.pop(rank, None)
+                _write_line("%s%s.pipe" % (pipe, rank))
+                asked[int(rank)] = target + rank
+            except OSError as error:
+                could_not[int(rank)] = "no process reads %s (%s)" % (error.filename, error.strerror)
+    began, until = time.time() - 1, time.monotonic() + seconds
+    found: List[RecordedCollective] = []
+    while asked and time.monotonic() < until:
+        time.sleep(0.1)
+        for number, path in sorted(asked.items()):
+            try:
+                newest = newest_collective(_written(path, began), number)
             except (OSError, UnsafePickle) as error:  # it may not be whole yet
-                could_not[rank] = "its flight recorder %s is not read: %s" % (asked[rank], error)
-    collectives = tuple(item for _, item in sorted(found.items()) if item)
-    return collectives, ["rank %s: %s" % item for item in could_not.items()]
+                could_not[number] = "its flight recorder %s is not read: %s" % (path, error)
+                continue
+            del asked[number]
+            could_not.pop(number, None)
+            found += [newest] if newest is not None else []
+    return tuple(found), ["rank %s: %s" % item for item in could_not.items()]
 
 
 def _write_line(path: str) -> None:
+    """A pipe that no process reads is not opened: that would wait."""
     with open(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "wb", buffering=0) as pipe:
         pipe.write(b"1\n")
 

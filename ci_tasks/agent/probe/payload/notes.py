@@ -26,6 +26,18 @@ _VARIABLES = (
 )
 
 
+def quiet(function: "Callable[..., Any]") -> "Callable[..., Any]":
+    """A function that returns None where it fails: nothing of the probe changes what the program does."""
+
+    def call(*args: "Any", **options: "Any") -> "Any":
+        try:
+            return function(*args, **options)
+        except Exception:
+            return None
+
+    return call
+
+
 class EvidenceFile:
     def __init__(self, directory: str) -> None:
         self.directory, self.path = os.path.realpath(directory), ""
@@ -238,33 +250,25 @@ class ImportNotes:
         if name in sys.modules and not getattr(_attributes(name).get("__spec__"), "_initializing", False):
             self.end(name)
 
+    @quiet
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        try:
-            if target is None and (name in self.watched or name in self.functions):
-                spec = next(_specs(name, path, self), None)
-                if type(spec) is type(sys.__spec__):
-                    spec.__class__ = self.spec_class
-                return spec
-        except Exception:
-            pass
-        return None
+        if target is None and (name in self.watched or name in self.functions):
+            spec = next(_specs(name, path, self), None)
+            if type(spec) is type(sys.__spec__):
+                spec.__class__ = self.spec_class
+            return spec
 
+    @quiet
     def begin(self, spec: "Any") -> None:
-        try:
-            if spec.name == "torch":
-                set_flight_recorder(self.file.directory, self.file.path)
-            if spec.name in self.watched:
-                self.file.write("import", {"imports": [module_facts(spec.name, spec)]})
-                self.note_packages()
-        except Exception:
-            pass
+        if spec.name == "torch":
+            set_flight_recorder(self.file.directory, self.file.path)
+        if spec.name in self.watched:
+            self.file.write("import", {"imports": [module_facts(spec.name, spec)]})
+            self.note_packages()
 
     def end(self, name: str) -> None:
         for function in self.functions.pop(name, ()) if name in sys.modules else ():  # else its code failed
-            try:
-                function(sys.modules[name])
-            except Exception:
-                pass
+            quiet(function)(sys.modules[name])
 
     def note_packages(self) -> None:
         """What is installed for this interpreter, in a file that processes with the same packages share."""

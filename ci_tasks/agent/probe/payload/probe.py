@@ -15,6 +15,7 @@ from .notes import (
     Overlays,
     json_text,
     loaded_modules,
+    quiet,
     read_bytes,
     write_whole,
 )
@@ -145,20 +146,18 @@ MODULE = "ci_tasks_probe"
 _file: "EvidenceFile | None" = None
 
 
+@quiet
 def begin(directory: str, packages: "tuple[str, ...]", hooks: "dict[str, str]", overlays: "dict[str, str]") -> None:
     """Start to write into `directory`, once in a process. `packages` are watched too; `hooks` are those of a suite by
-    module, `overlays` directories by package. It never raises."""
+    module, `overlays` directories by package."""
     global _file
     if _file is None and OFF not in os.environ and os.path.isdir(directory):
-        try:
-            finder = Overlays(overlays) if overlays else None
-            sys.meta_path[:0] = [finder] if finder is not None else []
-            file = EvidenceFile(directory)
-            file.open()
-            _file = file
-            _add_hooks(file, WATCHED + packages, hooks, finder)
-        except Exception:
-            pass
+        finder = Overlays(overlays) if overlays else None
+        sys.meta_path[:0] = [finder] if finder is not None else []
+        file = EvidenceFile(directory)
+        file.open()
+        _file = file
+        _add_hooks(file, WATCHED + packages, hooks, finder)
 
 
 def _add_hooks(
@@ -166,21 +165,16 @@ def _add_hooks(
 ) -> None:
     imports, exceptions = ImportNotes(file, watched), ExceptionNotes(file)
 
+    @quiet
     def after_fork() -> None:
         """In the child: other threads are gone, so nothing here takes a lock or imports."""
-        try:
-            file.open(forked=True)
-        except Exception:
-            pass
+        file.open(forked=True)
 
+    @quiet
     def end(how: str) -> None:
-        try:
-            imports.note_packages()
-            modules = loaded_modules(watched, overlays)
-            file.write("end", {"end": how, "imports": modules}, reserved=0)
-            file.left = 0  # once
-        except Exception:
-            pass
+        imports.note_packages()
+        file.write("end", {"end": how, "imports": loaded_modules(watched, overlays)}, reserved=0)
+        file.left = 0  # once
 
     import atexit
 
@@ -223,12 +217,10 @@ class SuiteHook:
     def note_failure(self, error: BaseException) -> None:
         self.note(0, failure="hook failed: %s: %s" % (type(error).__name__, message_of(error)[:500]))
 
+    @quiet
     def note(self, reserved: int, **values: str) -> bool:
-        try:
-            event = dict(values, t=round(time.time(), 3), hook=self.name)
-            return self.file.write("hook", {"hook_events": [event]}, reserved)
-        except Exception:
-            return False
+        event = dict(values, t=round(time.time(), 3), hook=self.name)
+        return self.file.write("hook", {"hook_events": [event]}, reserved)
 
 
 def spread(source: str, roots: "tuple[str, ...]") -> None:
