@@ -52,8 +52,7 @@ def main(argv: List[str]) -> int:
     if command in ("venv", "store-packages", "row-venv") and len(argv) == 3:
         from .environments import command as environments
 
-        verbs = {"venv": environments.make_venv, "store-packages": environments.store_packages}
-        return verbs.get(command, environments.make_row_venv)(argv[1], argv[2])
+        return environments.main(*argv)
     _report("usage: {start,cancel,shell,batch} RUN_DIR | docker RUN_DIR -- ARGUMENTS; got %r" % (argv,))
     return 2
 

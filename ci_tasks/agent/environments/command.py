@@ -52,71 +52,65 @@ class NotShareable(Exception):
     """Why what is installed serves this venv alone."""
 
 
-def make_venv(run_dir: str, directory: str) -> int:
+def main(verb: str, *words: str) -> int:
+    """The exit code: 1 if there is no venv, or one that is no longer whole."""
+    verbs = {"venv": make_venv, "store-packages": store_packages, "row-venv": make_row_venv}
+    try:
+        verbs[verb](*words)
+    except (OSError, subprocess.CalledProcessError) as error:
+        _print("the venv cannot be used: %s" % error)
+        return 1
+    return 0
+
+
+def make_venv(run_dir: str, directory: str) -> None:
     """Make the venv of the run's install steps, over the packages that they have installed before."""
     install = run_directory.read_plan(run_directory.RunDir(run_dir)).install
     key = environment_key(install, os.environ.get("GITHUB_WORKSPACE", ""), os.environ)
-    try:
-        environment = None if install.fresh else _usable(EnvironmentStore(install.store), key, directory)
-        create_venv(directory, environment.prefix if environment else None)
-    except (OSError, subprocess.CalledProcessError) as error:
-        _print(str(error))
-        return 1
+    environment = None if install.fresh else _usable(EnvironmentStore(install.store), key, directory)
+    create_venv(directory, environment.prefix if environment else None)
     if environment is None:
         _write(run_dir, _KEY, key)
     else:
         _write(run_dir, _ENVIRONMENT, environment.path)
         _write(run_dir, PACKAGES, environment.record.description)
         _print("uses what earlier runs of these steps installed: %s" % environment.record.description)
-    return 0
 
 
-def store_packages(run_dir: str, directory: str) -> int:
-    """Store what the steps have installed, if that is not where it comes from. Fails if the venv is no longer whole."""
+def store_packages(run_dir: str, directory: str) -> None:
+    """Store what the steps have installed, if that is not where it comes from. Raises OSError if the venv is no longer
+    whole."""
     store = EnvironmentStore(run_directory.read_plan(run_directory.RunDir(run_dir)).install.store)
     key = content_of(os.path.join(run_dir, _KEY)).decode()
     if not key:
-        return 0  # nothing new
+        return  # nothing new
     try:
         packages = shareable(directory)
     except (OSError, NotShareable) as error:
         _print("packages are not shared with other runs: %s" % error)
-        return 0
-    try:
-        if packages:
-            environment = store.new(key)
-            move(list(itertools.chain(*packages.values())), directory, environment.prefix)
-            environment.add_user(directory)
-            environment.seal(EnvironmentRecord(tuple(sorted(packages)), time.time()))
-            _write(run_dir, _ENVIRONMENT, environment.path)
-            put_over(directory, environment.prefix)
-            _print("stored for other runs of these steps: %s" % environment.record.description)
-            for sentence, _ in store.clean():
-                _print(sentence)
-        os.unlink(os.path.join(run_dir, _KEY))
-    except OSError as error:
-        _print("the venv has lost what was stored of it: %s" % error)
-        return 1
-    return 0
+        return
+    if packages:
+        environment = store.new(key)
+        move(list(itertools.chain(*packages.values())), directory, environment.prefix)
+        environment.add_user(directory)
+        environment.seal(EnvironmentRecord(tuple(sorted(packages)), time.time()))
+        _write(run_dir, _ENVIRONMENT, environment.path)
+        put_over(directory, environment.prefix)
+        _print("stored for other runs of these steps: %s" % environment.record.description)
+        for sentence, _ in store.clean():
+            _print(sentence)
+    os.unlink(os.path.join(run_dir, _KEY))
 
 
-def make_row_venv(directory: str, below: str) -> int:
+def make_row_venv(directory: str, below: str) -> None:
     """Make a row's own venv over that of the install steps, and note what other rows have changed of theirs."""
-    try:
-        create_venv(directory, below)
-        note_changes(os.environ[run_directory.ENV_RUN_DIR], os.path.dirname(below), os.environ["GITHUB_WORKSPACE"])
-    except (OSError, subprocess.CalledProcessError) as error:
-        _print(str(error))
-        return 1
-    return 0
+    create_venv(directory, below)
+    note_changes(os.environ[run_directory.ENV_RUN_DIR], os.path.dirname(below), os.environ["GITHUB_WORKSPACE"])
 
 
 def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[SharedEnvironment]:
     environment = store.take(key, directory)
-    try:
-        changed = environment.changed() if environment is not None else []
-    except OSError as error:  # its list is gone
-        changed = [str(error)]
+    changed = environment.changed() if environment is not None else []
     if environment is None or not changed:
         return environment
     environment.give_up()

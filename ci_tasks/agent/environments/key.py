@@ -14,6 +14,7 @@ import sysconfig
 from typing import Dict, List, Mapping
 
 from ..directories import below
+from ..files import content_of
 from ..records import InstallSteps
 
 _WORD = re.compile(r"[^\s'\"`;|&<>()=,\[\]]+")
@@ -51,8 +52,4 @@ def _pip_files(environ: Mapping[str, str]) -> List[str]:
 
 
 def _digest(path: str) -> str:
-    try:
-        with open(path, "rb") as source:
-            return hashlib.sha256(source.read()).hexdigest()
-    except OSError:
-        return ""
+    return hashlib.sha256(content_of(path)).hexdigest()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..directories import remove_tree
-from ..files import file_lock, replace_file
+from ..files import content_of, file_lock, replace_file
 from ..quick_dataclass import dataclass
 from ..run_directory import read_record, write_record
 
@@ -63,7 +63,7 @@ class SharedEnvironment:
         write_record(self._record, record)
 
     def changed(self) -> List[str]:
-        """Its files that are not as they were stored. Raises OSError."""
+        """Its files that are not as they were stored."""
         return changed_files(read_listing(self._files), self.prefix)
 
     def give_up(self) -> None:
@@ -128,25 +128,21 @@ def write_listing(path: str, top: str) -> None:
 
 
 def read_listing(path: str) -> Dict[str, bytes]:
-    with open(path, "rb") as source:
-        lines = (line.split(b"\t", 1) for line in source.read().split(b"\0")[:-1])
-        return {os.fsdecode(file): state for state, file in lines}
+    """Without the list nothing is listed: every file counts as changed."""
+    lines = (line.split(b"\t", 1) for line in content_of(path).split(b"\0")[:-1])
+    return {os.fsdecode(file): state for state, file in lines}
 
 
 def changed_files(listed: Mapping[str, bytes], top: str) -> List[str]:
     """The files below `top` that are not as listed. Byte code that a row has cached is removed, and is not among them:
     Python would run it without a look at the source."""
     now = _states(top)
-    changed = []
-    for file in sorted(file for file in {*listed, *now} if listed.get(file) != now.get(file)):
-        path = os.path.join(top, file)
-        if os.path.basename(os.path.dirname(path)) == "__pycache__":
-            with suppress(OSError):
-                os.unlink(path)
-            if not os.path.lexists(path):
-                continue
-        changed.append(file)
-    return changed
+    changed = sorted(file for file in {*listed, *now} if listed.get(file) != now.get(file))
+    byte_code = {file for file in changed if os.path.basename(os.path.dirname(file)) == "__pycache__"}
+    for file in byte_code:
+        with suppress(OSError):
+            os.unlink(os.path.join(top, file))
+    return [file for file in changed if file not in byte_code or os.path.lexists(os.path.join(top, file))]
 
 
 def _states(top: str) -> Dict[str, bytes]:

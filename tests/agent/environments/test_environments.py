@@ -63,14 +63,14 @@ class Machine:
         install = InstallSteps(self.store.directory, (InstallStep(f"{names} {of}"),), fresh=fresh)
         write_record(run.plan, Plan(install=install))
         done = Done("", f"{run.path}/venv")
-        assert command.make_venv(run.path, done.venv) == 0
+        assert command.main("venv", run.path, done.venv) == 0
         for name in names:
             if done.python(f"import importlib.util as u; print(u.find_spec({name!r}))") == "None":
                 newest = sorted(self.index.glob(f"{name}-*.whl"))[-1]
                 unpack_wheel(newest, site_packages(done.venv), url=of if name == names[0] else "")
         if after:
             done.python(after)
-        assert command.store_packages(run.path, done.venv) == code
+        assert command.main("store-packages", run.path, done.venv) == code
         done.log = self._capture.readouterr().out
         return done
 
@@ -103,12 +103,12 @@ def test_equal_steps_share_and_others_share_nothing(machine: Machine) -> None:
 
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_a_changed_file_is_named_and_the_same_command_installs_again(machine: Machine, is_listed: bool) -> None:
-    machine.change()
-    if not is_listed:
+    if is_listed:
+        machine.change()
+    else:
         os.unlink(f"{machine.stored.path}/files")
     done = machine.run("greeting", "politeness")
-    what = "lib/" if is_listed else "[Errno 2] No such file"
-    assert f"packages of earlier runs are installed again, since they were changed: {what}" in done.log
+    assert "packages of earlier runs are installed again, since they were changed: lib/" in done.log
     assert done.python(POLITE) == "True"
     assert [each.changed() for each in machine.store.all()] == [[]]
 
@@ -156,7 +156,7 @@ def test_a_venv_that_has_lost_packages_is_not_used(machine: Machine, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(command, "put_over", full)
-    assert "the venv has lost what was stored of it: " in machine.run("extra", code=1).log
+    assert "the venv cannot be used: " in machine.run("extra", code=1).log
 
 
 PATCH = "import politeness; open(politeness.__file__, 'w').write('please = 7')"
@@ -207,7 +207,7 @@ def test_a_row_is_told_what_an_earlier_row_changed(
         run = RunDir(str(machine.path / name))
         os.makedirs(run.path)
         monkeypatch.setenv("CI_TASKS_RUN_DIR", run.path)
-        assert command.make_row_venv(f"{run.path}/tmp/venv", done.venv) == 0
+        assert command.main("row-venv", f"{run.path}/tmp/venv", done.venv) == 0
         events = read_events(Path(run.events).read_text()) if os.path.exists(run.events) else []
         return {event.event: re.sub("[^,]*: |lib/[^,]*/site-packages/", "", event.name or "") for event in events}
 
