@@ -183,8 +183,8 @@ for name in sorted(os.listdir(directory)):
     found = re.match(pattern.replace("{gpu_id}", "([0-9]+)") + "$", name)
     if found:
         at = os.stat(os.path.join(directory, name))
-        device = [os.major(at.st_dev), os.minor(at.st_dev)]
-        files.append({"gpu": int(found.group(1)), "device": device, "inode": at.st_ino})
+        file = [os.major(at.st_dev), os.minor(at.st_dev), at.st_ino]
+        files.append({"gpu": int(found.group(1)), "file": file})
 print(json.dumps({"files": files, "locks": open("/proc/locks").read()}))
 """
 LOCKS_QUERY_NAME = "gpu locks"
@@ -197,10 +197,9 @@ def lock_holders(answers: Mapping[str, QueryAnswer]) -> dict[int, list[int]]:
     held = locks.parse_locks(str(response.get("locks", "")))
     holders: dict[int, list[int]] = {}
     for file in list_value(response, "files"):
-        if isinstance(file, dict) and type(file.get("gpu")) is int:
-            place = file.get("device"), file.get("inode")
-            if pids := {lock.pid for lock in held if ([*lock.device], lock.inode) == place}:
-                holders[file["gpu"]] = sorted(pids)
+        pids = {lock.pid for lock in held if isinstance(file, dict) and [*lock.file] == file.get("file")}
+        if pids and type(file.get("gpu")) is int:
+            holders[file["gpu"]] = sorted(pids)
     return dict(sorted(holders.items()))
 
 

@@ -317,7 +317,7 @@ def test_the_newest_python_of_the_version_is_found_else_it_is_our_own(
 def test_locked_gpus_and_images_that_are_there_are_known_before_rows_are_placed() -> None:
     """GPU 3 is locked; a GPU without a number is left out, and GPU 5 has the inode of a lock on another disk."""
     inodes = {3: 8, "4": 9, 5: 10}
-    files = [{"gpu": gpu, "path": "/lock", "device": [0, 27], "inode": inode} for gpu, inode in inodes.items()]
+    files = [{"gpu": gpu, "file": [0, 27, inode]} for gpu, inode in inodes.items()]
     held = "".join(f"1: FLOCK ADVISORY WRITE 77 00:{at} 0 EOF\n" for at in ("1b:8", "1b:9", "1c:10"))
     answers = {
         queries.LOCKS_QUERY_NAME: QueryAnswer(0, json.dumps({"files": files, "locks": held})),

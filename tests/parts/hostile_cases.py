@@ -381,7 +381,7 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
     return Case(server)
 
 
-_LOCK = {"gpu": 0, "path": "/dev/shm/x", "device": [0, 1], "inode": 5, "owner": 0, "problem": ""}
+_LOCK = {"gpu": 0, "file": [0, 1, 5]}
 OUTPUTS = [
     "",
     "GPU 0: NVIDIA H200 (UUID: GPU-1)\nGPU 1: NVIDIA H200 (UUID: GPU-2)\n",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import re
 import shlex
 import stat
 from contextlib import suppress
@@ -22,6 +23,7 @@ UNKNOWN = "an unknown process"
 # Neither follows a symbolic link nor blocks on something that is no regular file.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MAX_COMMAND = 60  # characters of a command line
+_FLOCK = re.compile(r"^\d+: FLOCK +\w+ +(\w+) +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.M)
 
 
 class LockError(Exception):
@@ -29,11 +31,10 @@ class LockError(Exception):
 
 
 class HeldLock(NamedTuple):
-    """One line of /proc/locks: `pid` took an flock on the file (`device`, `inode`); a `shared` one excludes only
+    """One line of /proc/locks: `pid` took an flock on the `file` (major, minor, inode); a `shared` one excludes only
     exclusive locks. A holder in another container's process namespace may be missing, or have PID 0."""
 
-    device: Tuple[int, int]
-    inode: int
+    file: Tuple[int, int, int]
     pid: int
     shared: bool
 
@@ -113,25 +114,21 @@ def parse_locks(text: str) -> List[HeldLock]:
 
     1: FLOCK  ADVISORY  WRITE 21234 00:1b:8 0 EOF
     """
-    locks = []
-    for fields in map(str.split, text.splitlines()):
-        if fields[1:2] == ["FLOCK"]:
-            with suppress(ValueError, IndexError):
-                major, minor, inode = fields[5].split(":")
-                device = int(major, 16), int(minor, 16)
-                locks.append(HeldLock(device, int(inode), int(fields[4]), fields[3] == "READ"))
-    return locks
+    return [
+        HeldLock((int(major, 16), int(minor, 16), int(inode)), int(pid), kind == "READ")
+        for kind, pid, major, minor, inode in _FLOCK.findall(text)
+    ]
 
 
 def holders(paths: Dict[int, str]) -> Dict[int, int]:
     """{key: pid} of another process with an exclusive lock on the file, as far as this system shows them."""
     held = parse_locks(content_of(LOCKS).decode("ascii", "replace"))
-    others = {(lock.device, lock.inode): lock.pid for lock in held if not lock.shared and lock.pid != os.getpid()}
+    others = {lock.file: lock.pid for lock in held if not lock.shared and lock.pid != os.getpid()}
     found = {}
     for key, path in paths.items():
         with suppress(OSError, KeyError):
             file = os.stat(path)
-            found[key] = others[(os.major(file.st_dev), os.minor(file.st_dev)), file.st_ino]
+            found[key] = others[os.major(file.st_dev), os.minor(file.st_dev), file.st_ino]
     return found
 
 

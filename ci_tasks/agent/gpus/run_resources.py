@@ -107,9 +107,8 @@ class RunResources:
         if self.are_ready and (self.gpu_ids is not None or not self._request.count):
             self._stop_polling()
         else:
-            self.next_poll_at = time.monotonic() + self._poll_seconds * random.uniform(
-                1.0, 1.5
-            )  # not in step with others
+            # Not in step with others.
+            self.next_poll_at = time.monotonic() + self._poll_seconds * random.uniform(1.0, 1.5)
 
     def read_output(self, chunk: bytes) -> None:
         """What the job wrote: its lock script says there which GPUs it has."""
@@ -129,14 +128,14 @@ class RunResources:
     def stop_waiting(self) -> None:
         """The job has its GPUs, or is about to be stopped: keep none from others."""
         if self.next_poll_at < math.inf:
-            self._release(list(self.held))
-            self._block(set())
+            _release(self.held)
+            _release(self.blocked)
             self._stop_polling()
 
     def close(self) -> None:
         """Release everything, whichever process has inherited it."""
         self.stop_waiting()
-        self._release(list(self.held))
+        _release(self.held)
         while self._host_locks:
             lock_files.release(self._host_locks.pop())
 
@@ -178,11 +177,9 @@ class RunResources:
         simulated = self._request.directory if self._request.simulated is not None else ""
         directory = simulated or os.environ.get(ENV_DIRECTORY) or DIRECTORY
         path = os.path.join(directory, "ci-tasks-%s.lock" % re.sub(r"[^A-Za-z0-9_.-]", "_", name))
-        descriptor = lock_files.try_lock(path, own=True)
-        while descriptor is None:
+        while (descriptor := lock_files.try_lock(path, own=True)) is None:
             self.waiting = ["%s held by %s" % (name, lock_files.describe_holder(path))]
             yield False
-            descriptor = lock_files.try_lock(path, own=True)
         self._host_locks.append(descriptor)
         self.waiting = []
 
@@ -204,27 +201,23 @@ class RunResources:
             self.waiting = self._reasons(snapshot.ids, in_use)
 
     def _block(self, unusable: Set[int]) -> None:
-        for gpu in set(self.blocked) - unusable:
-            lock_files.release(self.blocked.pop(gpu))
+        _release(self.blocked, except_for=unusable)
         for gpu in sorted(unusable - set(self.blocked)):
-            descriptor = lock_files.try_lock(self._request.paths[gpu], shared=True)
-            if descriptor is not None:
-                self.blocked[gpu] = descriptor
+            self._lock(gpu, self.blocked, shared=True)
 
     def _take(self, usable: Iterable[int]) -> bool:
         """Lock as many of the `usable` GPUs as the run needs, the lowest first, or none. Returns whether it has any."""
         for gpu in sorted(usable):
             if len(self.held) < self._request.count:
-                descriptor = lock_files.try_lock(self._request.paths[gpu])
-                if descriptor is not None:
-                    self.held[gpu] = descriptor
+                self._lock(gpu, self.held)
         if len(self.held) < self._request.count:
-            self._release(list(self.held))
+            _release(self.held)
         return bool(self.held)
 
-    def _release(self, gpus: Iterable[int]) -> None:
-        for gpu in gpus:
-            lock_files.release(self.held.pop(gpu))
+    def _lock(self, gpu: int, locks: Dict[int, int], shared: bool = False) -> None:
+        descriptor = lock_files.try_lock(self._request.paths[gpu], shared)
+        if descriptor is not None:
+            locks[gpu] = descriptor
 
     def _reasons(self, ids: Iterable[int], in_use: Dict[int, str]) -> List[str]:
         """What keeps the request from being met now, a sentence for all GPUs with the same reason."""
@@ -242,6 +235,11 @@ class RunResources:
             reasons[" do%s not exist here" % ("es" if len(missing) == 1 else "")] = sorted(missing)
         sentences = [lock_files.numbered("GPU", gpus) + reason for reason, gpus in reasons.items()]
         return sentences + ([self._monitor.problem] if self._monitor.problem else [])
+
+
+def _release(locks: Dict[int, int], except_for: Iterable[int] = ()) -> None:
+    for gpu in set(locks) - set(except_for):
+        lock_files.release(locks.pop(gpu))
 
 
 def visible_gpus() -> Dict[str, str]:

@@ -149,9 +149,9 @@ PROC_LOCKS = """\
 
 def test_flocks_are_read_from_proc_locks() -> None:
     assert lock_files.parse_locks(PROC_LOCKS) == [
-        HeldLock((0, 0x1B), 8, 21234, False),
-        HeldLock((0xFE, 0x10), 9, 77, True),
-        HeldLock((0, 0x1B), 9, 0, False),
+        HeldLock((0, 0x1B, 8), 21234, False),
+        HeldLock((0xFE, 0x10, 9), 77, True),
+        HeldLock((0, 0x1B, 9), 0, False),
     ]
     assert lock_files.parse_locks("") == []
 

@@ -24,10 +24,7 @@ def of(results: list[CheckResult], topic: str) -> list[tuple[str, str]]:
 @pytest.fixture
 def answers(data: Any) -> dict[str, QueryAnswer]:
     """Eight GPUs: 2 and 4 in use, 6 held by something unseen; 4 and 5 locked by one process."""
-    files = [
-        {"gpu": gpu, "path": f"/l/{gpu}", "device": [0, 0x1B], "inode": 100 + gpu, "owner": 0, "problem": ""}
-        for gpu in range(8)
-    ]
+    files = [{"gpu": gpu, "file": [0, 0x1B, 100 + gpu]} for gpu in range(8)]
     return {
         "gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")),
         "gpu health": QueryAnswer(0, data("smi-health-h100.txt")),

@@ -252,11 +252,12 @@ class ImportNotes:
 
     @quiet
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        if target is None and (name in self.watched or name in self.functions):
-            spec = next(_specs(name, path, self), None)
-            if type(spec) is type(sys.__spec__):
-                spec.__class__ = self.spec_class
-            return spec
+        if target is not None or not (name in self.watched or name in self.functions):
+            return None
+        spec = next(_specs(name, path, self), None)
+        if type(spec) is type(sys.__spec__):
+            spec.__class__ = self.spec_class
+        return spec
 
     @quiet
     def begin(self, spec: "Any") -> None:
