@@ -12,30 +12,25 @@ import base64
 import hashlib
 import itertools
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import time
 import venv
 from contextlib import suppress
 from importlib.metadata import Distribution, distributions
-from typing import Dict, List, Optional, Sequence, Set
+from typing import Dict, List, Mapping, Optional, Sequence, Set
 
 from .. import run_directory
+from ..directories import below
 from ..files import content_of, file_lock
-from ..records import Event
-from .key import environment_key
-from .store import (
-    LOCK_SECONDS,
-    EnvironmentRecord,
-    EnvironmentStore,
-    SharedEnvironment,
-    changed_files,
-    read_listing,
-    write_listing,
-)
+from ..records import Event, InstallSteps
+from . import store as stored
+from .store import EnvironmentRecord, EnvironmentStore, SharedEnvironment
 
 PACKAGES = "packages"  # beside the log: which packages are used again
 _KEY = os.path.join("tmp", "environment-key")
@@ -45,6 +40,9 @@ _MOST_NAMED = 3
 _PTH = "00-ci-tasks-environment.pth"
 # With the caller's `known_paths`, pip takes the directory out of an isolated build, as it does with site-packages.
 _LINE = "import site, sys; site.addsitedir(%r, sys._getframe(1).f_locals.get('known_paths'))\n"
+_WORD = re.compile(r"[^\s'\"`;|&<>()=,\[\]]+")
+# What describes packages, wherever it is in the checkout.
+_PACKAGING = re.compile(r"(?i)pyproject\.toml|setup\.(?:py|cfg)|.*\.lock|.*(?:requirements|constraints).*\.(?:txt|in)")
 _PYTHON_SCRIPT = re.compile(rb"#!(?:/bin/sh\n'''exec' )?\"?(?!/usr/bin/|/bin/)[^\n\"]*/bin/python[\d.]*\b")
 
 
@@ -124,13 +122,13 @@ def note_changes(run_dir: str, setup: str, workspace: str) -> None:
     tops = {"packages": os.path.join(setup, "venv"), "checkout": workspace}
     listings = {what: os.path.join(setup, "tmp", what) for what in tops}  # they go with the venv
     os.makedirs(os.path.join(setup, "tmp"), exist_ok=True)
-    with file_lock(os.path.join(setup, "tmp", "lock"), exclusive=True, timeout=LOCK_SECONDS):
+    with file_lock(os.path.join(setup, "tmp", "lock"), exclusive=True, timeout=stored.LOCK_SECONDS):
         if not os.path.exists(listings["checkout"]):
             for what, top in tops.items():
-                write_listing(listings[what], top)
+                stored.write_listing(listings[what], top)
             return
-    before = {what: read_listing(path) for what, path in listings.items()}
-    changed = {what: changed_files(before[what], top) for what, top in tops.items()}
+    before = {what: stored.read_listing(path) for what, path in listings.items()}
+    changed = {what: stored.changed_files(before[what], top) for what, top in tops.items()}
     environment = content_of(os.path.join(setup, _ENVIRONMENT)).decode("utf-8", "surrogateescape")
     changed["packages"] += SharedEnvironment(environment).changed() if environment else []
     changed["checkout"] = [file for file in changed["checkout"] if file in before["checkout"]]  # new files are a row's
@@ -241,3 +239,41 @@ def _files(each: Distribution, directory: str) -> List[str]:
             raise NotShareable("the steps change what pip has installed: %s" % name)
         names += [name] if os.path.lexists(path) and not name.startswith("..") else []
     return names
+
+
+# -- the key -----------------------------------------------------------------------------------------------------------
+
+
+def environment_key(install: InstallSteps, workspace: str, environ: Mapping[str, str]) -> str:
+    """A hash of what decides what `install` gets from an index, run by this interpreter on the checkout in `workspace`,
+    except the state of the index on that day. Steps run over an environment all the same: with a key that knows too
+    little, pip only finds older packages that satisfy the steps."""
+    settings = sorted(item for item in environ.items() if item[0].startswith(("PIP_", "UV_")))
+    pip = settings, [_digest(path) for path in _pip_files(environ)]
+    python = sys.version, sysconfig.get_platform(), sysconfig.get_config_var("SOABI"), platform.libc_ver()
+    files = sorted(deciding_files(install, workspace).items())
+    value = repr((python, install.steps, sorted(install.env), pip, files))
+    return hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+
+def deciding_files(install: InstallSteps, workspace: str) -> Dict[str, str]:
+    """The files of the checkout that may decide what the steps install, with their hashes: those that describe
+    packages, and those that the steps name."""
+    words = {os.path.basename(word) for step in install.steps for word in _WORD.findall(step.text)}
+    return {
+        os.path.relpath(entry.path, workspace): _digest(entry.path)
+        for entry in below(workspace, excluded=os.path.join(workspace, ".git"))
+        if entry.is_file() and (entry.name in words or _PACKAGING.fullmatch(entry.name))
+    }
+
+
+def _pip_files(environ: Mapping[str, str]) -> List[str]:
+    """Where pip reads its settings, as its documentation lists them for Linux."""
+    home = environ.get("HOME") or os.path.expanduser("~")
+    own = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    files = [os.path.join(place, "pip", "pip.conf") for place in ("/etc/xdg", own)]
+    return [*files, "/etc/pip.conf", os.path.join(home, ".pip", "pip.conf"), environ.get("PIP_CONFIG_FILE", "")]
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(content_of(path)).hexdigest()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.environments import key
+from ci_tasks.agent.environments import command
 from ci_tasks.agent.records import InstallStep, InstallSteps
 
 FILES = {
@@ -40,7 +40,7 @@ def checkout(path: Path, files: Mapping[str, str]) -> Path:
 def key_of(
     workspace: Path, text: str = PLAIN, environ: Mapping[str, str] = ENVIRON, env: tuple[str, ...] = (), **step: str
 ) -> str:
-    return key.environment_key(InstallSteps("/store", (InstallStep(text, **step),), env), str(workspace), environ)  # type: ignore[arg-type]
+    return command.environment_key(InstallSteps("/store", (InstallStep(text, **step),), env), str(workspace), environ)  # type: ignore[arg-type]
 
 
 def test_another_checkout_of_another_label_has_the_same_key(workspace: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ NAMED = {
 
 @pytest.mark.parametrize("text", NAMED)
 def test_what_describes_packages_and_what_a_step_names_decides_what_it_installs(workspace: Path, text: str) -> None:
-    found = key.deciding_files(InstallSteps("/store", (InstallStep(text),)), str(workspace))
+    found = command.deciding_files(InstallSteps("/store", (InstallStep(text),)), str(workspace))
     assert sorted(found) == sorted(DESCRIBED + NAMED[text])
 
 
