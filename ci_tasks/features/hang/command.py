@@ -54,8 +54,7 @@ def hang(options: HangOptions) -> int:
 
 def of_ended(ended: LookOfEnded) -> tuple[Hang, str]:
     """What was seen last of a run that has ended, and when that was."""
-    from ci_tasks.features.hang.analysis import analyse_hang
-    from ci_tasks.features.hang.rules import NOT_DETERMINED
+    from ci_tasks.features.hang.analysis import NOT_DETERMINED, analyse_hang
     from ci_tasks.records import Hang
 
     if ended.facts is not None:

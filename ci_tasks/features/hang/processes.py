@@ -9,8 +9,7 @@ from ci_tasks.agent.gpus.lock_files import numbered
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.hang import waits
-from ci_tasks.features.hang.stacks import Stack, read_stacks
-from ci_tasks.features.hang.waits import Wait, user_frame, wait_of
+from ci_tasks.features.hang.waits import Stack, Wait, read_stacks, user_frame, wait_of
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")

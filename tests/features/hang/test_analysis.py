@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.hang.facts import DeadProcess, HangFacts, ProcessFacts, RecordedCollective, ThreadFacts
-from ci_tasks.features.hang.analysis import analyse_hang
+from ci_tasks.features.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang
 from ci_tasks.features.hang.command import hang_lines
-from ci_tasks.features.hang.rules import CONTRADICTED, NOT_DETERMINED, SHOWN
 
 C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 CUDA = "/usr/lib/python3.11/site-packages/torch/cuda/__init__.py"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from ci_tasks.features.hang.analysis import analyse_hang
-from ci_tasks.features.hang.rules import CONTRADICTED, SHOWN
+from ci_tasks.features.hang.analysis import CONTRADICTED, SHOWN, analyse_hang
 from ci_tasks.records import Hang
 from tests.features.hang.planted_runs import look, planted
 

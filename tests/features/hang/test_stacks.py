@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ci_tasks.features.hang.rules import read_ras
+from ci_tasks.features.hang.analysis import read_ras
 
 RAS = """MISMATCH
   Communicator ranks have different AllReduce operation counts
