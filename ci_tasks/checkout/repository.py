@@ -10,22 +10,19 @@ import os
 import re
 import shlex
 import subprocess
-import time
 import weakref
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.trees.git import DiskFull, Git, make_repository, quoted
+from ci_tasks.agent.trees.git import DiskFull, Git, make_repository, make_temporary_directory, quoted
 from ci_tasks.errors import Blocked, CheckoutError, UsageError, nearest, some
 from ci_tasks.known_secrets import masked_with_forms
 from ci_tasks.resources import HOME_ENV
 
 BASE = "origin/main"
-_LEFT_SECONDS = 3600.0  # a container that shares the directory has pids of its own
 _SHA256 = re.compile(rb"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.MULTILINE)
 _BORROWED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude")
 # The user's own settings, which a fetch needs. All other variables of git's point at the repository of a hook or alias.
@@ -109,10 +106,7 @@ class Repository:
     @cached_property
     def own(self) -> Path:
         """A git directory of ours that has the repository's references, and goes with this object."""
-        # Not by `tempfile`: a command that only looks has to start quickly.
-        own = Path(os.environ.get("TMPDIR") or "/tmp", f"ci-tasks-git-{os.getpid()}-{os.urandom(8).hex()}")
-        _remove_left(own.parent)
-        own.mkdir(mode=0o700)
+        own = Path(make_temporary_directory())
         weakref.finalize(self, _remove, own)
         make_repository(str(own), more_config="refstorage = reftable\n" * (self.common / "reftable").is_dir())
         os.removedirs(own / "refs/heads")
@@ -153,15 +147,6 @@ def _remove(own: Path) -> None:
     import shutil
 
     shutil.rmtree(own, ignore_errors=True)
-
-
-def _remove_left(directory: Path) -> None:
-    """Remove the git directories of commands that were killed more than an hour ago."""
-    for left in directory.glob("ci-tasks-git-*-*"):
-        with suppress(OSError):
-            has_ended = not os.path.exists(f"/proc/{left.name.split('-')[3]}")
-            if has_ended and left.lstat().st_mtime < time.time() - _LEFT_SECONDS:
-                _remove(left)
 
 
 def user_excludes() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from contextlib import contextmanager, suppress
 from typing import Dict, Iterable, Iterator, List, Optional, Union
 
@@ -36,6 +37,8 @@ _FULL = re.compile(
     r"(?m)No space left on device|Out of diskspace|Disk quota exceeded|File too large"
     r"|unable to write (?:file|new index)[^:]*$"
 )
+_TEMPORARY = "ci-tasks-git-"  # then the pid
+_LEFT_SECONDS = 3600.0  # a container that shares the temporary directory has pids of its own
 # Outranks every other file with attributes.
 _AS_ON_DISK = b"* -text !eol !filter !ident !working-tree-encoding\n"
 
@@ -161,6 +164,21 @@ def make_repository(git_dir: str, form: str = SHA1, more_config: str = "") -> No
             with open(beside, "wb") as out:
                 out.write(content)
             os.replace(beside, path)
+
+
+def make_temporary_directory() -> str:
+    """A directory for a repository that goes with this process. Those of processes that were killed are removed."""
+    top = os.environ.get("TMPDIR") or "/tmp"  # not by `tempfile`: a command that only looks has to start quickly
+    for entry in os.scandir(top):
+        with suppress(OSError):
+            may_run = not entry.name.startswith(_TEMPORARY) or os.path.exists("/proc/" + entry.name.split("-")[3])
+            if not may_run and entry.stat(follow_symlinks=False).st_mtime < time.time() - _LEFT_SECONDS:
+                import shutil
+
+                shutil.rmtree(entry.path, ignore_errors=True)
+    path = os.path.join(top, "%s%d-%s" % (_TEMPORARY, os.getpid(), os.urandom(8).hex()))
+    os.mkdir(path, 0o700)
+    return path
 
 
 def quoted(path: AnyPath) -> str:
