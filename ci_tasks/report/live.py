@@ -81,11 +81,7 @@ def style(state: str) -> str:
 
 
 def progress_table(
-    title: str,
-    rows: Sequence[RowProgress],
-    height: int,
-    hosts: Sequence[HostProgress] = (),
-    left: float | None = None,
+    title: str, rows: Sequence[RowProgress], height: int, hosts: Sequence[HostProgress] = (), left: float | None = None
 ) -> RenderableType:
     """The table for a terminal of `height` lines: what runs and what went wrong first, what does not fit as a count.
     With more than one host a lane each is above it. `left` is how many seconds all of it should still take."""

@@ -19,15 +19,7 @@ from typing import Any
 from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.records import (
-    FAILED,
-    INSTALLING,
-    PASSED,
-    PLANNED,
-    PREPARING,
-    RowTally,
-    RunRecord,
-)
+from ci_tasks.records import FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord
 from ci_tasks.results import index, store
 from ci_tasks.results.load import UnreadableRun, load_record
 

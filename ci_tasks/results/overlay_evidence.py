@@ -50,9 +50,7 @@ def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) 
 
 
 def with_overlay_uses(
-    record: RunRecord,
-    evidence: RunEvidence | None,
-    places: Sequence[ProbeOverlay] = (),
+    record: RunRecord, evidence: RunEvidence | None, places: Sequence[ProbeOverlay] = ()
 ) -> RunRecord:
     """The record with them beside each overlay's deviation. A run of other code than was asked for shows nothing of
     that code: it is blocked. `places` are the overlays as the probe has them, none of a run that another client

@@ -33,16 +33,7 @@ from ci_tasks.agent.run_directory import (
     write_record,
 )
 from ci_tasks.errors import Blocked
-from ci_tasks.records import (
-    FAILED,
-    NO_EVIDENCE,
-    Attempt,
-    LogDigest,
-    RunEnvironment,
-    RunRecord,
-    Timings,
-    Verdict,
-)
+from ci_tasks.records import FAILED, NO_EVIDENCE, Attempt, LogDigest, RunEnvironment, RunRecord, Timings, Verdict
 from ci_tasks.results.batch_state import read_state_if_readable
 
 LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too

@@ -16,13 +16,7 @@ from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import rules, same_failure
-from ci_tasks.trials.ci_job import (
-    CiJob,
-    find_job,
-    is_commit_of,
-    recovered_lines,
-    with_job_deviations,
-)
+from ci_tasks.trials.ci_job import CiJob, find_job, is_commit_of, recovered_lines, with_job_deviations
 from ci_tasks.trials.rules import Match, Outcome, TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, pinned
 from ci_tasks.trials.same_failure import Comparison, FailureDifference
@@ -36,11 +30,7 @@ if TYPE_CHECKING:
 _HERE = "here"
 _UNSURE = 0.5  # a triage's confidence below which two equal failures say little
 _LONGEST = 200
-_SHOWN_BY = {
-    rules.REPRODUCED: rules.SAME,
-    rules.SAME_KIND: rules.ALIKE,
-    rules.DIFFERENT_FAILURE: rules.DIFFERENT,
-}
+_SHOWN_BY = {rules.REPRODUCED: rules.SAME, rules.SAME_KIND: rules.ALIKE, rules.DIFFERENT_FAILURE: rules.DIFFERENT}
 
 
 @dataclass(frozen=True)
