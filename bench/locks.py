@@ -1,7 +1,7 @@
-"""GPU locks under contention: the sample's lock script with its agent, GPUs that the agent itself takes, and a
-stand-in for CI's script (all or nothing, files opened with a+, random sleeps), for 1, 2, 4 and 8 of eight simulated
-GPUs in a directory of their own, while agents, scripts and stand-ins are killed at random. All times are a hundredth
-of the real ones: the script sleeps up to 0.05 s instead of 5.
+"""GPU locks under contention: the sample's lock script with its agent and, as CI's own runners have it, without one,
+and GPUs that the agent itself takes, for 1, 2, 4 and 8 of eight simulated GPUs in a directory of their own, while
+agents and scripts are killed at random. All times are a hundredth of the real ones: the script sleeps up to 0.05 s
+instead of 5.
 
     python bench/locks.py [--acquisitions N]      one JSON line
     contention: `held_twice` and `leaked` have to be 0. Whoever has a GPU puts its name into a file that must not exist.
@@ -11,7 +11,6 @@ of the real ones: the script sleeps up to 0.05 s instead of 5.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import itertools
 import json
 import math
@@ -23,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -84,13 +83,27 @@ class Arena:
     def request(self, count: int, by: str) -> GpuRequest:
         return GpuRequest(count, by, str(self.path / "locks" / "custom_gpu_lock_{gpu_id}.lock"), GPUS, GPUS)
 
+    def script_of(self, token: str, count: int) -> subprocess.Popen[bytes]:
+        """The sample's script, started."""
+        run_dir = self.path / token
+        run_dir.mkdir(exist_ok=True)
+        env = {"PATH": os.environ["PATH"], "BENCH": str(self.path), "HOLD": f"{random.uniform(*HOLD):.3f}"}
+        env |= {
+            "TOKEN": token,
+            "CI_TASKS_GPU_LOCK_DIR": f"{self.path}/locks",
+            "CI_TASKS_RUN_DIR": str(run_dir.resolve()),
+        }
+        words = [sys.executable, "-IS", str(self.script), "--count", str(count), "--", "sh", "-c", COMMAND]
+        # The script of an agent that was killed complains about its pipe.
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
+
     def tell(self, kind: str, waited: float) -> None:
         os.write(self.write, f"{kind} {waited:.4f}\n".encode())  # short enough to arrive whole
 
-    def hold(self, token: str, held: list[int], seconds: float) -> None:
+    def hold(self, token: str, held: Sequence[int]) -> None:
         for gpu in held:
             self._put(gpu, token)
-        time.sleep(seconds)
+        time.sleep(random.uniform(*HOLD))
         for gpu in held:
             if (self.path / "owner" / str(gpu)).read_text().strip() != token and not self.is_killed(token):
                 self.twice(f"{gpu} {token} was replaced")
@@ -128,37 +141,6 @@ class Arena:
 # -- contenders: each is a process that takes GPUs again and again ---------------------------------------------------
 
 
-def stand_in(arena: Arena, token: str, count: int, hold: tuple[float, float]) -> None:
-    """CI's protocol."""
-    paths = arena.request(count, JOB).paths
-    while True:
-        begun = time.monotonic()
-        while len(held := _all_or_nothing(paths, count)) < count:
-            time.sleep(SLEEP * random.random())
-        arena.tell(f"script {count}", time.monotonic() - begun)
-        arena.hold(token, list(held), random.uniform(*hold))
-        for file in held.values():
-            file.close()
-        time.sleep(SLEEP * random.random() / 5)
-
-
-def _all_or_nothing(paths: dict[int, str], count: int) -> dict[int, IO[str]]:
-    held: dict[int, IO[str]] = {}
-    for gpu, path in paths.items():
-        file: IO[str] = open(path, "a+")  # noqa: SIM115
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            continue
-        held[gpu] = file
-        if len(held) == count:
-            return held
-    for file in held.values():
-        file.close()
-    return {}
-
-
 def by_agent(arena: Arena, token: str, count: int) -> None:
     while True:
         begun = time.monotonic()
@@ -167,60 +149,58 @@ def by_agent(arena: Arena, token: str, count: int) -> None:
             resources.poll()
             time.sleep(POLL_SECONDS if resources.gpu_ids is None else 0)
         arena.tell(f"agent {count}", time.monotonic() - begun)
-        arena.hold(token, resources.gpu_ids, random.uniform(*HOLD))
+        arena.hold(token, resources.gpu_ids)
         resources.close()
         time.sleep(SLEEP * random.random())
 
 
 def by_script(arena: Arena, token: str, count: int) -> None:
     """The sample's script as the job, and its agent."""
-    run_dir = arena.path / token
-    run_dir.mkdir()
     while True:
-        begun = time.monotonic()
+        begun, is_reported = time.monotonic(), False
         resources = RunResources(Plan(gpu_locks=arena.request(count, JOB)), POLL_SECONDS)
         resources.poll()
-        job = subprocess.Popen(
-            [sys.executable, "-IS", str(arena.script), "--count", str(count), "--", "sh", "-c", COMMAND],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a killed agent's script complains about its pipe
-            env={
-                "PATH": os.environ["PATH"],
-                "BENCH": str(arena.path),
-                "TOKEN": token,
-                "HOLD": f"{random.uniform(*HOLD):.3f}",
-                "CI_TASKS_GPU_LOCK_DIR": str(arena.path / "locks"),
-                "CI_TASKS_RUN_DIR": str(run_dir.resolve()),
-            },
-        )
-        assert job.stdout is not None
-        is_reported = False
-        while chunk := _output(job.stdout, POLL_SECONDS):
-            resources.read_output(chunk.strip(b"\0"))
-            resources.poll()
-            if resources.gpu_ids is not None and not is_reported:
-                is_reported = True
-                arena.tell(f"job {count}", time.monotonic() - begun)
-        resources.close()
-        if job.wait() and not arena.is_killed(token):
-            raise SystemExit(f"the lock script ended with {job.returncode}")
-        job.stdout.close()
+        with arena.script_of(token, count) as job:
+            assert job.stdout is not None
+            while (chunk := _output(job.stdout)) is None or chunk:
+                resources.read_output(chunk or b"")
+                resources.poll()
+                if resources.gpu_ids is not None and not is_reported:
+                    is_reported = True
+                    arena.tell(f"job {count}", time.monotonic() - begun)
+            resources.close()
+        _check(job, arena, token)
 
 
-def _output(pipe: IO[bytes], seconds: float) -> bytes:
-    """What there is to read; b"\\0" where there is nothing yet, and nothing at the end."""
-    return os.read(pipe.fileno(), 4096) if select.select([pipe], [], [], seconds)[0] else b"\0"
+def by_script_alone(arena: Arena, token: str, count: int) -> None:
+    while True:
+        begun = time.monotonic()
+        with arena.script_of(token, count) as job:
+            assert job.stdout is not None
+            if job.stdout.readline():
+                arena.tell(f"script {count}", time.monotonic() - begun)
+            job.stdout.read()
+        _check(job, arena, token)
 
 
-# -- the two figures -------------------------------------------------------------------------------------------------
+def _output(pipe: IO[bytes]) -> bytes | None:
+    """What there is to read, None if there is nothing yet, and nothing at the end."""
+    return os.read(pipe.fileno(), 4096) if select.select([pipe], [], [], POLL_SECONDS)[0] else None
 
-Work = Callable[[Arena, str], None]
+
+def _check(job: subprocess.Popen[bytes], arena: Arena, token: str) -> None:
+    if job.returncode and not arena.is_killed(token):
+        raise SystemExit(f"the lock script ended with {job.returncode}")
+
+
+# -- the figure -----------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Contender:
     name: str
-    work: Work
+    work: Callable[[Arena, str, int], None]
+    count: int
     token: str = ""
     pid: int = 0
 
@@ -231,30 +211,34 @@ class Contender:
             code = 1
             try:
                 random.seed()
-                self.work(arena, self.token)
+                self.work(arena, self.token, self.count)
             except BaseException as error:
                 print(f"{self.token}: {error!r}", file=sys.stderr, flush=True)
             finally:
                 os._exit(code)
 
-    def kill(self, arena: Arena) -> None:
-        """As a person ends a run whose agent was killed: what is left of it goes too."""
+    def kill(self, arena: Arena, script_first: bool = False) -> None:
+        """As a person ends a run whose agent was killed: what is left of it goes too. `script_first`: the script dies
+        while its agent lives."""
         (arena.path / "killed" / self.token).touch()
+        run_dir = str((arena.path / self.token).resolve())
+        if script_first:
+            processes.kill_all(run_dir, None)
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        processes.kill_all(str((arena.path / self.token).resolve()), None)
-
-    def kill_script(self, arena: Arena) -> None:
-        """A job, its script first, while its agent lives."""
-        (arena.path / "killed" / self.token).touch()
-        processes.kill_all(str((arena.path / self.token).resolve()), None)
+        processes.kill_all(run_dir, None)
 
 
 def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
     arena, numbers, begun = Arena(path), itertools.count(), time.monotonic()
-    contenders = [Contender(f"script{count}", _bind(stand_in, count, HOLD)) for count in (1, 1, 2, 2, 4)]
-    contenders += [Contender(f"agent{count}", _bind(by_agent, count)) for count in (1, 2, 4, 8)]
-    contenders += [Contender(f"job{count}", _bind(by_script, count)) for count in (2, 8)]
+    kinds = {
+        "script": (by_script_alone, (1, 1, 2, 2, 4)),
+        "agent": (by_agent, (1, 2, 4, 8)),
+        "job": (by_script, (2, 8)),
+    }
+    contenders = [
+        Contender(f"{kind}{count}", work, count) for kind, (work, counts) in kinds.items() for count in counts
+    ]
     for contender in contenders:
         contender.start(arena, numbers)
     waits: dict[str, list[float]] = {}
@@ -264,9 +248,7 @@ def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
         if time.monotonic() >= next_kill:
             next_kill = time.monotonic() + random.uniform(0.02, 0.4)
             victim = random.choice(contenders)
-            if victim.name.startswith("job") and random.random() < 0.5:
-                victim.kill_script(arena)
-            victim.kill(arena)
+            victim.kill(arena, script_first=random.random() < 0.5)
             victim.start(arena, numbers)
             kills += 1
     for contender in contenders:
@@ -284,10 +266,6 @@ def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
     }
 
 
-def _bind(work: Callable[..., None], *words: object) -> Work:
-    return lambda arena, token: work(arena, token, *words)
-
-
 def _gather(arena: Arena, rest: bytes, waits: dict[str, list[float]]) -> bytes:
     if not select.select([arena.read], [], [], 0.01)[0]:
         return rest
@@ -302,12 +280,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--acquisitions", type=int, default=10000, help="in the contention run (default 10,000)")
     given = parser.parse_args()
-    bad = False
     with tempfile.TemporaryDirectory() as directory:
         figure = contention(Path(directory, "contention"), given.acquisitions)
-        print(json.dumps(figure), flush=True)
-        bad = bool(figure["held_twice"] or figure["leaked"])
-    return int(bad)
+    print(json.dumps(figure), flush=True)
+    return int(bool(figure["held_twice"] or figure["leaked"]))
 
 
 if __name__ == "__main__":

@@ -25,23 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ci_tasks"
 TEST_TIMEOUT = 100  # seconds; a mutation that makes a test hang was noticed
 TIMEOUT = 3600.0  # seconds for all tests of a mutation; more than the whole suite takes on a busy machine
-_SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-}
+_PAIRS = [
+    (ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
+    (ast.And, ast.Or), (ast.Add, ast.Sub),
+]  # fmt: skip
+_SWAPS: dict[type[ast.AST], type[ast.AST]] = {ast.Mult: ast.FloorDiv, **dict(_PAIRS), **{b: a for a, b in _PAIRS}}
 
 
 @dataclass(frozen=True)
@@ -54,54 +42,35 @@ class Mutation:
     source: str
 
 
-def places_of(path: Path) -> list[tuple[int, str]]:
-    """Where a module can be changed, and how: (number of the node, kind of change)."""
+def fault_of(node: ast.AST) -> tuple[str, str, Any] | None:
+    """How a node can be changed: the kind of change, the attribute that it sets, and the new value."""
+    match node:
+        case ast.Compare(ops=[first, *others]) if type(first) in _SWAPS:
+            return "comparison", "ops", [_SWAPS[type(first)](), *others]
+        case ast.BoolOp(op=op) | ast.BinOp(op=op) if type(op) in _SWAPS:
+            return "and/or" if isinstance(node, ast.BoolOp) else "arithmetic", "op", _SWAPS[type(op)]()
+        case ast.If() | ast.While() | ast.IfExp():
+            return "condition negated", "test", ast.UnaryOp(ast.Not(), node.test)
+        case ast.Constant(value=bool(value)):
+            return "constant", "value", not value
+        case ast.Constant(value=int(value)):
+            return "constant", "value", value + 1
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            return "returns None", "value", ast.Constant(None)
+        case ast.Expr(value=ast.Call()):
+            return "call removed", "value", ast.Constant(None)
+    return None
+
+
+def mutate(path: Path, draw: random.Random) -> Mutation | None:
+    """The module with one of its places changed; None if nothing in it can be."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [(number, what) for number, node in enumerate(_nodes(tree)) for what in _ways(node)]
-
-
-def mutate(path: Path, number: int, what: str) -> Mutation:
-    """The module with one place of `places_of` changed."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    node = _nodes(tree)[number]
-    line = node.lineno
-    _apply(node, what)
-    return Mutation(path, line, what, ast.unparse(ast.fix_missing_locations(tree)))
-
-
-def _nodes(tree: ast.Module) -> list[Any]:
-    return [node for node in ast.walk(tree) if hasattr(node, "lineno")]
-
-
-def _ways(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in _SWAPS:
-        return ["comparison"]
-    if isinstance(node, ast.BoolOp):
-        return ["and/or"]
-    if isinstance(node, ast.BinOp) and type(node.op) in _SWAPS:
-        return ["arithmetic"]
-    if isinstance(node, ast.If | ast.While | ast.IfExp):
-        return ["condition negated"]
-    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int):
-        return ["constant"]
-    if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
-        return ["returns None"]
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return ["call removed"]
-    return []
-
-
-def _apply(node: ast.AST, what: str) -> None:
-    if isinstance(node, ast.Compare):
-        node.ops[0] = _SWAPS[type(node.ops[0])]()  # type: ignore[call-overload]
-    elif isinstance(node, ast.BoolOp | ast.BinOp):
-        node.op = _SWAPS[type(node.op)]()  # type: ignore[assignment]
-    elif isinstance(node, ast.If | ast.While | ast.IfExp):
-        node.test = ast.UnaryOp(ast.Not(), node.test)
-    elif isinstance(node, ast.Constant):
-        node.value = not node.value if isinstance(node.value, bool) else int(str(node.value)) + 1
-    elif isinstance(node, ast.Return | ast.Expr):
-        node.value = ast.Constant(None)
+    faults = [(node, fault) for node in ast.walk(tree) if hasattr(node, "lineno") and (fault := fault_of(node))]
+    if not faults:
+        return None
+    node, (what, attribute, value) = draw.choice(faults)
+    setattr(node, attribute, value)
+    return Mutation(path, node.lineno, what, ast.unparse(ast.fix_missing_locations(tree)))
 
 
 def choose(count: int, seed: int, folder: str) -> list[Mutation]:
@@ -112,9 +81,7 @@ def choose(count: int, seed: int, folder: str) -> list[Mutation]:
     chosen: list[Mutation] = []
     while len(chosen) < count:
         (path,) = draw.choices(modules, weights)
-        places = places_of(path)
-        if places:
-            chosen.append(mutate(path, *draw.choice(places)))
+        chosen += filter(None, [mutate(path, draw)])
     return chosen
 
 
@@ -127,12 +94,8 @@ def tests_of(path: Path) -> list[str]:
     mirror = ROOT / "tests" / inside.parent / f"test_{leaf}.py"
     found = {test for test in (ROOT / "tests").rglob("test_*.py") if named.search(test.read_text(encoding="utf-8"))}
     beside = [*sorted(mirror.parent.glob("test_*.py")), *sorted(mirror.parent.parent.glob("test_*.py"))]
-    order = [
-        *([mirror] if mirror.exists() else []),
-        *sorted(found, key=lambda test: "integration" in test.parts),
-        *beside,
-    ]
-    return [str(test.relative_to(ROOT)) for test in dict.fromkeys(order)]
+    order = [mirror, *sorted(found, key=lambda test: "integration" in test.parts), *beside]
+    return [str(test.relative_to(ROOT)) for test in dict.fromkeys(order) if test.exists()]
 
 
 def noticed_by(mutation: Mutation, tests: list[str], copy_of_tree: Path) -> str:
@@ -161,8 +124,7 @@ def main() -> None:
     parser.add_argument("--folder", default="", help="only this folder of ci_tasks")
     parser.add_argument("--all", action="store_true", help="run the whole suite on what its own tests do not notice")
     options = parser.parse_args()
-    killed: Counter[str] = Counter()
-    total: Counter[str] = Counter()
+    killed, total = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run(f"git archive HEAD | tar -x -C {directory}", shell=True, cwd=ROOT, check=True)
         for mutation in choose(options.count, options.seed, options.folder):

@@ -10,31 +10,68 @@ the workspace of the one before, as rsync does from its tree. ext4 without a jou
 looks long for inodes that were not removed a moment ago.
 
 - first line: a tracked file is edited, then `ci-tasks remote` in a fresh process until the job's first own line is
-  seen, against `rsync -az --delete` of the same tree and `ssh host 'cd … && bash …'`. Round trips are counted at the
-  proxy (see CountingProxy), and estimated from how much longer it takes than on loopback.
+  seen, against `rsync -az --delete` of the same tree and `ssh host 'cd … && bash …'`. Round trips are estimated from
+  how much longer it takes than on loopback.
 - sync: the same for trees of many files; the first time, and with one file edited. `rsync_alone` is without the job.
-- log: bytes a second between the first and the last of them, against `ssh host cat`, on loopback and over 100 Mbit/s,
-  and the client's peak of memory.
+- log: bytes a second between the first and the last of them, against `ssh host cat`, and the client's peak of memory.
 - rows: bytes a second of ten logs at once, against one log that is as long as all of them.
 - lines: short lines a second that the job stamps; the delay until they are read from the client's output.
+
+The host is OpenSSH's sshd of tests/parts, on this machine; a proxy of the same tests makes it far. By hand means
+Debian's rsync and ssh, with the same key and the same settings.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import shlex
+import shutil
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from far import ROWS, STAMP, Job, Seen, World
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ci_tasks.hosts import mux
+from tests.parts import git, proxy
+from tests.parts.sshd import Sshd
+
+PROGRAM = str(Path(sys.executable).with_name("ci-tasks"))
+TOKEN = "the tree is as of edit"
+WORKFLOW = """\
+name: PR Test
+on: {pull_request: {branches: [main]}}
+jobs:
+  bench:
+    runs-on: ubuntu-latest
+    strategy: {matrix: {info: [@ROWS@]}}
+    steps:
+      - uses: actions/checkout@v4
+      - {name: Execute, shell: bash, run: "bash tests/${{ matrix.info.test_file }}"}
+"""
+NAMES = ("near", "far")
+ROWS = 10  # that write a log at once
+SCRIPTS = ("first", "log", "lines", "alone", *(f"together_{row}" for row in range(ROWS)))
+WORKFLOW = WORKFLOW.replace("@ROWS@", ", ".join(f"{{test_file: {name}.sh, num_gpus: 0}}" for name in SCRIPTS))
+STAMP = "stamp %017.6f of a line as tests print them\n"
+LINES = f"""
+import sys, time
+count, rate, begun = int(sys.argv[1]), float(sys.argv[2]), time.monotonic()
+for number in range(count):
+    time.sleep(max(0.0, begun + number / rate - time.monotonic()))
+    sys.stdout.write({STAMP!r} % time.time())
+    sys.stdout.flush()
+"""
 ROUND_TRIP = 0.1
 MB = 1 << 20
 
@@ -52,6 +89,26 @@ FULL = Size(9, ((600, 5), (10_000, 3), (100_000, 1)), (20, 200), 3, 8)
 QUICK = Size(3, ((600, 1), (10_000, 1)), (20, 100), 1, 3)
 RATE = 1000
 LATE_MS = 10.0
+
+
+@dataclass
+class Seen:
+    """What came of a command's output, and when."""
+
+    first: float  # seconds from the command's start to the job's first line
+    last: float  # seconds to the job's last byte
+    peak: int  # bytes of memory
+    text: bytes = b""
+    arrivals: list[tuple[float, int]] = field(default_factory=list)  # time of day, and bytes of `text` by then
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script of the checkout, and how many bytes it writes after its first line. `kept`: they are wanted."""
+
+    script: str = "first.sh"
+    size: int = 0
+    kept: bool = False
 
 
 def main() -> int:
@@ -78,8 +135,6 @@ def first_line(world: World, size: Size) -> Iterator[dict[str, Any]]:
     pairs = {host: _pairs(world, checkout, host, size.pairs) for host in ("near", "far")}
     yield _seconds("first line, loopback", pairs["near"], 0.5)
     yield _seconds("first line, 100 ms", pairs["far"], 0.15)
-    trips = [statistics.median(pair[side].round_trips for pair in pairs["far"]) for side in (0, 1)]
-    yield _figure("round trips, counted", trips[0], trips[1], 8, trips[0] <= 8)
     trips = [_slower(pairs, side) / ROUND_TRIP for side in (0, 1)]
     yield _figure("round trips, by time", trips[0], trips[1], 8, trips[0] <= 8)
 
@@ -106,10 +161,6 @@ def log(world: World, size: Size) -> Iterator[dict[str, Any]]:
         rates = [(_rate(ours, whole), _rate(hand, whole)) for ours, hand in pairs]
     yield _paired(f"log of {size.logs[1]} MB, MB/s", rates, 0.95, at_least=True)
     flat = peaks[1] <= 1.1 * peaks[0]
-    whole = _write_log(world, size.logs[1] // 2)
-    narrow = _pairs(world, checkout, "narrow", size.log_pairs, Job("log.sh", whole))
-    rates = [(_rate(ours, whole), _rate(hand, whole)) for ours, hand in narrow]
-    yield _paired(f"log of {size.logs[1] // 2} MB over 100 Mbit/s, MB/s", rates, 0.95, at_least=True)
     yield _figure(f"memory at {size.logs[1]} MB against that at {size.logs[0]} MB, MB", peaks[1], peaks[0], 1.1, flat)
 
 
@@ -210,6 +261,163 @@ def _paired(name: str, pairs: list[tuple[float, float]], goal: float, at_least: 
 def _figure(name: str, ours: float, hand: float, goal: float | None, met: bool | None) -> dict[str, Any]:
     rounded = {"ours": round(ours, 3), "by_hand": round(hand, 3), "ratio": round(ours / hand, 3)}
     return {"figure": name, **rounded, "goal": goal, "met": met}
+
+
+# -- a checkout, a host that is near or far, and both ways of running a job there --------------------------------------
+
+
+class FarProxy(proxy.TcpProxy):
+    """TCP's own handshake is a round trip, too."""
+
+    def _connect(self, near: socket.socket) -> None:
+        time.sleep(2 * self.delay)
+        super()._connect(near)
+
+
+class World:
+    """One host under two names, `near` and `far`, and a person with an edited checkout."""
+
+    def __init__(self, directory: Path, delay: float) -> None:
+        self.directory = directory
+        # A host's own programs, as a session over SSH finds them, and not what a developer has put before them.
+        os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        # Set in many images; every program would compile all that it imports, at each start.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        self.sshd = Sshd(directory / "ssh")
+        self.box = self.sshd.start("near")
+        self.proxy = FarProxy((self.box.ip, self.box.port), delay)
+        self.sshd.alias("far", self.box, HostName="127.0.0.1", Port=str(self.proxy.port))
+        hosts = "".join(f"  {name}: {{kind: ssh, address: {name}, runtime: none}}\n" for name in NAMES)
+        (directory / "hosts.yaml").write_text(f"hosts:\n{hosts}")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_"))}
+        self.env = {
+            **kept,
+            **self.sshd.env,
+            "CI_TASKS_HOME": str(directory / "home"),
+            "CI_TASKS_HOSTS": str(directory / "hosts.yaml"),
+            "XDG_RUNTIME_DIR": str(directory),  # private, so that connections are kept
+        }
+        self.edits = 0
+
+    def end(self) -> None:
+        os.environ["XDG_RUNTIME_DIR"] = str(self.directory)
+        mux.end()
+        self.proxy.close()
+        self.sshd.stop()
+
+    def checkout(self, files: int) -> Path:
+        """A repository of so many small files, packed as a clone's is."""
+        path = self.directory / f"tree-{files}"
+        if path.exists():
+            return path
+        for number in range(files - 5):
+            file = path / f"package_{number % 97}" / f"module_{number}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"# module {number}\n" + f"VALUE_{number} = {number * 7919}\n" * 40)
+        files = {
+            ".github/workflows/pr-test.yml": WORKFLOW,
+            "tests/first.sh": f'echo "{TOKEN} 0"\n',
+            "tests/log.sh": f'echo "{TOKEN} 0"; cat {self.directory}/big.log\n',
+            "tests/lines.sh": f'echo "{TOKEN} 0"; python3 tests/lines.py $(cat {self.directory}/lines)\n',
+            "tests/lines.py": LINES,
+            "tests/alone.sh": f"cat {self.directory}/big.log\n",
+            **{f"tests/together_{row}.sh": self._together(row) for row in range(ROWS)},
+        }
+        git.git(git.repository(path, files), "repack", "-adq")
+        return path
+
+    def _together(self, row: int) -> str:
+        """Writes its log when all rows have begun."""
+        there = self.directory / "begun"
+        return (
+            f"mkdir -p {there}; touch {there}/{row}\n"
+            f"until [ $(ls {there} | wc -l) = {ROWS} ]; do sleep 0.05; done\ncat {self.directory}/big.log\n"
+        )
+
+    def forget(self, name: str) -> None:
+        """The host and the person have never heard of each other."""
+        for path in (self.directory / "home", self.box.home / ".ci-tasks", self.box.home / name):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def ours(self, checkout: Path, host: str, job: Job) -> Seen:
+        return self._watch([PROGRAM, "remote", "--host", host, "bench", "--only", job.script], checkout, job)
+
+    def by_hand(self, checkout: Path, host: str, job: Job) -> Seen:
+        there = shlex.quote(f"cd {self.box.home}/{checkout.name} && bash tests/{job.script}")
+        command = f"{self.rsync(checkout, host)} && exec ssh -F {self.sshd.config_file} {host} {there}"
+        return self._watch(["sh", "-c", command], checkout, job)
+
+    def rsync(self, checkout: Path, host: str) -> str:
+        ssh = f"ssh -F {self.sshd.config_file}"
+        return f"rsync -az --delete --exclude=.git -e '{ssh}' {checkout}/ {host}:{self.box.home}/{checkout.name}/"
+
+    def seconds(self, command: str) -> float:
+        begun = time.perf_counter()
+        subprocess.run(["sh", "-c", command], check=True, env=self.env, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - begun
+
+    def logs(self, checkout: Path, host: str, rows: str, size: int) -> float:
+        """Run the rows that `rows` names. Returns how many bytes a second their logs grew on this side, from a tenth of
+        `size`, which they have in all: before that, some of them may not have begun."""
+        shutil.rmtree(self.directory / "begun", ignore_errors=True)
+        before = set((self.directory / "home").glob("runs/*/*/log"))
+        first, rate = (0.0, 0), 0.0
+        with subprocess.Popen(
+            [PROGRAM, "remote", "--host", host, "bench", "--only", rows, "--jobs", str(ROWS)],
+            cwd=checkout,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        ) as process:
+            while process.poll() is None and not rate:
+                time.sleep(0.005)
+                logs = set((self.directory / "home").glob("runs/*/*/log")) - before
+                here, now = sum(log.stat().st_size for log in logs), time.perf_counter()
+                if here >= size / 10 and not first[1]:
+                    first = now, here
+                if here >= size:
+                    rate = (here - first[1]) / (now - first[0])
+        if not rate:
+            raise SystemExit(f"{rows}: exit {process.returncode}, and not all of their logs")
+        return rate
+
+    def _watch(self, command: list[str], checkout: Path, job: Job) -> Seen:
+        """Edit, run, and read what it says."""
+        mark = self._edit(checkout, job.script)
+        seen, received, size = Seen(0.0, 0.0, 0), b"", 0
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=checkout, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        while chunk := os.read(process.stdout.fileno(), 1 << 20):
+            if not seen.first:
+                received += chunk
+                if mark not in received:
+                    continue
+                seen.first = time.perf_counter() - begun
+                chunk = received.partition(mark)[2]
+            size += len(chunk)
+            if not seen.last and size >= job.size:
+                seen.last = time.perf_counter() - begun
+            if job.kept:
+                seen.text += chunk
+                seen.arrivals.append((time.time(), size))
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode, seen.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+        if not seen.last:
+            raise SystemExit(f"{' '.join(command)}: exit {process.returncode}, {size} bytes after\n{received!r}")
+        return seen
+
+    def _edit(self, checkout: Path, script: str) -> bytes:
+        """Change one line of a tracked file; what its job will say first."""
+        self.edits += 1
+        file = checkout / "tests" / script
+        head, rest = file.read_text().split(TOKEN, 1)
+        file.write_text(f"{head}{TOKEN} {self.edits}{rest[rest.index(chr(34)) :]}")
+        past = time.time() - 10_000 + self.edits  # rsync looks at whole seconds, and would miss a second edit in one
+        os.utime(file, (past, past))
+        return f"{TOKEN} {self.edits}\n".encode()
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ from ci_tasks.trials.rules import (
     FAILED,
     PASSED,
     PASSED_HERE,
+    REPRODUCED,
     RISE,
-    SAME,
     Match,
     Metrics,
     Outcome,
@@ -74,7 +74,7 @@ def repeat(rate: float, seed: int) -> Ended:
 def match(rate: float, most: int, seed: int) -> Ended:
     """CI's failure happens here with a rate; `passed here` says that it does so less often than a bound."""
     luck = random.Random(seed)
-    rule = Match("t", lambda one: SAME, most)
+    rule = Match("t", lambda one: REPRODUCED, most)
     verdict, outcomes = play(rule, lambda setting: outcome(setting, "a" if luck.random() < rate else ""))
     bound = 1 - ERROR ** (1 / most)
     return Ended(verdict.word, verdict.word == PASSED_HERE and rate >= bound, len(outcomes))

@@ -66,7 +66,6 @@ PURE = [
     *(
         "features.coverage.*",
         "logs.triage.*",
-        "trials.student",
         "trials.same_failure",
         "trials.bisection",
         "trials.report",

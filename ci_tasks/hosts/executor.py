@@ -214,7 +214,7 @@ class Executor:
         from ci_tasks.checkout.snapshot import Snapshot
 
         taken = self._taken.result() if isinstance(self._taken, Background) else self._taken
-        taken = taken if isinstance(taken, Snapshot) else None  # a pinned one is another checkout's
+        taken = taken if isinstance(taken, Snapshot) else None
         snapshot = taken or take_host_snapshot(source, rev, base, overlays)
         key = host_id(self.spec)
         self._pack = CodePack(

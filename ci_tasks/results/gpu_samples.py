@@ -71,10 +71,6 @@ def own_samples(
     return by_gpu
 
 
-def by_clock(samples: Iterable[GpuSample], ahead: float) -> list[GpuSample]:
-    return [replace(sample, t=max(0.0, sample.t - ahead)) if ahead else sample for sample in samples]
-
-
 def since(samples: Iterable[GpuSample], locked_at: float) -> list[GpuSample]:
     """Without what the GPUs' last user had: its memory takes a moment to be free, and its processes are in the list of
     nvidia-smi for some seconds."""

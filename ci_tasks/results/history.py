@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ _RECENT = 20  # of the passed runs of a row, how many say how long it takes
 _NEWEST = 100  # batches whose directory is compared with what was seen, for rows that were added later
 _RACY = 2 * 10**9  # ns; a directory that changed so lately may change again without its time doing so
 _REPORT_SECONDS = 1.0  # after which a person is told what takes so long
-_TRANSACTION_ROWS = 500
 _UNREADABLE = (OSError, UnreadableRun)
 
 
@@ -77,10 +76,11 @@ def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
     """Row → the median of what it took where it passed, in seconds without its wait for GPUs, by its newest runs on
     `hosts`; of a row that has none there, on all hosts. A row that has never passed is not in it. Empty where the
     database cannot be used: an expectation is not worth waiting for."""
-    found = _ask_if_usable(
+    found = _ask(
         "SELECT row, host, max(seconds - coalesce(queued, 0), 0) FROM runs "
         f"WHERE label = ? AND status = ? AND seconds IS NOT NULL AND NOT retry {index.NEWEST_FIRST}",
         *(label, PASSED),
+        at_any_price=False,
     )
     there: dict[str, list[float]] = defaultdict(list)
     anywhere: dict[str, list[float]] = defaultdict(list)
@@ -143,27 +143,20 @@ def hosts() -> list[str]:
     return sorted(host for (host,) in _ask("SELECT DISTINCT host FROM runs WHERE host != ''"))
 
 
-def _ask(query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """From the database; where that cannot be used, from the run directories by themselves."""
+def _ask(query: str, *values: Any, at_any_price: bool = True) -> list[tuple[Any, ...]]:
+    """From the database. If that cannot be used, from the run directories by themselves; without `at_any_price`,
+    nothing."""
+
+    def answer(connection: index.Connection) -> list[tuple[Any, ...]]:
+        sync(connection)
+        return index.lines(connection, query, *values)
+
     try:
-        return index.with_connection(lambda connection: _synced_lines(connection, query, *values))
+        return index.with_connection(answer)
     except index.HistoryUnavailable as fault:
-        index.warn_once(f"the history cannot be used, so every run directory is read: {fault}")
-        return index.in_memory(lambda connection: _synced_lines(connection, query, *values))
-
-
-def _ask_if_usable(query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """For expectations alone: nothing where the database cannot be used."""
-    try:
-        return index.with_connection(lambda connection: _synced_lines(connection, query, *values))
-    except index.HistoryUnavailable as fault:
-        index.warn_once(f"no expected durations: {fault}")
-        return []
-
-
-def _synced_lines(connection: index.Connection, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    sync(connection)
-    return index.lines(connection, query, *values)
+        instead = "so every run directory is read" if at_any_price else "so no duration is expected"
+        index.warn_once(f"the history cannot be used, {instead}: {fault}")
+        return index.in_memory(answer) if at_any_price else []
 
 
 def _record(batch: str, number: int, text: str) -> RunRecord:
@@ -211,59 +204,46 @@ def sync(connection: index.Connection) -> None:
     batches = dict.fromkeys(name for name, (is_open, _) in indexed.items() if is_open)
     batches |= dict.fromkeys(name for name in sorted(indexed)[-_NEWEST:] if _has_changed(runs / name, indexed[name][1]))
     batches |= dict.fromkeys(name for name in store.batches() if name not in indexed)
-    started, scan, unreadable = time.monotonic(), _Scan(), []
-    for done, batch in enumerate(batches, 1):
-        scan.add(connection, runs / batch)
-        if len(scan.entries) >= _TRANSACTION_ROWS or done == len(batches):
-            scan.write(connection)
-            unreadable += scan.unreadable
-            scan = _Scan()
+    started, unreadable = time.monotonic(), list[str]()
+    for batch in batches:
+        unreadable += _sync_batch(connection, runs / batch)
         if time.monotonic() > started + _REPORT_SECONDS:
             index.warn_once("reading run directories into the history, which may take a while")
     if unreadable:
         index.warn_once(f"{len(unreadable)} run{'s'[: len(unreadable) > 1]} cannot be read, such as {unreadable[0]}")
 
 
-@dataclass
-class _Scan:
-    """What some batches hold, until it is written."""
-
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    gone: list[tuple[Any, int]] = field(default_factory=list)
-    batches: list[tuple[Any, bool, int]] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
-
-    def write(self, connection: index.Connection) -> None:
-        with index.transaction(connection):
-            index.put(connection, self.entries)
-            connection.executemany("DELETE FROM runs WHERE batch = ? AND number = ? AND NOT final", self.gone)
-            connection.executemany("INSERT OR REPLACE INTO batches (name, open, seen) VALUES (?, ?, ?)", self.batches)
-
-    def add(self, connection: index.Connection, batch: Path) -> None:
-        name, changed = batch.name, _changed_at(batch)
-        query = "SELECT number, final, status, seen FROM runs WHERE batch = ?"
-        indexed = {number: known for number, *known in index.lines(connection, query, name)}
-        there = {int(each): RunDir(str(batch / each)) for each in store.directories(batch) if index.is_number(each)}
-        is_open = not there and changed is not None  # nothing is in it yet
-        for number, run in there.items():
-            final, status, seen = indexed.get(number, (False, "", 0))
-            if final:
-                continue
-            run_changed = _changed_at(Path(run.path)) or 0
-            if status == PLANNED and seen and seen == run_changed:
-                is_open = True
-                continue
-            try:
-                line = index.entry(name, number, run, load_record(run), seen=run_changed)
-            except _UNREADABLE as problem:
-                self.unreadable.append(str(problem).splitlines()[0])
-                is_open = True
-                continue
-            line["final"] = line["final"] and os.path.exists(run.record)  # one that never began may be removed
-            self.entries.append(line)
-            is_open = is_open or not line["final"]
-        self.gone += [(index.stored(name), number) for number in indexed if number not in there]
-        self.batches.append((index.stored(name), is_open, changed or 0))
+def _sync_batch(connection: index.Connection, batch: Path) -> list[str]:
+    """Index the rows of a batch that are not final yet. Returns why some cannot be read."""
+    name, changed, entries, unreadable = batch.name, _changed_at(batch), list[dict[str, Any]](), list[str]()
+    query = "SELECT number, final, status, seen FROM runs WHERE batch = ?"
+    indexed = {number: known for number, *known in index.lines(connection, query, name)}
+    there = {int(each): RunDir(str(batch / each)) for each in store.directories(batch) if index.is_number(each)}
+    is_open = not there and changed is not None  # nothing is in it yet
+    for number, run in there.items():
+        final, status, seen = indexed.get(number, (False, "", 0))
+        run_changed = _changed_at(Path(run.path)) or 0
+        if final:
+            continue
+        if status == PLANNED and seen and seen == run_changed:
+            is_open = True
+            continue
+        try:
+            line = index.entry(name, number, run, load_record(run), seen=run_changed)
+        except _UNREADABLE as problem:
+            unreadable.append(str(problem).splitlines()[0])
+            is_open = True
+            continue
+        line["final"] = line["final"] and os.path.exists(run.record)  # one that never began may be removed
+        entries.append(line)
+        is_open = is_open or not line["final"]
+    gone = [(index.stored(name), number) for number in indexed if number not in there]
+    with index.transaction(connection):
+        index.put(connection, entries)
+        connection.executemany("DELETE FROM runs WHERE batch = ? AND number = ? AND NOT final", gone)
+        known = (index.stored(name), is_open, changed or 0)
+        connection.execute("INSERT OR REPLACE INTO batches (name, open, seen) VALUES (?, ?, ?)", known)
+    return unreadable
 
 
 def _has_changed(batch: Path, seen: int) -> bool:

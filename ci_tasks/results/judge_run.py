@@ -40,7 +40,7 @@ from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, gr
 from ci_tasks.logs.facts import LogFacts
 from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import PASSED, Hang, RunRecord, Triage
-from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use, since
+from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, gpu_use, since
 from ci_tasks.results.junit import read_junit
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
@@ -164,7 +164,8 @@ def _with_gpu_use(record: RunRecord, run: RunDir, ended_at: float | None, events
 def gpu_samples(run: RunDir) -> list[GpuSample]:
     """The rows of gpu.csv, by our clock; none where there is no such file."""
     text = content_of(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace")
-    return by_clock(read_gpu_samples(text), clock_ahead(run))
+    samples, ahead = read_gpu_samples(text), clock_ahead(run)
+    return [replace(sample, t=max(0.0, sample.t - ahead)) for sample in samples] if ahead else samples
 
 
 def _read_log(run: RunDir, ended: JobEnd, plan: RunDescription) -> tuple[LogFacts, Triage | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from math import comb, fsum
+from math import ceil, comb, floor, fsum
 
 ERROR = 0.05  # of a 95 % interval
 
@@ -29,7 +29,13 @@ def interval(failed: int, runs: int, error: float = ERROR) -> tuple[float, float
     return low, high
 
 
+def percents(bounds: tuple[float, float]) -> tuple[int, int]:
+    """The bounds in whole percent, rounded outwards: what is printed is never narrower than what is known."""
+    low, high = (round(100 * bound, 6) for bound in bounds)
+    return floor(low), ceil(high)
+
+
 def rate_and_interval(failed: int, runs: int) -> str:
     """The rate and its 95 % interval, or `-` where nothing was tried."""
-    low, high = (100 * bound for bound in interval(failed, runs))
-    return f"{100 * failed / runs:.0f} % ({low:.0f}–{high:.0f} %)" if runs else "-"
+    low, high = percents(interval(failed, runs))
+    return f"{100 * failed / runs:.0f} % ({low}–{high} %)" if runs else "-"

@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -71,19 +72,13 @@ def lock_dir() -> Path:
 def client_id() -> str:
     """Six letters that tell this home's runs on a shared host from another's."""
     path = home() / "client-id"
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        make_home()
-        beside = path.with_name(f"client-id.{os.getpid()}.{threading.get_ident()}")
+    if not path.exists():
+        beside = make_home() / f"client-id.{os.getpid()}.{threading.get_ident()}"
         beside.write_text(os.urandom(3).hex(), encoding="ascii")
-        try:
+        with suppress(FileExistsError):
             os.link(beside, path)  # of two commands at once, the first decides
-        except FileExistsError:
-            pass
-        finally:
-            beside.unlink()
-        return path.read_text(encoding="ascii").strip()
+        beside.unlink()
+    return path.read_text(encoding="ascii").strip()
 
 
 def new_batch(label: str, directory: Path | None = None) -> Batch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, log2
 from pathlib import Path
@@ -179,29 +178,27 @@ def _result(trial: Trial, search: Search) -> BisectionResult:
         print(f"interrupted after {counted(runs, 'run')}; the same command goes on from here", flush=True)
         return BisectionResult(CANCELLED, BISECT[CANCELLED], (), runs)
     verdict = trial.verdict(trial.rows[0])
-    candidates = []
-    for key, share in verdict.likely:
-        commit = search.settings[key]
-        probability = verdict.promise or share if verdict.word == FOUND else share
-        image = key if search.axis == IMAGE else ""
-        candidates.append(CulpritCandidate(commit.sha, commit.subject, probability, image))
+    likely = [(key, search.settings[key], share) for key, share in verdict.likely]
     tried = len({one.setting for one in trial.outcomes})
     effort = f"{counted(runs, 'run')} of {counted(tried, search.noun)}"
-    print("\n".join(["", *_culprit(search, verdict, candidates), effort]), flush=True)
-    return BisectionResult(verdict.word, BISECT[verdict.word], tuple(candidates), runs)
+    print("\n".join(["", *_culprit(search, verdict), effort]), flush=True)
+    candidates = tuple(
+        CulpritCandidate(commit.sha, commit.subject, share, key if search.axis == IMAGE else "")
+        for key, commit, share in likely
+    )
+    return BisectionResult(verdict.word, BISECT[verdict.word], candidates, runs)
 
 
-def _culprit(search: Search, verdict: TrialVerdict, candidates: Sequence[CulpritCandidate]) -> list[str]:
-    if not candidates:
+def _culprit(search: Search, verdict: TrialVerdict) -> list[str]:
+    if not verdict.likely:
         return [printable(f"{verdict.word}: {verdict.why}")]
     if verdict.word != FOUND:
-        chances = [(f"    {one.probability:.0%}", one.image or one.commit, one.subject) for one in candidates]
+        chances = [(f"    {share:.0%}", key, search.settings[key].subject) for key, share in verdict.likely]
         return [f"{verdict.why}; the culprit is one of:", *Table(chances).text()]
     key = verdict.likely[0][0]
-    commit, path = search.settings[key], shlex.quote(str(search.path))
-    promise = f"probability {verdict.promise:.0%} or more: " if verdict.promise else ""
-    about = [f"    {commit.subject}", f"    {commit.author}, {commit.date}"]
-    see = [f"see it: git -C {path} show {key[:_SHORT]}"]
-    if search.axis == IMAGE:
-        about, see = [], []
-    return [printable(line) for line in (f"the culprit: {key}", *about, promise + verdict.why, *see)]
+    commit, promise = search.settings[key], f"probability {verdict.promise:.0%} or more: " if verdict.promise else ""
+    lines = [f"the culprit: {key}", promise + verdict.why]
+    if search.axis != IMAGE:
+        lines[1:1] = [f"    {commit.subject}", f"    {commit.author}, {commit.date}"]
+        lines.append(f"see it: git -C {shlex.quote(str(search.path))} show {key[:_SHORT]}")
+    return [printable(line) for line in lines]

@@ -249,6 +249,7 @@ class Bisect:
         promise = None if is_guess or seen.others.total() > MOST_OTHERS * runs else 1 - ERROR
         likely = tuple((self.settings[at], share / len(members)) for at in members)
         if is_certain and len(members) == 1:
+            likely = ((likely[0][0], promise or share),)
             return TrialVerdict(FOUND, self._rates(members[0], seen), promise, seen.target, likely=likely)
         if nothing_tells or (is_certain and alike):
             return TrialVerdict(UNCLEAR, "nothing between them can be tested", promise, likely=likely)

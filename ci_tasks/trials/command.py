@@ -1,4 +1,4 @@
-"""The commands `reproduce`, `compare` and `bisect`, and `run --repeat`."""
+"""The commands `reproduce`, `compare` and `bisect`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,10 @@ from ci_tasks.errors import UsageError
 from ci_tasks.trials.options import BisectOptions, CompareOptions, ReproduceOptions
 
 if TYPE_CHECKING:
-    from ci_tasks.cli.commands.run import RunOptions
-    from ci_tasks.config import Config
-    from ci_tasks.records import BatchResult
-    from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
-    from ci_tasks.run.request import ExecutionOptions, RunRequest
     from ci_tasks.trials.bisect import BisectionResult
     from ci_tasks.trials.compare import ComparisonResult
     from ci_tasks.trials.reproduce import ReproductionResult
-
-_UNTIL_FAIL_LIMIT = 100
 
 
 def reproduce(options: ReproduceOptions) -> int:
@@ -98,18 +91,3 @@ def _performed(
             events.exit_code = result.exit_code
     print_record(result, as_json=options.json)
     return result.exit_code
-
-
-def repeated_run(
-    source: CheckoutSource, config: Config, request: RunRequest, how: ExecutionOptions, options: RunOptions
-) -> BatchResult:
-    """`run --repeat` and `--until-fail`."""
-    from ci_tasks.trials.repeat import repeat
-
-    if options.keep and not options.until_fail:
-        raise UsageError(
-            "--repeat and --keep cannot be combined: a container and a workspace of every failure would be kept",
-            hint="with --until-fail, those of the first failure are kept",
-        )
-    runs = options.repeat or _UNTIL_FAIL_LIMIT
-    return repeat(source, config, request, runs, until_fail=options.until_fail, how=how)

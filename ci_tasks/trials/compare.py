@@ -19,7 +19,7 @@ from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.report import SideResult
-from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS, TrialVerdict
+from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS
 from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key, pinned
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import CANCELLED, COMPARE
@@ -82,8 +82,8 @@ def compare(
     here = find_rows(source, label, event_context(source), None).rows
     chosen = [row for row in here if row.row == options.only] or select(here, options.only, label)
     revision, parted_from = (options.base, "") if options.base else default_base(source.path)
-    sources = {YOURS: source, BASE: _open_base(source, config, revision)}
-    names = tuple(row.row for row in chosen)
+    base_commit, names = resolve_base(source.path, revision), tuple(row.row for row in chosen)
+    sources = {YOURS: source, BASE: open_source(str(source.path), base_commit, source.workflow.path, config.given)}
     _check_base(sources[BASE], label, names)
     run = RunRequest(label, None, host, image=options.image, rows=names, probe=not options.no_probe)
     with ExitStack() as stack:
@@ -108,25 +108,18 @@ def compare(
         print("\n".join(map(printable, lines)), flush=True)
         rule = AB(BASE, YOURS, max_runs, len(run.rows) > 1, seed="".join(settings.values()))
         trial.run(lambda row, known: replace(rule, at_most=max_runs + sum(one.counts for one in known)))
-    samples = {row: rule.sample(trial.of_row(row)) for row in trial.rows}
-    rows = []
-    for row, outcomes in samples.items():
-        verdict, mine, theirs = trial.verdict(row), report.side(outcomes, YOURS), report.side(outcomes, BASE)
-        rows.append(RowComparison(row, verdict.word, verdict.why, verdict.way, mine, theirs))
+    verdicts, width = {row: trial.verdict(row) for row in trial.rows}, terminal_width()
+    samples = {row: rule.sample(trial.of_row(row)) for row in verdicts}
+    mine, theirs = ({row: report.side(of, side) for row, of in samples.items()} for side in (YOURS, BASE))
+    rows = tuple(RowComparison(row, v.word, v.why, v.way, mine[row], theirs[row]) for row, v in verdicts.items())
     word = CANCELLED if trial.is_interrupted else min((row.verdict for row in rows), key=[*COMPARE].index)
-    result = ComparisonResult(word, COMPARE[word], label, host, base.commit, yours.commit, ERROR, RISE, tuple(rows))
-    lines = _lines(result, terminal_width())
+    lines = ["", *report.rates(verdicts, {"YOURS FAILED": mine, "BASE FAILED": theirs}, width), *_notes(rows, width)]
     for row, outcomes in samples.items():
         for side in (YOURS, BASE):
             lines += report.failures(f"{row}, {side}", [one for one in outcomes if one.setting == side])
-    lines += ["", *paragraph(f"{word}{_PROMISES.get(word, '')}", terminal_width())]
-    print("\n".join(["", *lines]), flush=True)
-    return result
-
-
-def _open_base(source: CheckoutSource, config: Config, revision: str) -> CheckoutSource:
-    commit = resolve_base(source.path, revision)
-    return open_source(str(source.path), commit, source.workflow.path, config.given)
+    lines += ["", *paragraph(f"{word}{_PROMISES.get(word, '')}", width)]
+    print("\n".join(lines), flush=True)
+    return ComparisonResult(word, COMPARE[word], label, host, base.commit, yours.commit, ERROR, RISE, rows)
 
 
 def _check_base(base: CheckoutSource, label: str, rows: Sequence[str]) -> None:
@@ -139,12 +132,10 @@ def _check_base(base: CheckoutSource, label: str, rows: Sequence[str]) -> None:
         )
 
 
-def _lines(result: ComparisonResult, width: int | None) -> list[str]:
-    """Both rates of each row, what decides, and whether the sides ran on different GPUs."""
-    verdicts = {row.row: TrialVerdict(row.verdict, row.why) for row in result.rows}
-    yours, base = {row.row: row.yours for row in result.rows}, {row.row: row.base for row in result.rows}
-    lines = report.rates(verdicts, {"YOURS FAILED": yours, "BASE FAILED": base}, width)
-    for row in result.rows:
+def _notes(rows: Sequence[RowComparison], width: int | None) -> list[str]:
+    """What decides a row that fails in several ways, and whether its sides ran on different GPUs."""
+    lines: list[str] = []
+    for row in rows:
         if row.way and len({*row.yours.failures, *row.base.failures}) > 1:
             lines += paragraph(f"{row.row}: what decides: {one_line(row.way)}", width)
         on = [" | ".join(side.gpus) for side in (row.yours, row.base)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ci_tasks.config import Config
-from ci_tasks.errors import CiTasksError, counted
+from ci_tasks.errors import CiTasksError, UsageError, counted
 from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, overall
 from ci_tasks.report import results
 from ci_tasks.run.checkout_source import CheckoutSource
@@ -21,27 +21,33 @@ from ci_tasks.trials.runner import Execute, Runner, Subject, given_key, pinned
 from ci_tasks.trials.trial import Trial
 
 _TREE = "tree"
+_UNTIL_FAIL_LIMIT = 100  # runs
 
 
 def repeat(
     source: CheckoutSource,
     config: Config,
     request: RunRequest,
-    runs: int,
-    *,
+    times: int | None,
     until_fail: bool = False,
     how: ExecutionOptions = ExecutionOptions(),
+    *,
     execute: Execute = execute_label,
 ) -> BatchResult:
     """Run a label's rows until each has so many runs that count, or its answer is clear, and print it. ^C ends it with
     what there is; an error is raised after that too."""
+    if request.keep and not until_fail:
+        raise UsageError(
+            "--repeat and --keep cannot be combined: a container and a workspace of every failure would be kept",
+            hint="with --until-fail, those of the first failure are kept",
+        )
+    runs = times or _UNTIL_FAIL_LIMIT
     print(source.headline, flush=True)
     with pinned(source, request.base) as tree:
         checkout = tree.checkout
-        times = counted(runs, "time")
-        often = (
-            f"until a row fails, at most {times}" if until_fail else f"each row {times}, or until its answer is clear"
-        )
+        often = f"each row {counted(runs, 'time')}, or until its answer is clear"
+        if until_fail:
+            often = f"until a row fails, at most {counted(runs, 'time')}"
         print(f"repeating {often}: {checkout.title}, tree {checkout.tree[:12]}", flush=True)
         subject = Subject(source, request, tree)
         runner = Runner(config, lambda _: subject, replace(how, resume=False), execute=execute)

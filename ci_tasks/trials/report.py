@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import one_line, printable, truncated
 from ci_tasks.report.table import Table, duration
-from ci_tasks.results.rates import interval
+from ci_tasks.results.rates import interval, percents
 from ci_tasks.trials.rules import FAILED, PASSED, Outcome, TrialVerdict, telling, ways
 
 _SHORT = 70
@@ -29,7 +29,8 @@ class SideResult:
     run_ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.failed} of {self.runs} ({100 * self.low:.0f}–{100 * self.high:.0f} %)" if self.runs else "-"
+        low, high = percents((self.low, self.high))
+        return f"{self.failed} of {self.runs} ({low}–{high} %)" if self.runs else "-"
 
 
 def side(outcomes: Sequence[Outcome], setting: str, bounds: tuple[float, float] | None = None) -> SideResult:

@@ -1,27 +1,44 @@
-"""`reproduce`: from a failed job's log to whether it fails here as well."""
+"""`reproduce`: from a failed job's log to the checkout and row of CI's job, and to whether it fails here as well."""
 
 from __future__ import annotations
 
+import hashlib
+import shlex
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Deviation
+from ci_tasks.checkout.repository import CheckoutGit, fetch_commit, find_commit
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError, one_line, truncated
+from ci_tasks.errors import CheckoutError, UsageError, one_line, truncated
+from ci_tasks.given_values import GivenValues
+from ci_tasks.known_secrets import masked_with_forms
 from ci_tasks.logs.job_log import AnalysedLog
+from ci_tasks.logs.job_row import RowCandidate, commit_from_variables, context_of_log, identify_row, row_candidates
+from ci_tasks.logs.recovered_job import RecoveredJob
+from ci_tasks.planning.deviations import CODE
 from ci_tasks.records import EXIT_CODES, PASSED, VACUOUS, RunRecord, Triage
 from ci_tasks.report import results
+from ci_tasks.report.table import Table, duration, paragraph
 from ci_tasks.report.triage import describe
+from ci_tasks.resources import make_home
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import rules, same_failure
-from ci_tasks.trials.ci_job import CiJob, find_job, is_commit_of, recovered_lines, with_job_deviations
 from ci_tasks.trials.rules import Match, Outcome, TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, pinned
 from ci_tasks.trials.same_failure import Comparison, FailureDifference
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import CANCELLED, ON_MY_TREE, REPRODUCE
+from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.rows import job_of, missing_outputs, rows, select
+from ci_tasks.workflow.suite import label_of
 
 if TYPE_CHECKING:
     from ci_tasks.run.events import EventStream
@@ -30,7 +47,7 @@ if TYPE_CHECKING:
 _HERE = "here"
 _UNSURE = 0.5  # a triage's confidence below which two equal failures say little
 _LONGEST = 200
-_SHOWN_BY = {rules.REPRODUCED: rules.SAME, rules.SAME_KIND: rules.ALIKE, rules.DIFFERENT_FAILURE: rules.DIFFERENT}
+_MOST_PACKAGES = 12
 
 
 @dataclass(frozen=True)
@@ -73,7 +90,7 @@ def reproduce(
         def match(outcome: Outcome) -> str:
             record = runner.record(outcome)
             if record.triage is None:
-                return rules.DIFFERENT
+                return rules.DIFFERENT_FAILURE
             compared[outcome.run] = same_failure.compare(log.triage, record.triage, same_tree=is_commit_of(job, record))
             return compared[outcome.run].outcome
 
@@ -82,13 +99,12 @@ def reproduce(
             trial.run(lambda *_: Match(_HERE, match, runs))
     trial.path.unlink(missing_ok=True)  # the same command begins again
     outcomes = trial.outcomes
-    if trial.is_interrupted or not outcomes:
+    last = runner.record(outcomes[-1]) if outcomes else None
+    if trial.is_interrupted or last is None:
         word = CANCELLED if trial.is_interrupted else VACUOUS
-        last = runner.record(outcomes[-1]) if outcomes else None
         return ReproductionResult(word, "no verdict", EXIT_CODES[word], log.triage, last)
     verdict = trial.verdict(job.row.row)
-    wanted = _SHOWN_BY.get(verdict.word)
-    shows = [one for one in outcomes if one.run in compared and compared[one.run].outcome == wanted]
+    shows = [one for one in outcomes if one.run in compared and compared[one.run].outcome == verdict.word]
     shown = (shows or [one for one in outcomes if one.counts] or outcomes)[0]
     record = with_job_deviations(runner.record(shown), job)
     result = _result(verdict, log.triage, record, compared.get(shown.run, Comparison("")), options)
@@ -136,3 +152,164 @@ def _result(
     word, why = rules.FIXED_HERE if is_fixed else verdict.word, verdict.why + more[verdict.word]
     codes = ON_MY_TREE if options.on_my_tree else REPRODUCE
     return ReproductionResult(word, why, codes[word], ci, record, found.same, found.differs)
+
+
+# -- CI's job, by its log ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CiJob:
+    """`source` is what runs: CI's commit, or the working tree. `commit` is the one that CI ran, or `is_merged_here` if
+    its parents were merged here again."""
+
+    source: CheckoutSource
+    recovered: RecoveredJob
+    row: Row
+    commit: str
+    is_merged_here: bool = False
+
+
+def find_job(recovered: RecoveredJob, options: ReproduceOptions, given: GivenValues) -> CiJob:
+    """Raises UsageError, CheckoutError if the commit or the row is not known, or the commit cannot be had."""
+    mine = open_source(options.repo, None, options.workflow or recovered.workflow or None, given)
+    options = replace(options, label=mine.label_of(options.label)) if options.label else options
+    for ci_job in mine.workflow.jobs.values():  # a variable of the job may name it
+        recovered = recovered if recovered.commit else commit_from_variables(recovered, mine.workflow, ci_job)
+    commit = options.rev or recovered.commit
+    if options.on_my_tree and not (commit and find_commit(mine.path, commit)):
+        return CiJob(mine, recovered, _row(mine, recovered, options), commit)
+    if not commit:
+        hint = "--rev REV names it, --on-my-tree runs your working tree"
+        raise UsageError("the log does not say which commit CI ran", hint=hint)
+    source = _checkout_at(mine, commit, recovered, options)
+    row, at = _row(source, recovered, options), source.rev or commit
+    return CiJob(mine if options.on_my_tree else source, recovered, row, at, is_merged_here=at != commit)
+
+
+def _checkout_at(
+    mine: CheckoutSource, commit: str, recovered: RecoveredJob, options: ReproduceOptions
+) -> CheckoutSource:
+    """The checkout at `commit`, which is fetched beside it if it is not in it, or merged again from its parents."""
+    path = mine.path
+    if not find_commit(path, commit):
+        url = origin(path) or f"https://github.com/{recovered.repository}"
+        print(f"fetching commit {commit[:12]} from {masked_with_forms(url)}", flush=True)
+        name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        beside = make_home() / "commits" / name
+        try:
+            path = fetch_commit(path, commit, beside, url=url, ref=recovered.ref)
+        except CheckoutError as problem:
+            if commit != recovered.commit or not recovered.merge_head:
+                raise
+            path, commit = beside, _merged_again(beside, recovered, problem)
+    source = open_source(str(path), commit, options.workflow or recovered.workflow or None, mine.given)
+    return replace(source, how=mine.how, sample=mine.sample)
+
+
+def _merged_again(beside: Path, job: RecoveredJob, problem: CheckoutError) -> str:
+    """Merge the parents of CI's merge commit again, in the repository `beside` the checkout: the server no longer has
+    that commit. Raises the problem, with the commit of the pull request as next step."""
+    base, head = job.merge_base, job.merge_head
+    git = CheckoutGit(beside / ".git")
+    try:
+        tree = git.text("merge-tree", "--write-tree", base, head).splitlines()[0]
+        date = git.text("show", "--no-patch", "--format=%cI", head)  # the same merge each time
+        for role in ("AUTHOR", "COMMITTER"):
+            git.env |= {f"GIT_{role}_NAME": "ci-tasks", f"GIT_{role}_EMAIL": "ci-tasks", f"GIT_{role}_DATE": date}
+        message = f"Merge {head} into {base}"
+        commit = git.text("commit-tree", tree, "-p", base, "-p", head, "-m", message)
+    except CheckoutError:
+        message = f"{problem.message}, and its parents cannot be merged here"
+        hint = f"--rev {head[:12]} runs the pull request's own commit\n{problem.hint}"
+        raise CheckoutError(message, hint=hint) from None
+    print(f"commit {job.commit[:12]} is gone: merging {head[:12]} into {base[:12]} again", flush=True)
+    return commit
+
+
+def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOptions) -> Row:
+    """The row that the log is of. Raises UsageError where none or several fit, naming them."""
+    candidates = _candidates(source, recovered, options)
+    if options.only:
+        chosen = select([each.row for each in candidates], options.only, options.label or "any label")
+        candidates = [each for each in candidates if each.row in chosen]
+    if (options.label or options.only) and len(candidates) == 1:
+        return candidates[0].row
+    which = identify_row(recovered, candidates)
+    if which.row is not None:
+        return which.row
+    near = "".join(f"\n  --label {shlex.quote(row.label)} --only {shlex.quote(row.row)}" for row in which.nearest)
+    raise UsageError(
+        f"the log does not say which row of {source.workflow.place} it is of: {which.why}",
+        hint=f"name it:{near}" if near else "--label LABEL --only ROW names it; `jobs` lists them",
+    )
+
+
+def _candidates(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOptions) -> list[RowCandidate]:
+    """The rows of the label, or of all jobs. If another job's output says which rows a job has, its name decides."""
+    workflow = source.workflow
+    context = context_of_log(recovered, event_context(source, secrets=workflow.secrets))
+    candidates = []
+    for job in [job_of(workflow, options.label)] if options.label else workflow.jobs.values():
+        if not missing_outputs(job, context):
+            candidates += row_candidates(workflow, job, rows(workflow, job, context, source.suite.describe), context)
+        elif options.label or recovered.job_name.startswith(job.id):
+            decided = find_rows(source, label_of(job.id), context, recovered.merge_base or None)
+            candidates += row_candidates(workflow, decided.job, list(decided.rows), context)
+    return candidates
+
+
+# -- beside its run here --------------------------------------------------------------------------------------------
+
+
+def recovered_lines(job: CiJob, width: int | None = None) -> list[str]:
+    """The job that failed in CI, a line each; then what its log did not say."""
+    ci, row = job.recovered, job.row
+    pull = f", pull request {ci.pull_request}" if ci.pull_request else ""
+    merged = f" (merge of {ci.merge_head[:12]} into {ci.merge_base[:12]})" if ci.merge_head else ""
+    facts = {
+        "job": ci.job_name,
+        "row": f"{row.label} / {row.row}",
+        "commit": f"{ci.commit}{merged}{pull}" if ci.commit else "",
+        "image": f"{ci.image}{f' @ {ci.digest}' if ci.digest else ''}",
+        "runner": ci.runner_name,
+        "step": ci.failed_step,
+        "took": duration(ci.ended - ci.started) if ci.ended and ci.started else "",
+    }
+    lines = Table([(f"  {name}:", value) for name, value in facts.items() if value]).text(width)
+    missing = [line for sentence in ci.missing for line in paragraph(f"not recovered: {sentence}", width, "  ")]
+    return ["CI's job:", *lines, *missing]
+
+
+def is_commit_of(job: CiJob, record: RunRecord) -> bool:
+    """Whether the run's tree is that of CI's commit."""
+    return record.checkout is not None and record.checkout.head == job.commit and not record.checkout.dirty
+
+
+def with_job_deviations(record: RunRecord, job: CiJob) -> RunRecord:
+    """The record with its deviations from this very job, by what the log says of it. CI's own commit is none."""
+    ci, around = job.recovered, record.environment
+    merge = f"{ci.merge_head[:12]} merged into {ci.merge_base[:12]}"
+    found = [Deviation(CODE, f"merge commit {ci.commit[:12]}", merge, "CI's commit is gone")] * job.is_merged_here
+    shown = [(name, value) for step in ci.steps for name, value in step.env.items()]
+    empty = {name for name, _ in shown} - {name for name, value in shown if value}
+    for item in record.deviations:
+        if item.what == "secrets":  # one that CI did not have either is no difference
+            names = ", ".join(name for name in item.ci.split(", ") if name not in empty)
+            found += [replace(item, ci=names)] if names else []
+        elif item.what != CODE or not is_commit_of(job, record):
+            found.append(item)
+    digests = [reference.partition("@")[2] for each in around.containers[:1] for reference in each.digests]
+    facts = [
+        ("image digest", ci.digest, ci.digest if ci.digest in digests else next(iter(digests), "")),
+        ("exit code", str(ci.exit_code or ""), str(record.exit_code or "")),
+        ("runner", ci.runner_name, record.host),
+        ("runner image", ci.runner_image, ""),
+        ("Python", ci.python, around.python),
+        ("GPU model", ", ".join(dict.fromkeys(ci.gpu_models)), ", ".join(dict.fromkeys(g.name for g in around.gpus))),
+        ("driver", ci.driver, around.driver),
+    ]
+    packages = [(name, version, around.packages.get(name)) for name, version in sorted(ci.packages.items())]
+    facts += [(f"package {name}", there, here) for name, there, here in packages if here][:_MOST_PACKAGES]
+    why = "CI's log says so"
+    found += [Deviation(what, there, here or "none", why) for what, there, here in facts if there and there != here]
+    return replace(record, deviations=tuple(found))

@@ -17,14 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
-from math import sqrt
+from math import atan, cos, exp, lgamma, pi, sqrt
 from statistics import fmean, stdev
 from typing import Protocol
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
-from ci_tasks.results.rates import interval
-from ci_tasks.trials.student import chance_of_more
+from ci_tasks.results.rates import interval, percents
 
 PASSED, FAILED, BLOCKED, MISSING = "passed", "failed", "blocked", "missing"
 ERROR = 0.05  # the most probable that a word is wrong
@@ -143,15 +142,15 @@ class Repeat:
         if not runs:
             return TrialVerdict(UNCLEAR, "no run says anything of the code")
         # The early look at equal failures takes one tail's half of the error.
-        low, high = interval(failed, runs, ERROR * (0.5 if equal else 0.75))
+        bounds = interval(failed, runs, ERROR * (0.5 if equal else 0.75))
+        low, high = percents(bounds)
         if not failed:
-            why = f"0 of {runs} failed: the true rate is below {100 * high:.0f} %"
-            return TrialVerdict(PASSES, why, 1 - ERROR, interval=(low, high))
-        if failed < runs or len(seen) > 1:
-            why = f"fails in {failed} of {runs} runs, in {counted(len(seen), 'way')}, on one tree"
-            return TrialVerdict(FLAKY, why, 1 - ERROR, interval=(low, high))
-        why = f"{failed} of {runs} failed in one way: it fails at least {int(100 * low)} %"
-        return TrialVerdict(FAILS if equal else UNCLEAR, why, 1 - ERROR, interval=(low, high))
+            word, why = PASSES, f"0 of {runs} failed: the true rate is below {high} %"
+        elif failed < runs or len(seen) > 1:
+            word, why = FLAKY, f"fails in {failed} of {runs} runs, in {counted(len(seen), 'way')}, on one tree"
+        else:
+            word, why = FAILS if equal else UNCLEAR, f"{failed} of {runs} failed in one way: it fails at least {low} %"
+        return TrialVerdict(word, why, 1 - ERROR, interval=bounds)
 
 
 def _equal_failures(known: Sequence[Outcome]) -> bool:
@@ -161,14 +160,13 @@ def _equal_failures(known: Sequence[Outcome]) -> bool:
 
 # -- Match -----------------------------------------------------------------------------------------------------------
 
-SAME, ALIKE, DIFFERENT = "same", "alike", "different"
 REPRODUCED, SAME_KIND, DIFFERENT_FAILURE = "reproduced", "same kind", "different failure"
 PASSED_HERE, FIXED_HERE = "passed here", "fixed here"
 
 
 @dataclass(frozen=True)
 class Match:
-    """`match` says how a failure here compares with the known one: SAME, ALIKE or DIFFERENT."""
+    """`match` says how a failure here compares with the known one: REPRODUCED, SAME_KIND or DIFFERENT_FAILURE."""
 
     setting: str
     match: Callable[[Outcome], str]
@@ -177,14 +175,14 @@ class Match:
     def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
         known = telling(outcomes, self.setting)
         matches = Counter(self.match(one) for one in known if one.status == FAILED)
-        if matches[SAME]:
-            often = f" in {matches[SAME]} of {len(known)} runs" if len(known) > 1 else ""
+        if matches[REPRODUCED]:
+            often = f" in {matches[REPRODUCED]} of {len(known)} runs" if len(known) > 1 else ""
             return TrialVerdict(REPRODUCED, f"the same failure{often}")
         if len(known) < self.runs:
             if self.runs == 1 and outcomes:  # a single run is all that was asked for
                 return TrialVerdict(BLOCKED, outcomes[-1].reason)
             return given_up(outcomes, self.setting) or [self.setting]
-        if matches[ALIKE]:
+        if matches[SAME_KIND]:
             return TrialVerdict(SAME_KIND, "alike, but not shown to be the same")
         missed = f"CI's failure happens here in less than {100 * (1 - ERROR ** (1 / len(known))):.0f} % of runs"
         if matches:
@@ -285,6 +283,7 @@ def _no_rise(base: int, yours: int, pairs: int) -> bool:
 
 WORSE, NOT_WORSE = "worse", "not worse"
 FEWEST_PAIRS = 3  # two differences have a scatter that may be anything
+_STEPS = 400  # of Simpson's rule
 
 
 @dataclass(frozen=True)
@@ -331,3 +330,24 @@ def error_of_look(pair: int, planned: int) -> float:
     """The probability of a wrong word that the look after this pair may have: all looks together have ERROR."""
     before = pair - 1 if pair > FEWEST_PAIRS else 0
     return float(ERROR * (pair**2 - before**2) / planned**2)
+
+
+def chance_of_more(mean: float, error: float, freedom: float) -> float:
+    """How probable a mean as high, with this standard error, is where the true one is 0 or less."""
+    if not error:
+        return 0.0 if mean > 0 else 1.0
+    tail = student_tails(mean / error, freedom) / 2
+    return tail if mean > 0 else 1 - tail
+
+
+def student_tails(t: float, freedom: float) -> float:
+    """How probable it is that Student's t is further from 0 than `t`: its density, summed up (Simpson) over the angle
+    atan(t / sqrt(freedom)), in which it is a power of the cosine."""
+    begin = atan(abs(t) / sqrt(freedom))
+    width = (pi / 2 - begin) / _STEPS
+    heights: list[float] = [
+        cos(min(begin + step * width, pi / 2)) ** (freedom - 1) * (1 if step in (0, _STEPS) else 4 if step % 2 else 2)
+        for step in range(_STEPS + 1)
+    ]
+    scale = exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2)) / sqrt(pi)
+    return min(1.0, 2 * scale * sum(heights) * width / 3)

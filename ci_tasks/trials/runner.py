@@ -9,17 +9,18 @@ from dataclasses import field, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 from ci_tasks.agent.codec import to_json
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import read_record
 from ci_tasks.checkout.delivery import materialize
+from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UsageError, counted
-from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, OverlaySource
-from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor
+from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
+from ci_tasks.hosts.executor import Executor, OpenExecutor
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord, epoch_seconds
 from ci_tasks.report.table import duration
@@ -53,31 +54,20 @@ class PinnedTree:
 
         def opened(spec: HostSpec) -> Executor:
             executor = open_executor(spec)
+            take = executor.snapshot
 
-            def snapshot(
-                batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
-            ) -> CodeSnapshot:
+            def snapshot(batch: Batch, source: Path, **which: Any) -> Snapshot:
                 # The checkout itself, as long as it is the same: the host was sent most of it before.
-                code = executor.snapshot(batch, source, rev=rev, base=base, overlays=overlays)
+                code = take(batch, source, **which)
                 if (code.checkout.commit, code.checkout.tree) == (self.checkout.commit, self.checkout.tree):
                     return code
-                code = executor.snapshot(batch, self.directory, rev=self.checkout.commit, base=None)
-                return cast(CodeSnapshot, _Changed(code, checkout=self.checkout))
+                code = take(batch, self.directory, rev=self.checkout.commit, base=None)
+                return replace(code, checkout=self.checkout)
 
-            return cast(Executor, _Changed(executor, snapshot=snapshot))
+            executor.snapshot = snapshot  # type: ignore[method-assign]
+            return executor
 
         return opened
-
-
-class _Changed:
-    """An object with some other attributes."""
-
-    def __init__(self, original: Any, **attributes: Any) -> None:
-        self._original = original
-        self.__dict__.update(attributes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
 
 
 @contextmanager
@@ -113,21 +103,20 @@ class Runner:
     records: dict[str, RunRecord] = field(default_factory=dict)
     blocked: int = 0
 
-    def __call__(self, runs: Sequence[TrialRun]) -> Iterator[Outcome]:
-        for run in runs:
-            if self.known_to_run and self.blocked >= _BLOCKED_IN_A_ROW:  # is it the settings, or the host?
-                run = replace(run, setting=self.known_to_run)
-            for one in self.run(run):
-                self.blocked = 0 if one.counts or one.status == MISSING else self.blocked + 1
-                yield one
-                if one.setting == self.known_to_run and self.blocked > 1:
-                    hint = f"`ci-tasks doctor --host {one.host}` says what it lacks; the same command then goes on"
-                    raise Blocked(f"{one.host} cannot run what should run: {one.reason}", hint=hint)
+    def __call__(self, run: TrialRun) -> Iterator[Outcome]:
+        if self.known_to_run and self.blocked >= _BLOCKED_IN_A_ROW:  # is it the settings, or the host?
+            run = replace(run, setting=self.known_to_run)
+        for one in self.run(run):
+            self.blocked = 0 if one.counts or one.status == MISSING else self.blocked + 1
+            yield one
+            if one.setting == self.known_to_run and self.blocked > 1:
+                hint = f"`ci-tasks doctor --host {one.host}` says what it lacks; the same command then goes on"
+                raise Blocked(f"{one.host} cannot run what should run: {one.reason}", hint=hint)
 
     def run(self, run: TrialRun) -> list[Outcome]:
         """Run the rows once. Raises KeyboardInterrupt, Blocked if nothing has run before, and UsageError unless another
         setting is known to run: then the setting has no such row."""
-        searches, host = bool(self.known_to_run), ""
+        host = ""
         try:
             subject = self.subject(run.setting)
             host = subject.request.host
@@ -136,14 +125,12 @@ class Runner:
             opened = subject.tree.wrap(open_executor) if subject.tree else open_executor
             view = None if self.live else QuietView()
             done = self.execute(subject.source, self.config, request, self.how, open_executor=opened, view=view)
-        except Blocked as problem:
-            if not (self.records or searches):
+        except (Blocked, UsageError) as problem:
+            is_blocked, known = isinstance(problem, Blocked), self.known_to_run
+            if not ((known or self.records) if is_blocked else known not in ("", run.setting)):
                 raise
-            return [Outcome(run.setting, row, BLOCKED, reason=problem.message, host=host) for row in run.rows]
-        except UsageError as problem:
-            if not searches or run.setting == self.known_to_run:
-                raise
-            return [Outcome(run.setting, row, MISSING, reason=problem.message, host=host) for row in run.rows]
+            status = BLOCKED if is_blocked else MISSING
+            return [Outcome(run.setting, row, status, reason=problem.message, host=host) for row in run.rows]
         if done is None:  # nothing to run
             return []
         self.records |= {record.id: record for record in done.records}
@@ -200,7 +187,7 @@ def given_key(given: GivenValues) -> dict[str, str]:
 
 def expected_cost(runs: int, label: str, rows: Sequence[str], host: str) -> str:
     """How many runs, and how long they may take by earlier ones of the rows."""
-    took = [seconds for row in rows if (seconds := _seconds_with_setup(label, row, host)) is not None]
+    took = [*filter(None, (_seconds_with_setup(label, row, host) for row in rows))]
     if not took:
         return f"{counted(runs, 'run')}, no earlier run says how long each takes"
     return f"{counted(runs, 'run')}, about {duration(max(took))} each: {duration(max(took) * runs)}"

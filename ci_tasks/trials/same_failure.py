@@ -24,8 +24,8 @@ from dataclasses import fields
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.triage.signature import is_specific, stable
 from ci_tasks.records import FailureEvidence, Triage
+from ci_tasks.trials.rules import DIFFERENT_FAILURE, REPRODUCED, SAME_KIND
 
-SAME, ALIKE, DIFFERENT = "same", "alike", "different"
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP")
 _LEAST_EXIT_CODE = 3  # 1 and 2 are any program's
 _LEAST_WORDS = 3
@@ -48,7 +48,7 @@ class FailureDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`outcome` is SAME, ALIKE or DIFFERENT; `same` is the evidence that is equal beyond the kind."""
+    """`outcome` is REPRODUCED, SAME_KIND or DIFFERENT_FAILURE; `same` is the evidence that is equal beyond the kind."""
 
     outcome: str
     same: tuple[str, ...] = ()
@@ -61,15 +61,15 @@ def compare(ci: Triage, here: Triage, *, same_tree: bool = False) -> Comparison:
     if mine is None or other is None:
         alike = bool(ci.signature) and ci.signature == here.signature
         difference = FailureDifference("failure", ci.text or ci.line, here.text or here.line)
-        return Comparison(ALIKE) if alike else Comparison(DIFFERENT, (), (difference,))
+        return Comparison(SAME_KIND) if alike else Comparison(DIFFERENT_FAILURE, (), (difference,))
     same, differs = tuple(_shown(ci, here, same_tree)), tuple(_differences(mine, other))
     same_statement = is_specific(mine.source_line) and mine.source_line == other.source_line and mine.file == other.file
     same_message = mine.message == other.message or same_statement
     if mine.exception != other.exception or not same_message or _differ(mine.file, other.file):
-        return Comparison(DIFFERENT, (), differs)
+        return Comparison(DIFFERENT_FAILURE, (), differs)
     if same and ci.signature == here.signature and not _other_test(mine, other):
-        return Comparison(SAME, same)
-    return Comparison(ALIKE, (), differs)
+        return Comparison(REPRODUCED, same)
+    return Comparison(SAME_KIND, (), differs)
 
 
 def _differ(ci: object, here: object) -> bool:

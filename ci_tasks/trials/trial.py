@@ -16,10 +16,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import field
-from types import TracebackType
-from typing import IO, Any
 
 from ci_tasks import known_secrets
 from ci_tasks.agent.codec import RecordError, encode, from_json, masked_record
@@ -43,21 +39,11 @@ class TrialRun:
     number: int = 1
 
 
-Perform = Callable[[Sequence[TrialRun]], Iterable[Outcome]]
-"""Runs them one after another, and gives each outcome as it comes. A host that cannot be reached blocks a run.
+Perform = Callable[[TrialRun], Iterable[Outcome]]
+"""Runs the rows, and gives each outcome as it comes. A host that cannot be reached blocks a run.
 KeyboardInterrupt ends the trial after the outcomes that were given."""
 RuleOfRow = Callable[[str, Sequence[Outcome]], TrialRule]
 """The rule of a row, with what is known of the row now."""
-
-
-@dataclass(frozen=True)
-class JournalHead:
-    """The first line of a journal: what was asked. `settings` has by key what each was pinned to."""
-
-    question: str
-    settings: Mapping[str, str]
-    rows: tuple[str, ...]
-    more: Mapping[str, str] = field(default_factory=dict)
 
 
 class Trial:
@@ -77,30 +63,32 @@ class Trial:
         name: Callable[[str], str] = str,
         say: Callable[[str], None] = lambda line: print(line, flush=True),
     ) -> None:
-        head = JournalHead(question, dict(settings), tuple(rows), more or {})
-        self.head = masked_record(head, known_secrets.values())
+        asked = {"question": question, "settings": settings, "rows": rows, "more": more or {}}
+        self._asked = known_secrets.masked(json.dumps(asked, sort_keys=True)).encode()
+        self.question, self.settings, self._asked_rows = question, settings, rows
         self.perform, self.resume, self.name, self.say = perform, resume, name, say
         self.outcomes: list[Outcome] = []
         self.verdicts: dict[str, TrialVerdict] = {}
         self.is_interrupted = False
         self._rules: dict[str, TrialRule] = {}
-        self._stack = ExitStack()
 
     def __enter__(self) -> Trial:
         """Read the journal. Raises UsageError if another command has it, or if it cannot be read."""
         directory = make_home() / "trials"
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{self._name()}.jsonl"
-        with ExitStack() as stack:
-            self._file: IO[bytes] = stack.enter_context(open(self.path, "a+b"))
+        self._file = open(self.path, "a+b")
+        try:
             if try_lock(self._file.fileno()) is False:
-                raise UsageError(f"another command is at this very {self.head.question}", hint="its log goes on there")
+                raise UsageError(f"another command is at this very {self.question}", hint="its log goes on there")
             self._read()
-            self._stack = stack.pop_all()
+        except BaseException:
+            self._file.close()
+            raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stack.close()
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
     def run(self, rule: RuleOfRow, until: Callable[[], bool] = lambda: False) -> None:
         """Run until each row has its verdict, or `until` ends it. ^C ends it with what there is."""
@@ -113,7 +101,7 @@ class Trial:
                 while not until() and (runs := self._wanted(rule)):
                     before = len(self.outcomes)
                     for run in runs:
-                        for outcome in self.perform([run]):
+                        for outcome in self.perform(run):
                             self._add(outcome)
                         if interrupted():
                             raise KeyboardInterrupt
@@ -128,7 +116,7 @@ class Trial:
 
     @property
     def rows(self) -> list[str]:
-        return list(self.head.rows) or list(dict.fromkeys(one.row for one in self.outcomes))
+        return list(self._asked_rows) or list(dict.fromkeys(one.row for one in self.outcomes))
 
     def verdict(self, row: str) -> TrialVerdict:
         """The row's verdict; that it was interrupted, if it has none."""
@@ -156,10 +144,9 @@ class Trial:
     # -- the journal
 
     def _name(self) -> str:
-        words = "-".join([self.head.question, *self.head.rows[:1]])
+        words = "-".join([self.question, *self._asked_rows[:1]])
         slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", words)[:60].strip("-.")
-        asked = json.dumps(encode(self.head, versioned=False), sort_keys=True)
-        return f"{slug}-{hashlib.sha256(asked.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+        return f"{slug}-{hashlib.sha256(self._asked).hexdigest()[:12]}"
 
     def _read(self) -> None:
         self._file.seek(0)
@@ -167,7 +154,7 @@ class Trial:
         whole, newline, torn = text.rpartition(b"\n")
         try:
             head, *entries = whole.split(b"\n") if newline else [b""]
-            if head and from_json(JournalHead, head, where=self.path.name) != self.head:
+            if head not in (b"", self._asked):
                 raise RecordError(self.path.name, "", "it is of another trial")
             self.outcomes = [from_json(Outcome, entry, where=self.path.name) for entry in entries]
         except RecordError as error:
@@ -175,19 +162,20 @@ class Trial:
             raise UsageError(f"{self.path} is not what a trial left there: {error}", hint=hint) from None
         self._file.truncate(len(text) - len(torn))  # a line that was being written when its program was killed
         if not head:
-            self._write(self.head)
+            self._write(self._asked)
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         if outcome.status != CANCELLED:  # it is made again
-            self._write(masked_record(outcome, known_secrets.values()))
+            masked = masked_record(outcome, known_secrets.values())
+            self._write(json.dumps(encode(masked, versioned=False)).encode())
         self._say(len(self.outcomes), outcome)
 
     def _say(self, number: int, one: Outcome) -> None:
-        setting = f"{self.name(one.setting)}  " if len(self.head.settings) > 1 else ""
+        setting = f"{self.name(one.setting)}  " if len(self.settings) > 1 else ""
         self.say(report.line(number, one, f"{setting}{one.row}"))
 
-    def _write(self, entry: Any) -> None:
-        self._file.write(json.dumps(encode(entry, versioned=False)).encode() + b"\n")
+    def _write(self, line: bytes) -> None:
+        self._file.write(line + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())

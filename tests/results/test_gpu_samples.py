@@ -10,7 +10,7 @@ import pytest
 from ci_tasks.agent.gpus.samples import read_gpu_samples
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
-from ci_tasks.results.gpu_samples import by_clock, gpu_use, own_samples, since
+from ci_tasks.results.gpu_samples import gpu_use, own_samples, since
 
 START = 1_790_937_060.0  # 10:31:00 UTC
 GIB = 1024
@@ -171,7 +171,3 @@ def test_a_run_whose_gpus_are_not_known_has_those_with_a_process_of_its_own() ->
     assert list(own_samples(samples, (), ())) == ["GPU-b"]
     assert list(own_samples(samples, (), [0])) == ["GPU-a"]
     assert gpu_use(other, uuids=(), ids=(), ended_at=None) is None
-
-
-def test_samples_have_times_by_our_clock() -> None:
-    assert [sample.t for sample in by_clock([IDLE], 3600.0)] == [START - 3600]

@@ -26,7 +26,7 @@ def test_the_interval_holds_the_rate_that_was_seen(proportion: tuple[int, int]) 
 
 
 @pytest.mark.parametrize(
-    ("failed", "n", "text"), [(0, 0, "-"), (1, 4, "25 % (1–81 %)"), (3, 3, "100 % (29–100 %)"), (0, 3, "0 % (0–71 %)")]
+    ("failed", "n", "text"), [(0, 0, "-"), (1, 4, "25 % (0–81 %)"), (3, 3, "100 % (29–100 %)"), (0, 3, "0 % (0–71 %)")]
 )
 def test_a_rate_is_named_with_its_interval(failed: int, n: int, text: str) -> None:
     assert rate_and_interval(failed, n) == text

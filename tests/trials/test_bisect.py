@@ -20,16 +20,11 @@ from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.bisect import bisect, images_of
 from ci_tasks.trials.options import BisectOptions
 from ci_tasks.trials.rules import BLOCKED, FAILED, MISSING, PASSED
-from tests.parts.git import git
+from tests.parts.commands import run_command
+from tests.parts.git import git, repository
+from tests.trials.given import workflow
 
-WORKFLOW = """
-on: {pull_request: {types: [labeled]}}
-jobs:
-  e2e-test-quick:
-    runs-on: [self-hosted, cpu]
-    strategy: {matrix: {info: [{test_file: test_a.py, num_gpus: 0}, {test_file: test_ab.py, num_gpus: 0}]}}
-    steps: [{run: "python3 tests/${{ matrix.info.test_file }}"}]
-"""
+WORKFLOW = workflow("test_a.py", "test_ab.py")
 CONFIG = read("hosts: {one: {kind: local}}", "hosts.yaml")
 COUNT, CULPRIT = 8, 5
 IMAGES = tuple(f"registry.example/slime@sha256:{number:064x}" for number in range(9))
@@ -84,11 +79,7 @@ def but(**others: Kind) -> Callable[[int, str], Kind]:
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Commits c0 to c8, with these names as tags."""
-    path = tmp_path_factory.mktemp("history")
-    (path / ".github/workflows").mkdir(parents=True)
-    (path / ".github/workflows/pr-test.yml").write_text(WORKFLOW)
-    git(path, "init", "-q", ".")
-    git(path, "add", "--all")
+    path = repository(tmp_path_factory.mktemp("history"), {".github/workflows/pr-test.yml": WORKFLOW})
     for number in range(COUNT + 1):
         git(path, "commit", "-q", "--allow-empty", "-m", f"change {number}\x1b[2J")
         git(path, "tag", f"c{number}")
@@ -98,12 +89,6 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def repo(history: Path, tmp_path: Path) -> Path:
     return shutil.copytree(history, tmp_path / "checkout")
-
-
-def rewrite(repo: Path, old: str, new: str) -> None:
-    """Commits a workflow that differs."""
-    (repo / ".github/workflows/pr-test.yml").write_text(WORKFLOW.replace(old, new))
-    git(repo, "commit", "-qam", "another workflow")
 
 
 Ask = Callable[..., int]
@@ -205,7 +190,9 @@ def test_ends_that_will_not_do_are_named_with_what_was_seen(
 
 
 def test_images_are_searched_with_one_commit_and_a_search_goes_on(repo: Path, ask: Ask, capsys: Capture) -> None:
-    rewrite(repo, "runs-on: [self-hosted, cpu]", "runs-on: self-hosted\n    container: {image: 'slime:latest'}")
+    contained = "runs-on: self-hosted\n    container: {image: 'slime:latest'}"
+    (repo / ".github/workflows/pr-test.yml").write_text(WORKFLOW.replace("runs-on: [self-hosted, cpu]", contained))
+    git(repo, "commit", "-qam", "another workflow")
     (repo / "images.txt").write_text("\n".join(IMAGES))
     whole, first, rest = Runs(truth), Runs(truth), Runs(truth)
     first.stop_after = 4
@@ -224,3 +211,20 @@ def test_images_are_searched_with_one_commit_and_a_search_goes_on(repo: Path, as
 def test_a_list_that_gives_no_two_ends_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--images takes two different images or more"):
         images_of(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"axis": "env", "good": "a"}, "invalid value 'env' for --axis"),
+        ({}, "bisect needs --good"),
+        ({"axis": "image", "good": "a:1"}, "bisect needs --images"),
+        ({"axis": "image", "images": "a,b", "bad": "b"}, "cannot be combined"),
+        ({"good": "a", "images": "a,b"}, "cannot be combined"),
+        ({"good": "a", "rev": "b"}, "--rev and --axis commit cannot"),
+        ({"axis": "submodule:x", "good": "a", "images": "a,b"}, "cannot be combined"),
+    ],
+)
+def test_an_axis_takes_its_own_options_only(options: dict[str, Any], message: str, capsys: Capture) -> None:
+    assert run_command("bisect", label="ckpt", only="row", **options) == 2
+    assert message in capsys.readouterr().err

@@ -11,27 +11,9 @@ import pytest
 
 from tests.fixtures import until
 from tests.published import check_events
+from tests.trials.given import workflow
 
-WORKFLOW = """
-on: {pull_request: {types: [labeled]}}
-jobs:
-  e2e-test-quick:
-    runs-on: [self-hosted, cpu]
-    timeout-minutes: 5
-    strategy: {matrix: {info: [{test_file: test_quick.py, num_gpus: 0}]}}
-    steps:
-      - uses: actions/checkout@v4
-      - run: python3 tests/${{ matrix.info.test_file }}
-"""
-TEST = """
-def check():
-    value = 42
-    assert value == 42, "the answer is wrong"
-    print("step 1: ok")
-
-if __name__ == "__main__":
-    check()
-"""
+TEST = "value = 42\nassert value == 42, 'the answer is wrong'\nprint('step 1: ok')\n"
 HOSTS = """
 hosts:
   one: {kind: local, runtime: none, gpus: 8, simulate: true}
@@ -52,8 +34,8 @@ def bisecting(person: Any, tmp_path: Path) -> Any:
     for number in range(COUNT + 1):
         test = TEST.replace("value = 42", "value = 41") if number >= CULPRIT else TEST
         person.write("tests/test_quick.py", test)
-        workflow = WORKFLOW.replace("quick:", "slow:") if number == NO_ROW else WORKFLOW
-        person.write(".github/workflows/pr-test.yml", workflow)
+        text = workflow("test_quick.py")
+        person.write(".github/workflows/pr-test.yml", text.replace("-quick:", "-slow:") if number == NO_ROW else text)
         person.write("notes", str(number))
         person.git("add", "--all")
         person.git("commit", "--quiet", f"--message=change {number}")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +20,8 @@ from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.compare import ComparisonResult, compare
 from ci_tasks.trials.options import CompareOptions
 from tests.parts.git import repository
+from tests.trials.given import press, workflow
 
-WORKFLOW = """
-on: {pull_request: {types: [labeled]}}
-jobs:
-  e2e-test-quick:
-    runs-on: [self-hosted, cpu]
-    strategy: {matrix: {info: [{test_file: a.py, num_gpus: 0}ROWS]}}
-    steps: [{run: "python3 ${{ matrix.info.test_file }}"}]
-"""
 CONFIG = read("hosts: {local: {kind: local}}", "hosts.yaml")
 STATUSES = {".": "passed", "x": "failed", "B": "blocked", "C": "cancelled"}
 
@@ -42,17 +32,9 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def source(tmp_path: Path, home: Path) -> CheckoutSource:
     """A checkout with a commit `main`, whose label has the row a, and a change on top, with the rows a and b."""
-    workflow = WORKFLOW.replace("ROWS", ", {test_file: b.py, num_gpus: 0}")
-    path = repository(tmp_path / "checkout", {".github/workflows/pr-test.yml": workflow})
+    path = repository(tmp_path / "checkout", {".github/workflows/pr-test.yml": workflow("a.py", "b.py")})
     (path / "code.py").write_text("changed\n")
     return open_source(str(path))
-
-
-@pytest.fixture(autouse=True)
-def the_usual_interrupt() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 class Script:
@@ -121,12 +103,6 @@ def test_runs_that_said_nothing_are_made_up_for_until_they_outnumber_the_others(
     assert (result.verdict, result.exit_code) == ("blocked", 125)
 
 
-def press() -> None:
-    """^C, as a run of rows takes it."""
-    with suppress(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-
-
 def test_ctrl_c_ends_it_without_a_word(source: CheckoutSource) -> None:
     script = Script(base_a=[press], yours_a=[press])
     result = compared(source, script)
@@ -146,12 +122,11 @@ def test_the_same_command_goes_on_and_one_of_a_single_test_is_another(source: Ch
 
 
 def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:
-    workflow = source.path / ".github/workflows/pr-test.yml"
-    before = workflow.read_text()
-    workflow.write_text(before.replace("a.py", "c.py"))
+    file = source.path / ".github/workflows/pr-test.yml"
+    file.write_text(workflow("c.py", "b.py"))
     with pytest.raises(UsageError, match="has no row c of label quick"):
         compared(source, Script(), "c")
-    workflow.write_text(before)
+    file.write_text(workflow("a.py", "b.py"))
     (source.path / "code.py").unlink()
     with pytest.raises(UsageError, match="your tree is that of the base"):
         compared(source, Script())

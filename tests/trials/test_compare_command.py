@@ -7,22 +7,9 @@ from typing import Any
 import pytest
 
 from tests.published import check, check_events
+from tests.trials.given import workflow
 
-WORKFLOW = """
-on: {pull_request: {types: [labeled]}}
-jobs:
-  e2e-test-quick:
-    runs-on: [self-hosted, cpu]
-    timeout-minutes: 5
-    strategy: {matrix: {info: [{test_file: test_quick.py, num_gpus: 0}]}}
-    steps:
-      - uses: actions/checkout@v4
-      - run: python3 tests/${{ matrix.info.test_file }}
-"""
-TEST = """
-if __name__ == "__main__":
-    print("step 1: ok")
-"""
+TEST = "print('step 1: ok')\n"
 
 
 @pytest.fixture
@@ -32,12 +19,12 @@ def changed(person: Any, sshd: Any) -> Any:
     hosts = person.home.with_name("hosts.yaml")
     hosts.write_text("hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 0}}\n")
     person.env.update({**sshd.env, "CI_TASKS_HOSTS": str(hosts)})
-    person.write(".github/workflows/pr-test.yml", WORKFLOW)
+    person.write(".github/workflows/pr-test.yml", workflow("test_quick.py"))
     person.write("tests/test_quick.py", TEST)
     person.git("add", "--all")
     person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=quick")
     person.git("update-ref", "refs/remotes/origin/main", "HEAD")
-    person.write("tests/test_quick.py", f"{TEST}    raise ValueError('the edit')\n")
+    person.write("tests/test_quick.py", f"{TEST}raise ValueError('the edit')\n")
     return person
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from ci_tasks.run.label import LabelResult
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.repeat import repeat
 from ci_tasks.workflow.model import Workflow
+from tests.trials.given import press
 
 Capture = pytest.CaptureFixture[str]
 STATUSES = {".": "passed", "a": "failed", "b": "failed", "h": "failed", "B": "blocked", "C": "cancelled"}
@@ -57,14 +55,9 @@ class Script:
             letter = "."
         failed = STATUSES[letter] == "failed"
         triage = Triage("x", "failed", 1, f"the line of {letter}", f"Error#{letter}", 0.9) if failed else None
-        differs = (Deviation("image", "none", "ours", "it is pinned"),)
-        hang = Hang("shown", "computes", "rank 2 computes") if letter == "h" else None
-        known: dict[str, Any] = {
-            "triage": triage,
-            "hang": hang,
-            "deviations": differs,
-            "started_at": "2026-01-01T00:00:00Z",
-        }
+        known: dict[str, Any] = {"triage": triage, "started_at": "2026-01-01T00:00:00Z"}
+        known["hang"] = Hang("shown", "computes", "rank 2 computes") if letter == "h" else None
+        known["deviations"] = (Deviation("image", "none", "ours", "it is pinned"),)
         return RunRecord(f"batch.{len(self.requested_rows)}", "", row, None, STATUSES[letter], "the reason", **known)
 
 
@@ -75,26 +68,12 @@ def source(tmp_path: Path) -> CheckoutSource:
     return CheckoutSource(tmp_path / "checkout", "given", Workflow("pr-test.yml", "PR Test", {}))
 
 
-@pytest.fixture(autouse=True)
-def the_usual_interrupt() -> Iterator[None]:
-    """^C ends what runs, before and after."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
-
-
 def ended(
     source: CheckoutSource, script: Script, runs: int, *, until_fail: bool = False, resume: bool = False, **how: Any
 ) -> int:
     request, options = RunRequest("ckpt", **how), ExecutionOptions(resume=resume)
-    result = repeat(source, Config({}, {}, ()), request, runs, until_fail=until_fail, how=options, execute=script)
+    result = repeat(source, Config({}, {}, ()), request, runs, until_fail, options, execute=script)
     return result.exit_code or 0
-
-
-def press() -> None:
-    """^C, as a run of rows takes it: it ends them and goes on."""
-    with suppress(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
 
 
 def lose_the_host() -> None:

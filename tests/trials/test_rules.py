@@ -11,22 +11,23 @@ import pytest
 from ci_tasks.trials import rules, words
 from ci_tasks.trials.rules import (
     AB,
-    ALIKE,
     BLOCKED,
-    DIFFERENT,
+    DIFFERENT_FAILURE,
     ERROR,
     FAILED,
     PASSED,
+    REPRODUCED,
     RISE,
-    SAME,
+    SAME_KIND,
     Match,
     Metrics,
     Outcome,
     Repeat,
     TrialRule,
     TrialVerdict,
+    student_tails,
     telling,
-)
+)  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
 STATUSES = {"p": PASSED, "b": BLOCKED}
@@ -85,7 +86,7 @@ MATCHES = [
 
 @pytest.mark.parametrize(("letters", "most", "word"), MATCHES)
 def test_one_equal_failure_is_enough_and_one_run_is_one_run(letters: str, most: int, word: str | list[str]) -> None:
-    match = {"s": SAME, "a": ALIKE, "d": DIFFERENT}
+    match = {"s": REPRODUCED, "a": SAME_KIND, "d": DIFFERENT_FAILURE}
     assert ended(Match("t", lambda one: match[one.signature], most), runs("t", letters)) == word
 
 
@@ -203,3 +204,9 @@ def test_a_run_without_the_metric_or_that_failed_ends_metrics_without_a_word(bad
 
 def test_the_page_of_statuses_has_the_words_and_exit_codes_of_the_table() -> None:
     assert (ROOT / words.PAGE).read_text(encoding="utf-8").endswith(words.markdown())
+
+
+# Tables of Student's t, two-sided 5 %.
+@pytest.mark.parametrize(("t", "freedom"), [(12.706, 1), (4.303, 2), (2.776, 4), (2.042, 30)])
+def test_the_tails_are_those_of_the_tables(t: float, freedom: int) -> None:
+    assert student_tails(t, freedom) == pytest.approx(0.05, abs=2e-4)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +12,24 @@ import pytest
 from ci_tasks.errors import UsageError
 from ci_tasks.trials.rules import AB, FAILED, PASSED, Outcome, Repeat, TrialRule
 from ci_tasks.trials.trial import Trial, TrialRun
-
-
-@pytest.fixture(autouse=True)
-def the_usual_interrupt() -> Iterator[None]:
-    """^C ends what runs, before and after."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+from tests.trials.given import press
 
 
 class Machine:
     """Yours always fails, the base never. `stop`: ^C after so many runs."""
 
-    def __init__(self, stop: int = 1000, **image: str) -> None:
+    def __init__(self, stop: int = 1000) -> None:
         self.asked: list[TrialRun] = []
-        self.stop, self.image, self.count = stop, image.get("image", ""), 0
+        self.stop, self.count = stop, 0
 
-    def __call__(self, runs: Sequence[TrialRun]) -> Iterator[Outcome]:
-        for run in runs:
-            self.asked.append(run)
-            for row in run.rows or ("r1",):
-                if self.count == self.stop:
-                    raise KeyboardInterrupt
-                self.count += 1
-                failed = run.setting == "yours"
-                status, signature = (FAILED, "x") if failed else (PASSED, "")
-                yield Outcome(
-                    run.setting, row, status, signature, image=self.image, run=f"run-{self.count}", seconds=7.0
-                )
+    def __call__(self, run: TrialRun) -> Iterator[Outcome]:
+        self.asked.append(run)
+        for row in run.rows or ("r1",):
+            if self.count == self.stop:
+                raise KeyboardInterrupt
+            self.count += 1
+            status, signature = (FAILED, "x") if run.setting == "yours" else (PASSED, "")
+            yield Outcome(run.setting, row, status, signature, run=f"run-{self.count}", seconds=7.0)
 
 
 def ab(row: str, known: Sequence[Outcome]) -> TrialRule:
@@ -86,9 +72,8 @@ def test_rows_that_are_not_known_before_are_those_of_the_first_run() -> None:
 
 
 def test_the_interrupt_of_a_run_that_ends_its_rows_by_itself_ends_the_trial() -> None:
-    def pressed(runs: Sequence[TrialRun]) -> Iterator[Outcome]:
-        with suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+    def pressed(run: TrialRun) -> Iterator[Outcome]:
+        press()
         yield Outcome("yours", "r1", "cancelled")
 
     with trial(pressed) as ended:
@@ -130,7 +115,7 @@ def test_a_journal_may_end_in_half_a_line_and_nothing_else() -> None:
 def test_a_secret_of_a_reason_is_masked_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "s3cr3t-value")
 
-    def perform(runs: Sequence[TrialRun]) -> Iterator[Outcome]:
+    def perform(run: TrialRun) -> Iterator[Outcome]:
         yield Outcome("yours", "r1", "blocked", reason="cannot log in with s3cr3t-value")
         raise KeyboardInterrupt
 

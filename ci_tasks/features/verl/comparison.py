@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -79,8 +79,8 @@ def compare(
             raise CheckoutError(f"{options.verl} changed while it was copied", hint="run it again")
         print(f"base: {titles[0]}; candidate: {titles[1]}; verl: {ours.context.verl.title}", flush=True)
 
-        def perform(runs: Sequence[TrialRun]) -> Iterator[Outcome]:
-            return (_run(theirs if run.setting == BASE else ours, run, events) for run in runs)
+        def perform(run: TrialRun) -> list[Outcome]:
+            return [_run(theirs if run.setting == BASE else ours, run, events)]
 
         rule = AB(BASE, CANDIDATE, at_most=2 * options.repeat, screen=True)
         curves = Metrics(BASE, CANDIDATE, "reward", _MARGIN, options.repeat)

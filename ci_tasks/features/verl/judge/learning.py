@@ -24,7 +24,7 @@ from statistics import fmean, linear_regression, pstdev
 from ci_tasks.errors import some
 from ci_tasks.features.verl.judge.records import Criterion, contradicted, not_seen, shown
 from ci_tasks.features.verl.judge.training_log import Metrics
-from ci_tasks.trials.student import chance_of_more
+from ci_tasks.trials.rules import chance_of_more
 
 REWARD = "critic/rewards/mean"
 TREND, UPDATES = "validation or reward trend", "stable updates"

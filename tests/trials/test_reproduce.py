@@ -12,24 +12,16 @@ from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import NOTHING_GIVEN
 from ci_tasks.logs.recovered_job import RecoveredJob, RecoveredStep
 from ci_tasks.records import RunEnvironment, RunRecord
-from ci_tasks.trials.ci_job import CiJob, find_job, with_job_deviations
 from ci_tasks.trials.options import ReproduceOptions
+from ci_tasks.trials.reproduce import CiJob, find_job, with_job_deviations
 from tests.parts.git import git, repository
-
-WORKFLOW = """
-on: {pull_request: {types: [labeled]}}
-jobs:
-  e2e-test-quick:
-    runs-on: [self-hosted, cpu]
-    strategy: {matrix: {info: [{test_file: a.py, num_gpus: 0}]}}
-    steps: [{run: "python3 ${{ matrix.info.test_file }}"}]
-"""
+from tests.trials.given import workflow
 
 
 @pytest.fixture
 def clone(tmp_path: Path, home: Path) -> Path:
     """With a branch of main and one of a pull request. Its origin cannot be reached."""
-    path = repository(tmp_path / "clone", {".github/workflows/pr-test.yml": WORKFLOW, "a": "1\n", "b": "1\n"})
+    path = repository(tmp_path / "clone", {".github/workflows/pr-test.yml": workflow("a.py"), "a": "1\n", "b": "1\n"})
     git(path, "config", "remote.origin.url", str(tmp_path / "gone"))
     git(path, "checkout", "-q", "-b", "head")
     (path / "a").write_text("of the pull request\n")
@@ -42,13 +34,8 @@ def clone(tmp_path: Path, home: Path) -> Path:
 
 def found(clone: Path, head: str = "head") -> CiJob:
     parents = [git(clone, "rev-parse", rev) for rev in (head, "base")]
-    recovered = RecoveredJob(
-        repository="o/r",
-        job_name="e2e-test-quick (a.py, 0)",
-        commit="1" * 40,
-        merge_head=parents[0],
-        merge_base=parents[1],
-    )
+    merge = {"commit": "1" * 40, "merge_head": parents[0], "merge_base": parents[1]}
+    recovered = RecoveredJob(repository="o/r", job_name="e2e-test-quick (a.py, 0)", **merge)  # type: ignore[arg-type]
     return find_job(recovered, ReproduceOptions(log="-", repo=str(clone)), NOTHING_GIVEN)
 
 
