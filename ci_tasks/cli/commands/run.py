@@ -117,11 +117,9 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
     how = ExecutionOptions(options.jobs, options.detach, options.resume, options.fail_fast, retry_failed, events)
     is_changed = source.suite.is_changed(label) and not rows
     if options.repeat or options.until_fail:
-        repeat = registry.load("ci_tasks.trials.repeat:repeat")
+        repeat, often = registry.load("ci_tasks.trials.repeat:repeat"), (options.repeat, options.until_fail)
         parts = changed_runs(source, request) if is_changed else [request]
-        return together(
-            label, [repeat(source, config, part, options.repeat, options.until_fail, how) for part in parts]
-        )
+        return together(label, [repeat(source, config, part, *often, how) for part in parts])
     if is_changed and not options.resume:
         return run_changed(source, config, request, how)
     return run(source, config, request, how)
