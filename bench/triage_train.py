@@ -22,7 +22,7 @@ import lzma
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ci_tasks.logs.causes import group_of
 from ci_tasks.logs.triage.candidate_reader import Candidate
-from ci_tasks.logs.triage.features import CandidateList, Features, features, features_of_none
 from ci_tasks.logs.triage.log_triage import read_candidates
-from ci_tasks.logs.triage.ranking import Ranking, blamed_group, cause_of, confidence_features, ranked
+from ci_tasks.logs.triage.ranking import (
+    CandidateList,
+    Features,
+    Ranking,
+    blamed_group,
+    cause_of,
+    confidence_features,
+    features,
+    probability,
+    rank,
+    score,
+)
 from ci_tasks.logs.triage.rules import shipped
-from ci_tasks.logs.triage.weights import probability, score
 from ci_tasks.records import FAILED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,14 +103,10 @@ class Log:
     succeeded: bool
     weight: float = 1.0
     unseen: bool = False
-    scores: list[float] = field(default_factory=list)
 
     @property
     def failing(self) -> bool:
         return bool(self.case["verdict"] != "pass")
-
-    def ranking(self, ended: bool) -> Ranking:
-        return ranked(self.candidates, self.features, self.scores, ended)
 
 
 @dataclass(frozen=True)
@@ -212,8 +217,7 @@ def read_log(case: dict[str, Any], weight: float = 1.0) -> Log:
         return one.line.number in numbers or any(text in one.line.shown for text in wanted)
 
     right = [failing and is_right(one) for one in found.candidates] + [not failing]
-    rows = [*features(found), features_of_none(found)]
-    return Log(case, source_of(case), found, rows, right, reader.failed, reader.got_through, weight)
+    return Log(case, source_of(case), found, features(found), right, reader.failed, reader.got_through, weight)
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------
@@ -284,16 +288,15 @@ def left_out(logs: Sequence[Log], verbose: bool) -> list[Answer]:
     for fold in folds(log.source for log in logs):
         weights = learn([log for log in logs if log.source not in fold])
         for log in [log for log in logs if log.source in fold]:
-            log.scores = [score(weights["ranking"], row) for row in log.features]
             for ended in {log.ended or log.case.get("exit_code") not in (None, 0), log.ended}:
-                answers.append(answer(log, ended))
+                ranking = rank(log.candidates, weights["ranking"], ended)
+                answers.append(answer(log, ranking, ended))
             if verbose and log.failing and not answers[-1].line:
-                print(json.dumps(wrong(log), ensure_ascii=False))
+                print(json.dumps(wrong(log, ranking), ensure_ascii=False))
     return answers
 
 
-def answer(log: Log, ended: bool) -> Answer:
-    ranking = log.ranking(ended)
+def answer(log: Log, ranking: Ranking, ended: bool) -> Answer:
     if not ranking.failed:
         verdict = "pass" if log.succeeded else "unknown"
         return Answer(log, False, False, False, verdict, confidence_features(ranking, blocked=False, ends=ended))
@@ -312,8 +315,8 @@ def answer(log: Log, ended: bool) -> Answer:
     )
 
 
-def wrong(log: Log) -> dict[str, Any]:
-    shown = [f"{share:.2f} {one.line.number}: {one.text[:100]}" for share, one in log.ranking(log.ended).order[:3]]
+def wrong(log: Log, ranking: Ranking) -> dict[str, Any]:
+    shown = [f"{share:.2f} {one.line.number}: {one.text[:100]}" for share, one in ranking.order[:3]]
     return {"id": log.case["id"], "source": log.source, "wanted": log.case["root_line"][:120], "chosen": shown}
 
 

@@ -10,7 +10,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.lines import VARYING, LineReader, segments, visible
 from ci_tasks.logs.triage import log_prefixes
 from ci_tasks.logs.triage.log_prefixes import PrefixedLine
-from ci_tasks.logs.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
+from ci_tasks.logs.triage.rules import NO_RULE, NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
 from ci_tasks.logs.triage.tracebacks import EXCEPTION, HEADER, TracebackEnd, TracebackFrame, Tracebacks
 
 EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN, LAST = "traceback", "exception", "pytest", "line", "last"
@@ -22,7 +22,7 @@ _KEPT = 400  # candidates
 _SURVIVED, _SURVIVED_WITHIN = "survived", 3  # a rule's name; lines
 _IGNORED = "ignored-in-destructor"  # the same
 _SAID_END, _LAST_WORDS = "said-end", 3  # the same
-_LAST_OF = re.compile(r"(?i)\b(?:iter(?:ation)?|step|epoch)s?\W{1,20}(\d+) ?(?:/|of) ?(\d+)\b")  # which of how many
+_LAST_OF_ALL = re.compile(r"(?i)\b(?:iter(?:ation)?|step|epoch)s?\W{1,20}(\d+) ?(?:/|of) ?\1\b")
 # What a process does that lives: it answers requests, or goes on with its steps.
 _LIVES = re.compile(
     r"\"(?:GET|POST|PUT) (?!/health)\S* HTTP/[\d.]+\" 2\d\d"
@@ -46,12 +46,11 @@ _ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S|(?-i:\bFAIL(?:E
 _SHORTEST = 12  # characters of a line that is only loud
 _ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it runs it
 _SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
+_GROUPS = (_SCRIPT.encode(), _END_OF_SCRIPT.encode())
 _JOB_END = re.compile(r"(?:Process completed with exit code (\d+)|The operation was cancel|The job (?:was|has) )")
 _OF_TRACEBACK = re.compile(r"^\s*File \"|^\s{4,}|Traceback \(most recent|^\^+$|^E  |[,{(\[]$")
-_LAST = 10  # lines before the end
+_LAST, _MOST_ENDS = 10, 50  # lines before an end; ends of jobs
 _FEWEST_LETTERS = 10  # of a line at the end that says something
-_MOST_ORIGINS = 64
-_ENGINES = ("sglang", "vllm")
 _FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$|^(\S+\.py::\S.*?) FAILED(?: |$)")
 _MOST_TESTS = 200
 _PROSE, _WORD = 25, re.compile(r"[\"'“‘(*]*[A-Za-z’'-]+[,.;:!?)\"'”’*]*")  # words of a line
@@ -63,16 +62,15 @@ _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 
 @dataclass
 class Candidate:
-    """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
-    it that are no repetition. `survived` is set where a line says that it goes on all the same, `outlived` where its
-    process was seen to go on; `last_at` is the number of the latest repetition, `count` how often it came, `origins`
-    are those who said it. LAST is a line that has no telling word, but is one of the last before the end. `calls` are
-    the frames in full, `above` what stood before it."""
+    """A line that may be the reason. `order` counts those before it that are no repetition. `survived` is set where a
+    line says that it goes on all the same, `outlived` where its process was seen to go on; `last_at` is the number of
+    the latest repetition, `count` how often it came. LAST is a line that has no telling word, but is one of the last
+    before the end. `calls` are the frames in full, `above` what stood before it."""
 
     line: PrefixedLine
     text: str
     kind: str
-    rule: Rule | None
+    rule: Rule
     order: int = 0
     type: str = ""
     frames: list[str] = field(default_factory=list)
@@ -83,7 +81,6 @@ class Candidate:
     outlived: bool = False
     last_at: int = 0
     count: int = 1
-    origins: set[str] = field(default_factory=set)
     before: tuple[str, ...] = ()
     after: list[str] = field(default_factory=list)
     calls: list[TracebackFrame] = field(default_factory=list)
@@ -107,26 +104,18 @@ class CandidateReader(LineReader):
         self._distinct = 0
         self._is_ours = self._is_script = False
         self.failed_tests: dict[str, None] = {}
-        self._engines = dict.fromkeys(_ENGINES, 0)
-        self.succeeded_at = self.got_on_at = self.ended_at = self.died_at = 0
+        self.succeeded_at = self.got_on_at = self.ended_at = self.died_at = self._ends = 0
         self.last: PrefixedLine | None = None
-        self.failed = False
-        self._said_end = self._got_to_last = False
+        self.failed = self._came_to_end = False
 
     @property
     def candidates(self) -> list[Candidate]:
         return list(self._kept.values())
 
     @property
-    def engine(self) -> str:
-        """The inference engine of which most lines are, "" if there are none."""
-        engine = max(_ENGINES, key=lambda name: self._engines[name])
-        return engine if self._engines[engine] else ""
-
-    @property
     def got_through(self) -> bool:
         """Whether it says that it succeeded, or at its end that it came there, or was at the last of its steps."""
-        return bool(self.succeeded_at) or self._said_end or self._got_to_last
+        return bool(self.succeeded_at) or self._came_to_end
 
     def needs_next_line(self) -> bool:
         return self._eager > 0 or bool(self._wants_context or self._watched) or self._tracebacks.waiting
@@ -142,8 +131,11 @@ class CandidateReader(LineReader):
         if _ECHO in raw[:60]:
             self._is_ours = self._is_script = False
             return False
-        if self._in_our_script(number, raw):
-            return True  # the same line tells something where it is printed later
+        if raw.startswith(_GROUPS):  # in GitHub's logs a script has its colour, and such a group may be a program's
+            self._is_script = raw.startswith(_GROUPS[0])
+            self._is_ours |= number == 1 and self._is_script
+        if self._is_ours and (self._is_script or raw.startswith(_GROUPS)):
+            return True  # our own runs print a step before they run it; its lines tell something where they come later
         results = [self._read(log_prefixes.read(number, segment), before) for segment in segments(raw)]
         return was_needed or any(results) or bool(_NUMBER_COUNTS.search(raw))
 
@@ -167,29 +159,17 @@ class CandidateReader(LineReader):
         for line in said:
             self.last = line
             rule = self._rules.of(line.text, raised=False)
-            if rule is not None and rule.name == _SAID_END:  # no word against what failed before it
-                self._said_end |= line in said[-_LAST_WORDS:]
-            elif rule is not None and rule.rank == SUCCESS:
+            if rule.name == _SAID_END:  # no word against what failed before it
+                self._came_to_end |= line in said[-_LAST_WORDS:]
+            elif rule.rank == SUCCESS:
                 self.succeeded_at = line.number
-            elif rule is not None and rule.rank == PROGRESS:
+            elif rule.rank == PROGRESS:
                 self.got_on_at = line.number
-            if (count := _LAST_OF.search(line.text)) and count[1] == count[2]:
-                self._got_to_last = True
+            self._came_to_end |= bool(_LAST_OF_ALL.search(line.text))
             if _SESSION in line.text:
                 self.succeeded_at = 0  # of tests before these
         if not self.ended_at:
             self._keep_last(read)
-
-    def _in_our_script(self, number: int, raw: bytes) -> bool:
-        """Whether the line is of what our own runs print of a step before they run it. Such a log begins with a step,
-        and has no colour; in GitHub's the colour tells, and groups whose title begins with Run may be a program's."""
-        if raw.startswith(_SCRIPT.encode()):
-            self._is_ours = self._is_ours or number == 1
-            self._is_script = self._is_ours
-        elif raw.startswith(_END_OF_SCRIPT.encode()):
-            self._is_script = False
-            return self._is_ours
-        return self._is_script
 
     def _keep_last(self, read: Sequence[PrefixedLine]) -> None:
         """The last lines before the end that no rule knows: a script's own words."""
@@ -197,7 +177,7 @@ class CandidateReader(LineReader):
         said = [line for line in _without_scripts(read) if line.text.strip() and line.level not in SILENT]
         for line in said[-_LAST:]:
             rule = self._rules.of(line.text, raised=False)
-            is_told = (rule is None or rule.rank in (ROOT, SYMPTOM, WRAPPER)) and not _is_prose(line.text)
+            is_told = rule.rank in (ROOT, SYMPTOM, WRAPPER, NO_RULE.rank) and not _is_prose(line.text)
             is_known = line.number in known or _key(rule, line.text) in self._kept
             if is_told and not is_known and not _OF_TRACEBACK.search(line.text) and _is_text(line.shown):
                 before = tuple(other.shown for other in read if 0 < line.number - other.number <= AROUND)
@@ -210,8 +190,6 @@ class CandidateReader(LineReader):
         for candidate in self._wants_context:
             candidate.after.append(line.shown)
         self._wants_context = [waiting for waiting in self._wants_context if len(waiting.after) < AROUND]
-        for engine in _ENGINES:
-            self._engines[engine] += engine in line.shown
         if not self.died_at and self._rules.died.search(line.shown):
             self.died_at = line.number
         if self._watched:
@@ -234,8 +212,7 @@ class CandidateReader(LineReader):
             self._message = None
             return False
         rule = self._rules.of(line.text)
-        known = end.rule.order if end.rule is not None and end.rule.rank == ROOT else None
-        if rule is None or rule.rank != ROOT or (known is not None and rule.order >= known):
+        if rule.rank != ROOT or (end.rule.rank == ROOT and rule.order >= end.rule.order):
             return False
         self._keep(replace(end, line=line, text=line.text, rule=rule, depth=end.depth - 0.5, after=[]), before)
         return True
@@ -247,7 +224,7 @@ class CandidateReader(LineReader):
             line,
             text,
             EXCEPTION_END,
-            rule if rule is None or rule.rank not in (SUCCESS, PROGRESS) else None,
+            NO_RULE if rule.rank in (SUCCESS, PROGRESS) else rule,
             type=end.type,
             frames=traceback.frames,
             chain=traceback.chain,
@@ -272,42 +249,43 @@ class CandidateReader(LineReader):
             return False
         if (named := _FAILED_TEST.match(text)) and len(self.failed_tests) < _MOST_TESTS:
             self.failed_tests[named[1] or named[2]] = None
-        rule = self._rules.of(f"E  {text}") if kind == PYTEST else None
-        rule = rule or self._rules.of(text, raised=kind != PLAIN or line.level in LOUD)
+        rule = self._rules.of(f"E  {text}") if kind == PYTEST else NO_RULE
+        rule = self._rules.of(text, raised=kind != PLAIN or line.level in LOUD) if rule is NO_RULE else rule
         if line.level == "error" and (end := _JOB_END.match(text)):
             self._job_ended(line, end, before)
         is_loud = (line.level in LOUD and len(text) > _SHORTEST) or _ERROR_LINE.search(text)
-        if line.level in SILENT or (rule is None and kind == PLAIN and not is_loud):
+        if line.level in SILENT or (rule is NO_RULE and kind == PLAIN and not is_loud):
             return False
-        if rule is not None and rule.rank in (SUCCESS, PROGRESS):
+        if rule.rank in (SUCCESS, PROGRESS):
             self.succeeded_at = line.number if rule.rank == SUCCESS else self.succeeded_at
             return True
-        if rule is not None and rule.name == _IGNORED:
+        if rule.name == _IGNORED:
             self._tracebacks.ignore_next()
             return True
-        if rule is not None and rule.rank == NOISE:
+        if rule.rank == NOISE:
             return False
         exception = EXCEPTION.match(text) if kind != PLAIN else None
         frames = self._tracebacks.stack_of(line.origin) if kind == PLAIN and "Fatal Python error" in text else []
         candidate = Candidate(line, text, kind, rule, type=exception["type"] if exception else "", frames=frames)
-        if rule is not None and rule.rank == ROOT and kind != PYTEST:
+        if rule.rank == ROOT and kind != PYTEST:
             candidate.chain = -line.number  # what follows may be more of its message
             self._message = (candidate, line.number + _MESSAGE)
         self._keep(candidate, before)
         return True
 
     def _job_ended(self, line: PrefixedLine, end: re.Match[str], before: bytes) -> None:
+        if line.number - self.ended_at > 1 and self._ends < _MOST_ENDS:
+            above = before.split(b"\n")[:-1]
+            first = line.number - len(above)
+            self._keep_last([log_prefixes.read(first + at, segments(row)[-1]) for at, row in enumerate(above)])
         self.ended_at = line.number
+        self._ends += 1
         self.failed = self.failed or end[1] != "0"
-        above = before.split(b"\n")[:-1]
-        first = line.number - len(above)
-        self._keep_last([log_prefixes.read(first + at, segments(row)[-1]) for at, row in enumerate(above)])
 
     def _is_survived(self, header: PrefixedLine, before: bytes) -> bool:
         """Whether the line above a traceback says that it goes on all the same."""
         above = log_prefixes.read(header.number - 1, segments(before.removesuffix(b"\n").rpartition(b"\n")[2])[-1])
-        rule = self._rules.of(above.text, raised=False) if above.origin == header.origin else None
-        return rule is not None and rule.name == _SURVIVED
+        return above.origin == header.origin and self._rules.of(above.text, raised=False).name == _SURVIVED
 
     def _look_for_life(self, line: PrefixedLine) -> None:
         """A process that answers the next requests, or goes on with its steps, has handled its exception."""
@@ -334,8 +312,7 @@ class CandidateReader(LineReader):
         return True
 
     def _keep(self, candidate: Candidate, before: bytes) -> None:
-        rank = candidate.rule.rank if candidate.rule else SYMPTOM
-        if rank == NOISE:
+        if candidate.rule.rank == NOISE:
             return
         candidate.last_at, key = candidate.line.number, _key(candidate.rule, candidate.text)
         self._eager = _AFTER
@@ -345,8 +322,7 @@ class CandidateReader(LineReader):
         if len(self._kept) >= _KEPT:
             self._forget()
         candidate.order = self._distinct
-        candidate.origins = {candidate.line.origin}
-        if rank in (ROOT, SYMPTOM) or candidate.kind == EXCEPTION_END:
+        if candidate.rule.rank in (ROOT, SYMPTOM, NO_RULE.rank) or candidate.kind == EXCEPTION_END:
             self._distinct += 1
         above = before.split(b"\n")[-AROUND - 1 : -1]
         candidate.above = before
@@ -361,22 +337,18 @@ class CandidateReader(LineReader):
         shape, last = self._passage
         if last == again.line.number and existing.count > _REPEATED and len(self._repeated) < _KEPT:
             self._repeated[shape] = existing
-        if len(existing.origins) < _MOST_ORIGINS:
-            existing.origins.add(again.line.origin)
         existing.last_at, existing.survived = again.last_at, again.survived
 
     def _forget(self) -> None:
         """One of those that say least goes, in the middle: what counts most stands at the beginning or the end."""
-        weak = [
-            key for key, one in self._kept.items() if one.kind == PLAIN and (one.rule is None or one.rule.rank != ROOT)
-        ]
+        weak = [key for key, one in self._kept.items() if one.kind == PLAIN and one.rule.rank != ROOT]
         keys = weak or list(self._kept)
         del self._kept[keys[len(keys) // 2]]
 
 
-def _key(rule: Rule | None, text: str) -> tuple[str, str]:
+def _key(rule: Rule, text: str) -> tuple[str, str]:
     """Equal for two lines that say the same."""
-    return (rule.name if rule else "", _VOLATILE.sub("", text[:160]))
+    return (rule.name, _VOLATILE.sub("", text[:160]))
 
 
 def _is_prose(text: str) -> bool:
@@ -395,13 +367,12 @@ def _is_text(shown: str) -> bool:
 def _without_scripts(read: Sequence[PrefixedLine]) -> list[PrefixedLine]:
     """The lines but for what GitHub's runner prints of a step before it runs it: its script and environment. That ends
     before the step begins: a group without an end is a program's."""
-    lines: list[PrefixedLine] = []
-    group: list[PrefixedLine] = []
+    kept: list[PrefixedLine] = []
+    begun: int | None = None
     for line in read:
-        if line.text.startswith(_SCRIPT):
-            lines, group = [*lines, *group], [line]
-        elif line.text.startswith(_END_OF_SCRIPT):
-            group = []
+        if line.text.startswith(_END_OF_SCRIPT):
+            kept, begun = kept[:begun], None
         else:
-            (group or lines).append(line)
-    return [*lines, *group]
+            begun = len(kept) if line.text.startswith(_SCRIPT) else begun
+            kept.append(line)
+    return kept

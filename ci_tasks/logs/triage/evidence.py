@@ -109,7 +109,7 @@ class _FailurePlace:
 def identify(chosen: Candidate, candidates: Iterable[Candidate], exit_code: int | None = None) -> FailureIdentity:
     """The identity of the failure whose line is `chosen`. `candidates` are all of the log: pytest's summary is among
     them. `exit_code` is the job's."""
-    name = chosen.type or (chosen.rule.name if chosen.rule else "error")
+    name = chosen.type or chosen.rule.name or "error"
     message = chosen.text[len(chosen.type) :].lstrip(": ") if chosen.type else chosen.text
     place = _of_traceback(chosen.calls) if chosen.calls else _of_pytest(chosen, candidates)
     raised = bool(chosen.type) or chosen.kind not in (PLAIN, LAST)

@@ -16,12 +16,20 @@ from ci_tasks.logs.lines import read
 from ci_tasks.logs.own_modules import IsOwnModule
 from ci_tasks.logs.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
 from ci_tasks.logs.triage.evidence import identify, of_ending, of_evidence
-from ci_tasks.logs.triage.features import CandidateList
-from ci_tasks.logs.triage.ranking import Ranking, blamed_group, cause_of, confidence_features, rank
-from ci_tasks.logs.triage.rules import Rules, shipped
+from ci_tasks.logs.triage.ranking import (
+    CandidateList,
+    Ranking,
+    blamed_group,
+    cause_of,
+    confidence_features,
+    probability,
+    rank,
+    score,
+    shipped_weights,
+)
+from ci_tasks.logs.triage.rules import NO_RULE, Rules, shipped
 from ci_tasks.logs.triage.signature import of_code, stable
 from ci_tasks.logs.triage.uncaught import first_to_end, uncaught_candidates
-from ci_tasks.logs.triage.weights import probability, score, shipped_weights
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, FailureEvidence, Triage, TriageCandidate
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
@@ -34,6 +42,7 @@ _NEAR_SUCCESS = 10  # lines
 _TEST_NAME = re.compile(r"^.*?\.py::")
 _NO_MODULE, _OWN_IMPORT = re.compile(r"No module named '((?:\w+\.)+\w+)'"), "import_error"
 _ENGINE_DEATHS = ("engine-core", "scheduler-exception")  # rules of what says that an engine's process died
+_ENGINES = ("sglang", "vllm")
 _AT_START = ("import_error", "dependency_version_mismatch")
 _NAME_NOT_THERE = "import-name"  # a rule
 _IMPORTS = re.compile(r":<module>$|importlib|:_call_with_frames_removed$|:_find_and_load")
@@ -114,7 +123,7 @@ def triage(
     if printed := uncaught_candidates(candidates.candidates, evidence, rules):
         candidates = replace(candidates, candidates=printed)
     ends = bool(exit_code) or reader.failed or _shows_death(candidates, reader.died_at)
-    ranking = rank(candidates, shipped_weights(), failed=ends)
+    ranking = rank(candidates, shipped_weights().ranking, failed=ends)
     if not ranking.order and ends:
         return _silent(reader, exit_code)
     analysis = _Analysis(ranking, reader, rules, exit_code, ends, is_own)
@@ -125,7 +134,7 @@ def _shows_death(log: CandidateList, died_at: int) -> bool:
     """Whether a process died for good: no word of success outweighs that of an engine, nor a mark of failure near it or
     below it."""
     near = log.succeeded_at - _NEAR_SUCCESS
-    rules = [(one.rule.name, one.last_at) for one in log.candidates if one.rule and not (one.ignored or one.survived)]
+    rules = [(one.rule.name, one.last_at) for one in log.candidates if not (one.ignored or one.survived)]
     marked = any(name in _ENGINE_DEATHS or (name in _OF_TESTS and at > near) for name, at in rules)
     killed = any(name in _KILLED and at >= log.lines - 1 for name, at in rules)
     return marked or killed or died_at > max(near, 0)
@@ -155,16 +164,15 @@ class _Analysis:
     def triage(self) -> Triage:
         chosen = self.candidates[0]
         cause, verdict = self._blamed(chosen)
-        if cause == UNKNOWN and chosen.rule is None and chosen.frames and self.reader.engine:
-            cause = f"{self.reader.engine}_engine_crash"  # of an exception of which nothing else is known
+        engine = next((name for name in _ENGINES if name in " ".join(chosen.frames)), "")
+        if cause == UNKNOWN and chosen.rule is NO_RULE and engine:
+            cause = f"{engine}_engine_crash"  # of an exception of which nothing else is known
         confidence = self._confidence(chosen, verdict)
         if confidence < shipped_weights().least_confidence:
             verdict = FAILED if verdict == BLOCKED else verdict  # on the word of a line that is not believed
             others, tests = self._others(0), self._failed_tests()
             return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=others, tests=tests)
         rule, identity = chosen.rule, identify(chosen, self.reader.candidates, self.exit_code)
-        own_reason = rule.reason if rule else ""
-        has_own_reason = rule is not None and rule.cause == cause
         return Triage(
             cause=cause,
             verdict=verdict,
@@ -176,8 +184,8 @@ class _Analysis:
             evidence=identity.evidence,
             confidence=confidence,
             context=(*chosen.before, chosen.line.shown, *chosen.after),
-            reason=own_reason if has_own_reason else self.rules.explanations.get(cause, own_reason),
-            rule=rule.name if rule else "",
+            reason=rule.reason if rule.cause == cause else self.rules.explanations.get(cause, rule.reason),
+            rule=rule.name,
             frames=of_code(chosen.frames),
             group=self._group(chosen, cause, verdict),
             candidates=self._others(1),
@@ -195,7 +203,7 @@ class _Analysis:
     def _confidence(self, chosen: Candidate, verdict: str) -> float:
         features = confidence_features(self.ranking, verdict == BLOCKED, self.ends)
         limits = [_SUREST, probability(score(shipped_weights().confidence, features))]
-        if chosen.kind == LAST and chosen.rule is None:  # it only stands there: share and score are all it has
+        if chosen.kind == LAST and chosen.rule is NO_RULE:  # it only stands there: share and score are all it has
             limits += [self.ranking.order[0][0], probability(self.ranking.best)]
         if self.ranking.tells_only_an_end:
             limits.append(_NO_REASON)
@@ -215,7 +223,7 @@ class _Analysis:
         if self._lacks_own_module(candidate):
             return _OWN_IMPORT, FAILED
         cause, verdict = cause_of(candidate, self.candidates, self.rules)
-        if any(one.kind == PYTEST or (one.rule and one.rule.name in _OF_TESTS) for one in self.candidates):
+        if any(one.kind == PYTEST or one.rule.name in _OF_TESTS for one in self.candidates):
             return cause, FAILED if verdict == BLOCKED else verdict
         return cause, BLOCKED if cause in _AT_START and _lacks_package(candidate) else verdict
 
@@ -232,15 +240,14 @@ class _Analysis:
 
     def _candidate(self, share: float, candidate: Candidate) -> TriageCandidate:
         cause, verdict = self._blamed(candidate)
-        rule, group = candidate.rule.name if candidate.rule else "", self._group(candidate, cause, verdict)
-        line = candidate.line
-        return TriageCandidate(cause, verdict, line.number, line.shown, rule, group, round(share, 2))
+        line, group = candidate.line, self._group(candidate, cause, verdict)
+        return TriageCandidate(cause, verdict, line.number, line.shown, candidate.rule.name, group, round(share, 2))
 
 
 def _lacks_package(candidate: Candidate) -> bool:
     """Whether a package is missing, or another one, before anything of the code ran: pip's index offers none at all, or
     each frame of the traceback is of a module that imports the next. A name that a module does not have may well be the
     code's own."""
-    is_name = candidate.rule is not None and candidate.rule.name == _NAME_NOT_THERE
+    is_name = candidate.rule.name == _NAME_NOT_THERE
     imports = bool(candidate.frames) and not is_name and all(_IMPORTS.search(frame) for frame in candidate.frames)
     return imports or "(from versions: none)" in candidate.text

@@ -9,6 +9,7 @@ from typing import Any
 
 from ci_tasks import resources
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.logs.causes import UNKNOWN
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 
 ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS = "root", "symptom", "wrapper", "noise", "success", "progress"
@@ -40,6 +41,15 @@ class Rule:
             return False
         return self.frames is None or bool(self.frames.search(frames))
 
+    @property
+    def blame(self) -> tuple[str, str]:
+        """(cause, verdict) of a line that has the rule."""
+        return self.cause or UNKNOWN, self.verdict or BLOCKED
+
+
+NO_RULE = Rule("", "none", "", FAILED, "", order=-1)
+"""What a line has that no rule knows."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -63,14 +73,14 @@ class Rules:
     matcher: Any
     explanations: Mapping[str, str]
 
-    def of(self, text: str, frames: str = "", raised: bool = True) -> Rule | None:
-        """The first rule that matches `text` and holds; None where none does. `raised` says that it is an exception,
+    def of(self, text: str, frames: str = "", raised: bool = True) -> Rule:
+        """The first rule that matches `text` and holds; NO_RULE where none does. `raised` says that it is an exception,
         or was logged as an error."""
         for number in sorted(self.matcher.Match(text.encode("utf-8", "replace")) or ()):
             rule: Rule = self.rules[number]
             if rule.holds(text, frames, raised):
                 return rule
-        return None
+        return NO_RULE
 
     def place(self, text: str, frames: Sequence[str]) -> Place | None:
         """What the frames of an exception, innermost last, say of its cause."""

@@ -79,7 +79,7 @@ def _ended_by(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedExcepti
 def _follows(exception: NotedException, rules: Rules, causes: Sequence[str]) -> bool:
     """Whether an exception passes on another one, or has one of the causes that the end of another process has."""
     rule = rules.of(_text(exception.chain[0]))
-    return rule is not None and (rule.rank == WRAPPER or rule.cause in causes)
+    return rule.rank == WRAPPER or rule.cause in causes
 
 
 def _prints(candidate: Candidate, link: LinkedException) -> bool:

@@ -23,7 +23,7 @@ def possible_raised(rule: dict[str, Any]) -> list[bool]:
     return [rule["only"] == RAISED] if "only" in rule else [True, False]
 
 
-def first(line: str, raised: bool) -> Rule | None:
+def first(line: str, raised: bool) -> Rule:
     """The rule of a line as the reader asks for it: without timestamps, ranks and actors."""
     return shipped().of(read(1, line.encode()).text, raised=raised)
 
@@ -39,8 +39,8 @@ def test_an_example_is_matched_first_by_its_own_rule_and_a_line_under_not_never(
     assert [rule["name"] for rule in RULES if not (rule.get("examples") or rule.get("frames"))] == []
     tried = [(rule["name"], line, said, True) for rule, line in EXAMPLES for said in possible_raised(rule)]
     tried += [(rule["name"], line, said, False) for rule, line in REFUSED for said in possible_raised(rule)]
-    taken = [(name, line, match and match.name, is_own) for name, line, said, is_own in tried
-             if ((match := first(line, said)) is not None and match.name == name) != is_own]  # fmt: skip
+    taken = [(name, line, match.name, is_own) for name, line, said, is_own in tried
+             if ((match := first(line, said)).name == name) != is_own]  # fmt: skip
     assert taken == []
 
 

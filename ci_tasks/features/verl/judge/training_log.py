@@ -17,10 +17,8 @@ from ci_tasks.features.verl.judge.settings import PrintedSettings
 from ci_tasks.features.verl.metric_lines import LONGEST, STEP, of_actor, values
 from ci_tasks.logs.lines import LineReader, read, segments, visible
 from ci_tasks.logs.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, LAST, Candidate, CandidateReader
-from ci_tasks.logs.triage.features import CandidateList
-from ci_tasks.logs.triage.ranking import cause_of, rank
+from ci_tasks.logs.triage.ranking import CandidateList, cause_of, rank, shipped_weights
 from ci_tasks.logs.triage.rules import ROOT, WRAPPER, shipped
-from ci_tasks.logs.triage.weights import shipped_weights
 
 Log = Callable[[], Iterable[bytes]]
 Metrics = Mapping[int, Mapping[str, float]]  # global step → metric → value
@@ -106,7 +104,7 @@ class TrainingFailure:
     def said(cls, text: str, frames: tuple[str, ...] = (), process: str = "") -> TrainingFailure:
         """One that stands in no log that triage has read: the cause is that of a rule for its text."""
         rule = shipped().of(text, "\n".join(frames))
-        return cls(text[:500], 0, frames, rule.cause if rule and rule.rank == ROOT else "", process=process)
+        return cls(text[:500], 0, frames, rule.cause if rule.rank == ROOT else "", process=process)
 
     @property
     def place(self) -> str:
@@ -287,18 +285,20 @@ class _TrainingReader:
 
     def close(self) -> None:
         """Once its last line was read."""
-        order = [one for _, one in rank(CandidateList.of(self.candidates), shipped_weights(), failed=True).order]
+        order = [
+            one for _, one in rank(CandidateList.of(self.candidates), shipped_weights().ranking, failed=True).order
+        ]
         found = (self._failure(one, order) for one in order if one.kind != LAST)
         self.facts.failures = tuple(failure for failure in found if failure is not None)
 
     def _failure(self, one: Candidate, order: Sequence[Candidate]) -> TrainingFailure | None:
         raised = one.kind in (EXCEPTION_END, EXCEPTION_LINE)
-        told = one.rule is not None and bool(one.rule.cause)
+        told = bool(one.rule.cause)
         survived = one.ignored or one.survived or one.outlived
         if survived or not (raised or told) or _OPTIONAL.search("\n".join((one.text, *one.frames))):
             return None
         cause, _ = cause_of(one, order, shipped())
-        sure = raised or (one.rule is not None and one.rule.rank in (ROOT, WRAPPER))
+        sure = raised or one.rule.rank in (ROOT, WRAPPER)
         finished = self._finished_at is not None and one.line.number >= self._finished_at
         text = visible(one.text.strip().encode())
         known = "" if cause == "unknown" else cause
