@@ -1,4 +1,4 @@
-"""How often a triage is right on labelled logs, in its line, cause and verdict, beside three naive ways to pick a line.
+"""How often a triage is right on labelled logs, in its line, cause and verdict, beside the first `XxxError` line.
 
     python bench/triage.py CASES.jsonl [--verbose]      one JSON line a figure; `--verbose` shows each wrong answer too.
     Exit code 1 where a share is below its goal.
@@ -16,7 +16,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,51 +27,18 @@ from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.records import Triage
 
 GOALS = {"line": 0.90, "cause": 0.85, "verdict": 0.95}
-_WORD = re.compile(r"error|exception|fatal|failed|killed", re.I)
 _ERROR = re.compile(r"\w*Error: ")
 _VERDICTS = {"failed": "fail", "passed": "pass", "cancelled": "blocked"}  # as labels have them
 
 
-def _first(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
-    return next((line for line in lines if pattern.search(line)), "")
-
-
-BASELINES: dict[str, Callable[[list[str]], str]] = {
-    "first line with error, exception, fatal, failed or killed": lambda lines: _first(_WORD, lines),
-    "first XxxError line": lambda lines: _first(_ERROR, lines),
-    "last XxxError line": lambda lines: _first(_ERROR, reversed(lines)),
-}
-
-
 @dataclass(frozen=True)
 class Answer:
-    """What a triage said of a case, and whether that was right."""
+    """What a triage said of a case. `right` says of each figure whether it was."""
 
     case: dict[str, Any]
     got: Triage
+    right: dict[str, bool]
     seconds: float
-
-    @property
-    def failing(self) -> bool:
-        return bool(self.case["verdict"] != "pass")
-
-    @property
-    def line(self) -> bool:
-        return holds(self.case, self.got.line)
-
-    @property
-    def cause(self) -> bool:
-        return bool(self.got.cause == self.case["cause"])
-
-    @property
-    def verdict(self) -> bool:
-        return bool(_VERDICTS.get(self.got.verdict, self.got.verdict) == self.case["verdict"])
-
-
-def holds(case: dict[str, Any], line: str) -> bool:
-    """Whether a line is the one that a maintainer would quote."""
-    wanted = [case["root_line"], *(case.get("alt_root_lines") or [])]
-    return any(one.strip() and one.strip() in line for one in wanted if one)
 
 
 def main() -> int:
@@ -82,87 +49,65 @@ def main() -> int:
     cases = [json.loads(row) for row in options.cases.read_text(encoding="utf-8").splitlines() if row.strip()]
     triage([b"warm up: error\n"])  # rules are compiled once
     answers = [_answer(case) for case in cases]
-    figures = [*_overall(answers), *_baselines(answers), *_classes(answers), _speed(answers)]
-    for figure in [*figures, *(_wrong(answers) if options.verbose else [])]:
+    figures = [_figure(name, answers, GOALS.get(name)) for name in (*GOALS, "the first XxxError line")]
+    times = [one.seconds * 1000 for one in answers] or [0.0]
+    speed = {"figure": "ms", "median": round(statistics.median(times), 2), "longest": round(max(times), 2)}
+    classes = [
+        _figure(name, [one for one in answers if one.case["cause"] == cause], group=cause)
+        for cause in sorted({one.case["cause"] for one in answers})
+        for name in GOALS
+    ]
+    for figure in [*figures, *classes, speed, *(_wrong(answers) if options.verbose else [])]:
         print(json.dumps(figure, ensure_ascii=False))
-    return int(any(figure["strict"] < figure["goal"] for figure in figures if "goal" in figure))
+    return int(any(figure["strict"] < (figure["goal"] or 0) for figure in figures))
 
 
 def _answer(case: dict[str, Any]) -> Answer:
-    log = case["log"].encode("utf-8", "surrogatepass")
     begun = time.perf_counter()
-    got = triage([log])
-    return Answer(case, got, time.perf_counter() - begun)
+    got = triage([case["log"].encode("utf-8", "surrogatepass")])
+    seconds = time.perf_counter() - begun
+    right = {
+        "cause": got.cause == case["cause"],
+        "verdict": _VERDICTS.get(got.verdict, got.verdict) == case["verdict"],
+    }
+    if case["verdict"] != "pass":
+        first = next((line for line in case["log"].splitlines() if _ERROR.search(line)), "")
+        right |= {"line": _holds(case, got.line), "the first XxxError line": _holds(case, first)}
+    return Answer(case, got, right, seconds)
 
 
-def _share(right: Iterable[bool]) -> float:
-    values = list(right)
-    return round(sum(values) / len(values), 3) if values else 1.0
+def _holds(case: dict[str, Any], line: str) -> bool:
+    """Whether a line is the one that a maintainer would quote."""
+    wanted = [case["root_line"], *(case.get("alt_root_lines") or [])]
+    return any(one.strip() and one.strip() in line for one in wanted if one)
 
 
-def _clear(answers: list[Answer]) -> list[Answer]:
-    return [one for one in answers if not one.case.get("ambiguous")]
+def _figure(name: str, answers: Sequence[Answer], goal: float | None = None, group: str = "") -> dict[str, Any]:
+    asked = [one for one in answers if name in one.right]
+    clear = [one for one in asked if not one.case.get("ambiguous")]
+    shares = [round(sum(one.right[name] for one in some) / max(1, len(some)), 3) for some in (asked, clear)]
+    return {
+        "figure": name,
+        "class": group,
+        "strict": shares[0],
+        "lenient": shares[1],
+        "goal": goal,
+        "cases": len(asked),
+    }
 
 
-def _overall(answers: list[Answer]) -> list[dict[str, Any]]:
-    figures = []
-    for what, goal in GOALS.items():
-        asked = [one for one in answers if one.failing or what != "line"]
-        right = sum(getattr(one, what) for one in asked)
-        figures.append(
-            {
-                "figure": what,
-                "strict": _share(getattr(one, what) for one in asked),
-                "lenient": _share(getattr(one, what) for one in _clear(asked)),
-                "goal": goal,
-                "right": right,
-                "cases": len(asked),
-            }
-        )
-    return figures
-
-
-def _baselines(answers: list[Answer]) -> list[dict[str, Any]]:
-    failing = [one for one in answers if one.failing]
+def _wrong(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     return [
         {
-            "figure": f"line, {name}",
-            "strict": _share(holds(one.case, pick(one.case["log"].splitlines())) for one in failing),
-            "lenient": _share(holds(one.case, pick(one.case["log"].splitlines())) for one in _clear(failing)),
-            "cases": len(failing),
+            "wrong": one.case["id"],
+            "in": [name for name in GOALS if not one.right.get(name, True)],
+            "wanted": {key: one.case[key] for key in ("cause", "verdict", "root_line")},
+            "got": {key: getattr(one.got, key) for key in ("cause", "verdict", "line", "rule")},
+            "next": [other.line for other in one.got.candidates],
         }
-        for name, pick in BASELINES.items()
+        for one in answers
+        if not all(one.right.get(name, True) for name in GOALS)
     ]
-
-
-def _classes(answers: list[Answer]) -> list[dict[str, Any]]:
-    figures = []
-    for cause in sorted({one.case["cause"] for one in answers}):
-        of = [one for one in answers if one.case["cause"] == cause]
-        shares = {what: _share(getattr(one, what) for one in of) for what in ("line", "cause", "verdict")}
-        if cause == "pass":
-            del shares["line"]
-        figures.append({"figure": f"class {cause}", **shares, "cases": len(of)})
-    return figures
-
-
-def _speed(answers: list[Answer]) -> dict[str, Any]:
-    times = [one.seconds * 1000 for one in answers] or [0.0]
-    return {"figure": "ms", "median": round(statistics.median(times), 2), "longest": round(max(times), 2)}
-
-
-def _wrong(answers: list[Answer]) -> Iterable[dict[str, Any]]:
-    for one in answers:
-        wrong = [what for what in GOALS if not getattr(one, what) and (one.failing or what != "line")]
-        if wrong:
-            yield {
-                "wrong": one.case["id"],
-                "in": wrong,
-                "wanted": {key: one.case[key] for key in ("cause", "verdict", "root_line")},
-                "got": {"cause": one.got.cause, "verdict": one.got.verdict, "line": one.got.line, "rule": one.got.rule},
-                "next": [other.line for other in one.got.candidates],
-                "ambiguous": bool(one.case.get("ambiguous")),
-            }
 
 
 if __name__ == "__main__":

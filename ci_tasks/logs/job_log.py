@@ -77,7 +77,7 @@ def all_from_url(
     url: str, *, exit_code: int | None = None, passed: Sequence[str] = (), only_one: bool = False
 ) -> list[AnalysedLog]:
     """The same of every failed job at the URL."""
-    from ci_tasks.logs.failed_job import open_failed_jobs
+    from ci_tasks.logs.github import open_failed_jobs
 
     with ExitStack() as stack:
         green = [_one(_selected(stack.enter_context(open_log(name)), None), name) for name in passed]

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.logs import failed_job
-from ci_tasks.logs.failed_job import FailedJob, WorkflowJob
+from ci_tasks.logs.github import FailedJob, WorkflowJob
 from ci_tasks.logs.job_log import AnalysedLog, all_from_file, all_from_url, from_file, from_url
 from ci_tasks.logs.log_file import open_log
 from tests.logs import github_format as github
@@ -36,7 +35,7 @@ def from_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             jobs = [WorkflowJob("org/repo", "ci.yml", name=name, pull_request=7, **of) for name in ("unit", "e2e")]
             yield [FailedJob(job, log) for job in jobs[: 1 if only_one else 2]]
 
-    monkeypatch.setattr(failed_job, "open_failed_jobs", open_failed_jobs)
+    monkeypatch.setattr("ci_tasks.logs.github.open_failed_jobs", open_failed_jobs)
     return asked
 
 

@@ -16,8 +16,7 @@ from ci_tasks import resources
 from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked, UsageError, counted
-from ci_tasks.logs.failed_job import FAILED, WorkflowJob, find_failed_jobs
-from ci_tasks.logs.github import GitHubClient, parse_url, text_at
+from ci_tasks.logs.github import FAILED, GitHubClient, WorkflowJob, find_failed_jobs, parse_url, text_at
 from ci_tasks.logs.job_log import from_url
 from ci_tasks.records import Triage
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
-from ci_tasks.logs.failed_job import WorkflowJob, open_failed_jobs
+from ci_tasks.logs.github import WorkflowJob, open_failed_jobs
 from tests.logs.github.github_server import REPO, Answer, Serving, Storage, job, leads_to, run
 
 WEB, API = "https://github.com/THUDM/slime", "https://api.github.com/repos/THUDM/slime"

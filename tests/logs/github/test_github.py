@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
 from ci_tasks.logs import github
-from ci_tasks.logs.failed_job import open_failed_jobs
-from ci_tasks.logs.github import GitHubUrl, api_base, parse_url
+from ci_tasks.logs.github import GitHubUrl, api_base, open_failed_jobs, parse_url
 from tests.logs.github.github_server import REPO, SIGNATURE, Answer, Serving, Storage, job
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
+FROM_API = requests.Response()
 
 
 # Relative ones are below the repository's page.
@@ -181,11 +182,14 @@ def test_a_redirect_leads_to_http_alone_and_not_in_a_circle(api: Serving, target
 
 
 def test_from_https_nobody_is_led_to_http() -> None:
-    base = "https://api.github.com"
-    assert github.redirected(f"{base}/a", "https://storage.example/log", base) == "https://storage.example/log"
-    for target in ("http://storage.example/log", "http://api.github.com/a", "//[", "file:///etc/passwd"):
-        with pytest.raises(ValueError):  # noqa: PT011
-            github.redirected(f"{base}/a", target, base)
+    session, base = github._Session("https://api.github.com", "x"), "https://api.github.com"
+    redirected = [("https://storage.example/log", False), (f"{base}/b", True)]
+    for url, has_token in redirected:
+        session.rebuild_auth(request := requests.Request("GET", url, {"Authorization": "x"}).prepare(), FROM_API)
+        assert ("Authorization" in request.headers) == has_token
+    for url in ("http://storage.example/log", "http://api.github.com/a"):
+        with pytest.raises(ValueError, match="http://"):
+            session.rebuild_auth(requests.Request("GET", url).prepare(), FROM_API)
 
 
 # -- what is waited for
