@@ -50,7 +50,6 @@ PURE = [
         "logs.job_parser",
         "logs.job_row",
         "logs.lines",
-        "logs.facts",
         "logs.metrics",
         "results.verdict",
     ),
@@ -76,7 +75,6 @@ PURE = [
 ]
 RIM = [
     *("features.*.command", "features.lint.lint_checkout"),
-    "logs.triage.weights",
 ]
 # `time` is a clock, and so are some of datetime's methods.
 CLOCKS = {"now", "utcnow", "today"}

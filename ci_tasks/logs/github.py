@@ -173,6 +173,12 @@ class _Session(requests.Session):
         if self.should_strip_auth(self._base, url):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
 
+    def rebuild_proxies(
+        self, prepared_request: requests.PreparedRequest, proxies: Mapping[str, str] | None
+    ) -> dict[str, str]:
+        """Those of the environment for the redirect's own host, which NO_PROXY may name."""
+        return dict(super().rebuild_proxies(prepared_request, None))  # type: ignore[no-untyped-call]
+
 
 class GitHubClient:
     """Reads from the API of `host`. Its methods raise UsageError and Blocked."""

@@ -19,12 +19,12 @@ step column. Exit codes are taken from the last such line, which is the runner's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ci_tasks.errors import printable
-from ci_tasks.logs import job_facts
-from ci_tasks.logs.job_facts import CheckoutFacts, MachineFacts, PullFacts, SetUpFacts, with_tag
+from ci_tasks.logs.job_facts import WORDS, CheckoutFacts, MachineFacts, PullFacts, SetUpFacts, with_tag
 from ci_tasks.logs.job_lines import CYAN, LAST_MESSAGE, LOST, RUNNER, LineForm, LogLine, LogPart, PartOfLine
 from ci_tasks.logs.job_lines import printable_text as shown
 from ci_tasks.logs.lines import LineReader
@@ -51,7 +51,6 @@ AFTER_STEPS = (
 _ERROR = b"##[error]"
 _EXIT = re.compile(rb"Process completed with exit code (-?\d{1,10})\.\s*")
 _TIMEOUT = re.compile(rb"The action '(.{0,300})' has timed out after (\d{1,6}) minutes\.\s*")
-_CANCELLED = b"The operation was canceled."
 _HEAD = 1 << 16  # bytes at the beginning that are all read: nearly every log shows its form there
 _MAX_STEPS, _MAX_PARTS = 300, 1000
 MAX_HEADER_BYTES = 8 << 20  # bytes of steps' groups; logs that have more of them are not of jobs
@@ -64,15 +63,6 @@ _MASK = "***"
 _PULL = re.compile(r"refs/pull/(\d{1,9})/\w+")
 
 
-def parse_job(lines: Iterable[LogLine]) -> RecoveredJob:
-    """What the log of one job tells; of several the first."""
-    reader = JobLogReader()
-    for line in lines:
-        reader.take(line)
-    reader.end([])
-    return next(iter(reader.jobs.values()))
-
-
 class JobLogReader(LineReader):
     """Reads from a log which jobs and attempts it has lines of, and what it tells of each. The lines at its beginning
     are all read, and all of gh's form. Of the others those are enough that have one of the words, those after a line
@@ -83,7 +73,7 @@ class JobLogReader(LineReader):
         [
             *(re.escape(beginning) for beginning in (*AFTER_STEPS, RUNNER)),
             *(rb"##\[error\]", rb"##\[(?:end)?group\]"),
-            *job_facts.WORDS,
+            *WORDS,
         ]
     )
 
@@ -142,8 +132,7 @@ class _JobParser:
         self._steps: list[_Step] = []
         self._started: float | None = None
         self._ended: float | None = None
-        self._is_whole = self._has_set_up = self._stamped = self._is_cleaning_up = False
-        self.has_failed = False
+        self._is_whole = self._has_set_up = self._is_cleaning_up = self.has_failed = False
         self._setup_error = self._setup_column = self._column = ""
         self._title: LogLine | None = None
         self._body: list[tuple[bytes, bool]] | None = None
@@ -154,18 +143,16 @@ class _JobParser:
         if line.step != self._column:
             self._end_group()
             self._column, self._is_cleaning_up = line.step, False
-        is_own = line.seconds is not None or not self._stamped  # only such a line can be the runner's message
+        is_own = line.seconds is not None or self._started is None  # only such a line can be the runner's message
         if self._title is not None and self._in_group(line, is_own, self._title):
             return
         # Where gh names the step, a step has one group of its own; what comes later is a program's.
-        may_begin = not self._column or not self._in_last_step()
-        if is_own and line.text.startswith(_TITLE) and may_begin:
+        if is_own and line.text.startswith(_TITLE) and not (self._column and self._in_last_step()):
             self._title, self._body = line, None
         else:
             self._feed_line(line, is_own)
 
     def saw_time(self, seconds: float) -> None:
-        self._stamped = True
         self._started = seconds if self._started is None else self._started
         self._ended = seconds
 
@@ -184,16 +171,15 @@ class _JobParser:
     def _in_group(self, line: LogLine, is_own: bool, title: LogLine) -> bool:
         """Whether the line belongs to a step's group. A group that turns out to be none is a program's output."""
         if self._body is None:
-            if not _begins(title.text, line.text, stamped=self._stamped):
+            if not _begins(title.text, line.text, stamped=self._started is not None):
                 self._title = None
                 self._feed_line(title, is_own=True)
                 return False
             self._body = []
+        self._room[0] -= len(line.text) + 64  # a line of a list costs that even where it is empty
         if is_own and line.text.startswith(_END):
             self._end_group()
-            return True
-        self._room[0] -= len(line.text) + 64  # a line of a list costs that even where it is empty
-        if self._room[0] > 0:
+        elif self._room[0] > 0:
             self._body.append((line.text, is_own))
         else:
             self._title = None
@@ -205,7 +191,7 @@ class _JobParser:
         if len(self._steps) < _MAX_STEPS:
             announced, inputs = _parse_header(self._title, self._body or [])
             early = not any(step.announced.script for step in self._steps)
-            self._steps.append(_Step(announced, inputs, column=self._title.step, early=early))
+            self._steps.append(_Step(announced, inputs, self._title.step, early))
         self._title, self._is_cleaning_up = None, False
 
     def _feed_line(self, line: LogLine, is_own: bool) -> None:
@@ -215,7 +201,7 @@ class _JobParser:
             self._is_whole = self._is_whole or text.startswith(LAST_MESSAGE)
             self._is_cleaning_up = bool(self._steps)
         elif is_own and text.startswith(_ERROR):
-            self._error(text.removeprefix(_ERROR), line)
+            self._error(text.removeprefix(_ERROR), line.step)
         elif not self._steps:
             self._has_set_up = self._has_set_up or text.startswith((RUNNER, b"Complete job name: "))
             self._setup.feed(text)
@@ -225,19 +211,21 @@ class _JobParser:
             self._pulls.feed(text)
             self._machine.feed(text)
 
-    def _error(self, text: bytes, line: LogLine) -> None:
-        exit_code = _EXIT.fullmatch(text)
-        ended = bool(exit_code and int(exit_code[1])) or text.startswith(_CANCELLED) or bool(_TIMEOUT.fullmatch(text))
-        self.has_failed = self.has_failed or ended
+    def _error(self, text: bytes, column: str) -> None:
+        ending = _ending_of(text)
+        self.has_failed |= ending is not None and ending.exit_code != 0 and ending.outcome != RUNNER_LOST
         if not self._steps:
             self._setup_error = self._setup_error or shown(text, 300)
-            self._setup_column = self._setup_column or line.step
+            self._setup_column = self._setup_column or column
         elif self._in_last_step():
-            self._steps[-1].fail(text)
+            self._steps[-1].fail(text, ending)
 
     def recovered(self) -> RecoveredJob:
         self._end_group()
-        self._fail_last_action()
+        last = self._steps[-1] if self._steps else None
+        # An action has no exit code: the last step failed if it is one and showed an error, and nothing else failed.
+        if last and last.announced.uses and last.error and not any(step.failed for step in self._steps):
+            last.ending, last.has_later_output = (last.ending or _Ending(FAILURE))._replace(outcome=FAILURE), False
         setup, machine, checkout = self._setup, self._machine, self._checkout()
         steps = tuple(step.record() for step in self._steps)
         failed = next((step for step in steps if step.outcome), None)
@@ -245,18 +233,21 @@ class _JobParser:
         repository, workflow, defined_ref = setup.defined_at
         ref = checkout.ref or defined_ref
         pull = _PULL.fullmatch(ref)
+        image, digest = self._image()
         job = RecoveredJob(
-            repository=checkout.repository or repository,
-            job_name=setup.values.get("job_name") or self._job,
+            repository=checkout.values["repository"] or repository,
+            job_name=setup.values["job_name"] or self._job,
             workflow=workflow,
             runner_name=setup.runner_name,
             runner_image=setup.runner_image,
             commit=checkout.commit,
             ref=ref,
             pull_request=int(pull[1]) if pull else None,
-            merge_head=checkout.head.merge_head,
-            merge_base=checkout.head.merge_base,
-            workspace=checkout.workspace,
+            merge_head=checkout.parents[0],
+            merge_base=checkout.parents[1],
+            workspace=checkout.values["workspace"],
+            image=image,
+            digest=digest,
             steps=steps,
             failed_step=failed.name if failed else in_setup if self._setup_error else "",
             exit_code=failed.exit_code if failed else None,
@@ -264,27 +255,18 @@ class _JobParser:
             started=self._started,
             ended=self._ended,
             gpu_models=tuple(model for _, model in sorted(machine.models.items())),
-            driver=machine.driver,
-            python=machine.python,
-            packages=dict(machine.packages),
+            driver=machine.values["driver"],
+            python=machine.values["python"],
+            packages=machine.packages,
         )
-        job = self._with_image(job)
         missing = missing_facts(job, is_whole=self._is_whole, has_set_up=self._has_set_up, has_columns=bool(self._job))
         return replace(job, missing=missing)
-
-    def _fail_last_action(self) -> None:
-        """An action has no exit code: if the last step is one and showed an error, and nothing else failed, it
-        failed."""
-        last = self._steps[-1] if self._steps else None
-        if last and last.announced.uses and last.error and not any(step.failed for step in self._steps):
-            last.outcome, last.has_later_output = FAILURE, False
 
     def _checkout(self) -> CheckoutFacts:
         """The checkout of the code under test: the first that goes to the workspace itself, else the first. One that
         was announced after a script ran counts only if there was none before: it may be that script's own output."""
-        checkouts = [step for step in self._steps if step.checkout]
-        trusted = [step.checkout for step in checkouts if step.early] or [step.checkout for step in checkouts[:1]]
-        found = [checkout for checkout in trusted if checkout is not None]
+        checkouts = [(step.checkout, step.early) for step in self._steps if step.checkout is not None]
+        found = [checkout for checkout, early in checkouts if early] or [checkout for checkout, _ in checkouts[:1]]
         return next((one for one in found if not one.has_own_path), found[0] if found else CheckoutFacts({}))
 
     def _conclusion(self, failed: RecoveredStep | None) -> str:
@@ -294,68 +276,78 @@ class _JobParser:
             return FAILURE
         # An action that failed shows an error and no more, and so does one that only complains.
         without_error = self._steps and not any(step.error for step in self._steps)
-        return SUCCESS if self._is_whole and "job_name" in self._setup.values and without_error else ""
+        return SUCCESS if self._is_whole and self._setup.values["job_name"] and without_error else ""
 
-    def _with_image(self, job: RecoveredJob) -> RecoveredJob:
-        """The job's container, else that of the last `docker run` in a script, with the digest of its pull."""
-        image = self._setup.container
-        for step in job.steps:
-            run = shell.docker_run(step.script, step.env) if not image and "docker" in step.script else None
-            image = run.image if run else image
+    def _image(self) -> tuple[str, str]:
+        """The job's container, else that of the first `docker run` in a script; and the digest of its pull."""
+        scripts = [step.announced for step in self._steps if "docker" in step.announced.script]
+        runs = (shell.docker_run(step.script, step.env) for step in scripts)
+        image = self._setup.container or next((run.image for run in runs if run and run.image), "")
         pinned = image.partition("@")[2]
-        digest = pinned if pinned.startswith("sha256:") else self._pulls.digests.get(with_tag(image), "")
-        return replace(job, image=image, digest=digest if image else "")
+        return image, pinned if pinned.startswith("sha256:") else self._pulls.digests.get(with_tag(image), "")
+
+
+class _Ending(NamedTuple):
+    """How a step ended badly, by the runner's message. `step` is its name, where the message has it."""
+
+    outcome: str
+    exit_code: int | None = None
+    minutes: int | None = None
+    step: str = ""
+
+
+def _ending_of(error: bytes) -> _Ending | None:
+    if match := _EXIT.fullmatch(error):
+        return _Ending(FAILURE, exit_code=int(match[1]))
+    if match := _TIMEOUT.fullmatch(error):
+        return _Ending(TIMED_OUT, minutes=int(match[2]), step=shown(match[1]))
+    starts = {LOST: RUNNER_LOST, b"The operation was canceled.": CANCELLED}
+    return next((_Ending(outcome) for start, outcome in starts.items() if error.startswith(start)), None)
 
 
 class _Step:
     """A step while its lines come in. `announced` is it as its group shows it. `column` is gh's name of it, "" where
     there is none; `early` says that no script ran before it, so nothing but the runner can have announced it."""
 
-    def __init__(self, announced: RecoveredStep, inputs: Mapping[str, str], *, column: str, early: bool) -> None:
+    def __init__(self, announced: RecoveredStep, inputs: Mapping[str, str], column: str, early: bool) -> None:
         self.announced, self.column, self.early = announced, column, early
-        self.outcome = self.error = self._name = ""
-        self._exit_code: int | None = None
-        self._minutes: int | None = None
+        self.ending: _Ending | None = None
+        self.error = ""
         self.has_later_output = False  # after the message that says how the step ended
         self.checkout = CheckoutFacts(inputs) if announced.uses.startswith("actions/checkout@") else None
 
     @property
     def needs_next_line(self) -> bool:
-        ended = bool(self.outcome) and not self.has_later_output
+        ended = self.ending is not None and not self.has_later_output
         return ended or (self.checkout is not None and self.checkout.needs_next_line)
 
     def feed(self, text: bytes) -> None:
-        if self.outcome and text and not text.startswith(b"##["):
+        if self.ending and text and not text.startswith(b"##["):
             self.has_later_output = True
         if self.checkout:
             self.checkout.feed(text)
 
-    def fail(self, text: bytes) -> None:
-        """An error of the step: how it ended, or one on the way. The last message about its end is the runner's own."""
-        outcome, exit_code, minutes, name = "", None, None, ""
-        if match := _EXIT.fullmatch(text):
-            outcome, exit_code = FAILURE, int(match[1])
-        elif match := _TIMEOUT.fullmatch(text):
-            outcome, minutes, name = TIMED_OUT, int(match[2]), shown(match[1])
-        elif text.startswith(LOST):
-            outcome = RUNNER_LOST
-        elif text.startswith(_CANCELLED) and self.outcome != RUNNER_LOST:  # a runner that goes away cancels as well
-            outcome = CANCELLED
-        if outcome:
-            self.outcome, self._exit_code, self._minutes, self._name = outcome, exit_code, minutes, name
-            self.has_later_output = False
-        if outcome or not self.outcome:
+    def fail(self, text: bytes, ending: _Ending | None) -> None:
+        """An error of the step: how it ended, or one on the way. The last message about its end is the runner's own,
+        but a runner that goes away cancels as well."""
+        if ending and self.ending and (ending.outcome, self.ending.outcome) == (CANCELLED, RUNNER_LOST):
+            return
+        if ending or not self.ending:
             self.error = shown(text, 300)
+        if ending:
+            self.ending, self.has_later_output = ending, False
 
     @property
     def failed(self) -> bool:
-        return bool(self.outcome) and not self.has_later_output and self._exit_code != 0
+        return self.ending is not None and not self.has_later_output and self.ending.exit_code != 0
 
     def record(self) -> RecoveredStep:
-        step = replace(self.announced, name=self.column or self._name or self.announced.name, error=self.error)
-        if not self.failed:
+        named = self.column or (self.ending.step if self.ending else "") or self.announced.name
+        step = replace(self.announced, name=named, error=self.error)
+        if self.ending is None or not self.failed:
             return step
-        return replace(step, outcome=self.outcome, exit_code=self._exit_code, minutes=self._minutes)
+        outcome, exit_code, minutes, _ = self.ending
+        return replace(step, outcome=outcome, exit_code=exit_code, minutes=minutes)
 
 
 def _begins(title: bytes, below: bytes, *, stamped: bool) -> bool:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.logs.facts import slime_metrics
 from ci_tasks.logs.lines import LineReader, read, segments, visible
 from ci_tasks.registry import MetricFormat
 
@@ -31,6 +30,9 @@ _NAMES = (
     (GRAD_NORM, re.compile(r"grad_norm$")),
     (LOSS, re.compile(r"(?:^|[/_-])loss$")),
 )
+# slime's trainers log `step 3: {'train/loss': …}` and `rollout 3: {…}`, behind a logger's and an actor's prefix.
+_SLIME_LINE = re.compile(rb"(?:^|[ \]])(?:step|rollout|eval) (\d+): ?\{")
+_SLIME_VALUE = re.compile(rb"'([^'\n]{1,100})': (?:np\.float\d+\()?([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))")
 _WORDS = rb"(?:step|rollout|eval) \d+: ?\{"
 _LONGEST = 1 << 16  # characters of a line that are read: a step's metrics are several thousand
 
@@ -76,6 +78,15 @@ class SeriesReader(LineReader):
             for name, built in self._builders.items()
         ]
         return tuple(sorted(every, key=lambda series: (order[series.family], series.name)))
+
+
+def slime_metrics(line: bytes) -> tuple[int, dict[str, float]] | None:
+    """The step and the metrics of a line as slime's trainers log it; None for another line."""
+    head = _SLIME_LINE.search(line) if b"{" in line else None
+    if head is None:
+        return None
+    values = _SLIME_VALUE.findall(line, head.end() - 1)
+    return int(head[1]), {name.decode("utf-8", "replace"): float(value) for name, value in values}
 
 
 def family_of(name: str) -> str:

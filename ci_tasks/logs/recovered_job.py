@@ -36,15 +36,6 @@ class RecoveredStep:
 
 
 @dataclass(frozen=True)
-class Head:
-    """A commit that git says HEAD is at; of a merge with its parents."""
-
-    commit: str
-    merge_head: str = ""
-    merge_base: str = ""
-
-
-@dataclass(frozen=True)
 class RecoveredJob:
     """Everything that was recovered; all text is safe for a terminal. "" and None mean: not in the log.
 

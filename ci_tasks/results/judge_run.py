@@ -37,8 +37,7 @@ from ci_tasks.agent.run_directory import (
 from ci_tasks.errors import Blocked, some
 from ci_tasks.logs import own_modules
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
-from ci_tasks.logs.facts import LogFacts
-from ci_tasks.logs.reading import read_run_log
+from ci_tasks.logs.reading import LogFacts, read_run_log
 from ci_tasks.records import PASSED, Hang, RunRecord, Triage
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, gpu_use, since
 from ci_tasks.results.junit import read_junit

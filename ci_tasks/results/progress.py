@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ci_tasks.logs.facts import slime_metrics
 from ci_tasks.logs.lines import segments, shown, visible
+from ci_tasks.logs.metrics import slime_metrics
 from ci_tasks.registry import MetricFormat
 
 _STEP = re.compile(rb"(step|rollout|eval)[ :](\d+)(?=:| -)")

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from ci_tasks.agent import run_directory
 from ci_tasks.logs.causes import JobEnd
-from ci_tasks.logs.facts import LogFacts
+from ci_tasks.logs.reading import LogFacts
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Triage, Verdict
 from ci_tasks.results.junit import Junit
 

@@ -20,7 +20,7 @@ import pytest
 from ci_tasks.agent.containers import adapter
 from ci_tasks.agent.containers.docker_argv import BOOLEANS, SHORT
 from ci_tasks.logs.causes import JobEnd
-from ci_tasks.logs.facts import read_facts
+from ci_tasks.logs.reading import read_log
 from ci_tasks.records import Evidence
 from ci_tasks.results.verdict import judge
 from tests import fixtures as support
@@ -138,7 +138,7 @@ def test_cis_flags_run_with_this_hosts_directories_and_the_exit_code_comes_throu
 def test_a_gpu_that_podman_does_not_know_is_the_environments_fault(adapted: Adapted) -> None:
     code, _, err = adapted.run("run", *CI_FLAGS, "--gpus", "device=77", "slime:latest", "true")
     ended = JobEnd("exit", code)
-    verdict = judge(ended, Evidence("none"), read_facts([err.encode()]), test=None, containers=True)
+    verdict = judge(ended, Evidence("none"), read_log([err.encode()]).facts, test=None, containers=True)
     assert (code, verdict.status) == (126, "blocked")
     assert verdict.reason == "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=77"
 

@@ -4,6 +4,7 @@ log = render(Job("e2e-test-ckpt (4, test_a.py)", (Step("Execute", script, output
              exit_code=1),), commit="0123…"))
 from_gh(job)            # as `gh run view --log` prints it; failed=True as `--log-failed` does
 without_prefix(job)     # as it is when somebody pasted it
+recovered(log)          # what the reader makes of it
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from ci_tasks.logs.job_parser import JobLogReader
+from ci_tasks.logs.lines import read
+from ci_tasks.logs.recovered_job import RecoveredJob
 
 CYAN, RESET, BOM = "\x1b[36;1m", "\x1b[0m", "\ufeff"
 BASH = "/usr/bin/bash --noprofile --norc -e -o pipefail {0}"
@@ -103,6 +108,12 @@ def from_gh(*jobs: Job, failed: bool = False, unknown: bool = False) -> bytes:
 
 def without_prefix(job: Job) -> bytes:
     return b"".join(line.text + b"\n" for line in _lines(job))
+
+
+def recovered(log: bytes) -> RecoveredJob:
+    reader = JobLogReader()
+    read([log], reader)
+    return next(iter(reader.jobs.values()))
 
 
 def pulled(image: str, digest: str) -> tuple[str, ...]:

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_tasks.logs.facts import FactsReader, LogFacts, read_facts
 from ci_tasks.logs.lines import read, shown
+from ci_tasks.logs.reading import FactsReader, LogFacts, read_log
 
 
 def _read(text: str | bytes) -> LogFacts:
     data = text.encode() if isinstance(text, str) else text
-    facts = read_facts([data])
-    assert str(read_facts(data[at : at + 7] for at in range(0, len(data), 7))) == str(facts)  # nan is not nan
+    facts = read_log([data]).facts
+    assert str(read_log(data[at : at + 7] for at in range(0, len(data), 7)).facts) == str(facts)  # nan is not nan
     return facts
 
 
@@ -164,7 +164,7 @@ def test_a_large_log_says_what_its_lines_say(fragments: list[str], blocks: int, 
     pieces = (whole[at : at + size * 1000] for at in range(0, len(whole), size * 1000))
     every = EveryLine()
     read([whole], every)
-    assert str(read_facts(pieces)) == str(every.facts)
+    assert str(read_log(pieces).facts) == str(every.facts)
 
 
 def test_a_line_that_ends_with_an_escape_hides_not_the_next_one() -> None:
@@ -173,4 +173,4 @@ def test_a_line_that_ends_with_an_escape_hides_not_the_next_one() -> None:
 
 def test_a_line_without_end_is_evidence_by_its_beginning_or_by_what_a_progress_bar_shows_last() -> None:
     for line, facts in ((b"3 passed in 1.00s " + b"x" * (1 << 20), {"passed": 3}), (b"1%\r" * (1 << 19), None)):
-        assert read_facts([line, b"\r3 passed in 1.00s" if facts is None else b""]).pytest == {"passed": 3}
+        assert read_log([line, b"\r3 passed in 1.00s" if facts is None else b""]).facts.pytest == {"passed": 3}

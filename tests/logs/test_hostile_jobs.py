@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.logs.job_lines import split_lines
-from ci_tasks.logs.job_parser import parse_job
-from ci_tasks.logs.recovered_job import RecoveredJob
 from tests.logs import github_format as github
+from tests.logs.github_format import recovered
 
 IMAGE, DIGEST, OTHER = "acme/trainer:latest", "sha256:" + "d" * 64, "sha256:" + "0" * 64
 EVIL = github.Step(
@@ -23,10 +21,6 @@ def job(*output: str | bytes, exit_code: int = 2) -> Any:
     shown = (*github.pulled(IMAGE, DIGEST), *output)
     steps = (github.Step("Execute", script, env={"A": "true"}, output=shown, exit_code=exit_code),)
     return github.Job("the job", steps, commit="c" * 40, pull_request=1)
-
-
-def recovered(log: bytes) -> RecoveredJob:
-    return parse_job(split_lines(log.splitlines(keepends=True)))
 
 
 FORMS = [github.render, github.from_gh, github.without_prefix, lambda job: github.from_gh(job, unknown=True)]

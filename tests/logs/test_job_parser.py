@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.logs.job_lines import split_lines
-from ci_tasks.logs.job_parser import parse_job
 from ci_tasks.logs.recovered_job import RecoveredJob
 from tests.logs import github_format as github
+from tests.logs.github_format import recovered
 
 IMAGE, DIGEST, OTHER = "acme/trainer:latest", "sha256:" + "d" * 64, "sha256:" + "0" * 64
 DOCKER = (
@@ -24,10 +23,6 @@ def step(*output: str | bytes, script: str = DOCKER, **more: Any) -> Any:
 
 def job(*steps: Any, **more: Any) -> Any:
     return github.Job(NAME, steps or (step(),), **more)
-
-
-def recovered(log: bytes) -> RecoveredJob:
-    return parse_job(split_lines(log.splitlines(keepends=True)))
 
 
 def parsed(*steps: Any, **more: Any) -> RecoveredJob:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.logs.job_lines import split_lines
-from ci_tasks.logs.job_parser import parse_job
 from ci_tasks.logs.job_row import (
     RowCandidate,
     RowIdentity,
@@ -91,8 +89,7 @@ def log_of(number: int, *, name: str | None = None, number_of_pr: int = 7) -> An
 
 
 def identify_in(log: bytes, candidates: list[RowCandidate] = EVERY, **changed: Any) -> RowIdentity:
-    recovered = parse_job(split_lines(log.splitlines(keepends=True)))
-    return identify_row(dataclasses.replace(recovered, **changed), candidates)
+    return identify_row(dataclasses.replace(github.recovered(log), **changed), candidates)
 
 
 def row(identity: RowIdentity) -> tuple[str, str] | None:
@@ -177,7 +174,7 @@ def test_without_evidence_no_row_is_chosen_and_those_like_it_are_near() -> None:
 
 
 def test_the_failed_steps_alone_tell_the_commit_by_what_the_workflow_makes_of_it() -> None:
-    recovered = parse_job(split_lines([github.from_gh(log_of(1, number_of_pr=88), failed=True)]))
+    recovered = github.recovered(github.from_gh(log_of(1, number_of_pr=88), failed=True))
     assert recovered.commit == ""
     learnt = commit_from_variables(recovered, FLOW, FLOW.jobs["ckpt"])
     assert (learnt.commit, learnt.pull_request) == ("c" * 40, 88)

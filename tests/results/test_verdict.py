@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ci_tasks.logs.causes import JobEnd
-from ci_tasks.logs.facts import LogFacts
+from ci_tasks.logs.reading import LogFacts
 from ci_tasks.records import Evidence, Triage, Verdict
 from ci_tasks.results.junit import Junit
 from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
