@@ -82,12 +82,13 @@ class RowStep:
 
 @dataclass(frozen=True)
 class HostChanged:
-    """A host is connected or unreachable; `note` says why."""
+    """A host is connected or unreachable; `note` says why. `gpus` are its GPUs, as far as they are known."""
 
     time: str
     event: Literal["host_up", "host_down"]
     host: str
     note: str = ""
+    gpus: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,10 @@ Event = RunPrepared | RowChanged | RowStep | HostChanged | Message | RunEnded | 
 
 
 class ProgressView(Protocol):
-    """What the execution of rows tells a person: how each stands, and each host where there are several. `left` is how
-    many seconds all of it should still take, negative where it takes longer."""
+    """What a person sees of rows: what happens, and how each row stands, and each host of several. `left` is how many
+    seconds all of it should still take, negative if it takes longer."""
 
-    def print_message(self, text: str) -> None: ...
+    def write(self, event: Event) -> None: ...
 
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
@@ -139,48 +140,14 @@ class ProgressView(Protocol):
     def close(self) -> None: ...
 
 
-class Changes:
-    """How rows and hosts stood when it was asked last, and so what has changed since."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, tuple[str, str, int, bool]] = {}  # state, host, attempt, and whether it had a note
-        self._directories: dict[str, str] = {}
-        self._up: dict[str, bool] = {}
-
-    def since_last(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> Iterator[Event]:
-        for host in hosts:
-            was_up = self._up.get(host.name)
-            is_being_reached = was_up is None and host.up and host.gpus is None
-            if was_up != host.up and not is_being_reached:
-                self._up[host.name] = host.up
-                yield HostChanged(now(), "host_up" if host.up else "host_down", host.name, host.note)
-        for row in rows:
-            if row.log:
-                self._directories[row.row] = os.path.dirname(row.log)
-            note = row.note if row.state != RUNNING else ""  # of one that runs it is its last line
-            standing = (row.state, row.host, row.attempt, bool(note))
-            if self._rows.get(row.row) != standing:
-                self._rows[row.row] = standing
-                is_end = row.state not in _STATE_EVENTS
-                yield RowChanged(
-                    time=now(),
-                    event=_STATE_EVENTS.get(row.state, "row_ended"),
-                    row=row.row,
-                    host=row.host,
-                    attempt=row.attempt,
-                    note=note,
-                    status=row.state if is_end else None,
-                    seconds=None if row.seconds is None else round(row.seconds, 3),
-                    directory=self._directories.get(row.row, ""),
-                )
-
-
 class EventView:
-    """A view that tells its readers what has changed, and shows people what `view` does."""
+    """Finds out what has changed since rows and hosts were shown last, tells it all readers, and `view` the whole."""
 
     def __init__(self, view: ProgressView, readers: Sequence[EventStream]) -> None:
-        self._view, self._readers = view, readers
-        self._changes = Changes()
+        self._view = view
+        self._readers: Sequence[ProgressView | EventStream] = (view, *readers)
+        self._rows: dict[str, tuple[str, str, int, bool]] = {}  # state, host, attempt, and whether it had a note
+        self._up: dict[str, bool] = {}
         self._steps: dict[str, tuple[int, int]] = {}  # by run directory: size of events.jsonl, and steps written
 
     def write(self, event: Event) -> None:
@@ -189,33 +156,57 @@ class EventView:
 
     def print_message(self, text: str) -> None:
         self.write(Message(now(), text))
-        self._view.print_message(text)
 
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
     ) -> None:
-        for event in self._changes.since_last(rows, hosts):
-            if isinstance(event, RowChanged) and event.event == "row_ended" and event.directory:
-                self._write_steps(event.row, event.directory)
-            self.write(event)
+        for host in hosts:
+            was_up = self._up.get(host.name)
+            is_being_reached = was_up is None and host.up and host.gpus is None
+            if was_up != host.up and not is_being_reached:
+                self._up[host.name] = host.up
+                self.write(HostChanged(now(), "host_up" if host.up else "host_down", host.name, host.note, host.gpus))
         for row in rows:
-            if row.log:
-                self._write_steps(row.row, os.path.dirname(row.log))
+            if row.state not in _STATE_EVENTS:
+                self._write_steps(row)  # before the end of the row
+            self._write_change(row)
+            self._write_steps(row)
         self._view.update(rows, hosts, left)
 
     def close(self) -> None:
         self._view.close()
 
-    def _write_steps(self, row: str, directory: str) -> None:
-        """The steps of the job that have begun since the last call, as the run's own events say."""
-        run = RunDir(directory)
-        size, count = self._steps.get(directory, (0, 0))
+    def _write_change(self, row: RowProgress) -> None:
+        note = row.note if row.state != RUNNING else ""  # of one that runs it is its last line
+        standing = (row.state, row.host, row.attempt, bool(note))
+        if self._rows.get(row.row) == standing:
+            return
+        self._rows[row.row] = standing
+        event = RowChanged(
+            time=now(),
+            event=_STATE_EVENTS.get(row.state, "row_ended"),
+            row=row.row,
+            host=row.host,
+            attempt=row.attempt,
+            note=note,
+            status=None if row.state in _STATE_EVENTS else row.state,
+            seconds=None if row.seconds is None else round(row.seconds, 3),
+            directory=os.path.dirname(row.log),
+        )
+        self.write(event)
+
+    def _write_steps(self, row: RowProgress) -> None:
+        """The steps of the job that have started since the last call, as the run's own events say."""
+        if not row.log:
+            return
+        run = RunDir(os.path.dirname(row.log))
+        size, count = self._steps.get(run.path, (0, 0))
         with suppress(OSError):
             if (grown := os.stat(run.events).st_size) != size:
                 steps = [event for event in events_of(run) if event.event == "step"]
                 for step in steps[count:]:
-                    self.write(RowStep(_iso(datetime.fromtimestamp(step.t, timezone.utc)), row, step.name or ""))
-                self._steps[directory] = grown, len(steps)
+                    self.write(RowStep(_iso(datetime.fromtimestamp(step.t, timezone.utc)), row.row, step.name or ""))
+                self._steps[run.path] = grown, len(steps)
 
 
 def now() -> str:
@@ -308,20 +299,21 @@ class BatchJournal:
     asked: RunPrepared
     placed: tuple[RowChanged, ...]
 
-    def attempts(self, row: str) -> list[RowChanged]:
-        """What never left this machine was started again under the same number."""
-        return list({event.directory: event for event in self.placed if event.row == row}.values())
+    def attempts(self, row: str) -> list[tuple[str, RunDir]]:
+        """On which hosts the row was, with its run directories. What never left this machine was started again under
+        the same number."""
+        hosts = {_number(event): event.host for event in self.placed if event.row == row}
+        return [(host, self.batch.run_dir(number)) for number, host in hosts.items()]
 
     @property
     def next_number(self) -> int:
-        return max([len(self.asked.rows), *(number_of(event) for event in self.placed)]) + 1
+        return max([len(self.asked.rows), *map(_number, self.placed)]) + 1
 
     def has_end(self, row: str) -> bool:
-        last = self.attempts(row)[-1:]
-        return any(os.path.exists(self.batch.run_dir(number_of(event)).record) for event in last)
+        return any(os.path.exists(run.record) for _, run in self.attempts(row)[-1:])
 
 
-def number_of(placed: RowChanged) -> int:
+def _number(placed: RowChanged) -> int:
     return int(os.path.basename(placed.directory))
 
 

@@ -19,17 +19,16 @@ from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, RunRecord
 from ci_tasks.results.load import load_record, read_run_record
 from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_status
-from ci_tasks.run.events import BatchJournal, EventView, RowChanged, now, number_of
+from ci_tasks.run.events import BatchJournal, EventView, RowChanged, now
 from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.host_sessions import HostSessions
-from ci_tasks.run.place_rows import RowExecution, RowPlacer, ended_before_test
+from ci_tasks.run.place_rows import RowExecution, RowPlacer, StartedAttempt, ended_before_test
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
 
-_POLL_SECONDS = 0.05  # seconds between two looks at the rows, where no event comes from them
-_DISPLAY_SECONDS = 0.2  # seconds between two pictures of many rows
-_MANY_ROWS = 20
+_POLL_SECONDS = 0.05  # seconds between two looks at the rows, if no event comes from them
+_DISPLAY_SECONDS = 0.1  # seconds between two pictures of the rows
 _LEAVE_SECONDS = 2.0  # seconds after the start of the last row for which --detach waits whether the rows wait
 Expected = Callable[[Row], ExpectedTime]
 
@@ -42,7 +41,7 @@ def run_rows(
     hosts: HostSessions | None = None,
 ) -> list[RowExecution]:
     """Run all rows to their ends, in order; `hosts` are the threads of several hosts. With `detach` rows that have all
-    begun are left to themselves. On ^C every running row is cancelled and the others never start; a second ^C kills
+    started are left to themselves. On ^C every running row is cancelled and the others never start; a second ^C kills
     what is left at once."""
     run = LabelExecution(ready, options, view, expected, hosts)
     if ready.journal:
@@ -54,10 +53,10 @@ def run_rows(
                 handled += 1
                 run.interrupt(handled)
             run.place_and_start_rows()
-            ended = run.ended_rows()
+            ended = run.ended_row()
             run.show_progress()
             if ended:
-                run.judge_and_record(*ended[0])
+                run.judge_and_record(*ended)
             else:
                 run.wait()
         if not run.is_over:
@@ -85,8 +84,7 @@ class LabelExecution:
         self.executions = [RowExecution(at, row, expected(row)) for at, row in rows]
         self._placer = RowPlacer(ready, self.executions, options)
         self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
-        self._used: set[int] = set()  # numbers of first attempts
-        self._shown = self._all_begun_at = 0.0
+        self._shown = self._all_started_at = 0.0
         self._stopping = False
 
     @property
@@ -94,40 +92,36 @@ class LabelExecution:
         return all(execution.record is not None for execution in self.executions)
 
     def can_be_left(self) -> bool:
-        """Whether --detach was given, and all rows have begun: each is known to run or to wait, or that takes too long
-        to say."""
+        """Whether --detach was given, and all rows have started: each is known to run or to wait, or that takes too
+        long to say."""
         if not self.options.detach or self._stopping:
             return False
-        rows = [each.prepared for each in self.executions if each.record is None]
-        if not all(row and self.sessions[0].executor.poll(row).has_started for row in rows):
-            self._all_begun_at = time.monotonic()
+        attempts = [each.attempt for each in self.executions if each.record is None]
+        if not all(attempt and attempt.state.has_started for attempt in attempts):
+            self._all_started_at = time.monotonic()
             return False
-        is_late = time.monotonic() > self._all_begun_at + _LEAVE_SECONDS
-        return is_late or all(row and read_status_if_readable(row.run).phase != "starting" for row in rows)
+        phases = [read_status_if_readable(attempt.prepared.run).phase for attempt in attempts if attempt]
+        return "starting" not in phases or time.monotonic() > self._all_started_at + _LEAVE_SECONDS
 
     def resume(self, journal: BatchJournal) -> None:
         """Come back to the attempts of an earlier command: what has a record has ended, what was started is watched,
         the other rows wait for a host again. Raises UsageError."""
         self._numbers = itertools.count(journal.next_number)
         for execution in self.executions:
-            attempts = journal.attempts(execution.row.row)
-            for attempt in attempts[:-1]:
-                record = read_run_record(self.ready.batch.run_dir(number_of(attempt)))
-                execution.earlier += record.attempts[-1:] if record else ()
-            if not attempts:
-                continue
-            last, run = attempts[-1], self.ready.batch.run_dir(number_of(attempts[-1]))
+            *earlier, last = journal.attempts(execution.row.row) or [("", RunDir(""))]
+            records = [record for _, run in earlier if (record := read_run_record(run))]
+            execution.earlier = [attempt for record in records for attempt in record.attempts[-1:]]
+            host, run = last
             # A host may have heard of it; what never left this machine is started again.
-            has_started = read_status_if_readable(run).exists or read_remote(run) is not None
-            if has_started or execution.earlier:
-                self._used.add(execution.position + 1)
-            if read_run_record(run) or (has_started and is_over(run)):
+            has_started = bool(run.path) and (read_status_if_readable(run).exists or read_remote(run) is not None)
+            execution.has_number = has_started or bool(execution.earlier)
+            if run.path and (read_run_record(run) or (has_started and is_over(run))):
                 execution.finish(load_record(run), run)
             elif has_started:
-                self._rejoin(execution, run, last.host)
+                self._rejoin(execution, run, host)
         ended = sum(execution.record is not None for execution in self.executions)
-        running = sum(execution.is_running for execution in self.executions)
-        waiting = len(self.executions) - ended - running
+        waiting = sum(execution.is_waiting for execution in self.executions)
+        running = len(self.executions) - ended - waiting
         self.view.print_message(
             f"resuming {journal.batch.id}: {ended} ended, {running} still running, {waiting} to be started"
         )
@@ -137,10 +131,10 @@ class LabelExecution:
         if session is None:
             message = f"{execution.row.row} runs on {host}, which --host does not name"
             raise UsageError(message, hint=f"add {host} to --host")
-        execution.prepared = PreparedRow(row=execution.row, plan=read_plan(run), run=run, setup=None)
-        execution.session, execution.is_resumed = session, True
-        execution.started_at = time.monotonic() - (seconds_since_start(run) or 0.0)
-        session.executor.reattach(execution.prepared)
+        prepared = PreparedRow(row=execution.row, plan=read_plan(run), run=run, setup=None)
+        since = time.monotonic() - (seconds_since_start(run) or 0.0)
+        execution.attempt = StartedAttempt(prepared, session, since, is_resumed=True)
+        session.executor.reattach(prepared)
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
@@ -148,21 +142,15 @@ class LabelExecution:
         for session in self.sessions:
             if session.give_up_if_away():
                 self.view.print_message(f"dropping host {session.name}: {session.unusable_reason}")
+        for execution in self.executions:
+            if execution.is_waiting and not self._placer.hosts_of(execution):
+                self._end_without_host(execution)
         waiting = [execution for execution in self.executions if execution.is_waiting]
-        if not waiting or not self._placer.has_changed():
-            return
-        for execution in [each for each in waiting if not self._placer.hosts_of(each)]:
-            waiting.remove(execution)
-            self._end_without_host(execution)
         if self._stopping:
             return
-        starts = self._placer.decide(waiting)
-        for execution, session in starts:
+        for execution, session in self._placer.decide(waiting):
             self._start(execution, session)
             self.show_progress()
-        if not starts and self._placer.is_stuck():
-            waits = "; ".join(f"{execution.row.row}: {execution.wait_reason}" for execution in waiting)
-            raise AssertionError(f"rows wait, and nothing can end that: {waits}")
 
     def _start(self, execution: RowExecution, session: HostSession) -> None:
         prepared = self.ready.planned_rows.pop(execution.position, None)
@@ -170,21 +158,19 @@ class LabelExecution:
         try:
             prepared = prepared or self.ready.planner.plan_row(execution.row, session, number)
         except CiTasksError as problem:
-            self._placer.replan()
             run = self._unplanned_run_dir(execution, number, session.name)
-            self._record_attempt(execution, session, self._not_begun(run, BLOCKED, problem.message), run)
+            self._record_attempt(execution, session, self._not_started(run, BLOCKED, problem.message), run)
             return
         self._write_placed(execution, session.name, prepared.run)
-        execution.prepared, execution.session, execution.started_at = prepared, session, time.monotonic()
+        execution.attempt = StartedAttempt(prepared, session, time.monotonic())
         session.executor.start(prepared)
 
     def _next_number(self, execution: RowExecution) -> int:
         """Attempts are numbered after the rows; a row's first one has the row's own number."""
-        number = execution.position + 1
-        if number in self._used:
+        if execution.has_number:
             return next(self._numbers)
-        self._used.add(number)
-        return number
+        execution.has_number = True
+        return execution.position + 1
 
     def _write_placed(self, execution: RowExecution, host: str, run: RunDir) -> None:
         """To be on disk before the row starts: a command that resumes this one looks for its run there."""
@@ -193,28 +179,23 @@ class LabelExecution:
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
-    def ended_rows(self) -> list[tuple[RowExecution, RunState]]:
-        """The rows whose attempt is over, with how."""
-        polled = [
-            (each, each.session.executor.poll(each.prepared))
-            for each in self.executions
-            if each.is_running and each.prepared is not None and each.session is not None
-        ]
-        return [(execution, state) for execution, state in polled if state.is_over]
+    def ended_row(self) -> tuple[RowExecution, StartedAttempt, RunState] | None:
+        """A row whose attempt is over, with how."""
+        for execution in self.executions:
+            attempt = execution.running
+            if attempt and (state := attempt.state).is_over:
+                return execution, attempt, state
+        return None
 
-    def judge_and_record(self, execution: RowExecution, state: RunState) -> None:
+    def judge_and_record(self, execution: RowExecution, attempt: StartedAttempt, state: RunState) -> None:
         """Judge one row that has ended. It takes a while, and then what runs is looked at again."""
-        self._placer.replan()
-        prepared, session, row = execution.prepared, execution.session, execution.row
-        assert prepared is not None
-        assert session is not None
-        if not self._stopping and execution.never_ran(state):  # the attempt never was; the row waits for the next
-            execution.prepared = execution.session = None
-            execution.is_resumed = False
+        prepared, session, row = attempt.prepared, attempt.session, execution.row
+        if not self._stopping and attempt.never_ran(state):  # it waits for the next one
+            execution.attempt = None
             shutil.rmtree(prepared.run.path, ignore_errors=True)
             return
         if state.aborted:
-            record = self._not_begun(prepared.run, *state.aborted)
+            record = self._not_started(prepared.run, *state.aborted)
         else:
             record = self._judged(prepared.run)
             session.executor.release(prepared)
@@ -224,7 +205,7 @@ class LabelExecution:
         self._record_attempt(execution, session, record, prepared.run)
 
     def _judged(self, run: RunDir) -> RunRecord:
-        """The record; where the row's own install steps failed, with the override that would help."""
+        """The record; if the row's own install steps failed, with the override that would help."""
         from ci_tasks.results.judge_run import judge_run
 
         try:
@@ -234,7 +215,7 @@ class LabelExecution:
         reason = self.ready.planner.install_problem(record.reason) if record.status == BLOCKED else record.reason
         return record if reason == record.reason else with_status(run, record, BLOCKED, reason)
 
-    def _not_begun(self, run: RunDir, status: str, reason: str) -> RunRecord:
+    def _not_started(self, run: RunDir, status: str, reason: str) -> RunRecord:
         """A terminal sends ^C to the programs of a start too, such as git: that they failed is not the host's fault."""
         if status == BLOCKED and self.ready.interrupts.count:
             status, reason = CANCELLED, f"cancelled while it was being started: {reason}"
@@ -250,8 +231,8 @@ class LabelExecution:
             self._finish(execution, record, run)
 
     def _finish(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
-        """The row has its record. It may end the others, too: with --fail-fast, and with --detach, where all rows begin
-        or none does."""
+        """The row has its record. It may end the others, too: with --fail-fast, and with --detach, for which all rows
+        start or none does."""
         execution.finish(record, run)
         failed = self.options.fail_fast and record.counted_status in (FAILED, VACUOUS)
         if self._stopping or not (failed or (self.options.detach and record.started_at is None)):
@@ -262,14 +243,12 @@ class LabelExecution:
         self.view.print_message(f"cancelling the other rows, since {why}")
         for other in self.executions:
             other.is_stopped = other.record is None
-            if other.is_waiting:
-                self._finish_unstarted(other, CANCELLED, f"not started, since {why}")
+        self._finish_waiting(f"not started, since {why}")
         self.end_running(kill=False)
 
     def _drop_host(self, session: HostSession, record: RunRecord) -> None:
         """No test was seen of the first two rows there: while there is another host, rows go to that one."""
-        others = [other for other in self.sessions if other is not session]
-        if not any(not (other.unusable_reason or other.is_dropped) for other in others):
+        if all(other is session or other.unusable_reason or other.is_dropped for other in self.sessions):
             return
         session.is_dropped = True
         self.view.print_message(
@@ -298,16 +277,21 @@ class LabelExecution:
             execution.finish(*execution.last_end)
             return
         planned = self.ready.planned_rows.get(execution.position)
-        lacking = [
-            f"{session.name}: {'; '.join(session.missing_for(execution.row)) or 'an earlier attempt ended there'}"
-            for session in self.sessions
-        ]
-        reason = f"no host can run it: {'; '.join(lacking)}"
         if planned is not None and planned.missing:
             others = some(planned.alternative_hosts, 3)
             advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
             reason = f"{planned.plan.host} lacks {'; '.join(planned.missing)}; {advice}"
+        else:
+            tried = "an earlier attempt ended there"
+            lacking = ["; ".join(each.missing_for(execution.row)) or tried for each in self.sessions]
+            named = [f"{session.name}: {why}" for session, why in zip(self.sessions, lacking, strict=True)]
+            reason = f"no host can run it: {'; '.join(named)}" if len(named) > 1 else lacking[0]
         self._finish_unstarted(execution, BLOCKED, reason)
+
+    def _finish_waiting(self, reason: str) -> None:
+        for execution in self.executions:
+            if execution.is_waiting:
+                self._finish_unstarted(execution, CANCELLED, reason)
 
     def _finish_unstarted(self, execution: RowExecution, status: str, reason: str) -> None:
         """The record of a row that never began."""
@@ -334,20 +318,18 @@ class LabelExecution:
             self._hosts.abandon_setup()
         for execution in self.executions:
             execution.is_stopped = False
-            if execution.is_waiting:
-                self._finish_unstarted(execution, CANCELLED, "cancelled before it began")
+        self._finish_waiting("cancelled before it began")
         if count == 1:
-            running = sum(execution.is_running for execution in self.executions)
+            running = sum(execution.running is not None for execution in self.executions)
             self.view.print_message(f"cancelling the running rows ({running}); ^C again kills them")
         self.end_running(kill=count > 1, leaves=True)
 
     def end_running(self, *, kill: bool, leaves: bool = False) -> None:
         """A person who `leaves` does not wait for a host whose link is down."""
+        running = [execution.running for execution in self.executions if execution.running]
         for session in self.sessions:
-            there = [each.prepared for each in self.executions if each.is_running and each.session is session]
-            if there:
-                kill_now = kill or (leaves and not session.executor.is_up)
-                session.executor.cancel(list(filter(None, there)), kill=kill_now)
+            if there := [attempt.prepared for attempt in running if attempt.session is session]:
+                session.executor.cancel(there, kill=kill or (leaves and not session.executor.is_up))
 
     # -- showing -----------------------------------------------------------------------------------------------------
 
@@ -355,7 +337,7 @@ class LabelExecution:
         lines = [line for session in self.sessions for line in session.executor.drain_messages()]
         for line in [*lines, *(self._hosts.drain_messages() if self._hosts else ())]:
             self.view.print_message(line)
-        if len(self.executions) < _MANY_ROWS or time.monotonic() > self._shown + _DISPLAY_SECONDS:
+        if time.monotonic() > self._shown + _DISPLAY_SECONDS:
             self.show()
 
     def show(self) -> None:

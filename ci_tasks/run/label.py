@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import field, replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -23,8 +23,6 @@ from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.planning.placement import ExpectedTime, expected
 from ci_tasks.records import (
-    BLOCKED,
-    CANCELLED,
     EXIT_CODES,
     RUNNING,
     VACUOUS,
@@ -35,7 +33,6 @@ from ci_tasks.records import (
 )
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations
-from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.events import EventView, Journal, ProgressView, RunEnded, RunPrepared, find_unfinished, now
 from ci_tasks.run.execute import run_rows
@@ -86,13 +83,29 @@ def run(
     """Run a label's rows and end with a truthful table."""
     print(source.headline, flush=True)
     result = execute_label(source, config, request, options, open_executor=open_executor)
-    if result is None:
-        return BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
-    if not result.records:
-        print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
-        return result.going_on
-    also = [*kept_lines(result.records, result.logs), *advice_without_gpu_host(result.records, config)]
-    return print_results(result.records, result.logs, result.batch, result.host_gpus, also)
+    return _report([result] if result else [], request, config)
+
+
+def run_changed(source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions) -> BatchResult:
+    """Run tests that a change touches, each where it can run, and end with one table. One that a CPU label has too runs
+    on this machine as that label's row; the others are rows of CI's job for changed tests."""
+    done = [execute_label(source, config, part, options) for part in changed_runs(source, request)]
+    return _report([result for result in done if result], request, config, title=request.label)
+
+
+def _report(results: Sequence[LabelResult], request: RunRequest, config: Config, title: str = "") -> BatchResult:
+    """Print the table that ends a command, and how to come back to rows that continue."""
+    for result in results:
+        if not result.records:
+            print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
+    ended = [result for result in results if result.records]
+    if not ended:
+        return results[-1].going_on if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
+    records = [record for result in ended for record in result.records]
+    logs = [log for result in ended for log in result.logs]
+    gpus = {host: count for result in ended for host, count in result.host_gpus.items()}
+    also = [*kept_lines(records, logs), *advice_without_gpu_host(records, config)]
+    return print_results(records, logs, title or ended[0].batch, gpus, also)
 
 
 def execute_label(
@@ -104,8 +117,8 @@ def execute_label(
     open_executor: OpenExecutor = open_executor,
     view: ProgressView | None = None,
 ) -> LabelResult | None:
-    """Prepare, place, execute, judge and record a label's rows; `view` shows how they stand. None where there is no
-    row, which is printed."""
+    """Prepare, place, execute, judge and record a label's rows; `view` shows how they stand. None if there is no row,
+    which is printed."""
     if options.detach and len(config.select_hosts(request.host)) > 1:
         raise UsageError(
             f"--detach is for one host, and {request.host} is several",
@@ -117,80 +130,73 @@ def execute_label(
     with closing(prepare(source, config, request, open_executor, journal)) as ready:
         if not ready.rows:
             shutil.rmtree(ready.batch.path, ignore_errors=True)
-            why = why_no_rows(source, request.label, request.base)
-            print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
+            _print_no_rows(source, request)
             return None
-        checkout = ready.checkout
+        batch, checkout = ready.batch, ready.checkout
         if journal and journal.asked.tree != checkout.tree:
             raise UsageError(
-                f"the checkout is not what {journal.batch.id} runs: "
+                f"the checkout is not what {batch.id} runs: "
                 f"tree {journal.asked.tree[:12]} then, {checkout.tree[:12]} now",
                 hint="restore it (git stash), or run the label again; `--last-failed` takes what did not pass",
             )
         if view is None:
             count = counted(len(ready.rows), "row")
-            print(f"run {ready.batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}", flush=True)
+            print(f"run {batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}", flush=True)
             view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.planned_rows.values()])
-        with closing(Journal(ready.batch)) as written:
+        with closing(Journal(batch)) as written:
             readers = [written, *([options.events] if options.events else [])]
             with closing(EventView(view, readers)) as events:
-                asked = (ready.batch.id, request.label, request.host, tuple(row.row for row in ready.rows))
-                code = (checkout.commit, checkout.tree, str(ready.batch.path))
+                asked = (batch.id, request.label, request.host, tuple(row.row for row in ready.rows))
+                code = (checkout.commit, checkout.tree, str(batch.path))
                 events.write(RunPrepared(now(), *asked, *code, checkout=checkout.path))
-                records, logs = _execute(ready, options, events)
-                result = LabelResult(ready.batch.id, records, logs, ready.host_gpus)
-                if records:
-                    status = overall(statuses(records))
+                result = _execute(ready, options, events)
+                if result.records:
+                    status = overall(statuses(result.records))
                     events.write(RunEnded(now(), result.batch, status, result.exit_code))
     return result
 
 
-def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> tuple[list[RunRecord], list[str]]:
-    """The rows' records and logs; no records for rows that go on detached."""
-    expected_times, interrupts = _expected_times(ready), ready.interrupts
-    if len(ready.sessions) > 1:
-        write_phase(ready.batch.path, "running")
-        with interrupts.hangup_leaves(), HostSessions(ready.sessions, ready.planner) as hosts:
-            return _ended(run_rows(ready, options, view, expected_times, hosts), view)
-    session = ready.sessions[0]
-    try:
-        write_phase(ready.batch.path, "installing")
-        interrupts.allow()
-        planned = sorted_setups(row.setup for row in ready.planned_rows.values() if not row.missing)
-        setups = planned if ready.planned_rows else ready.planner.setups(session)
-        problem = session.executor.run_install_steps(setups, view.print_message)
-        interrupts.defer()
-    except KeyboardInterrupt:
-        interrupts.defer()
-        if ready.journal:
-            raise
-        return _record_none_started(ready, CANCELLED, "cancelled during the install steps")
-    problem = ready.planner.install_problem(problem) if problem else ""
-    if problem and ready.journal is None:
-        return _record_none_started(ready, BLOCKED, problem)
-    session.unusable_reason = problem  # rows that an earlier command started go on
+def _print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
+    why = why_no_rows(source, request.label, request.base)
+    print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
+
+
+def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> LabelResult:
+    """The rows' records and logs; no records of rows that go on detached."""
+    several = len(ready.sessions) > 1
+    if not several:
+        _install(ready, view)
     write_phase(ready.batch.path, "running")
-    with interrupts.hangup_leaves():
-        executions = run_rows(ready, options, view, expected_times)
-    return _ended(executions, view)
-
-
-def _ended(executions: Sequence[RowExecution], view: EventView) -> tuple[list[RunRecord], list[str]]:
+    hosts = HostSessions(ready.sessions, ready.planner) if several else nullcontext()
+    with ready.interrupts.hangup_leaves(), hosts as threads:
+        executions = run_rows(ready, options, view, _expected_times(ready), threads)
     records = [execution.record for execution in executions if execution.record is not None]
     if len(records) < len(executions):
-        return [], [_left(execution, view) for execution in executions]
-    return records, [execution.log for execution in executions]
+        records = []
+    logs = [execution.log if records else _left(execution, view) for execution in executions]
+    return LabelResult(ready.batch.id, records, logs, ready.host_gpus)
 
 
-def _record_none_started(ready: PreparedBatch, status: str, reason: str) -> tuple[list[RunRecord], list[str]]:
-    """The records of rows that never began, all for one reason."""
-    rows = ready.planned_rows.values()
-    return [record_not_started(row.run, status, reason) for row in rows], [row.run.log for row in rows]
+def _install(ready: PreparedBatch, view: EventView) -> None:
+    """The install steps that rows share, on the only host. What ends them ends the rows that have not started."""
+    session, planner = ready.sessions[0], ready.planner
+    try:
+        write_phase(ready.batch.path, "installing")
+        ready.interrupts.allow()
+        planned = sorted_setups(row.setup for row in ready.planned_rows.values() if not row.missing)
+        setups = planned if ready.planned_rows else planner.setups(session)
+        if problem := session.executor.run_install_steps(setups, view.print_message):
+            session.unusable_reason = planner.install_problem(problem)
+    except KeyboardInterrupt:
+        if not ready.interrupts.count:
+            raise
+    finally:
+        ready.interrupts.defer()
 
 
 def _left(execution: RowExecution, view: EventView) -> str:
     """Say whether a row that is left to itself runs, or what it waits for. Returns its log's path."""
-    run = execution.prepared.run if execution.prepared else RunDir(os.path.dirname(execution.log))
+    run = execution.attempt.prepared.run if execution.attempt else RunDir(os.path.dirname(execution.log))
     status = read_status_if_readable(run)
     waits = f"waits: {'; '.join(status.waiting)}" if status.waiting else ""
     view.print_message(f"{execution.row.row} {waits or ('runs' if status.phase == 'running' else status.phase)}")
@@ -206,23 +212,6 @@ def _expected_times(ready: PreparedBatch) -> Callable[[Row], ExpectedTime]:
     return lambda row: expected(row.row, history, row.needed_gpus)
 
 
-def run_changed(source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions) -> BatchResult:
-    """Run tests that a change touches, each where it can run, and end with one table. One that a CPU label has too runs
-    on this machine as that label's row; the others are rows of CI's job for changed tests."""
-    parts = changed_runs(source, request)
-    done = [execute_label(source, config, part, options) for part in parts]
-    results = [result for result in done if result]
-    for result in results:
-        if not result.records:
-            print(f"{result.batch}: the rows continue; `ci-tasks attach {result.batch}` follows them")
-    records = [record for result in results for record in result.records]
-    logs = [log for result in results if result.records for log in result.logs]
-    gpus = {host: count for result in results for host, count in result.host_gpus.items()}
-    if records:
-        return print_results(records, logs, request.label, gpus, kept_lines(records, logs))
-    return results[-1].going_on if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
-
-
 def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest]:
     """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`; which
     test runs where is printed. Raises UnknownName."""
@@ -235,8 +224,7 @@ def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest
     there = [row for row in found.rows if row.test not in {row.test for row in here}]
     chosen = select([*here, *there], request.only, request.label)
     if not chosen:
-        why = why_no_rows(source, request.label, request.base)
-        print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
+        _print_no_rows(source, request)
     runs = []
     for label in dict.fromkeys(row.label for row in chosen):
         rows = tuple(row.row for row in chosen if row.label == label)

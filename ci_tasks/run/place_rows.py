@@ -22,27 +22,45 @@ from ci_tasks.run.progress import running_row_progress
 from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
 
-_REPLAN_SECONDS = 5.0  # seconds after which it is asked again where waiting rows belong, though nothing happened
 _UNLIMITED = 1 << 20  # GPUs and rows of a host that itself decides when they start
+_FAILURES = (FAILED, VACUOUS)
+
+
+@dataclass(frozen=True)
+class StartedAttempt:
+    """A row on a host, `since` when. `is_resumed`: an earlier command started it."""
+
+    prepared: PreparedRow
+    session: HostSession
+    since: float
+    is_resumed: bool = False
+
+    @property
+    def state(self) -> RunState:
+        return self.session.executor.poll(self.prepared)
+
+    def never_ran(self, state: RunState) -> bool:
+        """Whether it was on its way to the host when an earlier command was left, and never got there."""
+        if not (self.is_resumed and state.aborted):
+            return False
+        remote = read_remote(self.prepared.run)
+        return remote is not None and remote.complete and not read_status(self.prepared.run).exists
 
 
 @dataclass
 class RowExecution:
-    """One row. `prepared`, `session` and `started_at` are of its present attempt; `earlier` are those that have ended,
-    and `repeats_failure`: it may be asked once more where it failed. `is_resumed`: its attempt is an earlier command's.
-    `is_stopped`: another row's end ended it. `last_end` is the record and the directory of the last attempt that ended:
-    the row's own, if no host is left for another one."""
+    """One row. `earlier` are its attempts that have ended, and `repeats_failure`: it may be asked once more where it
+    failed. `is_stopped`: another row's end ended it. `last_end` is the record and the directory of the last attempt
+    that ended: the row's own, if no host is left for another one."""
 
     position: int
     row: Row
     expected: ExpectedTime
-    prepared: PreparedRow | None = None
-    session: HostSession | None = None
-    started_at: float = 0.0
+    attempt: StartedAttempt | None = None
     record: RunRecord | None = None
     log: str = ""
     wait_reason: str = ""
-    is_resumed: bool = False
+    has_number: bool = False
     is_stopped: bool = False
     last_end: tuple[RunRecord, RunDir] | None = None
     earlier: list[Attempt] = field(default_factory=list)
@@ -50,24 +68,17 @@ class RowExecution:
 
     @property
     def is_waiting(self) -> bool:
-        return self.record is None and self.prepared is None
+        return self.record is None and self.attempt is None
 
     @property
-    def is_running(self) -> bool:
-        return self.record is None and self.prepared is not None
+    def running(self) -> StartedAttempt | None:
+        return self.attempt if self.record is None else None
 
     def may_run_on(self, session: HostSession) -> bool:
         """Whether the host can run it, as far as is known, and an earlier attempt did not end there."""
         ends = [attempt.status for attempt in self.earlier if attempt.host == session.name]
-        is_asked_again = self.repeats_failure and all(status in (FAILED, VACUOUS) for status in ends)
+        is_asked_again = self.repeats_failure and all(status in _FAILURES for status in ends)
         return not session.missing_for(self.row) and (not ends or is_asked_again)
-
-    def never_ran(self, state: RunState) -> bool:
-        """Whether its attempt was on its way to the host when an earlier command was left, and never got there."""
-        if self.prepared is None or not (self.is_resumed and state.aborted):
-            return False
-        remote = read_remote(self.prepared.run)
-        return remote is not None and remote.complete and not read_status(self.prepared.run).exists
 
     def finish(self, record: RunRecord, run: RunDir) -> None:
         """Its record, with what came before."""
@@ -79,32 +90,34 @@ class RowExecution:
         """Whether the row gets another attempt after this one; then it waits for it. A failed row never does, unless
         it is asked `again`, once: another result would only hide the first. `same_host`: where it failed, if no other
         host is left."""
-        failed = record.status in (FAILED, VACUOUS)
-        if not (record.status in (BLOCKED, LOST) or (failed and again)):
-            return False
-        if failed and any(attempt.status in (FAILED, VACUOUS) for attempt in self.earlier):
+        failed = record.status in _FAILURES
+        if failed:
+            may_retry = again and not any(attempt.status in _FAILURES for attempt in self.earlier)
+        else:
+            may_retry = record.status in (BLOCKED, LOST)
+        if not may_retry:
             return False
         self.earlier += record.attempts[-1:]
         self.repeats_failure = failed and same_host and not any(map(self.may_run_on, sessions))
         if not any(map(self.may_run_on, sessions)):
             self.earlier.pop()
             return False
-        self.record = self.prepared = self.session = None
+        self.record = self.attempt = None
         return True
 
     def progress(self) -> RowProgress:
         """How it stands, for a person."""
-        name, gpus, attempt = self.row.row, self.row.needed_gpus, len(self.earlier) + 1
-        if self.record is not None:
-            status, reason, host = self.record.status, self.record.reason, self.record.host or ""
-            return RowProgress(name, status, self.record.timings.seconds, reason, host, gpus, attempt=attempt)
-        first = not self.expected.from_history
-        if self.prepared is None or self.session is None:
-            return RowProgress(name, WAITING, None, self.wait_reason, gpus=gpus, attempt=attempt, first_run=first)
-        seconds, note = time.monotonic() - self.started_at, self.session.executor.poll(self.prepared).note
-        shown = running_row_progress(name, self.prepared.run, seconds, note, host=self.session.name)
-        left = None if first or shown.state == WAITING else self.expected.seconds - seconds
-        return replace(shown, gpus=gpus, seconds_left=left, first_run=first, attempt=attempt)
+        known = RowProgress(self.row.row, WAITING, gpus=self.row.needed_gpus, attempt=len(self.earlier) + 1)
+        if record := self.record:
+            seconds, host = record.timings.seconds, record.host or ""
+            return replace(known, state=record.status, seconds=seconds, note=record.reason, host=host, log=self.log)
+        known = replace(known, first_run=not self.expected.from_history)
+        if self.attempt is None:
+            return replace(known, note=self.wait_reason)
+        seconds, host = time.monotonic() - self.attempt.since, self.attempt.session.name
+        shown = running_row_progress(known.row, self.attempt.prepared.run, seconds, self.attempt.state.note, host=host)
+        left = None if known.first_run or shown.state == WAITING else self.expected.seconds - seconds
+        return replace(shown, gpus=known.gpus, attempt=known.attempt, first_run=known.first_run, seconds_left=left)
 
 
 def ended_before_test(record: RunRecord) -> bool:
@@ -114,9 +127,9 @@ def ended_before_test(record: RunRecord) -> bool:
 
 
 class RowPlacer:
-    """Asks the placement whenever something has happened that may let a row start. `jobs` bounds the rows at once on a
-    host; else as many CPU rows as there are cores, and as many GPU rows as there are GPUs for. With `detach`, all start
-    at once: the locks on the host decide which waits for which."""
+    """Asks the placement with the rows and hosts as they are. `jobs` bounds the rows at once on a host; else as many
+    CPU rows as there are cores, and as many GPU rows as there are GPUs for. With `detach`, all start at once: the locks
+    on the host decide which waits for which."""
 
     def __init__(self, ready: PreparedBatch, executions: Sequence[RowExecution], options: ExecutionOptions) -> None:
         self.seconds_left: float | None = None
@@ -125,35 +138,6 @@ class RowPlacer:
         cores = os.cpu_count() or 1
         self._slots = options.jobs or (len(ready.rows) if any(row.needed_gpus for row in ready.rows) else cores)
         self._exclusive: dict[tuple[str | None, str, str | None], frozenset[str]] = {}
-        self._seen: list[tuple[object, ...]] = []
-        self._planned = -_REPLAN_SECONDS
-
-    def has_changed(self) -> bool:
-        """Whether something happened that may let a row start, or it is time to ask all the same."""
-        snapshot = self._snapshot()
-        if snapshot == self._seen and time.monotonic() < self._planned + _REPLAN_SECONDS:
-            return False
-        self._seen, self._planned = snapshot, time.monotonic()
-        return True
-
-    def replan(self) -> None:
-        """A row has ended, or waits again."""
-        self._planned = -_REPLAN_SECONDS
-
-    def _snapshot(self) -> list[tuple[object, ...]]:
-        return [
-            (each.is_ready, each.unusable_reason, each.executor.is_up, each.locked_gpus, each.facts is not None)
-            for each in self._sessions
-        ]
-
-    def is_stuck(self) -> bool:
-        """Whether no row runs, and one waits although a host could take it: then nothing would ever happen. A host that
-        has changed since the decision is for the next one."""
-        if any(execution.is_running for execution in self._executions):
-            return False
-        waiting = [execution for execution in self._executions if execution.is_waiting]
-        has_host = any(not session.is_away for execution in waiting for session in self.hosts_of(execution))
-        return has_host and self._snapshot() == self._seen
 
     def hosts_of(self, execution: RowExecution) -> list[HostSession]:
         """The hosts that may run the row, as far as is known; one that was dropped only if there is no other."""
@@ -175,7 +159,11 @@ class RowPlacer:
 
     def gpus_of_ours(self, session: HostSession) -> int:
         """How many GPUs our rows have there."""
-        return sum(each.row.needed_gpus for each in self._executions if each.is_running and each.session is session)
+        return sum(execution.row.needed_gpus for execution, _ in self._running_on(session))
+
+    def _running_on(self, session: HostSession) -> list[tuple[RowExecution, StartedAttempt]]:
+        running = [(each, attempt) for each in self._executions if (attempt := each.running)]
+        return [(each, attempt) for each, attempt in running if attempt.session is session]
 
     def _waiting_row(self, execution: RowExecution) -> WaitingRow:
         return WaitingRow(
@@ -200,9 +188,9 @@ class RowPlacer:
         return found
 
     def _load(self, session: HostSession) -> HostLoad:
-        had = [execution for execution in self._executions if execution.session is session]
-        there = [execution for execution in had if execution.is_running]
-        now, queues = time.monotonic(), self._detach or session.executor.has_scheduler
+        queues, now = self._detach or session.executor.has_scheduler, time.monotonic()
+        had_rows = any(each.attempt and each.attempt.session is session for each in self._executions)
+        running = self._running_on(session)
         return HostLoad(
             name=session.name,
             gpus=_UNLIMITED if queues or session.facts is None else session.facts.gpus,
@@ -211,7 +199,7 @@ class RowPlacer:
             # With one host, rows wait for it where they are.
             up=session.executor.is_up or (len(self._sessions) == 1 and not session.executor.has_scheduler),
             images=session.images,
-            has_code=bool(had) or queues,
-            started=tuple(StartedRow(self._waiting_row(each), now - each.started_at) for each in there),
+            has_code=had_rows or queues,
+            started=tuple(StartedRow(self._waiting_row(each), now - attempt.since) for each, attempt in running),
             queues=queues,
         )

@@ -6,26 +6,21 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.files import NotAFile, open_file
-from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
 from ci_tasks.errors import counted, shortened, some
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end
-from ci_tasks.run.events import Changes, HostChanged, ProgressView, RowChanged
+from ci_tasks.run.events import Event, HostChanged, Message, ProgressView, RowChanged
 from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says what still runs
-_LINE_SECONDS = 0.5  # seconds for which a row's last line serves, however fast its log grows
 _LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
-_CACHE_SIZE = 1024  # rows whose last line and status are kept
 _REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds
 _STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLED}
 
@@ -40,51 +35,52 @@ def open_view(title: str, rows: Sequence[RunDir]) -> ProgressView:
 
 
 class PlainView:
-    """A line when a row starts, moves, ends or stalls, when a host comes or goes, and a reminder in between."""
+    """A line when a row starts, moves, ends or stalls, when a host comes or goes, and a reminder in between. With
+    several hosts, of which events tell, a line says where a row is."""
 
     def __init__(self) -> None:
-        self._changes = Changes()
         self._shown: dict[str, tuple[str, str, int]] = {}  # row → state, host and attempt of its last line
         self._known_hosts: set[str] = set()
-        self._last_message_at = time.monotonic()
+        self._last_line_at = time.monotonic()
 
-    def print_message(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {shortened(text, _LONGEST_LINE)}", flush=True)
-        self._last_message_at = time.monotonic()
+    def write(self, event: Event) -> None:
+        if isinstance(event, Message):
+            self._print(event.text)
+        elif isinstance(event, RowChanged) and event.event != "row_placed":
+            self.print_row(event)
+        elif isinstance(event, HostChanged):
+            self._print_host(event)
 
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
     ) -> None:
-        several = len(hosts) > 1
-        gpus = {host.name: host.gpus for host in hosts}
-        for event in self._changes.since_last(rows, hosts if several else ()):
-            if isinstance(event, RowChanged):
-                self.print_row(event, several)
-            elif isinstance(event, HostChanged):
-                self._print_host(event, gpus[event.host])
-        if time.monotonic() - self._last_message_at > _REMINDER_SECONDS:
+        if time.monotonic() - self._last_line_at > _REMINDER_SECONDS:
             self._remind(rows, left)
 
-    def print_row(self, event: RowChanged, several: bool) -> None:
+    def close(self) -> None:
+        pass
+
+    def print_row(self, event: RowChanged) -> None:
         state = event.status or _STATES[event.event]
         standing = (state, event.host, event.attempt)
         before = self._shown.get(event.row, (WAITING, "", 1))
         self._shown[event.row] = standing
         if state == before[0] and (state == WAITING or not event.host or standing == before):
             return
-        is_timed = state not in (RUNNING, WAITING) and event.seconds is not None
+        is_timed = event.status is not None and event.seconds is not None
         took = f" after {event.seconds:.1f} s" if is_timed else ""
         note = f": {event.note}" if event.note else ""
-        place = _host_and_attempt(event.host, event.attempt) if several else ""
-        self.print_message(f"{state:<9} {event.row}{place}{took}{note}")
+        place = _host_and_attempt(event.host, event.attempt) if self._known_hosts else ""
+        self._print(f"{state:<9} {event.row}{place}{took}{note}")
 
-    def _print_host(self, event: HostChanged, gpus: int | None) -> None:
-        was_known = event.host in self._known_hosts
-        self._known_hosts.add(event.host)
-        stands = "is reachable again" if was_known else f"is connected, {counted(gpus or 0, 'GPU')}"
+    def _print_host(self, event: HostChanged) -> None:
+        stands = f"is connected, {counted(event.gpus or 0, 'GPU')}"
         if event.event == "host_down":
-            stands = f"is unreachable: {event.note}" if event.note else "is unreachable"
-        self.print_message(f"host {event.host} {stands}")
+            stands = f"is unreachable{f': {event.note}' if event.note else ''}"
+        elif event.host in self._known_hosts:
+            stands = "is reachable again"
+        self._known_hosts.add(event.host)
+        self._print(f"host {event.host} {stands}")
 
     def _remind(self, rows: Sequence[RowProgress], left: float | None) -> None:
         running = [row.row for row in rows if row.state in (RUNNING, STALLED)]
@@ -92,17 +88,18 @@ class PlainView:
         if running:
             end = expected_end(rows, left)
             names = some(running, _MAX_REMINDED)
-            self.print_message(f"still running: {names}; {waiting} waiting{f'; {end}' if end else ''}")
+            self._print(f"still running: {names}; {waiting} waiting{f'; {end}' if end else ''}")
         noted = [row for row in rows if row.state in (WAITING, STALLED) and row.note]
         for row in noted[:_MAX_REMINDED]:
-            self.print_message(f"still {row.state}: {row.row}: {row.note}")
+            self._print(f"still {row.state}: {row.row}: {row.note}")
 
-    def close(self) -> None:
-        pass
+    def _print(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {shortened(text, _LONGEST_LINE)}", flush=True)
+        self._last_line_at = time.monotonic()
 
 
 def _host_and_attempt(host: str, attempt: int) -> str:
-    """What a line says of a row's place where there are several hosts."""
+    """What a line says of a row's place if there are several hosts."""
     return (f" on {host}" if host else "") + (f", attempt {attempt}" if attempt > 1 else "")
 
 
@@ -123,8 +120,9 @@ class LiveView:
         self._live.start()  # what others print meanwhile goes above the table, through streams of rich's
         sys.stdout, sys.stderr = (SafeStream(stream) for stream in (sys.stdout, sys.stderr))
 
-    def print_message(self, text: str) -> None:
-        self._console.print(escape(text), markup=False, highlight=False)
+    def write(self, event: Event) -> None:
+        if isinstance(event, Message):
+            self._console.print(escape(event.text), markup=False, highlight=False)
 
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
@@ -148,8 +146,9 @@ class StreamView:
         self._log = GrowingLog(run.log)
         self._last_notice = ""
 
-    def print_message(self, text: str) -> None:
-        print(text, flush=True)
+    def write(self, event: Event) -> None:
+        if isinstance(event, Message):
+            print(event.text, flush=True)
 
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
@@ -209,37 +208,14 @@ class GrowingLog:
 def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, host: str = "") -> RowProgress:
     """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
     `note` is what its host says that it does just now, if that is something else."""
-    status = _status(run.path, _stamp(run.status))
+    from ci_tasks.hosts.provision import last_line  # what follows a log alone needs none of it
+
+    status = read_status_if_readable(run)
     state, message = RUNNING, note
     if status.waiting:
         state, message = WAITING, "; ".join(status.waiting)
     elif status.stalled:
         state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
     elif not note:
-        is_collecting = status.phase == "collecting"
-        tick = int(time.monotonic() / _LINE_SECONDS)
-        message = "collecting what it leaves" if is_collecting else _last_line(run.path, tick)
+        message = "collecting what it leaves" if status.phase == "collecting" else last_line(run)
     return RowProgress(row, state, seconds, message, host, gpu_ids=status.gpu_ids or (), log=run.log)
-
-
-# A row is looked at many times a second: its status is read when it has changed, its log at most once in a tick.
-
-
-@lru_cache(maxsize=_CACHE_SIZE)
-def _status(path: str, stamp: tuple[int, ...]) -> Status:
-    return read_status_if_readable(RunDir(path)) if stamp else Status()
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    """Another one for each file that replaces the last; none without a file."""
-    with suppress(OSError):
-        status = os.stat(path)
-        return status.st_ino, status.st_mtime_ns, status.st_size
-    return ()
-
-
-@lru_cache(maxsize=_CACHE_SIZE)
-def _last_line(path: str, tick: int) -> str:
-    from ci_tasks.hosts.provision import last_line  # what follows a log alone needs none of it
-
-    return last_line(RunDir(path))

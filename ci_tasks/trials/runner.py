@@ -207,5 +207,5 @@ class QuietView(PlainView):
     """The view of a run among others: what is unusual, and now and then that it still goes on. The trial has a line for
     each row that ended."""
 
-    def print_row(self, event: RowChanged, several: bool) -> None:
+    def print_row(self, event: RowChanged) -> None:
         pass

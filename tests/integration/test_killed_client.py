@@ -97,7 +97,7 @@ def test_a_signal_that_ends_a_client_cancels_as_ctrl_c_does(
     client.send_signal(number)
     out, err = client.communicate(timeout=60)
     assert client.returncode == 130, out + err
-    assert place.statuses() == {("cancelled", "cancelled during the install steps")}
+    assert place.statuses() == {("cancelled", "cancelled before it began")}
     assert not place.processes()
 
 
@@ -137,7 +137,7 @@ def test_cancel_ends_a_living_client_and_what_a_killed_one_left(there: Place) ->
     assert (done.code, "cancelled " in done.out) == (0, True), done
     client.communicate(timeout=60)
     assert client.returncode == 130
-    assert there.statuses() == {("cancelled", "cancelled during the install steps")}
+    assert there.statuses() == {("cancelled", "cancelled before it began")}
     assert not there.processes()
     there.start_and_kill()
     killed = max(path.name for path in (there.person.home / "runs").iterdir())

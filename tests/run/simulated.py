@@ -32,6 +32,7 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.events import Event, Message
 from ci_tasks.run.label import LabelResult, execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.workflow.reader import read as read_workflow
@@ -268,8 +269,9 @@ class Watcher:
         self.scenes: list[Scene] = []
         self.until = time.monotonic() + _TIMEOUT
 
-    def print_message(self, text: str) -> None:
-        self.messages.append(text)
+    def write(self, event: Event) -> None:
+        if isinstance(event, Message):
+            self.messages.append(event.text)
 
     def update(
         self, lanes: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None

@@ -21,7 +21,6 @@ from ci_tasks.run.events import (
     RowChanged,
     RunPrepared,
     find_unfinished,
-    number_of,
     read_journal,
 )
 from tests.parts.json_files import write_json
@@ -91,7 +90,8 @@ def test_a_full_disk_takes_nothing_of_what_standard_output_had(
 def test_the_journal_says_what_was_asked_for_and_which_runs_exist() -> None:
     journal = read(begun(("one", 1, "a"), ("one", 3, "b")))
     assert (journal.asked.label, journal.asked.host, journal.asked.rows) == ("ckpt", "a,b", ("one", "two"))
-    assert [(number_of(attempt), attempt.host) for attempt in journal.attempts("one")] == [(1, "a"), (3, "b")]
+    attempts = [(os.path.basename(run.path), host) for host, run in journal.attempts("one")]
+    assert attempts == [("01", "a"), ("03", "b")]
     assert journal.attempts("two") == []
 
 
@@ -109,7 +109,7 @@ def test_a_last_line_that_was_cut_short_never_was() -> None:
 
 def test_a_row_name_may_hold_anything_but_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     name = 'a\n"b"\udce4, "event": "run_prepared"'
-    assert [attempt.row for attempt in read(begun((name, 1, "a"), rows=(name,))).attempts(name)] == [name]
+    assert [host for host, _ in read(begun((name, 1, "a"), rows=(name,))).attempts(name)] == ["a"]
     known_secrets.add(["correct horse"])
     batch = begun()
     Journal(batch).write(Message("now", "the token is correct horse"))

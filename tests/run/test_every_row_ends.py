@@ -29,7 +29,7 @@ from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
 from ci_tasks.run import execute, host_session, place_rows
-from ci_tasks.run.events import EventView
+from ci_tasks.run.events import Event, EventView, Message
 from ci_tasks.run.execute import run_rows
 from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.place_rows import RowExecution
@@ -158,8 +158,9 @@ class View:
     messages: list[str] = field(default_factory=list)
     updates: int = 0  # since time has passed
 
-    def print_message(self, text: str) -> None:
-        self.messages.append(text)
+    def write(self, event: Event) -> None:
+        if isinstance(event, Message):
+            self.messages.append(event.text)
 
     def update(self, rows: Any, hosts: Any = (), left: float | None = None) -> None:
         self.updates += 1

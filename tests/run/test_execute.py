@@ -15,9 +15,8 @@ import pytest
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.errors import Blocked, UsageError
-from ci_tasks.planning.placement import Decision
 from ci_tasks.records import RunRecord
-from ci_tasks.run import execute, place_rows
+from ci_tasks.run import execute
 from tests.parts.json_files import read_json
 from tests.run import simulated
 from tests.run.simulated import BROKEN, ENDLESS, SET_UP, Act, World
@@ -109,14 +108,6 @@ def test_rows_of_a_dropped_host_keep_their_status_if_the_other_host_never_answer
     assert len(world.hosts["a"].began) == 3
 
 
-def test_rows_that_wait_although_nothing_happens_are_a_bug_and_no_wait(
-    played: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(place_rows, "place", lambda rows, loads: Decision((), {0: "of a mistake"}, 0.0))
-    with pytest.raises(AssertionError, match="nothing can end that: one: of a mistake"):
-        played({"a": 4}, {"one": 4}).execute_label()
-
-
 # -- where rows go ---------------------------------------------------------------------------------------------------
 
 
@@ -157,13 +148,13 @@ def test_after_each_row_that_is_judged_those_that_run_are_looked_at(
     world = played({"a": 8}, {f"r{n}": 1 for n in range(6)})
     world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
     running: list[int] = []
-    original = execute.LabelExecution.ended_rows
+    original = execute.LabelExecution.ended_row
 
     def ended(run: execute.LabelExecution) -> Any:
-        running.append(sum(execution.is_running for execution in run.executions))
+        running.append(sum(execution.running is not None for execution in run.executions))
         return original(run)
 
-    monkeypatch.setattr(execute.LabelExecution, "ended_rows", ended)
+    monkeypatch.setattr(execute.LabelExecution, "ended_row", ended)
     world.when((lambda: all(world.runs(row)() for row in world.rows), world.end_all))
     assert set(statuses(world.execute_label()).values()) == {"passed"}
     seen = [count for count, before in zip(running, [0, *running], strict=False) if count != before]

@@ -1,4 +1,4 @@
-"""How rows and hosts are told to the placement, and when it is asked again."""
+"""How rows and hosts are told to the placement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ci_tasks.planning.placement import Decision, ExpectedTime, HostFacts, HostL
 from ci_tasks.records import Attempt
 from ci_tasks.run import place_rows
 from ci_tasks.run.host_session import HostSession
-from ci_tasks.run.place_rows import RowExecution, RowPlacer
+from ci_tasks.run.place_rows import RowExecution, RowPlacer, StartedAttempt
 from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
 from tests.run import simulated
@@ -78,7 +78,7 @@ def test_gpus_that_others_hold_are_those_which_are_not_our_rows(calls: Any) -> N
     allotted, executions = placement(hosts, [4, 2])
     hosts[0].locked_gpus = frozenset(range(6))
     prepared: Any = object()
-    executions[0].prepared, executions[0].session = prepared, hosts[0]
+    executions[0].attempt = StartedAttempt(prepared, hosts[0], 0.0)
     allotted.decide([executions[1]])
     ((_, machines),) = calls
     assert [machine.held for machine in machines] == [2, 0]
@@ -99,24 +99,6 @@ def test_jobs_bounds_the_rows_of_a_host(calls: Any) -> None:
     allotted, executions = placement(hosts, [4], jobs=3)
     allotted.decide(executions)
     assert [machine.slots for machine in calls[0][1]] == [3, 3]
-
-
-@pytest.mark.parametrize("change", ["locks", "link", "problem", "a row"])
-def test_the_placement_is_asked_again_when_something_has_happened(change: str) -> None:
-    host = session("a", 8)
-    allotted, _ = placement([host, session("b", 8)], [4])
-    assert allotted.has_changed()
-    assert not allotted.has_changed()
-    if change == "locks":
-        host.locked_gpus = frozenset({1})
-    elif change == "link":
-        host.executor.host.up = False  # type: ignore[attr-defined]
-    elif change == "problem":
-        host.unusable_reason = "gone"
-    else:
-        allotted.replan()
-    assert allotted.has_changed()
-    assert not allotted.has_changed()
 
 
 def test_a_row_is_hopeless_when_no_host_is_left_and_not_while_one_has_not_answered(calls: Any) -> None:

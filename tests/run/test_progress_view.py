@@ -1,10 +1,9 @@
-"""What a person sees while rows run, with a terminal and without, and how little is read for it."""
+"""What a person sees while rows run, with a terminal and without."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.hosts.provision import last_line
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
+from ci_tasks.run.events import EventView, Message
 from ci_tasks.run.progress import GrowingLog, LiveView, PlainView, StreamView, open_view, running_row_progress
 from tests.parts.json_files import write_json
 
@@ -43,17 +43,14 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Lines:
 
 
 def test_on_one_host_plain_lines_say_no_host(printed: Lines) -> None:
-    plain = PlainView()
-    for hosts in ((), TWO[:1]):
-        plain.update(
-            [RowProgress("a", RUNNING, 1.0, "step 1", "h100a"), RowProgress("b", WAITING, note="GPU 3")], hosts
-        )
-    plain.update([RowProgress("a", "failed", 2.04, "KeyError", "h100a"), RowProgress("b", RUNNING, 0.0, "", "h100a")])
+    view = EventView(PlainView(), [])
+    view.update([RowProgress("a", RUNNING, 1.0, "step 1", "h100a"), RowProgress("b", WAITING, note="GPU 3")])
+    view.update([RowProgress("a", "failed", 2.04, "KeyError", "h100a"), RowProgress("b", RUNNING, 0.0, "", "h100a")])
     assert printed() == ["running   a", "failed    a after 2.0 s: KeyError", "running   b"]
 
 
 def test_on_several_hosts_they_say_where_and_which_attempt(printed: Lines) -> None:
-    plain = PlainView()
+    view = EventView(PlainView(), [])
     unreached = (HostProgress("h100a", None, note="connecting"), HostProgress("h100b", None, note="connecting"))
     for lane, hosts in [
         (RowProgress("a", WAITING), unreached),
@@ -65,7 +62,7 @@ def test_on_several_hosts_they_say_where_and_which_attempt(printed: Lines) -> No
         (RowProgress("a", RUNNING, 1.0, "", "h100a", attempt=3), TWO),  # it was lost between two looks
         (RowProgress("a", "passed", 9.0, "", "h100a", attempt=3), TWO),
     ]:
-        plain.update([lane], hosts)
+        view.update([lane], hosts)
     assert printed() == [
         "host h100a is connected, 8 GPUs",
         "host h100b is connected, 8 GPUs",
@@ -79,10 +76,10 @@ def test_on_several_hosts_they_say_where_and_which_attempt(printed: Lines) -> No
 
 
 def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
-    plain = PlainView()
+    view = EventView(PlainView(), [])
     away = [HostProgress("h100a", 8, up=False, note=f"the link is down for {seconds} s") for seconds in (12, 13)]
     for host in (TWO[0], TWO[0], *away, TWO[0], TWO[0]):
-        plain.update([], (host, HostProgress("h100b", 1)))
+        view.update([], (host, HostProgress("h100b", 1)))
     assert printed() == [
         "host h100a is connected, 8 GPUs",
         "host h100b is connected, 1 GPU",
@@ -98,27 +95,27 @@ def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
 def test_after_a_silence_plain_lines_say_what_runs_and_for_how_long(
     printed: Lines, left: float | None, ends: str
 ) -> None:
-    plain = PlainView()
+    view = EventView(plain := PlainView(), [])
     lanes = [
         RowProgress("a", RUNNING, host="h100b"),
         RowProgress("b", WAITING, note="GPU 3"),
         RowProgress("c", WAITING),
     ]
-    plain.update(lanes, TWO)
+    view.update(lanes, TWO)
     printed()
-    plain._last_message_at -= 61
-    plain.update(lanes, TWO, left)
+    plain._last_line_at -= 61
+    view.update(lanes, TWO, left)
     first, second = printed()
     assert first.startswith("still running: a; ") and first.endswith(ends)
     assert second == "still waiting: b: GPU 3"
 
 
 def test_a_reminder_of_many_rows_stays_short(printed: Lines) -> None:
-    plain = PlainView()
+    view = EventView(plain := PlainView(), [])
     lanes = [RowProgress(f"row{number}", RUNNING) for number in range(500)]
-    plain.update(lanes)
-    plain._last_message_at -= 61
-    plain.update(lanes)
+    view.update(lanes)
+    plain._last_line_at -= 61
+    view.update(lanes)
     assert printed()[-1].endswith("row19 and 480 more; 0 waiting")
 
 
@@ -161,7 +158,7 @@ def test_on_a_terminal_hosts_are_drawn_and_nothing_that_is_shown_controls_it(
         monkeypatch.setenv(name, value)  # the first is rich's own word for: this is a terminal
     hostile = "\x1b]52;c;eA==\x07\x9d0;title\x9c\x1b[2J"
     live = LiveView("title")
-    live.print_message(f"a{hostile}")
+    live.write(Message("now", f"a{hostile}"))
     print(f"b{hostile}")
     print(f"c{hostile}", file=sys.stderr)
     live.update([RowProgress("ppo", RUNNING, 1.0, f"d{hostile}", "h100b", 2, (0, 1))], TWO, 60.0)
@@ -191,30 +188,6 @@ def test_how_a_started_row_stands(tmp_path: Path, status: dict[str, Any], note: 
 def test_a_row_that_has_not_written_anything_yet_is_running(tmp_path: Path) -> None:
     nothing = RunDir(str(tmp_path / "nothing"))
     assert running_row_progress("a", nothing, 0.0, "") == RowProgress("a", RUNNING, 0.0, log=nothing.log)
-
-
-def test_a_status_is_read_again_when_it_was_replaced(run: RunDir) -> None:
-    assert running_row_progress("a", run, 1.0, "").gpu_ids == ()
-    write_json(run.status, {"gpu_ids": [1]})
-    assert running_row_progress("a", run, 1.0, "").gpu_ids == (1,)
-
-
-def test_a_log_is_not_read_at_every_look(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, reads = [100.0], Counter[str]()
-    monkeypatch.setattr("ci_tasks.run.progress.time.monotonic", lambda: now[0])
-
-    def counted(run: RunDir) -> str:
-        reads["logs"] += 1
-        return last_line(run)
-
-    monkeypatch.setattr("ci_tasks.hosts.provision.last_line", counted)
-    lines = []
-    for later, more in [(0.0, b""), (0.1, b"new\n"), (0.1, b""), (0.5, b"")]:
-        now[0] += later
-        with open(run.log, "ab") as log:
-            log.write(more)
-        lines.append(running_row_progress("a", run, 1.0, "").note)
-    assert lines == ["last", "last", "last", "new"] and reads["logs"] == 2
 
 
 def test_of_a_long_log_the_last_line_of_metrics_is_whole(run: RunDir) -> None:

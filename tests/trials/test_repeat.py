@@ -14,6 +14,7 @@ from ci_tasks.errors import Blocked, UnknownName
 from ci_tasks.records import Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
 from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.events import Message
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.repeat import repeat
@@ -39,7 +40,7 @@ class Script:
         rows = list(request.rows or self.rows)
         self.requested_rows.append(rows)
         self.fresh.append(request.fresh_env)
-        more["view"].print_message("told")
+        more["view"].write(Message("now", "told"))
         more["view"].update([RowProgress(row, RUNNING) for row in rows])
         more["view"].update([RowProgress(row, "passed", 1.0) for row in rows])
         records = [self._record(row, self.rows[row].pop(0)) for row in rows if row in self.rows]
