@@ -21,7 +21,6 @@ from ci_tasks.results.load import load_record, read_run_record
 from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_status
 from ci_tasks.run.events import BatchJournal, EventView, RowChanged, now
 from ci_tasks.run.host_session import HostSession
-from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.place_rows import RowExecution, RowPlacer, StartedAttempt, ended_before_test
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.request import ExecutionOptions
@@ -34,16 +33,11 @@ Expected = Callable[[Row], ExpectedTime]
 
 
 def run_rows(
-    ready: PreparedBatch,
-    options: ExecutionOptions,
-    view: EventView,
-    expected: Expected,
-    hosts: HostSessions | None = None,
+    ready: PreparedBatch, options: ExecutionOptions, view: EventView, expected: Expected
 ) -> list[RowExecution]:
-    """Run all rows to their ends, in order; `hosts` are the threads of several hosts. With `detach` rows that have all
-    started are left to themselves. On ^C every running row is cancelled and the others never start; a second ^C kills
-    what is left at once."""
-    run = LabelExecution(ready, options, view, expected, hosts)
+    """Run all rows to their ends, in order. With `detach` rows that have all started are left to themselves. On ^C
+    every running row is cancelled and the others never start; a second ^C kills what is left at once."""
+    run = LabelExecution(ready, options, view, expected)
     if ready.journal:
         run.resume(ready.journal)
     handled = 0  # how often ^C was pressed and acted on
@@ -71,19 +65,12 @@ def run_rows(
 class LabelExecution:
     """The rows of a command and its hosts, from moment to moment."""
 
-    def __init__(
-        self,
-        ready: PreparedBatch,
-        options: ExecutionOptions,
-        view: EventView,
-        expected: Expected,
-        hosts: HostSessions | None = None,
-    ) -> None:
+    def __init__(self, ready: PreparedBatch, options: ExecutionOptions, view: EventView, expected: Expected) -> None:
         self.ready, self.view, self.options, self.sessions = ready, view, options, ready.sessions
         rows = enumerate(ready.rows)
         self.executions = [RowExecution(at, row, expected(row)) for at, row in rows]
         self._placer = RowPlacer(ready, self.executions, options)
-        self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
+        self._numbers = itertools.count(len(ready.rows) + 1)
         self._shown = self._all_started_at = 0.0
         self._stopping = False
 
@@ -314,8 +301,8 @@ class LabelExecution:
     def interrupt(self, count: int) -> None:
         """^C was pressed for the `count`-th time."""
         self._stopping = True
-        if self._hosts:
-            self._hosts.abandon_setup()
+        if self.ready.threads:
+            self.ready.threads.abandon_setup()
         for execution in self.executions:
             execution.is_stopped = False
         self._finish_waiting("cancelled before it began")
@@ -335,7 +322,7 @@ class LabelExecution:
 
     def show_progress(self) -> None:
         lines = [line for session in self.sessions for line in session.executor.drain_messages()]
-        for line in [*lines, *(self._hosts.drain_messages() if self._hosts else ())]:
+        for line in [*lines, *(self.ready.threads.drain_messages() if self.ready.threads else ())]:
             self.view.print_message(line)
         if time.monotonic() > self._shown + _DISPLAY_SECONDS:
             self.show()

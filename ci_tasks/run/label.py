@@ -37,14 +37,12 @@ from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.events import EventView, Journal, ProgressView, RunEnded, RunPrepared, find_unfinished, now
 from ci_tasks.run.execute import run_rows
 from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
-from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.hosts_files import advice_without_gpu_host
 from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch, prepare
 from ci_tasks.run.progress import open_view
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import kept_lines, print_results, statuses
-from ci_tasks.run.row_plans import sorted_setups
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
@@ -163,13 +161,11 @@ def _print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
 
 def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> LabelResult:
     """The rows' records and logs; no records of rows that go on detached."""
-    several = len(ready.sessions) > 1
-    if not several:
+    if not ready.threads:
         _install(ready, view)
     write_phase(ready.batch.path, "running")
-    hosts = HostSessions(ready.sessions, ready.planner) if several else nullcontext()
-    with ready.interrupts.hangup_leaves(), hosts as threads:
-        executions = run_rows(ready, options, view, _expected_times(ready), threads)
+    with ready.interrupts.hangup_leaves(), ready.threads or nullcontext():
+        executions = run_rows(ready, options, view, _expected_times(ready))
     records = [execution.record for execution in executions if execution.record is not None]
     if len(records) < len(executions):
         records = []
@@ -179,14 +175,12 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -
 
 def _install(ready: PreparedBatch, view: EventView) -> None:
     """The install steps that rows share, on the only host. What ends them ends the rows that have not started."""
-    session, planner = ready.sessions[0], ready.planner
+    session = ready.sessions[0]
     try:
         write_phase(ready.batch.path, "installing")
         ready.interrupts.allow()
-        planned = sorted_setups(row.setup for row in ready.planned_rows.values() if not row.missing)
-        setups = planned if ready.planned_rows else planner.setups(session)
-        if problem := session.executor.run_install_steps(setups, view.print_message):
-            session.unusable_reason = planner.install_problem(problem)
+        if problem := session.executor.run_install_steps(ready.setups, view.print_message):
+            session.unusable_reason = ready.planner.install_problem(problem)
     except KeyboardInterrupt:
         if not ready.interrupts.count:
             raise

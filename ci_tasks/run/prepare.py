@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
@@ -18,7 +19,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable, some
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
 from ci_tasks.planning.containers import LOCK_DIR_ENV
-from ci_tasks.planning.planner import check_row
+from ci_tasks.planning.planner import SharedSetup, check_row
 from ci_tasks.planning.steps import override_warnings
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
@@ -27,26 +28,38 @@ from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.events import BatchJournal
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.host_session import HostSession
-from ci_tasks.run.host_sessions import gather_facts
+from ci_tasks.run.host_sessions import HostSessions, gather_facts
 from ci_tasks.run.interrupts import Interrupts
 from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_plans import RowPlanner
+from ci_tasks.run.row_plans import RowPlanner, sorted_setups
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
 _MOST_SHOWN = 5  # tests or files that are named
 
 
+class Planner(Protocol):
+    """Plans rows when they are given to hosts: see ci_tasks.run.row_plans.RowPlanner."""
+
+    def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow: ...
+    def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]: ...
+    def image_of(self, row: Row) -> str | None: ...
+    def install_problem(self, problem: str) -> str: ...
+
+
 @dataclass(frozen=True)
 class PreparedBatch:
-    """All rows of one command, and the hosts that take part. `planned_rows` are the plans that there are already, by
-    the row's position: with one host it is clear where each row runs. `journal` is that of the earlier command which
-    this one resumes."""
+    """All rows of one command, and the hosts that take part. With one host it is clear where each row runs:
+    `planned_rows` are the plans, by the row's position, and `setups` the install steps that they share. `threads` make
+    several hosts ready. `journal` is that of the earlier command which this one resumes."""
 
     batch: Batch
     rows: tuple[Row, ...]
     sessions: tuple[HostSession, ...]
-    planner: RowPlanner
+    planner: Planner
+    checkout: Checkout
+    threads: HostSessions | None = None
+    setups: Sequence[SharedSetup] = ()
     planned_rows: dict[int, PreparedRow] = field(default_factory=dict)
     journal: BatchJournal | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
@@ -55,10 +68,6 @@ class PreparedBatch:
     def host_gpus(self) -> dict[str, int]:
         """Host → GPUs, of the hosts that answered and have no scheduler of their own."""
         return {each.name: each.facts.gpus for each in self.sessions if each.facts and not each.executor.has_scheduler}
-
-    @property
-    def checkout(self) -> Checkout:
-        return self.planner.checkout(self.sessions[0])
 
     def close(self) -> None:
         self.interrupts.restore()
@@ -106,9 +115,25 @@ def prepare(
         # Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones.
         simulates = any(LOCK_DIR_ENV in text for text in code.read_files(source.suite.lock_scripts, ".py"))
         planner = RowPlanner(source, config, request, found, batch, rows, request.by_runner or simulates)
-        ready = PreparedBatch(batch, tuple(rows), sessions, planner, journal=journal)
+        planned, setups = dict[int, PreparedRow](), list[SharedSetup]()
         if len(sessions) == 1 and rows:
-            _prepare_single_host(sessions[0], ready)
+            _make_ready(sessions[0], planner)
+            if journal is None:
+                planned = {at: planner.plan_row(row, sessions[0], at + 1) for at, row in enumerate(rows)}
+                setups = sorted_setups(row.setup for row in planned.values() if not row.missing)
+            else:
+                setups = planner.setups(sessions[0])
+        ready = PreparedBatch(
+            batch,
+            tuple(rows),
+            sessions,
+            planner,
+            planner.checkout(sessions[0]),
+            threads=HostSessions(sessions, planner) if len(sessions) > 1 else None,
+            setups=setups,
+            planned_rows=planned,
+            journal=journal,
+        )
         ready.interrupts.defer()
         undo.pop_all()
     return ready
@@ -143,14 +168,11 @@ def _open_sessions(
     return tuple(sessions)
 
 
-def _prepare_single_host(session: HostSession, ready: PreparedBatch) -> None:
-    """With one host, all rows are planned before the first begins, and what the host lacks is known. Raises Blocked."""
-    session.facts = gather_facts(session, ready.planner)
-    session.row_problems = ready.planner.before_rows(session, partial(print, flush=True), lambda: True)
+def _make_ready(session: HostSession, planner: RowPlanner) -> None:
+    """With one host, what it lacks is known before the first row starts. Raises Blocked."""
+    session.facts = gather_facts(session, planner)
+    session.row_problems = planner.before_rows(session, partial(print, flush=True), lambda: True)
     session.is_ready, session.activity = True, ""
-    if ready.journal is None:
-        for position, row in enumerate(ready.rows):
-            ready.planned_rows[position] = ready.planner.plan_row(row, session, position + 1)
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------------

@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout, Plan
+from ci_tasks.agent.records import Event, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
-from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
-from ci_tasks.hosts.executor import Executor, PreparedRow, start_host_snapshot
+from ci_tasks.hosts.executor import PreparedRow, start_host_snapshot
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.planning.planner import failed_step, retry_plan
@@ -52,18 +51,16 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
             executor.use_snapshot(snapshot)
         batch = store.new_batch(before.label)
         try:
-            code = executor.snapshot(batch, source, rev=None, base=None)
-            kept_in = remote.directory if remote else run.path
-            row = _prepared_row(before, code, executor, batch, kept_in, failed_step(before, events_of(run)))
+            session = HostSession(executor, executor.snapshot(batch, source, rev=None, base=None), is_ready=True)
+            planner = RetryPlanner(before, batch, remote.directory if remote else run.path, events_of(run))
+            row = planner.plan_row(_row_of(before), session, 1)
         except BaseException:
             shutil.rmtree(batch.path, ignore_errors=True)
             raise
-        tree = code.checkout.tree
+        tree, step = row.plan.checkout.tree, row.plan.retry.step if row.plan.retry else 0
         same = "nothing changed since, so the same tree runs again" if tree == before.checkout.tree else ""
-        step = row.plan.retry.step if row.plan.retry else 0
         print(f"run {row.plan.id}: {id} again from step {step} on {before.host}; {same or f'tree {tree[:12]}'}")
-        session, planner = HostSession(executor, code, is_ready=True, activity=""), cast(Any, _Planned(row.plan))
-        ready = PreparedBatch(batch, (row.row,), (session,), planner, {0: row})
+        ready = PreparedBatch(batch, (row.row,), (session,), planner, row.plan.checkout, planned_rows={0: row})
         ready.interrupts.defer()
         try:
             with closing(EventView(open_view(row.row.row, [row.run]), [events] if events else [])) as view:
@@ -82,19 +79,42 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
 
 
 @dataclass(frozen=True)
-class _Planned:
-    """Stands for a RowPlanner whose only row is planned."""
+class RetryPlanner:
+    """Plans the rest of a run that was kept in the directory `kept_in` of its host, after these `events`."""
 
-    plan: Plan
+    before: Plan
+    batch: store.Batch
+    kept_in: str
+    events: Sequence[Event]
 
-    def checkout(self, session: HostSession) -> Checkout:
-        return self.plan.checkout
+    def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
+        before, run, code = self.before, self.batch.run_dir(number), session.code
+        test = code.read_file(before.test) if before.test else None
+        plan = retry_plan(
+            before,
+            id=self.batch.run_id(number),
+            run_dir=session.executor.paths(run).run,
+            earlier_dir=self.kept_in,
+            step=failed_step(before, self.events),
+            checkout=replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample),
+        )
+        plan = replace(plan, defines_tests=defines_tests(test or ""))
+        session.executor.write_plan(run, plan)
+        return PreparedRow(row, plan, run, None)
+
+    def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
+        return ()
 
     def image_of(self, row: Row) -> str | None:
-        return self.plan.image
+        return row.image
 
     def install_problem(self, problem: str) -> str:
         return problem
+
+
+def _row_of(plan: Plan) -> Row:
+    same = {name: getattr(plan, name) for name in ("label", "job", "row", "test", "args", "image", "env")}
+    return Row(**same, gpus=0, trigger=None, runner="", timeout_minutes=plan.timeout_minutes)
 
 
 def _kept_run(name: str) -> tuple[str, RunDir]:
@@ -134,25 +154,3 @@ def _forget_kept(id: str) -> None:
         status = read_status_if_readable(run)
         write_record(run.status, replace(status, kept=None, sequence=status.sequence + 1))
         id = read_plan(run).retry_of
-
-
-def _prepared_row(
-    before: Plan, code: Snapshot, executor: Executor, batch: store.Batch, kept_in: str, step: int
-) -> PreparedRow:
-    """The row with its plan, which is written."""
-    run = batch.run_dir(1)
-    plan = retry_plan(
-        before,
-        id=batch.run_id(1),
-        run_dir=executor.paths(run).run,
-        earlier_dir=kept_in,
-        step=step,
-        checkout=replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample),
-    )
-    test = code.read_file(before.test) if before.test else None
-    plan = replace(plan, defines_tests=defines_tests(test or ""))
-    os.makedirs(run.path)
-    executor.write_plan(run, plan)
-    of_plan = {name: getattr(plan, name) for name in ("label", "job", "row", "test", "args", "image", "env")}
-    row = Row(**of_plan, gpus=0, trigger=None, runner="", timeout_minutes=plan.timeout_minutes)
-    return PreparedRow(row, plan, run, None)

@@ -196,9 +196,6 @@ class Planner:
     def install_problem(self, problem: str) -> str:
         return problem
 
-    def checkout(self, session: HostSession) -> Checkout:
-        return Checkout("/checkout", "c" * 40, "t" * 40)
-
 
 class World:
     """A story that runs."""
@@ -216,7 +213,8 @@ class World:
         ]
         batch = Batch("20260101-120000-l", Path(directory))
         planner: Any = Planner(batch, story)
-        self.ready = PreparedBatch(batch, tuple(rows), tuple(self.sessions), planner)
+        checkout = Checkout("/checkout", "c" * 40, "t" * 40)
+        self.ready = PreparedBatch(batch, tuple(rows), tuple(self.sessions), planner, checkout)
         # Enough for each attempt on each host to last as long as it may, one after the other.
         attempts = len(rows) * (len(self.sites) + 2)
         self.longest = 400 + (attempts + len(self.sites)) * (LONGEST + 60 * story.give_up + 4 * story.step)
