@@ -181,11 +181,11 @@ def _install(ready: PreparedBatch, view: EventView) -> None:
         ready.interrupts.allow()
         if problem := session.executor.run_install_steps(ready.setups, view.print_message):
             session.unusable_reason = ready.planner.install_problem(problem)
+        ready.interrupts.defer()
     except KeyboardInterrupt:
+        ready.interrupts.defer()
         if not ready.interrupts.count:
             raise
-    finally:
-        ready.interrupts.defer()
 
 
 def _left(execution: RowExecution, view: EventView) -> str:
