@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
-from ci_tasks.hosts.executor import CodeSnapshot, Executor
+from ci_tasks.hosts.executor import Executor
 from ci_tasks.planning.placement import HostFacts, missing_resources
 from ci_tasks.report.live import HostProgress
 from ci_tasks.workflow.model import Row
@@ -23,7 +23,6 @@ class HostSession:
     rows while another one can run them. `away_since`: it is being prepared or reconnected."""
 
     executor: Executor
-    code: CodeSnapshot
     facts: HostFacts | None = None
     unusable_reason: str = ""
     activity: str = "connecting"

@@ -9,10 +9,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from types import TracebackType
 
 from ci_tasks import debug_log
 from ci_tasks.errors import CiTasksError
@@ -39,20 +38,19 @@ class HostSessions:
             for session in sessions
         ]
 
-    def __enter__(self) -> HostSessions:
+    @contextmanager
+    def running(self) -> Iterator[None]:
         for thread in self._threads:
             thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._abandoned.set()
-        until = time.monotonic() + _SHUTDOWN_SECONDS
-        for thread, session in zip(self._threads, self._sessions, strict=True):
-            holds = session.activity in (_PREFETCHING, _INSTALLING) and session.executor.is_up
-            thread.join(max(0.0, until - time.monotonic()) if holds else 0.0)
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._abandoned.set()
+            until = time.monotonic() + _SHUTDOWN_SECONDS
+            for thread, session in zip(self._threads, self._sessions, strict=True):
+                holds = session.activity in (_PREFETCHING, _INSTALLING) and session.executor.is_up
+                thread.join(max(0.0, until - time.monotonic()) if holds else 0.0)
 
     def abandon_setup(self) -> None:
         """Stop waiting for install steps: no row needs them now."""
@@ -60,10 +58,7 @@ class HostSessions:
 
     def drain_messages(self) -> list[str]:
         """What a person should hear of the hosts since the last call."""
-        lines = []
-        while not self._messages.empty():
-            lines.append(self._messages.get())
-        return lines
+        return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def _serve(self, session: HostSession) -> None:
         """A host's whole story beside its rows."""
@@ -83,10 +78,8 @@ class HostSessions:
                 self._refresh(session)
         except KeyboardInterrupt:
             session.unusable_reason = "cancelled"
-        except CiTasksError as problem:
-            self._mark_unusable(session, problem.message)
-        except OSError as error:
-            self._mark_unusable(session, str(error))
+        except (CiTasksError, OSError) as problem:
+            self._mark_unusable(session, problem.message if isinstance(problem, CiTasksError) else str(problem))
         except Exception as bug:  # the others go on
             self._mark_unusable(session, debug_log.bug(f"host {session.name}", bug))
 
@@ -126,7 +119,7 @@ def gather_facts(session: HostSession, planner: RowPlanner) -> HostFacts:
     # Else it is the image's. A login node's Python is not its nodes'.
     if executor.has_scheduler or not (wanted or spec.simulate or is_bare):
         return facts
-    requirement = requires_python(session.code.read_file)
+    requirement = requires_python(planner.code.read_file)
     if requirement and is_bare and not (wanted or spec.simulate):
         command = ["python3", "-c", "import platform; print(platform.python_version())"]
         answer = executor.run_queries({"python": command}, _QUERY_SECONDS).get("python")

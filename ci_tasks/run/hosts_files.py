@@ -97,6 +97,7 @@ def _fetched(address: str, label: str, notices: list[str]) -> str:
     """The hosts.yaml of a git repository: a copy of the last hour, a new one, or else the last one, with a notice."""
     from ci_tasks.agent.trees.git import make_repository
     from ci_tasks.checkout.repository import CheckoutGit
+    from ci_tasks.config import BUILT_IN_LAYER, ConfigLayer, read_layers
 
     store = resources.user_directory("cache") / "include" / _digest(os.fsencode(address))
     copy = store / _NAME
@@ -108,13 +109,17 @@ def _fetched(address: str, label: str, notices: list[str]) -> str:
         (store / "shallow.lock").unlink(missing_ok=True)  # of one that was killed
         try:
             git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", address, "HEAD")
-            replace_file(str(copy), git.run("show", f"FETCH_HEAD:{_NAME}"))
-        except CheckoutError as error:
+            content = git.run("show", f"FETCH_HEAD:{_NAME}")
+            read_layers([BUILT_IN_LAYER, ConfigLayer(_decoded(content, label), label)])  # no broken one replaces it
+            replace_file(str(copy), content)
+        except (CheckoutError, ConfigError) as error:
             problem = " ".join(known_secrets.masked_with_forms(error.message).split())
+            if age is None and isinstance(error, ConfigError):
+                raise
             if age is None:
                 hint = f"it needs the network once, and a {_NAME} at its root"
                 raise ConfigError(f"cannot be included: {problem}", file=label, hint=hint) from None
-            notices.append(f"{label} was not fetched: its copy of {age / 3600:.0f} h ago counts; {problem}")
+            notices.append(f"{label} was not updated: its copy of {age / 3600:.0f} h ago counts; {problem}")
     return _read(copy)[1]
 
 
@@ -150,12 +155,7 @@ def list_hosts(config: Config) -> list[ListedHost]:
     kept = {connection.address: connection for connection in kept_connections()}
     return [
         ListedHost(
-            name=host.name,
-            kind=host.kind,
-            address=host.address,
-            runtime=host.runtime,
-            gpus=host.gpus,
-            simulate=host.simulate,
+            *(host.name, host.kind, host.address, host.runtime, host.gpus, host.simulate),
             pools=[pool for pool, members in config.pools.items() if host.name in members],
             sources=dict(config.sources.get(host.name, {})),
             kept=kept.get(host.address or host.name),
@@ -169,15 +169,10 @@ def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> lis
     from ci_tasks.config import how_to_add
     from ci_tasks.records import BLOCKED
 
-    reasons = [record.reason for record in records if record.status == BLOCKED and " lacks " in record.reason]
-    if not reasons or config.has_gpu_hosts:
+    blocked = [record for record in records if record.status == BLOCKED and " lacks " in record.reason]
+    if not blocked or config.has_gpu_hosts:
         return []
-    counts = [int(count) for reason in reasons for count in re.findall(r"(\d+) GPUs", reason)]
-    runtimes = re.findall(r"\b(docker|podman|apptainer) \(", reasons[0])
-    needs = [f"{max(counts, default=0)} GPUs"] * bool(counts) + runtimes[:1]
-    has = "neither" if len(needs) == 2 else "none" if counts else "no such thing"
-    rows = f"{counted(len(reasons), 'row')} need{'s' if len(reasons) == 1 else ''}"
-    return ["", f"{rows} {' and '.join(needs) or 'what is missing'}; this machine has {has}. {how_to_add()}"]
+    return ["", f"{counted(len(blocked), 'row')} cannot run on this machine. {how_to_add()}"]
 
 
 def users_hosts() -> Path:
@@ -225,13 +220,18 @@ def _read(file: Path) -> tuple[bytes, str]:
     """The content of a file, and its text. Raises ConfigError."""
     try:
         content = file.read_bytes()
-        return content, content.decode("utf-8")
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(file)) from None
+    return content, _decoded(content, str(file))
+
+
+def _decoded(content: bytes, file: str) -> str:
+    try:
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = f"byte 0x{content[error.start]:02x}"
-        raise ConfigError(f"not UTF-8: {byte}", file=str(file), line=line, hint="save it as UTF-8") from None
+        raise ConfigError(f"not UTF-8: {byte}", file=file, line=line, hint="save it as UTF-8") from None
 
 
 def shown(file: Path) -> str:

@@ -164,7 +164,7 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -
     if not ready.threads:
         _install(ready, view)
     write_phase(ready.batch.path, "running")
-    with ready.interrupts.hangup_leaves(), ready.threads or nullcontext():
+    with ready.interrupts.hangup_leaves(), ready.threads.running() if ready.threads else nullcontext():
         executions = run_rows(ready, options, view, _expected_times(ready))
     records = [execution.record for execution in executions if execution.record is not None]
     if len(records) < len(executions):

@@ -108,13 +108,13 @@ def prepare(
         undo.callback(_give_back, batch, journal)
         if not only_plans:
             write_phase(batch.path, "preparing")
-        sessions = _open_sessions(executors, source, request, batch)
-        code = sessions[0].code
+        code = _record_tree(executors, source, request, batch)
         _check_tests_exist(rows, code)
         found = replace(found, context=replace(found.context, sha=code.checkout.commit))
         # Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones.
         simulates = any(LOCK_DIR_ENV in text for text in code.read_files(source.suite.lock_scripts, ".py"))
-        planner = RowPlanner(source, config, request, found, batch, rows, request.by_runner or simulates)
+        planner = RowPlanner(source, config, request, found, batch, rows, code, request.by_runner or simulates)
+        sessions = tuple(map(HostSession, executors))
         planned, setups = dict[int, PreparedRow](), list[SharedSetup]()
         if len(sessions) == 1 and rows:
             _make_ready(sessions[0], planner)
@@ -128,7 +128,7 @@ def prepare(
             tuple(rows),
             sessions,
             planner,
-            planner.checkout(sessions[0]),
+            planner.checkout,
             threads=HostSessions(sessions, planner) if len(sessions) > 1 else None,
             setups=setups,
             planned_rows=planned,
@@ -152,20 +152,19 @@ def print_override_warnings(config: Config, source: CheckoutSource) -> None:
         print(f"ci-tasks: warning: {printable(warning)}", file=sys.stderr, flush=True)
 
 
-def _open_sessions(
+def _record_tree(
     executors: Sequence[Executor], source: CheckoutSource, request: RunRequest, batch: Batch
-) -> tuple[HostSession, ...]:
-    """The hosts, with the code that all of them get: one tree, whatever is edited meanwhile."""
-    sessions: list[HostSession] = []
+) -> CodeSnapshot:
+    """The code that all hosts get: one tree, whatever is edited meanwhile."""
+    codes: list[CodeSnapshot] = []
     for executor in executors:
-        if sessions:
-            executor.use_snapshot(sessions[0].code)
+        if codes:
+            executor.use_snapshot(codes[0])
         overlays = source.given.overlays
-        code = executor.snapshot(batch, source.path, rev=source.rev, base=request.base, overlays=overlays)
-        if sessions and code.checkout.tree != sessions[0].code.checkout.tree:
-            raise CheckoutError(f"{source.path} changed while it was recorded for several hosts", hint="run it again")
-        sessions.append(HostSession(executor, code))
-    return tuple(sessions)
+        codes.append(executor.snapshot(batch, source.path, rev=source.rev, base=request.base, overlays=overlays))
+    if len({code.checkout.tree for code in codes}) > 1:
+        raise CheckoutError(f"{source.path} changed while it was recorded for several hosts", hint="run it again")
+    return codes[0]
 
 
 def _make_ready(session: HostSession, planner: RowPlanner) -> None:

@@ -19,7 +19,7 @@ from ci_tasks.agent.records import Event, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
-from ci_tasks.hosts.executor import PreparedRow, start_host_snapshot
+from ci_tasks.hosts.executor import CodeSnapshot, PreparedRow, start_host_snapshot
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.planning.planner import failed_step, retry_plan
@@ -51,8 +51,8 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
             executor.use_snapshot(snapshot)
         batch = store.new_batch(before.label)
         try:
-            session = HostSession(executor, executor.snapshot(batch, source, rev=None, base=None), is_ready=True)
-            planner = RetryPlanner(before, batch, remote.directory if remote else run.path, events_of(run))
+            code, session = executor.snapshot(batch, source, rev=None, base=None), HostSession(executor, is_ready=True)
+            planner = RetryPlanner(before, code, batch, remote.directory if remote else run.path, events_of(run))
             row = planner.plan_row(_row_of(before), session, 1)
         except BaseException:
             shutil.rmtree(batch.path, ignore_errors=True)
@@ -83,12 +83,13 @@ class RetryPlanner:
     """Plans the rest of a run that was kept in the directory `kept_in` of its host, after these `events`."""
 
     before: Plan
+    code: CodeSnapshot
     batch: store.Batch
     kept_in: str
     events: Sequence[Event]
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
-        before, run, code = self.before, self.batch.run_dir(number), session.code
+        before, run, code = self.before, self.batch.run_dir(number), self.code
         test = code.read_file(before.test) if before.test else None
         plan = retry_plan(
             before,

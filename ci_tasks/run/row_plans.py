@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, ProbeHook, ProbeRules
-from ci_tasks.hosts.executor import PreparedRow, Say
+from ci_tasks.hosts.executor import CodeSnapshot, PreparedRow, Say
 from ci_tasks.planning.placement import other_hosts
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.planning.tested_files import defines_tests, starts_ray
@@ -40,15 +41,15 @@ class RowPlanner:
     job_rows: JobRows
     batch: Batch
     rows: Sequence[Row]
+    code: CodeSnapshot
     simulates: bool
     _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
-    _own: dict[str, tuple[str, ...]] = field(default_factory=dict)  # packages of the checkout, by host
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
         """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
         run, executor = self.batch.run_dir(number), session.executor
         drafted = self._make_plan(row, session, number)
-        test = session.code.read_file(row.test) if row.test else None
+        test = self.code.read_file(row.test) if row.test else None
         exclusive = drafted.plan.exclusive
         if self.request.slots and not row.needed_gpus and not executor.has_scheduler:
             exclusive = (*exclusive, f"cpu-{number % self.request.slots}")  # so that detached rows swamp no host
@@ -65,15 +66,21 @@ class RowPlanner:
         others = other_hosts(row, self.config.hosts, session.name, self.simulates)
         return PreparedRow(row, plan, run, drafted.setup, session.missing_for(row), tuple(others))
 
-    def checkout(self, session: HostSession) -> Checkout:
-        """The tree that runs there, as records name it."""
-        checkout, source = session.code.checkout, self.source
+    @cached_property
+    def checkout(self) -> Checkout:
+        """The tree that runs, as records name it."""
+        checkout, source = self.code.checkout, self.source
         conversions = (*source.conversions, *checkout.conversions)
         return replace(checkout, sample=source.sample, rev=source.rev, conversions=conversions)
 
+    @cached_property
+    def _probe(self) -> ProbeRules:
+        suite, repository = self.source.suite, self.job_rows.context.repository
+        return probe_rules(suite, tuple(own_packages(suite, repository, self.code.read_file)))
+
     def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
         """What the row cannot share with another row on the host: nothing, unless it starts Ray."""
-        return self._make_plan(row, session, 0).plan.exclusive if self._starts_ray(row, session) else ()
+        return self._make_plan(row, session, 0).plan.exclusive if self._starts_ray(row) else ()
 
     def setups(self, session: HostSession) -> list[SharedSetup]:
         """The install steps that rows share on the host."""
@@ -118,32 +125,24 @@ class RowPlanner:
             id=self.batch.run_id(number),
             run_dir=paths.run,
             workspace=event.workspace,
-            checkout=self.checkout(session),
+            checkout=self.checkout,
             python=executor.find_python(self.python_version(row)),
             environments=paths.setups,
             store=paths.environments,
             fresh=request.fresh_env,
             lock_dir=paths.locks,
-            starts_ray=self._starts_ray(row, session),
+            starts_ray=self._starts_ray(row),
             keep=request.keep,
             image=request.image,
-            probe=probe_rules(self.source.suite, self._own_packages(session)) if request.probe else None,
+            probe=self._probe if request.probe else None,
         )
         return make_plan(self.source.workflow, self.job_rows.job, row, session.spec, event, self.overrides, place)
 
-    def _own_packages(self, session: HostSession) -> tuple[str, ...]:
-        if session.name not in self._own:
-            repository, read_file = self.job_rows.context.repository, session.code.read_file
-            self._own[session.name] = tuple(own_packages(self.source.suite, repository, read_file))
-        return self._own[session.name]
-
-    def _starts_ray(self, row: Row, session: HostSession) -> bool:
-        if self.request.by_runner:
-            return True
-        if not row.test or not row.needed_gpus:
-            return False
+    def _starts_ray(self, row: Row) -> bool:
+        if self.request.by_runner or not row.test or not row.needed_gpus:
+            return self.request.by_runner
         if row.test not in self._with_ray:
-            self._with_ray[row.test] = starts_ray(row.test, session.code.read_file)
+            self._with_ray[row.test] = starts_ray(row.test, self.code.read_file)
         return self._with_ray[row.test]
 
 

@@ -206,7 +206,7 @@ class World:
             (f"r{row}", f"h{host}"): act for row, acts in enumerate(story.acts) for host, act in enumerate(acts)
         }
         self.sites: list[Any] = [Site(f"h{number}", host, self) for number, host in enumerate(story.hosts)]
-        self.sessions = [HostSession(site, simulated.TreeCode(Path("/checkout"), "t")) for site in self.sites]
+        self.sessions = [HostSession(site) for site in self.sites]
         rows = [
             Row("l", "j", None, f"r{number}", f"tests/r{number}.py", "", gpus, None, {}, "self-hosted", None)
             for number, gpus in enumerate(story.rows)

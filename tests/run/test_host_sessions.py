@@ -212,13 +212,14 @@ def planner(python: str = "") -> Any:
         python_version=lambda row: python,
         image_of=lambda row: row.image,
         setups=lambda session: [],
+        code=simulated.TreeCode(Path("/nowhere"), "t"),
     )
 
 
 def test_a_host_without_the_python_that_ci_asks_for_is_not_used() -> None:
     executor: Any = Docker(HostSpec("a", runtime="docker"), {})
     with pytest.raises(Blocked, match=r"no Python 3\.12"):
-        module.gather_facts(HostSession(executor, code=executor), planner("3.12"))
+        module.gather_facts(HostSession(executor), planner("3.12"))
 
 
 @pytest.mark.parametrize(
@@ -233,8 +234,8 @@ def test_a_host_is_asked_for_what_matters_there(spec: HostSpec, queries: list[st
     executor: Any = Docker(
         spec, {"image x:1": QueryAnswer(0, "sha256:1"), "image y:2": QueryAnswer(1, "", "No such image")}
     )
-    session = HostSession(executor, code=simulated.TreeCode(Path("/nowhere"), "t"))
-    with HostSessions([session], planner()):
+    session = HostSession(executor)
+    with HostSessions([session], planner()).running():
         while not session.is_ready:
             time.sleep(0.001)
     assert executor.queried == queries

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def row(name: str, gpus: int) -> Row:
 def session(name: str, gpus: int) -> HostSession:
     host = simulated.Host(name, gpus, {})
     site: Any = simulated.Played(HostSpec(name, runtime="none", gpus=gpus), host, "t")
-    return HostSession(site, simulated.TreeCode(Path("/checkout"), "t"), HostFacts(gpus=gpus), is_ready=True)
+    return HostSession(site, HostFacts(gpus=gpus), is_ready=True)
 
 
 @pytest.fixture

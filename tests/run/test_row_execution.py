@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -30,9 +30,7 @@ class Somewhere:
 
 
 def session(name: str, gpus: int = 8, problem: str = "") -> HostSession:
-    return HostSession(
-        cast(Executor, Somewhere(name)), code=cast(Any, None), facts=HostFacts(gpus=gpus), unusable_reason=problem
-    )
+    return HostSession(cast(Executor, Somewhere(name)), facts=HostFacts(gpus=gpus), unusable_reason=problem)
 
 
 def ended(host: str, status: str) -> RunRecord:

@@ -82,7 +82,7 @@ def before_rows(
     planner: RowPlanner, rows: Sequence[Row], session: HostSession, say: Say, is_wanted: Callable[[], bool]
 ) -> dict[str, str]:
     """Bring everything that `rows` need to a host: see ci_tasks.run.row_plans.RowPlanner.before_rows."""
-    source, executor, code = planner.source, session.executor, session.code
+    source, executor, code = planner.source, session.executor, planner.code
     recorder = open_recorder(source.path, code.read_file, HELPERS, rev=source.rev, execute=False, say=say)
     needs = label_requirements(source, planner.config, planner.job_rows, rows, executor.spec, recorder)
     images = {row.image: planner.request.image for row in rows if row.image and planner.request.image}
