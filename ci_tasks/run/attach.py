@@ -209,14 +209,13 @@ def host_of_run(remote: RemoteLocation) -> HostSpec:
 
 
 def find_runs(name: str, config: Config, host: str | None) -> list[FoundRun]:
-    """The runs that `name` means: those kept here; with `host` those on it, which are then known here too."""
-    return _adopt_runs(name, config.host(host)) if host else store.find(name)
-
-
-def _adopt_runs(name: str, spec: HostSpec) -> list[FoundRun]:
-    """The runs of the host by that name, each with a directory here from now on. What the host says of such a run is
-    kept as claims: it is shown and judged. What the directory here is called, what may be removed here and where the
-    run is follows from what this client knows itself. Raises UnknownName, UsageError, Blocked."""
+    """The runs that `name` means: those kept here; with `host` those on it, each with a directory here from now on.
+    What a host says of such a run is kept as claims: it is shown and judged. What the directory here is called, what
+    may be removed here and where the run is follows from what this client knows itself. Raises UnknownName, UsageError,
+    Blocked."""
+    if not host:
+        return store.find(name)
+    spec = config.host(host)
     if spec.kind == "local":
         raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
     with closing(open_remote_host(spec)) as manager:

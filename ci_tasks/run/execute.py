@@ -95,17 +95,11 @@ class LabelExecution:
         the other rows wait for a host again. Raises UsageError."""
         self._numbers = itertools.count(journal.next_number)
         for execution in self.executions:
-            *earlier, last = journal.attempts(execution.row.row) or [("", RunDir(""))]
-            records = [record for _, run in earlier if (record := read_run_record(run))]
-            execution.earlier = [attempt for record in records for attempt in record.attempts[-1:]]
-            host, run = last
-            # A host may have heard of it; what never left this machine is started again.
-            has_started = bool(run.path) and (read_status_if_readable(run).exists or read_remote(run) is not None)
-            execution.has_number = has_started or bool(execution.earlier)
-            if run.path and (read_run_record(run) or (has_started and is_over(run))):
-                execution.finish(load_record(run), run)
-            elif has_started:
-                self._rejoin(execution, run, host)
+            attempts = journal.attempts(execution.row.row)
+            records = [read_run_record(run) for _, run in attempts[:-1]]
+            execution.earlier = [attempt for record in records if record for attempt in record.attempts[-1:]]
+            if attempts:
+                self._take_up(execution, *attempts[-1])
         ended = sum(execution.record is not None for execution in self.executions)
         waiting = sum(execution.is_waiting for execution in self.executions)
         running = len(self.executions) - ended - waiting
@@ -113,15 +107,21 @@ class LabelExecution:
             f"resuming {journal.batch.id}: {ended} ended, {running} still running, {waiting} to be started"
         )
 
-    def _rejoin(self, execution: RowExecution, run: RunDir, host: str) -> None:
-        session = next((session for session in self.sessions if session.name == host), None)
-        if session is None:
-            message = f"{execution.row.row} runs on {host}, which --host does not name"
-            raise UsageError(message, hint=f"add {host} to --host")
-        prepared = PreparedRow(row=execution.row, plan=read_plan(run), run=run, setup=None)
-        since = time.monotonic() - (seconds_since_start(run) or 0.0)
-        execution.attempt = StartedAttempt(prepared, session, since, is_resumed=True)
-        session.executor.reattach(prepared)
+    def _take_up(self, execution: RowExecution, host: str, run: RunDir) -> None:
+        """The last attempt. A host may have heard of it; what never left this machine is started again."""
+        has_started = read_status_if_readable(run).exists or read_remote(run) is not None
+        execution.has_number = has_started or bool(execution.earlier)
+        if read_run_record(run) or (has_started and is_over(run)):
+            execution.finish(load_record(run), run)
+        elif has_started:
+            session = next((session for session in self.sessions if session.name == host), None)
+            if session is None:
+                message = f"{execution.row.row} runs on {host}, which --host does not name"
+                raise UsageError(message, hint=f"add {host} to --host")
+            prepared = PreparedRow(row=execution.row, plan=read_plan(run), run=run, setup=None)
+            since = time.monotonic() - (seconds_since_start(run) or 0.0)
+            execution.attempt = StartedAttempt(prepared, session, since, is_resumed=True)
+            session.executor.reattach(prepared)
 
     # -- starting ----------------------------------------------------------------------------------------------------
 

@@ -88,7 +88,8 @@ def test_a_full_disk_takes_nothing_of_what_standard_output_had(
 
 
 def test_the_journal_says_what_was_asked_for_and_which_runs_exist() -> None:
-    journal = read(begun(("one", 1, "a"), ("one", 3, "b")))
+    never_left = ("one", 1, "a")
+    journal = read(begun(never_left, ("one", 1, "a"), ("one", 3, "b")))
     assert (journal.asked.label, journal.asked.host, journal.asked.rows) == ("ckpt", "a,b", ("one", "two"))
     attempts = [(os.path.basename(run.path), host) for host, run in journal.attempts("one")]
     assert attempts == [("01", "a"), ("03", "b")]
@@ -114,10 +115,6 @@ def test_a_row_name_may_hold_anything_but_a_secret(monkeypatch: pytest.MonkeyPat
     batch = begun()
     Journal(batch).write(Message("now", "the token is correct horse"))
     assert "correct horse" not in (batch.path / JOURNAL).read_text()
-
-
-def test_a_batch_without_a_journal_has_none() -> None:
-    assert read_journal(store.new_batch("ckpt")) is None
 
 
 def test_a_full_disk_ends_the_journal_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:

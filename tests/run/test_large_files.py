@@ -10,7 +10,6 @@ import pytest
 
 from ci_tasks.checkout import snapshot as untracked
 from ci_tasks.run.prepare import announce_large_files
-from tests.parts.git import repository
 
 
 def test_their_size_and_names_are_shown_with_what_leaves_them_behind(
@@ -26,8 +25,3 @@ def test_their_size_and_names_are_shown_with_what_leaves_them_behind(
     out = capsys.readouterr().out
     assert "312 MB in all: weights-6�.bin" in out and "and 2 more" in out
     assert "add them to .gitignore" in out
-
-
-def test_where_there_are_none_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    announce_large_files(repository(tmp_path))
-    assert capsys.readouterr().out == ""

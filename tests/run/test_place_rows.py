@@ -9,7 +9,6 @@ import pytest
 
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.placement import Decision, ExpectedTime, HostFacts, HostLoad, WaitingRow
-from ci_tasks.records import Attempt
 from ci_tasks.run import place_rows
 from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.place_rows import RowExecution, RowPlacer, StartedAttempt
@@ -62,16 +61,6 @@ def placement(
     return RowPlacer(batch, executions, ExecutionOptions(jobs)), executions
 
 
-def test_a_row_is_offered_the_hosts_that_can_run_it_and_have_not_ended_it(calls: Any) -> None:
-    hosts = [session("a", 8), session("b", 8), session("narrow", 2)]
-    allotted, executions = placement(hosts, [4, 4])
-    executions[1].earlier.append(Attempt("b.01", "a", "blocked"))
-    allotted.decide(executions)
-    ((waiting, machines),) = calls
-    assert [task.hosts for task in waiting] == [{"a", "b"}, {"b"}]
-    assert [(machine.name, machine.gpus) for machine in machines] == [("a", 8), ("b", 8), ("narrow", 2)]
-
-
 def test_gpus_that_others_hold_are_those_which_are_not_our_rows(calls: Any) -> None:
     hosts = [session("a", 8), session("b", 8)]
     allotted, executions = placement(hosts, [4, 2])
@@ -91,22 +80,6 @@ def test_a_host_that_is_away_is_told_so_but_for_the_only_one(calls: Any) -> None
         allotted, executions = placement(hosts, [4])
         allotted.decide(executions)
     assert [[machine.up for machine in machines] for _, machines in calls] == [[False, True], [True]]
-
-
-def test_jobs_bounds_the_rows_of_a_host(calls: Any) -> None:
-    hosts = [session("a", 8), session("b", 8)]
-    allotted, executions = placement(hosts, [4], jobs=3)
-    allotted.decide(executions)
-    assert [machine.slots for machine in calls[0][1]] == [3, 3]
-
-
-def test_a_row_is_hopeless_when_no_host_is_left_and_not_while_one_has_not_answered(calls: Any) -> None:
-    late = session("late", 8)
-    late.facts = None
-    allotted, executions = placement([session("a", 2), late], [4])
-    assert allotted.hosts_of(executions[0]) == [late]
-    late.unusable_reason = "cannot be reached"
-    assert not allotted.hosts_of(executions[0])
 
 
 def test_the_lane_of_a_host_shows_gpus_that_others_hold_and_not_our_own() -> None:

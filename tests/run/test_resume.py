@@ -105,16 +105,6 @@ def test_a_row_that_was_on_its_way_when_the_client_died_is_begun_anew(played: Ma
     assert record.id.endswith(".02"), "nothing of the first is in its way"
 
 
-def test_what_was_begun_twice_under_one_number_was_one_attempt(left: World) -> None:
-    """It never left this machine the first time."""
-    journal = batches(left)[0] / JOURNAL
-    lines = journal.read_text().splitlines()
-    journal.write_text("\n".join([lines[0], *(line for line in lines[1:] for _ in range(2))]) + "\n")
-    done = left.execute_label(resume=True)
-    for record in done.records:
-        assert [attempt.reason for attempt in record.earlier] in ([], ["not here"])
-
-
 def test_a_row_whose_host_is_away_is_waited_for(left: World) -> None:
     b = left.hosts["b"]
     b.up = False

@@ -65,19 +65,6 @@ def test_a_row_is_tried_again_only_for_the_environments_sake(
     assert [attempt.status for attempt in execution.earlier] == (attempts if again else attempts[:-1])
 
 
-def test_a_failed_row_may_be_asked_once_more_on_its_only_host() -> None:
-    execution = RowExecution(0, ROW, ExpectedTime(60.0))
-    assert execution.retry(ended("a", "failed"), [session("a")], True, True)
-    assert execution.may_run_on(session("a"))
-
-
-def test_a_blocked_row_does_not_go_back_to_where_it_was_blocked() -> None:
-    execution = RowExecution(0, ROW, ExpectedTime(60.0))
-    assert execution.retry(ended("a", "blocked"), [session("a"), session("b")])
-    assert not execution.may_run_on(session("a"))
-    assert execution.may_run_on(session("b"))
-
-
 @pytest.mark.parametrize("other", [session("b", gpus=2), session("b", problem="cannot be reached")])
 def test_a_host_that_cannot_run_the_row_is_no_second_chance(other: HostSession) -> None:
     assert not RowExecution(0, ROW, ExpectedTime(60.0)).retry(ended("a", "blocked"), [session("a"), other])
