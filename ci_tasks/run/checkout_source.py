@@ -194,9 +194,9 @@ def find_checkout(repo: str | None) -> tuple[Path, str]:
         return _directory(repo, "--repo"), "--repo"
     if named := os.environ.get(REPO_ENV):
         return _directory(named, REPO_ENV), REPO_ENV
-    if directory := current_checkout():
-        return directory, "the current directory"
     here = Path.cwd()
+    if directory := current_checkout() or _checkout_with_workflows(here):
+        return directory, "the current directory"
     for name in (suite.directory for suite in registry.suites() if suite.directory):
         if _has_workflow(here.parent / name):
             return (here.parent / name).resolve(), f"the sibling ../{name}"
@@ -207,6 +207,12 @@ def current_checkout() -> Path | None:
     """The checkout that the current directory is, or lies in."""
     here = Path.cwd()
     return next((directory for directory in (here, *here.parents) if _has_workflow(directory)), None)
+
+
+def _checkout_with_workflows(here: Path) -> Path | None:
+    """The checkout of another project that `here` lies in: its rows are meant, although no suite knows its workflow."""
+    ours = resources.path(SAMPLE).parent.parent
+    return next((each for each in (here, *here.parents) if each != ours and workflow_files(each, None)), None)
 
 
 def _directory(name: str, what: str) -> Path:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import HOST, JSON, REPO
+from ci_tasks.cli.options import HOST, JSON, REPO, WORKFLOW
 
 
 @dataclass(frozen=True)
 class DoctorOptions:
     host: str | None = HOST.field(help="a host of hosts.yaml (else all of them)", commas=False)
     repo: str | None = REPO.field(help=f"{REPO.help}; its images are checked")
+    workflow: str | None = WORKFLOW.field()
     json: bool = JSON.field()
 
 
@@ -29,7 +30,7 @@ def doctor(options: DoctorOptions) -> int:
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.safe_output import terminal_width
 
-    source, config, results = open_source(options.repo), open_config(options.repo), []
+    source, config, results = open_source(options.repo, None, options.workflow), open_config(options.repo), []
     for host in [config.host(options.host)] if options.host else config.hosts.values():
         found = examine_host(host, images(source), open_query_runner)
         if not options.json:

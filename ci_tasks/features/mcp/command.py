@@ -25,7 +25,7 @@ def mcp(options: McpOptions) -> int:
     a clone of ci-tasks, `pip install -e '.[mcp]'`.
     """
     from ci_tasks.results import store
-    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.checkout_source import find_checkout
     from ci_tasks.run.hosts_files import open_config
 
     try:
@@ -36,8 +36,8 @@ def mcp(options: McpOptions) -> int:
             raise
         hint = "in a clone of ci-tasks: `pip install -e '.[mcp]'`, or `uv tool install '.[mcp]'`"
         raise UsageError("the MCP SDK is not installed", hint=hint) from None
-    source = open_source(options.repo)
-    hosts = tuple(spec.name for spec in open_config(str(source.path)).select_hosts(options.host))
+    checkout, _ = find_checkout(options.repo)
+    hosts = tuple(spec.name for spec in open_config(str(checkout)).select_hosts(options.host))
     logs = [user_path(directory) for directory in options.logs]
-    serve(Tools(source.path, hosts, [source.path, store.home() / "runs", *logs]), allow_run=options.allow_run)
+    serve(Tools(checkout, hosts, [checkout, store.home() / "runs", *logs]), allow_run=options.allow_run)
     return 0
