@@ -223,7 +223,7 @@ class _Planning:
         text = repr((self.location.python[1], own, self.row.callers))
         key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
         label = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.row.label)
-        return f"{self.location.environments}/{label}-{key}"
+        return f"{self.location.environments}/{label}-{key}-{self.host.name}"  # the logs of several hosts meet here
 
     def _setup(self, directory: str) -> SharedSetup:
         location, (shared, _), install = self.location, self.steps.split(), self._install()

@@ -21,6 +21,7 @@ def test_the_log_of_install_steps_is_passed_on_by_lines(tmp_path: Path, monkeypa
     monkeypatch.setattr(provision, "_REMINDER_S", 0.0)
     log.finish(0)
     assert said[1] == "2 packages, new"
+    assert "install steps: 0 s: done" in said
     assert [line.rpartition(": ")[2][:7] for line in said[2:]] == ["done", "done in"]
 
 

@@ -157,16 +157,13 @@ def test_what_plan_writes_runs_by_hand_and_names_what_differs(person: Any, tmp_p
 
 
 @pytest.mark.timeout(300)  # with install steps
-def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_names_what_ci_leaves_out(
-    person: Any, index: dict[str, str]
-) -> None:
+def test_changed_runs_cpu_tests_here_as_their_labels_rows(person: Any, index: dict[str, str]) -> None:
     person.use_index(index)
     person.edit("tests/test_rewards.py", "NUM_GPUS = 0\n", "NUM_GPUS = 0  # edited\n")
     person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")
     person.write("tests/utils/test_deep.py", "")
     said = person.ci_tasks("remote", "--host", "sim", "changed")
     assert said.code == 0, said.out + said.err
-    assert "tests/utils/test_deep.py  CI leaves it out: no pathspec selects it" in said.out
     assert said.out.splitlines()[-1] == "changed: 2 passed"
     files = (person.home / "runs").glob("*/*/record.json")
     records = {

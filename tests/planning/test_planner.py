@@ -246,6 +246,8 @@ def test_rows_share_the_leading_steps_that_are_the_same() -> None:
     first, second = draft(parsed), draft(parsed, at=1)
     assert first.setup is not None and first.setup == second.setup
     assert first.setup.directory.startswith("/envs/j-")
+    other = draft(parsed, host=replace(BARE, name="h100b")).setup
+    assert other is not None and other.directory != first.setup.directory, "both logs are kept side by side here"
     assert first.plan.workspace == f"{first.setup.directory}/workspace"
     assert "pip install x" in first.setup.script and "pip install x" not in first.plan.script
     assert "python a.py" in first.plan.script and "python b.py" in second.plan.script
