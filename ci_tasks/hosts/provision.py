@@ -66,8 +66,8 @@ class InstallLog:
                     self._say(line[len(_OURS) :][:_LONGEST_LINE].decode("utf-8", "replace").strip())
         if time.monotonic() - self._spoken > _REMINDER_S:
             self._spoken = time.monotonic()
-            line = last_line(self._run)
-            self._say(f"install steps: {self._spoken - self._begun:.0f} s{line and f': {line}'}")
+            what = f"install steps: {self._spoken - self._begun:.0f} s"
+            self._say(": ".join(filter(None, (what, last_line(self._run)))))
 
     def finish(self, code: int | None) -> None:
         self.poll()
