@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 
 from ci_tasks.agent.run_directory import RunDir
@@ -47,7 +48,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.process_ti
 """
 
 
-def write(path: str, pieces: Iterator[bytes]) -> None:
+def write(path: str, pieces: Iterable[bytes]) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as out:
         out.writelines(pieces)
@@ -55,15 +56,12 @@ def write(path: str, pieces: Iterator[bytes]) -> None:
 
 def junit(run: RunDir) -> None:
     """108 MB of JUnit: a failure with a long traceback for each of 10,000 tests."""
-    failure = "E   assert 1 == 2\n" * 600
-    write(run.junit, _junit_text(failure))
-
-
-def _junit_text(failure: str) -> Iterator[bytes]:
-    yield b'<testsuites><testsuite name="t" tests="10000">'
-    for number in range(10_000):
-        yield f'<testcase classname="t" name="n{number}"><failure message="m">{failure}</failure></testcase>'.encode()
-    yield b"</testsuite></testsuites>"
+    case = (
+        b'<testcase classname="t" name="n"><failure message="m">'
+        + b"E   assert 1 == 2\n" * 600
+        + b"</failure></testcase>"
+    )
+    write(run.junit, chain([b'<testsuite tests="10000">'], repeat(case, 10_000), [b"</testsuite>"]))
 
 
 def nuls(run: RunDir) -> None:

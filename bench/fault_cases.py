@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from fault_daemon import Unreached, until
-from fault_world import World
+from fault_world import Unreached, World, until
+
+from tests.parts.processes import command_lines, with_variable
 
 SYNC, LOCKS, PULL, RUNNING, FETCHING = "sync", "locks", "pull", "running", "fetching"
 PHASES = (SYNC, LOCKS, PULL, RUNNING, FETCHING)
@@ -161,12 +162,8 @@ def runner_kill(world: World, phase: str) -> None:
 
 def docker_client_kill(world: World, phase: str) -> None:
     """The `docker run` that the job's script started, and nothing else."""
-    mark, run = f"CI_TASKS_RUN_DIR={world.there}/", re.compile(rb"^docker\0(.*\0)?run\0")
-    found = []
-    for pid in world.processes(mark):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as source:
-            if run.match(source.read()):
-                found.append(pid)
+    runs = with_variable(f"CI_TASKS_RUN_DIR={world.there}/", "docker")
+    found = [pid for pid in runs if "\0run\0" in "".join(command_lines([pid]))]
     if not found:
         raise Unreached("no docker client to be seen")
     for pid in found:
@@ -240,6 +237,9 @@ def ctrl_c_twice(world: World, phase: str) -> None:
         ctrl_c(world, phase)
 
 
+Inflict = Callable[[World, str], None]
+
+
 @dataclass(frozen=True)
 class Case:
     """`ends` are the statuses that are right in the record at the end, after `home`; `codes` are the client's exit
@@ -248,7 +248,7 @@ class Case:
 
     fault: str
     phase: str
-    inflict: Callable[[World, str], None]
+    inflict: Inflict
     ends: tuple[str, ...]
     docker: bool | None = None  # None: with and without
     codes: tuple[int, ...] | None = None
@@ -261,66 +261,21 @@ class Case:
     reach: Callable[[World], contextlib.AbstractContextManager[None]] = running
 
 
-ATTACH = ("attach last", "logs last --follow", "fetch last")
 _REACH = {SYNC: syncing, LOCKS: waiting, PULL: pulling, RUNNING: running, FETCHING: fetching}
+_DOCKER = {LOCKS: False, PULL: True}  # where only one of both has the phase
 
 
-def _cases() -> Iterator[Case]:
-    for phase in PHASES:
-        docker = {LOCKS: False, PULL: True}.get(phase)
-        reach = _REACH[phase]
-        of_host = collecting if phase == FETCHING else reach
-
-        def case(
-            inflict: Callable[[World, str], None],
-            *ends: str,
-            reach: Callable[[World], contextlib.AbstractContextManager[None]] = reach,
-            docker: bool | None = docker,
-            phase: str = phase,
-            **more: object,
-        ) -> Case:
-            return Case(inflict.__name__, phase, inflict, ends, docker, reach=reach, **more)  # type: ignore[arg-type]
-
-        for link_fault in (sshd_child, blackhole, blackhole_long, sshd_restart, clock_step):
-            yield case(link_fault, OWN)
-        # A client that was killed before it had sent everything began nothing.
-        ends = (OWN, "lost") if phase == SYNC else (OWN,)
-        yield case(client_kill, *ends, home=ATTACH, codes=(137,))
-        yield case(client_disk, OWN, home=("fetch last", "attach last"), codes=(125,))
-        # Only what is written while there is no room is lost.
-        yield case(host_disk, OWN if phase == FETCHING else "blocked")
-        if phase != SYNC:
-            yield case(runner_kill, "lost", reach=of_host)
-        for interrupt in (ctrl_c, ctrl_c_twice):
-            yield case(interrupt, *((OWN,) if phase == FETCHING else ("cancelled",)))
-        if phase in (PULL, RUNNING):
-            yield case(docker_client_kill, "failed", docker=True, exit_code=137)
-        if phase in (PULL, RUNNING, FETCHING):
-            how = OWN if phase == FETCHING else "blocked"
-            yield case(dockerd_kill, how, docker=True, reach=of_host, stays=True)
-        if phase == RUNNING:
-            yield case(out_of_memory, "failed", docker=True, exit_code=137)
-
-
-def _cases_of_several_rows() -> Iterator[Case]:
-    def case(inflict: Callable[[World, str], None], end: str, docker: bool | None = None, **more: object) -> Case:
-        name, reach = f"{inflict.__name__}_rows", all_running
-        return Case(name, RUNNING, inflict, (end,), docker, reach=reach, rows=3, **more)  # type: ignore[arg-type]
-
-    for link_fault in (blackhole, sshd_child, sshd_restart):
-        yield case(link_fault, OWN)
-    yield case(ctrl_c, "cancelled")
-    yield case(client_kill, OWN, docker=False, codes=(137,), home=("attach last",))  # what has not begun never does
-    yield case(daemon_hang, OWN, docker=True)
-    yield case(dockerd_kill, "blocked", docker=True, stays=True)
-
-
-def _cases_of_hung_daemons() -> Iterator[Case]:
-    for phase, reach in ((PULL, pulling), (RUNNING, running), (FETCHING, collecting)):
-        yield Case("daemon_hang", phase, daemon_hang, (OWN,), docker=True, reach=reach)
-    more = {"docker": True, "stays": True, "names_left": True}
-    for phase, reach in ((PULL, pulling), (RUNNING, running)):
-        yield Case("daemon_hang_ctrl_c", phase, daemon_hang_ctrl_c, ("cancelled",), reach=reach, **more)  # type: ignore[arg-type]
+def _cases(inflict: Inflict, *ends: str, phases: tuple[str, ...] = PHASES, of: str = "", **more: Any) -> list[Case]:
+    """A fault in several phases. `of`: "host" if FETCHING means that the runner collects, "rows" for three rows."""
+    name, found = inflict.__name__, []
+    for phase in phases:
+        values = {"docker": _DOCKER.get(phase), "reach": _REACH[phase], **more}
+        if of == "host" and phase == FETCHING:
+            values["reach"] = collecting
+        if of == "rows":
+            values |= {"reach": all_running, "rows": 3}
+        found.append(Case(f"{name}_rows" if of == "rows" else name, phase, inflict, ends, **values))
+    return found
 
 
 # What jobs do that mean harm, or are careless; each ends as it would without, but where the disk is full.
@@ -340,27 +295,39 @@ cat > "$CI_TASKS_RUN_DIR/plan.json" << 'EOF'
  "artifacts": ["WORLD"], "keep": true, "host_env": {"PATH": "/nonexistent"}}
 EOF""",
 }
-
-
-def _cases_of_hostile_jobs() -> Iterator[Case]:
-    for name, script in _HOSTILE.items():
-        ends = ("blocked",) if name == "disk" else (OWN,)
-        docker = None if name in ("flood", "escapes") else False
-        yield Case(f"hostile_{name}", RUNNING, nothing, ends, docker=docker, reach=running, hostile=script)
-
-
-CASES = [*_cases(), *_cases_of_several_rows(), *_cases_of_hung_daemons(), *_cases_of_hostile_jobs()]
-
-# What cannot be: said in the table, so that nobody looks for it.
-NOT_APPLICABLE = {
-    ("runner_kill", SYNC): "there is no runner yet",
-    ("docker_client_kill", SYNC): "docker has no part in it",
-    ("docker_client_kill", LOCKS): "the job has not begun",
-    ("docker_client_kill", FETCHING): "the client has ended with the job",
-    ("dockerd_kill", SYNC): "docker has no part in it",
-    ("dockerd_kill", LOCKS): "the job has not begun",
-    ("out_of_memory", SYNC): "there is no container yet",
-    ("out_of_memory", LOCKS): "there is no container yet",
-    ("out_of_memory", PULL): "there is no container yet",
-    ("out_of_memory", FETCHING): "the container has ended",
-}
+_FETCH, _BEFORE, _JOB = (FETCHING,), PHASES[:-1], (PULL, RUNNING)
+_ATTACH = {"codes": (137,), "home": ("attach last", "logs last --follow", "fetch last")}
+_LINK = (sshd_child, blackhole, sshd_restart)
+_IN_A_CONTAINER: dict[str, Any] = {"docker": True, "of": "host"}
+CASES = [
+    *(case for fault in (*_LINK, blackhole_long, clock_step) for case in _cases(fault, OWN)),
+    # A client that was killed before it had sent everything began nothing.
+    *_cases(client_kill, OWN, "lost", phases=(SYNC,), **_ATTACH),
+    *_cases(client_kill, OWN, phases=PHASES[1:], **_ATTACH),
+    *_cases(client_disk, OWN, codes=(125,), home=("fetch last", "attach last")),
+    # Only what is written while there is no room is lost.
+    *_cases(host_disk, "blocked", phases=_BEFORE),
+    *_cases(host_disk, OWN, phases=_FETCH),
+    *_cases(runner_kill, "lost", phases=PHASES[1:], of="host"),
+    *(case for fault in (ctrl_c, ctrl_c_twice) for case in _cases(fault, "cancelled", phases=_BEFORE)),
+    *(case for fault in (ctrl_c, ctrl_c_twice) for case in _cases(fault, OWN, phases=_FETCH)),
+    *_cases(docker_client_kill, "failed", phases=_JOB, docker=True, exit_code=137),
+    *_cases(dockerd_kill, "blocked", phases=_JOB, stays=True, **_IN_A_CONTAINER),
+    *_cases(dockerd_kill, OWN, phases=_FETCH, stays=True, **_IN_A_CONTAINER),
+    *_cases(out_of_memory, "failed", phases=(RUNNING,), docker=True, exit_code=137),
+    *_cases(daemon_hang, OWN, phases=(*_JOB, FETCHING), **_IN_A_CONTAINER),
+    *_cases(daemon_hang_ctrl_c, "cancelled", phases=_JOB, docker=True, stays=True, names_left=True),
+    # Several rows. What has not begun never does if its client is killed.
+    *(case for fault in _LINK for case in _cases(fault, OWN, phases=(RUNNING,), of="rows")),
+    *_cases(ctrl_c, "cancelled", phases=(RUNNING,), of="rows"),
+    *_cases(client_kill, OWN, phases=(RUNNING,), of="rows", docker=False, codes=(137,), home=("attach last",)),
+    *_cases(daemon_hang, OWN, phases=(RUNNING,), of="rows", docker=True),
+    *_cases(dockerd_kill, "blocked", phases=(RUNNING,), of="rows", docker=True, stays=True),
+    *(
+        Case(
+            f"hostile_{name}", RUNNING, nothing, ("blocked",) if name == "disk" else (OWN,), hostile=script,
+            docker=None if name in ("flood", "escapes") else False,
+        )
+        for name, script in _HOSTILE.items()
+    ),
+]  # fmt: skip

@@ -1,5 +1,5 @@
 """Where a trial of `bench/faults.py` happens: a sshd and the road to it, a checkout, a home, a client; and one Docker
-daemon for all trials.
+daemon, which serves one trial at a time.
 
 The parts are those of the tests, `tests/parts/`. What a trial has is below one directory, so that what is left
 can be seen.
@@ -12,33 +12,35 @@ import fcntl
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fault_daemon import ROOT, STOP, TIMEOUT_SECONDS, Daemon, Unreached, until
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
-from tests.parts.clock import HostClock
-from tests.parts.proxy import TcpProxy
-from tests.parts.sshd import Sshd
+from tests.parts import dockerd, git, proxy, registry  # noqa: E402
+from tests.parts.clock import HostClock  # noqa: E402
+from tests.parts.processes import with_variable  # noqa: E402
+from tests.parts.sshd import Sshd  # noqa: E402
 
+TIMEOUT_SECONDS = 60.0
+STOP = threading.Event()  # somebody has pressed ^C: every trial comes to its end
 LINES = 150
 PACK = 6 << 20  # bytes of a file that makes the sync long enough to be hit
 MADE = 900_000  # lines of an artifact that does the same for the way home
 GPUS = 8
+LOCK_SCRIPT = "tests/ci/gpu_lock_exec.py"
 
 
-WORKFLOW = """\
-on: pull_request
-jobs:
-  e2e-test-plain:
+JOB_STEPS = """\
     runs-on: [self-hosted, cpu]
     timeout-minutes: 5
     strategy: {matrix: {info: [ROWS]}}
@@ -46,24 +48,15 @@ jobs:
       - uses: actions/checkout@v4
       - run: |
           code=0
-          python tests/ci/gpu_lock_exec.py --count ${{ matrix.info.num_gpus }} -- \\
-            bash tests/${{ matrix.info.test_file }} || code=$?
-          seq 1 MADE > "$CI_TASKS_RUN_DIR/artifacts/made"
-          exit $code
-  e2e-test-boxed:
-    runs-on: [self-hosted, cpu]
-    timeout-minutes: 5
-    strategy: {matrix: {info: [ROWS]}}
-    steps:
-      - uses: actions/checkout@v4
-      - run: |
-          code=0
-          docker run --pull=always --rm --network host --ipc=host --memory=48m --memory-swap=48m \\
-            -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -w "$GITHUB_WORKSPACE" \\
-            IMAGE bash tests/${{ matrix.info.test_file }} || code=$?
+          COMMAND bash tests/${{ matrix.info.test_file }} || code=$?
           seq 1 MADE > "$CI_TASKS_RUN_DIR/artifacts/made"
           exit $code
 """
+COMMANDS = {
+    "plain": "python tests/ci/gpu_lock_exec.py --count ${{ matrix.info.num_gpus }} --",
+    "boxed": "docker run --pull=always --rm --network host --ipc=host --memory=48m --memory-swap=48m "
+    '-v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -w "$GITHUB_WORKSPACE" IMAGE',
+}
 JOB = """\
 HOSTILE
 n=0
@@ -76,6 +69,45 @@ done
 echo "step 0: {'lines': $n}"
 exit CODE
 """
+
+
+def until(
+    condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_SECONDS, over: Callable[[], Any] = lambda: False
+) -> Any:
+    """The first true value of `condition`; not waited for any longer when `over`."""
+    deadline, ended = time.monotonic() + seconds, False
+    while time.monotonic() < deadline and not ended:
+        ended = over()
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.002)
+    raise Unreached(f"never came: {what}")
+
+
+class Unreached(Exception):
+    """The trial did not come to where its fault belongs."""
+
+
+class Daemon(dockerd.Daemon):
+    """One trial at a time has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy = threading.Lock()
+        self._layer = dockerd.image_tar()
+
+    @contextlib.contextmanager
+    def image(self) -> Iterator[tuple[str, proxy.TcpProxy]]:
+        """The name of an image in a registry, and the proxy before that."""
+        with registry.serving(self._layer) as (name, _):
+            port = int(name.split("/")[0].rpartition(":")[2])
+            with proxy.TcpProxy(("127.0.0.1", port)) as road:
+                yield f"127.0.0.1:{road.port}/slime:latest", road
+
+    def containers(self, below: Path) -> list[str]:
+        words = ["ps", "--all", "--format", '{{.Names}} {{.Label "ci-tasks.dir"}}']
+        return [line for line in dockerd.docker(self.host, *words).splitlines() if str(below) in line]
 
 
 def job_says() -> bytes:
@@ -105,7 +137,7 @@ class World:
         self.ssh = Sshd(self.path / "ssh")
         self.clock = HostClock(self.path / "clock") if self.steps_clock else None
         self.box = self.ssh.start("box", more=self.clock.sshd_config if self.clock else "")
-        self.road = TcpProxy((self.box.ip, self.box.port))
+        self.road = proxy.TcpProxy((self.box.ip, self.box.port))
         self.ssh.alias("far", self.box, HostName="127.0.0.1", Port=str(self.road.port))
         self.home, self.there = self.path / "home", self.path / "there"
         for small in (self.home, self.there):
@@ -148,30 +180,24 @@ class World:
         image = "no-image"
         if self.daemon is not None:
             image, self.image_road = self._stack.enter_context(self.daemon.image())
-        tests = self.checkout / "tests"
-        (tests / "ci").mkdir(parents=True)
-        (self.checkout / ".github/workflows").mkdir(parents=True)
-        gpus = 2 if self.daemon is None else 0
-        rows = ", ".join(f"{{test_file: job{n}.sh, num_gpus: {gpus}}}" for n in range(1, self.rows + 1))
-        workflow = WORKFLOW.replace("IMAGE", image).replace("MADE", str(MADE)).replace("ROWS", rows)
-        (self.checkout / ".github/workflows/pr-test.yml").write_text(workflow)
-        shutil.copy(ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py", tests / "ci")
+        gpus, numbers = 2 if self.daemon is None else 0, range(1, self.rows + 1)
+        rows = ", ".join(f"{{test_file: job{n}.sh, num_gpus: {gpus}}}" for n in numbers)
+        steps = JOB_STEPS.replace("COMMAND", COMMANDS[self.label]).replace("IMAGE", image)
+        steps = steps.replace("MADE", str(MADE)).replace("ROWS", rows)
         job = JOB.replace("LINES", str(LINES)).replace("CODE", str(self.code)).replace("HOSTILE", self.hostile)
         job = job.replace("PAUSE", "0.1" if self.rows == 1 else "0.6")  # several are to run at once for a while
-        for number in range(1, self.rows + 1):
-            (tests / f"job{number}.sh").write_text(job)
-        (tests / "noise").write_bytes(self.chance.randbytes(PACK))
-        subprocess.run(["git", "init", "--quiet"], cwd=self.checkout, check=True)
+        files = {f"tests/job{number}.sh": job for number in numbers}
+        files[".github/workflows/pr-test.yml"] = f"on: pull_request\njobs:\n  e2e-test-{self.label}:\n{steps}"
+        files[LOCK_SCRIPT] = (ROOT / "examples/tiny-slime" / LOCK_SCRIPT).read_text()
+        self.checkout.mkdir()
+        (self.checkout / "noise").write_bytes(self.chance.randbytes(PACK))
+        git.repository(self.checkout, files)
         host: dict[str, Any] = {"kind": "ssh", "address": "far", "gpus": GPUS, "workspace": str(self.there)}
         if self.daemon is None:
-            host.update(runtime="none", simulate=True)
+            host |= {"runtime": "none", "simulate": True}
         else:
-            host.update(runtime="docker", pull="always", env={"DOCKER_HOST": self.daemon.host})
+            host |= {"runtime": "docker", "pull": "always", "env": self.daemon.environ}
         (self.path / "hosts.yaml").write_text(json.dumps({"hosts": {"box": host}}))
-
-    @property
-    def variables(self) -> dict[str, str]:
-        return {"CI_TASKS_HOME": str(self.home), "CI_TASKS_HOSTS": str(self.path / "hosts.yaml")}
 
     @property
     def label(self) -> str:
@@ -181,13 +207,14 @@ class World:
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_"))}
+        ours = {"CI_TASKS_HOME": str(self.home), "CI_TASKS_HOSTS": str(self.path / "hosts.yaml")}
         with (self.path / "client").open("ab") as out:
             out.write(f"$ ci-tasks {' '.join(words)}\n".encode())
             out.flush()
             self.client = subprocess.Popen(
                 [sys.executable, "-c", "from ci_tasks.cli.program import main; main()", *words],
                 cwd=self.checkout,
-                env={**kept, **self.ssh.env, **self.variables, "PYTHONPATH": str(ROOT)},
+                env={**kept, **self.ssh.env, **ours, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -227,9 +254,6 @@ class World:
     def runs_here(self) -> list[Path]:
         return sorted(self.home.glob("runs/*/[0-9][0-9]"))
 
-    def run_here(self) -> Path | None:
-        return next(iter(self.runs_here()), None)
-
     def rows_that_write(self) -> list[Path]:
         return [log for log in self.there.glob("runs/*/*/log") if b"line 10 of the job" in log.read_bytes()]
 
@@ -244,11 +268,9 @@ class World:
         return self.path / "precious"
 
     def status_there(self) -> dict[str, Any]:
-        run = self.run_there()
-        try:
-            return dict(json.loads((run / "status.json").read_text())) if run else {}
-        except (OSError, ValueError):
-            return {}
+        with contextlib.suppress(ValueError):
+            return dict(json.loads(self.text_there("status.json")))
+        return {}
 
     def text_there(self, name: str) -> str:
         run = self.run_there()
@@ -284,14 +306,6 @@ class World:
                         found.append(path.name)
         return found
 
-    def processes(self, mark: str = "") -> list[int]:
+    def processes(self, start: str = "") -> list[int]:
         """Those of the box: of its runs, or whatever was started there."""
-        wanted = (mark or f"HOME={self.box.home}").encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and wanted in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
+        return with_variable(start or f"HOME={self.box.home}")

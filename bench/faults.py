@@ -18,15 +18,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,14 +36,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fault_cases import CASES, NOT_APPLICABLE, Case
-from fault_checks import clean, problems_of, wanted, words_of
-from fault_daemon import STOP, Daemon, Unreached, until
-from fault_world import World
+from fault_cases import CASES, OWN, Case
+from fault_world import MADE, STOP, Daemon, Unreached, World, job_says, until
 
 from ci_tasks.records import EXIT_CODES
 from tests.parts import Missing
 from tests.parts.clock import COMPILER
+from tests.parts.processes import command_lines, with_variable
 
 AT_ONCE = 2
 RETRIES = 5  # of a trial whose run was quicker than its fault
@@ -60,7 +61,7 @@ class Line:
     docker: int = 0
     missed: int = 0
     wrong: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: set[str] = field(default_factory=set)
 
 
 def main() -> int:
@@ -73,19 +74,15 @@ def main() -> int:
     left_out, daemon = what_is_missing(options)
     for case in list(cases):
         if case.inflict.__name__ in left_out or (case.docker and daemon is None):
-            lines[case.fault, case.phase].notes.append(left_out.get(case.fault) or left_out["docker"])
+            lines[case.fault, case.phase].notes.add(left_out.get(case.fault) or left_out["docker"])
             cases.remove(case)
     try:
         perform(cases, options, seed, daemon, lines)
     finally:
         if daemon is not None:
             daemon.stop()
-    for key in sorted(lines):
-        line = lines[key]
-        print(json.dumps(summary(line)), flush=True)
-    for (fault, phase), why in NOT_APPLICABLE.items():
-        if not options.only or options.only.split(":")[0] == fault:
-            print(json.dumps({"fault": fault, "phase": phase, "trials": 0, "why": why}))
+    for line in (lines[key] for key in sorted(lines) if lines[key].trials or lines[key].notes):
+        print(json.dumps({name: value for name, value in vars(line).items() if value}, default=sorted), flush=True)
     wrong = sum(len(line.wrong) for line in lines.values())
     trials = sum(line.trials for line in lines.values())
     print(json.dumps({"trials": trials, "right": trials - wrong, "wrong": wrong, "seed": seed}), flush=True)
@@ -122,18 +119,6 @@ def what_is_missing(options: argparse.Namespace) -> tuple[dict[str, str], Daemon
         return {**left_out, "docker": f"not exercised: {problem}"}, None
 
 
-def summary(line: Line) -> dict[str, Any]:
-    row: dict[str, Any] = {"fault": line.fault, "phase": line.phase, "trials": line.trials, "right": line.right}
-    row["docker"] = line.docker
-    if line.missed:
-        row["missed"] = line.missed
-    if line.wrong:
-        row["wrong"] = line.wrong
-    if line.notes:
-        row["notes"] = sorted(set(line.notes))[:6]
-    return row
-
-
 # -- all trials ------------------------------------------------------------------------------------------------------
 
 
@@ -141,29 +126,21 @@ def perform(
     cases: list[Case], options: argparse.Namespace, seed: int, daemon: Daemon | None, lines: dict[Any, Line]
 ) -> None:
     """Two at a time; those in containers one at a time."""
-    if not cases:
-        return
-    numbers = iter(range(seed, seed + options.trials))
+
+    def do(number: int) -> None:
+        case, boxed = choose(cases, number, options, daemon)
+        one(case, number, daemon if boxed else None, lines, options.keep)
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        going: set[Future[None]] = set()
         try:
-            while True:
-                while len(going) < AT_ONCE and (number := next(numbers, None)) is not None:
-                    case, boxed = choose(cases, number, options, seed, daemon)
-                    going.add(pool.submit(one, case, number, daemon if boxed else None, lines, options.keep))
-                if not going:
-                    return
-                done, going = wait(going, return_when=FIRST_COMPLETED)
-                for future in done:
-                    future.result()
+            for _ in pool.map(do, range(seed, seed + options.trials) if cases else ()):
+                pass
         except BaseException:
             STOP.set()
             raise
 
 
-def choose(
-    cases: list[Case], number: int, options: argparse.Namespace, seed: int, daemon: Daemon | None
-) -> tuple[Case, bool]:
+def choose(cases: list[Case], number: int, options: argparse.Namespace, daemon: Daemon | None) -> tuple[Case, bool]:
     """Every case comes again and again in turn; the seed alone says which, and whether in a container."""
     chance = random.Random(number)
     case = cases[number % len(cases)]
@@ -174,10 +151,8 @@ def choose(
 
 def one(case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], keep: bool) -> None:
     line = lines[case.fault, case.phase]
-    path = Path(tempfile.mkdtemp(prefix=f"ci-tasks-fault-{number}-"))
-    problems: list[str] = []
-    notes: list[str] = []
-    begun = time.monotonic()
+    path, begun = Path(tempfile.mkdtemp(prefix=f"ci-tasks-fault-{number}-")), time.monotonic()
+    problems, notes = list[str](), list[str]()
     try:
         with daemon.busy if daemon is not None else contextlib.nullcontext():
             for attempt in range(RETRIES):
@@ -186,16 +161,8 @@ def one(case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], 
                 where = path / str(attempt)
                 where.mkdir()
                 try:
-                    problems, notes = trial(
-                        case,
-                        World(
-                            where,
-                            random.Random(f"{number}.{attempt}"),
-                            daemon,
-                            steps_clock=case.fault == "clock_step",
-                            rows=case.rows,
-                        ),
-                    )
+                    chance, steps_clock = random.Random(f"{number}.{attempt}"), case.fault == "clock_step"
+                    problems, notes = trial(case, World(where, chance, daemon, steps_clock=steps_clock, rows=case.rows))
                     break
                 except Missed:
                     line.missed += 1
@@ -209,7 +176,7 @@ def one(case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], 
     line.trials += 1
     line.docker += daemon is not None
     line.right += not problems
-    line.notes += notes
+    line.notes |= {*notes}
     took = time.monotonic() - begun
     kind = "docker" if daemon is not None else "plain"
     word = "; ".join(problems) or "right"
@@ -252,7 +219,7 @@ def trial(case: Case, world: World) -> tuple[list[str], list[str]]:
         world.ssh.stop()
         with contextlib.suppress(Unreached):
             until(lambda: not world.processes(), "everything of the box ends", 10)
-        problems += [f"still alive on the box: {words_of(pid)}" for pid in world.processes()]
+        problems += [f"still alive on the box: {line!r}" for line in command_lines(world.processes())]
         if problems:
             (world.path / "problems").write_text("\n".join(problems) + "\n")
     return problems, world.notes
@@ -265,7 +232,7 @@ def finish(case: Case, world: World) -> list[str]:
         world.after()
     right = case.codes or tuple(sorted({EXIT_CODES[status] for status in wanted(case, world)}))
     problems = [] if code in right else [f"exit code {code}, not {' or '.join(map(str, right))}"]
-    if case.home and world.run_here() is None:
+    if case.home and not world.runs_here():
         return [*problems, "no run to come back to"]
     if case.home:
         home_words = world.chance.choice(case.home)
@@ -280,6 +247,100 @@ def finish(case: Case, world: World) -> list[str]:
 def is_home(world: World) -> bool:
     runs = world.runs_here()
     return bool(runs) and all(json.loads((run / "remote.json").read_text()).get("complete") for run in runs)
+
+
+# -- what is looked at when a run is over: its record, its log, and what is left of it anywhere -----------------------
+
+
+def wanted(case: Case, world: World) -> list[str]:
+    own = "passed" if world.code == 0 else "failed"
+    return [own if status == OWN else status for status in case.ends]
+
+
+def problems_of(case: Case, world: World) -> list[str]:
+    runs = world.runs_here()
+    if len(runs) != world.rows or not all((run / "record.json").exists() for run in runs):
+        return [f"{len(runs)} runs, not {world.rows} with a record; the client said: {world.output()[-300:]!r}"]
+    problems = [problem for run in runs for problem in problems_of_row(case, world, run)]
+    problems += [f"left here: {path.relative_to(world.home)}" for path in world.home.rglob("*") if is_temporary(path)]
+    problems += [f"left on the box: {what}" for what in left(world)] if not case.stays else []
+    if not world.precious.exists():
+        problems.append("a directory that is none of ours is gone")
+    if b"\x1b]" in (world.path / "client").read_bytes():
+        problems.append("a control sequence of the job reached the terminal")
+    return problems
+
+
+def problems_of_row(case: Case, world: World, run: Path) -> list[str]:
+    record = json.loads((run / "record.json").read_text())
+    right, problems = wanted(case, world), []
+    if case.names_left and not record["left"]:
+        problems.append("the record does not say what is left")
+    if record["status"] not in right:
+        problems.append(f"{record['status']} ({record['reason']}), not {' or '.join(right)}")
+    if case.exit_code is not None and record["exit_code"] != case.exit_code:
+        problems.append(f"the job's exit code is {record['exit_code']}, not {case.exit_code}")
+    problems += wrong_log(run, record, whole=record["status"] in ("passed", "failed") and case.exit_code is None)
+    seconds = record["timings"]["seconds"]
+    if seconds is not None and not 0 <= seconds < 600:
+        problems.append(f"the run took {seconds} s")
+    return problems
+
+
+def wrong_log(run: Path, record: dict[str, Any], whole: bool) -> list[str]:
+    """The log here is what the host says it is, and in it is what the job wrote, or its beginning."""
+    log = (run / "log").read_bytes() if (run / "log").exists() else b""
+    problems = []
+    digest = record["log"]["sha256"]
+    if digest is not None and (len(log), hashlib.sha256(log).hexdigest()) != (record["log"]["bytes"], digest):
+        problems.append(f"the log here ({len(log)} bytes) is not the log there ({record['log']['bytes']} bytes)")
+    expected = job_says()
+    begun = log.find(b"line 1 of")
+    if whole and expected not in log:
+        problems.append("the log lacks what the job wrote")
+    elif begun >= 0:
+        found = log[begun : begun + len(expected)]
+        # A job that was ended has written the first lines; a full disk may have taken a part of the last.
+        lines = [line for line in found.splitlines(keepends=True) if b" of the job: " in line]
+        if not expected.startswith(b"".join(lines)):
+            problems.append("the log has other lines than the job wrote")
+    made = run / "artifacts/made"
+    if whole and (not made.exists() or made.read_bytes().count(b"\n") != MADE):
+        problems.append("the artifact is not here whole")
+    return problems
+
+
+def is_temporary(path: Path) -> bool:
+    name = path.name
+    return name.endswith(".tmp") or name.startswith((".collected-", "client-id.")) or name == "filler"
+
+
+def left(world: World) -> list[str]:
+    """Of any run, on the box."""
+    mark = f"CI_TASKS_RUN_DIR={world.there}/"
+    with contextlib.suppress(Unreached):
+        until(lambda: not world.processes(mark) and not world.locked(), "the last processes end", 3)
+    found = command_lines(world.processes(mark))
+    found += [line for line in command_lines(with_variable("")) if world.survivor in line]
+    runs = world.there / "runs"
+    found += [str(path.relative_to(world.there)) for path in runs.rglob("*")][:5] if runs.exists() else []
+    found += world.locked()
+    if world.daemon is not None:
+        found += world.daemon.containers(world.there)
+    return found
+
+
+def clean(case: Case, world: World) -> list[str]:
+    """`clean` succeeds; afterwards there is nothing, whatever the fault."""
+    problems = []
+    code = world.ci_tasks("clean", "--host", "box", *(["--all"] if case.stays else []))
+    if code != 0:
+        problems.append(f"clean: exit code {code}")
+    if case.stays:
+        problems += [f"left after clean --all: {what}" for what in left(world)]
+    incoming = [path.name for path in world.there.glob("store.git/incoming-*")]
+    partial = [path.name for path in world.there.glob("agents/*") if not re.fullmatch("[0-9a-f]{64}", path.name)]
+    return problems + [f"left after clean: {name}" for name in [*incoming, *partial]]
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ SLEEP = 0.05
 HOLD = (0.002, 0.02)
 POLL_SECONDS = 0.01
 
-# What the sample's script runs: put our name on each GPU, hold, look whether it is still there.
+# What runs with the GPUs: put our name on each GPU, hold, look whether it is still there.
 COMMAND = """
 cd "$BENCH"; IFS=,
 for gpu in $CUDA_VISIBLE_DEVICES; do
@@ -83,35 +83,25 @@ class Arena:
     def request(self, count: int, by: str) -> GpuRequest:
         return GpuRequest(count, by, str(self.path / "locks" / "custom_gpu_lock_{gpu_id}.lock"), GPUS, GPUS)
 
+    def environ(self, token: str) -> dict[str, str]:
+        run_dir = self.path.resolve() / token
+        run_dir.mkdir(exist_ok=True)
+        env = {"PATH": os.environ["PATH"], "BENCH": str(self.path), "TOKEN": token, "CI_TASKS_RUN_DIR": str(run_dir)}
+        return {**env, "CI_TASKS_GPU_LOCK_DIR": f"{self.path}/locks", "HOLD": f"{random.uniform(*HOLD):.3f}"}
+
     def script_of(self, token: str, count: int) -> subprocess.Popen[bytes]:
         """The sample's script, started."""
-        run_dir = self.path / token
-        run_dir.mkdir(exist_ok=True)
-        env = {"PATH": os.environ["PATH"], "BENCH": str(self.path), "HOLD": f"{random.uniform(*HOLD):.3f}"}
-        env |= {
-            "TOKEN": token,
-            "CI_TASKS_GPU_LOCK_DIR": f"{self.path}/locks",
-            "CI_TASKS_RUN_DIR": str(run_dir.resolve()),
-        }
         words = [sys.executable, "-IS", str(self.script), "--count", str(count), "--", "sh", "-c", COMMAND]
         # The script of an agent that was killed complains about its pipe.
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=quiet, env=self.environ(token))
 
     def tell(self, kind: str, waited: float) -> None:
         os.write(self.write, f"{kind} {waited:.4f}\n".encode())  # short enough to arrive whole
 
     def hold(self, token: str, held: Sequence[int]) -> None:
-        for gpu in held:
-            self._put(gpu, token)
-        time.sleep(random.uniform(*HOLD))
-        for gpu in held:
-            if (self.path / "owner" / str(gpu)).read_text().strip() != token and not self.is_killed(token):
-                self.twice(f"{gpu} {token} was replaced")
-            (self.path / "owner" / str(gpu)).unlink(missing_ok=True)
-
-    def twice(self, line: str) -> None:
-        with open(self.path / "twice", "a") as out:
-            out.write(line + "\n")
+        env = {**self.environ(token), "CUDA_VISIBLE_DEVICES": ",".join(map(str, held))}
+        subprocess.run(["sh", "-c", COMMAND], env=env, check=False)
 
     def is_killed(self, token: str) -> bool:
         return (self.path / "killed" / token).exists()
@@ -125,17 +115,6 @@ class Arena:
     def count_twice(self) -> int:
         path = self.path / "twice"
         return len(path.read_text().splitlines()) if path.exists() else 0
-
-    def _put(self, gpu: int, token: str) -> None:
-        path = self.path / "owner" / str(gpu)
-        try:
-            with open(path, "x") as out:
-                out.write(token)
-        except FileExistsError:
-            other = path.read_text().strip() if path.exists() else ""
-            if not self.is_killed(other):
-                self.twice(f"{gpu} {other} {token}")
-            path.write_text(token)
 
 
 # -- contenders: each is a process that takes GPUs again and again ---------------------------------------------------

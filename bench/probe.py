@@ -1,9 +1,9 @@
 """What the probe costs a process: the same interpreter with and without it, in turn.
 
     python bench/probe.py [--python PYTHON] [--runs N] [--short N]     one JSON line a figure
-Figures: the start of an interpreter (also one that keeps no byte code), the import of torch and the start of a Ray
-actor's worker where PYTHON has them, and many short processes. `extra_ms` is the median of the pairs' CPU time
-apart, `ratio` that of their wall times. Exit code 1 where a process pays more than its limit.
+Figures: the start of an interpreter (also one that keeps no byte code), the import of torch if PYTHON has it, and many
+short processes. `extra_ms` is the median of the pairs' CPU time apart, `ratio` that of their wall times. Exit code 1 if
+a process pays more than its limit.
 """
 
 from __future__ import annotations
@@ -28,21 +28,6 @@ from ci_tasks.agent.probe.evidence import read_evidence, write_files  # noqa: E4
 from ci_tasks.agent.run_directory import RunDir  # noqa: E402
 
 LIMIT_MS = 30.0
-RAY = """
-import time, ray
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-@ray.remote
-class Actor:
-    def pid(self):
-        import os
-        return os.getpid()
-begun = time.perf_counter()
-for _ in range({actors}):
-    actor = Actor.remote()
-    ray.get(actor.pid.remote())
-    ray.kill(actor)
-print((time.perf_counter() - begun) / {actors})
-"""
 
 
 @dataclass(frozen=True)
@@ -75,8 +60,6 @@ def main() -> int:
         figures.append(_figure("start without byte code", pair, ["-B", "-c", "pass"], args.runs, without_bytecode=True))
         if _has(pair.bare, "torch"):
             figures.append(_figure("import torch", pair, ["-c", "import torch"], max(3, args.runs // 4)))
-        if _has(pair.bare, "ray"):
-            figures.append(_ray_worker(pair, 5, max(3, args.runs // 5)))
         figures.append(_short_processes(pair, args.short))
     for figure in figures:
         print(json.dumps(figure))
@@ -132,48 +115,20 @@ def _cost(python: str, words: Sequence[str]) -> Cost:
     return Cost(time.perf_counter() - begun, usage.ru_utime + usage.ru_stime)
 
 
-def _ray_worker(pair: Interpreters, actors: int, runs: int) -> dict[str, object]:
-    """From the call that creates an actor to its first answer: the start of a worker."""
-
-    def seconds(python: str) -> float:
-        words = [python, "-c", RAY.format(actors=actors)]
-        return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1])
-
-    pairs = [(seconds(pair.ours), seconds(pair.bare)) for _ in range(runs)]
-    evidence = read_evidence(pair.run.evidence)
-    workers = [process for process in evidence.processes if "default_worker.py" in " ".join(process.argv)]
-    return {
-        "figure": "start of a Ray worker",
-        "extra_ms": round(statistics.median(ours - bare for ours, bare in pairs) * 1000, 2),
-        "limit_ms": LIMIT_MS,
-        "ours_ms": round(statistics.median(ours for ours, _ in pairs) * 1000, 1),
-        "bare_ms": round(statistics.median(bare for _, bare in pairs) * 1000, 1),
-        "ratio": round(statistics.median(ours / bare for ours, bare in pairs), 3),
-        "pairs": runs,
-        "actors": actors,
-        "workers_seen": len(workers),
-    }
-
-
 def _short_processes(pair: Interpreters, count: int) -> dict[str, object]:
     """One after another; what they leave on the disk."""
     for entry in os.scandir(pair.run.evidence):
         os.unlink(entry.path)
-    costs = {
-        name: [_cost(python, ["-c", "pass"]) for _ in range(count)]
-        for name, python in (("ours", pair.ours), ("bare", pair.bare))
-    }
+    ours, bare = ([_cost(python, ["-c", "pass"]) for _ in range(count)] for python in (pair.ours, pair.bare))
     files = [entry.stat().st_size for entry in os.scandir(pair.run.evidence)]
     begun = time.perf_counter()
     evidence = read_evidence(pair.run.evidence)
     return {
         "figure": f"{count} short processes",
-        "extra_ms": round(
-            (sum(each.cpu for each in costs["ours"]) - sum(each.cpu for each in costs["bare"])) / count * 1000, 2
-        ),
+        "extra_ms": round((sum(each.cpu for each in ours) - sum(each.cpu for each in bare)) / count * 1000, 2),
         "limit_ms": LIMIT_MS,
-        "ours_s": round(sum(each.wall for each in costs["ours"]), 2),
-        "bare_s": round(sum(each.wall for each in costs["bare"]), 2),
+        "ours_s": round(sum(each.wall for each in ours), 2),
+        "bare_s": round(sum(each.wall for each in bare), 2),
         "files": len(files),
         "bytes": sum(files),
         "seen": len(evidence.processes) if evidence is not None else 0,

@@ -14,8 +14,6 @@ looks long for inodes that were not removed a moment ago.
   how much longer it takes than on loopback.
 - sync: the same for trees of many files; the first time, and with one file edited. `rsync_alone` is without the job.
 - log: bytes a second between the first and the last of them, against `ssh host cat`, and the client's peak of memory.
-- rows: bytes a second of ten logs at once, against one log that is as long as all of them.
-- lines: short lines a second that the job stamps; the delay until they are read from the client's output.
 
 The host is OpenSSH's sshd of tests/parts, on this machine; a proxy of the same tests makes it far. By hand means
 Debian's rsync and ssh, with the same key and the same settings.
@@ -36,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +52,12 @@ on: {pull_request: {branches: [main]}}
 jobs:
   bench:
     runs-on: ubuntu-latest
-    strategy: {matrix: {info: [@ROWS@]}}
+    strategy: {matrix: {info: [{test_file: first.sh}, {test_file: log.sh}]}}
     steps:
       - uses: actions/checkout@v4
       - {name: Execute, shell: bash, run: "bash tests/${{ matrix.info.test_file }}"}
 """
 NAMES = ("near", "far")
-ROWS = 10  # that write a log at once
-SCRIPTS = ("first", "log", "lines", "alone", *(f"together_{row}" for row in range(ROWS)))
-WORKFLOW = WORKFLOW.replace("@ROWS@", ", ".join(f"{{test_file: {name}.sh, num_gpus: 0}}" for name in SCRIPTS))
-STAMP = "stamp %017.6f of a line as tests print them\n"
-LINES = f"""
-import sys, time
-count, rate, begun = int(sys.argv[1]), float(sys.argv[2]), time.monotonic()
-for number in range(count):
-    time.sleep(max(0.0, begun + number / rate - time.monotonic()))
-    sys.stdout.write({STAMP!r} % time.time())
-    sys.stdout.flush()
-"""
 ROUND_TRIP = 0.1
 MB = 1 << 20
 
@@ -82,13 +68,10 @@ class Size:
     trees: tuple[tuple[int, int], ...]  # files, and pairs of each
     logs: tuple[int, int]  # MB
     log_pairs: int
-    seconds_of_lines: int
 
 
-FULL = Size(9, ((600, 5), (10_000, 3), (100_000, 1)), (20, 200), 3, 8)
-QUICK = Size(3, ((600, 1), (10_000, 1)), (20, 100), 1, 3)
-RATE = 1000
-LATE_MS = 10.0
+FULL = Size(9, ((600, 5), (10_000, 3), (100_000, 1)), (20, 200), 3)
+QUICK = Size(3, ((600, 1), (10_000, 1)), (20, 100), 1)
 
 
 @dataclass
@@ -98,32 +81,29 @@ class Seen:
     first: float  # seconds from the command's start to the job's first line
     last: float  # seconds to the job's last byte
     peak: int  # bytes of memory
-    text: bytes = b""
-    arrivals: list[tuple[float, int]] = field(default_factory=list)  # time of day, and bytes of `text` by then
 
 
 @dataclass(frozen=True)
 class Job:
-    """A script of the checkout, and how many bytes it writes after its first line. `kept`: they are wanted."""
+    """A script of the checkout, and how many bytes it writes after its first line."""
 
     script: str = "first.sh"
     size: int = 0
-    kept: bool = False
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="under two minutes")
-    parser.add_argument("--only", default="", metavar="WORD", help="first, sync, log, rows or lines")
+    parser.add_argument("--only", default="", metavar="WORD", help="first, sync or log")
     words = parser.parse_args()
     size, missed = QUICK if words.quick else FULL, 0
-    parts = {"first": first_line, "sync": sync, "log": log, "rows": rows, "lines": lines}
+    parts = {"first": first_line, "sync": sync, "log": log}
     with tempfile.TemporaryDirectory(prefix="remote-") as scratch:
         world = World(Path(scratch), ROUND_TRIP / 2)
         try:
             for name, part in parts.items():
                 for figure in part(world, size) if words.only in name else ():
-                    missed += figure["met"] is False
+                    missed += not figure["met"]
                     print(json.dumps(figure), flush=True)
         finally:
             world.end()
@@ -164,17 +144,6 @@ def log(world: World, size: Size) -> Iterator[dict[str, Any]]:
     yield _figure(f"memory at {size.logs[1]} MB against that at {size.logs[0]} MB, MB", peaks[1], peaks[0], 1.1, flat)
 
 
-def rows(world: World, size: Size) -> Iterator[dict[str, Any]]:
-    checkout, rates = world.checkout(20), list[tuple[float, float]]()
-    for _ in range(size.log_pairs + 1):
-        each = _write_log(world, size.logs[1] // ROWS)
-        together = world.logs(checkout, "near", "together", ROWS * each) / MB
-        whole = _write_log(world, size.logs[1])
-        rates.append((together, world.logs(checkout, "near", "alone", whole) / MB))
-    figure = _paired(f"{ROWS} logs at once, {size.logs[1]} MB in all, MB/s", rates[1:], 0.95, at_least=True)
-    yield {**figure, "one_log": figure.pop("by_hand")}
-
-
 def _write_log(world: World, megabytes: int) -> int:
     """The log that jobs write; returns its length. It packs 10 times by `zlib` at level 1, as what jobs print does
     (9 times)."""
@@ -195,17 +164,6 @@ _LINES = """\
 (SGLangEngine pid={pid}) [2026-01-01 00:{time:06} TP0] Decode batch. #running-req: 64, token: {step}, tps: {speed:.1f}
 """
 _STEP_BYTES = 4 * len(_LINES)
-
-
-def lines(world: World, size: Size) -> Iterator[dict[str, Any]]:
-    checkout, count = world.checkout(20), size.seconds_of_lines * RATE
-    (world.directory / "lines").write_text(f"{count} {RATE}")
-    ((ours, hand),) = _pairs(world, checkout, "near", 1, Job("lines.sh", count * len(STAMP % 0), kept=True))
-    delays = [sorted(_delays(seen)) for seen in (ours, hand)]
-    for name, at, goal in (("median", 0.5, None), ("p99", 0.99, LATE_MS)):
-        values = [1000 * one[int(at * (len(one) - 1))] for one in delays]
-        met = values[0] <= goal if goal else None
-        yield _figure(f"{RATE} lines a second, delay in ms, {name}", values[0], values[1], goal, met)
 
 
 def _pairs(
@@ -233,18 +191,6 @@ def _slower(pairs: dict[str, list[tuple[Seen, Seen]]], side: int) -> float:
     return float(far - near)
 
 
-def _delays(seen: Seen) -> Iterator[float]:
-    """Of every stamped line, how much later it was here."""
-    at, arrivals = 0, iter(seen.arrivals)
-    arrived, there = next(arrivals)
-    for line in seen.text.splitlines(keepends=True):
-        at += len(line)
-        while there < at:
-            arrived, there = next(arrivals)
-        if line.startswith(b"stamp "):
-            yield arrived - float(line.split()[1])
-
-
 def _seconds(name: str, pairs: list[tuple[Seen, Seen]], goal: float) -> dict[str, Any]:
     return _paired(f"{name}, s", [(ours.first, hand.first) for ours, hand in pairs], goal)
 
@@ -258,7 +204,7 @@ def _paired(name: str, pairs: list[tuple[float, float]], goal: float, at_least: 
     return {**figure, "ratio": round(ratio, 3), "spread": round(quarters[2] - quarters[0], 3), "pairs": len(pairs)}
 
 
-def _figure(name: str, ours: float, hand: float, goal: float | None, met: bool | None) -> dict[str, Any]:
+def _figure(name: str, ours: float, hand: float, goal: float, met: bool) -> dict[str, Any]:
     rounded = {"ours": round(ours, 3), "by_hand": round(hand, 3), "ratio": round(ours / hand, 3)}
     return {"figure": name, **rounded, "goal": goal, "met": met}
 
@@ -318,21 +264,9 @@ class World:
             ".github/workflows/pr-test.yml": WORKFLOW,
             "tests/first.sh": f'echo "{TOKEN} 0"\n',
             "tests/log.sh": f'echo "{TOKEN} 0"; cat {self.directory}/big.log\n',
-            "tests/lines.sh": f'echo "{TOKEN} 0"; python3 tests/lines.py $(cat {self.directory}/lines)\n',
-            "tests/lines.py": LINES,
-            "tests/alone.sh": f"cat {self.directory}/big.log\n",
-            **{f"tests/together_{row}.sh": self._together(row) for row in range(ROWS)},
         }
         git.git(git.repository(path, files), "repack", "-adq")
         return path
-
-    def _together(self, row: int) -> str:
-        """Writes its log when all rows have begun."""
-        there = self.directory / "begun"
-        return (
-            f"mkdir -p {there}; touch {there}/{row}\n"
-            f"until [ $(ls {there} | wc -l) = {ROWS} ]; do sleep 0.05; done\ncat {self.directory}/big.log\n"
-        )
 
     def forget(self, name: str) -> None:
         """The host and the person have never heard of each other."""
@@ -356,31 +290,6 @@ class World:
         subprocess.run(["sh", "-c", command], check=True, env=self.env, stdout=subprocess.DEVNULL)
         return time.perf_counter() - begun
 
-    def logs(self, checkout: Path, host: str, rows: str, size: int) -> float:
-        """Run the rows that `rows` names. Returns how many bytes a second their logs grew on this side, from a tenth of
-        `size`, which they have in all: before that, some of them may not have begun."""
-        shutil.rmtree(self.directory / "begun", ignore_errors=True)
-        before = set((self.directory / "home").glob("runs/*/*/log"))
-        first, rate = (0.0, 0), 0.0
-        with subprocess.Popen(
-            [PROGRAM, "remote", "--host", host, "bench", "--only", rows, "--jobs", str(ROWS)],
-            cwd=checkout,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        ) as process:
-            while process.poll() is None and not rate:
-                time.sleep(0.005)
-                logs = set((self.directory / "home").glob("runs/*/*/log")) - before
-                here, now = sum(log.stat().st_size for log in logs), time.perf_counter()
-                if here >= size / 10 and not first[1]:
-                    first = now, here
-                if here >= size:
-                    rate = (here - first[1]) / (now - first[0])
-        if not rate:
-            raise SystemExit(f"{rows}: exit {process.returncode}, and not all of their logs")
-        return rate
-
     def _watch(self, command: list[str], checkout: Path, job: Job) -> Seen:
         """Edit, run, and read what it says."""
         mark = self._edit(checkout, job.script)
@@ -400,9 +309,6 @@ class World:
             size += len(chunk)
             if not seen.last and size >= job.size:
                 seen.last = time.perf_counter() - begun
-            if job.kept:
-                seen.text += chunk
-                seen.arrivals.append((time.time(), size))
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode, seen.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         if not seen.last:

@@ -30,9 +30,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.parts import dockerd  # noqa: E402
+from tests.parts import dockerd, git  # noqa: E402
 from tests.parts.sshd import Sshd  # noqa: E402
 
+PROGRAM = str(Path(sys.executable).with_name("ci-tasks"))
 MANY, HOSTS, ALL = 11, 4, 31
 GOALS = {"processes": 0.3, "container": 0.5, "hosts": 2.0, "locks": 0.1}  # seconds
 HELD_SECONDS = 4  # until the other command's row waits, too
@@ -72,26 +73,20 @@ class Person:
                 jobs.append(JOB.format(name=f"{kind}{count}", container=container, rows=rows))
         locked = ", ".join(f"{{test_file: locked{number}.sh, num_gpus: 8}}" for number in range(2))
         jobs.append(JOB.format(name="locked", container="", rows=locked))
-        self._write(".github/workflows/pr-test.yml", "name: PR Test\non: pull_request\njobs:\n" + "".join(jobs))
+        files = {".github/workflows/pr-test.yml": "name: PR Test\non: pull_request\njobs:\n" + "".join(jobs)}
         name = "tests/ci/gpu_lock_exec.py"  # without it there are no simulated GPUs
-        self._write(name, (ROOT / "examples/tiny-slime" / name).read_text())
+        files[name] = (ROOT / "examples/tiny-slime" / name).read_text()
         for number in range(2):
-            script = f"sleep {HELD_SECONDS}\ndate +%s.%N > {directory}/{number}.ended\n"
-            self._write(f"tests/locked{number}.sh", script)
+            files[f"tests/locked{number}.sh"] = f"sleep {HELD_SECONDS}\ndate +%s.%N > {directory}/{number}.ended\n"
         for number in range(ALL):
-            stamp = f"[ ! -d {self.begun} ] || date +%s.%N > {self.begun}/{number}"
-            self._write(f"tests/row{number}.sh", f"{stamp}\necho done {number}\n")
-        subprocess.run(["git", "init", "-q"], cwd=self.checkout, check=True)
-
-    def _write(self, name: str, text: str) -> None:
-        (self.checkout / name).parent.mkdir(parents=True, exist_ok=True)
-        (self.checkout / name).write_text(text)
+            files[f"tests/row{number}.sh"] = f"date +%s.%N > {self.begun}/{number}\necho done {number}\n"
+        git.repository(self.checkout, files)
 
     def use(self, hosts: Mapping[str, Mapping[str, Any]]) -> None:
         self.hosts.write_text(json.dumps({"hosts": hosts}))
 
     def seconds(self, *words: str) -> float:
-        return seconds([str(Path(sys.executable).with_name("ci-tasks")), "remote", *words], self.checkout, self.env)
+        return seconds([PROGRAM, "remote", *words], self.checkout, self.env)
 
 
 def seconds(command: list[str], directory: Path | None = None, env: Mapping[str, str] | None = None) -> float:
@@ -131,19 +126,8 @@ def container(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
         daemon.call("import", "-", dockerd.IMAGE, stdin=dockerd.image_tar())
         host = {"kind": "local", "runtime": "docker", "pull": "never", "env": daemon.environ}
         person.use({"box": host})
-        by_hand = [
-            "docker",
-            "--host",
-            daemon.host,
-            "run",
-            "--rm",
-            "--network",
-            "host",
-            dockerd.IMAGE,
-            "bash",
-            "-c",
-            "true",
-        ]
+        run = ["docker", "--host", daemon.host, "run", "--rm", "--network", "host", dockerd.IMAGE]
+        by_hand = [*run, "bash", "-c", "true"]
         yield from _rows(person, "inside", by_hand, pairs, "container")
 
 
@@ -155,18 +139,17 @@ def _rows(person: Person, kind: str, by_hand: list[str], pairs: int, name: str) 
         first.append(one)
         costs.append((many - one) / (MANY - 1))
         hand.append(statistics.median(seconds(by_hand) for _ in range(5)))
-    cost = statistics.median(costs) - statistics.median(hand)
-    yield {
-        "figure": f"{name}: seconds of a further row beyond the same by hand",
-        "ours": round(statistics.median(costs), 3),
-        "by_hand": round(statistics.median(hand), 3),
-        "beyond": round(cost, 3),
-        "goal": GOALS[name],
-        "met": cost <= GOALS[name],
-        "one_row_whole": round(statistics.median(first), 3),
-        "spread": round(max(costs) - min(costs), 3),
-        "pairs": pairs,
-    }
+    beyond = [cost - statistics.median(hand) for cost in costs]
+    yield _figure(name, "seconds of a further row beyond the same by hand", beyond, by_hand=hand, one_row_whole=first)
+
+
+def _figure(part: str, what: str, values: list[float], **more: list[float]) -> dict[str, Any]:
+    """The median of the values is what counts."""
+    median = statistics.median(values)
+    others = {name: round(statistics.median(several), 3) for name, several in more.items()}
+    spread = round(max(values) - min(values), 3)
+    measured = {"ours": round(median, 3), "goal": GOALS[part], "met": median <= GOALS[part], **others, "spread": spread}
+    return {"figure": f"{part}: {what}", **measured, "pairs": len(values)}
 
 
 def hosts(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
@@ -185,49 +168,24 @@ def hosts(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
             wholes.append(person.seconds(*words))
             lasts.append(max(map(_stamp, person.begun.iterdir())) - begun)
     finally:
-        subprocess.run(
-            [*_program(), "clean", "--host", ",".join(names)], env=person.env, capture_output=True, check=False
-        )
+        subprocess.run([PROGRAM, "clean", "--host", ",".join(names)], env=person.env, capture_output=True, check=False)
         sshd.stop()
-    last = statistics.median(lasts)
-    yield {
-        "figure": f"hosts: seconds until the last of {ALL} rows on {HOSTS} hosts has begun",
-        "ours": round(last, 3),
-        "goal": GOALS["hosts"],
-        "met": last <= GOALS["hosts"],
-        "whole_command": round(statistics.median(wholes), 3),
-        "spread": round(max(lasts) - min(lasts), 3),
-        "pairs": pairs,
-    }
+    what = f"seconds until the last of {ALL} rows on {HOSTS} hosts has begun"
+    yield _figure("hosts", what, lasts, whole_command=wholes)
 
 
 def locks(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
     person, gaps = Person(scratch), []
     person.use({})
     for _ in range(pairs):
-        rows = [
-            subprocess.Popen(
-                [*_program(), "remote", "--host", "sim", "--only", f"locked{number}", "locked"],
-                cwd=person.checkout,
-                env=person.env,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for number in range(2)
-        ]
+        command, quiet = [PROGRAM, "remote", "--host", "sim", "locked", "--only"], subprocess.DEVNULL
+        where: dict[str, Any] = {"cwd": person.checkout, "env": person.env, "stdout": quiet, "stderr": quiet}
+        rows = [subprocess.Popen([*command, f"locked{number}"], **where) for number in range(2)]
         if max(row.wait() for row in rows):
             raise SystemExit("locks: a row has not passed")
         events = [_events(file) for file in (scratch / "home/runs").glob("*/01/events.jsonl")]
         gaps.append(max(row["gpus"] for row in events) - min(map(_stamp, scratch.glob("*.ended"))))
-    gap = statistics.median(gaps)
-    yield {
-        "figure": "locks: seconds from the end of a row's script until a row that waits for its GPUs has them",
-        "ours": round(gap, 3),
-        "goal": GOALS["locks"],
-        "met": gap <= GOALS["locks"],
-        "spread": round(max(gaps) - min(gaps), 3),
-        "pairs": pairs,
-    }
+    yield _figure("locks", "seconds from the end of a row's script until a row that waits for its GPUs has them", gaps)
 
 
 def _events(file: Path) -> dict[str, float]:
@@ -237,10 +195,6 @@ def _events(file: Path) -> dict[str, float]:
 
 def _stamp(file: Path) -> float:
     return float(file.read_text())
-
-
-def _program() -> list[str]:
-    return [str(Path(sys.executable).with_name("ci-tasks"))]
 
 
 if __name__ == "__main__":
