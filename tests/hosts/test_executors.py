@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, SlurmAllocation, Status
+from ci_tasks.agent.records import Plan, QueryAnswer, SlurmAllocation, Status
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_status
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
@@ -29,6 +29,7 @@ from ci_tasks.planning.placement import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch
+from tests.fixtures import until
 from tests.parts.git import git, repository
 
 
@@ -207,27 +208,7 @@ def test_a_row_wider_than_every_node_is_told_so(cluster: SlurmExecutor, monkeypa
 
 
 def plan(script: str) -> Plan:
-    return Plan(
-        id="id-1",
-        label="l",
-        job="j",
-        row="r",
-        host="local",
-        test=None,
-        args="",
-        gpus=0,
-        image=None,
-        runtime="none",
-        env={},
-        secrets=("TOKEN",),
-        workspace="/w",
-        timeout_minutes=1,
-        stall_minutes=1,
-        deviations=(),
-        container=ContainerRules("none"),
-        checkout=Checkout("/checkout", "c" * 40, "t" * 40),
-        script=script,
-    )
+    return Plan(id="id-1", secrets=("TOKEN",), workspace="/w", container=ContainerRules("none"), script=script)
 
 
 @pytest.fixture
@@ -235,12 +216,14 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir(str(tmp_path / "sp ace 'quo\"te" / "run"))
 
 
-def wait(run: RunDir) -> None:
-    for _ in range(400):
-        if executors.has_ended(run):
-            return
-        time.sleep(0.02)
-    raise AssertionError("the run did not end")
+@contextmanager
+def interrupted_by_usr1() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_run_directory_has_all_that_a_run_needs(run: RunDir) -> None:
@@ -259,21 +242,15 @@ def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(
     monkeypatch.setenv("TOKEN", "value")
     executors.write_run_dir(run, plan('#!/bin/sh\n[ "$TOKEN" = value ] && echo got it; exit 3\n'))
     assert not read_status(run).exists
-    executors.start(run)
-    wait(run)
-    assert read_status(run).exit_code == 3
+    assert executors.complete(run) == 3
     assert "got it" in Path(run.log).read_text()
 
 
 def test_an_interrupt_while_a_run_is_waited_for_ends_it(run: RunDir) -> None:
     """Wherever it hits: the job itself interrupts us, when it has begun."""
     executors.write_run_dir(run, plan(f"#!/bin/sh\nkill -USR1 {os.getpid()}; exec sleep 60\n"))
-    ours = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            executors.complete(run)
-    finally:
-        signal.signal(signal.SIGUSR1, ours)
+    with interrupted_by_usr1():
+        executors.complete(run)
     assert read_status(run).end == "cancelled"
     assert not processes.of_run(run.path, None)
 
@@ -287,13 +264,9 @@ def test_an_interrupt_while_a_run_is_started_ends_it_too(run: RunDir) -> None:
         'if sys.argv[1] == "start": os.kill(os.getppid(), signal.SIGUSR1)\n'
         f'os.execv(sys.executable, [sys.executable, "-I", {real!r}, *sys.argv[1:]])\n'
     )
-    ours = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            executors.complete(run)
-    finally:
-        signal.signal(signal.SIGUSR1, ours)
-    wait(run)
+    with interrupted_by_usr1():
+        executors.complete(run)
+    until(lambda: executors.has_ended(run), "the run has ended")
     assert not processes.of_run(run.path, None)
 
 

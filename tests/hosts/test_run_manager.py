@@ -127,6 +127,31 @@ def done(remote_run: RemoteRun) -> None:
     until(lambda: remote_run.phase == DONE or remote_run.aborted, f"the run is done; it is {remote_run.phase}")
 
 
+def started(host: PipedHost, remote_run: RemoteRun) -> RemoteRunManager:
+    manager = host.open()
+    manager.start(remote_run)
+    return manager
+
+
+def ran(host: PipedHost, script: str = "true", name: str = "01", **more: Any) -> RemoteRun:
+    """A run by a command of its own."""
+    remote_run = host.remote_run(script, name, **more)
+    manager = started(host, remote_run)
+    done(remote_run)
+    manager.close()
+    return remote_run
+
+
+def logged(remote_run: RemoteRun, log: bytes) -> None:
+    until(lambda: Path(remote_run.run.log).read_bytes() == log, "the job has begun")
+
+
+def aborted(remote_run: RemoteRun, status: str) -> str:
+    """Why."""
+    assert remote_run.aborted is not None and remote_run.aborted[0] == status, remote_run.aborted
+    return remote_run.aborted[1]
+
+
 def status(remote_run: RemoteRun) -> Status:
     return read_status(remote_run.run)
 
@@ -142,9 +167,7 @@ def gate(tmp_path: Path) -> tuple[str, Path]:
 
 
 def test_a_run_comes_home_whole_and_leaves_nothing_there(host: PipedHost) -> None:
-    remote_run = host.remote_run(LINES + 'echo "<testsuites/>" > "$CI_TASKS_RUN_DIR/artifacts/junit.xml"; exit 3')
-    host.open().start(remote_run)
-    done(remote_run)
+    remote_run = ran(host, LINES + 'echo "<testsuites/>" > "$CI_TASKS_RUN_DIR/artifacts/junit.xml"; exit 3')
     assert remote_run.aborted is None
     log = Path(remote_run.run.log).read_bytes()
     assert log == b"".join(b"line %d\n" % n for n in range(1, 2001))
@@ -159,8 +182,7 @@ def test_a_run_comes_home_whole_and_leaves_nothing_there(host: PipedHost) -> Non
 def test_a_link_that_dies_again_and_again_costs_not_a_byte(host: PipedHost, tmp_path: Path) -> None:
     wait, go = gate(tmp_path)
     remote_run = host.remote_run(LINES + wait + LINES)
-    manager = host.open()
-    manager.start(remote_run)
+    manager = started(host, remote_run)
     for deaths in range(1, 4):
         until(lambda: manager.connection.is_up and remote_run.mirror and remote_run.mirror.offset, "output")
         host.links[-1].cut()
@@ -180,9 +202,7 @@ def test_a_link_that_dies_again_and_again_costs_not_a_byte(host: PipedHost, tmp_
 )
 def test_a_login_script_does_no_harm(host: PipedHost, before: str) -> None:
     host.before = before
-    remote_run = host.remote_run("echo hello")
-    host.open().start(remote_run)
-    done(remote_run)
+    remote_run = ran(host, "echo hello")
     assert Path(remote_run.run.log).read_bytes() == b"hello\n"
 
 
@@ -202,22 +222,12 @@ def test_a_login_script_does_no_harm(host: PipedHost, before: str) -> None:
 def test_a_host_that_cannot_be_used_says_why(host: PipedHost, before: str, message: str) -> None:
     host.before = before
     remote_run = host.remote_run("true")
-    manager = host.open()
-    manager.start(remote_run)
+    manager = started(host, remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    aborted(remote_run, BLOCKED)
     assert message in remote_run.aborted[1] and len(remote_run.aborted[1]) < 500
     with pytest.raises(Blocked):
         manager.connection.request(messages.ListRuns())
-
-
-def ran(host: PipedHost, script: str = "true", name: str = "01", **more: Any) -> RemoteRun:
-    """A run by a command of its own."""
-    remote_run, manager = host.remote_run(script, name, **more), host.open()
-    manager.start(remote_run)
-    done(remote_run)
-    manager.close()
-    return remote_run
 
 
 def agents(host: PipedHost) -> dict[Path, int]:
@@ -277,9 +287,8 @@ def test_agents_that_others_can_write_are_refused(host: PipedHost) -> None:
 
 def test_cancel_ends_the_run_and_brings_it_home(host: PipedHost) -> None:
     remote_run = host.remote_run("echo begun; sleep 100")
-    manager = host.open()
-    manager.start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager = started(host, remote_run)
+    logged(remote_run, b"begun\n")
     manager.cancel(remote_run, "cancel")
     done(remote_run)
     assert status(remote_run).end == "cancelled"
@@ -290,9 +299,8 @@ def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(
     host: PipedHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote_run = host.remote_run("echo begun; sleep 100")
-    manager = host.open()
-    manager.start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager = started(host, remote_run)
+    logged(remote_run, b"begun\n")
     connect = host.connect
 
     def refused() -> PipeLink:
@@ -369,9 +377,8 @@ def test_a_fetched_run_stays_fetched_when_the_link_dies_for_good(host: PipedHost
 
 def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHost) -> None:
     remote_run = host.remote_run("echo begun; sleep 100")
-    manager = host.open()
-    manager.start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager = started(host, remote_run)
+    logged(remote_run, b"begun\n")
 
     def refused() -> PipeLink:
         raise Blocked("refused")
@@ -380,8 +387,7 @@ def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHos
     host.links[-1].cut()
     until(lambda: not manager.connection.is_up, "the link is down")
     manager.cancel(remote_run, "kill")
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == LOST
+    aborted(remote_run, LOST)
     manager.close()
     again = RemoteRun(run=remote_run.run, directory=remote_run.directory)
     other = host.open()
@@ -391,9 +397,7 @@ def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHos
 
 
 def test_a_cancel_before_anything_was_sent_begins_nothing(host: PipedHost) -> None:
-    remote_run = host.remote_run("echo never", cancel_requested="cancel")
-    host.open().start(remote_run)
-    done(remote_run)
+    remote_run = ran(host, "echo never", cancel_requested="cancel")
     assert remote_run.aborted == (CANCELLED, "cancelled")
     assert host.left() == []
 
@@ -416,7 +420,7 @@ def test_a_run_goes_on_without_us_and_is_found_again(host: PipedHost, tmp_path: 
     remote_run = host.remote_run("echo one; " + wait + "echo two")
     first = host.open()
     first.start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    logged(remote_run, b"one\n")
     first.detach()
     first.close()
     go.touch()
@@ -441,7 +445,7 @@ def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_pat
     remote_run.directory = str(tmp_path / "elsewhere")
     host.open().start(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
+    aborted(remote_run, BLOCKED)
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -455,8 +459,7 @@ def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: 
     os.dup2(full, remote_run.mirror._log or 0)
     os.close(full)
     done(remote_run)
-    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
-    assert "No space left on device" in remote_run.aborted[1]
+    assert "No space left on device" in aborted(remote_run, BLOCKED)
     assert host.left() != []
 
 
@@ -488,9 +491,7 @@ def test_by_how_much_a_host_s_clock_is_wrong_is_on_record(
     host: PipedHost, monkeypatch: pytest.MonkeyPatch, shift: float, ahead: int
 ) -> None:
     monkeypatch.setattr(connection, "_now", lambda: time.time() - shift)
-    remote_run = host.remote_run("echo done")
-    host.open().start(remote_run)
-    done(remote_run)
+    remote_run = ran(host, "echo done")
     remote = read_remote(remote_run.run)
     assert remote is not None
     assert round(remote.clock_ahead, -2) == ahead
@@ -630,8 +631,7 @@ def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) 
     Path(remote_run.directory, "log").mkdir(parents=True)
     host.open().start(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None and remote_run.aborted[0] == BLOCKED, remote_run.aborted
-    assert "the agent did not start" in remote_run.aborted[1]
+    assert "the agent did not start" in aborted(remote_run, BLOCKED)
     assert host.left() == []
 
 
@@ -643,8 +643,7 @@ def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: Pipe
     assert host.left() != []
     manager.attach(remote_run)
     done(remote_run)
-    assert remote_run.aborted is not None and remote_run.aborted[0] == LOST, remote_run.aborted
-    assert "never began" in remote_run.aborted[1]
+    assert "never began" in aborted(remote_run, LOST)
     assert host.left() == []
 
 
@@ -668,7 +667,7 @@ def test_a_log_that_is_cut_here_while_it_grows_is_fetched_again(host: PipedHost,
     wait, go = gate(tmp_path)
     remote_run = host.remote_run("echo one; " + wait + "echo two")
     host.open().start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    logged(remote_run, b"one\n")
     os.truncate(remote_run.run.log, 0)
     go.touch()
     done(remote_run)
@@ -678,9 +677,8 @@ def test_a_log_that_is_cut_here_while_it_grows_is_fetched_again(host: PipedHost,
 def test_a_kill_reaches_the_host_although_we_leave_at_once(host: PipedHost) -> None:
     """As where nobody reads what we print any more."""
     remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 60})
-    manager = host.open()
-    manager.start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager = started(host, remote_run)
+    logged(remote_run, b"begun\n")
     manager.cancel(remote_run, "kill")
     manager.close()
     assert status(remote_run).end == "cancelled"
@@ -689,15 +687,13 @@ def test_a_kill_reaches_the_host_although_we_leave_at_once(host: PipedHost) -> N
 
 def test_a_second_kill_waits_for_the_host_no_more(host: PipedHost) -> None:
     remote_run = host.remote_run("echo begun; sleep 100")
-    manager = host.open()
-    manager.start(remote_run)
-    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager = started(host, remote_run)
+    logged(remote_run, b"begun\n")
     for pid in [int(read_status(RunDir(remote_run.directory)).pid or 0)]:
         os.kill(pid, signal.SIGSTOP)
     manager.cancel(remote_run, "kill")
     manager.cancel(remote_run, "kill")
-    assert remote_run.aborted is not None
-    assert remote_run.aborted[0] == LOST
+    aborted(remote_run, LOST)
     os.kill(pid, signal.SIGCONT)
 
 
@@ -714,8 +710,7 @@ def test_what_rows_share_goes_with_the_last_row_unless_more_may_come(host: Piped
     venv = host.home / ".ci-tasks/runs/batch/environments/venv"
     venv.mkdir(parents=True)
     remote_run = host.remote_run("echo hello", keep_shared_files=more)
-    manager = host.open()
-    manager.start(remote_run)
+    manager = started(host, remote_run)
     done(remote_run)
     assert not Path(remote_run.directory).exists()
     assert venv.exists() == more

@@ -18,7 +18,6 @@ from ci_tasks.hosts.ssh import SSHKeys
 from ci_tasks.hosts.ssh_config import HostKey, SSHTarget
 
 BOX = SSHTarget("box", "box.example.com", 2222, "alice", known_hosts=("/known",))
-JUMP = SSHTarget("jump", "10.0.0.1", 22, "bob", known_hosts=("/known",))
 KEY, NAME = HostKey("ssh-ed25519", "a2V5"), "[box.example.com]:2222"
 
 

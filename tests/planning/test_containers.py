@@ -21,6 +21,9 @@ from ci_tasks.planning.containers import (
 from ci_tasks.planning.steps import plan_steps
 from ci_tasks.workflow.context import Resolver
 from ci_tasks.workflow.model import Container, Job, Row, Step
+from tests.parts.cases import cases
+
+CASES = cases("planning/data/containers.yaml")
 
 ROW = Row("ckpt", "e2e-test-ckpt", None, "r", "tests/t.py", "", 4, "i", {}, "self-hosted", 60)
 BOX = HostSpec("box", kind="ssh", address="box")
@@ -103,24 +106,7 @@ def job(script: str = "python tests/x.py", **more: Any) -> Job:
     return Job("j", 1, steps=(Step("Execute", 1, run=script),), **more)
 
 
-@pytest.mark.parametrize(
-    ("path", "mounts", "expected"),
-    [
-        ("/root/models/Qwen3-4B", {}, "/mnt/nvme/ci/models/Qwen3-4B"),
-        ("/root/models", {}, "/mnt/nvme/ci/models"),
-        ("/root//models/../models/q/", {}, "/mnt/nvme/ci/models/q"),
-        ("/data/slime_ci/x", {}, "/mnt/nvme/ci/x"),
-        ("/root/datasets/d", {}, "/mnt/nvme/datasets/d"),
-        ("/root/models/q", {"/mnt/nvme/ci": "/big"}, "/big/models/q"),
-        ("/root/models/q", {"/mnt/nvme/ci": "/big", "/mnt/nvme/ci/models": "/other"}, "/other/q"),
-        ("~/models/q", {}, "/mnt/nvme/ci/models/q"),
-        ("/root/modelsX/q", {}, None),
-        ("/root/q", {}, None),
-        ("models/q", {}, None),
-        ("/root/.cache/huggingface/hub", {}, None),
-        ("$GITHUB_WORKSPACE/q", {}, None),
-    ],
-)
+@pytest.mark.parametrize(("path", "mounts", "expected"), CASES["a path in the container is found through its mounts"])
 def test_a_path_in_the_container_is_found_through_its_mounts(
     path: str, mounts: dict[str, str], expected: str | None
 ) -> None:

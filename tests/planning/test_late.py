@@ -15,7 +15,10 @@ from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read_with_called
 from ci_tasks.workflow.rows import row_resolver, rows
 from ci_tasks.workflow.suite import describe
+from tests.parts.cases import cases
 from tests.planning.test_script import Ran, adapter_in, runner_at
+
+CASES = cases("planning/data/late.yaml")
 
 HEAD = "on: pull_request\njobs:\n  j:\n    runs-on: ubuntu-latest\n    env: {JOB: of-the-job}\n    steps:\n"
 WRITES = """
@@ -59,33 +62,7 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("expression", "text"),
-    [
-        ("steps.first.outputs.tag", "v1.2"),
-        ("steps.FIRST.outputs.TAG", "v1.2"),
-        ("steps.first.outputs.empty", ""),
-        ("steps.first.outputs.nothing", ""),
-        ("steps.first.outputs.lines", "a b\n  c$HOME"),
-        ("steps.first.outputs.empty || 'other'", "other"),
-        ("steps.first.outputs.tag && 'set' || 'unset'", "set"),
-        ("steps.first.outputs.tag == 'V1.2'", "true"),
-        ("steps.first.outputs.tag != 'V1.2'", "false"),
-        ("!steps.first.outputs.tag", "false"),
-        ("startsWith(steps.first.outputs.tag, 'V1.') && endsWith(steps.first.outputs.tag, '.2')", "true"),
-        ("contains(steps.first.outputs.lines, 'B')", "true"),
-        ("contains('v1.2 and more', steps.first.outputs.tag)", "true"),
-        ("!steps.first.outputs.tag == 'false'", None),
-        ("steps.first.outputs.option || 'none'", "-n"),
-        ("steps.first.outcome", "success"),
-        ("format('{0}', steps.broken.outcome == 'failure')", None),
-        ("steps.broken.outcome", "failure"),
-        ("steps.broken.conclusion", "success"),
-        ("steps.skipped.outcome", "skipped"),
-        ("env.MODE", "fast"),
-        ("env.JOB", "of-the-job"),
-        ("fromJSON(steps.first.outputs.tag)", None),
-        ("steps.first.outputs.tag == 1", None),
-    ],
+    ("expression", "text"), CASES["what a step leaves has githubs value in scripts variables and conditions"]
 )
 def test_what_a_step_leaves_has_githubs_value_in_scripts_variables_and_conditions(
     tmp_path: Path, expression: str, text: str | None

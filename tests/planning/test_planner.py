@@ -411,10 +411,6 @@ def test_a_row_whose_interpreters_vanish_with_it_gets_the_probe_and_says_so() ->
         assert (without.probe, "probe" in whats(without), "probe" in without.script) == (None, False, False), name
 
 
-# Builds of overlays
-
-ONE_ROW = PYTHON.replace("python ${{ matrix.info.test_file }}", "python a.py")
-
 # -- retry -------------------------------------------------------------------------------------------------------------
 
 

@@ -40,22 +40,9 @@ def test_a_row_whose_machine_has_no_equivalent_is_refused_by_name(runs_on: str, 
     assert (caught.value.job, caught.value.exit_code) == ("a", 2)
 
 
-@pytest.mark.parametrize(
-    ("runs_on", "arch", "named"),
-    [
-        ("8-gpu-h200", "X64", []),
-        ("self-hosted", "X64", [("GPU count", "not in the workflow")]),
-        ("ubuntu-latest", "X64", [("machine", "GitHub's runner")]),
-        ("my-windows-like-cpu-box", "X64", []),
-        ("ubuntu-24.04-arm", "ARM64", [("machine", "GitHub's runner"), ("architecture", "ARM64 (ubuntu-24.04-arm)")]),
-        ("[cpu, ARM64]", "ARM64", [("architecture", "ARM64 (cpu, ARM64)")]),
-        ("linux-aarch64-gb200-x4", "ARM64", [("architecture", "ARM64 (linux-aarch64-gb200-x4)")]),
-        ("${{ vars.RUNNER }}", "X64", [("machine", "<vars.RUNNER>"), ("GPU count", "not in the workflow")]),
-        ("[\"${{ vars.RUNNER || 'L20x8' }}\"]", "X64", [("machine", "<vars.RUNNER>")]),
-    ],
-)
-def test_what_differs_about_the_machine_is_named(runs_on: str, arch: str, named: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(("runs_on", "arch", "named"), CASES["what differs about the machine is named"])
+def test_what_differs_about_the_machine_is_named(runs_on: str, arch: str, named: list[list[str]]) -> None:
     parsed, job, row, resolve = job_on(runs_on, EventContext(given=GivenValues(gpus=4)))
     check_row(parsed, job, row)
     assert architecture(job, resolve) == arch
-    assert [(item.what, item.ci) for item in runner_deviations(job, row, HostSpec("box"), resolve)] == named
+    assert [[item.what, item.ci] for item in runner_deviations(job, row, HostSpec("box"), resolve)] == named

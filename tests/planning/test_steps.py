@@ -106,30 +106,10 @@ def test_checkout_and_setup_python_have_equivalents() -> None:
     assert len(planned.steps) == 1
 
 
-@pytest.mark.parametrize(
-    ("inputs", "deviations"),
-    [
-        (
-            "{submodules: recursive, lfs: true}",
-            [
-                ("submodules", "submodules: recursive", "as they are in your checkout"),
-                ("LFS files", "lfs: true", "pointers, as committed"),
-            ],
-        ),
-        ("{sparse-checkout: src}", [("sparse-checkout", "sparse-checkout: src", "the whole tree")]),
-        (
-            "{fetch-depth: 0, fetch-tags: true}",
-            [("history", "fetch-depth: 0", "one commit"), ("tags", "fetch-tags: true", "none")],
-        ),
-        ("{submodules: false, lfs: false, fetch-depth: 1, clean: false}", []),
-        ("{new-input: x}", [("step 'actions/checkout@v4'", "new-input: x", "not used")]),
-        # The event's own commit, however it is called.
-        ("{repository: '${{ github.repository }}', ref: '${{ github.sha }}', path: .}", []),
-    ],
-)
-def test_what_checkout_would_do_otherwise_is_a_deviation(inputs: str, deviations: list[tuple[str, str, str]]) -> None:
+@pytest.mark.parametrize(("inputs", "deviations"), CASES["what checkout would do otherwise is a deviation"])
+def test_what_checkout_would_do_otherwise_is_a_deviation(inputs: str, deviations: list[list[str]]) -> None:
     planned = plan(f"- uses: actions/checkout@v4\n  with: {inputs}\n- run: x\n")
-    assert [(deviation.what, deviation.ci, deviation.here) for deviation in planned.deviations] == deviations
+    assert [[deviation.what, deviation.ci, deviation.here] for deviation in planned.deviations] == deviations
 
 
 def test_a_cache_is_left_out_by_name_and_its_key_is_not_evaluated() -> None:

@@ -15,6 +15,9 @@ from ci_tasks.workflow.context import EventContext, Resolver, contexts, how_to_g
 from ci_tasks.workflow.expressions import evaluate
 from ci_tasks.workflow.model import Job, Row, Step, Workflow, WorkflowInput
 from ci_tasks.workflow.values import Unknown
+from tests.parts.cases import cases
+
+CASES = cases("workflow/data/context.yaml")
 
 EVENT = EventContext(
     sha="abc", repository="THUDM/slime", workspace="/w", base="dev", secrets=("HF_TOKEN",),
@@ -79,26 +82,7 @@ def test_a_row_sees_githubs_contexts(expression: str, value: Any) -> None:
     assert evaluate(expression, values) == value
 
 
-@pytest.mark.parametrize(
-    ("expression", "name"),
-    [
-        ("secrets.OTHER", "secrets.OTHER"),
-        ("github.token", "secrets.GITHUB_TOKEN"),
-        ("vars.X", "vars.X"),
-        ("inputs.tag", "inputs.tag"),
-        ("github.event.inputs.tag", "inputs.tag"),
-        ("needs.lint.outputs.x", "needs.lint.outputs.x"),
-        ("needs.called.outputs.any", "needs.called.outputs.any"),
-        ("github.head_ref", "github.head_ref"),
-        ("github.repository_id", "github.repository_id"),
-        ("github.event.number", "github.event.number"),
-        ("github.event.sender.login", "github.event.sender.login"),
-        ("github.event.pull_request.user.login", "github.event.pull_request.user.login"),
-        ("github.event.pull_request.head.ref", "github.event.pull_request.head.ref"),
-        ("github.event.repository.default_branch", "github.event.repository.default_branch"),
-        ("runner.tool_cache", "runner.tool_cache"),
-    ],
-)
+@pytest.mark.parametrize(("expression", "name"), CASES["what only github knows is unknown by its name"])
 def test_what_only_github_knows_is_unknown_by_its_name(expression: str, name: str) -> None:
     value = evaluate(expression, contexts(EVENT, WORKFLOW, JOB, row("run-ci-ckpt", {}, 0, 1)))
     assert isinstance(value, Unknown) and value.names == (name,)
@@ -166,20 +150,7 @@ RESOLVER = Resolver("w.yml", "cpu", 3, CONTEXTS)
 STEP = Step("Run", 20)
 
 
-@pytest.mark.parametrize(
-    ("raw", "value"),
-    [
-        # One expression keeps its type, text around it makes a string, other scalars stay.
-        ("${{ matrix.n }}", 8),
-        ("${{ matrix.list }}", [1, 2]),
-        ("x${{ matrix.n }}", "x8"),
-        (5, 5),
-        (None, None),
-        (True, True),
-        # Inside of mappings and lists.
-        ({"a": ["${{ matrix.on }}", {"b": "${{ matrix.name }}"}]}, {"a": [True, {"b": "ckpt"}]}),
-    ],
-)
+@pytest.mark.parametrize(("raw", "value"), CASES["a value has its expressions evaluated"])
 def test_a_value_has_its_expressions_evaluated(raw: Any, value: Any) -> None:
     assert RESOLVER.value(raw) == value
 
@@ -192,43 +163,7 @@ def test_what_is_no_number_is_an_error(raw: Any) -> None:
 
 
 # The text of a file, its key `k`, and where the refused part stands: line and text.
-PLACES = [
-    ("one line", "k: ${{ bogus() }}\n", 1, "${{ bogus() }}", "unknown function 'bogus'"),
-    ("behind its key", "# x\nk:\n  a ${{ bogus() }}\n", 3, "a ${{ bogus() }}", "bogus"),
-    ("a literal block", "k: |\n  one\n  two ${{ bogus() }}\n  three\n", 3, "  two ${{ bogus() }}", "bogus"),
-    ("behind empty lines", "k: |\n\n\n  x ${{ bogus() }}\n", 4, "  x ${{ bogus() }}", "bogus"),
-    # A folded block's value has no line ends where the file has them.
-    ("a folded block", "k: >\n  one\n  two\n  ${{ bogus() }}\n  four\n", 4, "  ${{ bogus() }}", "bogus"),
-    ("a folded block, stripped", "k: >-\n\n  one\n  ${{ bogus() }}\n", 4, "  ${{ bogus() }}", "bogus"),
-    ("over two plain lines", "k: one\n  two ${{ bogus() }}\nl: x\n", 2, "  two ${{ bogus() }}", "bogus"),
-    ("in double quotes", 'k: "one\n\n  two ${{ bogus() }}"\n', 3, '  two ${{ bogus() }}"', "bogus"),
-    (
-        "escaped, it stands where the scalar begins",
-        'k: "one\\n\\x24{{ bogus() }}"\n',
-        1,
-        "${{ bogus() }}",
-        "bogus",
-    ),
-    # The text of the expression may stand elsewhere too, as a word of the script or as a part of another one.
-    ("not the word before it", "k: |\n  nope\n  ${{ nope }}\n", 3, "  ${{ nope }}", "unknown context 'nope'"),
-    ("not the longer one before it", "k: |\n  ${{ env.A }}\n  ${{ env.B.( }}\n", 3, "  ${{ env.B.( }}", "unexpected"),
-    (
-        "the second of a line",
-        "k: |\n  x\n  ${{ env.A }} ${{ env.A( }}\n",
-        3,
-        "  ${{ env.A }} ${{ env.A( }}",
-        "unexpected",
-    ),
-    # An expression over several lines: the line of the refused part.
-    ("over lines", "k: |\n  ${{ env.A ||\n      env.B ||\n      bogus() }}\n", 4, "      bogus() }}", "bogus"),
-    ("over lines, the first", "k: |\n  x ${{ bogus() ||\n      env.B }}\n", 2, "  x ${{ bogus() ||", "bogus"),
-    ("over folded lines", "k: >-\n  ${{ env.A ||\n  env.B ||\n  bogus() }}\n", 4, "  bogus() }}", "bogus"),
-    ("not closed", "k: |\n  a\n  b ${{ env.A\n  c\n", 3, "  b ${{ env.A", "not closed"),
-    ("empty", "k: |\n  a\n  b ${{ }}\n", 3, "  b ${{ }}", "an expression was expected"),
-    # Found only while evaluating.
-    ("a function's refusal", "k: |\n  a\n  ${{ fromJson('{') }}\n", 3, "  ${{ fromJson('{') }}", "fromJSON: not JSON"),
-    ("unicode and brackets", "k: |\n  é [x] (y) $z\n  测 ${{ nope[0].* }}\n", 3, "  测 ${{ nope[0].* }}", "nope"),
-]
+PLACES = CASES["places"]
 
 
 @pytest.mark.parametrize(("text", "line", "shown", "message"), [p[1:] for p in PLACES], ids=[p[0] for p in PLACES])

@@ -132,17 +132,7 @@ def test_a_container_is_an_image_or_an_object(text: str, container: Container | 
     assert job_of(minimal(text)).container == container
 
 
-@pytest.mark.parametrize(
-    ("text", "matrix"),
-    [
-        ("", None),
-        ("    strategy: {fail-fast: false}\n", None),
-        ("    strategy: {matrix: {a: [1]}}\n", {"a": [1]}),
-        ("    strategy: {matrix: '${{ fromJson(inputs.m) }}'}\n", "${{ fromJson(inputs.m) }}"),
-        # The whole strategy may be an expression.
-        ("    strategy: ${{ fromJson(inputs.s) }}\n", "${{ (fromJson(inputs.s)).matrix }}"),
-    ],
-)
+@pytest.mark.parametrize(("text", "matrix"), CASES["a matrix is a mapping or an expression"])
 def test_a_matrix_is_a_mapping_or_an_expression(text: str, matrix: object) -> None:
     assert job_of(minimal(text)).matrix == matrix
 
@@ -232,20 +222,7 @@ def test_angled_delimiters_leave_githubs_own_alone() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        # jinja2's ordinary delimiters where there are no angled ones.
-        ("{% for n in [1, 2] %}{{ n }}{% endfor %}", "12"),
-        ("{% raw %}${{ github.sha }}{% endraw %}", "${{ github.sha }}"),
-        # A name that is not there is empty, and false.
-        ("<% if typo %>a<% else %>b<% endif %><< typo >>", "b"),
-        # One line end at the end is dropped, as the generator does it.
-        ("a\n\n", "a\n"),
-        ("übung <% set x = 'ß' %><< x >>", "übung ß"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("template", "text"), CASES["a template is rendered as its generator does"])
 def test_a_template_is_rendered_as_its_generator_does(template: str, text: str) -> None:
     assert render_template(template, "w.j2") == text
 

@@ -262,18 +262,7 @@ def named(*names: str) -> list[Row]:
     return [Row("l", "l", None, name, None, "", None, None, {}, "self-hosted", None) for name in names]
 
 
-@pytest.mark.parametrize(
-    ("only", "chosen"),
-    [
-        (None, ["ppo", "ppo_long", "ckpt[a]"]),
-        ("", ["ppo", "ppo_long", "ckpt[a]"]),
-        ("ppo", ["ppo", "ppo_long"]),
-        ("long", ["ppo_long"]),
-        # Several parts, in the order of the rows.
-        ("ckpt, long", ["ppo_long", "ckpt[a]"]),
-        (" , ckpt[a] ,", ["ckpt[a]"]),
-    ],
-)
+@pytest.mark.parametrize(("only", "chosen"), CASES["only chooses rows by parts of their names"])
 def test_only_chooses_rows_by_parts_of_their_names(only: str | None, chosen: list[str]) -> None:
     assert [row.row for row in select(named("ppo", "ppo_long", "ckpt[a]"), only, "l")] == chosen
 

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from ci_tasks.workflow import runner
+from tests.parts.cases import cases
+
+CASES = cases("workflow/data/runner.yaml")
 
 # What a label says, by the number of GPUs.
 LABELS: dict[int | None, str] = {
@@ -40,18 +43,7 @@ def test_a_label_says_how_many_gpus_its_machine_has() -> None:
     assert runner.gpus_in_label("") is None
 
 
-@pytest.mark.parametrize(
-    ("label", "is_cpu"),
-    [
-        ("linux-amd64-cpu16", True),
-        ("cpu", True),
-        ("4-cpu", True),
-        # A GPU machine's processors may be counted too.
-        ("gpu-cpu16", False),
-        ("cpuset", False),
-        ("self-hosted", False),
-    ],
-)
+@pytest.mark.parametrize(("label", "is_cpu"), CASES["a label may say that the machine has no gpus"])
 def test_a_label_may_say_that_the_machine_has_no_gpus(label: str, is_cpu: bool) -> None:
     assert runner.names_cpu(label) == is_cpu
 
@@ -90,21 +82,7 @@ def test_a_matrix_value_is_a_number_or_names_one(value: Any, count: int | None) 
     assert runner.gpus_in_value(value) == count
 
 
-@pytest.mark.parametrize(
-    ("script", "count"),
-    [
-        ("python tests/ci/gpu_lock_exec.py --count 4 -- python t.py", 4),
-        ("python gpu_lock_exec.py \\\n  --target-env-name X --count=2 -- python t.py", 2),
-        ("bash -c \"python gpu_lock_exec.py --count '8' -- x\"", 8),
-        ("gpu_lock_exec.py --count 2 -- a\ngpu_lock_exec.py --count 4 -- b", 4),
-        # Not the lock script's, or not a number.
-        ("python gpu_lock_exec.py -- python t.py --count 4", None),
-        ("python gpu_lock_exec.py\nwc --count 4", None),
-        ("python gpu_lock_exec.py; x --count 4", None),
-        ("python gpu_lock_exec.py --count $N -- x", None),
-        ("python t.py --count 4", None),
-    ],
-)
+@pytest.mark.parametrize(("script", "count"), CASES["the lock script is told how many"])
 def test_the_lock_script_is_told_how_many(script: str, count: int | None) -> None:
     assert runner.gpus_in_script(script) == count
 

@@ -52,29 +52,7 @@ def test_hostile_text_is_read_and_comes_to_nothing(script: str) -> None:
 # $GITHUB_OUTPUT, as GitHub reads it
 
 
-@pytest.mark.parametrize(
-    ("text", "outputs"),
-    [
-        ("", {}),
-        ("a=1\n", {"a": "1"}),
-        ("a=1", {"a": "1"}),
-        ("a=1\r\nb=2\r\n", {"a": "1", "b": "2"}),
-        ("a=\n\nb=2\n", {"a": "", "b": "2"}),
-        # The first = divides, and a << behind it is text.
-        ("a=b=c\n", {"a": "b=c"}),
-        ("a=x<<EOF\n", {"a": "x<<EOF"}),
-        ('matrix={"info":[{"n":1}]}\n', {"matrix": '{"info":[{"n":1}]}'}),
-        # A later line of the same name wins.
-        ("a=1\na=2\n", {"a": "2"}),
-        # Blocks: lines as they are, the end alone on its line; an = in the end's name does no harm.
-        ("a<<EOF\none\n\n two=2\nEOF\nb=3\n", {"a": "one\n\n two=2", "b": "3"}),
-        ("a<<EOF\nEOF\n", {"a": ""}),
-        ("a<<E=F\nx\nE=F\n", {"a": "x"}),
-        ("a<<EOF\nEOF2\nEOF\n", {"a": "EOF2"}),
-        # Only \n and \r\n end a line.
-        ("a=one\u2028two\x0bthree\n", {"a": "one\u2028two\x0bthree"}),
-    ],
-)
+@pytest.mark.parametrize(("text", "outputs"), CASES["outputs are lines and blocks"])
 def test_outputs_are_lines_and_blocks(text: str, outputs: dict[str, str]) -> None:
     assert parse_outputs(text) == outputs
 

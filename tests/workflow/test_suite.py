@@ -7,25 +7,13 @@ from typing import Any
 import pytest
 
 from ci_tasks.workflow.suite import GENERIC, plain_names
+from tests.parts.cases import cases
 from tests.parts.entries import describe
 
+CASES = cases("workflow/data/suite.yaml")
 
-@pytest.mark.parametrize(
-    ("entry", "gpus"),
-    [
-        ({"num_gpus": 2, "python": "3.12"}, 2),
-        ({"gpus": "4"}, 4),
-        ({"info": {"num_gpus": 8, "level": 1}}, 8),
-        ({"gpu-count": 4}, 4),
-        ({"n_gpus": 2}, 2),
-        ({"gpu_num": "gpu_num_4"}, 4),
-        # Unknown is a value.
-        ({"num_gpus": "many"}, None),
-        ({"python": "3.12"}, None),
-        ({"info": "word"}, None),
-        ({}, None),
-    ],
-)
+
+@pytest.mark.parametrize(("entry", "gpus"), CASES["an entry says how many gpus it wants and no test is guessed"])
 def test_an_entry_says_how_many_gpus_it_wants_and_no_test_is_guessed(entry: dict[str, Any], gpus: int | None) -> None:
     assert GENERIC.describe(entry) == (None, "", gpus)
 
@@ -33,27 +21,8 @@ def test_an_entry_says_how_many_gpus_it_wants_and_no_test_is_guessed(entry: dict
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-# matrix → names; None where names cannot be known without evaluating
-CASES: list[tuple[Any, list[str] | None]] = [
-    # no matrix: one row, called as the label
-    (None, ["label"]),
-    # slime's shape, in its order
-    ({"info": [{"test_file": "test_a.py"}, {"test_file": "x/test_b.py", "test_args": "--m 1"}]}, ["a", "b[m-1]"]),
-    # one file twice: names are made unique
-    ({"info": [{"test_file": "test_a.py"}, {"test_file": "test_a.py"}]}, ["a", "a#2"]),
-    # any other matrix: its values, first key slowest
-    ({"x": [1, 2], "y": [True]}, ["label[1-true]", "label[2-true]"]),
-    # what needs GitHub's own rules is left to them
-    ({"x": [1], "include": [{"x": 2}]}, None),
-    ({"x": [1], "exclude": [{"x": 1}]}, None),
-    ({"x": ["${{ github.sha }}"]}, None),
-    ({"x": "${{ fromJSON('[1]') }}"}, None),
-    ("${{ fromJSON('{}') }}", None),
-    ({}, None),
-]
-
-
-@pytest.mark.parametrize(("matrix", "names"), CASES)
+# None where names cannot be known without evaluating
+@pytest.mark.parametrize(("matrix", "names"), CASES["plain matrices are named and others are not guessed"])
 def test_plain_matrices_are_named_and_others_are_not_guessed(matrix: Any, names: list[str] | None) -> None:
     assert plain_names("label", matrix, describe) == names
 
