@@ -6,6 +6,9 @@ import pytest
 
 from ci_tasks.config import Config, ConfigLayer, HostSpec, Override, includes, read
 from ci_tasks.errors import ConfigError, UnknownName
+from tests.parts.cases import cases
+
+CASES = cases("./data/config.yaml")
 
 FULL = """\
 hosts:
@@ -121,79 +124,7 @@ def test_without_a_gpu_host_an_unknown_one_comes_with_what_to_add(name: str, add
     assert read(text).hosts[added].kind == "ssh"
 
 
-SLURM = "hosts:\n  a: {kind: slurm, address: login,\n    "
-ERRORS = [
-    # The file as a whole.
-    ("- a\n", 1, "the file must be a mapping"),
-    ("hosts: {}\nhots: {}\n", 2, "unknown key 'hots'; did you mean 'hosts'?"),
-    ("hosts:\n  a: {kind: local\n", 3, "invalid YAML"),
-    ("hosts:\n  a: {}\n  a: {}\n", 3, "invalid YAML: duplicate key 'a'"),
-    # A part that is empty in the wrong way is not the same as none.
-    ("hosts: []\n", 1, "hosts must be a mapping"),
-    ("hosts: {}\npools: 0\n", 2, "pools must be a mapping"),
-    ("overrides: {a: b}\n", 1, "overrides must be a list"),
-    # Hosts: keys, types, choices.
-    ("hosts:\n  a: word\n", 2, "host a must be a mapping"),
-    ("hosts:\n  a,b: {}\n", 2, "invalid host name 'a,b'\nletters"),
-    ("hosts:\n  a:\n    kind: local\n    adress: x\n", 4, "host a: unknown key 'adress'; did you mean 'address'?"),
-    ("hosts:\n  a:\n    user: me\n", 3, "host a: unknown key 'user'\nput them into address: user@host:port, or"),
-    ("hosts:\n  a:\n    kind: shh\n", 3, "host a: invalid kind\nvalid: local, ssh, slurm"),
-    ("hosts:\n  a:\n    runtime: dokcer\n", 3, "host a: invalid runtime\nvalid: docker, "),
-    ("hosts:\n  a: {kind: ssh}\n", 2, "host a: kind ssh requires an address"),
-    ("hosts:\n  a: {kind: slurm, address: ''}\n", 2, "host a: kind slurm requires an address"),
-    ("hosts:\n  a:\n    address: box\n", 3, "host a: address is only valid with kind ssh or slurm\nuse kind: ssh"),
-    ("hosts:\n  a: {kind: local}\n  b:\n    gres: gpu\n", 4, "host b: gres is only valid with kind slurm"),
-    # What only a cluster has, and what its containers have not.
-    ("hosts:\n  a: {kind: ssh, address: b,\n    qos: x}\n", 3, "host a: qos is only valid with kind slurm"),
-    (
-        "hosts:\n  a: {kind: ssh, address: b,\n    runtime: pyxis}\n",
-        3,
-        "host a: runtime pyxis is only valid with kind slurm",
-    ),
-    (
-        "hosts:\n  a: {runtime: apptainer,\n    network: bridge}\n",
-        3,
-        "host a: containers of apptainer use the host's network",
-    ),
-    (SLURM + "partition: a b}\n", 3, "host a: invalid partition"),
-    (SLURM + "account: ''}\n", 3, "host a: invalid account"),
-    (
-        SLURM + "gres: 'gpu:8'}\n",
-        3,
-        "invalid gres\na name and perhaps a type, such as gpu or gpu:h100; the count",
-    ),
-    (SLURM + "sbatch: --exclude=a}\n", 3, "host a: sbatch must be a list"),
-    (SLURM + "sbatch: [-x]}\n", 3, "invalid sbatch\none word for each option, such as --exclude=node3"),
-    (SLURM + 'sbatch: ["--comment=a\\nb"]}\n', 3, "invalid sbatch"),
-    (SLURM + "sbatch: [--time=5]}\n", 3, "sbatch option --time is set by ci-tasks\nkeys of the host: partition"),
-    (SLURM + "sbatch: [--gpus=8]}\n", 3, "sbatch option --gpus is set by ci-tasks"),
-    (SLURM + "sbatch: [--out=x]}\n", 3, "sbatch option --output is set by ci-tasks"),  # sbatch takes that for --output
-    ("hosts:\n  a:\n    timeout_minutes: 0\n", 3, "host a: timeout_minutes must be more than 0"),
-    ("hosts:\n  a:\n    kind:\n", 3, "host a: kind must be text"),
-    ("hosts:\n  a:\n    gpus: true\n", 3, "host a: gpus must be a whole number"),
-    ("hosts:\n  a:\n    gpus: -1\n", 3, "host a: gpus must be more than 0"),
-    ("hosts:\n  a:\n    persist: false\n", 3, "host a: persist is only valid with kind ssh or slurm"),
-    ("hosts:\n  a:\n    simulate: yes\n", 3, "host a: simulate must be true or false"),
-    ("hosts:\n  a:\n    stall_minutes: .nan\n", 3, "host a: stall_minutes must be a number"),
-    ("hosts:\n  a:\n    mounts: [/a, /b]\n", 3, "host a: mounts must be a mapping"),
-    ("hosts:\n  a:\n    mounts:\n      /a: [/b]\n", 3, "host a: invalid mounts\nabsolute paths without a colon"),
-    ("hosts:\n  a:\n    mounts:\n      /a: /b:c\n", 4, "host a: invalid mounts"),
-    ("hosts:\n  a:\n    env:\n      A: 1\n      B: {C: 1}\n", 5, "host a: env: B must be text"),
-    # Pools.
-    ("pools:\n  p: [a]\n", 2, "pool p: unknown host 'a'"),
-    ("hosts: {h100a: }\npools:\n  p:\n    - h100a\n    - h100b\n", 5, "unknown host 'h100b'; did you mean 'h100a'?"),
-    ("pools:\n  p: []\n", 2, "pool p must be a list of hosts"),
-    ("hosts: {a: }\npools:\n  a: [a]\n", 3, "pool a has the same name as a host"),
-    # Overrides.
-    ("overrides:\n  - word\n", 1, "an override must be a mapping"),
-    ("overrides:\n  - {job: a, run: b}\n", 2, "override: missing step"),
-    ("overrides:\n  - {job: [a], step: b, run: c}\n", 2, "override: job must be text"),
-    ("overrides:\n  - {job: a, step: b}\n", 2, "override: exactly one of"),
-    ("overrides:\n  - {job: a, step: b, run: c, skip: true}\n", 2, "override: exactly one of"),
-    ("overrides:\n  - {vars: {A: b}}\n", 2, "override: unknown key 'vars'"),
-    ("overrides:\n  - job: a\n    step: b\n    skip: maybe\n", 4, "override: skip must be true or false"),
-    ("overrides:\n  - {job: a, step: b, replace: {c: [d]}}\n", 2, "override: replace: c must be text"),
-]
+ERRORS = CASES["errors"]
 
 
 @pytest.mark.parametrize(("text", "line", "message"), ERRORS, ids=[message for _, _, message in ERRORS])

@@ -18,33 +18,7 @@ def shape(node: Node) -> str:
 
 
 A, B, C = "(context github)", "(context env)", "(context job)"
-TREES = [
-    # || binds weakest, then &&, then equality, then order, then !.
-    ("github || env && job", f"(|| {A} (&& {B} {C}))"),
-    ("github == env && job", f"(&& (== {A} {B}) {C})"),
-    ("github == env < job", f"(== {A} (< {B} {C}))"),
-    ("!github == env", f"(== (! {A}) {B})"),
-    ("!github.x", f"(! (property x {A}))"),
-    # Operators of one strength group from the left.
-    ("github == env != job", f"(!= (== {A} {B}) {C})"),
-    ("github < env >= job", f"(>= (< {A} {B}) {C})"),
-    # Parentheses group, and what they hold can be dereferenced.
-    ("(github || env) && job", f"(&& (|| {A} {B}) {C})"),
-    ("(github || env).x", f"(property x (|| {A} {B}))"),
-    # Dereference: words are property names here, null and true included.
-    ("github.event.true", f"(property true (property event {A}))"),
-    ("env.a-b_1", f"(property a-b_1 {B})"),
-    ("github [ 'x' ] . y", f"(property y (index {A} (literal x)))"),
-    ("github[.5]", f"(index {A} (literal 0.5))"),
-    # A wildcard is one node, however it is written; a quoted star is a key.
-    ("github[*].x", f"(property x (wildcard {A}))"),
-    ("github['*']", f"(index {A} (literal *))"),
-    # Names come out in GitHub's spelling.
-    ("GitHub.Sha", f"(property Sha {A})"),
-    ("FROMJSON(env)[0]", f"(index (call fromJSON {B}) (literal 0))"),
-    ("contains (github, 'x')", f"(call contains {A} (literal x))"),
-    ("format('{0}', github || env)", f"(call format (literal {{0}}) (|| {A} {B}))"),
-]
+TREES = CASES["a tree follows precedence"]
 
 
 @pytest.mark.parametrize(("text", "tree"), TREES)
