@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -79,15 +79,6 @@ def bug(where: str, error: BaseException) -> str:
         LOGGER.error("bug: %s", where, exc_info=error)
         _bugs.append(line)
     return line
-
-
-@contextmanager
-def ignored(where: str) -> Iterator[None]:
-    """Suppress and log any exception of the block, such as paramiko's when a dead connection is closed."""
-    try:
-        yield
-    except Exception:
-        LOGGER.debug("ignored: %s", where, exc_info=True)
 
 
 def drain_bugs() -> list[str]:

@@ -97,15 +97,19 @@ def load(reference: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def hook(field: str) -> Any:
-    """The object that this field of `Feature` refers to, of the first feature that sets it; None without one."""
-    return next((load(getattr(feature, field)) for feature in features() if getattr(feature, field)), None)
-
-
 @cache
+def hooks(field: str) -> tuple[Any, ...]:
+    """The objects that this field of `Feature` refers to, of all features that set it."""
+    return tuple(load(getattr(feature, field)) for feature in features() if getattr(feature, field))
+
+
+def hook(field: str) -> Any:
+    """The first of them; None without one."""
+    return next(iter(hooks(field)), None)
+
+
 def suites() -> tuple[Suite, ...]:
-    """The suites of all features."""
-    return tuple(load(feature.suite) for feature in features() if feature.suite)
+    return hooks("suite")
 
 
 def suite_of(workflow: Workflow) -> Suite:
@@ -115,7 +119,6 @@ def suite_of(workflow: Workflow) -> Suite:
     return next((suite for suite in suites() if suite.matches(workflow)), GENERIC)
 
 
-@cache
 def metric_formats() -> tuple[MetricFormat, ...]:
-    """The metric formats of all features, in addition to the core's."""
-    return tuple(load(feature.metric_format) for feature in features() if feature.metric_format)
+    """In addition to the core's."""
+    return hooks("metric_format")

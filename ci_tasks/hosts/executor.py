@@ -20,7 +20,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, write_record
@@ -406,7 +405,7 @@ class Executor:
 
     def _final_requests(self) -> None:
         connection = self._manager.connection
-        with debug_log.ignored("last requests to the host"):  # what is not cleared now, `clean` finds
+        with suppress(Exception):  # what is not cleared now, `clean` finds
             for remote_run in () if self._keeps_setups else self._setups.values():
                 connection.request(Clear(remote_run.directory))
             if all(remote_run.is_fetched for remote_run in self._runs.values()):

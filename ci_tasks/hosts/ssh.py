@@ -103,7 +103,7 @@ class SSHConnection:
                 self._base.shutdown(socket.SHUT_RDWR)
             self._base.close()
         for client in reversed(self._clients):
-            with debug_log.ignored("closing a connection"):
+            with contextlib.suppress(Exception):  # whatever paramiko says of a dead connection
                 client.close()
         if self._proxy is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -222,7 +222,7 @@ class _GatewayChannel:
         self._channel = channel
 
     def close(self) -> None:
-        with debug_log.ignored("closing a channel"):
+        with contextlib.suppress(Exception):
             self._channel.close()
 
     def __getattr__(self, name: str) -> Any:

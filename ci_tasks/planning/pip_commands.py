@@ -93,10 +93,10 @@ def _requirements(arguments: str) -> Iterator[str]:
 
 _NOT_FOUND = re.compile(r"(?:satisfies the requirement|No matching distribution found for) ([^\s;]+)")
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_UNLIKE_JSON = re.compile("[\x7f-\xa0\u2028\u2029\ufeff]")  # as YAML reads them
 
 
-def mending_override(text: str, job: Job, overrides: Sequence[Override]) -> Override | None:
+def suggested_override(text: str, job: Job, overrides: Sequence[Override]) -> Override | None:
     """The override that would fix what pip says in `text`. None where nothing is known to help, or where the step has
     an override of the person's."""
     not_found = _NOT_FOUND.search(text)
@@ -142,13 +142,9 @@ def replacement(requirement: str, versions: Iterable[str]) -> str | None:
 
 def entry(override: Override) -> str:
     """The override as an entry of hosts.yaml."""
-    parts = [f"job: {_scalar(override.job)}", f"step: {_scalar(override.step)}"]
-    if override.pip_index:
-        parts.append(f"pip_index: {_scalar(override.pip_index)}")
-    if override.replace:
-        pairs = ", ".join(f"{_scalar(old)}: {_scalar(new)}" for old, new in override.replace.items())
-        parts.append(f"replace: {{{pairs}}}")
-    return f"{{{', '.join(parts)}}}"
+    keys = {name: getattr(override, name) for name in ("job", "step", "pip_index", "replace")}
+    text = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items() if value)
+    return _UNLIKE_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", f"{{{text}}}")
 
 
 def merged(overrides: Iterable[Override]) -> list[Override]:
@@ -168,10 +164,3 @@ def merged(overrides: Iterable[Override]) -> list[Override]:
 def install_commands(job: Job) -> list[tuple[str, PipInstall]]:
     """(step's name, command) of every pip command of the job's own scripts."""
     return [(step.name, install) for step in job.steps for install in pip_installs(step.run or "")]
-
-
-def _scalar(text: str) -> str:
-    if _PLAIN.fullmatch(text) and text.lower() not in ("null", "true", "false"):
-        return text
-    # JSON writes an emoji as two halves, which YAML does not put together.
-    return f'"{"".join(char if ord(char) > 0xFFFF else json.dumps(char)[1:-1] for char in text)}"'

@@ -25,16 +25,8 @@ from ci_tasks.agent.records import (
 )
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
+from ci_tasks.planning import containers
 from ci_tasks.planning.actions import architecture
-from ci_tasks.planning.containers import (
-    LOCK_DIR_ENV,
-    container_of,
-    container_rules,
-    container_words,
-    exclusive,
-    gpu_locks,
-    rules_of_run,
-)
 from ci_tasks.planning.deviations import CODE, CONVERTED, code_deviations, deviations
 from ci_tasks.planning.sbatch import on_slurm
 from ci_tasks.planning.script import Script, Venv, render, retried
@@ -172,12 +164,12 @@ class _Planning:
         script = replace(script, probe=probe is not None, secrets=_secrets(script, host))
         texts = [step.text for step in steps] + [" ".join(script.container)]
         images = {row.image: location.image} if row.image and location.image else {}
-        rules = container_rules(host, location.id, location.run_dir, location.lock_dir, images)
-        locks = gpu_locks(row, host, location.lock_dir, texts)
+        rules = containers.container_rules(host, location.id, location.run_dir, location.lock_dir, images)
+        locks = containers.gpu_locks(row, host, location.lock_dir, texts)
         differences = deviations(
             self.workflow, job, row, host, self.resolve, planned, location.checkout, location.python[1],
             shared=setup is not None, event=self.event, locks=locks, probe=probe,
-            container=container_deviations(container_of(job, self.resolve, planned), rules),
+            container=container_deviations(containers.container_of(job, self.resolve, planned), rules),
         )  # fmt: skip
         plan = Plan(
             id=location.id,
@@ -196,14 +188,14 @@ class _Planning:
             timeout_minutes=row.timeout_minutes or host.timeout_minutes,  # 0 is no limit of CI's
             stall_minutes=host.stall_minutes,
             deviations=differences,
-            host_env={**host.env, **({LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
+            host_env={**host.env, **({containers.LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
             container=rules,
             script=render(script),
             setup=setup.directory if setup else None,
             install=install,
             checkout=location.checkout,
             keep=location.keep,
-            exclusive=exclusive(host, texts, starts_ray=location.starts_ray),
+            exclusive=containers.exclusive(host, texts, starts_ray=location.starts_ray),
             gpu_locks=locks,
             artifacts=host.artifacts,
             takes_locks=locks is not None and locks.count > 0 and locks.by == JOB,
@@ -289,7 +281,7 @@ class _Planning:
         if job.container:
             env.update(resolve.strings(job.container.env))
             try:
-                container = container_words(job.container, resolve)
+                container = containers.container_words(job.container, resolve)
             except ValueError as error:
                 message, text = f"container options: {error}", resolve.text(job.container.options)
                 line = job.container.line
@@ -381,7 +373,7 @@ def retry_plan(before: Plan, *, id: str, run_dir: str, earlier_dir: str, step: i
     """The plan of the run `id` in `run_dir`, which goes on from `before`, whose script it has, in `earlier_dir`."""
     directories = (*(before.retry.directories if before.retry else ()), earlier_dir)
     commits = before.checkout.commit, checkout.commit
-    rules = rules_of_run(before.container, id, run_dir) if before.container else None
+    rules = containers.rules_of_run(before.container, id, run_dir) if before.container else None
     venv = f"{directories[0]}/tmp/venv"
     if rules and before.has_container_daemon and venv in before.script:  # a job's container sees only what is mounted
         rules = replace(rules, volumes=(*rules.volumes, venv))

@@ -61,7 +61,7 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
     logs = [run.log for _, run in runs]
     batches = dict.fromkeys(store.batch_of(id) for id, _ in runs)
     result = print_results(records, logs, ", ".join(batches), also=kept_lines(records, logs))
-    hooks = [registry.load(feature.run_summary) for feature in registry.features() if feature.run_summary]
+    hooks = registry.hooks("run_summary")
     codes = [hook(record, os.path.dirname(log)) for record, log in zip(records, logs, strict=True) for hook in hooks]
     if known := [code for code in codes if code is not None]:  # of what features print of a run that has ended
         result = replace(result, exit_code=next(filter(None, known), 0))

@@ -15,7 +15,7 @@ from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.errors import UsageError, some
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import BatchResult, RunRecord
-from ci_tasks.registry import features, load
+from ci_tasks.registry import features, hooks
 from ci_tasks.report.html.charts import Bar, phases
 from ci_tasks.report.html.page import Log, Run, page
 from ci_tasks.report.outcome import NextStep, next_steps, verdict
@@ -74,7 +74,7 @@ def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
         codes = dict.fromkeys(record.checkout.title for record in records if record.checkout)
         print(f"{title}: {'; '.join([verdict(records), *codes])}")
         print_results(records, logs, title, all_deviations=options.deviations)
-        for told in (load(feature.run_report) for feature in features() if feature.run_report):
+        for told in hooks("run_report"):
             print("".join(f"{line}\n" for run in found.values() for line in told(run.path)), end="")
     return batch_result(title, records, logs)
 

@@ -93,9 +93,8 @@ class RowPlanner:
         """What features do on the host before rows start there. Returns, by row, what is missing. Raises Blocked if the
         host cannot be reached, and KeyboardInterrupt as soon as `is_wanted` returns False."""
         problems: dict[str, str] = {}
-        for feature in registry.features() if self.request.prefetch else ():
-            if feature.before_rows:
-                problems |= registry.load(feature.before_rows)(self, self.rows, session, say, is_wanted)
+        for hook in registry.hooks("before_rows") if self.request.prefetch else ():
+            problems |= hook(self, self.rows, session, say, is_wanted)
         return problems
 
     def image_of(self, row: Row) -> str | None:
@@ -107,11 +106,11 @@ class RowPlanner:
         return (*self.config.overrides, *self.source.suite_overrides)
 
     def install_problem(self, problem: str) -> str:
-        """Why install steps failed, with the override that would mend it, where one is known."""
-        from ci_tasks.planning.pip_commands import entry, mending_override
+        """Why install steps failed, with the override that would fix it, where one is known."""
+        from ci_tasks.planning.pip_commands import entry, suggested_override
 
-        override = mending_override(problem, self.job_rows.job, self.overrides)
-        return f"{problem}; this override in hosts.yaml would mend it: {entry(override)}" if override else problem
+        override = suggested_override(problem, self.job_rows.job, self.overrides)
+        return f"{problem}; this override in hosts.yaml would fix it: {entry(override)}" if override else problem
 
     def python_version(self, row: Row) -> str:
         """The Python that CI sets up for the row."""

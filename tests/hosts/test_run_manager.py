@@ -224,8 +224,8 @@ def test_a_host_that_cannot_be_used_says_why(host: PipedHost, before: str, messa
     remote_run = host.remote_run("true")
     manager = started(host, remote_run)
     done(remote_run)
-    aborted(remote_run, BLOCKED)
-    assert message in remote_run.aborted[1] and len(remote_run.aborted[1]) < 500
+    why = aborted(remote_run, BLOCKED)
+    assert message in why and len(why) < 500
     with pytest.raises(Blocked):
         manager.connection.request(messages.ListRuns())
 

@@ -8,10 +8,10 @@ from ci_tasks.config import Override, read
 from ci_tasks.planning.pip_commands import (
     PipInstall,
     entry,
-    mending_override,
     merged,
     pip_installs,
     replacement,
+    suggested_override,
     with_index,
 )
 from ci_tasks.workflow.model import Job, Step
@@ -83,12 +83,12 @@ PROBLEMS: list[tuple[str, Override | None]] = [
 
 @pytest.mark.parametrize(("text", "override"), PROBLEMS)
 def test_the_override_that_would_mend_it(text: str, override: Override | None) -> None:
-    assert mending_override(text, JOB, ()) == override
+    assert suggested_override(text, JOB, ()) == override
 
 
 def test_a_step_with_an_override_of_the_person_is_left_to_them() -> None:
     own = (Override("cpu", "Torch", run="pip install torch"),)
-    assert mending_override(NONE.format("torch"), JOB, own) is None
+    assert suggested_override(NONE.format("torch"), JOB, own) is None
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ MARK_A, MARK_B = secrets.mark("HF_TOKEN"), secrets.mark("WANDB_API_KEY")
 
 @pytest.mark.parametrize(("text", "names", "shown", "split"), CASES["text with marks can be listed shown and split"])
 def test_text_with_marks_can_be_listed_shown_and_split(
-    text: str, names: list[str], shown: str, split: list[tuple[str, str | None]]
+    text: str, names: list[str], shown: str, split: list[list[str | None]]
 ) -> None:
     assert secrets.names(text) == names
     assert secrets.shown(text) == shown

@@ -13,7 +13,7 @@ from ci_tasks.features.setup import users_file
 from ci_tasks.features.setup.torch_wheels import CUDA, find_torch
 from ci_tasks.hosts.executors import LocalExecutor
 from ci_tasks.planning.actions import version_matches
-from ci_tasks.planning.pip_commands import entry, install_commands, mending_override, merged
+from ci_tasks.planning.pip_commands import entry, install_commands, merged, suggested_override
 from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
@@ -120,7 +120,7 @@ def _try_rows(
             break
         print_results(result.records, result.logs, result.batch, result.host_gpus)
         blocked = [record for record in result.records if record.status == BLOCKED]
-        more = mending_override(blocked[0].reason, job, config.overrides) if blocked and tries_left else None
+        more = suggested_override(blocked[0].reason, job, config.overrides) if blocked and tries_left else None
         again = merged([*overrides, more]) if more else overrides
         if again == overrides:
             return overrides, result.records

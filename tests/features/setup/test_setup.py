@@ -16,7 +16,7 @@ from tests.parts.git import repository
 from tests.parts.processes import files_named
 
 UNREACHED = "pip install pytest --index-url http://127.0.0.1:9/simple"
-OVERRIDE = '{job: cpu-unittest, step: "Install dependencies", pip_index: default}'
+OVERRIDE = '{job: "cpu-unittest", step: "Install dependencies", pip_index: "default"}'
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def newcomer(person: Any, tmp_path: Path, index: dict[str, str]) -> Any:
 def test_a_failed_install_step_names_the_override_that_would_mend_it(newcomer: Any) -> None:
     failed = newcomer.ci_tasks("run", "cpu-unittest", "--only", "rewards")
     assert failed.code == 125
-    assert f"this override in hosts.yaml would mend it: {OVERRIDE}" in failed.out
+    assert f"this override in hosts.yaml would fix it: {OVERRIDE}" in failed.out
 
 
 @pytest.mark.timeout(300)
