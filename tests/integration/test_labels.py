@@ -161,7 +161,6 @@ def test_changed_runs_cpu_tests_here_as_their_labels_rows(person: Any, index: di
     person.use_index(index)
     person.edit("tests/test_rewards.py", "NUM_GPUS = 0\n", "NUM_GPUS = 0  # edited\n")
     person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")
-    person.write("tests/utils/test_deep.py", "")
     said = person.ci_tasks("remote", "--host", "sim", "changed")
     assert said.code == 0, said.out + said.err
     assert said.out.splitlines()[-1] == "changed: 2 passed"

@@ -77,19 +77,6 @@ def test_rows_that_end_before_their_tests_on_every_host_keep_their_status_and_th
     assert sorted(len(host.began) for host in world.hosts.values()) == [2, 8]
 
 
-def test_a_host_where_a_test_began_first_is_not_dropped(played: Make) -> None:
-    world = played({"a": 8, "b": 8}, {f"r{n}": 8 for n in range(6)})
-    world.acts.update({(row, "a"): Act(SET_UP) for row in world.rows})
-    world.acts.update({(row, "b"): Act(seconds=ENDLESS) for row in world.rows})
-    fine, *broken = sorted(world.rows)
-    world.acts[fine, "a"] = Act()
-    world.hosts["b"].busy = True
-    world.when((lambda: len(world.hosts["a"].began) == 6, lambda: setattr(world.hosts["b"], "busy", False)))
-    done = world.execute_label()
-    assert statuses(done) == {fine: "passed", **dict.fromkeys(broken, "failed")}
-    assert not any("dropping" in line for line in world.view.messages)
-
-
 def test_a_dropped_host_still_takes_the_rows_that_no_other_can(played: Make) -> None:
     world = played({"wide": 8, "small": 1}, {"x": 8, "y": 8, "z": 8})
     world.acts.update({(row, "wide"): Act(SET_UP) for row in world.rows})
@@ -121,25 +108,6 @@ def test_rows_go_to_whichever_host_fits_and_no_host_is_given_more_than_it_has(pl
     assert (world.hosts["a"].most, world.hosts["b"].most) == (8, 4)
     assert done.host_gpus == {"a": 8, "b": 4}
     assert done.exit_code == 0
-
-
-def test_each_row_has_a_record_and_a_log_of_its_own_in_the_rows_order(played: Make) -> None:
-    world = played({"a": 8, "b": 8}, {"one": 4, "two": 4, "three": 4})
-    world.acts["two", "*"] = Act("failed")
-    done = world.execute_label()
-    assert [record.row for record in done.records] == ["one", "two", "three"]
-    assert len(set(done.logs)) == 3
-    assert "AssertionError" in Path(done.logs[1]).read_text()
-    assert done.exit_code == 1
-
-
-def test_a_row_that_no_host_can_run_is_blocked_with_what_each_of_them_lacks(played: Make) -> None:
-    done = played({"a": 4, "b": 2}, {"wide": 8, "small": 1}).execute_label()
-    reason = by_row(done)["wide"].reason
-    assert "a: 8 GPUs (found 4)" in reason
-    assert "b: 8 GPUs (found 2)" in reason
-    assert statuses(done) == {"wide": "blocked", "small": "passed"}
-    assert done.exit_code == 125
 
 
 def test_after_each_row_that_is_judged_those_that_run_are_looked_at(
@@ -304,15 +272,6 @@ def test_ctrl_c_gives_up_at_once_on_hosts_whose_link_is_down(played: Make) -> No
     done = world.execute_label()
     assert set(statuses(done).values()) == {"lost"}
     assert "left while" in done.records[0].reason
-
-
-def test_ctrl_c_while_hosts_still_connect(played: Make) -> None:
-    world = played({"a": 4, "b": 4}, {"one": 4})
-    for host in world.hosts.values():
-        host.busy = True
-    world.when((lambda: True, press))
-    done = world.execute_label()
-    assert statuses(done) == {"one": "cancelled"}
 
 
 def test_ctrl_c_while_one_host_installs_ends_the_rows_of_the_other(played: Make) -> None:

@@ -6,16 +6,18 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, jobs, plan
-from ci_tasks.errors import WorkflowError
+from ci_tasks.errors import CiTasksError, WorkflowError
 from ci_tasks.given_values import GivenValues
-from ci_tasks.run.checkout_source import event_context, open_source, outline
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, outline
 from ci_tasks.run.find_rows import find_rows, list_jobs
-from ci_tasks.workflow.context import UnknownValueError
-from tests.parts.git import git
+from ci_tasks.workflow.context import EventContext, UnknownValueError
+from ci_tasks.workflow.reader import read
+from tests.parts.git import git, repository
 
 WORKFLOW = """
 on: pull_request
@@ -27,7 +29,7 @@ jobs:
       - id: find
         run: |
           touch MARK
-          echo 'matrix={"n": [1, 2]}' >> "$GITHUB_OUTPUT"
+          echo "matrix={\\"n\\": [1, \\"$(ls)\\"]}" >> "$GITHUB_OUTPUT"
   tests:
     runs-on: x
     needs: detect
@@ -61,8 +63,27 @@ def test_who_asks_for_it_has_the_job_run(checkout: Path) -> None:
     source = open_source(str(checkout))
     source.path.joinpath("untracked").touch()
     rows = list_jobs(source, "tests", "HEAD", run_needs=True)
-    assert [row.row for row in rows] == ["tests[1]", "tests[2]"]
+    assert [row.row for row in rows] == ["tests[1]", "tests[untracked]"]
     assert (checkout.parent / "mark").exists()
+
+
+# what the detection runs at its end, what else it has → the error
+NO_ROWS = {
+    "it fails": ("exit 3", "", "job detect, whose output decides the rows, ends with 3: "),
+    "it runs docker": ("docker run x", "", "its output decides the rows, and it cannot be run here: it uses docker"),
+    "its container": (":", "container: {image: a/b}", "it cannot be run here: it uses docker"),
+}
+
+
+@pytest.mark.parametrize(("end", "more", "message"), NO_ROWS.values(), ids=NO_ROWS)
+def test_a_detection_that_fails_or_needs_containers_gives_no_rows(
+    commit: Callable[[str], Path], end: str, more: str, message: str
+) -> None:
+    text = WORKFLOW.replace("touch MARK", ":").replace("    outputs:", f"    {more}\n    outputs:", 1)
+    text = text.replace('"$GITHUB_OUTPUT"\n', f'"$GITHUB_OUTPUT"\n          {end}\n', 1)
+    source = open_source(str(commit(text)))
+    with pytest.raises(CiTasksError, match=message):
+        find_rows(source, "tests", event_context(source), "HEAD")
 
 
 def test_a_given_output_decides_the_rows_and_runs_nothing(checkout: Path) -> None:
@@ -168,3 +189,100 @@ def test_a_workflow_outside_of_the_checkout_is_not_read(
         (place / "secret.yml").write_text("token: s3cret\n")
     (path / "link.yml").symlink_to(path.parent / "secret.yml")
     assert list(outline(open_source(str(path), workflow=".github/workflows/ci.yml"))) == ["away", "own"]
+
+
+# -- changed tests -----------------------------------------------------------------------------------------------------
+
+CHANGED = """\
+on: pull_request
+jobs:
+  e2e-test-changed-detect:
+    runs-on: ubuntu-latest
+    outputs: {matrix: "${{ steps.find.outputs.matrix }}"}
+    steps:
+      - id: find
+        shell: bash
+        run: |
+          ROWS=""
+          for file in $(git diff --name-only --diff-filter=AM origin/main...HEAD -- 'tests/test_*.py'); do
+            GPUS=$(grep -oP '^NUM_GPUS = \\K[0-9]+' "$file" | head -1)
+            ROWS+="${ROWS:+,}{\\"test_file\\":\\"$file\\",\\"num_gpus\\":${GPUS:-8}}"
+          done
+          echo "matrix={\\"info\\":[$ROWS]}" >> "$GITHUB_OUTPUT"
+  e2e-test-changed:
+    needs: e2e-test-changed-detect
+    runs-on: [self-hosted, cpu]
+    strategy: {matrix: "${{ fromJSON(needs.e2e-test-changed-detect.outputs.matrix) }}"}
+    steps: [{run: "python ${{ matrix.info.test_file }}"}]
+"""
+TEXT = "NUM_GPUS = 2\n" + "# a line\n" * 20
+
+
+def changed_source(path: Path, files: dict[str, str], before: str = "") -> CheckoutSource:
+    """A checkout with these files, none of them committed; `before` its detection runs this."""
+    repository(path)
+    for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    workflow = CHANGED.replace('ROWS=""', f'ROWS=""; {before or ":"}', 1)
+    return CheckoutSource(path, "given", read(workflow, ".github/workflows/pr-test.yml"))
+
+
+def test_changed_tests_are_listed_by_cis_rule_without_executing_its_script(tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    source = changed_source(tmp_path, {"tests/test_a.py": TEXT}, f"touch {shlex.quote(str(mark))}")
+    found = find_rows(source, "changed", EventContext(), "HEAD", run_needs=False)
+    assert [row.test for row in found.rows] == ["tests/test_a.py"]
+    assert "nothing of the checkout is executed" in found.deviations[0].why
+    assert not mark.exists()
+    find_rows(source, "changed", EventContext(), "HEAD")
+    assert mark.exists(), "with it, it is"
+
+
+def test_a_file_at_which_cis_detection_ends_with_an_error_is_named(tmp_path: Path) -> None:
+    """With pipefail, as `shell: bash` sets it, a grep without a match ends the script before its default counts."""
+    source = changed_source(tmp_path, {"tests/test_a.py": "", "tests/test_b.py": TEXT})
+    found = find_rows(source, "changed", EventContext(), "HEAD")
+    assert [(row.test, row.gpus) for row in found.rows] == [("tests/test_a.py", 8), ("tests/test_b.py", 2)]
+    why = "CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in tests/test_a.py"
+    assert [note.why for note in found.deviations] == [why]
+
+
+# -- `jobs --changed` --------------------------------------------------------------------------------------------------
+
+ON_PATHS = "on: {pull_request: {paths: ['%s']}}\njobs: {%s: {runs-on: x, steps: [run: exit 1]}}\n"
+
+
+def test_labels_of_all_workflows_by_the_changed_files(person: Any) -> None:
+    person.write(".github/workflows/docs.yml", ON_PATHS % ("docs/**", "docs"))
+    person.write(".github/workflows/other.yml", ON_PATHS % ("nothing/**", "other"))
+    person.write(".github/workflows/broken.yml", "jobs: [")
+    person.write(".github/workflows/range.yml", ON_PATHS % ("[z-a]", "range"))
+    person.write(".github/workflows/docs.yml~", ON_PATHS % ("**", "backup"))
+    person.write(".github/workflows/README.md", "not a workflow")
+    person.write(".github/workflows/directory.yml/a", "not a workflow")
+    person.git("add", "-A")
+    person.git("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "workflows")
+    person.git("update-ref", "refs/remotes/origin/main", "HEAD")
+    person.write("docs/new.md", "not committed")
+    said = person.ci_tasks("jobs", "--changed", "--json")
+    starts = {entry["label"]: entry["starts"] for entry in said.json}
+    assert (starts["docs"], starts["other"]) == ("yes", "no")
+    assert starts["ckpt"] == "with label"
+    assert {"backup", "-"} & {*starts} == {"-"} and len(said.json) == len(
+        starts
+    ) + 1  # a template has no labels of its own
+    assert "README.md" not in person.ci_tasks("jobs", "--changed", "--rev", "HEAD").out
+    shown = person.ci_tasks("jobs", "--changed").out
+    assert shown.startswith("1 changed file since origin/main\n")
+    assert "paths docs/new.md: none matches nothing/**" in shown and "invalid YAML" in shown
+    assert "invalid filter pattern: bad character range z-a" in shown
+    assert person.ci_tasks("jobs", "ckpt", "--changed").code == 2
+    person.write(
+        ".github/workflows/docs.yml",
+        "on: {pull_request: {branches: [r/1]}}\njobs: {docs: {runs-on: x, steps: [run: a]}}",
+    )
+    person.git("update-ref", "refs/remotes/origin/r/1", "HEAD")
+    for base, word in (("origin/r/1", "yes"), ("origin/main", "no"), ("HEAD~0", "no")):
+        said = person.ci_tasks("jobs", "--changed", "--base", base, "--json")
+        assert {entry["label"]: entry["starts"] for entry in said.json}["docs"] == word, base

@@ -25,14 +25,6 @@ from tests.run.simulated import Act, World
 Make = Callable[..., World]
 
 
-def test_the_ready_hosts_begin_whatever_the_others_do(played: Make) -> None:
-    world = played({"a": 4, "slow": 4}, {"one": 4, "two": 4})
-    world.hosts["slow"].busy = True  # it never even connects
-    done = world.execute_label()
-    assert {record.host for record in done.records} == {"a"}
-    assert done.exit_code == 0
-
-
 def test_a_host_that_cannot_be_reached_takes_no_part_and_is_named(played: Make) -> None:
     world = played({"a": 4, "gone": 8}, {"one": 4, "wide": 8})
     world.hosts["gone"].reachable = False
@@ -41,16 +33,6 @@ def test_a_host_that_cannot_be_reached_takes_no_part_and_is_named(played: Make) 
     assert {record.row: record.status for record in done.records} == {"one": "passed", "wide": "blocked"}
     assert "a: 8 GPUs (found 4); gone: gone cannot be reached" in done.records[1].reason
     assert done.host_gpus == {"a": 4}
-
-
-def test_where_no_host_can_be_reached_every_row_is_blocked_with_the_reasons(played: Make) -> None:
-    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4})
-    for host in world.hosts.values():
-        host.reachable = False
-    done = world.execute_label()
-    assert [record.status for record in done.records] == ["blocked", "blocked"]
-    assert all("a: a cannot be reached; b: b cannot be reached" in record.reason for record in done.records)
-    assert done.exit_code == 125
 
 
 def test_with_one_host_what_is_wrong_there_ends_the_command(played: Make) -> None:

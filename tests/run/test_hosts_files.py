@@ -13,7 +13,7 @@ from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.cli.commands.hosts import HostsOptions, hosts
 from ci_tasks.config import read
-from ci_tasks.errors import ConfigError, UsageError
+from ci_tasks.errors import ConfigError
 from ci_tasks.records import RunRecord
 from ci_tasks.results import store
 from ci_tasks.run.hosts_files import advice_without_gpu_host, config_for_run, list_hosts, open_config, trust
@@ -49,13 +49,6 @@ def test_without_any_file_there_are_the_built_in_hosts(place: Path) -> None:
     assert list(config.hosts) == ["local", "sim"]
     assert config.hosts["sim"].simulate and config.hosts["sim"].gpus == 8
     assert config.file == "built in"
-
-
-def test_overrides_alone_leave_the_hosts(place: Path) -> None:
-    (place / "hosts.yaml").write_text("overrides: [{job: a, step: b, skip: true}]\n")
-    config = open_config()
-    assert "local" in config.hosts
-    assert [override.source for override in config.overrides] == ["hosts.yaml:1"]
 
 
 def test_a_later_layer_changes_keys_of_a_host_and_keeps_the_others(
@@ -286,9 +279,3 @@ def test_a_file_that_an_option_or_a_variable_names_may_lie_in_the_checkout_too(
     assert "evil" in open_config().hosts
     assert "evil" not in open_config(str(other)).hosts
     assert "evil" not in open_config(other / "..", other).hosts
-
-
-def test_where_the_checkout_has_no_file_there_is_nothing_to_trust(place: Path) -> None:
-    (place / "hosts.yaml").write_text(OF_CHECKOUT)
-    with pytest.raises(UsageError, match="nothing to trust"):
-        trust(None)

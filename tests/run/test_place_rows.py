@@ -1,89 +1,102 @@
-"""How rows and hosts are told to the placement."""
+"""When a row gets another attempt, how rows and hosts are told to the placement, and what several rows say together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.placement import Decision, ExpectedTime, HostFacts, HostLoad, WaitingRow
+from ci_tasks.planning.placement import Decision, ExpectedTime, HostFacts, HostLoad
+from ci_tasks.records import Attempt, RunRecord
 from ci_tasks.run import place_rows
 from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.place_rows import RowExecution, RowPlacer, StartedAttempt
 from ci_tasks.run.request import ExecutionOptions
+from ci_tasks.run.results_table import statuses
 from ci_tasks.workflow.model import Row
 from tests.run import simulated
 
 
-class Given:
-    """What an Allotment needs of a prepared command; no plan names anything that rows cannot share."""
-
-    def __init__(self, rows: Sequence[Row], sessions: Sequence[HostSession]) -> None:
-        self.rows, self.sessions, self.planner = tuple(rows), tuple(sessions), self
-
-    def image_of(self, row: Row) -> str | None:
-        return row.image
-
-    def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
-        return ()
+def execution(gpus: int = 4) -> RowExecution:
+    row = Row("l", "j", None, f"of {gpus}", "tests/t.py", "", gpus, None, {}, "self-hosted", None)
+    return RowExecution(0, row, ExpectedTime(60.0))
 
 
-def row(name: str, gpus: int) -> Row:
-    return Row("l", "j", None, name, f"tests/{name}.py", "", gpus, None, {}, "self-hosted", None)
-
-
-def session(name: str, gpus: int) -> HostSession:
-    host = simulated.Host(name, gpus, {})
+def session(name: str, gpus: int = 8, problem: str = "", *, up: bool = True) -> HostSession:
+    host = simulated.Host(name, gpus, {}, up=up)
     site: Any = simulated.Played(HostSpec(name, runtime="none", gpus=gpus), host, "t")
-    return HostSession(site, HostFacts(gpus=gpus), is_ready=True)
+    return HostSession(site, HostFacts(gpus=gpus), problem, is_ready=True)
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[WaitingRow], list[HostLoad]]]:
-    """What the placement was asked; it starts nothing."""
-    questions: list[tuple[list[WaitingRow], list[HostLoad]]] = []
+def ended(host: str, status: str) -> RunRecord:
+    return RunRecord("b.01", "l", "r", host, status, "why", attempts=(Attempt("b.01", host, status, "why"),))
 
-    def place(waiting: Any, machines: Any) -> Decision:
-        questions.append((list(waiting), list(machines)))
+
+# --retry-failed, how the attempts on a, b, … ended, whether there is another attempt after the last of them
+CASES = {
+    "blocked on one host, another is there": (False, ["blocked"], True),
+    "lost with its host": (False, ["lost"], True),
+    "blocked everywhere": (False, ["blocked", "blocked"], False),
+    "failed": (False, ["failed"], False),
+    "vacuous": (False, ["vacuous"], False),
+    "cancelled": (False, ["cancelled"], False),
+    "passed": (False, ["passed"], False),
+    "failed, and that is to be tried again": (True, ["failed"], True),
+    "failed twice": (True, ["failed", "failed"], False),
+    "blocked, then failed": (False, ["blocked", "failed"], False),
+    "blocked, then failed where it may be tried again": (True, ["blocked", "failed"], True),
+}
+
+
+@pytest.mark.parametrize(("retry_failed", "attempts", "again"), CASES.values(), ids=CASES)
+def test_a_row_is_tried_again_only_for_the_environments_sake(
+    retry_failed: bool, attempts: list[str], again: bool
+) -> None:
+    hosts, row = [session("a"), session("b")], execution()
+    for host, status in zip(hosts, attempts, strict=False):
+        tried = row.retry(ended(host.name, status), hosts, retry_failed, retry_failed)
+    assert tried is again
+    assert [attempt.status for attempt in row.earlier] == (attempts if again else attempts[:-1])
+
+
+@pytest.mark.parametrize("other", [session("b", gpus=2), session("b", problem="cannot be reached")])
+def test_a_host_that_cannot_run_the_row_is_no_second_chance(other: HostSession) -> None:
+    assert not execution().retry(ended("a", "blocked"), [session("a"), other])
+
+
+def test_gpus_that_others_hold_are_those_that_our_rows_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[HostLoad] = []
+
+    def place(_: object, loads: list[HostLoad]) -> Decision:
+        asked[:] = loads
         return Decision((), {}, 0.0)
 
     monkeypatch.setattr(place_rows, "place", place)
-    return questions
-
-
-def placement(
-    sessions: list[HostSession], gpus: list[int], jobs: int | None = None
-) -> tuple[RowPlacer, list[RowExecution]]:
-    executions = [RowExecution(at, row(f"r{at}", count), ExpectedTime(60.0)) for at, count in enumerate(gpus)]
-    batch: Any = Given([execution.row for execution in executions], sessions)
-    return RowPlacer(batch, executions, ExecutionOptions(jobs)), executions
-
-
-def test_gpus_that_others_hold_are_those_which_are_not_our_rows(calls: Any) -> None:
-    hosts = [session("a", 8), session("b", 8)]
-    allotted, executions = placement(hosts, [4, 2])
+    hosts, rows = [session("a"), session("b", up=False)], [execution(4), execution(2)]
     hosts[0].locked_gpus = frozenset(range(6))
-    prepared: Any = object()
-    executions[0].attempt = StartedAttempt(prepared, hosts[0], 0.0)
-    allotted.decide([executions[1]])
-    ((_, machines),) = calls
-    assert [machine.held for machine in machines] == [2, 0]
-    assert [[started.row.name for started in machine.started] for machine in machines] == [["r0"], []]
-    assert [machine.has_code for machine in machines] == [True, False]
+    rows[0].attempt = StartedAttempt(None, hosts[0], 0.0)  # type: ignore[arg-type]
+    planner = SimpleNamespace(image_of=lambda _: None, exclusive=lambda *_: ())
+    ready: Any = SimpleNamespace(rows=[row.row for row in rows], sessions=hosts, planner=planner)
+    RowPlacer(ready, rows, ExecutionOptions(jobs=3)).decide([rows[1]])
+    assert [(host.held, host.has_code, host.up, host.slots) for host in asked] == [
+        (2, True, True, 3),
+        (0, False, False, 3),
+    ]
+    assert [[started.row.name for started in host.started] for host in asked] == [["of 4"], []]
+    assert [hosts[0].progress(ours=4).held, hosts[0].progress(ours=0).held] == [2, 6]
 
 
-def test_a_host_that_is_away_is_told_so_but_for_the_only_one(calls: Any) -> None:
-    for hosts in ([session("a", 8), session("b", 8)], [session("a", 8)]):
-        hosts[0].executor.host.up = False  # type: ignore[attr-defined]
-        allotted, executions = placement(hosts, [4])
-        allotted.decide(executions)
-    assert [[machine.up for machine in machines] for _, machines in calls] == [[False, True], [True]]
+def test_rows_that_another_ones_failure_ended_say_nothing_of_their_own() -> None:
+    failed, cancelled, passed = (ended("a", status) for status in ("failed", "cancelled", "passed"))
+    assert statuses([failed, replace(cancelled, stopped=True)]) == ["failed"]
+    assert statuses([replace(passed, stopped=True), failed]) == ["passed", "failed"]
+    assert statuses([cancelled, failed]) == ["cancelled", "failed"]
 
 
-def test_the_lane_of_a_host_shows_gpus_that_others_hold_and_not_our_own() -> None:
-    hosts = [session("a", 8), session("b", 8)]
-    hosts[0].locked_gpus = hosts[1].locked_gpus = frozenset(range(6))
-    lanes = [hosts[0].progress(ours=4), hosts[1].progress(ours=0)]
-    assert [(lane.name, lane.gpus, lane.held, lane.up) for lane in lanes] == [("a", 8, 2, True), ("b", 8, 6, True)]
+def test_a_failure_that_ci_goes_on_after_does_not_fail_the_whole() -> None:
+    failed, lost, passed = (ended("a", status) for status in ("failed", "lost", "passed"))
+    assert statuses([replace(failed, may_fail=True), passed]) == ["passed", "passed"]
+    assert statuses([replace(lost, may_fail=True), failed]) == ["lost", "failed"]
