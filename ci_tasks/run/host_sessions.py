@@ -79,14 +79,9 @@ class HostSessions:
         except KeyboardInterrupt:
             session.unusable_reason = "cancelled"
         except (CiTasksError, OSError) as problem:
-            self._mark_unusable(session, problem.message if isinstance(problem, CiTasksError) else str(problem))
+            session.unusable_reason = problem.message if isinstance(problem, CiTasksError) else str(problem)
         except Exception as bug:  # the others go on
-            self._mark_unusable(session, debug_log.bug(f"host {session.name}", bug))
-
-    def _mark_unusable(self, session: HostSession, why: str) -> None:
-        session.unusable_reason = why
-        if not self._abandoned.is_set():
-            self._messages.put(f"{session.name} is not used: {why}")
+            session.unusable_reason = debug_log.bug(f"host {session.name}", bug)
 
     def _refresh(self, session: HostSession) -> None:
         """What others hold there is a hint; a host that does not answer is heard of elsewhere."""

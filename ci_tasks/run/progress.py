@@ -39,6 +39,7 @@ class PlainView:
     several hosts, of which events tell, a line says where a row is."""
 
     def __init__(self) -> None:
+        self._note = ""  # the last one
         self._shown: dict[str, tuple[str, str, int]] = {}  # row → state, host and attempt of its last line
         self._known_hosts: set[str] = set()
         self._last_line_at = time.monotonic()
@@ -69,18 +70,19 @@ class PlainView:
             return
         is_timed = event.status is not None and event.seconds is not None
         took = f" after {event.seconds:.1f} s" if is_timed else ""
-        note = f": {event.note}" if event.note else ""
+        note = "" if not event.note else ": as above" if event.note == self._note else f": {event.note}"
+        self._note = event.note or self._note
         place = _host_and_attempt(event.host, event.attempt) if self._known_hosts else ""
         self._print(f"{state:<9} {event.row}{place}{took}{note}")
 
     def _print_host(self, event: HostChanged) -> None:
-        stands = f"is connected, {counted(event.gpus or 0, 'GPU')}"
-        if event.event == "host_down":
-            stands = f"is unreachable{f': {event.note}' if event.note else ''}"
+        stands = f" is connected, {counted(event.gpus or 0, 'GPU')}"
+        if event.event == "host_down":  # which may be its Python or its packages as well as its link
+            stands = f": {event.note}"
         elif event.host in self._known_hosts:
-            stands = "is reachable again"
+            stands = " is reachable again"
         self._known_hosts.add(event.host)
-        self._print(f"host {event.host} {stands}")
+        self._print(f"host {event.host}{stands}")
 
     def _remind(self, rows: Sequence[RowProgress], left: float | None) -> None:
         running = [row.row for row in rows if row.state in (RUNNING, STALLED)]

@@ -49,6 +49,12 @@ def test_on_one_host_plain_lines_say_no_host(printed: Lines) -> None:
     assert printed() == ["running   a", "failed    a after 2.0 s: KeyError", "running   b"]
 
 
+def test_a_reason_that_is_the_last_one_again_is_not_repeated(printed: Lines) -> None:
+    view = EventView(PlainView(), [])
+    view.update([RowProgress("a", "blocked", None, "disk full"), RowProgress("b", "blocked", None, "disk full")])
+    assert printed() == ["blocked   a: disk full", "blocked   b: as above"]
+
+
 def test_on_several_hosts_they_say_where_and_which_attempt(printed: Lines) -> None:
     view = EventView(PlainView(), [])
     unreached = (HostProgress("h100a", None, note="connecting"), HostProgress("h100b", None, note="connecting"))
@@ -83,7 +89,7 @@ def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
     assert printed() == [
         "host h100a is connected, 8 GPUs",
         "host h100b is connected, 1 GPU",
-        "host h100a is unreachable: the link is down for 12 s",
+        "host h100a: the link is down for 12 s",
         "host h100a is reachable again",
     ]
 
