@@ -23,7 +23,7 @@ from ..mask import masked
 from ..processes import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
-from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, mount_of, option, parse_run, render
+from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, option, parse_run, render
 from .rewrite import (
     CATATONIT,
     client_environment,
@@ -189,7 +189,7 @@ class _Adapter:
 
 def _check_sources(run: DockerRun) -> None:
     """Docker would create a missing source as an empty directory that root owns, and the test would miss its data."""
-    for mount in filter(None, map(mount_of, run.options)):
+    for mount in run.mounts:
         if mount.kind == "bind" and not os.path.exists(mount.source):
             raise DockerArgvError(_NO_SOURCE % mount.source)
 

@@ -65,15 +65,18 @@ class DockerRun:
 
     def last(self, name: str) -> str | None:
         """The last value, which is the one that counts."""
-        values = self.values(name)
-        return values[-1] if values else None
+        return next(reversed(self.values(name)), None)
 
     def has(self, name: str) -> bool:
         return any(option.name == name for option in self.options)
 
     def is_on(self, name: str) -> bool:
-        values = [option.is_on() for option in self.options if option.name == name]
-        return bool(values) and values[-1]
+        return next((option.is_on() for option in reversed(self.options) if option.name == name), False)
+
+    @property
+    def mounts(self) -> list[Mount]:
+        """Raises DockerArgvError."""
+        return [mount for mount in map(mount_of, self.options) if mount is not None]
 
 
 def is_run(argv: Sequence[str]) -> bool:
@@ -178,10 +181,8 @@ def moved(item: DockerOption, mounts: Mapping[str, str]) -> DockerOption:
     here = map_path(mount.source, mounts) if mount is not None else None
     if mount is None or here in (None, mount.source):
         return item
-    flags = (
-        (item.value or "").partition(":")[2] if item.name == "volume" else mount.destination + ":ro" * mount.readonly
-    )
-    return option("volume", f"{here}:{flags}")
+    behind = (item.value or "").partition(":")[2] if item.name == "volume" else ""
+    return option("volume", f"{here}:{behind or mount.destination + ':ro' * mount.readonly}")
 
 
 def gpu_ids(text: str) -> list[str]:

@@ -31,7 +31,6 @@ from .docker_argv import (
     gpu_ids,
     is_run,
     map_path,
-    mount_of,
     moved,
     names,
     option,
@@ -256,7 +255,7 @@ def command(run: DockerRun, rules: ContainerRules, variables: Env, environ: Env,
     if rules.runtime == NONE:
         return _inner(run, NONE), {**_needed(environ, NONE), **variables}, _bare_deviations(run, rules)
     here, deviations = rewrite(run, rules)
-    mounts = [mount for mount in map(mount_of, here.options) if mount is not None and mount.kind != "volume"]
+    mounts = [mount for mount in here.mounts if mount.kind != "volume"]
     if any(letter in mount.source + mount.destination for mount in mounts for letter in ",:"):
         raise DockerArgvError("a mount has a comma or a colon, which this runtime does not support")
     build = _pyxis if rules.runtime == PYXIS else _apptainer
@@ -279,11 +278,11 @@ def _needed(environ: Env, runtime: str) -> Env:
 
 def _inner(run: DockerRun, runtime: str) -> List[str]:
     """The entrypoint and command that the run gives. Raises DockerArgvError where both are the image's own."""
-    inner = [*filter(None, [run.last("entrypoint")]), *run.command]
-    if not inner:
+    entrypoint = run.last("entrypoint")
+    if not entrypoint and not run.command:
         why = f"the default command of {run.image} is unknown without docker; this host's runtime is {runtime}"
         raise DockerArgvError(f"docker run has no command, and {why}")
-    return inner
+    return [*([entrypoint] if entrypoint else []), *run.command]
 
 
 def _pyxis(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env, scratch: Optional[str]) -> Built:
@@ -374,9 +373,8 @@ def _lost(run: DockerRun, runtime: str) -> List[Deviation]:
         (apptainer and writes, "room to write", "the host's disk", "in memory", "limited by `sessiondir max size`"),
         (apptainer and not run.has("workdir"), "workdir", "the image's", "/", "apptainer does not read it there"),
     ]
-    volumes = [mount for mount in map(mount_of, run.options) if mount is not None and mount.kind == "volume"]
     gone = ("docker's volume", "the image's own directory", "volumes are docker's")
-    rows += [(True, f"mount {mount.destination}", *gone) for mount in volumes]
+    rows += [(mount.kind == "volume", f"mount {mount.destination}", *gone) for mount in run.mounts]
     return [Deviation(what, ci, here, why) for applies, what, ci, here, why in rows if applies]
 
 
@@ -384,7 +382,7 @@ def _bare_deviations(run: DockerRun, rules: ContainerRules) -> List[Deviation]:
     """The same without a container."""
     why, lost = "hosts.yaml runtime: none; files, user and packages are this machine's own", _flags(run, _EXPRESSED)
     deviations = [Deviation("container", run.image, NONE, why)]
-    for mount in filter(None, map(mount_of, run.options)):
+    for mount in run.mounts:
         if mount.source and not os.path.exists(mount.destination):
             why = f"{map_path(mount.source, rules.mounts) or mount.source} is not mounted"
             mounted = f"{mount.source} at {mount.destination}"

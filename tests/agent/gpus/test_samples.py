@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,11 @@ import pytest
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.gpus import samples
-from ci_tasks.agent.gpus.samples import process_owner, read_gpu_samples
-from ci_tasks.agent.records import GpuSample, Plan
+from ci_tasks.agent.gpus.samples import SampleFile, merged, process_owner, read_gpu_samples, rows_of
+from ci_tasks.agent.records import GpuProcessSample, GpuSample, Plan
 
 if TYPE_CHECKING:
     from tests.agent.conftest import GpuHost, Run
-from dataclasses import replace
-
-from ci_tasks.agent.gpus import samples as gpu_samples
-from ci_tasks.agent.gpus.samples import SampleFile, merged, rows_of
-from ci_tasks.agent.records import GpuProcessSample
 
 Until = Callable[..., Any]
 WAIT = 'while [ ! -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done'
@@ -157,7 +153,7 @@ def test_merged_lines_have_peaks_the_mean_utilization_and_the_seconds_of_throttl
 
 
 def test_a_long_run_has_a_bounded_file_with_its_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_samples, "ROWS", 60)
+    monkeypatch.setattr(samples, "ROWS", 60)
     path = tmp_path / "gpu.csv"
     file = SampleFile(str(path))
     for at in range(2000):
@@ -165,11 +161,11 @@ def test_a_long_run_has_a_bounded_file_with_its_peak(tmp_path: Path, monkeypatch
             file.add(replace(ONE, t=1000.0 + at, uuid=uuid, used=5000 if (at, uuid) == (700, "GPU-b") else 10))
     file.add(GpuSample(t=3000.0, xid=79))
     file.add(GpuSample(t=3000.0, ended=True))
-    samples = read_gpu_samples(path.read_text())
-    assert len(samples) < 60 * 8
-    assert max(sample.used or 0 for sample in samples if sample.uuid == "GPU-b") == 5000
-    assert sum(sample.seconds for sample in samples if sample.is_measurement) == pytest.approx(4000), "none is lost"
-    assert [sample.t for sample in samples if sample.uuid == "GPU-a"][:30] == [1000.0 + at for at in range(30)]
+    rows = read_gpu_samples(path.read_text())
+    assert len(rows) < 60 * 8
+    assert max(row.used or 0 for row in rows if row.uuid == "GPU-b") == 5000
+    assert sum(row.seconds for row in rows if row.is_measurement) == pytest.approx(4000), "none is lost"
+    assert [row.t for row in rows if row.uuid == "GPU-a"][:30] == [1000.0 + at for at in range(30)]
 
 
 def test_rows_are_read_as_they_were_written_and_others_are_left_out() -> None:

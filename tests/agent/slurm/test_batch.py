@@ -18,6 +18,7 @@ from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import GpuRequest, Plan, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
 from ci_tasks.agent.slurm import batch as batch_job
 from ci_tasks.agent.slurm import job_file
+from tests.agent.conftest import wait_until
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu1", "CUDA_VISIBLE_DEVICES": "2,3", "SLURM_JOB_GPUS": "2,3"}
 TWO = {"by": "slurm", "count": 2, "script": None}
@@ -30,21 +31,6 @@ def batch(new_run: Callable[..., Any], tmp_path: Path) -> Any:
     job_file.write(str(run.path), SlurmJob(name="n", id="7"))
     run.batch = lambda **environ: run.call("batch", str(run.path), **{**SLURM, **environ})
     return run
-
-
-def in_background(run: Any) -> threading.Thread:
-    thread = threading.Thread(target=run.batch)
-    thread.start()
-    return thread
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    thread = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        thread.wait(0.01)
-    pytest.fail("not within 20 s")
 
 
 def test_slurm_gets_the_job_s_exit_code_and_the_job_its_gpus(batch: Any) -> None:
@@ -79,7 +65,8 @@ def test_a_job_that_was_requeued_starts_over_on_the_same_record(batch: Any) -> N
 
 def test_an_agent_on_a_node_that_was_thought_dead_gives_way(batch: Any) -> None:
     batch.write("echo begun; sleep 60\n")
-    thread = in_background(batch)
+    thread = threading.Thread(target=batch.batch)
+    thread.start()
     wait_until(lambda: batch.status().group and batch.log())
     run_directory.write_record(run_directory.RunDir(str(batch.path)).attempt, SlurmStart(1, None, None, "7", 1))
     record = Status("running", error="the other agent's")

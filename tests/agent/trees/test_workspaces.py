@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -116,12 +115,9 @@ def _hook(w: Path) -> None:
     (w / ".git/hooks/post-checkout").chmod(0o755)
 
 
-def _flag(flag: str) -> Callable[[Path], object]:
-    def job(w: Path) -> None:
-        git(w, "update-index", flag, "b")
-        (w / "b").write_text("x\n")
-
-    return job
+def _flag(w: Path) -> None:
+    git(w, "update-index", "--assume-unchanged", "b")
+    (w / "b").write_text("x\n")
 
 
 def _directory_for_file(w: Path) -> None:
@@ -146,16 +142,6 @@ def _unreadable(w: Path) -> None:
         path.chmod(0)
 
 
-def _pycache(w: Path) -> None:
-    (w / "__pycache__").mkdir()
-    (w / "__pycache__/a.pyc").write_text("x")
-
-
-def _socket(w: Path) -> None:
-    (w / "b").unlink()
-    os.mknod(w / "b", stat.S_IFSOCK | 0o644)
-
-
 def _link(path: Path, target: str) -> None:
     path.unlink(missing_ok=True)
     path.symlink_to(target)
@@ -163,22 +149,16 @@ def _link(path: Path, target: str) -> None:
 
 LEFT: dict[str, Callable[[Path], object]] = {
     "nothing": lambda w: None,
-    "an untracked file": lambda w: (w / "made").write_text("x"),
-    "an ignored __pycache__": _pycache,
-    "a sitecustomize beside tracked files": lambda w: (w / "deep/sitecustomize.py").write_text("x"),
+    "an ignored file beside tracked ones": lambda w: (w / "deep/made.pyc").write_text("x"),
     "a pipe": lambda w: os.mkfifo(w / "deep/pipe"),
-    "a socket in the place of a file": _socket,
     "an extended attribute": lambda w: os.setxattr(w / "b", "user.x", b"x"),
     "an extended attribute of a directory": lambda w: os.setxattr(w / "deep", "user.x", b"x"),
     "a file that a checkout would convert": lambda w: (w / "unix.txt").write_bytes(b"u\n"),
     CRLF: lambda w: (w / "auto").write_bytes(b"a\r\n"),
-    "a set-user-id bit": lambda w: (w / "run.sh").chmod(0o4755),
     "a link to elsewhere": lambda w: (w / "made").symlink_to(w.parent.parent.parent / "outside"),
     "other content of the same size and time": lambda w: _resting(w / "b", lambda: (w / "b").write_text("x\n")),
     "other content from the future": _future,
-    "an added line end": lambda w: (w / "b").write_bytes(b"b\r\n"),
     "a mode": lambda w: (w / "b").chmod(0o666),
-    "an executable bit": lambda w: (w / "b").chmod(0o755),
     "a missing executable bit": lambda w: (w / "run.sh").chmod(0o644),
     "a removed file": lambda w: (w / "b").unlink(),
     "a hard link to elsewhere": lambda w: os.link(w / "b", w.parent / "linked"),
@@ -191,9 +171,7 @@ LEFT: dict[str, Callable[[Path], object]] = {
     "settings and filters of git": _configure,
     "a hook": _hook,
     "a file in the place of .git": lambda w: ((w / ".git").rename(w / "git"), (w / ".git").write_text("gitdir: git\n")),
-    "attributes that nobody tracks": lambda w: (w / "deep/.gitattributes").write_text("* eol=crlf\n"),
-    "assume-unchanged": _flag("--assume-unchanged"),
-    "skip-worktree": _flag("--skip-worktree"),
+    "assume-unchanged": _flag,
     "another index": lambda w: (w / ".git/index").write_bytes(b"x"),
 }
 

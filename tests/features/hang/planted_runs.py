@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,8 @@ from pathlib import Path
 from ci_tasks.agent.hang import collect
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.probe.evidence import payload, read_evidence
-from ci_tasks.agent.processes import children
+from ci_tasks.agent.processes import children, send
+from tests.agent.conftest import wait_until
 
 PLANTED = Path(__file__).parent / "data" / "planted.py"
 STAND_IN = PLANTED.with_name("stand_in")  # for torch
@@ -49,10 +49,7 @@ def planted(cases: dict[str, int], directory: Path, path: Path = STAND_IN) -> It
     finally:
         for run in runs.values():
             for pid in reversed(run.pids):  # children first: one whose parent dies may go on
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    pass
+                send(pid, signal.SIGKILL)
             for root in run.roots:
                 root.wait()
 
@@ -90,13 +87,7 @@ def _start(case: str, directory: Path, path: Path, rank: int | None, ranks: int)
 
 def _wait_for_state(run: PlantedRun, directory: Path) -> None:
     """Until each Python of the case is about to hang, or has ended, and sleeps or computes."""
-    until = time.monotonic() + _SECONDS
-    while time.monotonic() < until:
-        pids = run.pids
-        if pids and all(_is_in_state(pid, directory) for pid in pids):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{run.case} did not come into its state")
+    wait_until(lambda: run.pids and all(_is_in_state(pid, directory) for pid in run.pids), _SECONDS)
 
 
 def _is_in_state(pid: int, directory: Path) -> bool:

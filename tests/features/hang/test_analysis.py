@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.hang.facts import DeadProcess, HangFacts, ProcessFacts, RecordedCollective, ThreadFacts
-from ci_tasks.features.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang
+from ci_tasks.features.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang, read_ras
 from ci_tasks.features.hang.command import hang_lines
 
 C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -188,3 +188,8 @@ def test_the_answer_names_groups_and_what_could_not_be_had() -> None:
     assert [line.split()[0:2] for line in lines[3:6]] == [["PROCESSES", "WHERE"], ["ranks", "0-2"], ["rank", "3"]]
     assert "could not: NCCL: no answer" in lines
     assert lines[-1] == "all stacks: /runs/b/01/hang/stacks.txt"
+
+
+def test_nccl_says_which_rank_is_behind_unless_two_communicators_contradict_each_other() -> None:
+    assert read_ras(f"MISMATCH\n{RAS}") == {100: 6, 101: 6, 102: 5, 103: 6}
+    assert read_ras(RAS + RAS.replace("operation 6", "operation 4")) == {}
