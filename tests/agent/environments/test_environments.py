@@ -27,8 +27,11 @@ POLITE = "import politeness; print(politeness.please)"
 
 @dataclass
 class Done:
+    """Install steps that have run; `code` is their exit code."""
+
     log: str
     venv: str
+    code: int = 0
 
     def python(self, code: str) -> str:
         argv = [f"{self.venv}/bin/python", "-c", code]

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.planning.script import Script, Venv, render
 from ci_tasks.planning.steps import PlannedStep
+from tests.agent.environments.test_environments import Done
 from tests.parts.wheels import unpack_wheel, write_wheel
 
 # A wheel may bring byte code, which pip replaces.
@@ -38,25 +38,6 @@ def build_editable(directory, config=None, metadata=None):
         wheel.writestr("mine-1.dist-info/RECORD", "")
     return name
 """
-
-
-@dataclass
-class Done:
-    code: int
-    log: str
-    directory: Path
-
-    @property
-    def venv(self) -> Path:
-        return self.directory / "venv"
-
-    def python(self, code: str) -> str:
-        argv = [str(self.venv / "bin/python"), "-c", code]
-        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
-
-    @property
-    def own_packages(self) -> set[str]:
-        return {path.name.split("-")[0] for path in Path(site_packages(str(self.venv))).glob("*.dist-info")}
 
 
 class Machine:
@@ -90,7 +71,7 @@ class Machine:
         self.count += 1
         run = RunDir(str(self.path / f"run {self.count}"))
         steps = (PlannedStep("Row", text, BASH, ""),)
-        script = render(Script("Row", "c", str(checkout), {}, steps, setup=str(setup.directory)))
+        script = render(Script("Row", "c", str(checkout), {}, steps, setup=os.path.dirname(setup.venv)))
         create(run, Plan(script=script), archive.build())
         return self._execute(run)
 
@@ -99,27 +80,17 @@ class Machine:
         home.mkdir(exist_ok=True)
         env = {"PATH": os.environ["PATH"], "HOME": str(home)}
         env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": self.index.as_uri()}
-        ran = subprocess.run(
-            ["bash", run.script], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        return Done(ran.returncode, ran.stdout.decode(), Path(run.path))
+        null, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+        ran = subprocess.run(["bash", run.script], env=env, stdin=null, stdout=pipe, stderr=same)
+        return Done(ran.stdout.decode(), f"{run.path}/venv", ran.returncode)
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     index = tmp_path_factory.mktemp("index")
-    write_wheel(
-        index,
-        "greeting",
-        "1.0",
-        {
-            "greeting/__init__.py": "def main(): print('hello')\n",
-            "greeting/data.txt": "data\n",
-            _BYTE_CODE: "of its maker\n",
-        },
-        requires=["politeness"],
-        scripts={"greet": "greeting:main"},
-    )
+    files = {"greeting/__init__.py": "def main(): print('hello')\n", _BYTE_CODE: "of its maker\n"}
+    scripts = {"greet": "greeting:main"}
+    write_wheel(index, "greeting", "1.0", files, requires=["politeness"], scripts=scripts)
     write_wheel(index, "politeness", "1.0", {"politeness.py": "please = True\n"})
     write_wheel(index, "extra", "1.0", {"extra.py": "x = 1\n"})
     return index
@@ -167,8 +138,7 @@ def test_the_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own
     assert "ci-tasks: uses what earlier runs of these steps installed: " in second.log
     assert second.own_packages == {"mine"}
     assert len(machine.store.all()) == 1
-    greet = second.venv / "bin/greet"
-    assert subprocess.run([greet], capture_output=True, text=True, check=True).stdout == "hello\n"
+    assert subprocess.run([f"{second.venv}/bin/greet"], capture_output=True, text=True, check=True).stdout == "hello\n"
 
 
 def test_two_checkouts_never_see_each_others_code(after_first: tuple[Machine, Done], second: Done) -> None:
@@ -194,8 +164,7 @@ def test_what_a_row_installs_is_gone_with_it(machine: Machine, second: Done) -> 
     assert row.log.splitlines()[-2:] == ["2", "hello"], row.log
     other = machine.run_row(checkout, second, "python -c 'import extra'\n")
     assert other.code != 0 and "No module named 'extra'" in other.log
-    used = '"event": "packages", "name": "'
-    assert used in (row.directory / "events.jsonl").read_text()
+    assert '"event": "packages", "name": "' in Path(row.venv).with_name("events.jsonl").read_text()
 
 
 @pytest.mark.parametrize(("text", "stored"), [("true\n", 2), ("exit 3\n", 1), ("kill -9 $$\n", 1)])
