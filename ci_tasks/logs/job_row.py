@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
+import re2
+
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError, printable
 from ci_tasks.logs.recovered_job import RecoveredJob, RecoveredStep
@@ -70,8 +72,7 @@ def _candidate(workflow: Workflow, job: Job, row: Row, context: EventContext) ->
         env = dict(row.env)
     resolve = expanded.row_resolver(workflow, job, replace(row, env=env), context)
     scripts = tuple(_script(resolve, step.run, step.env, env) for step in job.steps if step.run is not None)
-    masked = {name: _masked(value) for name, value in env.items()}
-    return RowCandidate(row, _names(job, row, resolve), scripts, masked)
+    return RowCandidate(row, _names(job, row, resolve), scripts, {name: _masked(value) for name, value in env.items()})
 
 
 def _script(resolve: Resolver, run: str, step_env: Mapping[str, Any], env: Mapping[str, str]) -> str:
@@ -82,36 +83,31 @@ def _script(resolve: Resolver, run: str, step_env: Mapping[str, Any], env: Mappi
         return ""
 
 
+def _masked(text: str) -> str:
+    return _MASK.join(literal for literal, _ in secrets.split(text))
+
+
 def _names(job: Job, row: Row, resolve: Resolver) -> tuple[str, ...]:
     """GitHub's name of a matrix job: the job's name and the values that make up the row, unless the name has an
-    expression of its own."""
+    expression of its own. What `include` adds to a combination does not stand in it."""
     if job.name and "${{" in job.name:
         try:
             return (resolve.text(job.name),)
         except WorkflowError:
             return ()
-    values = ", ".join(text for text in map(to_string, leaves(_name_matrix(job, row, resolve))) if text)
-    name = job.name or job.id
-    return (f"{name} ({values})" if values else name,)
-
-
-def _name_matrix(job: Job, row: Row, resolve: Resolver) -> dict[str, Any]:
-    """The part of a row's matrix that stands in its name: what `include` adds to a combination does not."""
     try:
         matrix = resolve.value(job.matrix)
     except WorkflowError:
         matrix = job.matrix
-    listed = matrix if isinstance(matrix, Mapping) else {}
-    axes = {key: values for key, values in listed.items() if key not in ("include", "exclude")}
+    axes = dict(matrix) if isinstance(matrix, Mapping) else {}
+    axes = {key: of for key, of in axes.items() if key not in ("include", "exclude")}
     is_combination = bool(axes) and all(
-        key in row.matrix and (not isinstance(values, list) or row.matrix[key] in values)
-        for key, values in axes.items()
+        key in row.matrix and (not isinstance(of, list) or row.matrix[key] in of) for key, of in axes.items()
     )
-    return {key: row.matrix[key] for key in axes} if is_combination else dict(row.matrix)
-
-
-def _masked(text: str) -> str:
-    return _MASK.join(literal for literal, _ in secrets.split(text))
+    shown = leaves({key: row.matrix[key] for key in axes} if is_combination else dict(row.matrix))
+    values = ", ".join(filter(None, map(to_string, shown)))
+    name = job.name or job.id
+    return (f"{name} ({values})" if values else name,)
 
 
 @dataclass(frozen=True)
@@ -167,52 +163,29 @@ def _narrow(recovered: RecoveredJob, pool: list[RowCandidate]) -> tuple[list[Row
 
 
 def _fitting(step: RecoveredStep, pool: list[RowCandidate]) -> tuple[list[RowCandidate], str]:
-    """Those of `pool` that have the step's script, and what of it: all, word for word, else the test and arguments that
-    it names."""
+    """Those of `pool` that have the step's script, and what of it: all, word for word, else the test that it names,
+    with most of the arguments."""
     lines = _lines(step.script)
     if not lines:
         return [], ""
-    whole = [row for row in pool if any(_is_script(lines, _lines(script)) for script in row.scripts if script)]
-    return (whole, _WHOLE_SCRIPT) if whole else (_with_named_test(step.script, pool), "the test in the script")
+    if whole := [row for row in pool if any(_is_script(lines, _lines(script)) for script in row.scripts)]:
+        return whole, _WHOLE_SCRIPT
+    words = set(re.split(r"[^\w./-]+", step.script))
+    named = [one for one in pool if one.row.test and words & {one.row.test, one.row.test.removeprefix("tests/")}]
+    named = [one for one in named if one.row.args in step.script]
+    most = max((len(one.row.args) for one in named), default=0)
+    return [one for one in named if len(one.row.args) == most], "the test in the script"
 
 
 def _is_script(lines: list[str], script: list[str]) -> bool:
     return len(lines) == len(script) and all(map(_agrees, lines, script))
 
 
-def _with_named_test(script: str, pool: list[RowCandidate]) -> list[RowCandidate]:
-    """Rows whose test the script names; of those, the ones of which it has the most arguments."""
-    named = [
-        candidate
-        for candidate in pool
-        if candidate.row.test and _names_test(script, candidate.row.test) and candidate.row.args in script
-    ]
-    most = max((len(candidate.row.args) for candidate in named), default=0)
-    return [candidate for candidate in named if len(candidate.row.args) == most]
-
-
-def _names_test(script: str, test: str) -> bool:
-    """Whether the path stands in the script as a word, from the root or from tests/."""
-    padded = "".join(char if char.isalnum() or char in "_-./" else " " for char in script)
-    arguments = set(padded.split())
-    return test in arguments or test.removeprefix("tests/") in arguments
-
-
 def _agrees(shown: str, expected: str) -> bool:
     """Whether what CI shows may be `expected`: the runner puts *** where a secret stands, whatever it stands in."""
     if _MASK not in shown:
         return shown == expected
-    pieces = shown.split(_MASK)
-    first, last = pieces[0], pieces[-1]
-    if not (expected.startswith(first) and expected.endswith(last)) or len(expected) < len(first) + len(last):
-        return False
-    at, end = len(first), len(expected) - len(last)
-    for piece in pieces[1:-1]:
-        position = expected.find(piece, at, end)
-        if position < 0:
-            return False
-        at = position + len(piece)
-    return True
+    return re2.fullmatch("(?s)" + ".*".join(map(re2.escape, shown.split(_MASK))), expected) is not None
 
 
 def _lines(script: str) -> list[str]:

@@ -44,8 +44,9 @@ _BOM = b"\xef\xbb\xbf"  # GitHub begins every log with one, and the file of ever
 _JOB = re.compile(r"-?(?P<number>\d+)_(?P<job>[^/]+)\.txt")
 _STEP = re.compile(r"(?P<job>[^/]+)/-?(?P<number>\d+)_[^/]*\.txt")
 _ANY_LOG = re.compile(r"(?!__MACOSX/).*\.(txt|log)", re.IGNORECASE | re.DOTALL)
-# What zipfile and gzip raise over damaged, encrypted and oversized bytes.
 T = TypeVar("T")
+_SAVE_HINT = "download it again, or save the job's log as text: gh run view RUN --log > FILE"
+# What zipfile and gzip raise over damaged, encrypted and oversized bytes.
 _ARCHIVE_ERRORS = (BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError)
 
 
@@ -81,12 +82,31 @@ def open_log(path: str) -> Iterator[OpenLog]:
     """
     if re.match(r"https?://", path):
         raise UsageError(f"{without_secrets(path)!r} is an address", hint=_URL_HINT)
-    name = "standard input" if path == STANDARD_INPUT else path
     with ExitStack() as stack:
-        file = stack.enter_context(_standard_input() if path == STANDARD_INPUT else _open_file(path))
+        if path == STANDARD_INPUT:
+            name, file = "standard input", stack.enter_context(_standard_input())
+        else:
+            name, file = path, stack.enter_context(_open_file(path))
         if path == STANDARD_INPUT or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            file = stack.enter_context(_copy_of_stream(file, name))
+            with _readable(name):
+                head = file.read(_HEAD_BYTES)
+                if not head.startswith((*_ZIP, _GZIP)):  # there are endless streams
+                    _refuse_binary(head, name)
+                chunks = chain([head], iter(partial(file.read, _CHUNK_BYTES), b""))
+                file = stack.enter_context(temporary_copy(chunks, name))
         yield stack.enter_context(read_logs(file, name))
+
+
+@contextmanager
+def _readable(name: str, hint: str = _LOG_HINT, what: str = "cannot be read") -> Iterator[None]:
+    """Raises UsageError where the file or archive `name` cannot be read."""
+    try:
+        yield
+    except _ARCHIVE_ERRORS as error:
+        raise UsageError(f"{name!r} {what}: {getattr(error, 'strerror', None) or error}", hint=hint) from error
+
+
+_unpacked = partial(_readable, hint=_SAVE_HINT, what="is damaged, encrypted or incomplete")
 
 
 @contextmanager
@@ -143,19 +163,14 @@ def _file_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 def _gunzipped(file: BinaryIO, name: str) -> Iterator[bytes]:
     file.seek(0)
-    with gzip.GzipFile(fileobj=file) as unpacked:
-        try:
-            yield from iter(partial(unpacked.read, _CHUNK_BYTES), b"")
-        except _ARCHIVE_ERRORS as error:
-            raise _damaged(name, error) from error
+    with _unpacked(name), gzip.GzipFile(fileobj=file) as unpacked:
+        yield from iter(partial(unpacked.read, _CHUNK_BYTES), b"")
 
 
 def _head(file: BinaryIO, name: str) -> bytes:
     """Raises UsageError where there is nothing, or nothing can be read."""
-    try:
+    with _readable(name):
         head = os.pread(file.fileno(), _HEAD_BYTES, 0)
-    except OSError as error:
-        raise _unreadable(name, error) from None
     if len(head) < _HEAD_BYTES and not head.strip(b"\xef\xbb\xbf\r\n\t "):
         raise UsageError(f"{name!r} is empty: nothing to triage", hint=_LOG_HINT)
     return head
@@ -166,17 +181,6 @@ def _refuse_binary(head: bytes, name: str) -> None:
     lines = head.split(b"\n")
     if sum(bool(_CONTROL.search(line)) for line in lines) * 2 > len(lines):
         raise UsageError(f"{name!r} is binary, no log", hint="UTF-8 text, gzip and the zip of a run's logs are read")
-
-
-def _copy_of_stream(stream: BinaryIO, name: str) -> BinaryIO:
-    """A stream on disk, once its beginning looks like a log: there are endless streams."""
-    try:
-        head = stream.read(_HEAD_BYTES)
-        if not head.startswith((*_ZIP, _GZIP)):
-            _refuse_binary(head, name)
-        return temporary_copy(chain([head], iter(partial(stream.read, _CHUNK_BYTES), b"")), name)
-    except OSError as error:
-        raise _unreadable(name, error) from None
 
 
 def _standard_input() -> BinaryIO:
@@ -190,21 +194,19 @@ def _standard_input() -> BinaryIO:
 
 def _open_file(path: str) -> BinaryIO:
     """Raises UsageError."""
-    try:
-        return open(os.path.expanduser(path), "rb")
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path!r}", hint=_RUN_HINT if _RUN.fullmatch(path) else _LOG_HINT) from None
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+    with _readable(path):
+        try:
+            return open(os.path.expanduser(path), "rb")
+        except FileNotFoundError:
+            hint = _RUN_HINT if _RUN.fullmatch(path) else _LOG_HINT
+            raise UsageError(f"no such file: {path!r}", hint=hint) from None
 
 
 def _jobs_in_zip(file: BinaryIO, name: str) -> tuple[JobLog, ...]:
     """The jobs of a zip, which can be read while `file` is open: each by its own file, else by those of its steps;
     without GitHub's names every log is a job of its own. Raises UsageError for what is no zip of logs."""
-    try:
+    with _unpacked(name):
         archive = ZipFile(file)
-    except _ARCHIVE_ERRORS as error:
-        raise _damaged(name, error) from None
     members = archive.infolist()
     limit = _max_unpacked_bytes(os.fstat(file.fileno()).st_size)
     if sum(info.file_size for info in members) > limit:  # reading a member ends at the size that is declared here
@@ -230,26 +232,18 @@ def _matching(pattern: re.Pattern[str], members: Sequence[ZipInfo]) -> list[tupl
 
 
 def _zipped_chunks(archive: ZipFile, members: Sequence[ZipInfo], name: str) -> Iterator[bytes]:
-    try:
-        for info in members:
-            with archive.open(info) as member:
-                chunk = member.read(_CHUNK_BYTES).removeprefix(_BOM)
-                _refuse_binary(chunk[:_HEAD_BYTES], name)
-                while chunk:
-                    yield chunk
-                    chunk = member.read(_CHUNK_BYTES)
-    except _ARCHIVE_ERRORS as error:
-        raise _damaged(name, error) from error
+    for info in members:
+        with _unpacked(name), archive.open(info) as member:
+            chunk = member.read(_CHUNK_BYTES).removeprefix(_BOM)
+            _refuse_binary(chunk[:_HEAD_BYTES], name)
+            while chunk:
+                yield chunk
+                chunk = member.read(_CHUNK_BYTES)
 
 
 def _max_unpacked_bytes(packed: int) -> int:
     """How many bytes may come out of `packed` ones: no log shrinks to a 100th, an archive that was made to does."""
     return min(MAX_LOG_BYTES, max(_HARMLESS_BYTES, 100 * packed))
-
-
-def _damaged(name: str, error: Exception) -> UsageError:
-    hint = "download it again, or save the job's log as text: gh run view RUN --log > FILE"
-    return UsageError(f"{name!r} is damaged, encrypted or incomplete: {error}", hint=hint)
 
 
 def _too_large(name: str, limit: int) -> UsageError:
@@ -272,8 +266,3 @@ def first_jobs(failed: Sequence[T], place: str) -> Sequence[T]:
 def without_secrets(url: str) -> str:
     """`url` without its login and its query."""
     return re.sub(r"//[^/]*@", "//", url).partition("?")[0][:300]
-
-
-def _unreadable(name: str, error: Exception) -> UsageError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return UsageError(f"{name!r} cannot be read: {reason}", hint=_LOG_HINT)

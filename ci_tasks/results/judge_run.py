@@ -171,9 +171,10 @@ def _read_log(run: RunDir, ended: JobEnd, plan: RunDescription) -> tuple[LogFact
     """What the log says and, if the run failed, why: the log is read once."""
     if not needs_triage(ended):
         return read_run_log(run.log).facts, None
-    from ci_tasks.logs.triage.log_triage import candidate_reader
+    from ci_tasks.logs.triage.candidate_reader import CandidateReader
+    from ci_tasks.logs.triage.rules import shipped
 
-    candidates = candidate_reader()
+    candidates = CandidateReader(shipped())
     facts = read_run_log(run.log, candidates).facts
     return facts, log_triage(run, ended, plan, candidates)
 

@@ -14,19 +14,10 @@ from ci_tasks.logs import own_modules
 from ci_tasks.logs.causes import CODE, NOTHING, TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.logs.lines import read
 from ci_tasks.logs.own_modules import IsOwnModule
+from ci_tasks.logs.triage import ranking as ranks
 from ci_tasks.logs.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
 from ci_tasks.logs.triage.evidence import identify, of_ending, of_evidence
-from ci_tasks.logs.triage.ranking import (
-    CandidateList,
-    Ranking,
-    blamed_group,
-    cause_of,
-    confidence_features,
-    probability,
-    rank,
-    score,
-    shipped_weights,
-)
+from ci_tasks.logs.triage.ranking import CandidateList, Ranking
 from ci_tasks.logs.triage.rules import NO_RULE, Rules, shipped
 from ci_tasks.logs.triage.signature import of_code, stable
 from ci_tasks.logs.triage.uncaught import first_to_end, uncaught_candidates
@@ -68,13 +59,9 @@ def _how(found: Triage) -> str:
     return f"{found.verdict}, {found.cause}{f': {found.text}' if found.text else ''}"
 
 
-def candidate_reader(rules: Rules | None = None) -> CandidateReader:
-    return CandidateReader(rules or shipped())
-
-
 def read_candidates(log: Iterable[bytes], rules: Rules | None = None) -> CandidateReader:
     """What of a log may be the reason."""
-    reader = candidate_reader(rules)
+    reader = CandidateReader(rules or shipped())
     read(log, reader)
     return reader
 
@@ -123,10 +110,10 @@ def triage(
     if printed := uncaught_candidates(candidates.candidates, evidence, rules):
         candidates = replace(candidates, candidates=printed)
     ends = bool(exit_code) or reader.failed or _shows_death(candidates, reader.died_at)
-    ranking = rank(candidates, shipped_weights().ranking, failed=ends)
-    if not ranking.order and ends:
-        return _silent(reader, exit_code)
+    ranking = ranks.rank(candidates, ranks.shipped_weights().ranking, failed=ends)
     analysis = _Analysis(ranking, reader, rules, exit_code, ends, is_own)
+    if not ranking.order and ends:
+        return analysis.of_nothing_said()
     return analysis.triage() if ranking.failed else analysis.without_failure()
 
 
@@ -138,12 +125,6 @@ def _shows_death(log: CandidateList, died_at: int) -> bool:
     marked = any(name in _ENGINE_DEATHS or (name in _OF_TESTS and at > near) for name, at in rules)
     killed = any(name in _KILLED and at >= log.lines - 1 for name, at in rules)
     return marked or killed or died_at > max(near, 0)
-
-
-def _silent(reader: CandidateReader, exit_code: int | None) -> Triage:
-    last = reader.last
-    silent = Triage(UNKNOWN, FAILED, last.number if last else None, last.shown if last else "", "", _GUESS)
-    return replace(silent, **vars(of_ending(f"exit code {exit_code}", exit_code))) if exit_code else silent
 
 
 @dataclass(frozen=True)
@@ -162,49 +143,52 @@ class _Analysis:
         return [candidate for _, candidate in self.ranking.order]
 
     def triage(self) -> Triage:
-        chosen = self.candidates[0]
-        cause, verdict = self._blamed(chosen)
+        chosen, rule = self.candidates[0], self.candidates[0].rule
+        cause, verdict, group = self._blamed(chosen)
         engine = next((name for name in _ENGINES if name in " ".join(chosen.frames)), "")
-        if cause == UNKNOWN and chosen.rule is NO_RULE and engine:
-            cause = f"{engine}_engine_crash"  # of an exception of which nothing else is known
+        if cause == UNKNOWN and rule is NO_RULE and engine:
+            cause, group = f"{engine}_engine_crash", CODE  # of an exception of which nothing else is known
         confidence = self._confidence(chosen, verdict)
-        if confidence < shipped_weights().least_confidence:
+        if confidence < ranks.shipped_weights().least_confidence:
             verdict = FAILED if verdict == BLOCKED else verdict  # on the word of a line that is not believed
             others, tests = self._others(0), self._failed_tests()
             return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=others, tests=tests)
-        rule, identity = chosen.rule, identify(chosen, self.reader.candidates, self.exit_code)
         return Triage(
             cause=cause,
             verdict=verdict,
             line_no=chosen.line.number,
             line=chosen.line.shown,
             text=chosen.text,
-            signature=identity.signature,
-            kind=identity.kind,
-            evidence=identity.evidence,
             confidence=confidence,
             context=(*chosen.before, chosen.line.shown, *chosen.after),
             reason=rule.reason if rule.cause == cause else self.rules.explanations.get(cause, rule.reason),
             rule=rule.name,
             frames=of_code(chosen.frames),
-            group=self._group(chosen, cause, verdict),
+            group=group,
             candidates=self._others(1),
             tests=self._failed_tests(),
+            **vars(identify(chosen, self.reader.candidates, self.exit_code)),
         )
+
+    def of_nothing_said(self) -> Triage:
+        last, code = self.reader.last, self.exit_code
+        silent = Triage(UNKNOWN, FAILED, last.number if last else None, last.shown if last else "", "", _GUESS)
+        return replace(silent, **vars(of_ending(f"exit code {code}", code))) if code else silent
 
     def without_failure(self) -> Triage:
         """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
         if not self.reader.got_through:
             return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0, candidates=self._others(0))
-        features = confidence_features(self.ranking, blocked=False, ends=False)
-        confidence = probability(score(shipped_weights().confidence, features))
-        return Triage(NOTHING, PASSED, None, "", "", min(_SUREST, round(confidence, 2)))
+        return Triage(NOTHING, PASSED, None, "", "", min(_SUREST, round(self._likelihood(PASSED, ends=False), 2)))
+
+    def _likelihood(self, verdict: str, ends: bool) -> float:
+        features = ranks.confidence_features(self.ranking, verdict == BLOCKED, ends)
+        return ranks.probability(ranks.score(ranks.shipped_weights().confidence, features))
 
     def _confidence(self, chosen: Candidate, verdict: str) -> float:
-        features = confidence_features(self.ranking, verdict == BLOCKED, self.ends)
-        limits = [_SUREST, probability(score(shipped_weights().confidence, features))]
+        limits = [_SUREST, self._likelihood(verdict, self.ends)]
         if chosen.kind == LAST and chosen.rule is NO_RULE:  # it only stands there: share and score are all it has
-            limits += [self.ranking.order[0][0], probability(self.ranking.best)]
+            limits += [self.ranking.order[0][0], ranks.probability(self.ranking.best)]
         if self.ranking.tells_only_an_end:
             limits.append(_NO_REASON)
         return round(min(limits), 2)
@@ -218,30 +202,25 @@ class _Analysis:
                 places[found.test] = f" ({found.source_path}:{found.line})"
         return tuple(f"{test}{places.get(_TEST_NAME.split(test)[-1], '')}" for test in self.reader.failed_tests)
 
-    def _blamed(self, candidate: Candidate) -> tuple[str, str]:
-        """(cause, verdict): of the environment only where no test of the code failed."""
-        if self._lacks_own_module(candidate):
-            return _OWN_IMPORT, FAILED
-        cause, verdict = cause_of(candidate, self.candidates, self.rules)
+    def _blamed(self, candidate: Candidate) -> tuple[str, str, str]:
+        """(cause, verdict, group): of the environment only where no test of the code failed."""
+        if (missing := _NO_MODULE.search(candidate.text)) and self.is_own(missing[1]):
+            return _OWN_IMPORT, FAILED, CODE
+        cause, verdict = ranks.cause_of(candidate, self.candidates, self.rules)
         if any(one.kind == PYTEST or one.rule.name in _OF_TESTS for one in self.candidates):
-            return cause, FAILED if verdict == BLOCKED else verdict
-        return cause, BLOCKED if cause in _AT_START and _lacks_package(candidate) else verdict
-
-    def _lacks_own_module(self, candidate: Candidate) -> bool:
-        missing = _NO_MODULE.search(candidate.text)
-        return missing is not None and self.is_own(missing[1])
-
-    def _group(self, candidate: Candidate, cause: str, verdict: str) -> str:
-        return CODE if self._lacks_own_module(candidate) else blamed_group(candidate, cause, verdict)
+            verdict = FAILED if verdict == BLOCKED else verdict
+        elif cause in _AT_START and _lacks_package(candidate):
+            verdict = BLOCKED
+        return cause, verdict, ranks.blamed_group(candidate, cause, verdict)
 
     def _others(self, first: int) -> tuple[TriageCandidate, ...]:
         """The next best, each with the share that the ranking leaves to it."""
-        return tuple(self._candidate(*pair) for pair in self.ranking.order[first:_CANDIDATES])
-
-    def _candidate(self, share: float, candidate: Candidate) -> TriageCandidate:
-        cause, verdict = self._blamed(candidate)
-        line, group = candidate.line, self._group(candidate, cause, verdict)
-        return TriageCandidate(cause, verdict, line.number, line.shown, candidate.rule.name, group, round(share, 2))
+        others = []
+        for share, one in self.ranking.order[first:_CANDIDATES]:
+            cause, verdict, group = self._blamed(one)
+            number, shown = one.line.number, one.line.shown
+            others.append(TriageCandidate(cause, verdict, number, shown, one.rule.name, group, round(share, 2)))
+        return tuple(others)
 
 
 def _lacks_package(candidate: Candidate) -> bool:
