@@ -10,15 +10,11 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.logs.lines import BLOCK, LONGEST, LineReader, blocks, read
+from ci_tasks.logs.lines import BLOCK, LONGEST, LineReader, read
 
 WORDS = re.compile(rb"error|failed")
-LINES = st.lists(
-    st.sampled_from(
-        [b"", b"step 1", b"error 7, then failed", b"error 8", b"10%\r20%\rfailed", b"caf\xc3\xa9 \xff error", b"ok\r"]
-    ),
-    max_size=12,
-)
+ROWS = [b"", b"step 1", b"error 7, then failed", b"error 8", b"10%\r20%\rfailed", b"caf\xc3\xa9 \xff error", b"ok\r"]
+LINES = st.lists(st.sampled_from(ROWS), max_size=12)
 CUTS = st.lists(st.integers(0, 150), max_size=8)
 
 
@@ -74,12 +70,6 @@ def test_lines_tail_and_numbers_are_those_of_the_log_wherever_it_was_cut(
         hits = [(number, line) for number, line in matches if WORDS.search(line)]
         assert hits == [(number, row) for number, row in enumerate(rows, 1) if WORDS.search(row)]
         assert all(line in rows[number - 1] for number, line in in_pieces.tail)
-
-
-def test_a_progress_bar_in_the_tail_is_one_line() -> None:
-    tail = given_out([b"start\n1%\r50%\r100%\ndone\n"])[1].tail
-    assert [number for number, _ in tail][-1] == 3
-    assert tail[-1] == (3, b"done")
 
 
 def test_the_tail_of_a_long_log_is_short() -> None:
@@ -155,11 +145,3 @@ def test_of_a_progress_bar_without_end_its_last_state_is_kept() -> None:
         ((number, line),) = given_out(pieces)[0]
         assert number == 1
         assert line.endswith(b"\rdownload failed")
-
-
-@settings(deadline=None)
-@given(st.lists(st.binary(max_size=40), max_size=10), st.integers(1, 64))
-def test_blocks_are_the_log(pieces: list[bytes], block: int) -> None:
-    cut_up = list(blocks(pieces, block))
-    assert b"".join(cut_up) == b"".join(pieces)
-    assert all(piece.endswith(b"\n") for piece in cut_up[:-1])

@@ -56,14 +56,14 @@ _EXIT = re.compile(
 )
 _ENDED = ("CalledProcessError", "SubprocessError")  # exceptions that say how a program ended
 _COMMAND = re.compile(r"(?s)\bCommand (.+?) (?:returned non-zero|died with)")
-_SIGNAL_NAME = re.compile(r"\b(SIG(?:SEGV|ABRT|KILL|TERM|BUS|ILL|FPE|INT|HUP|TRAP|QUIT))\b")
 _SIGNAL_NUMBER = re.compile(r"(?i)\bsignal[ :=(]+(\d{1,2})\b")
-_SIGNAL_WORDS = (
-    (re.compile(r"(?i)segmentation fault"), "SIGSEGV"),
-    (re.compile(r"(?i)\bbus error\b"), "SIGBUS"),
-    (re.compile(r"(?i)illegal instruction"), "SIGILL"),
-    (re.compile(r"\bAborted\b"), "SIGABRT"),
-)
+_SIGNALS = {
+    "SIGSEGV": re.compile(r"(?i:segmentation fault)"),
+    "SIGBUS": re.compile(r"(?i:\bbus error\b)"),
+    "SIGILL": re.compile(r"(?i:illegal instruction)"),
+    "SIGABRT": re.compile(r"\bAborted\b"),
+}
+_SIGNAL_NAME = re.compile(r"\b(SIG(?:SEGV|ABRT|KILL|TERM|BUS|ILL|FPE|INT|HUP|TRAP|QUIT))\b")
 
 _URL = re.compile(r"\bhttps?://[^/\s'\"]+(/[^\s'\"<>)\]?]*)")
 _FILE = re.compile(r"(?<![\w:/])(?:~|\.{1,2})?/?(?:[\w.@+~=-]+/)+[\w.@+~=-]+")
@@ -257,18 +257,13 @@ def direction_of(source_line: str, message: str, metric: str) -> str:
     above, below = bool(_ABOVE.search(message)), bool(_BELOW.search(message))
     if above != below:
         return "" if re.search(r"(?i)\bnan\b", message) else "above" if above else "below"
-    value = (
-        re.search(rf"\b{re.escape(metric)}['\"]?(?:\s*[:=]|\s+is|\s)\s*(?:tensor\()?{_NUMBER}", message, re.I)
-        if metric
-        else None
-    )
-    if not value or not _STATEMENT.match(source_line):
-        return ""
+    printed = rf"\b{re.escape(metric)}['\"]?(?:\s*[:=]|\s+is|\s)\s*(?:tensor\()?{_NUMBER}"
+    value = re.search(printed, message, re.I) if metric and _STATEMENT.match(source_line) else None
     condition = source_line.partition(', f"')[0]
     upper, lower = _UPPER.search(condition), _LOWER.search(condition)
-    if upper and _side(value[1], upper[1]) == "above":
+    if value and upper and _side(value[1], upper[1]) == "above":
         return "above"
-    return "below" if lower and _side(value[1], lower[1] or lower[2]) == "below" else ""
+    return "below" if value and lower and _side(value[1], lower[1] or lower[2]) == "below" else ""
 
 
 def _side(left: str, right: str) -> str:
@@ -292,18 +287,10 @@ def _http_status(message: str) -> int | None:
 def path_in(message: str) -> str:
     """The last two parts of the first file, directory or model in a message, without what differs on another
     machine. Source files of a library that raised it do not count."""
-    found = [match[1] for match in _URL.finditer(message)]
     without = _URL.sub(" ", message)
-    found += [match[0] for match in _FILE.finditer(without) if _IS_PATH.search(match[0])] + [
-        match[1] for match in _BARE_FILE.finditer(without)
-    ]
-    for path in found:
-        if not _SOURCES.search(path.rstrip("/")) or "No such file" in message:
-            return _last_parts(path)
-    return ""
-
-
-def _last_parts(path: str) -> str:
+    files = [path for path in _FILE.findall(without) if _IS_PATH.search(path)]
+    found = [*_URL.findall(message), *files, *_BARE_FILE.findall(without)]
+    path = next((one for one in found if not _SOURCES.search(one.rstrip("/")) or "No such file" in message), "")
     parts = [part for part in path.split("/") if part]
     if len(parts) > 2 and parts[0] == "home":
         parts = parts[2:]
@@ -321,16 +308,9 @@ def command_in(message: str) -> str:
 def _signal(message: str, exit_code: int | None) -> str:
     if match := _SIGNAL_NAME.search(message):
         return match[1]
-    if match := _SIGNAL_NUMBER.search(message):
-        return _signal_name(int(match[1]))
-    named = next((name for pattern, name in _SIGNAL_WORDS if pattern.search(message)), "")
-    if named or exit_code is None:
+    code, said = exit_code or 0, _SIGNAL_NUMBER.search(message)
+    named = next((name for name, words in _SIGNALS.items() if words.search(message)), "")
+    if named and not said:
         return named
-    return _signal_name(-exit_code if exit_code < 0 else exit_code - 128 if exit_code > 128 else 0)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return ""
+    number = int(said[1]) if said else -code if code < 0 else code - 128
+    return signal.Signals(number).name if number in set(signal.Signals) else ""

@@ -31,15 +31,8 @@ def refused(url: str) -> CiTasksError:
 def test_a_failed_job_comes_with_its_log_and_what_github_knows(api: Serving, storage: Storage) -> None:
     with open_failed_jobs(JOB) as (failed,):
         assert b"".join(failed.log.jobs[0].chunks()) == storage.log
-    workflow = ".github/workflows/pr-test.yml"
-    known: Any = {
-        "name": "job 9",
-        "status": "completed",
-        "conclusion": "failure",
-        "runner_name": "h100-3",
-        "html_url": JOB,
-    }
-    assert failed.job == WorkflowJob("THUDM/slime", workflow, 9, **known)
+    workflow, ended = ".github/workflows/pr-test.yml", ("completed", "failure", "h100-3", JOB)
+    assert failed.job == WorkflowJob("THUDM/slime", workflow, 9, "job 9", *ended)
 
 
 # -- which job

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
-from ci_tasks.logs.triage import log_triage, ranking
+from ci_tasks.logs.triage import ranking
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.logs.triage.rules import compiled
 from ci_tasks.records import Triage
@@ -104,7 +104,7 @@ def test_a_line_that_is_too_unlikely_is_not_named_but_a_candidate(monkeypatch: p
     log = ("engine died", DISK, "memory error")
     assert of(*log).cause == "disk_full"
     unsure = replace(ranking.shipped_weights(), least_confidence=1.0)
-    monkeypatch.setattr(log_triage, "shipped_weights", lambda: unsure)
+    monkeypatch.setattr(ranking, "shipped_weights", lambda: unsure)
     got = of(*log)
     assert (got.cause, got.group, got.line_no, got.line) == ("unknown", "unknown", None, "")
     assert got.candidates[0].cause == "disk_full" and len(got.candidates) == 3
