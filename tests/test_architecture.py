@@ -16,6 +16,7 @@ import pytest
 
 from ci_tasks.registry import Feature, features, load
 from tests.parts.imports import ROOT, imported_names, module_name, syntax_tree
+from tests.parts.nightly import SAMPLES
 
 PACKAGE = ROOT / "ci_tasks"
 AGENT = ("agent",)  # may be imported by anyone, and imports nothing of ours
@@ -374,6 +375,10 @@ def lines_with_code(path: Path) -> int:
         elif isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
             docstrings |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     return len(lines - docstrings)
+
+
+def test_a_file_that_pushes_run_a_sample_of_exists() -> None:
+    assert [name for name in SAMPLES if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_no_folder_is_larger_than_its_budget() -> None:
