@@ -132,11 +132,6 @@ def holders(paths: Dict[int, str]) -> Dict[int, int]:
     return found
 
 
-def describe_holder(path: str) -> str:
-    pids = holders({0: path})
-    return describe_process(pids[0]) if pids else UNKNOWN
-
-
 def run_dir_of(pid: int) -> Optional[str]:
     """The run directory that a process belongs to: by its environment, or as the run's own agent, which has that
     directory as its working directory. None if it belongs to no run, or nothing can be read."""

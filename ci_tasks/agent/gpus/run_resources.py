@@ -178,7 +178,8 @@ class RunResources:
         directory = simulated or os.environ.get(ENV_DIRECTORY) or DIRECTORY
         path = os.path.join(directory, "ci-tasks-%s.lock" % re.sub(r"[^A-Za-z0-9_.-]", "_", name))
         while (descriptor := lock_files.try_lock(path, own=True)) is None:
-            self.waiting = ["%s held by %s" % (name, lock_files.describe_holder(path))]
+            holder = lock_files.holders({0: path}).get(0, 0)
+            self.waiting = ["%s held by %s" % (name, lock_files.describe_process(holder))]
             yield False
         self._host_locks.append(descriptor)
         self.waiting = []

@@ -72,9 +72,8 @@ class GpuSampler:
             if xid.bus in self._buses and xid.at is not None and xid.at >= self._began - 1:
                 gpu, uuid = self._buses[xid.bus]
                 self._file.add(GpuSample(t=xid.at, gpu=gpu, uuid=uuid, xid=xid.number))
-        self._file.add(
-            GpuSample(t=round(time.time(), 2), ended=True, kernel_log=nvidia_smi.is_kernel_log_readable(ring, journal))
-        )
+        was_read = nvidia_smi.is_kernel_log_readable(ring, journal)
+        self._file.add(GpuSample(t=round(time.time(), 2), ended=True, kernel_log=was_read))
 
     def _read(self, argv: Sequence[str], on_line: Callable[[str], None]) -> None:
         """Read a program that prints lines as long as it lives."""
@@ -152,11 +151,9 @@ def read_gpu_samples(text: str) -> List[GpuSample]:
     with suppress(csv.Error):
         for row in csv.DictReader(io.StringIO(text.replace("\0", ""), newline="")):
             with suppress(codec.RecordError):
-                cells = {name: cell for name, cell in row.items() if name in COLUMNS and cell}
-                values = {
-                    name: cell if name in _TEXTS else codec.parse(cell, where=name) for name, cell in cells.items()
-                }
-                samples.append(codec.decode(GpuSample, values, where="a row"))
+                known = [(name, row[name]) for name in COLUMNS if row.get(name)]
+                cells = {name: cell if name in _TEXTS else codec.parse(cell, where=name) for name, cell in known}
+                samples.append(codec.decode(GpuSample, cells, where="a row"))
     return samples
 
 

@@ -55,11 +55,9 @@ class HangWatcher:
         if self.is_looking:
             return False
         argv = [sys.executable, "-I", "-S", self._paths.agent, "hang", self._paths.path, reason, request]
-        null, pipe = subprocess.DEVNULL, subprocess.PIPE
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         try:  # in our session: another would be the job's
-            self._process = programs.start(
-                argv, None, "/", start_new_session=False, stdin=null, stdout=null, stderr=pipe
-            )
+            self._process = programs.start(argv, None, "/", start_new_session=False, **pipes)
         except OSError as error:
             self._log("a look at the processes could not begin: %s" % error.strerror)
             return False

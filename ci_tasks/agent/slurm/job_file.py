@@ -110,8 +110,7 @@ def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optio
         return END_EXIT, sentence, state.exit_code
     # Only Slurm knew who sent the signal, which ends the job's own processes first or the agent first.
     is_signalled = status.end == END_CANCELLED or status.exit_code == 128 + signal.SIGTERM
-    is_unclear = state.state == UNKNOWN and is_signalled
-    if status.has_ended and not is_unclear:
+    if status.has_ended and not (is_signalled and state.state == UNKNOWN):
         return None
     if state.state == UNKNOWN:
         return None, "the job vanished: neither squeue nor sacct knows it", None
@@ -179,9 +178,8 @@ def read(run_dir: str) -> Optional[SlurmJob]:
     return run_directory.read_record(SlurmJob, RunDir(run_dir).slurm_job)
 
 
-def write(run_dir: str, job: SlurmJob) -> SlurmJob:
+def write(run_dir: str, job: SlurmJob) -> None:
     run_directory.write_record(RunDir(run_dir).slurm_job, job)
-    return job
 
 
 def read_attempt(run_dir: str) -> Optional[SlurmStart]:
