@@ -34,7 +34,7 @@ from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.load import load_record
 from ci_tasks.results.runs import is_over, pending_phase, record_not_started, seconds_since_start
 from ci_tasks.run.events import EventStream, EventView, RunEnded, now
-from ci_tasks.run.progress import GrowingLog, open_view, running_row_progress
+from ci_tasks.run.progress import GrowingLog, open_view, pause_after, running_row_progress
 from ci_tasks.run.results_table import kept_lines, print_results
 
 _POLL_SECONDS = 0.05
@@ -194,13 +194,13 @@ class AttachedRuns:
     ) -> None:
         """Show them until all are done."""
         while True:
-            done = [is_done(run) for run in self.runs]
+            done, started = [is_done(run) for run in self.runs], time.monotonic()
             for line in [line for manager in self.managers.values() for line in manager.connection.drain_messages()]:
                 say(line)
             show()
             if all(done):
                 return
-            time.sleep(_POLL_SECONDS)
+            time.sleep(pause_after(time.monotonic() - started))
 
 
 def host_of_run(remote: RemoteLocation) -> HostSpec:

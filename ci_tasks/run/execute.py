@@ -23,11 +23,11 @@ from ci_tasks.run.events import BatchJournal, EventView, RowChanged, now
 from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.place_rows import RowExecution, RowPlacer, StartedAttempt, ended_before_test
 from ci_tasks.run.prepare import PreparedBatch
+from ci_tasks.run.progress import pause_after
 from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.workflow.model import Row
 
 _POLL_SECONDS = 0.05  # seconds between two looks at the rows, if no event comes from them
-_DISPLAY_SECONDS = 0.1  # seconds between two pictures of the rows
 _LEAVE_SECONDS = 2.0  # seconds after the start of the last row for which --detach waits whether the rows wait
 Expected = Callable[[Row], ExpectedTime]
 
@@ -71,7 +71,7 @@ class LabelExecution:
         self.executions = [RowExecution(at, row, expected(row)) for at, row in rows]
         self._placer = RowPlacer(ready, self.executions, options)
         self._numbers = itertools.count(len(ready.rows) + 1)
-        self._shown = self._all_started_at = 0.0
+        self._next_picture_at = self._all_started_at = 0.0
         self._stopping = False
 
     @property
@@ -306,8 +306,8 @@ class LabelExecution:
         for execution in self.executions:
             execution.is_stopped = False
         self._finish_waiting("cancelled before it began")
-        if count == 1:
-            running = sum(execution.running is not None for execution in self.executions)
+        running = sum(execution.running is not None for execution in self.executions)
+        if count == 1 and running:
             self.view.print_message(f"cancelling the running rows ({running}); ^C again kills them")
         self.end_running(kill=count > 1, leaves=True)
 
@@ -324,14 +324,16 @@ class LabelExecution:
         lines = [line for session in self.sessions for line in session.executor.drain_messages()]
         for line in [*lines, *(self.ready.threads.drain_messages() if self.ready.threads else ())]:
             self.view.print_message(line)
-        if time.monotonic() > self._shown + _DISPLAY_SECONDS:
+        if time.monotonic() > self._next_picture_at:
             self.show()
 
     def show(self) -> None:
-        self._shown = time.monotonic()
+        started = time.monotonic()
         several = self.sessions if len(self.sessions) > 1 else ()
         hosts = [session.progress(self._placer.gpus_of_ours(session)) for session in several]
         self.view.update([execution.progress() for execution in self.executions], hosts, self._placer.seconds_left)
+        ended = time.monotonic()
+        self._next_picture_at = ended + pause_after(ended - started)
 
     def wait(self) -> None:
         from ci_tasks.results import judge_run  # noqa: F401  # while the rows run, not before they start

@@ -22,15 +22,7 @@ from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
 from ci_tasks.planning.placement import ExpectedTime, expected
-from ci_tasks.records import (
-    EXIT_CODES,
-    RUNNING,
-    VACUOUS,
-    BatchResult,
-    PlanEntry,
-    RunRecord,
-    overall,
-)
+from ci_tasks.records import EXIT_CODES, RUNNING, VACUOUS, BatchResult, PlanEntry, RunRecord, overall
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations
 from ci_tasks.run.checkout_source import CheckoutSource, event_context

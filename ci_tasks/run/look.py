@@ -14,18 +14,10 @@ from pathlib import Path
 from ci_tasks import known_secrets
 from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.hang.look import NoLook, facts_of, wait_for_look
+from ci_tasks.agent.hang.look import NoLook, wait_for_look
 from ci_tasks.agent.mask import mask_text
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
-from ci_tasks.agent.run_directory import (
-    RunDir,
-    read_plan,
-    read_record,
-    read_remote,
-    read_status_if_readable,
-    write_record,
-)
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_record, read_remote, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import LookAtProcesses
 from ci_tasks.errors import Blocked
@@ -34,21 +26,6 @@ from ci_tasks.run.attach import host_of_run
 
 _IN_MEMORY = 1 << 22
 _MAX_BYTES = 1 << 26
-
-
-@dataclass(frozen=True)
-class LookOfEnded:
-    """What was seen last of a run that has ended; None where nobody looked. `longest_silence` is that of its log, in
-    seconds."""
-
-    facts: HangFacts | None
-    longest_silence: float
-
-
-def look_of_ended(run: RunDir) -> LookOfEnded | None:
-    """None of a run that has not ended, as far as it is known here."""
-    status = read_status_if_readable(run)
-    return LookOfEnded(facts_of(run), status.longest_silence) if status.has_ended else None
 
 
 def look_at(run: RunDir) -> HangFacts:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says what still runs
 _LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
+_LEAST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5  # between two looks at all rows
 _REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds
 _STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLED}
 
@@ -205,6 +206,11 @@ class GrowingLog:
 
 
 # -- how a row stands --------------------------------------------------------------------------------------------------
+
+
+def pause_after(seconds: float) -> float:
+    """How long rows are not looked at after a look that took so long: of many, looking takes a tenth of the time."""
+    return min(max(_LEAST_PAUSE_SECONDS, 9 * seconds), _LONGEST_PAUSE_SECONDS)
 
 
 def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, host: str = "") -> RowProgress:

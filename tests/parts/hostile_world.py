@@ -110,6 +110,7 @@ class HostileWorld:
             # There is no second connection to wait for.
             patch(attach, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),
             patch(attach, "_POLL_SECONDS", 0.001),
+            patch(attach, "pause_after", lambda _: 0.001),
             patch(run_manager, "_POLL_INTERVAL_S", 0.001),
             patch(remote_run, "MAX_LOG_BYTES", _SMALL_LOG),
             patch(bundle, "MAX_FILES", _SMALL_FILES),

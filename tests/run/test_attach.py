@@ -65,11 +65,6 @@ def test_a_run_whose_end_is_just_being_written_does_not_go_on(run: RunDir, state
     mirror.close()
 
 
-def test_a_run_that_is_over_is_shown_with_its_status(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    record_not_started(run, "blocked", "no GPU")
-    assert attached(run, RunState(is_complete=True), monkeypatch).progress().state == "blocked"
-
-
 def test_a_command_that_does_not_end_is_not_called_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
     monkeypatch.setattr(attach, "_COMMAND_SECONDS", 0.0)

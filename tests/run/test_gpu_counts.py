@@ -58,26 +58,18 @@ def test_plan_run_and_remote_refuse_it_before_anything_runs(
     assert not (tmp_path / "ran").exists() and not list((tmp_path / "home/runs").glob("*"))
 
 
-def planned(
-    checkout: Path, capsys: pytest.CaptureFixture[str], label: str, gpus: int | None
-) -> list[dict[str, object]]:
+@pytest.mark.parametrize(
+    ("label", "gpus", "counts"),
+    [("train", 0, [0]), ("train", 2, [2]), ("mixed", 4, [0, 4]), ("eight", 8, [8])],
+)
+def test_a_person_says_what_the_workflow_does_not_and_the_plan_names_it(
+    checkout: Path, capsys: pytest.CaptureFixture[str], label: str, gpus: int, counts: list[int]
+) -> None:
     assert plan(PlanOptions(label=label, repo=str(checkout), gpus=gpus, json=True)) == 0
-    plans: list[dict[str, object]] = json.loads(capsys.readouterr().out)
-    return plans
-
-
-@pytest.mark.parametrize("gpus", [0, 2])
-def test_a_person_says_it_and_the_plan_names_it(checkout: Path, capsys: pytest.CaptureFixture[str], gpus: int) -> None:
-    (row,) = planned(checkout, capsys, "train", gpus)
+    rows = json.loads(capsys.readouterr().out)
     named = {"what": "GPU count", "ci": "not in the workflow", "here": str(gpus), "why": "--gpus"}
-    assert row["gpus"] == gpus and named in row["deviations"]  # type: ignore[operator]
-
-
-def test_rows_whose_count_the_workflow_says_keep_it(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plans = planned(checkout, capsys, "mixed", 4)
-    assert [(row["gpus"], "GPU count" in str(row["deviations"])) for row in plans] == [(0, False), (4, True)]
-    (row,) = planned(checkout, capsys, "eight", 8)
-    assert row["gpus"] == 8 and "GPU count" not in str(row["deviations"])
+    assert [row["gpus"] for row in rows] == counts
+    assert [named in row["deviations"] for row in rows] == [count == gpus and label != "eight" for count in counts]
 
 
 def test_it_cannot_contradict_the_workflow(checkout: Path) -> None:

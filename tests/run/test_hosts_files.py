@@ -54,26 +54,22 @@ def test_without_any_file_there_are_the_built_in_hosts(place: Path) -> None:
 def test_a_later_layer_changes_keys_of_a_host_and_keeps_the_others(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    users(place).write_text("hosts:\n  box: {kind: ssh, address: user, gpus: 1}\n")
-    (place / "hosts.yaml").write_text("hosts:\n  box:\n    address: here\n")
+    overrides = "overrides: [{job: a, step: b, run: %s}]\n"
+    users(place).write_text("hosts:\n  box: {kind: ssh, address: user, gpus: 1}\n" + overrides % "user")
+    (place / "hosts.yaml").write_text("hosts:\n  box:\n    address: here\n" + overrides % "here")
     (place.with_name("named.yaml")).write_text("hosts:\n  box:\n    gpus: 4\n  sim: {gpus: 2}\npools: {all: [box]}\n")
     monkeypatch.setenv("CI_TASKS_HOSTS", str(place.with_name("named.yaml")))
     config = open_config()
     assert (config.hosts["box"].address, config.hosts["box"].gpus) == ("here", 4)
     assert (config.hosts["sim"].gpus, config.hosts["sim"].simulate) == (2, True)
     assert config.pools == {"all": ("box",)}
+    assert config.overrides[0].run == "here", "the first of a step counts"
     assert config.sources["box"] == {
         "kind": f"{users(place)}:2",
         "address": "hosts.yaml:3",
         "gpus": f"{place.with_name('named.yaml')}:3",
     }
     assert config.sources["sim"]["simulate"] == "built in"
-
-
-def test_of_two_overrides_of_a_step_that_of_the_later_layer_counts(place: Path) -> None:
-    users(place).write_text("overrides: [{job: a, step: b, run: user}]\n")
-    (place / "hosts.yaml").write_text("overrides: [{job: a, step: b, run: here}]\n")
-    assert open_config().overrides[0].run == "here"
 
 
 @pytest.mark.parametrize(
@@ -93,13 +89,10 @@ def test_an_error_names_the_file_of_the_key(place: Path, user: str, here: str, m
     assert str(caught.value).startswith(message.format(user=users(place)))
 
 
-def test_a_file_that_is_not_utf8_is_an_error_with_its_line(place: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named_with_its_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "hosts.yaml").write_bytes(b"# fine\n# caf\xe9\n")
     with pytest.raises(ConfigError, match=r"hosts.yaml:2: not UTF-8: byte 0xe9"):
         open_config()
-
-
-def test_a_named_file_that_is_not_there_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_TASKS_HOSTS", "gone.yaml")
     with pytest.raises(ConfigError, match=r"gone.yaml: there is no such file"):
         open_config()

@@ -57,9 +57,3 @@ def test_a_command_without_rows_is_listed_as_long_as_it_lives_and_if_it_was_kill
     command(3, "")
     write_phase(command(4, "").path, "ended")
     assert listed(capsys) == ["03  running", "02  lost", "01 x passed"]
-
-
-def test_commands_before_the_last_one_that_is_listed_are_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
-    kill(command(1, ""))
-    command(2, "x")
-    assert listed(capsys, limit=1) == ["02 x passed"]

@@ -116,15 +116,6 @@ def test_after_a_silence_plain_lines_say_what_runs_and_for_how_long(
     assert second == "still waiting: b: GPU 3"
 
 
-def test_a_reminder_of_many_rows_stays_short(printed: Lines) -> None:
-    view = EventView(plain := PlainView(), [])
-    lanes = [RowProgress(f"row{number}", RUNNING) for number in range(500)]
-    view.update(lanes)
-    plain._last_line_at -= 61
-    view.update(lanes)
-    assert printed()[-1].endswith("row19 and 480 more; 0 waiting")
-
-
 def test_one_row_is_its_log_which_cannot_control_the_terminal(
     run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -189,11 +180,6 @@ def test_how_a_started_row_stands(tmp_path: Path, status: dict[str, Any], note: 
     run = a_run(tmp_path, "run", b"first\nlast\n", gpu_ids=[4, 5], **status)
     lane = running_row_progress("a", run, 2.0, note, host="h")
     assert lane == RowProgress("a", state, 2.0, shown, "h", gpu_ids=(4, 5), log=run.log)
-
-
-def test_a_row_that_has_not_written_anything_yet_is_running(tmp_path: Path) -> None:
-    nothing = RunDir(str(tmp_path / "nothing"))
-    assert running_row_progress("a", nothing, 0.0, "") == RowProgress("a", RUNNING, 0.0, log=nothing.log)
 
 
 def test_of_a_long_log_the_last_line_of_metrics_is_whole(run: RunDir) -> None:

@@ -105,15 +105,6 @@ def test_a_row_that_was_on_its_way_when_the_client_died_is_begun_anew(played: Ma
     assert record.id.endswith(".02"), "nothing of the first is in its way"
 
 
-def test_a_row_whose_host_is_away_is_waited_for(left: World) -> None:
-    b = left.hosts["b"]
-    b.up = False
-    left.when((lambda: left.view.rows["late"].state == "passed", lambda: setattr(b, "up", True)))
-    done = left.execute_label(resume=True)
-    assert {record.status for record in done.records} == {"passed"}
-    assert done.records[1].host == "b"
-
-
 def test_with_one_host_whose_install_steps_fail_what_ran_is_brought_home_and_the_rest_is_blocked(played: Make) -> None:
     world = played({"a": 8}, {"long": 8, "late": 8})
     world.acts["long", "a"] = Act(seconds=ENDLESS)

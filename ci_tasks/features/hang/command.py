@@ -8,8 +8,8 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import BRIEF, JSON, ONE_RUN
 
 if TYPE_CHECKING:
+    from ci_tasks.agent.run_directory import RunDir
     from ci_tasks.records import Hang
-    from ci_tasks.run.look import LookOfEnded
 
 _MOST_REASONS = 6  # of what could not be had; --json has all
 _TRIGGERS = {
@@ -37,12 +37,11 @@ def hang(options: HangOptions) -> int:
     from ci_tasks.features.hang.analysis import EXIT_CODES, analyse_hang
     from ci_tasks.report import brief
     from ci_tasks.results.load import RUNS, find_one
-    from ci_tasks.run.look import look_at, look_of_ended
+    from ci_tasks.run.look import look_at
     from ci_tasks.safe_output import terminal_width
 
     id, run = find_one(options.run, RUNS)
-    ended = look_of_ended(run)
-    result, note = (analyse_hang(look_at(run)), "") if ended is None else of_ended(ended)
+    result, note = of_ended(run) or (analyse_hang(look_at(run)), "")
     if options.json:
         print_json(encode(result, versioned=False))
     elif options.brief:
@@ -52,14 +51,19 @@ def hang(options: HangOptions) -> int:
     return EXIT_CODES[result.outcome]
 
 
-def of_ended(ended: LookOfEnded) -> tuple[Hang, str]:
-    """What was seen last of a run that has ended, and when that was."""
+def of_ended(run: RunDir) -> tuple[Hang, str] | None:
+    """What was seen last of a run that has ended, and when that was; None of one that continues, as far as is known."""
+    from ci_tasks.agent.hang.look import facts_of
+    from ci_tasks.agent.run_directory import read_status_if_readable
     from ci_tasks.features.hang.analysis import NOT_DETERMINED, analyse_hang
     from ci_tasks.records import Hang
 
-    if ended.facts is not None:
-        return analyse_hang(ended.facts), f"{_TRIGGERS[ended.facts.reason]}; the run has ended since"
-    silence = f"; its log was silent for at most {ended.longest_silence:.0f} s" if ended.longest_silence else ""
+    status = read_status_if_readable(run)
+    if not status.has_ended:
+        return None
+    if (facts := facts_of(run)) is not None:
+        return analyse_hang(facts), f"{_TRIGGERS[facts.reason]}; the run has ended since"
+    silence = f"; its log was silent for at most {status.longest_silence:.0f} s" if status.longest_silence else ""
     reason = f"the run has ended, and no stacks were captured{silence}"
     return Hang(NOT_DETERMINED, "", reason), "nothing, the run has ended"
 

@@ -14,7 +14,6 @@ from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.features.hang.command import hang_lines, of_ended
 from ci_tasks.records import Hang, HangCulprit, HangGroup
 from ci_tasks.report import brief
-from ci_tasks.run.look import LookOfEnded, look_of_ended
 
 STOPPED = HangFacts(taken_at=1.0, reason="timeout", processes=(ProcessFacts(7, 1, argv=("a",), state="T"),))
 HANG = Hang(
@@ -33,30 +32,24 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def look(run: RunDir) -> LookOfEnded:
-    found = look_of_ended(run)
-    assert found is not None
-    return found
-
-
 def test_what_was_seen_before_the_end_is_said_with_when(run: RunDir) -> None:
     write_record(run.hang, STOPPED)
-    hang, note = of_ended(look(run))
+    hang, note = of_ended(run) or pytest.fail("it has ended")
     assert (hang.outcome, note) == ("shown", "before its timeout ended it; the run has ended since")
     lines = hang_lines(hang, "b.01", run.hang_stacks, note)
     assert lines[0] == "b.01: shown, stopped"
     assert lines[2] == f"  seen: {note}"
     assert lines[-1] == f"all stacks: {run.hang_stacks}"
     write_record(run.status, Status("running", "running"))
-    assert look_of_ended(run) is None, "a run that goes on has no last look"
+    assert of_ended(run) is None, "a run that goes on has no last look"
 
 
 def test_of_a_run_that_nobody_looked_at_that_is_said(run: RunDir) -> None:
-    hang, note = of_ended(look(run))
+    hang, note = of_ended(run) or pytest.fail("it has ended")
     reason = "the run has ended, and no stacks were captured; its log was silent for at most 12 s"
     assert (hang.outcome, hang.reason) == ("not determined", reason)
     Path(run.hang).write_text("{")
-    assert of_ended(look(run)) == (hang, note)
+    assert of_ended(run) == (hang, note)
     assert hang_lines(hang, "b.01", run.hang_stacks, note)[-1] != f"all stacks: {run.hang_stacks}"
 
 
