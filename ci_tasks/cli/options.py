@@ -147,7 +147,7 @@ _NO_GPUS = "for example --gpus 8, or --gpus 0 for none"
 GPUS = number("number of GPUs of rows for which the workflow says none", "GPUs", minimum=0, hint=_NO_GPUS, nox=True)
 TEST = repeatable("run only this test of rows that run pytest; repeatable", "FILE::NAME", nox=True)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
-FRESH_ENV = switch("install all packages again, not those that earlier runs of the same steps have installed", nox=True)
+FRESH_ENV = switch("install all packages again instead of reusing those of earlier runs", nox=True)
 NO_PERSIST = switch("make a connection of its own, and keep none for the next command", nox=True)
 NO_PROBE = switch("put no probe into the run's Python interpreters: no evidence from inside the job", nox=True)
 _GIVE_UP = "minutes that rows wait for a host that is not ready or not reachable"

@@ -202,7 +202,7 @@ class Channel:
         """What comes; nothing at the end. Raises LinkDied."""
         try:
             if not self._readable.poll(1000 * seconds):
-                raise LinkDied(f"not a word from the host for {seconds:g} s; does a login script there wait?")
+                raise LinkDied(f"connection timed out ({seconds:g} s); does a login script there wait?")
             chunk = self._sock.recv(_CHUNK)
         except OSError as error:
             raise LinkDied(self.reason or str(error)) from None

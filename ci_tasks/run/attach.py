@@ -267,7 +267,7 @@ def cancel(name: str, config: Config, host: str | None) -> list[LocatedRun]:
             steps = [(f"{batch}/environments/{os.path.basename(run.path)}", run) for run in store.setup_dirs(batch)]
             found += [(id, run) for id, run in steps if _may_run(run)]
         elif not _may_run(found[0][1]) and concerned:
-            raise UsageError(f"{name} has not begun", hint=f"`ci-tasks cancel {batch}` ends its command")
+            raise UsageError(f"{name} has not started", hint=f"`ci-tasks cancel {batch}` ends its command")
     with closing(AttachedRuns([(id, run) for id, run in found if _may_run(run)])) as attached:
         for run in attached.runs:
             run.poll()

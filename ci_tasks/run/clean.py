@@ -155,7 +155,7 @@ def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
     if run.alive and (run.is_row or not is_ours or is_active):
         return "it runs"
     if not is_ours:
-        return "" if is_old else "it is somebody else's, and younger than --days"
+        return "" if is_old else "it is another person's, and younger than --days"
     if run.kept and not everything:
         return "it was kept for `shell`; --all removes it"
     if not run.is_row and is_active:

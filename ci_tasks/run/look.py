@@ -36,7 +36,7 @@ def look_at(run: RunDir) -> HangFacts:
     try:
         return wait_for_look(run.path, secrets.token_hex(8))
     except NoLook as reason:
-        raise Blocked(f"no look at {run.path}: {reason}", hint="`ci-tasks runs` lists those that run") from None
+        raise Blocked(f"no look at {run.path}: {reason}", hint="`ci-tasks runs` lists the running ones") from None
 
 
 def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:

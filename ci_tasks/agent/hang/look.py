@@ -112,7 +112,7 @@ def wait_for_look(run_dir: str, request: str, is_given_up: Callable[[], bool] = 
             return facts
         status = run_directory.read_status_if_readable(paths)
         if not status.exists or status.has_ended:
-            raise NoLook("the run %s" % ("has ended" if status.has_ended else "has not begun"))
+            raise NoLook("the run %s" % ("has ended" if status.has_ended else "has not started"))
         try:
             if content_of(paths.hang_request).decode("ascii", "replace") != request:
                 replace_file(paths.hang_request, request.encode("ascii"))

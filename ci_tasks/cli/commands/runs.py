@@ -171,7 +171,7 @@ class ReportOptions:
     html: str | None = text("write one self-contained HTML page", "FILE").field()
     markdown: bool = switch("print markdown, for GitHub's job summary").field()
     junit: str | None = text("write the rows as JUnit XML", "FILE").field()
-    deviations: bool = switch("list all differences from CI, also those that the label's last run had").field()
+    deviations: bool = switch("list all differences from CI, also the ones of the label's last run").field()
     json: bool = JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
     brief: bool = BRIEF.field()
 

@@ -74,7 +74,7 @@ def _health(answers: Answers) -> list[CheckResult]:
     for index, bus, mig, errors, page in _cells(answer.out, 5):
         name = f"GPU {index} ({bus_id(bus)})"
         row, failure = remapped.get(bus_id(bus), ("0", "0"))
-        reset = f"with nobody on it: `sudo nvidia-smi --gpu-reset -i {index}`, or reboot"
+        reset = f"while no process uses it: `sudo nvidia-smi --gpu-reset -i {index}`, or reboot"
         if failure not in ("0", "No"):
             results.append(fault(topic, f"{name}: a broken row of its memory could not be remapped", "replace it"))
         if page == "Yes" or row not in ("0", "No"):
@@ -83,7 +83,7 @@ def _health(answers: Answers) -> list[CheckResult]:
             text = f"{counted(int(errors), 'uncorrected ECC error')} since the driver was loaded"
             results.append(warning(topic, f"{name}: {text}", reset))
         if mig == "Enabled":
-            step = f"with nobody on it: `sudo nvidia-smi -i {index} -mig 0`"
+            step = f"while no process uses it: `sudo nvidia-smi -i {index} -mig 0`"
             results.append(fault(topic, f"{name}: split by MIG, but rows need whole GPUs", step))
     return results or [ok(topic, "no uncorrected ECC error is counted, no page or row pending")]
 
@@ -126,7 +126,7 @@ def _usage(answers: Answers) -> list[CheckResult]:
             users = [processes[pid] for pid in re.findall(r"pid (\d+)", text) if pid in processes]
             step = f"rows here wait for it; ask its user, or end it{f': {users[0]}' if users else ''}"
             results.append(warning("GPU use", f"{text}, without a lock", step))
-    return results or [ok("GPU use", "nobody uses a GPU or holds a lock")]
+    return results or [ok("GPU use", "no process uses a GPU or holds a lock")]
 
 
 def _cells(text: str, count: int) -> list[list[str]]:

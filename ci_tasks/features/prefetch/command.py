@@ -15,7 +15,7 @@ class PrefetchOptions(GivenOptions):
     label: str = LABEL.field()
     host: str = HOST.field(default="local", commas=False)
     only: str | None = ONLY.field()
-    dry_run: bool = switch("show what is there and what is missing, and download nothing").field()
+    dry_run: bool = switch("list present and missing files, and download nothing").field()
     record: bool = switch("execute the tests under stubs, in a sandbox, which finds more than their source").field()
     json: bool = JSON.field()
     repo: str | None = REPO.field()
@@ -26,8 +26,8 @@ class PrefetchOptions(GivenOptions):
 
 def prefetch(options: PrefetchOptions) -> int:
     """
-    ci-tasks prefetch megatron --host h100a --dry-run    what is there, what is missing, and what is gated
-    ci-tasks prefetch megatron --host h100a              downloads it; after ^C the same command goes on
+    ci-tasks prefetch megatron --host h100a --dry-run    lists present, missing and gated files
+    ci-tasks prefetch megatron --host h100a              downloads it; after ^C the same command continues
     ci-tasks prefetch ckpt --only async --json
 
     To find what they download, the tests are only read. With --record they are executed, with imports and programs

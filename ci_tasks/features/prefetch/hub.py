@@ -23,7 +23,7 @@ from ci_tasks.features.prefetch.repositories import DATASET, HubRepository
 from ci_tasks.hosts.queries import parse_json_object, python_query
 
 DEFAULT = "https://huggingface.co"
-_TOKEN = "set HF_TOKEN of somebody who has access, or run `hf auth login`"
+_TOKEN = "set HF_TOKEN to a token with access, or run `hf auth login`"
 _LONGEST = 100_000  # characters of one argument; Linux allows 128 KiB
 # How many bytes are missing of files with these sizes, whether none or all are there, and whether the content is known
 # to be that of the commit. With --local-dir huggingface_hub has DIR/FILE, and below DIR/.cache/huggingface/download

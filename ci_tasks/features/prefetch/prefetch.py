@@ -179,7 +179,7 @@ class Prefetch:
             if state := host_state(answer):
                 seen[number].update(**state)
             else:
-                message = f"the host cannot say what is there: {answer.last_line}"
+                message = f"cannot list the files on the host: {answer.last_line}"
                 seen[number].refuse(report.FAILED, message, "its python3 must be able to read the directory")
 
     def _download(self, hub: Hub, coming: Sequence[Wanted]) -> str:

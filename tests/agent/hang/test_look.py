@@ -121,7 +121,7 @@ def test_a_look_that_hangs_is_ended(run: RunDir, monkeypatch: pytest.MonkeyPatch
     assert lines == ["a look at the processes failed: no end within 0 s"]
 
 
-@pytest.mark.parametrize(("status", "why"), [(Status(), "has not begun"), (Status("ended", "ended"), "has ended")])
+@pytest.mark.parametrize(("status", "why"), [(Status(), "has not started"), (Status("ended", "ended"), "has ended")])
 def test_a_run_that_does_not_run_is_not_asked(run: RunDir, status: Status, why: str) -> None:
     write_record(run.status, status)
     with pytest.raises(NoLook, match=why):

@@ -70,14 +70,14 @@ def test_each_sick_gpu_is_named_with_what_helps(read: Any, data: Any, answers: d
         "remapped rows": QueryAnswer(0, data("smi-remapped-sick.txt")),
     }
     results = read(gpus(HostSpec("h")), answers)
-    reset = "with nobody on it: `sudo nvidia-smi --gpu-reset -i {}`, or reboot"
+    reset = "while no process uses it: `sudo nvidia-smi --gpu-reset -i {}`, or reboot"
     pending = "broken memory is taken out only by a reset"
     assert [(r.status, r.text, r.next_step) for r in results if r.topic == "GPU health"] == [
         ("warning", "GPU 0 (0000:1b:00): 1 uncorrected ECC error since the driver was loaded", reset.format(0)),
         (
             "fault",
             "GPU 1 (0000:43:00): split by MIG, but rows need whole GPUs",
-            "with nobody on it: `sudo nvidia-smi -i 1 -mig 0`",
+            "while no process uses it: `sudo nvidia-smi -i 1 -mig 0`",
         ),
         ("fault", f"GPU 2 (0000:52:00): {pending}", reset.format(2)),
         ("fault", "GPU 3 (0001:9d:00): a broken row of its memory could not be remapped", "replace it"),
