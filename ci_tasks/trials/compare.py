@@ -100,7 +100,7 @@ def compare(
         more = {"label": label, "host": host, "image": options.image or "", **given_key(source.given)}
         trial = stack.enter_context(Trial("compare", settings, run.rows, runner, more=more, resume=not options.fresh))
         max_runs = options.max_runs or _MAX_RUNS
-        what = f"row {run.rows[0]}" if len(run.rows) == 1 else f"{len(run.rows)} rows, of which failing ones are compared"
+        what = f"row {run.rows[0]}" if len(run.rows) == 1 else f"failing rows of {len(run.rows)}"
         base_is = f"merge base of HEAD and {parted_from}" if parted_from else revision
         lines = [source.headline, f"comparing {what} on {host}", f"yours: {yours.title}"]
         lines += [f"base: {(base.head or base.commit)[:12]} ({base_is})"]
