@@ -48,7 +48,6 @@ from ci_tasks.results.store import Batch
 if TYPE_CHECKING:
     from ci_tasks.checkout.snapshot import Snapshot
     from ci_tasks.given_values import OverlaySource
-    from ci_tasks.planning.planner import SharedSetup
     from ci_tasks.workflow.model import Row
 
 
@@ -63,7 +62,7 @@ class PreparedRow:
     row: Row
     plan: Plan
     run: RunDir
-    setup: SharedSetup | None
+    setup: Plan | None
     missing: tuple[str, ...] = ()
     alternative_hosts: tuple[str, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -242,10 +241,8 @@ class Executor:
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
         """Make the run directories, with their checkouts and those of install steps, where a person can run `run.sh`.
         Nothing is called afterwards. A host that cannot be used now is no reason to show no plan."""
-        from ci_tasks.hosts.provision import setup_plan
-
-        setups = {row.setup.directory: row.setup for row in rows if row.setup is not None}
-        made = [self._remote_run(RunDir(path), setup_plan(setups[path], self.spec), path) for path in setups]
+        setups = {row.plan.setup: row.setup for row in rows if row.plan.setup and row.setup}
+        made = [self._remote_run(RunDir(path), setup, path) for path, setup in setups.items()]
         needy = [*made, *(self._row_run(row) for row in rows if row.has_own_checkout)]
         rest = [self._row_run(row) for row in rows if not row.has_own_checkout]
         try:
@@ -263,7 +260,7 @@ class Executor:
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def run_install_steps(
-        self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
+        self, setups: Sequence[Plan], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> str | None:
         """Run the install steps that rows share, which stay until the executor is closed. Returns why they failed.
 
@@ -271,11 +268,11 @@ class Executor:
         problems = (self._install(setup, say, should_continue) for setup in setups)
         return next(filter(None, problems), None)
 
-    def _install(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
-        from ci_tasks.hosts.provision import InstallLog, failure_message, setup_plan
+    def _install(self, setup: Plan, say: Say, should_continue: Callable[[], bool]) -> str | None:
+        from ci_tasks.hosts.provision import InstallLog, failure_message
 
-        run = RunDir(str(self._batch.path / "environments" / os.path.basename(setup.directory)))
-        remote_run = self._remote_run(run, setup_plan(setup, self.spec), setup.directory)
+        run = RunDir(str(self._batch.path / "environments" / setup.id))
+        remote_run = self._remote_run(run, setup, os.path.dirname(setup.workspace))
         remote_run.keep_remote = True
         self._setups[run.path] = remote_run
         self._send(remote_run, has_checkout=True)

@@ -25,7 +25,7 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts import queries
 from ci_tasks.hosts.connection import HostCache
 from ci_tasks.hosts.executor import Executor, HostPaths, PreparedRow
-from ci_tasks.hosts.provision import remove_setup, setup_plan
+from ci_tasks.hosts.provision import remove_setup
 from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.hosts.remote_run import RemoteRun, RunState
 from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
@@ -58,8 +58,8 @@ class LocalExecutor(Executor):
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
         for row in rows:
             self._make(row.run, row.plan, row.has_own_checkout)
-            if row.setup and not os.path.exists(row.setup.workspace):
-                self._make(RunDir(row.setup.directory), setup_plan(row.setup, self.spec), True)
+            if row.setup and row.plan.setup and not os.path.exists(row.setup.workspace):
+                self._make(RunDir(row.plan.setup), row.setup, True)
 
     def _make(self, run: RunDir, plan: Plan, has_checkout: bool) -> None:
         from ci_tasks.checkout.delivery import clone  # the agent makes those of runs

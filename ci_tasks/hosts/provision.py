@@ -7,45 +7,17 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ci_tasks.agent import run_directory
-from ci_tasks.agent.containers.docker_argv import NONE, ContainerRules
 from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.files import open_file
-from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.config import HostSpec
-
-if TYPE_CHECKING:
-    from ci_tasks.planning.planner import SharedSetup
 
 SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
 _OURS = b"ci-tasks: "  # what our own program prints among the steps' output
 _LONGEST_LINE = 300
 _BLOCKED = 125  # the exit code of what run.sh itself gives up
-_TIMEOUT_MINUTES = 60.0
-# That they go on without a client. On another host: a laptop may sleep, or its network be away. Here the client's own
-# process is missing.
-_CLIENT_SECONDS, _CLIENT_SECONDS_HERE = 900.0, 2.0
 _REMINDER_S = 20.0  # after which they say how far they are
-
-
-def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:
-    """plan.json of the install steps."""
-    return Plan(
-        id=os.path.basename(setup.directory),
-        secrets=setup.secrets,
-        host_env=host.env,
-        timeout_minutes=_TIMEOUT_MINUTES,
-        stall_minutes=host.stall_minutes,
-        container=ContainerRules(runtime=NONE),
-        script=setup.script,
-        workspace=setup.workspace,
-        keeps_workspace=True,
-        install=setup.install,
-        client_seconds=_CLIENT_SECONDS_HERE if host.kind == "local" else _CLIENT_SECONDS,
-    )
 
 
 class InstallLog:

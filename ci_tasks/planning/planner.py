@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
-from ci_tasks.agent.containers.docker_argv import DOCKER, NONE, PODMAN
+from ci_tasks.agent.containers.docker_argv import DOCKER, NONE, PODMAN, ContainerRules
 from ci_tasks.agent.containers.rewrite import container_deviations
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import (
@@ -42,6 +43,11 @@ from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row, Workflow
 
+_INSTALL_MINUTES = 60.0
+# That shared install steps go on without a client. On another host: a laptop may sleep, or its network be away. Here
+# the client's own process is missing.
+_CLIENT_SECONDS, _CLIENT_SECONDS_HERE = 900.0, 2.0
+
 
 @dataclass(frozen=True)
 class RunLocation:
@@ -70,23 +76,12 @@ class RunLocation:
 
 
 @dataclass(frozen=True)
-class SharedSetup:
-    """The leading steps that several rows share: `script`, with `secrets` in its environment, makes `directory`
-    ready."""
-
-    directory: str
-    workspace: str
-    script: str
-    secrets: tuple[str, ...] = ()
-    install: InstallSteps = field(default_factory=InstallSteps)
-
-
-@dataclass(frozen=True)
 class RowPlan:
-    """A row's plan, and the setup that must be ready before it runs."""
+    """A row's plan, and that of the leading steps that it shares with others, which run before it. They are a run of
+    their own in the directory `plan.setup`."""
 
     plan: Plan
-    setup: SharedSetup | None
+    setup: Plan | None
 
 
 def wanted_python(workflow: Workflow, job: Job, row: Row, event: EventContext, overrides: Sequence[Override]) -> str:
@@ -155,7 +150,7 @@ class _Planning:
         setup = self._setup(directory) if directory else None
         install = self._install() if planned.python and not setup else InstallSteps()
         steps = planned.split()[1] if setup else self.steps.steps
-        script = self._script(steps, setup)
+        script = self._script(steps, directory)
         if script.venv and install.steps:
             script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
         probe = location.probe if script.has_venv or (row.image and host.runtime in (DOCKER, PODMAN)) else None
@@ -191,7 +186,7 @@ class _Planning:
             host_env={**host.env, **({containers.LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
             container=rules,
             script=render(script),
-            setup=setup.directory if setup else None,
+            setup=directory,
             install=install,
             checkout=location.checkout,
             keep=location.keep,
@@ -217,8 +212,8 @@ class _Planning:
         label = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.row.label)
         return f"{self.location.environments}/{label}-{key}-{self.host.name}"  # the logs of several hosts meet here
 
-    def _setup(self, directory: str) -> SharedSetup:
-        location, (shared, _), install = self.location, self.steps.split(), self._install()
+    def _setup(self, directory: str) -> Plan:
+        host, location, (shared, _), install = self.host, self.location, self.steps.split(), self._install()
         shares = bool(install.steps)
         script = Script(
             title=f"Install steps of {self.row.job}",
@@ -231,7 +226,19 @@ class _Planning:
             github={name: value for name, value in self._github().items() if name != "GITHUB_SHA"},
         )
         script = replace(script, secrets=_secrets(script, None))
-        return SharedSetup(directory, location.workspace, render(script), tuple(script.secrets), install)
+        return Plan(
+            id=posixpath.basename(directory),
+            secrets=tuple(script.secrets),
+            host_env=host.env,
+            timeout_minutes=_INSTALL_MINUTES,
+            stall_minutes=host.stall_minutes,
+            container=ContainerRules(runtime=NONE),
+            script=render(script),
+            workspace=location.workspace,
+            keeps_workspace=True,
+            install=install,
+            client_seconds=_CLIENT_SECONDS_HERE if host.kind == "local" else _CLIENT_SECONDS,
+        )
 
     def _install(self) -> InstallSteps:
         """The leading steps, whose packages runs can share, as they are for any workspace."""
@@ -267,7 +274,7 @@ class _Planning:
 
         return {name: value for name, value in self.row.env.items() if _mentioned(name, shared) or not changes(name)}
 
-    def _script(self, steps: Sequence[PlannedStep], setup: SharedSetup | None) -> Script:
+    def _script(self, steps: Sequence[PlannedStep], setup: str | None) -> Script:
         job, row, host, resolve, location = self.job, self.row, self.host, self.resolve, self.location
         venv = None
         if self.steps.python and not setup:
@@ -297,7 +304,7 @@ class _Planning:
             env=env,
             steps=steps,
             venv=venv,
-            setup=setup.directory if setup else None,
+            setup=setup,
             container=container,
             github=self._github(),
         )

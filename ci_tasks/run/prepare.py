@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Protocol
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout
+from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.checkout.snapshot import large_untracked_files
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable, some
 from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
 from ci_tasks.planning.containers import LOCK_DIR_ENV
-from ci_tasks.planning.planner import SharedSetup, check_row
+from ci_tasks.planning.planner import check_row
 from ci_tasks.planning.steps import override_warnings
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
@@ -59,7 +59,7 @@ class PreparedBatch:
     planner: Planner
     checkout: Checkout
     threads: HostSessions | None = None
-    setups: Sequence[SharedSetup] = ()
+    setups: Sequence[Plan] = ()
     planned_rows: dict[int, PreparedRow] = field(default_factory=dict)
     journal: BatchJournal | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
@@ -115,7 +115,7 @@ def prepare(
         simulates = any(LOCK_DIR_ENV in text for text in code.read_files(source.suite.lock_scripts, ".py"))
         planner = RowPlanner(source, config, request, found, batch, rows, code, request.by_runner or simulates)
         sessions = tuple(map(HostSession, executors))
-        planned, setups = dict[int, PreparedRow](), list[SharedSetup]()
+        planned, setups = dict[int, PreparedRow](), list[Plan]()
         if len(sessions) == 1 and rows:
             _make_ready(sessions[0], planner)
             if journal is None:

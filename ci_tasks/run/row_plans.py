@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout, ProbeHook, ProbeRules
+from ci_tasks.agent.records import Checkout, Plan, ProbeHook, ProbeRules
 from ci_tasks.hosts.executor import CodeSnapshot, PreparedRow, Say
 from ci_tasks.planning.placement import other_hosts
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
@@ -27,7 +27,6 @@ from ci_tasks.workflow.suite import Suite
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config, Override
-    from ci_tasks.planning.planner import SharedSetup
     from ci_tasks.run.request import RunRequest
 
 
@@ -82,7 +81,7 @@ class RowPlanner:
         """What the row cannot share with another row on the host: nothing, unless it starts Ray."""
         return self._make_plan(row, session, 0).plan.exclusive if self._starts_ray(row) else ()
 
-    def setups(self, session: HostSession) -> list[SharedSetup]:
+    def setups(self, session: HostSession) -> list[Plan]:
         """The install steps that rows share on the host."""
         rows = self.rows
         if not rows or self._make_plan(rows[0], session, 1).setup is None:  # rows of one label have one job's steps
@@ -145,10 +144,10 @@ class RowPlanner:
         return self._with_ray[row.test]
 
 
-def sorted_setups(setups: Iterable[SharedSetup | None]) -> list[SharedSetup]:
+def sorted_setups(setups: Iterable[Plan | None]) -> list[Plan]:
     """Each of them once, so that two runs cannot wait for each other."""
-    by_directory = {setup.directory: setup for setup in setups if setup}
-    return [setup for _, setup in sorted(by_directory.items())]
+    by_id = {setup.id: setup for setup in setups if setup}
+    return [setup for _, setup in sorted(by_id.items())]
 
 
 # -- what the probe watches --------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from ci_tasks.hosts.executor import Executor, PreparedRow
 from ci_tasks.hosts.executors import LocalExecutor, SlurmExecutor
 from ci_tasks.hosts.remote_run import WATCHING, RemoteRun
 from ci_tasks.planning.placement import HostFacts
-from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch
 from tests.fixtures import until
@@ -60,7 +59,10 @@ class Local:
     def install(self, steps: str, wanted: bool = True) -> str | None:
         directory = f"{self.executor.paths(RunDir(str(self.batch.path / '01'))).setups}/key"
         script = f'cd "$CI_TASKS_RUN_DIR" || exit; {steps}\n'
-        setup = SharedSetup(directory, f"{directory}/workspace", script)
+        setup = Plan(
+            id="key", workspace=f"{directory}/workspace", script=script, keeps_workspace=True, client_seconds=2.0,
+            container=ContainerRules("none"),
+        )  # fmt: skip
         return self.executor.run_install_steps([setup], self.messages.append, lambda: wanted)
 
 

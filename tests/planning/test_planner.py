@@ -245,10 +245,10 @@ def test_rows_share_the_leading_steps_that_are_the_same() -> None:
     parsed = workflow(MATRIX + PYTHON)
     first, second = draft(parsed), draft(parsed, at=1)
     assert first.setup is not None and first.setup == second.setup
-    assert first.setup.directory.startswith("/envs/j-")
+    assert first.plan.setup is not None and first.plan.setup.startswith("/envs/j-")
     other = draft(parsed, host=replace(BARE, name="h100b")).setup
-    assert other is not None and other.directory != first.setup.directory, "both logs are kept side by side here"
-    assert first.plan.workspace == f"{first.setup.directory}/workspace"
+    assert other is not None and other.id != first.setup.id, "both logs are kept side by side here"
+    assert first.plan.workspace == f"{first.plan.setup}/workspace"
     assert "pip install x" in first.setup.script and "pip install x" not in first.plan.script
     assert "python a.py" in first.plan.script and "python b.py" in second.plan.script
 
@@ -267,7 +267,7 @@ def test_rows_of_one_python_share_a_venv(change: dict[str, object], same: bool) 
     parsed = workflow(MATRIX + PYTHON)
     other = draft(parsed, place=replace(PLACE, **change)).setup  # type: ignore[arg-type]
     setup = draft(parsed).setup
-    assert setup and other and (setup.directory == other.directory) is same
+    assert setup and other and (setup.id == other.id) is same
 
 
 def test_another_commit_has_the_same_install_steps() -> None:
@@ -313,7 +313,7 @@ def test_rows_whose_install_steps_see_another_variable_get_another_environment()
     assert draft(unused).setup == draft(unused, at=1).setup
     used = workflow(env + MATRIX + PYTHON.replace("pip install x", "pip install $FILE"))
     first, second = draft(used).setup, draft(used, at=1).setup
-    assert first and second and first.directory != second.directory
+    assert first and second and first.id != second.id
     assert "export FILE=a.py" in first.script and "OTHER" not in first.script
 
 
@@ -482,7 +482,7 @@ def test_rows_of_a_called_workflow_share_install_steps_only_with_those_of_the_sa
     )
     job = parsed.jobs["all / e2e"]
     drafts = [make_plan(parsed, job, row, BARE, EVENT, (), PLACE) for row in rows.rows(parsed, job, EVENT, describe)]
-    setups = {draft.setup.directory: draft.setup.script for draft in drafts if draft.setup}
+    setups = {draft.setup.id: draft.setup.script for draft in drafts if draft.setup}
     assert len(drafts) == 4 and ["install b" in script for script in setups.values()] == [False, True]
 
 

@@ -27,7 +27,6 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import HostPaths, PreparedRow, Say
 from ci_tasks.hosts.remote_run import RunState
 from ci_tasks.planning.placement import HostFacts
-from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results.store import Batch
@@ -215,7 +214,7 @@ class Played:
         write_record(run.plan, plan)
 
     def run_install_steps(
-        self, setups: Sequence[SharedSetup], say: Say, wanted: Callable[[], bool] = lambda: True
+        self, setups: Sequence[Plan], say: Say, wanted: Callable[[], bool] = lambda: True
     ) -> str | None:
         while self.host.installs and wanted():
             time.sleep(0.01)
