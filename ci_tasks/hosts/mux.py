@@ -125,15 +125,17 @@ def _answer(sock: socket.socket) -> dict[str, Any]:
 
 
 class MuxTransport:
-    """See ci_tasks.hosts.transport.Transport. Raises UsageError for an address that is none."""
+    """See ci_tasks.hosts.transport.Transport. `place` is a private directory for the socket of a process that keeps the
+    connection; without one, the connection ends with this command. Raises UsageError for an address that is none."""
 
     python = "python3"
 
-    def __init__(self, place: Path, address: str) -> None:
+    def __init__(self, place: Path | None, address: str) -> None:
         from ci_tasks.hosts.ssh_config import resolve
 
+        target = resolve(address)
         self._address = address
-        self.path = socket_path(place, resolve(address))
+        self.path = socket_path(place, target) if place else None
         self._own: Any = None
         self.is_server_running = False  # at the socket that was opened last
 
@@ -142,12 +144,13 @@ class MuxTransport:
         from ci_tasks.agent.files import LockTimeout
 
         self.is_server_running = False
-        try:
-            return self._from_process(command)
-        except TimeoutError:  # stopped; when it goes on, it finds that it is not wanted
-            self.path.unlink(missing_ok=True)
-        except (OSError, ValueError, LockTimeout):  # it has ended just now, or there cannot be one
-            pass
+        if self.path is not None:
+            try:
+                return self._from_process(self.path, command)
+            except TimeoutError:  # stopped; when it goes on, it finds that it is not wanted
+                self.path.unlink(missing_ok=True)
+            except (OSError, ValueError, LockTimeout):  # it has ended just now, or there cannot be one
+                pass
         from ci_tasks.hosts.ssh import SSHConnection
 
         self._own = self._own or SSHConnection(self._address)
@@ -158,12 +161,12 @@ class MuxTransport:
         if self._own is not None:
             self._own.close()
 
-    def _from_process(self, command: str) -> socket.socket:
+    def _from_process(self, path: Path, command: str) -> socket.socket:
         """Raises what the process met; OSError, ValueError, LockTimeout if there is none that answers."""
         from ci_tasks.hosts.transport import HostKeyRefused, LinkDied
 
         with contextlib.ExitStack() as closing:
-            sock = closing.enter_context(_started(self.path, self._address))
+            sock = closing.enter_context(_started(path, self._address))
             said = _request(sock, "open", command)
             if said == REFUSED:
                 refusal = _answer(sock)

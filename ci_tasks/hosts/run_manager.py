@@ -348,20 +348,11 @@ def open_remote_host(spec: HostSpec) -> RemoteRunManager:
 
 
 def _transport(spec: HostSpec) -> Transport:
-    """A connection that is kept for the next command, if there is a private place for its socket."""
     if spec.kind == "local":
         return LocalTransport()
-    from ci_tasks.hosts import mux
+    from ci_tasks.hosts import mux  # a command of this machine does not need it
 
-    address = spec.address or spec.name
-    if spec.persist and (place := mux.directory()) is not None:
-        return mux.MuxTransport(place, address)
-    # Not in the background as well: two threads that load modules at once only keep each other from it.
-    import fabric  # type: ignore[import-untyped]  # noqa: F401
-
-    from ci_tasks.hosts.ssh import SSHConnection
-
-    return SSHConnection(address)
+    return mux.MuxTransport(mux.directory() if spec.persist else None, spec.address or spec.name)
 
 
 @contextmanager

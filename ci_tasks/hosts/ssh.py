@@ -37,8 +37,6 @@ _KEEPALIVE_S = 15  # what was sent is acknowledged within, or the kernel gives u
 class SSHConnection:
     """The connection to the host, inside of those to its gateways. It is made when it is needed."""
 
-    is_server_running, python = False, "python3"
-
     def __init__(self, address: str) -> None:
         """`address`: an alias, host, user@host, host:port, [IPv6]:port. Raises UsageError."""
         # paramiko logs what it raises as well; without a handler, Python would show that on the terminal.
@@ -60,7 +58,7 @@ class SSHConnection:
         return self._transport is not None and bool(self._transport.is_active())
 
     def open(self, command: str) -> socket.socket:
-        """See ci_tasks.hosts.transport.Transport."""
+        """As ci_tasks.hosts.transport.Transport has it."""
         channel = self.channel(command)
         ours, theirs = socket.socketpair()
         threading.Thread(target=relay, args=(theirs, channel), daemon=True, name="ci-tasks relay").start()

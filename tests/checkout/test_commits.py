@@ -78,17 +78,6 @@ def test_a_commit_has_what_a_person_wants_to_see_of_it(repo: Path) -> None:
     assert history.date == "2026-01-02T03:04:05+01:00"
 
 
-def test_signatures_that_a_configuration_wants_to_see_are_not_in_the_way(repo: Path, tmp_path: Path) -> None:
-    program = tmp_path / "gpg"
-    program.write_text("#!/bin/sh\ncat > /dev/null\necho '[GNUPG:] SIG_CREATED ' >&2; echo a signature\n")
-    program.chmod(0o755)
-    git(repo, "config", "gpg.program", str(program))
-    git(repo, "config", "log.showSignature", "true")
-    git(repo, "commit", "-q", "--allow-empty", "-S", "-m", "signed")
-    (history,) = commits_between(repo, "HEAD~1", "HEAD").commits
-    assert (history.sha, history.subject) == (git(repo, "rev-parse", "HEAD"), "signed")
-
-
 @pytest.mark.parametrize(
     ("good", "bad", "message", "hint"),
     [
@@ -125,17 +114,6 @@ def test_a_shallow_clone_with_both_ends_and_nothing_between_is_no_ancestor(merge
     with pytest.raises(UsageError, match="not an ancestor") as caught:
         commits_between(clone, "two", "HEAD")
     assert "fetch --unshallow" in caught.value.hint
-
-
-def test_a_name_that_looks_like_an_option_is_none(repo: Path) -> None:
-    with pytest.raises(CheckoutError, match="no revision '--all'"):
-        commits_between(repo, "--all", "HEAD")
-
-
-def test_without_a_repository_git_says_so(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckoutError, match="not the root of a git repository"):
-        commits_between(tmp_path / "empty", "A", "B")
 
 
 def test_a_login_in_the_address_reaches_the_server_and_no_argument(

@@ -28,14 +28,6 @@ def test_what_git_says_no_to_is_an_error_with_gits_own_words_and_the_directory(r
     assert CheckoutGit(repo / ".git", repo).text_or_none("rev-parse", "--verify", "--quiet", "nothing") is None
 
 
-def test_what_git_prints_can_be_had_as_it_comes(repo: Path) -> None:
-    (repo / "large").write_bytes(b"x" * 1_000_000)
-    name = CheckoutGit(repo / ".git", repo).text("hash-object", "-w", "large")
-    chunks = list(CheckoutGit(repo / ".git", repo).stream("cat-file", "--batch", input=f"{name}\n".encode()))
-    assert len(chunks) > 1
-    assert b"".join(chunks) == f"{name} blob 1000000\n".encode() + b"x" * 1_000_000 + b"\n"
-
-
 def test_a_machine_without_git_says_how_to_get_it(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/empty")
     git = CheckoutGit(repo / ".git", repo)

@@ -1,7 +1,7 @@
 """Random repositories travel several times through random edits, with what hostile jobs leave in between.
 
-What should arrive is said by the person's own git and the disk, not by our code. `python -m
-tests.checkout.test_journeys FIRST COUNT [SENDS]` runs more of them and counts what became of each send.
+What should arrive is said by the person's own git and the disk, not by our code. CI_TASKS_TEST_JOURNEYS=1000 makes more
+of them.
 """
 
 # mypy: disable-error-code="func-returns-value"
@@ -11,13 +11,9 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import stat
 import subprocess
-import sys
-import tempfile
 import zlib
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -383,10 +379,10 @@ class Host:
             release(str(work), "x")
 
 
-def travel(seed: int, base: Path, sends: int, counts: Counter[str]) -> None:
+def travel(seed: int, base: Path) -> None:
     rng = random.Random(seed)
     person, host, log, work = Person(rng, base), Host(base / "host"), list[object](), None
-    for step in range(sends):
+    for step in range(SENDS):
         if step:
             log.append([person.edit() for _ in range(rng.randint(0, 5))])
             if work is not None and rng.random() < 0.5:
@@ -402,8 +398,7 @@ def travel(seed: int, base: Path, sends: int, counts: Counter[str]) -> None:
         try:
             snapshot = take_snapshot(person.source, base / "client")
             work = host.send(snapshot)
-        except (CheckoutError, StoreError) as error:
-            counts[f"refused: {str(error)[-60:]}"] += 1
+        except (CheckoutError, StoreError):
             return
         context = (seed, person.kind, step, log)
         found, wrong = arrived(work)
@@ -416,40 +411,18 @@ def travel(seed: int, base: Path, sends: int, counts: Counter[str]) -> None:
         assert head == snapshot.parts[0].checkout.commit, (head, os.listdir(work), context)
         status = git(work, "status", "--porcelain", "--ignore-submodules=none")
         assert status == b"", (status, context)
-        counts["proven"] += 1
-        if step == sends - 1:
+        if step == SENDS - 1:
             made = materialize(person.source, base / "here")
             assert arrived(base / "here")[0] == found, context
             assert made.tree == snapshot.checkout.tree, context
             assert fingerprint(person.top) == before, ("a clone changed the checkout", context)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("CI_TASKS_TEST_JOURNEYS", "40"))))
 def test_every_send_arrives_as_on_disk_and_executes_nothing(tmp_path: Path, seed: int) -> None:
     mask = os.umask(0o022)
     try:
-        travel(seed, tmp_path, SENDS, Counter())
+        travel(seed, tmp_path)
     finally:
         os.umask(mask)
         subprocess.run(["chattr", "-R", "-f", "-i", tmp_path], capture_output=True)
-
-
-def main() -> None:
-    os.umask(0o022)
-    first, count, sends = (*map(int, sys.argv[1:3]), int(sys.argv[3]) if len(sys.argv) > 3 else 6)
-    counts = Counter[str]()
-    for seed in range(first, first + count):
-        base = Path(tempfile.mkdtemp(prefix="journey-"))
-        try:
-            travel(seed, base, sends, counts)
-        except Exception as error:
-            counts["wrong"] += 1
-            print("WRONG", seed, type(error).__name__, str(error)[:1200], flush=True)
-        subprocess.run(["chattr", "-R", "-f", "-i", base], capture_output=True)
-        removed(base)
-        shutil.rmtree(base, ignore_errors=True)
-    print(*(f"{number:6} {what}" for what, number in counts.most_common()), sep="\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -228,11 +228,11 @@ def test_its_process_finds_the_packages_of_the_command_and_none_of_its_own_direc
     short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of PYTHONPATH too. As `paramiko` is loaded for the first connection, this one says where it was found."""
-    transport, found = mux.MuxTransport(short, "127.0.0.1:1"), tmp_path / "found"
+    path, found = mux.MuxTransport(short, "127.0.0.1:1").path, tmp_path / "found"
     for directory in (tmp_path, short):
         (directory / "paramiko.py").write_text(f"with open({str(found)!r}, 'a') as out: out.write(__file__)\n")
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
-    with contextlib.suppress(OSError), mux._started(transport.path, "127.0.0.1:1") as sock:
+    with contextlib.suppress(OSError), mux._started(path or short, "127.0.0.1:1") as sock:
         mux._request(sock, "open", "true")
     assert found.read_text() == str(tmp_path / "paramiko.py")
 

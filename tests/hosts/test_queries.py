@@ -191,77 +191,37 @@ def test_nothing_is_asked_that_is_not_wanted(program: Program, tmp_path: Path) -
     assert not (tmp_path / "asked").exists()
 
 
-def container_problem(runtime: str) -> str:
-    host = HostSpec("local", runtime=runtime)
-    return facts(host, gpus=False, container=True, simulates=True).container_problem
-
-
+NO_DAEMON = "Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?"
 VERSION = "version --format {{.Server.Version}}"
+RUNTIMES = [
+    ("none", "", "", 0, ""),
+    ("docker", f"docker {VERSION}", "27.1.1\n", 0, ""),
+    ("podman", f"podman {VERSION}", "5.0\n", 0, ""),
+    ("docker", f"docker {VERSION}", f"\n{NO_DAEMON}\n", 1, f"docker ({NO_DAEMON})"),
+    ("docker", f"docker {VERSION}", "", 1, "docker (it said nothing)"),
+    ("docker", f"docker {VERSION}", "\udcff", 1, "docker (�)"),
+    # one without a daemon is there if its program says so
+    ("apptainer", "apptainer --version", "apptainer version 1.3.4", 0, ""),
+    ("apptainer", "apptainer --version", "FATAL: no config", 255, "apptainer (FATAL: no config)"),
+    ("pyxis", "srun --help", "  --container-image=[USER@][REGISTRY#]IMAGE", 0, ""),
+    ("pyxis", "srun --help", "Usage: srun [OPTIONS(0)...]", 0, "pyxis (srun has no --container-image)"),
+    # nothing of that name on PATH
+    *((name, "", "", 0, f"{name} (not on PATH)") for name in ("docker", "podman", "apptainer")),
+    ("pyxis", "", "", 0, "pyxis (no srun on PATH)"),
+]
 
 
-@pytest.mark.parametrize(
-    ("runtime", "says", "code", "problem"),
-    [
-        ("docker", "27.1.1\n", 0, ""),
-        ("podman", "5.0\n", 0, ""),
-        (
-            "docker",
-            "\nCannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?\n",
-            1,
-            "docker (Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?)",
-        ),
-        (
-            "docker",
-            "permission denied while trying to connect\n",
-            1,
-            "docker (permission denied while trying to connect)",
-        ),
-        ("docker", "", 1, "docker (it said nothing)"),
-        ("docker", "\udcff", 1, "docker (�)"),
-    ],
-)
+@pytest.mark.parametrize(("runtime", "command", "says", "code", "problem"), RUNTIMES)
 def test_why_a_runtime_cannot_start_a_container(
-    program: Program, tmp_path: Path, runtime: str, says: str, code: int, problem: str
+    program: Program, tmp_path: Path, runtime: str, command: str, says: str, code: int, problem: str
 ) -> None:
-    answer = shlex.quote(f"{tmp_path}/answer")
     (tmp_path / "answer").write_bytes(says.encode("utf-8", "surrogateescape"))
-    program(
-        runtime,
-        VERSION,
-        body=f'while IFS= read -r line || [ -n "$line" ]; do echo "$line"; done < {answer}; exit {code}',
-    )
-    assert container_problem(runtime) == problem
-
-
-@pytest.mark.parametrize(
-    ("runtime", "problem"),
-    [
-        ("none", ""),
-        ("docker", "docker (not on PATH)"),
-        ("podman", "podman (not on PATH)"),
-        ("apptainer", "apptainer (not on PATH)"),
-        ("pyxis", "pyxis (no srun on PATH)"),
-    ],
-)
-def test_runtimes_that_are_not_there(program: Program, runtime: str, problem: str) -> None:
-    assert container_problem(runtime) == problem
-
-
-@pytest.mark.parametrize(
-    ("runtime", "command", "says", "code", "problem"),
-    [
-        ("apptainer", "apptainer --version", "apptainer version 1.3.4", 0, ""),
-        ("apptainer", "apptainer --version", "FATAL: no config", 255, "apptainer (FATAL: no config)"),
-        ("pyxis", "srun --help", "  --container-image=[USER@][REGISTRY#]IMAGE", 0, ""),
-        ("pyxis", "srun --help", "Usage: srun [OPTIONS(0)...]", 0, "pyxis (srun has no --container-image)"),
-    ],
-)
-def test_a_runtime_without_a_daemon_is_there_if_its_program_says_so(
-    program: Program, runtime: str, command: str, says: str, code: int, problem: str
-) -> None:
-    name, _, rest = command.partition(" ")
-    program(name, rest, says, code)
-    assert container_problem(runtime) == problem
+    read = f'while IFS= read -r line || [ -n "$line" ]; do echo "$line"; done < {shlex.quote(f"{tmp_path}/answer")}'
+    if command:
+        name, _, rest = command.partition(" ")
+        program(name, rest, body=f"{read}; exit {code}")
+    found = facts(HostSpec("local", runtime=runtime), gpus=False, container=True, simulates=True)
+    assert found.container_problem == problem
 
 
 Find = Callable[[str, Mapping[str, str]], "str | None"]

@@ -10,8 +10,9 @@ import pytest
 
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.script import Script, render, retried
-from ci_tasks.planning.steps import plan_steps
+from ci_tasks.planning.steps import PlannedSteps, plan_steps
 from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.reader import read_with_called
 from ci_tasks.workflow.rows import row_resolver, rows
 from ci_tasks.workflow.suite import describe
@@ -43,6 +44,15 @@ runs:
 """
 
 
+def planned(
+    text: str, event: EventContext = EventContext(), actions: Mapping[str, str] = {"greet/action.yml": ACTION}
+) -> tuple[PlannedSteps, Row]:
+    workflow = read_with_called(text, "ci.yml", actions.get)
+    job = workflow.jobs["j"]
+    (row,) = rows(workflow, job, event, describe)
+    return plan_steps(job, row_resolver(workflow, job, row, event), ()), row
+
+
 def run(
     steps: str,
     tmp_path: Path,
@@ -52,12 +62,9 @@ def run(
 ) -> Ran:
     """The job's run.sh, run."""
     text = HEAD + "".join(f"    {line}\n" for line in steps.strip().splitlines())
-    workflow = read_with_called(text, "ci.yml", actions.get)
     runner = runner_at(tmp_path)
-    job, event = workflow.jobs["j"], EventContext(workspace=str(runner.workspace), secrets=secrets)
-    (row,) = rows(workflow, job, event, describe)
-    planned = plan_steps(job, row_resolver(workflow, job, row, event), ())
-    script = Script("title", "c0ffee", str(runner.workspace), row.env, planned.steps, secrets=secrets)
+    all_steps, row = planned(text, EventContext(workspace=str(runner.workspace), secrets=secrets), actions)
+    script = Script("title", "c0ffee", str(runner.workspace), row.env, all_steps.steps, secrets=secrets)
     return runner.execute(script, environ)
 
 
@@ -173,10 +180,7 @@ def test_steps_of_an_action_that_gets_a_value_of_the_matrix_are_the_rows_own(giv
     text = f"{HEAD}    - {{uses: ./greet, {given}}}\n    - run: x\n".replace(
         "steps:", "strategy: {matrix: {n: [1]}}\n    steps:"
     )
-    workflow = read_with_called(text, "ci.yml", {"greet/action.yml": ACTION}.get)
-    job, event = workflow.jobs["j"], EventContext()
-    (row,) = rows(workflow, job, event, describe)
-    shared, _ = plan_steps(job, row_resolver(workflow, job, row, event), ()).split()
+    shared, _ = planned(text)[0].split()
     assert not shared
 
 
@@ -186,11 +190,7 @@ def test_what_github_refuses_in_github_output_fails_the_step(tmp_path: Path) -> 
 
 
 def test_a_script_without_such_values_has_no_sign_of_them() -> None:
-    workflow = read_with_called(HEAD + "    - run: x\n", "ci.yml", lambda file: None)
-    job, event = workflow.jobs["j"], EventContext()
-    (row,) = rows(workflow, job, event, describe)
-    planned = plan_steps(job, row_resolver(workflow, job, row, event), ())
-    step = render(Script("t", "c", "/w", {}, planned.steps)).partition("if begin")[2]
+    step = render(Script("t", "c", "/w", {}, planned(HEAD + "    - run: x\n")[0].steps)).partition("if begin")[2]
     assert "_late" not in step and "_on_success" not in step
 
 
