@@ -3,7 +3,6 @@ asked for it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import shutil
@@ -209,33 +208,3 @@ def test_what_root_left_in_a_container_is_readable_and_removed_for_another_user(
     assert read.stdout == b"<x/>\n"
     assert (tmp_path / "kept").exists()
     box.is_gone()
-
-
-@contextlib.contextmanager
-def mounted(directory: Path, size: str = "1m") -> Iterator[None]:
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)], capture_output=True, text=True
-    )
-    if done.returncode:
-        support.cannot(f"no tmpfs can be mounted: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
-
-
-# -- faults ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_keeps_no_run_from_ending_with_its_result(tmp_path: Path, engine: Engine) -> None:
-    home = tmp_path / "small"
-    home.mkdir()
-    with mounted(home, "4m"):
-        for box in boxed(home, engine):
-            box.write(f"{RAY}; exit 3")
-            box.start()
-            status = box.ended()
-            assert (status.end, status.exit_code) == (run_directory.END_EXIT, 3)
-            why = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")["files"]}
-            assert why[f"/{LOGS.partition('container-1/')[2]}/raylet.out"] == "the disk is full"
-            box.is_gone()

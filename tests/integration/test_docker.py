@@ -24,7 +24,7 @@ from ci_tasks.logs.reading import read_log
 from ci_tasks.records import Evidence
 from ci_tasks.results.verdict import judge
 from tests import fixtures as support
-from tests.parts import dockerd, registry
+from tests.parts import dockerd
 from tests.parts.engine import Engine
 
 ROOT = Path(adapter.__file__).parents[2]
@@ -171,14 +171,6 @@ def test_name_labels_and_words_of_the_running_container_are_those_recorded(adapt
     assert _ended(started) in (128 + signal.SIGKILL, 128 + signal.SIGTERM)  # docker's way and podman's
 
 
-def test_sigterm_stops_the_container_because_of_init(adapted: Adapted) -> None:
-    started = adapted.start("run", "--rm", "--network=host", "slime:latest", "sleep", "60")
-    adapted.await_container()
-    started.send_signal(signal.SIGTERM)
-    assert _ended(started) == 128 + signal.SIGTERM
-    assert adapted.real("ps", "--quiet") == ""
-
-
 PULLS = [
     ("docker_daemon", "never", "No such image"),
     ("docker_daemon", "missing", "could not pull 127.0.0.1:1/absent:x"),
@@ -196,20 +188,6 @@ def test_a_local_image_needs_no_registry_and_an_absent_one_is_dockers_125(
     done = adapted.run("run", *flags, "127.0.0.1:1/absent:x", "true")
     assert done[0] == 125
     assert message in done[2]
-
-
-def test_a_pinned_image_is_pulled_by_its_digest_although_ci_pulls_always(adapted: Adapted) -> None:
-    with registry.serving(dockerd.image_tar()) as (name, digest):
-        adapted.rules(pull=None, image={"slime:latest": f"{name}@{digest}"})
-        words = ["--rm", "--pull=always", "--network=host", "slime:latest", "bash", "-c", "echo inside"]
-        code, out, err = adapted.run("run", *words)
-        assert (code, out) == (0, "inside\n"), err
-        found = json.loads(adapted.real("inspect", NAME))[0]
-        assert found["Config"]["Image"] == f"{name}@{digest}"
-        adapted.rules(pull=None, image={"slime:latest": f"{name}@sha256:{'0' * 64}"})
-        assert adapted.run("run", *words)[0] == 125
-        adapted.real("rm", "--force", NAME)
-        adapted.real("rmi", f"{name}@{digest}")
 
 
 def test_every_option_of_the_installed_docker_is_known_with_its_kind() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,22 +65,3 @@ def _only_what_failed(fleet: Any) -> None:
     assert (said.code, "passed" in said.err) == (2, True), said.out + said.err
     said = fleet.ci_tasks("remote", "--host", "both", "image", "--resume")
     assert (said.code, "no command of label image" in said.err) == (2, True), said.out + said.err
-
-
-def test_a_host_with_a_broken_python_is_dropped_and_every_row_passes_on_the_other(fleet: Any, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "bash").write_text(
-        '#!/bin/sh\ncase "$1" in -lc) echo "ImportError: undefined symbol: _PyLong_AsInt"; exit 1;; esac\n'
-        'exec /bin/bash "$@"\n'
-    )
-    (broken / "bash").chmod(0o755)
-    env = f"env: {{PATH: '{broken}:{fleet.environment()['PATH']}'}}"
-    hosts = HOSTS.replace("{kind: local, runtime: none, gpus: 4,", f"{{kind: local, runtime: none, gpus: 4, {env},")
-    Path(fleet.env["CI_TASKS_HOSTS"]).write_text(hosts)
-    said = fleet.ci_tasks("remote", "--host", "both", "image", "--only", "tiny_dense,tiny_ppo,tiny_ckpt")
-    assert said.code == 0, said.out + said.err
-    assert "dropping host two: no test of its first two rows was seen" in said.out
-    attempts = [(one["host"], one["status"]) for record in fleet.records() for one in record["attempts"]]
-    assert {status for host, status in attempts if host == "two"} == {"failed"}
-    assert {status for host, status in attempts if host == "one"} == {"passed"}

@@ -48,13 +48,13 @@ def box(boxes: list[Box]) -> Box:
     return boxes[0]
 
 
-def start(box: Box, *changes: tuple[str, str]) -> None:
-    box.change_agent(*QUICK, *changes)
+def start(box: Box) -> None:
+    box.change_agent(*QUICK)
     box.start()
 
 
-def start_and_run(box: Box, *changes: tuple[str, str]) -> None:
-    start(box, *changes)
+def start_and_run(box: Box) -> None:
+    start(box)
     support.until(lambda: "ready" in box.log(), "the job is under way")
 
 
@@ -74,19 +74,6 @@ def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_an
         assert remove_run(str(box.path))[-1].endswith("kept until its containers are gone")
     assert remove_run(str(box.path)) == []
     assert box.containers("--all") == []
-
-
-def test_a_timeout_while_the_daemon_is_silent_is_blocked_and_not_failed(box: Box, daemon: Daemon) -> None:
-    box.write("echo ready; sleep 600")
-    due = "if {}:\n                until = time.monotonic() + LOOK_SECONDS"
-    go = 'os.path.exists(self.paths.path + "/now")'
-    start_and_run(box, (due.format("time.monotonic() >= deadline"), due.format(go)))
-    with daemon.hanging():
-        (box.path / "now").touch()
-        box.ended()
-    record = judge_run(box.run)
-    assert record.status == "blocked"
-    assert record.reason.startswith("no answer from docker within 0.5 s; timeout after ")
 
 
 def test_the_next_run_on_the_host_removes_what_an_earlier_one_had_to_leave(boxes: list[Box], daemon: Daemon) -> None:

@@ -149,24 +149,6 @@ def test_another_key_user_host_or_known_hosts_has_another_connection(
     assert len({link.path for link in links}) == len(links)
 
 
-def test_a_client_that_is_killed_ends_its_command_and_no_other(box: SSHServer, place: Path) -> None:
-    marker = box.home / "running"
-    code = (
-        "from ci_tasks.hosts import mux; from ci_tasks.hosts.mux import MuxTransport\n"
-        "stream = MuxTransport(mux.directory(), 'box').open('touch ~/running; cat; rm ~/running')\n"
-        "print(stream.recv(1))"
-    )
-    with closing(mux.MuxTransport(place, "box").open("cat")) as other:
-        killed = subprocess.Popen([sys.executable, "-c", code], cwd=Path(mux.__file__).parents[2])
-        assert eventually(marker.exists)
-        killed.kill()
-        killed.wait()
-        assert eventually(lambda: not marker.exists())
-        other.sendall(b"alive")
-        assert other.recv(5) == b"alive"
-    assert logins(box) == 1
-
-
 @pytest.fixture
 def near(box: SSHServer, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """What a shell command prints on the box, each time as a command of its own. The box has the agent."""

@@ -21,7 +21,6 @@ from tests.parts.processes import command_lines, files_named, with_variable
 until = support.until
 
 HOSTS = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
-BLOCKED = "import time; from ci_tasks.run import prepare; prepare.gather_facts = lambda *_: time.sleep(600)"
 SHORT = "from ci_tasks.hosts import provision; provision._CLIENT_SECONDS = 1.0"
 
 
@@ -144,49 +143,6 @@ def test_cancel_ends_a_living_client_and_what_a_killed_one_left(there: Place) ->
     assert there.person.ci_tasks("cancel", killed).code == 0
     until(lambda: not there.processes(), "its install steps end")
     assert there.statuses() > LOST
-
-
-def test_resume_starts_the_rows_that_a_killed_client_did_not_and_clean_of_the_host_ends_its_install_steps(
-    there: Place,
-) -> None:
-    there.start_and_kill()
-    there.flag.touch()
-    done = there.person.ci_tasks("remote", "--host", "box", "agent-test", "--resume")
-    assert there.statuses() == {("blocked", "ModuleNotFoundError: No module named 'pytest'")}, done
-    there.flag.unlink()
-    there.start_and_kill()
-    assert there.processes()
-    done = there.person.ci_tasks("clean", "--host", "box")
-    assert done.code == 0, done.out + done.err
-    until(lambda: not there.processes(), "its install steps end")
-    assert not list(there.top.glob("runs/*")), done.out
-
-
-# -- before there are rows -------------------------------------------------------------------------------------------
-
-
-def _preparing(place: Place) -> Any:
-    place.person.first = BLOCKED
-    client = place.person.start("remote", "--host", "local", "agent-test")
-    until(lambda: list(place.person.home.glob("runs/*/state.json")), "it prepares its rows")
-    place.person.first = ""
-    return client
-
-
-def test_a_command_without_rows_yet_is_listed_and_cancelled(here: Place) -> None:
-    client = _preparing(here)
-    assert here.statuses() == {("preparing", "")}
-    done = here.person.ci_tasks("cancel", "last")
-    client.communicate(timeout=60)
-    assert (done.code, client.returncode) == (0, 130)
-    assert here.statuses() == set()
-    assert not list((here.person.home / "runs").iterdir())
-
-
-# -- plans -----------------------------------------------------------------------------------------------------------
-
-
-# -- while rows run --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

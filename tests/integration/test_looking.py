@@ -19,16 +19,24 @@ _FILTERS = "*.py filter=x diff=x merge=x\n*.md filter=y\n*.toml filter=z\n"
 _HOOKS = (
     *("post-checkout", "post-index-change", "pre-auto-gc", "reference-transaction", "fsmonitor-watchman", "pre-commit"),
 )
-# `{mark-NAME}` is a command that leaves the mark NAME.
-SETTINGS = """
+# Section of git's configuration → its keys that name a program; each leaves the mark KEY.
+_PROGRAMS = {
+    "core": "fsmonitor sshCommand gitProxy askPass pager editor alternateRefsCommand",
+    "diff": "external",
+    'diff "x"': "textconv command",
+    'merge "x"': "driver",
+    "pager": "log config",
+    "gpg": "program",
+    "sequence": "editor",
+    "uploadpack": "packObjectsHook",
+}
+# The same, and whatever has another form: `{mark-NAME}` is a command that leaves the mark NAME.
+SETTINGS = "".join(
+    f"[{section}]\n" + "".join(f'    {key} = "{{mark-{key}}}"\n' for key in keys.split())
+    for section, keys in _PROGRAMS.items()
+)
+SETTINGS += """
 [core]
-    fsmonitor = "{mark-fsmonitor}"
-    sshCommand = "{mark-ssh}"
-    gitProxy = "{mark-proxy}"
-    askPass = "{mark-askpass}"
-    pager = "{mark-pager}"
-    editor = "{mark-editor}"
-    alternateRefsCommand = "{mark-refs}"
     hooksPath = "{hooks}"
     attributesFile = "{attributes}"
 [filter "x"]
@@ -39,37 +47,17 @@ SETTINGS = """
     required = true
 [include]
     path = "{included}"
-[diff]
-    external = "{mark-external}"
-[diff "x"]
-    textconv = "{mark-textconv}"
-    command = "{mark-diff}"
-[merge "x"]
-    driver = "{mark-merge}"
-[pager]
-    log = "{mark-pager-log}"
-    config = "{mark-pager-config}"
 [alias]
     rev-list = "!{mark-alias}"
     config = "!{mark-alias-config}"
 [credential]
     helper = "!{mark-credential}"
-[gpg]
-    program = "{mark-gpg}"
 [log]
     showSignature = true
 [ssh]
     variant = simple
-[sequence]
-    editor = "{mark-sequence}"
-[uploadpack]
-    packObjectsHook = "{mark-upload}"
-[submodule]
-    recurse = true
 [submodule "third"]
     update = "!{mark-update}"
-[status]
-    submoduleSummary = true
 """
 _REMOTE = """
 [remote "origin"]
@@ -77,7 +65,6 @@ _REMOTE = """
     promisor = true
     partialclonefilter = blob:none
     uploadpack = "{mark-uploadpack}"
-    receivepack = "{mark-receivepack}"
 [extensions]
     partialClone = origin
 """
@@ -198,7 +185,9 @@ def test_no_command_that_looks_executes_what_a_checkout_names(person: Any, traps
         assert said.code in (0, 1, 125), f"{command}: {said.err}"
 
 
-@pytest.mark.parametrize(("url", "trap"), [("{far}", "repo.uploadpack"), ("ssh://nowhere.invalid/far", "repo.ssh")])
+@pytest.mark.parametrize(
+    ("url", "trap"), [("{far}", "repo.uploadpack"), ("ssh://nowhere.invalid/far", "repo.sshCommand")]
+)
 def test_no_command_fetches_what_a_partial_clone_lacks(
     person: Any, traps: Traps, tmp_path: Path, url: str, trap: str
 ) -> None:

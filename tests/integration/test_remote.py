@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,24 +185,6 @@ def test_a_link_that_dies_or_is_silent_is_made_again(far: Far, fault: Callable[[
     far.is_home()
 
 
-def test_sigterm_alone_ends_a_command_whose_host_never_concludes(far: Far) -> None:
-    far.person.first = "from ci_tasks.run import interrupts; interrupts._PATIENCE_S = 0.5"
-    far.job(ENDLESS)
-    client = far.start()
-    far.runs()
-    (status,) = far.there.glob("runs/*/01/status.json")
-    supervisor = json.loads(status.read_text())["pid"]
-    os.kill(supervisor, signal.SIGSTOP)
-    try:
-        client.send_signal(signal.SIGTERM)
-        ends(client, 125)
-        assert far.record()["status"] == "lost"
-    finally:
-        os.kill(supervisor, signal.SIGCONT)
-    assert far.person.ci_tasks("cancel", "last").code == 0
-    assert far.left() == []
-
-
 def test_a_plan_for_a_host_runs_by_hand_there_and_clean_removes_it(far: Far) -> None:
     far.job(LINES)
     plan = ("plan", "ckpt", "--only", "async", "--host", "box")
@@ -218,51 +199,6 @@ def test_a_plan_for_a_host_runs_by_hand_there_and_clean_removes_it(far: Far) -> 
     far.box.stop()  # a plan for a host that is away is shown all the same
     said = far.person.ci_tasks(*plan)
     assert (said.code, "nothing to run by hand was made on box" in said.err) == (0, True), said.out + said.err
-
-
-def sending(far: Far, *more: str) -> Any:
-    """A client in the middle of what it sends."""
-    # More than the window of an SSH channel: the rest has not even left.
-    far.person.write("noise", os.urandom(5 << 20).hex())
-    client = far.start(*RUN, *more)
-    until(lambda: far.road.carried[0] > 1 << 20, "the code is being sent")
-    far.road.blackhole()
-    return client
-
-
-@pytest.mark.parametrize(("words", "code"), [(["attach", "last"], 125), (["logs", "last", "--follow"], 0)])
-def test_a_client_that_is_killed_while_it_sends_has_begun_nothing_and_clean_finds_nothing(
-    far: Far, words: list[str], code: int
-) -> None:
-    client = sending(far)
-    client.kill()
-    client.communicate()
-    far.road.restore()
-    assert far.person.ci_tasks(*words).code == code
-    assert (far.record()["status"], "never began" in far.record()["reason"]) == ("lost", True)
-    assert far.left() == []
-    assert far.person.ci_tasks("clean", "--host", "box").code == 0
-
-
-@pytest.mark.parametrize("more", [[], ["--detach"]], ids=["", "detached"])
-def test_ctrl_c_while_the_code_is_sent_is_not_kept_waiting(far: Far, more: list[str]) -> None:
-    client = sending(far, *more)
-    client.send_signal(signal.SIGINT)
-    ends(client, 130)
-    assert far.record()["status"] == "cancelled"
-    far.road.restore()
-    assert far.left() == []
-
-
-def test_a_reader_that_goes_away_ends_the_run_there(far: Far) -> None:
-    far.job(LINES.replace("30", "3000"))
-    client = far.start()
-    far.runs()
-    client.stdout.close()
-    client.stderr.close()
-    client.wait(60)
-    assert client.returncode == 141
-    assert far.left() == []
 
 
 def test_a_disk_there_that_is_full_or_read_only_blocks_and_leaves_nothing(far: Far) -> None:
@@ -361,15 +297,3 @@ def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(box
     assert said.code == 0, said.out + said.err
     assert re.search(r"containers and images of runs:\n  container [^/]\S+, \d+ bytes\n", said.out)
     assert not boxed.there.exists(), said.out
-
-
-def test_a_job_whose_docker_client_died_is_not_left_running(boxed: Far, engine: Engine) -> None:
-    boxed.person.write("job.sh", "echo line 9 of it; sleep 600\n")
-    client = boxed.start("remote", "--host", "box", "boxed")
-    boxed.runs()
-    clients = with_variable(f"CI_TASKS_RUN_DIR={boxed.there}/", program=f"{engine.runtime}\0run")
-    assert clients
-    for pid in clients:
-        os.kill(pid, signal.SIGKILL)
-    ends(client, 1)
-    assert (boxed.record()["status"], boxed.record()["exit_code"]) == ("failed", 137)

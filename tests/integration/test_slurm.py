@@ -140,47 +140,6 @@ def test_every_way_in_which_slurm_ends_a_job_has_its_status(far: Any, cluster: A
     assert cluster.left() == []
 
 
-def test_a_job_that_forges_its_status_has_the_exit_code_that_slurm_saw(far: Any, cluster: Any) -> None:
-    """One writes while its agent lives, one kills it first."""
-    forged = (
-        '{"version": "1", "state": "ended", "phase": "ended", "pid": 1, "sequence": 99, "end": "exit", "exit_code": 0}'
-    )
-    script = f"""\
-cd $CI_TASKS_RUN_DIR
-agent=$(grep -oP '"pid": \\K\\d+' status.json)
-echo '{forged}' > forged && mv forged status.json
-[ $1 = kills ] && kill -9 $agent
-sleep 1; exit 4"""
-    lines(far, script, "kills", "writes")
-    said = far.ci_tasks("remote", "--host", "cluster", "lines")
-    assert said.code == 1, said.out + said.err
-    records, logs = by_row(far), far.logs()
-    assert {row: (record["status"], record["exit_code"]) for row, record in records.items()} == {
-        "kills": ("failed", 137),
-        "writes": ("failed", 4),
-    }
-    named = {row: [one["what"] for one in record["deviations"]] for row, record in records.items()}
-    assert "status.json" in named["kills"]
-    assert "files of the run" in named["writes"]
-    assert any("status.json says that the job ended with 0, Slurm says 137" in log for log in logs.values())
-    assert cluster.left() == []
-
-
-def test_31_rows_are_submitted_again_when_the_login_node_is_busy(far: Any, cluster: Any) -> None:
-    names = [f"row{number}" for number in range(31)]
-    lines(far, "echo this is $1", *names)
-    cluster.rejects("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
-    said = far.ci_tasks("remote", "--host", "cluster", "lines")
-    assert said.code == 0, said.out + said.err
-    assert "Slurm accepts no more jobs now: Batch job submission failed: Socket timed out" in said.out
-    assert len(cluster.calls("sbatch")) == 31
-    assert {row: record["status"] for row, record in by_row(far).items()} == dict.fromkeys(names, "passed")
-    assert [f"this is {name}" in log for name, log in zip(names, far.logs().values(), strict=True)] == [True] * 31
-    # However many rows: Slurm is asked for all of them at once, every few seconds.
-    assert len(cluster.calls("squeue")) < 31
-    assert cluster.left() == []
-
-
 def test_install_steps_that_rows_share_are_a_job_and_no_job_asks_for_more_time_than_the_partition_has(
     far: Any, cluster: Any
 ) -> None:
@@ -217,25 +176,6 @@ def test_ctrl_c_ends_what_runs_in_order_and_what_waits_at_once(far: Any, cluster
     ends(client, 130)
     assert {record["status"] for record in far.records()} == {"cancelled"}
     assert sum("swept up" in log for log in far.logs().values()) == 2, "their own end is in their logs"
-    assert cluster.left() == []
-
-
-def test_ctrl_c_ends_a_row_that_slurm_has_queued_again(far: Any, cluster: Any) -> None:
-    """Its first start has an end, which is not the row's."""
-    lines(far, ENDLESS, "a")
-    client = far.start("remote", "--host", "cluster", "lines")
-    (run,) = until(lambda: [run for run in runs_there(cluster).values() if "begun" in log_there(run)], "it runs")
-    job = job_of(run)
-    cluster.scontrol("requeue", job)
-    until(lambda: cluster.jobs().get(job) == "PENDING", "it is queued again")
-    until(lambda: any("PENDING" in text for text in waiting(far)), "the client knows")
-    client.send_signal(2)
-    ends(client, 130)
-    assert cluster.jobs().get(job, "CANCELLED") == "CANCELLED"
-    (record,) = far.records()
-    (attempt,) = record["attempts"]
-    assert (attempt["status"], attempt["slurm_job_id"], attempt["node"] in ("gpu1", "gpu2")) == ("cancelled", job, True)
-    assert attempt["queue_seconds"] is not None
     assert cluster.left() == []
 
 
