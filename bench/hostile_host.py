@@ -1,7 +1,7 @@
 """A host that lies: what does a client do with it?
 
-In this process, a server speaks our protocol over a link in memory and lies in one place: frames, greetings, messages,
-statuses, directories, descriptions, logs, archives, the contents of files, answers, streams that never end, the output
+In this process, a server speaks our protocol over a link in memory and lies in one place: greetings, frames and
+messages, statuses, directories, descriptions, logs, the contents of files, answers, streams that never end, the output
 of programs. The client attaches to its run, starts one there, cleans up or asks for its facts; then it looks at what is
 here, and cleans up. `tests/parts/hostile_world.py` says what is right and what is wrong.
 

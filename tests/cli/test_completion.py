@@ -7,7 +7,6 @@ import pty
 import re
 import select
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -129,12 +128,6 @@ def test_an_error_gives_no_candidates(broken: str | None, home: Path) -> None:
     assert offered("ci-tasks remote ckpt --host ") == []
 
 
-def test_invokes_own_script_runs_nothing(home: Path) -> None:
-    command = [sys.executable, "-m", "invoke", "--complete", "--", "invoke", "run", "ckpt"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert {"run", "remote"} <= set(done.stdout.split()) and not done.stderr
-
-
 class Terminal:
     """A shell on a terminal, in which ^T prints the line as it stands, in angle brackets, and empties it."""
 
@@ -182,9 +175,3 @@ def terminal(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
 
 def test_a_tab_completes_the_typed_word_and_prints_no_error(terminal: Terminal) -> None:
     assert {line: terminal.completed(line) for line in COMPLETED} == COMPLETED
-
-
-def test_an_unsupported_shell_is_an_error_that_lists_the_supported_ones(home: Path) -> None:
-    done = subprocess.run(["ci-tasks", "--print-completion-script", "tcsh"], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "valid: bash, zsh" in done.stderr

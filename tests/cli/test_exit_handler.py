@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.cli import exit_handler
-from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_USAGE, Blocked
+from ci_tasks.errors import EXIT_BLOCKED, EXIT_USAGE, Blocked
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +43,6 @@ def test_a_word_that_no_file_can_be_called_is_an_error_of_whoever_typed_it(capsy
     assert exit_handler.run(lambda: Path("w" * 5000).stat().st_size) == EXIT_USAGE
     err = capsys.readouterr().err
     assert err.startswith("ci-tasks: File name too long: 'www") and len(err) < 200
-
-
-def test_other_system_errors_are_bugs(capsys: pytest.CaptureFixture[str]) -> None:
-    def flow() -> int:
-        raise FileNotFoundError(errno.ENOENT, "No such file", "/runs/x")
-
-    assert exit_handler.run(flow) == EXIT_BUG
-    assert "a bug" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape", "utf-8:strict", "utf-8:surrogateescape"])

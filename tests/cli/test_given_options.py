@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions
-from ci_tasks.cli.commands.run import RunOptions
 from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, RowOptions, with_given
-from ci_tasks.cli.options import options_of
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.run.checkout_source import open_source
 
-OWN = ["var", "input", "output", "github_event"]
 NO_HOSTS = Config({}, {}, ())
 
 
@@ -103,10 +99,3 @@ def test_no_persist_and_give_up_are_for_every_host() -> None:
     assert [spec.persist for spec in without.hosts.values()] == [False, False]
     assert {spec.give_up_minutes for spec in with_given(hosts, RowOptions(give_up=5)).hosts.values()} == {5}
     assert with_given(hosts, OverlayOptions()).hosts == with_given(hosts, RowOptions()).hosts == hosts.hosts
-
-
-@pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])
-def test_help_lists_them_behind_a_commands_own_options(options: type[GivenOptions]) -> None:
-    own = [*OWN, "gpus", "no_probe", "no_persist", "with_"] if issubclass(options, OverlayOptions) else OWN
-    own = [*own, "give_up"] if issubclass(options, RowOptions) else own
-    assert list(options_of(options))[-len(own) :] == own

@@ -31,19 +31,6 @@ def test_excluded_and_needed_options_exist(name: str) -> None:
     assert set(named) <= set(declared)
 
 
-SEVERAL = {
-    "plan": ["only"], "run": ["only"], "remote": ["host", "only"], "runs": ["row", "status", "host"],
-    "report": ["run"], "reproduce": ["only"], "compare": ["only"], "prefetch": ["only"],
-    "lint": ["ignore"], "mcp": ["host"], "numbers": ["only"], "verl": ["host", "variant"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_several_values_are_separated_by_commas_where_a_command_takes_them(name: str) -> None:
-    declared = options_of(options_of_command(name))
-    assert [option for option in declared if declared[option].commas] == SEVERAL.get(name, [])
-
-
 @dataclass(frozen=True)
 class Example:
     label: str = positional("a label").field()

@@ -116,13 +116,3 @@ def test_the_help_of_a_command_lists_its_options(argv: list[str], capsys: pytest
     shown = dict(groups(out))
     assert shown["Arguments"][0] == "LABEL"
     assert {"--host", "--only", "--base"} <= set(shown["Options"])
-
-
-@pytest.mark.parametrize("command", ["jobs", "plan", "run", "remote", "hosts", "runs", "logs", "cancel"])
-def test_help_has_an_example_and_a_word_for_each_flag_none_of_which_is_one_letter(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    what, _, flags = run([command, "--help"], capsys)[1].partition("Options:")
-    assert f"\n  ci-tasks {command}" in what, "an example"
-    lines = [line for line in flags.splitlines() if line.startswith("  -")]
-    assert lines and not [line for line in lines if not re.match(r"  --\S.* {2,}\S", line)]

@@ -24,9 +24,6 @@ WRONG = {
     "plan": "plan needs LABEL",
     "jobs --frob": "jobs: unknown option --frob",
     "jobs ckptt": "unknown label 'ckptt' in .github/workflows/pr-test.yml; did you mean 'ckpt'?",
-    "jobs e2e-test-ckp": "unknown label 'e2e-test-ckp' in .github/workflows/pr-test.yml; did you mean 'e2e-test-ckpt'?",
-    "run ckpt --host sim": "`ci-tasks remote LABEL --host HOST` runs on another host",
-    "remote ckpt": "remote needs --host",
     "remote ckpt --host smi": "unknown host 'smi' in",
     "remote ckpt --host sim --only asink": "unknown row 'asink' in label ckpt",
     "logs nosuchrun": "unknown run 'nosuchrun'",
@@ -68,12 +65,6 @@ def test_options_of_invoke_itself_may_precede_a_command(options: str, tmp_path: 
     assert (done.code, "tiny_parallel_check" in done.out) == (0, True), done.err
 
 
-def test_an_option_before_the_label_keeps_its_value(tmp_path: Path) -> None:
-    done = run("invoke", "jobs --repo examples/tiny-slime precision", tmp_path)
-    assert done.code == 0
-    assert done.out.count("tiny_parallel_check") == 1 and "sglang-config" not in done.out
-
-
 def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
     def command() -> int:
         """
@@ -99,13 +90,6 @@ def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
         "  than forty columns.",
     ]
     assert "  ci-tasks x                                  short" in description(task, command, 120)
-
-
-def test_hosts_are_listed_with_the_files_they_come_from(tmp_path: Path) -> None:
-    done = run("ci-tasks", "hosts", tmp_path)
-    sim = next(line for line in done.out.splitlines() if line.startswith("sim "))
-    assert "8 (simulated)" in sim
-    assert sim.endswith("built in")
 
 
 def test_calls_in_help_and_hints_are_of_ci_tasks_whatever_was_started(tmp_path: Path) -> None:

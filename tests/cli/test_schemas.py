@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from ci_tasks.cli import schemas
 from ci_tasks.cli.options import options_of
-from ci_tasks.run.events import Message, open_events
 from tests.parts.commands import COMMANDS, options_of_command
 from tests.published import check, check_command, check_events
 
@@ -122,12 +120,6 @@ def test_an_error_is_the_last_event(person: Any) -> None:
     assert "nowhere" in line["error"]
 
 
-def test_a_full_disk_ends_the_events_and_not_the_run(person: Any) -> None:
-    done = person.ci_tasks(*RUN, "--events", "/dev/full")
-    assert done.code == 0
-    assert done.err.count("no more events: No space left on device") == 1
-
-
 def test_a_reader_of_events_that_goes_away_ends_them_and_not_the_run(person: Any) -> None:
     started = person.start(*RUN, "--events", "-")
     started.stdout.close()
@@ -136,31 +128,6 @@ def test_a_reader_of_events_that_goes_away_ends_them_and_not_the_run(person: Any
     assert err.count("no more events: Broken pipe; the run continues") == 1
     assert [record["status"] for record in person.records()] == ["passed"]
     assert "Traceback" not in err and "a bug" not in err
-
-
-LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))"
-
-
-def test_a_disk_that_gets_full_is_blocked_and_leaves_nothing_half_written(person: Any) -> None:
-    """A limit of a file's size, at which writing fails as on a full disk: in the middle of a file."""
-    assert person.ci_tasks(*RUN).code == 0
-    (batch,) = (person.home / "runs").iterdir()
-    record = (batch / "01/record.json").read_bytes()
-    outputs = {"--html": 10_000, "--junit": 100}
-    for option, size in outputs.items():
-        person.first = LIMITED.format(size)
-        done = person.ci_tasks("report", "last", option, "there")
-        assert (done.code, "blocked: File too large: 'there'" in done.err) == (125, True), done.err
-    for size in (0, 1_000, 30_000):
-        person.first = LIMITED.format(size)
-        done = person.ci_tasks(*RUN, "--events", "events.jsonl")
-        assert (done.code, "File too large" in done.out + done.err) == (125, True), done.out + done.err
-        assert all(line.endswith("}") for line in (person.checkout / "events.jsonl").read_text().splitlines()[:-1])
-    person.first = ""
-    assert (batch / "01/record.json").read_bytes() == record
-    statuses = [run["status"] for run in person.ci_tasks("runs", "--json").json]
-    assert (statuses.count("passed"), {*statuses} <= {"passed", "blocked"}) == (1, True)
-    assert person.git("status", "--porcelain") == " M tests/test_tiny_ckpt.py\n?? events.jsonl\n"
 
 
 def test_a_secret_is_masked_in_events(person: Any) -> None:
@@ -174,17 +141,3 @@ def test_json_and_events_do_not_share_standard_output(person: Any) -> None:
     done = person.ci_tasks(*RUN, "--json", "--events", "-")
     assert done.code == 2
     assert not done.out
-
-
-def test_a_file_of_events_that_cannot_grow_ends_with_a_whole_line(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with open_events(str(tmp_path / "events.jsonl")) as stream:
-        assert stream is not None
-        stream.write(Message("now", "short"))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
-        try:
-            stream.write(Message("now", "x" * 500))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    (line,) = check_events((tmp_path / "events.jsonl").read_text())
-    assert line["text"] == "short"

@@ -117,12 +117,6 @@ def test_an_error_in_posargs_names_the_session_and_the_next_step(line: str, mess
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize(("posargs", "message"), [([""], "--only is empty"), (["--host", ""], "--host is empty")])
-def test_a_variable_without_a_value_selects_neither_all_rows_nor_this_machine(posargs: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        parse_posargs("ckpt", posargs)
-
-
 def test_help_lists_the_options_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_posargs("ckpt", ["-h"]) is None
     shown = capsys.readouterr().out

@@ -14,11 +14,12 @@ from ci_tasks.agent.serving import bundle, frames
 from ci_tasks.agent.serving.messages import ClientMessage
 from ci_tasks.hosts import remote_run
 from tests.parts import hostile_values as values
-from tests.parts.hostile_server import HOME, Frames, HostileServer, bundle_entry, bundle_of, pieces
+from tests.parts.hostile_server import HOME, Frames, HostileServer, pieces
 from tests.parts.hostile_values import FLOATS, INTEGERS, NUMBERS, TEXTS, anything, spoilt, spoilt_bytes
 
 _MOST_BYTES = 1 << 21  # of a crafted file
 ATTACH, START, CLEAN, FACTS = "attach", "start", "clean", "facts"
+ENDS = ["eof", "dead", "silent"]
 
 
 @dataclass
@@ -40,30 +41,6 @@ class Case:
 Kind = Callable[[Random, Surroundings], Case]
 
 
-def garbled_frames(rng: Random, near: Surroundings) -> Case:
-    """Bytes of a frame changed, cut or made up."""
-    server, at = HostileServer(near.batch), rng.randrange(1, 9)
-    made_up = [
-        lambda: bytes([rng.randrange(256)]) + rng.randbytes(4),
-        lambda: rng.choice([b"J", b"L", b"P", b"D", b"B"]) + b"\xff\xff\xff\xff",
-        lambda: frames.frame(rng.choice([b"L", b"P"]), rng.randbytes(rng.randrange(4))),
-        lambda: frames.frame(b"J", rng.choice(values.BROKEN_JSON)),
-        lambda: b"B\0\0\0\1x",
-        lambda: rng.randbytes(rng.randrange(1, 5000)),
-        lambda: b"Last login: yesterday\r\n",
-        lambda: frames.MAGIC,
-    ]
-
-    def change(number: int, frame: bytes) -> Iterator[bytes]:
-        if number == at:
-            frame = spoilt_bytes(rng, frame) if rng.random() < 0.5 else values.one_of(rng, *made_up) + frame
-        yield frame
-
-    server.change = change
-    server.end, server.end_after = rng.choice(["eof", "dead", "silent"]), 3 + at
-    return Case(server, rng.choice([ATTACH, START]))
-
-
 def odd_greetings(rng: Random, near: Surroundings) -> Case:
     """What stands before and in the first message."""
     honest = {"home": HOME, "python": ["/usr/bin/python3", "3.11.2"]}
@@ -71,35 +48,40 @@ def odd_greetings(rng: Random, near: Surroundings) -> Case:
     hello: Any = values.one_of(
         rng,
         lambda: spoilt(rng, honest),
-        lambda: {**honest, "home": rng.choice(TEXTS)},
-        lambda: {**honest, "home": near.guard + "/../" * rng.randrange(3)},
+        lambda: {**honest, "home": rng.choice([*TEXTS, near.guard + "/../"])},
         lambda: {**honest, "python": [rng.choice(TEXTS), rng.choice(TEXTS)]},
-        lambda: frames.MAGIC + b"?",
         lambda: frames.MAGIC + b"!" + rng.choice(TEXTS).encode(errors="surrogatepass"),
-        lambda: frames.MAGIC + spoilt_bytes(rng, whole),
-        lambda: spoilt_bytes(rng, frames.MAGIC) + whole,
+        lambda: spoilt_bytes(rng, frames.MAGIC + whole),
         lambda: frames.MAGIC + frames.log(1, 0, b"x") + whole,
         lambda: frames.MAGIC + frames.frame(b"J", rng.choice(values.BROKEN_JSON)),
         lambda: rng.randbytes(rng.randrange(1 << 17)),
-        lambda: b"",
     )
-    server = HostileServer(near.batch, hello=hello, end=rng.choice(["eof", "dead", "silent"]))
+    server = HostileServer(near.batch, hello=hello, end=rng.choice(ENDS))
     return Case(server, rng.choice([ATTACH, START, CLEAN]))
 
 
 def spoilt_messages(rng: Random, near: Surroundings) -> Case:
-    """A message with a value that is of another type, missing, or far too large."""
+    """A frame with bytes changed, cut or made up, or a message with a value that is of another type, missing, or far
+    too large."""
     server, at = HostileServer(near.batch, files=_artifacts()), rng.randrange(1, 9)
+    made_up = [
+        lambda: bytes([rng.randrange(256)]) + rng.randbytes(4),
+        lambda: rng.choice([b"J", b"L", b"P", b"D", b"B"]) + b"\xff\xff\xff\xff",
+        lambda: frames.frame(b"J", rng.choice(values.BROKEN_JSON)),
+        lambda: rng.randbytes(rng.randrange(1, 5000)),
+        lambda: rng.choice([b"Last login: yesterday\r\n", frames.MAGIC, b"B\0\0\0\1x"]),
+    ]
 
     def change(number: int, frame: bytes) -> Iterator[bytes]:
-        if number == at and frame[:1] == b"J":
-            honest = json.loads(frame[5:])
-            text = values.broken_json(rng, honest)
+        if number != at:
+            yield frame
+        elif frame[:1] == b"J" and rng.random() < 0.5:
+            text = values.broken_json(rng, json.loads(frame[5:]))
             yield frames.frame(b"J", text[: frames.MAX_BYTES[b"J"]])
         else:
-            yield frame
+            yield spoilt_bytes(rng, frame) if rng.random() < 0.5 else values.one_of(rng, *made_up) + frame
 
-    server.change, server.end, server.end_after = change, rng.choice(["eof", "silent"]), 5
+    server.change, server.end, server.end_after = change, rng.choice(ENDS), 3 + at
     return Case(server, rng.choice([ATTACH, ATTACH, START, CLEAN]))
 
 
@@ -107,23 +89,19 @@ def crafted_statuses(rng: Random, near: Surroundings) -> Case:
     """Right types, wrong values: times, counts, processes of this machine."""
     server = HostileServer(near.batch)
     first, last = server.honest_statuses()
-    fields = ["started_at", "ended_at", "heartbeat_at", "queue_seconds", "log_bytes", "sequence", "pid", "group"]
+    numbers = ["started_at", "ended_at", "heartbeat_at", "queue_seconds", "log_bytes", "sequence", "pid", "group"]
     texts = ["error", "log_error", "log_sha256", "pid_start", "boot_id"]
 
     def crafted(status: dict[str, Any]) -> dict[str, Any]:
         made = dict(status)
         for _ in range(rng.choice([1, 2, 5])):
-            made[rng.choice(fields)] = rng.choice([*INTEGERS, *(NUMBERS if rng.random() < 0.1 else [None])])
+            made[rng.choice(numbers)] = rng.choice([*INTEGERS, *(NUMBERS if rng.random() < 0.1 else [None])])
             made[rng.choice(texts)] = rng.choice([*TEXTS, None])
         if rng.random() < 0.3:
-            made |= {
-                "gpu_ids": [rng.choice(INTEGERS) for _ in range(rng.choice([1, 8, 10_000]))],
-                "gpu_uuids": [rng.choice(TEXTS) for _ in range(4)],
-                "waiting": [rng.choice(TEXTS) for _ in range(rng.choice([1, 20]))],
-                "left": [rng.choice(TEXTS) for _ in range(4)],
-                "kept": {"containers": [rng.choice(TEXTS)], "workspace": near.guard},
-                "slurm": {"job": rng.choice(TEXTS), "node": rng.choice(TEXTS), "restarts": rng.choice(INTEGERS)},
-            }
+            made |= {name: [rng.choice(TEXTS)] * 4 for name in ("gpu_uuids", "waiting", "left")}
+            made["gpu_ids"] = [rng.choice(INTEGERS)] * rng.choice([1, 8, 10_000])
+            made["kept"] = {"containers": [rng.choice(TEXTS)], "workspace": near.guard}
+            made["slurm"] = {"job": rng.choice(TEXTS), "node": rng.choice(TEXTS), "restarts": rng.choice(INTEGERS)}
         if rng.random() < 0.4:
             made |= near.process
         if rng.random() < 0.3:
@@ -140,55 +118,35 @@ def crafted_statuses(rng: Random, near: Surroundings) -> Case:
 def crafted_directories(rng: Random, near: Surroundings) -> Case:
     """Where a host says that its runs are: the client makes a directory of that name."""
     names = [*TEXTS, "01", near.batch, "runs", "kept-batch", "history.db", ".", "x" * 255]
-    made = [
+    numbers = ["0x1", "１", "-1", "1e3", "99999999999", "0" * 300]
+    directory = values.one_of(
+        rng,
         lambda: f"{HOME}/runs/{rng.choice(names)}/{rng.choice(names)}",
         lambda: f"{near.guard}/{rng.choice(['01', '../01', '..'])}",
-        lambda: f"{HOME}/runs/../../{rng.choice(names)}/01",
-        lambda: rng.choice(TEXTS),
-        lambda: f"{HOME}/runs/kept-batch/01",
-        lambda: f"//{HOME}/runs/{near.batch}/01",
-        lambda: f"{HOME}/runs/{near.batch}/{rng.choice(['0x1', '１', '-1', '1e3', '99999999999', '0' * 300])}",
-    ]
-    directory = values.one_of(rng, *made)
-    parts = [part for part in directory.split("/") if part]
-    batch = parts[-2] if len(parts) > 1 else directory
-    server = HostileServer(near.batch)
-    more = (
-        spoilt(rng, {"state": "ended", "alive": False, "ended_at": 1.0}) if rng.random() < 0.3 else {"state": "ended"}
+        lambda: rng.choice([*TEXTS, f"{HOME}/runs/kept-batch/01", f"{HOME}/runs/../../x/01"]),
+        lambda: f"{HOME}/runs/{near.batch}/{rng.choice(numbers)}",
     )
-    entry = {"dir": directory, **(more if isinstance(more, dict) else {})}
-    server.summaries = [entry] * (rng.choice([1, 1, 2, 2000]) if len(str(entry)) < 1000 else 1)
-    return Case(server, rng.choice([ATTACH, ATTACH, CLEAN]), name=batch)
+    batch = [directory, *directory.split("/")][-2]
+    entry = {"dir": directory, "state": "ended"}
+    server = HostileServer(near.batch)
+    server.summaries = [entry] * (rng.choice([1, 1, 2, 2000]) if len(directory) < 1000 else 1)
+    return Case(server, rng.choice([ATTACH, ATTACH, CLEAN]), name=batch or directory)
 
 
 def crafted_descriptions(rng: Random, near: Surroundings) -> Case:
     """What a job may have written into its plan.json."""
-    described = {
-        "id": rng.choice([*TEXTS, "kept-batch.01"]),
-        "label": rng.choice(TEXTS),
-        "row": rng.choice(TEXTS),
-        "host": rng.choice([*TEXTS, "local"]),
-        "test": rng.choice([*TEXTS, None]),
-        "args": rng.choice(TEXTS),
-        "image": rng.choice([*TEXTS, None]),
-        "gpus": rng.choice(INTEGERS),
-        "timeout_minutes": rng.choice(FLOATS),
-        "stall_minutes": rng.choice(FLOATS),
-        "deviations": [dict.fromkeys(("what", "ci", "here", "why"), rng.choice(TEXTS))] * rng.choice([0, 1, 20]),
-        "checkout": {"path": near.guard, "commit": rng.choice(TEXTS), "dirty": [rng.choice(TEXTS)] * 3},
-        # None of these is one of a description.
-        "owned": [near.guard],
-        "workspace": near.guard,
-        "script": f"rm -rf {near.guard}",
-        "host_env": {"PATH": near.guard, "LD_PRELOAD": near.guard},
-        "container": {"runtime": "docker", "name": "guard", "labels": {"ci-tasks.dir": near.guard}},
-        "secrets": ["HOME", "PATH"],
-        "setup": near.guard,
-    }
+    text = partial(rng.choice, TEXTS)
+    described: dict[str, Any] = {name: text() for name in ["id", "label", "row", "host", "test", "args", "image"]}
+    described |= {"gpus": rng.choice(INTEGERS), "timeout_minutes": rng.choice(FLOATS)}
+    described["deviations"] = [dict.fromkeys(("what", "ci", "here", "why"), text())] * rng.choice([0, 1, 20])
+    described["checkout"] = {"path": near.guard, "commit": text(), "dirty": [text()] * 3}
+    # None of these is one of a description.
+    described |= dict.fromkeys(("workspace", "setup"), near.guard)
+    described |= {"owned": [near.guard], "script": f"rm -rf {near.guard}", "secrets": ["HOME", "PATH"]}
+    described["host_env"] = {"PATH": near.guard, "LD_PRELOAD": near.guard}
+    described["container"] = {"runtime": "docker", "name": "guard", "labels": {"ci-tasks.dir": near.guard}}
     described = {key: value for key, value in described.items() if rng.random() < 0.8}
-    if rng.random() < 0.3:
-        described = spoilt(rng, described)
-    return Case(HostileServer(near.batch, description=described))
+    return Case(HostileServer(near.batch, description=spoilt(rng, described) if rng.random() < 0.3 else described))
 
 
 def crafted_logs(rng: Random, near: Surroundings) -> Case:
@@ -217,45 +175,10 @@ def crafted_logs(rng: Random, near: Surroundings) -> Case:
             yield frames.log(key, number << 18, chunk)
 
     server.log_frames = log_pieces
+    server.statuses = server.honest_statuses()
     if rng.random() < 0.3:
-        server.statuses = server.honest_statuses()
         server.statuses[-1]["log_sha256"] = rng.choice([*TEXTS, None])
-    if rng.random() < 0.3:
-        server.statuses = [*server.honest_statuses()[:-1], {**server.honest_statuses()[-1], "exit_code": 1}]
-    return Case(server, rng.choice([ATTACH, START]))
-
-
-def crafted_archives(rng: Random, near: Surroundings) -> Case:
-    """Bundles with paths, sizes and kinds that nothing of a run has."""
-    server = HostileServer(near.batch)
-    paths = [*TEXTS, "plan.json", "run.sh", "remote.json", "record.json", "status.json", "claims.json", "mirror.lock"]
-    paths += ["log", "bin/docker", "artifacts", "artifacts/../../x", near.guard, f"../../../{near.guard}"]
-
-    def entry() -> bytes:
-        path = rng.choice(paths)
-        path = rng.choice([path, f"artifacts/{path}", f"artifacts/a/{path}", "artifacts/x"])
-        content = rng.randbytes(rng.choice([0, 3, 5000]))
-        size: Any = rng.choice([len(content), len(content), len(content), *NUMBERS])
-        head: Any = {"path": path, "size": size}
-        if rng.random() < 0.2:
-            head = spoilt(rng, head)
-        if rng.random() < 0.1:
-            return bundle_entry(rng.choice(values.BROKEN_JSON)[:60_000], content)
-        return bundle_entry(head, content)
-
-    data = values.one_of(
-        rng,
-        lambda: b"".join(entry() for _ in range(rng.choice([1, 2, 10]))) + b"\0\0",
-        lambda: spoilt_bytes(rng, bundle_of({"artifacts/junit.xml": b"<testsuites/>" * 50, "docker.json": b"{}"})),
-        lambda: values.tar_archive(rng),
-        lambda: bundle_of({f"artifacts/{number}": b"" for number in range(bundle.MAX_FILES + 1)}),
-        lambda: bundle_entry({"path": "artifacts/x", "size": bundle.MAX_BYTES}, b"x") + b"\0\0",
-        lambda: bundle_of({"artifacts/x": b"1", "artifacts/x/y": b"2"}),
-        lambda: rng.randbytes(rng.randrange(100_000)),
-        lambda: b"",
-    )
-
-    server.bundle = lambda: pieces(data, rng.choice([1 << 18, 1000]))
+    server.statuses[-1]["exit_code"] = rng.choice([0, 1])
     return Case(server, rng.choice([ATTACH, START]))
 
 
@@ -310,84 +233,73 @@ def crafted_answers(rng: Random, near: Surroundings) -> Case:
     def neither(message: ClientMessage) -> Frames:
         yield frames.frame(b"J", json.dumps({"response": {"id": message.id}}).encode())
 
-    kinds = [
-        "Receive",
-        "Create",
-        "StartRun",
-        "Follow",
-        "Collect",
-        "Clear",
-        "ListRuns",
-        "DescribeRun",
-        "Prune",
-        "Cancel",
-    ]
+    kinds = ["Receive", "Create", "StartRun", "Follow", "Collect"]
+    kinds += ["Clear", "ListRuns", "DescribeRun", "Prune", "Cancel"]
     for kind in rng.sample(kinds, rng.choice([1, 1, 2, 5])):
         server.answers[kind] = rng.choice([error, error, other, twice, misnumbered, neither])
-    server.end, server.end_after = rng.choice(["eof", "dead", "silent"]), rng.choice([3, 6])
+    server.end, server.end_after = rng.choice(ENDS), rng.choice([3, 6])
     return Case(server, rng.choice([ATTACH, START, START, CLEAN]))
 
 
 def endless_streams(rng: Random, near: Surroundings) -> Case:
     """What never ends by itself; it ends after far more than the client may take."""
-    server = HostileServer(near.batch)
+    server = HostileServer(near.batch, end=rng.choice(ENDS))
+    chunk = b"x" * (1 << 18)
 
     def repeated(piece: bytes, total: int) -> Frames:
-        return iter([piece] * (total // max(len(piece), 5)))
-
-    def greeting() -> bytes:
-        return rng.choice([b"Welcome! ", b"\n", frames.MAGIC[:-1]]) * (1 << 20)
+        return iter([piece] * (total // len(piece)))
 
     def logs(key: int) -> Frames:
-        chunk = b"x" * (1 << 18)
-        for offset in range(0, remote_run.MAX_LOG_BYTES + (1 << 20), len(chunk)):
-            yield frames.log(key, offset, chunk)
+        offsets = range(0, remote_run.MAX_LOG_BYTES + (1 << 20), len(chunk))
+        return (frames.log(key, offset, chunk) for offset in offsets)
 
     def parts(message: ClientMessage) -> Frames:
-        for _ in range((bundle.MAX_BYTES >> 18) + 8):
-            yield frames.part(message.id, b"\1" * (1 << 18))
-
-    def beats(message: ClientMessage) -> Frames:
-        yield from repeated(frames.frame(frames.HEARTBEAT) * 1000, 1 << 21)
+        return repeated(frames.part(message.id, chunk), bundle.MAX_BYTES + (1 << 21))
 
     def updates(message: ClientMessage) -> Frames:
         yield from server.done(message)
         yield from repeated(next(server.update(1, server.honest_statuses()[0])), 1 << 18)
 
+    def beats(message: ClientMessage) -> Frames:
+        return repeated(frames.frame(frames.HEARTBEAT) * 1000, 1 << 21)
+
     def strangers(message: ClientMessage) -> Frames:
-        yield from repeated(frames.log(77, 0, b"x" * 100_000), 1 << 23)
-        yield from repeated(frames.packed_log(77, 0, rng.choice([b"x" * 100_000, b"x" * (1 << 24)])), 1 << 16)
-        yield from repeated(frames.part(12345, b"x" * 100_000), 1 << 23)
-        yield from repeated(frames.frame(frames.DATA, b"x" * 100_000), 1 << 23)
+        yield from repeated(frames.log(77, 0, chunk), 1 << 23)
+        yield from repeated(frames.packed_log(77, 0, b"x" * (1 << 24)), 1 << 16)
+        yield from repeated(frames.part(12345, chunk), 1 << 23)
+        yield from repeated(frames.frame(frames.DATA, chunk), 1 << 23)
 
     def one_frame(message: ClientMessage) -> Frames:
         yield b"J" + (frames.MAX_BYTES[b"J"]).to_bytes(4, "big")
-        yield from iter([b" " * (1 << 18)] * 63)
+        yield from [b" " * (1 << 18)] * 63
 
-    server.end = rng.choice(["eof", "dead", "silent"])
-    which = rng.choice(["greeting", "log", "parts", "updates", "beats", "strangers", "one frame"])
-    if which == "greeting":
-        server.hello = greeting()
-    elif which == "log":
+    streams: list[tuple[str, Callable[[ClientMessage], Frames]]] = [("Collect", parts), ("Follow", updates)]
+    streams += [(kind, stream) for kind in ("Follow", "ListRuns") for stream in (beats, strangers, one_frame)]
+    what = rng.choice(["greeting", "log", "answer"])
+    if what == "greeting":
+        server.hello = rng.choice([b"Welcome! ", b"\n", frames.MAGIC[:-1]]) * (1 << 20)
+    elif what == "log":
         server.log_frames = logs
-    elif which == "parts":
-        server.answers["Collect"] = parts
-    elif which == "updates":
-        server.answers["Follow"] = updates
     else:
-        late: dict[str, Callable[[ClientMessage], Frames]] = {"beats": beats, "strangers": strangers}
-        server.answers[rng.choice(["Follow", "ListRuns"])] = late.get(which, one_frame)
-    server.end_after = 3 if "Follow" in server.answers else 1 if "ListRuns" in server.answers else 99
+        kind, stream = rng.choice(streams)
+        server.answers[kind] = stream
+        server.end_after = {"Follow": 3, "ListRuns": 1}.get(kind, 99)
     return Case(server)
 
 
-_LOCK = {"gpu": 0, "file": [0, 1, 5]}
 OUTPUTS = [
     "",
     "GPU 0: NVIDIA H200 (UUID: GPU-1)\nGPU 1: NVIDIA H200 (UUID: GPU-2)\n",
     "3.10.14 /usr/bin/python3.10\n3.11.2 /usr/bin/python3\n",
     "gpu:h100:8(S:0-1),gpu:a100:2\n",
-    json.dumps({"files": [_LOCK], "locks": "1: FLOCK ADVISORY WRITE 7 00:01:5 0 EOF\n", "protected": "0", "user": 0}),
+    json.dumps(
+        {
+            "files": [{"gpu": 0, "file": [0, 1, 5]}],
+            "locks": "1: FLOCK ADVISORY WRITE 7 00:01:5 0 EOF\n",
+            "protected": "0",
+            "user": 0,
+        }
+    ),
     json.dumps([{"Id": "sha256:1", "Size": 123, "RepoDigests": ["a@sha256:1"]}]),
 ]
 
@@ -435,14 +347,12 @@ def _artifacts() -> dict[str, bytes]:
 
 
 KINDS: dict[str, Kind] = {
-    "frames": garbled_frames,
     "greetings": odd_greetings,
     "messages": spoilt_messages,
     "statuses": crafted_statuses,
     "directories": crafted_directories,
     "descriptions": crafted_descriptions,
     "logs": crafted_logs,
-    "archives": crafted_archives,
     "files": crafted_files,
     "answers": crafted_answers,
     "endless streams": endless_streams,

@@ -30,13 +30,9 @@ Frames = Iterator[bytes]
 
 def bundle_of(files: dict[str, bytes]) -> bytes:
     """The bytes of a bundle."""
-    entries = [({"path": path, "size": len(content)}, content) for path, content in files.items()]
-    return b"".join(bundle_entry(head, content) for head, content in entries) + struct.pack(">H", 0)
-
-
-def bundle_entry(head: Any, content: bytes) -> bytes:
-    text = head if isinstance(head, bytes) else json.dumps(head).encode()
-    return struct.pack(">H", len(text) & 0xFFFF) + text + content
+    heads = {path: json.dumps({"path": path, "size": len(content)}).encode() for path, content in files.items()}
+    entries = [struct.pack(">H", len(heads[path])) + heads[path] + content for path, content in files.items()]
+    return b"".join(entries) + struct.pack(">H", 0)
 
 
 def pieces(data: bytes, size: int = 1 << 18) -> Iterator[bytes]:
@@ -55,7 +51,6 @@ class HostileServer:
     description: Any = None
     statuses: list[Any] | None = None
     log_frames: Callable[[int], Frames] | None = None
-    bundle: Callable[[], Iterator[bytes]] | None = None
     program: Callable[[], QueryAnswer] = lambda: QueryAnswer(0)
     answers: dict[str, Callable[[ClientMessage], Frames]] = field(default_factory=dict)
     change: Callable[[int, bytes], Iterator[bytes]] = lambda number, frame: iter([frame])
@@ -129,12 +124,9 @@ class HostileServer:
         return [first, {**first, **ended, **log}]
 
     def _collect(self, message: ClientMessage) -> Frames:
-        for chunk in self.bundle() if self.bundle is not None else pieces(bundle_of(self.files)):
+        for chunk in pieces(bundle_of(self.files)):
             yield frames.part(message.id, chunk)
         yield from self.done(message)
-
-    def _clear(self, message: ClientMessage) -> Frames:
-        yield from self.result(message, {})
 
     def _prune(self, message: ClientMessage) -> Frames:
         yield from self.result(message, {"done": True})

@@ -1,7 +1,7 @@
 """A client's home among things that are none of a host's business, and what became of it all after one lie.
 
     with HostileWorld(directory) as world:
-        outcome = world.perform("archives", seed)     # .verdict is refused, harmless, or wrong: then .problems says why
+        outcome = world.perform("files", seed)     # .verdict is refused, harmless, or wrong: then .problems says why
 
 A lie is refused where the client says so in an error of its own, naming the host. It is harmless where the client takes
 it for what it is: text to show, a log, a status. It is wrong where anything outside the run's own directory has

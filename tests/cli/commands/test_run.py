@@ -35,13 +35,6 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return message
 
 
-@pytest.mark.parametrize("command", ["run", "remote"])
-@pytest.mark.parametrize("number", ["many", "0", "-3", "2.5", "²", " "])
-def test_repeat_takes_a_whole_number(command: str, number: str, refused: Refused) -> None:
-    message = f"--repeat takes a whole number of repetitions, not {number!r}\nfor example --repeat 20\n"
-    assert message in refused(command, {"repeat": number})
-
-
 EXCLUDED = [(name, other) for name, option in options_of(RemoteOptions).items() for other, _, _ in option.excludes]
 
 
@@ -61,14 +54,6 @@ def test_each_exclusion_is_declared_once() -> None:
 
 def test_repetitions_keep_only_the_first_failure(refused: Refused) -> None:
     assert "with --until-fail, those of the first failure are kept" in refused("remote", {"repeat": "3", "keep": True})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"repeat": "3"}, {"until_fail": True}, {"until_fail": True, "repeat": "3"}, {"until_fail": True, "keep": True}],
-)
-def test_valid_options_reach_the_lookup_of_the_label(options: Mapping[str, Any], refused: Refused) -> None:
-    assert "unknown label 'nosuch'" in refused("remote", options)
 
 
 def test_run_with_host_suggests_remote(refused: Refused) -> None:

@@ -18,7 +18,6 @@ from ci_tasks.records import RunRecord
 from ci_tasks.results import index, store
 from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.list_runs import _age, parse_time
-from ci_tasks.safe_output import safe_streams
 from tests.parts.commands import run_command
 from tests.parts.json_files import write_json
 
@@ -130,13 +129,6 @@ def test_json_has_whole_records_also_of_removed_runs(home: Path, show: Output) -
     assert whole == json.loads((home / "runs/20260101-120000-ckpt/02/record.json").read_text())
     assert (left["id"], left["status"], left["files_gone"]) == ("20260101-120000-ckpt.01", "blocked", True)
     assert " ".join(show().split()).endswith("why of it; its files are gone")
-
-
-def test_json_with_control_characters_is_still_json_behind_the_gate_to_the_terminal(home: Path, show: Output) -> None:
-    _keep(home, 1, "blocked", row="a\x7fb\x9b2J")
-    with safe_streams():
-        shown = show(json=True)
-    assert [record["row"] for record in json.loads(shown)] == ["a\x7fb\x9b2J"]
 
 
 def test_the_default_limit_is_twenty(home: Path, show: Output) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ci_tasks.config import suite_overrides
@@ -82,11 +80,6 @@ def planned(workflow: Workflow, overrides: str = SUITE.overrides) -> list[tuple[
     resolve = rows.row_resolver(workflow, job, row, EVENT)
     steps = plan_steps(job, resolve, suite_overrides("bridge", overrides)).steps
     return [(step.name, step.text, step.on_failure) for step in steps]
-
-
-def test_it_is_bridges_workflow_by_its_path_and_its_template() -> None:
-    assert SUITE.matches(bridge())
-    assert not SUITE.matches(replace(bridge(), path=".github/workflows/other.yml"))
 
 
 def test_a_row_has_the_gpus_of_its_runners_label() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ci_tasks.features.coverage.labels import CheckoutCoverage, checkout_coverage, difference
-from ci_tasks.features.coverage.report import coverage_report, diff_report
+from ci_tasks.features.coverage.labels import CheckoutCoverage, checkout_coverage
+from ci_tasks.features.coverage.report import coverage_report
 from ci_tasks.features.recorder.record import LaunchRecorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.workflow.model import Row
@@ -32,9 +32,3 @@ def test_markdown_has_a_table_whose_cells_hold() -> None:
     assert len(re.split(r"(?<!\\)\|", line)) == 5, "three cells"
     assert "Some\\|&lt;b>1B&lt;/b>\\* dense, GRPO, colocated" in line
     assert "owner/name at 1234" in text and "(nothing was executed)" in text
-
-
-def test_a_change_begins_with_what_is_lost() -> None:
-    changed = difference(covered("", "--x"), covered(""))
-    assert diff_report(changed).splitlines()[4:6] == ["## Rows removed (1)", ""]
-    assert "The same coverage." in diff_report(difference(covered(""), covered("")))

@@ -8,26 +8,6 @@ from typing import Any
 ROW = ("precision", "--host", "sim")
 
 
-def test_the_commit_that_broke_a_row_is_found_by_the_command_that_is_named(person: Any) -> None:
-    assert person.ci_tasks("remote", *ROW).code == 0
-    good = person.git("rev-parse", "HEAD").strip()
-    person.edit("tiny_slime/train.py", '"train/kl_loss": kl,', '"train/kl_loss": kl + 1.0,')
-    person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "kl plus one")
-    assert person.ci_tasks("remote", *ROW).code == 1
-    bad = person.git("rev-parse", "HEAD").strip()
-
-    shown = person.ci_tasks("diff", "last")
-    assert shown.code == 0, shown.err
-    assert f"--good {good} --bad {bad}" in shown.out
-
-    difference = person.ci_tasks("diff", "last", "--json").json
-    assert [each["axis"] for each in difference["inputs"]] == ["commit", "commit"]
-    assert {"packages", "env", "arguments", "machine"} <= set(difference["same"])
-    assert ["status", "passed", "failed"] in [
-        [each["name"], each["old"], each["new"]] for each in difference["outputs"]
-    ]
-
-
 def test_runs_are_compared_exactly_and_with_golden_values(person: Any, tmp_path: Path) -> None:
     golden = tmp_path / "golden.json"
     for _ in range(2):

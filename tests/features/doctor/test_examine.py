@@ -88,17 +88,6 @@ def test_a_gpu_host_is_examined(program: Program) -> None:
     assert topics["clock"] == ["ok"]
 
 
-def test_each_broken_part_costs_only_its_own_lines(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ci_tasks.features.doctor.examine.QUERY_TIMEOUT", 2.0)
-    program("nvidia-smi", {"--query": "!sleep 600"})
-    program("docker", {"": "!sleep 600"})
-    program("git", {"--version": "!echo git version 1.8.3"})
-    topics = by_topic(examined(f"hosts: {{box: {{{QUIET}}}}}", images=["x"]))
-    assert topics["GPUs"] == topics["docker"] == topics["git"] == ["fault"]
-    assert topics["Python"] == topics["bash"] == topics["hub"] == ["ok"]
-    assert "image" not in topics, "the runtime's own line says why"
-
-
 class Dying:
     """A host whose link dies while it is asked."""
 

@@ -50,19 +50,6 @@ def test_a_finding_of_an_ignored_rule_is_not_reported(checkout: Path, tmp_path: 
     assert (result.code, result.out.splitlines()[-1]) == (0, "no finding")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (["--ignore", "unreachabel"], "did you mean 'unreachable'?"),
-        (["--format", "xml"], "--format"),
-    ],
-)
-def test_bad_flags_name_the_valid_ones(arguments: list[str], hint: str, checkout: Path, tmp_path: Path) -> None:
-    result = lint(*arguments, repo=checkout, home=tmp_path)
-    assert result.code == 2
-    assert hint in result.err
-
-
 def test_git_matches_the_pathspecs_of_the_workflow_with_all_files(checkout: Path, tmp_path: Path) -> None:
     """`*` crosses `/` in git's pathspecs: a helper in tests/test_agent is selected, a test in tests/utils is not."""
     for name in ("tests/test_agent/fakes.py", "tests/test_agent/test_new.py", "tests/utils/test_new.py"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import sys
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
@@ -163,45 +162,9 @@ def test_with_allow_run_it_runs_a_label_and_waits_for_its_end(person: Any) -> No
         assert ORDER not in unquoted(text)
         (listed,) = json.loads(await call(client, "runs"))
         assert (listed["row"], listed["status"]) == ("tiny_ckpt[async-save]", "failed")
-
-    serve(person, use, "--allow-run", "--host", "sim")
-
-
-@pytest.mark.timeout(300)
-def test_a_failed_job_of_ci_is_reproduced_and_no_log_gives_orders(person: Any) -> None:
-    """Both CI's log and the one of the run here say what to do; both are quoted."""
-    test = person.checkout / "tests/test_tiny_parallel_check.py"
-    test.write_text(f"def check():\n    raise AssertionError({ORDER!r})\n\n\ncheck()\n")
-    person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--all", "--message=broken")
-    person.write("failed.log", ci_log(person.git("rev-parse", "HEAD").strip()))
-
-    async def use(client: Any) -> None:
-        text = await call(client, "reproduce", log="failed.log")
-        assert text.startswith("verdict: reproduced (exit code 0)\nverdict: 1 failed\n")
-        assert ORDER in text
-        assert ORDER not in unquoted(text)
-        (listed,) = json.loads(await call(client, "runs"))
-        assert (listed["row"], listed["status"]) == ("tiny_parallel_check", "failed"), "nothing else ran"
         assert "reads logs in" in await refused(client, "reproduce", log="../secret.log")
 
     serve(person, use, "--allow-run", "--host", "sim")
-
-
-def ci_log(commit: str) -> str:
-    """The log of the sample's label precision in CI, where it failed."""
-    github = runpy.run_path(str(Path(__file__).parents[2] / "logs/github_format.py"))
-    lines = [
-        "Traceback (most recent call last):",
-        '  File "/w/tests/test_tiny_parallel_check.py", line 5, in <module>',
-        "    check()",
-        '  File "/w/tests/test_tiny_parallel_check.py", line 2, in check',
-        f"    raise AssertionError({ORDER!r})",
-        f"AssertionError: {ORDER}",
-    ]
-    step = github["Step"]("Execute", "docker run tiny-slime:latest bash", output=(END, ORDER, *lines), exit_code=1)
-    name = "e2e-test-precision (8, test_tiny_parallel_check.py)"
-    log: bytes = github["render"](github["Job"](name, (step,), commit=commit, pull_request=7))
-    return log.decode()
 
 
 def test_secrets_do_not_reach_the_assistant(person: Any) -> None:

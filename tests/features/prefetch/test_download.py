@@ -74,14 +74,6 @@ def test_a_download_counts_as_there_and_is_not_requested_again(
     assert hub.contents() == []
 
 
-def test_one_that_fails_does_not_keep_the_others_from_coming(hub: Hub, repo: Repo, tmp_path: Path) -> None:
-    gated = download(hub.add("org/gated", {"a": b"a"}, gated="manual"), str(tmp_path / "g"))
-    code, log = run(hub, tmp_path, gated, download(repo, str(tmp_path / "m"), number=1))
-    results = outcomes(log)
-    assert (code, results[0][0], results[1][0]) == (1, 1, 0)
-    assert "requires approval" in log and "requires approval" not in results[1][1]
-
-
 @pytest.mark.parametrize(
     ("change", "word"),
     [

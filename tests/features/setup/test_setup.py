@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from ci_tasks.features.setup.setup import cpu_labels
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.find_rows import list_jobs
-from tests.fixtures import until
 from tests.parts.git import repository
 from tests.parts.processes import files_named
 
@@ -26,13 +24,6 @@ def newcomer(person: Any, tmp_path: Path, index: dict[str, str]) -> Any:
     person.env.update(XDG_CONFIG_HOME=str(tmp_path / "config"), PIP_RETRIES="0")
     person.file = tmp_path / "config/ci-tasks/hosts.yaml"
     return person
-
-
-@pytest.mark.timeout(300)
-def test_a_failed_install_step_names_the_override_that_would_mend_it(newcomer: Any) -> None:
-    failed = newcomer.ci_tasks("run", "cpu-unittest", "--only", "rewards")
-    assert failed.code == 125
-    assert f"this override in hosts.yaml would fix it: {OVERRIDE}" in failed.out
 
 
 @pytest.mark.timeout(300)
@@ -57,17 +48,6 @@ def test_where_no_index_has_it_the_rows_are_blocked_and_nothing_is_written(newco
     assert done.out.count("install steps: running") == 2, "the second try showed that no more can help"
     assert "nothing was written" in done.out
     assert not newcomer.file.exists()
-
-
-@pytest.mark.timeout(300)
-def test_ctrl_c_during_the_install_steps_ends_it_and_writes_nothing(newcomer: Any) -> None:
-    started = newcomer.start("setup", "--rows", "1", "--yes")
-    until(lambda: files_named("log", newcomer.home), "the install steps have begun")
-    started.send_signal(signal.SIGINT)
-    out, _ = started.communicate(timeout=60)
-    assert started.returncode == 130
-    assert "1 cancelled" in out
-    assert not newcomer.file.exists() and not newcomer.processes()
 
 
 def test_without_a_terminal_and_yes_nothing_is_installed(newcomer: Any) -> None:

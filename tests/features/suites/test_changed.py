@@ -34,7 +34,3 @@ def test_a_matrix_entry_names_the_file_from_tests_and_its_gpus() -> None:
     assert changed_matrix(files) == {
         "info": [{"test_file": "test_a.py", "num_gpus": 2}, {"test_file": "plugin_contracts/test_b.py", "num_gpus": 8}]
     }
-
-
-def test_no_changed_file_gives_no_rows() -> None:
-    assert changed_matrix({}) == {"info": []}
