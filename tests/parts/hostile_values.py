@@ -30,7 +30,7 @@ def deep(rng: Random) -> Any:
 
 
 def anything(rng: Random) -> Any:
-    plain = [*NUMBERS, *TEXTS, None, True, [], {}]
+    plain: list[Any] = [*NUMBERS, *TEXTS, None, True, [], {}]
     return one_of(
         rng,
         lambda: rng.choice(plain),
