@@ -21,6 +21,7 @@ import pytest
 from ci_tasks.agent.files import file_lock
 from ci_tasks.agent.trees.git import DiskFull, Git, MissingBase, StoreError
 from ci_tasks.agent.trees.store import TreeStore
+from tests.agent.conftest import wait_until
 from tests.agent.trees.support import Host, git
 
 DAY = 86400.0
@@ -269,17 +270,12 @@ def test_a_killed_receiver_leaves_what_the_next_prune_removes(host: Host) -> Non
     assert receiver.stdin is not None
     receiver.stdin.write(pack[: len(pack) // 2])
     receiver.stdin.flush()
-    deadline = time.monotonic() + 20
-    while not list(Path(host.store.path).glob("objects/pack/tmp_*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: list(Path(host.store.path).glob("objects/pack/tmp_*")))
     assert not host.store.prune(days=1), "another process receives"
     os.kill(receiver.pid, signal.SIGKILL)
     receiver.communicate()
     assert left(host) != set()
-    while not host.store.prune(days=1) or left(host):  # its git ends with it, a moment later
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: host.store.prune(days=1) and not left(host))  # its git ends with it, a moment later
 
 
 # A full disk
