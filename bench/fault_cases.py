@@ -205,10 +205,6 @@ def _await_silence(world: World) -> None:
     world.notes.append(f"noticed after {time.monotonic() - begun:.0f} s")
 
 
-def nothing(world: World, phase: str) -> None:
-    """The job does it."""
-
-
 def out_of_memory(world: World, phase: str) -> None:
     run = world.run_there()
     assert run is not None
@@ -256,7 +252,6 @@ class Case:
     stays: bool = False
     exit_code: int | None = None  # of the job, where the fault decides it
     rows: int = 1
-    hostile: str = ""
     names_left: bool = False  # the record says what could not be removed
     reach: Callable[[World], contextlib.AbstractContextManager[None]] = running
 
@@ -278,23 +273,6 @@ def _cases(inflict: Inflict, *ends: str, phases: tuple[str, ...] = PHASES, of: s
     return found
 
 
-# What jobs do that mean harm, or are careless; each ends as it would without, but where the disk is full.
-_HOSTILE = {
-    "status": """\
-( while sleep 0.05; do echo '{"state": "ended", "end": "exit", "exit_code": 0}' > "$CI_TASKS_RUN_DIR/status.json"; done
-) > /dev/null 2>&1 &""",
-    "survivor": """\
-env -i setsid sleep SURVIVOR > /dev/null 2>&1 < /dev/null &
-( exec setsid sh -c 'env -i setsid sleep SURVIVOR & exit' ) > /dev/null 2>&1 &""",
-    "disk": 'cat /dev/zero > filler 2> /dev/null; echo "the disk is full" >&2',
-    "flood": "seq 1 3000000",
-    "escapes": r"""printf '\033]52;c;Zm9v\007\033]0;title\007\033[2J\033[1;1H\033P+q\033\\\n'""",
-    "plan": """\
-cat > "$CI_TASKS_RUN_DIR/plan.json" << 'EOF'
-{"id": "x", "row": "x", "owned": ["WORLD/precious"], "workspace": "WORLD/precious", "setup": "WORLD/precious",
- "artifacts": ["WORLD"], "keep": true, "host_env": {"PATH": "/nonexistent"}}
-EOF""",
-}
 _FETCH, _BEFORE, _JOB = (FETCHING,), PHASES[:-1], (PULL, RUNNING)
 _ATTACH = {"codes": (137,), "home": ("attach last", "logs last --follow", "fetch last")}
 _LINK = (sshd_child, blackhole, sshd_restart)
@@ -323,11 +301,4 @@ CASES = [
     *_cases(client_kill, OWN, phases=(RUNNING,), of="rows", docker=False, codes=(137,), home=("attach last",)),
     *_cases(daemon_hang, OWN, phases=(RUNNING,), of="rows", docker=True),
     *_cases(dockerd_kill, "blocked", phases=(RUNNING,), of="rows", docker=True, stays=True),
-    *(
-        Case(
-            f"hostile_{name}", RUNNING, nothing, ("blocked",) if name == "disk" else (OWN,), hostile=script,
-            docker=None if name in ("flood", "escapes") else False,
-        )
-        for name, script in _HOSTILE.items()
-    ),
-]  # fmt: skip
+]

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +57,6 @@ COMMANDS = {
     '-v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -w "$GITHUB_WORKSPACE" IMAGE',
 }
 JOB = """\
-HOSTILE
 n=0
 while [ $n -lt LINES ]; do
   n=$((n + 1))
@@ -128,7 +126,6 @@ class World:
     notes: list[str] = field(default_factory=list)
     steps_clock: bool = False
     rows: int = 1
-    hostile: str = ""  # what the job does before its own work
     after: Callable[[], object] | None = None  # what ends the fault, once the client has ended
     _locks: list[int] = field(default_factory=list)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -143,7 +140,6 @@ class World:
         for small in (self.home, self.there):
             small.mkdir()
         self.checkout = self.path / "checkout"
-        self.precious.mkdir()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -184,7 +180,7 @@ class World:
         rows = ", ".join(f"{{test_file: job{n}.sh, num_gpus: {gpus}}}" for n in numbers)
         steps = JOB_STEPS.replace("COMMAND", COMMANDS[self.label]).replace("IMAGE", image)
         steps = steps.replace("MADE", str(MADE)).replace("ROWS", rows)
-        job = JOB.replace("LINES", str(LINES)).replace("CODE", str(self.code)).replace("HOSTILE", self.hostile)
+        job = JOB.replace("LINES", str(LINES)).replace("CODE", str(self.code))
         job = job.replace("PAUSE", "0.1" if self.rows == 1 else "0.6")  # several are to run at once for a while
         files = {f"tests/job{number}.sh": job for number in numbers}
         files[".github/workflows/pr-test.yml"] = f"on: pull_request\njobs:\n  e2e-test-{self.label}:\n{steps}"
@@ -256,16 +252,6 @@ class World:
 
     def rows_that_write(self) -> list[Path]:
         return [log for log in self.there.glob("runs/*/*/log") if b"line 10 of the job" in log.read_bytes()]
-
-    @property
-    def survivor(self) -> str:
-        """The argument of `sleep` by which a process of this trial's job is known."""
-        return f"31337.{zlib.crc32(str(self.path).encode())}"
-
-    @property
-    def precious(self) -> Path:
-        """A directory that is none of ours."""
-        return self.path / "precious"
 
     def status_there(self) -> dict[str, Any]:
         with contextlib.suppress(ValueError):

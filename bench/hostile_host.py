@@ -21,7 +21,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -34,7 +35,12 @@ _SHARD = 50  # cases of one home
 
 
 def main() -> int:
-    words = arguments()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0, help="the first of them")
+    parser.add_argument("--only", choices=list(KINDS))
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    words = parser.parse_args()
     kinds = [words.only] if words.only else list(KINDS)
     weights = {kind: SLOW.get(kind, 1.0) for kind in kinds}
     counts = {kind: round(words.cases * weight / sum(weights.values())) for kind, weight in weights.items()}
@@ -45,22 +51,16 @@ def main() -> int:
         for first in range(words.seed, words.seed + count, _SHARD)
     ]
     begun = time.monotonic()
-    outcomes: list[Outcome] = []
-    for done in performed(shards, words.jobs):
-        outcomes += done
-        for outcome in done:
-            if outcome.verdict == WRONG:
-                print(f"WRONG {outcome.kind} {outcome.seed}: {'; '.join(outcome.problems)}"[:2000], file=sys.stderr)
+    with multiprocessing.get_context("spawn").Pool(words.jobs) as pool:
+        outcomes = [outcome for done in pool.imap_unordered(perform, shards) for outcome in done]
+    for outcome in outcomes:
+        if outcome.verdict == WRONG:
+            print(f"WRONG {outcome.kind} {outcome.seed}: {'; '.join(outcome.problems)}"[:2000], file=sys.stderr)
     for kind in kinds:
         print(json.dumps({"kind": kind, **figures([each for each in outcomes if each.kind == kind])}), flush=True)
     total = figures(outcomes)
     print(json.dumps({"figure": "hostile host", **total, "seconds": round(time.monotonic() - begun)}), flush=True)
     return 1 if total["wrong"] else 0
-
-
-def performed(shards: Sequence[tuple[str, range]], jobs: int) -> Iterator[list[Outcome]]:
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(perform, shards)
 
 
 def perform(shard: tuple[str, range]) -> list[Outcome]:
@@ -72,26 +72,15 @@ def perform(shard: tuple[str, range]) -> list[Outcome]:
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    def count(verdict: str) -> int:
-        return sum(outcome.verdict == verdict for outcome in outcomes)
-
+    counts = Counter(outcome.verdict for outcome in outcomes)
     return {
         "cases": len(outcomes),
-        "refused": count(REFUSED),
-        "harmless": count(HARMLESS),
-        "wrong": count(WRONG),
+        "refused": counts[REFUSED],
+        "harmless": counts[HARMLESS],
+        "wrong": counts[WRONG],
         "memory_mb": max((outcome.memory for outcome in outcomes), default=0) >> 20,
         "longest": round(max((outcome.seconds for outcome in outcomes), default=0.0), 1),
     }
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="the first of them")
-    parser.add_argument("--only", choices=list(KINDS))
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -28,19 +28,10 @@ EMPTY = {
     "noxfile.py": 'import nox\n\n\n@nox.session\ndef nothing(session: nox.Session) -> None:\n    """does nothing"""\n',
     "tasks.py": 'from invoke import task\n\n\n@task\ndef nothing(c):\n    """does nothing"""\n',
 }
-FIGURES = {
-    "nox -l": [sys.executable, "-m", "nox", "-l"],
-    "invoke --list": [sys.executable, "-m", "invoke", "--list"],
-}
+TOOLS = {tool: [sys.executable, "-m", *tool.split()] for tool in ("nox -l", "invoke --list")}
 LIMIT = 1.15
 GOAL = 1.2  # of the interpreter's time, besides what reading takes
-LOOKS = {
-    "ci-tasks --complete": ["--complete", "--", "ru"],
-    "ci-tasks hosts": ["hosts"],
-    "ci-tasks jobs": ["jobs", "--repo", "examples/tiny-slime"],
-    "ci-tasks runs": ["runs"],
-    "ci-tasks logs": ["logs", "last"],
-}
+LOOKS = ("--complete -- ru", "hosts", "jobs --repo examples/tiny-slime", "runs", "logs last")
 INTERPRETER = [sys.executable, "-c", "pass"]
 PROGRAM = "from ci_tasks.cli.program import main; main()"
 TWICE = """
@@ -64,26 +55,22 @@ def main() -> int:
             Path(empty, name).write_text(text)
         ENVIRON["CI_TASKS_HOME"] = home
         _seconds([sys.executable, "-c", PROGRAM, "remote", "--host", "sim", "precision"], str(ROOT))  # one run
-        figures = [_figure(name, command, (command, empty), runs) for name, command in FIGURES.items()]
-        figures += [_look(name, words, empty, runs) for name, words in LOOKS.items()]
+        figures = [_compared(name, command, (command, empty), runs) for name, command in TOOLS.items()]
+        figures += [_look(words.split(), empty, runs) for words in LOOKS]
     for figure in figures:
         print(json.dumps(figure))
-    return int(any(figure["ratio"] > LIMIT for figure in figures if "limit" in figure))
+    return int(any(figure["ratio"] > LIMIT for figure in figures if figure["figure"] in TOOLS))
 
 
-def _figure(name: str, ours: list[str], other: tuple[list[str], str], runs: int) -> dict[str, Any]:
-    """`other` is the bare command and its directory."""
-    return {**_compared(name, ours, other, runs), "limit": LIMIT}
-
-
-def _look(name: str, words: list[str], empty: str, runs: int) -> dict[str, Any]:
-    figure = _compared(name, [sys.executable, "-c", PROGRAM, *words], (INTERPRETER, empty), runs)
+def _look(words: list[str], empty: str, runs: int) -> dict[str, Any]:
+    figure = _compared(f"ci-tasks {words[0]}", [sys.executable, "-c", PROGRAM, *words], (INTERPRETER, empty), runs)
     reading = statistics.median(_reading(words) for _ in range(max(3, runs // 3)))
     goal = GOAL * figure["bare_s"] + reading
     return {**figure, "reading_s": round(reading, 3), "goal_s": round(goal, 3)}
 
 
 def _compared(name: str, ours: list[str], other: tuple[list[str], str], runs: int) -> dict[str, Any]:
+    """`other` is the bare command and its directory."""
     _seconds(*other), _seconds(ours, str(ROOT))  # once, not counted: byte code, disk cache
     pairs = [(_seconds(ours, str(ROOT)), _seconds(*other)) for _ in range(runs)]
     our, bare = (statistics.median(times) for times in zip(*pairs, strict=True))

@@ -24,23 +24,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ci_tasks.trials import rules
 from ci_tasks.trials.bisection import Bisect, CommitGraph
-from ci_tasks.trials.rules import (
-    AB,
-    BLOCKED,
-    ERROR,
-    FAILED,
-    PASSED,
-    PASSED_HERE,
-    REPRODUCED,
-    RISE,
-    Match,
-    Metrics,
-    Outcome,
-    Repeat,
-    TrialRule,
-    TrialVerdict,
-)
+from ci_tasks.trials.rules import AB, ERROR, RISE, Match, Metrics, Outcome, Repeat, TrialRule, TrialVerdict
 
 
 class Ended(NamedTuple):
@@ -60,7 +46,7 @@ def play(rule: TrialRule, run: Callable[[str], Outcome]) -> tuple[TrialVerdict, 
 
 def outcome(setting: str, way: str | None) -> Outcome:
     """A run that passed (""), failed in some way, or was blocked (None)."""
-    status = BLOCKED if way is None else FAILED if way else PASSED
+    status = rules.BLOCKED if way is None else rules.FAILED if way else rules.PASSED
     return Outcome(setting, "row", status, way or "")
 
 
@@ -74,10 +60,10 @@ def repeat(rate: float, seed: int) -> Ended:
 def match(rate: float, most: int, seed: int) -> Ended:
     """CI's failure happens here with a rate; `passed here` says that it does so less often than a bound."""
     luck = random.Random(seed)
-    rule = Match("t", lambda one: REPRODUCED, most)
+    rule = Match("t", lambda one: rules.REPRODUCED, most)
     verdict, outcomes = play(rule, lambda setting: outcome(setting, "a" if luck.random() < rate else ""))
     bound = 1 - ERROR ** (1 / most)
-    return Ended(verdict.word, verdict.word == PASSED_HERE and rate >= bound, len(outcomes))
+    return Ended(verdict.word, verdict.word == rules.PASSED_HERE and rate >= bound, len(outcomes))
 
 
 def ab(base: Mapping[str, float], yours: Mapping[str, float], blocked: float, most: int, seed: int) -> Ended:
@@ -132,7 +118,7 @@ def metrics(drop: float, kind: str, pairs: int, seed: int) -> Ended:
         runs += 1
         value = 0.55 - drop * (setting == "yours") + luck.gauss(0, 0.015)
         value += 0.1 * (luck.random() < 0.1) if kind == "outliers" else 0.01 * runs if kind == "drift" else 0
-        return Outcome(setting, "row", PASSED, metrics={"reward": value, "reward error": 0.004})
+        return Outcome(setting, "row", rules.PASSED, metrics={"reward": value, "reward error": 0.004})
 
     verdict, outcomes = play(Metrics("base", "yours", "reward", 0.05, pairs, seed=str(seed)), run)
     wrong = {"worse": drop == 0, "not worse": drop >= 0.05}
@@ -157,14 +143,9 @@ def settings() -> dict[str, Callable[[int], Ended]]:
         for most in (20, 50):
             found[f"ab {base} | {yours} blocked {blocked} most {most}"] = partial(ab, base, yours, blocked, most)
     rates = [(1.0, 0.0), (0.5, 0), (0.3, 0), (1, 0.05), (0.3, 0.05), (0.5, 0.1), (0.28, 0.1), (0.2, 0)]
-    Search = tuple[int, float, float, float, float, float]
-    searches: list[Search] = [(64, rate, background, 0, 0, 0) for rate, background in rates]
+    searches = [(64, rate, background, 0.0, 0.0, 0.0) for rate, background in rates]
     searches += [(64, 1, 0, 0.3, 0, 0), (64, 0.525, 0.05, 0.3, 0, 0), (64, 1, 0, 0, 0.3, 0)]
-    searches += [
-        (64, 0.5, 0, 0, 0.1, 0),
-        (64, 0.5, 0.05, 0, 0, 0.04),
-        (1000, 1, 0, 0, 0, 0),
-    ]
+    searches += [(64, 0.5, 0, 0, 0.1, 0), (64, 0.5, 0.05, 0, 0, 0.04), (1000, 1, 0, 0, 0, 0)]
     for words in searches:
         found["bisect {} commits {}/{} blocked {} other {} drift {}".format(*words)] = partial(bisect, *words)
     for drop in (0, 0.05, 0.1):

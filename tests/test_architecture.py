@@ -57,7 +57,6 @@ PURE = [
     *(
         "results.gpu_samples",
         "results.rates",
-        "results.junit",
         "results.progress",
         "features.recorder.records",
         "features.recorder.syntax",

@@ -40,11 +40,15 @@ from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, gr
 from ci_tasks.logs.reading import LogFacts, read_run_log
 from ci_tasks.records import PASSED, Hang, RunRecord, Triage
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, gpu_use, since
-from ci_tasks.results.junit import read_junit
-from ci_tasks.results.overlay_evidence import with_overlay_uses
-from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
+from ci_tasks.results.probe_evidence import (
+    imported_elsewhere,
+    probe_summary,
+    read_run_evidence,
+    with_imports,
+    with_overlay_uses,
+)
 from ci_tasks.results.runs import clock_ahead, events_of, local_status, new_record, queue_seconds, save_record
-from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
+from ci_tasks.results.verdict import collect_evidence, judge, needs_triage, read_junit
 
 if TYPE_CHECKING:
     from ci_tasks.logs.triage.candidate_reader import CandidateReader

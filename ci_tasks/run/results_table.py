@@ -9,7 +9,7 @@ from ci_tasks.agent.records import Deviation
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status_if_readable
 from ci_tasks.errors import counted
 from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
-from ci_tasks.report import results, timeline
+from ci_tasks.report import results
 from ci_tasks.results import store
 from ci_tasks.results.load import load_record
 from ci_tasks.safe_output import terminal_width
@@ -31,7 +31,7 @@ def print_results(
     command = f"ci-tasks report {','.join(batches)} --deviations"
     counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
     width = terminal_width()
-    times = timeline.summary_lines(records, gpus_by_host or {}) if counts else []
+    times = results.summary_lines(records, gpus_by_host or {}) if counts else []
     deviations = results.deviations(records, width, known, command)
     lines = ["", *results.table(records, logs, width), "", *deviations, "", *times, *([""] if times else []), *also]
     print("\n".join(lines))

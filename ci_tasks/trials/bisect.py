@@ -14,17 +14,15 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted, printable, some
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.report.table import Table
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
+from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.events import EventStream
-from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.bisection import ENDS, FOUND, Bisect, CommitGraph
 from ci_tasks.trials.rules import TrialVerdict
-from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key
+from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key, rows_named
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import BISECT, CANCELLED
-from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
     from ci_tasks.trials.options import BisectOptions
@@ -122,8 +120,7 @@ def bisect(
 
 def _row(source: CheckoutSource, options: BisectOptions) -> str:
     """The one row that is meant, as the bad end has it."""
-    rows = find_rows(source, options.label, event_context(source), None).rows
-    chosen = [row for row in rows if row.row == options.only] or select(rows, options.only, options.label)
+    chosen = rows_named(source, options.label, options.only)
     if len(chosen) != 1:
         names = some([row.row for row in chosen], 8)
         raise UsageError(f"a bisection follows one row, and --only {options.only!r} means {len(chosen)}", hint=names)

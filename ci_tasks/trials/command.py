@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ci_tasks.cli.given_options import with_given
 from ci_tasks.cli.output import for_programs, print_record
 from ci_tasks.errors import UsageError
-from ci_tasks.trials.options import BisectOptions, CompareOptions, ReproduceOptions
+from ci_tasks.trials.options import BisectOptions, CompareOptions, ReproduceOptions, TrialOptions
 
 if TYPE_CHECKING:
     from ci_tasks.run.events import EventStream
-    from ci_tasks.trials.bisect import BisectionResult
-    from ci_tasks.trials.compare import ComparisonResult
-    from ci_tasks.trials.reproduce import ReproductionResult
 
 
 def reproduce(options: ReproduceOptions) -> int:
@@ -75,19 +72,15 @@ def _check_axis(axis: str, options: BisectOptions) -> None:
     needed = "images" if axis == "image" else "good"
     if not getattr(options, needed):
         raise UsageError(f"bisect needs --{needed}", hint="`ci-tasks bisect --help` has examples")
-    other = "images" if options.images and axis != "image" else "rev" if options.rev and axis == "commit" else ""
-    if other:
+    if other := "images" if options.images and axis != "image" else "rev" if options.rev and axis == "commit" else "":
         raise UsageError(f"--{other} and --axis {axis} cannot be combined", hint="leave one of them away")
 
 
-def _performed(
-    options: ReproduceOptions | CompareOptions | BisectOptions,
-    perform: Callable[[EventStream | None], ReproductionResult | ComparisonResult | BisectionResult],
-) -> int:
-    """Perform it with what --json and --events ask for. Returns the exit code."""
+def _performed(options: TrialOptions, perform: Callable[[EventStream | None], Any]) -> int:
+    """Perform it with what --json and --events ask for, and print its record. Returns the exit code that it has."""
     with for_programs(as_json=options.json, events=options.events) as events:
         result = perform(events)
         if events:
             events.exit_code = result.exit_code
     print_record(result, as_json=options.json)
-    return result.exit_code
+    return int(result.exit_code)

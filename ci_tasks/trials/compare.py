@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,18 +13,16 @@ from ci_tasks.checkout.repository import default_base, resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, one_line, printable
 from ci_tasks.report.table import paragraph
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
-from ci_tasks.run.find_rows import find_rows
+from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.report import SideResult
 from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS
-from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key, pinned
+from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key, pinned, rows_named
 from ci_tasks.trials.trial import Trial
 from ci_tasks.trials.words import CANCELLED, COMPARE
-from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
     from ci_tasks.run.events import EventStream
@@ -79,10 +78,11 @@ def compare(
     host = config.host(options.host).name
     source = open_source(options.repo, None, options.workflow, config.given)
     label = source.label_of(options.label)
-    here = find_rows(source, label, event_context(source), None).rows
-    chosen = [row for row in here if row.row == options.only] or select(here, options.only, label)
     revision, parted_from = (options.base, "") if options.base else default_base(source.path)
-    base_commit, names = resolve_base(source.path, revision), tuple(row.row for row in chosen)
+    base_commit, names = (
+        resolve_base(source.path, revision),
+        tuple(row.row for row in rows_named(source, label, options.only)),
+    )
     sources = {YOURS: source, BASE: open_source(str(source.path), base_commit, source.workflow.path, config.given)}
     _check_base(sources[BASE], label, names)
     run = RunRequest(label, None, host, image=options.image, rows=names, probe=not options.no_probe)
@@ -106,8 +106,9 @@ def compare(
         lines += [f"base: {(base.head or base.commit)[:12]} ({base_is})"]
         lines += [f"at most {expected_cost(max_runs, label, run.rows, host)} for a row"]
         print("\n".join(map(printable, lines)), flush=True)
-        rule = AB(BASE, YOURS, max_runs, len(run.rows) > 1, seed="".join(settings.values()))
-        trial.run(lambda row, known: replace(rule, at_most=max_runs + sum(one.counts for one in known)))
+        rule = AB(BASE, YOURS, screen=len(run.rows) > 1, seed="".join(settings.values()))
+        made = Counter(one.row for one in trial.outcomes if one.counts)
+        trial.run(lambda row: replace(rule, at_most=max_runs + made[row]))
     verdicts, width = {row: trial.verdict(row) for row in trial.rows}, terminal_width()
     samples = {row: rule.sample(trial.of_row(row)) for row in verdicts}
     mine, theirs = ({row: report.side(of, side) for row, of in samples.items()} for side in (YOURS, BASE))
@@ -124,7 +125,7 @@ def compare(
 
 def _check_base(base: CheckoutSource, label: str, rows: Sequence[str]) -> None:
     """Raises UsageError for a row that the base does not have."""
-    there = {row.row for row in find_rows(base, label, event_context(base), None).rows}
+    there = {row.row for row in rows_named(base, label, None)}
     if missing := [row for row in rows if row not in there]:
         raise UsageError(
             f"the base {(base.rev or '')[:12]} has no row {missing[0]} of label {label}: nothing to compare it with",

@@ -27,13 +27,16 @@ from ci_tasks.report.table import duration
 from ci_tasks.results import store
 from ci_tasks.results.history import RunQuery, search
 from ci_tasks.results.store import Batch
-from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.events import RowChanged
+from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import LabelResult, execute_label
 from ci_tasks.run.progress import PlainView
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.rules import MISSING, Outcome
 from ci_tasks.trials.trial import TrialRun
+from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.rows import select
 
 _BLOCKED_IN_A_ROW = 3  # runs, after which the host has to run what is known to run
 _RECENT = 5  # runs by which the next one is expected
@@ -77,6 +80,12 @@ def pinned(source: CheckoutSource, base: str | None) -> Iterator[PinnedTree]:
         clone = Path(scratch, "source")
         overlays = source.given.overlays
         yield PinnedTree(materialize(source.path, clone, rev=source.rev, base=base, overlays=overlays), clone)
+
+
+def rows_named(source: CheckoutSource, label: str, only: str | None) -> list[Row]:
+    """The row with this very name, else those that `only` means. Raises UnknownName."""
+    rows = find_rows(source, label, event_context(source), None).rows
+    return [row for row in rows if row.row == only] or select(rows, only, label)
 
 
 @dataclass(frozen=True)

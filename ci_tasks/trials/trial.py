@@ -42,8 +42,7 @@ class TrialRun:
 Perform = Callable[[TrialRun], Iterable[Outcome]]
 """Runs the rows, and gives each outcome as it comes. A host that cannot be reached blocks a run.
 KeyboardInterrupt ends the trial after the outcomes that were given."""
-RuleOfRow = Callable[[str, Sequence[Outcome]], TrialRule]
-"""The rule of a row, with what is known of the row now."""
+RuleOfRow = Callable[[str], TrialRule]
 
 
 class Trial:
@@ -70,7 +69,6 @@ class Trial:
         self.outcomes: list[Outcome] = []
         self.verdicts: dict[str, TrialVerdict] = {}
         self.is_interrupted = False
-        self._rules: dict[str, TrialRule] = {}
 
     def __enter__(self) -> Trial:
         """Read the journal. Raises UsageError if another command has it, or if it cannot be read."""
@@ -130,9 +128,7 @@ class Trial:
             if row in self.verdicts:
                 continue
             known = self.of_row(row)
-            if row not in self._rules:
-                self._rules[row] = rule(row, known)
-            what = self._rules[row].next(known)
+            what = rule(row).next(known)
             if isinstance(what, TrialVerdict):
                 self.verdicts[row] = what
                 continue

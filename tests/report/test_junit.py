@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import EXIT_CODES, RunRecord
 from ci_tasks.report.junit import render
-from ci_tasks.results.junit import read_junit
+from ci_tasks.results.verdict import read_junit
 
 
 def record(row: str = "ppo", status: str = "passed", **more: Any) -> RunRecord:
@@ -37,38 +37,14 @@ def case(record: RunRecord, log: str = "/runs/01/log") -> ElementTree.Element:
     return element
 
 
-def test_the_whole_file() -> None:
+def whole_file() -> str:
+    """Its golden file is screens/junit.xml."""
     before = {"id": "batch.02", "host": "h100b", "status": "blocked", "reason": "disk full"}
-    failed = record(
-        "ckpt", "failed", reason="KeyError: 'a' & <b>", timings={"seconds": None},
-        triage=triage(cause="python_error", line="KeyError: 'a' & <b>", line_no=41),
-        attempts=[before, {"id": "batch.01", "host": "h100a", "status": "failed"}],
-    )  # fmt: skip
-    assert render("batch", [failed], ["/runs/02/log"]).splitlines() == [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        '<testsuites name="batch" tests="1" failures="1" errors="0" time="0.000">',
-        '  <testsuite name="batch" tests="1" failures="1" errors="0" time="0.000" skipped="0"'
-        ' timestamp="2026-11-21T12:00:01">',
-        '    <testcase classname="megatron" name="ckpt" time="0.000">',
-        "      <properties>",
-        '        <property name="status" value="failed" />',
-        '        <property name="host" value="h100a" />',
-        '        <property name="attempt" value="2" />',
-        '        <property name="run" value="batch.01" />',
-        '        <property name="commit" value="c0ffee" />',
-        '        <property name="tree" value="7ree" />',
-        '        <property name="image" value="slimerl/slime:latest" />',
-        '        <property name="cause" value="python_error" />',
-        '        <property name="attempt 1" value="batch.02 blocked on h100b" />',
-        "      </properties>",
-        '      <failure message="python_error: KeyError: \'a\' &amp; &lt;b&gt;" type="failed">'
-        "KeyError: 'a' &amp; &lt;b&gt;",
-        "attempt 2; blocked on h100b: disk full",
-        "log: /runs/02/log:41</failure>",
-        "    </testcase>",
-        "  </testsuite>",
-        "</testsuites>",
-    ]
+    attempts = [before, {"id": "batch.01", "host": "h100a", "status": "failed"}]
+    found = triage(cause="python_error", line="KeyError: 'a' & <b>", line_no=41)
+    times = {"timings": {"seconds": None}}
+    failed = record("ckpt", "failed", reason="KeyError: 'a' & <b>", triage=found, attempts=attempts, **times)
+    return render("batch", [failed], ["/runs/02/log"])
 
 
 @pytest.mark.parametrize(

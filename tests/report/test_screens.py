@@ -25,6 +25,7 @@ from ci_tasks.report import lists
 from ci_tasks.report import results as ended
 from ci_tasks.report.live import HostProgress, RowProgress, progress_table
 from ci_tasks.workflow.model import Row
+from tests.report import test_junit, test_markdown
 
 DIRECTORY = Path(__file__).with_name("screens")
 MODES = [f"[save-optimizer-{save}-load-optimizer-{load}]" for save in ("gpu", "cpu") for load in ("gpu", "cpu")]
@@ -129,13 +130,16 @@ SCREENS: dict[str, Callable[[int], list[str]]] = {
     "live-hosts-colour": lambda width: live(width, colour=True, hosts=HOSTS),
 }  # fmt: skip
 
-
+FILES = {"summary.md": test_markdown.summary, "junit.xml": test_junit.whole_file}
 WIDTHS = (60, 80, 120)
 
 
-@pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_is_as_its_golden_file(name: str) -> None:
-    shown = {f"{name}-{width}.txt": "".join(f"{line}\n" for line in SCREENS[name](width)) for width in WIDTHS}
+@pytest.mark.parametrize("name", [*SCREENS, *FILES])
+def test_a_screen_or_file_is_as_its_golden_file(name: str) -> None:
+    if name in FILES:
+        shown = {name: FILES[name]()}
+    else:
+        shown = {f"{name}-{width}.txt": "".join(f"{line}\n" for line in SCREENS[name](width)) for width in WIDTHS}
     if os.environ.get("CI_TASKS_WRITE_SCREENS"):
         for file, text in shown.items():
             (DIRECTORY / file).write_text(text, encoding="utf-8")

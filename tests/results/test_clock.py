@@ -10,7 +10,7 @@ import pytest
 
 from ci_tasks.agent.records import Event, Plan, RemoteLocation, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.report.timeline import summary_lines
+from ci_tasks.report.results import summary_lines
 from ci_tasks.results import store
 from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.runs import events_of, seconds_since_start

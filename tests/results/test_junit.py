@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from ci_tasks.results.junit import Junit, read_junit
+from ci_tasks.results.verdict import Junit, read_junit
 
 
 def _suite(cases: str) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 from ci_tasks.agent.probe.evidence import ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.agent.records import Checkout, Deviation, Overlay, ProbeOverlay
 from ci_tasks.records import Attempt, RunRecord
-from ci_tasks.results.overlay_evidence import with_overlay_uses
+from ci_tasks.results.probe_evidence import with_overlay_uses
 
 OVERLAY = Overlay(name="sglang", path="/me/sglang", directory=".ci-tasks-overlays/sglang/python", modules=("sglang",))
 PLACE = "/runs/1/01/workspace/.ci-tasks-overlays/sglang/python"

@@ -9,8 +9,7 @@ import pytest
 from ci_tasks.logs.causes import JobEnd
 from ci_tasks.logs.reading import LogFacts
 from ci_tasks.records import Evidence, Triage, Verdict
-from ci_tasks.results.junit import Junit
-from ci_tasks.results.verdict import collect_evidence, judge, needs_triage
+from ci_tasks.results.verdict import Junit, collect_evidence, judge, needs_triage
 
 JUNIT = Evidence("junit", 3)
 BAD = Evidence("junit", 3, 1, detail="test_b: assert 1 == 2")

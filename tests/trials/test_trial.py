@@ -32,7 +32,7 @@ class Machine:
             yield Outcome(run.setting, row, status, signature, run=f"run-{self.count}", seconds=7.0)
 
 
-def ab(row: str, known: Sequence[Outcome]) -> TrialRule:
+def ab(row: str) -> TrialRule:
     return AB("base", "yours")
 
 
@@ -66,7 +66,7 @@ def test_a_setting_runs_all_rows_that_want_it_at_once_and_a_row_with_its_word_no
 def test_rows_that_are_not_known_before_are_those_of_the_first_run() -> None:
     machine = Machine()
     with Trial("repeat", {"yours": "t"}, (), machine, say=lambda line: None) as repeated:
-        repeated.run(lambda row, known: Repeat("yours", 3))
+        repeated.run(lambda row: Repeat("yours", 3))
     assert [run.rows for run in machine.asked] == [(), ("r1",), ("r1",)]
     assert repeated.verdict("r1").word == "unclear"
 

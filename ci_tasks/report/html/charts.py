@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
+from statistics import fmean
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Event, GpuSample
@@ -70,16 +71,12 @@ def _memory_of_others(sample: GpuSample) -> float | None:
     return held / _MIB_PER_GIB if held else None
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 _Value = Callable[[GpuSample], float | None]
 # Of several samples that share a point, the highest counts: a short peak is what a person looks for.
 _QUANTITIES: tuple[tuple[str, _Value, Callable[[Sequence[float]], float]], ...] = (
     ("Memory in use, GiB", lambda one: None if one.used is None else one.used / _MIB_PER_GIB, max),
     ("Memory of other processes, GiB", _memory_of_others, max),
-    ("Utilization, %", lambda one: one.utilization, _mean),
+    ("Utilization, %", lambda one: one.utilization, fmean),
     ("Power, W", lambda one: one.watts, max),
     ("Temperature, °C", lambda one: one.celsius, max),
 )
