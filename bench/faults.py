@@ -8,10 +8,10 @@ at once, and some are a daemon that hangs.
 
     python bench/faults.py [--trials 200] [--seed N] [--only FAULT[:PHASE]] [--docker | --no-docker] [--keep]
 
-One JSON line for each fault and phase: trials, how many were right, and what was wrong with the others. A trial that
-was wrong names its seed (`--trials 1 --seed N` does it again) and keeps its directory. Exit code 1 where one was wrong.
-Needs root (small disks are tmpfs) and sshd. The host's clock is stepped by a small preloaded library for all
-that the host's login starts; without a C compiler those trials are left out and the table says so.
+One JSON line for each trial, with what was wrong, then their sums. A trial that was wrong keeps its directory; with its
+seed, `--trials 1 --seed N` does it again. Exit code 1 if one was wrong. Needs root (small disks are tmpfs), sshd and,
+without `--no-docker`, a Docker daemon. The host's clock is stepped by a small preloaded library for all that the host's
+login starts; without a C compiler those trials are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ from fault_cases import CASES, OWN, Case
 from fault_world import MADE, STOP, Daemon, Unreached, World, job_says, until
 
 from ci_tasks.records import EXIT_CODES
-from tests.parts import Missing
 from tests.parts.clock import COMPILER
 from tests.parts.processes import command_lines
 
@@ -50,42 +48,34 @@ SMALL_DISK_MB = 64
 JOBS_SECONDS = 90.0
 
 
-@dataclass
-class Line:
-    """A line of the table."""
-
-    fault: str
-    phase: str
-    trials: int = 0
-    right: int = 0
-    docker: int = 0
-    missed: int = 0
-    wrong: list[str] = field(default_factory=list)
-    notes: set[str] = field(default_factory=set)
-
-
 def main() -> int:
     options = arguments()
+    if os.geteuid() != 0:
+        sys.exit("needs root: small disks, and a Docker daemon of our own")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where our caller ignores it: clients inherit that
     seed = options.seed if options.seed is not None else random.randrange(1 << 30)
-    cases = [case for case in CASES if matches(case, options.only)]
+    fault, _, phase = options.only.partition(":")
+    cases = [case for case in CASES if fault in ("", case.fault) and phase in ("", case.phase)]
     random.Random(0).shuffle(cases)  # those in containers, one at a time, with others between them
-    lines = {(case.fault, case.phase): Line(case.fault, case.phase) for case in cases}
-    left_out, daemon = what_is_missing(options)
-    for case in list(cases):
-        if case.inflict.__name__ in left_out or (case.docker and daemon is None):
-            lines[case.fault, case.phase].notes.add(left_out.get(case.fault) or left_out["docker"])
-            cases.remove(case)
-    try:
-        perform(cases, options, seed, daemon, lines)
-    finally:
-        if daemon is not None:
-            daemon.stop()
-    for line in (lines[key] for key in sorted(lines) if lines[key].trials or lines[key].notes):
-        print(json.dumps({name: value for name, value in vars(line).items() if value}, default=sorted), flush=True)
-    wrong = sum(len(line.wrong) for line in lines.values())
-    trials = sum(line.trials for line in lines.values())
-    print(json.dumps({"trials": trials, "right": trials - wrong, "wrong": wrong, "seed": seed}), flush=True)
+    if not COMPILER:
+        print("not exercised: clock_step, without a C compiler for its library", file=sys.stderr)
+        cases = [case for case in cases if case.fault != "clock_step"]
+    with contextlib.ExitStack() as stack:
+        daemon = None if options.docker is False else stack.enter_context(Daemon())
+        cases = [case for case in cases if daemon or not case.docker]
+
+        def perform(number: int) -> bool | None:
+            case, boxed = choose(cases, number, options, daemon)
+            return one(case, number, daemon if boxed else None, options.keep)
+
+        pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
+        try:
+            right = [*pool.map(perform, range(seed, seed + options.trials) if cases else ())]
+        except BaseException:
+            STOP.set()
+            raise
+    wrong = right.count(False)
+    print(json.dumps({"trials": len(right), "right": right.count(True), "wrong": wrong, "seed": seed}), flush=True)
     return 1 if wrong else 0
 
 
@@ -99,45 +89,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def matches(case: Case, only: str) -> bool:
-    fault, _, phase = only.partition(":")
-    return fault in ("", case.fault) and phase in ("", case.phase)
-
-
-def what_is_missing(options: argparse.Namespace) -> tuple[dict[str, str], Daemon | None]:
-    """Faults that cannot be done here with the reason, and the daemon, if there can be one."""
-    if os.geteuid() != 0:
-        sys.exit("needs root: small disks, and a Docker daemon of our own")
-    left_out = {} if COMPILER else {"clock_step": "not exercised: no C compiler for the library that steps the clock"}
-    if options.docker is False:
-        return {**left_out, "docker": "not exercised: --no-docker"}, None
-    try:
-        daemon = Daemon()
-        daemon.start()
-        return left_out, daemon
-    except Missing as problem:
-        return {**left_out, "docker": f"not exercised: {problem}"}, None
-
-
-# -- all trials ------------------------------------------------------------------------------------------------------
-
-
-def perform(
-    cases: list[Case], options: argparse.Namespace, seed: int, daemon: Daemon | None, lines: dict[Any, Line]
-) -> None:
-    """Two at a time; those in containers one at a time."""
-
-    def do(number: int) -> None:
-        case, boxed = choose(cases, number, options, daemon)
-        one(case, number, daemon if boxed else None, lines, options.keep)
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        try:
-            for _ in pool.map(do, range(seed, seed + options.trials) if cases else ()):
-                pass
-        except BaseException:
-            STOP.set()
-            raise
+# -- all trials, two at a time; those in containers one at a time ------------------------------------------------------
 
 
 def choose(cases: list[Case], number: int, options: argparse.Namespace, daemon: Daemon | None) -> tuple[Case, bool]:
@@ -149,42 +101,31 @@ def choose(cases: list[Case], number: int, options: argparse.Namespace, daemon: 
     return case, daemon is not None and (options.docker is True or chance.random() < 0.2)
 
 
-def one(case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], keep: bool) -> None:
-    line = lines[case.fault, case.phase]
-    path, begun = Path(tempfile.mkdtemp(prefix=f"ci-tasks-fault-{number}-")), time.monotonic()
+def one(case: Case, number: int, daemon: Daemon | None, keep: bool) -> bool | None:
+    """Whether it was right; None if it was stopped, or missed its phase each time."""
+    path, begun, missed = Path(tempfile.mkdtemp(prefix=f"ci-tasks-fault-{number}-")), time.monotonic(), 0
     problems, notes = list[str](), list[str]()
     try:
         with daemon.busy if daemon is not None else contextlib.nullcontext():
-            for attempt in range(RETRIES):
-                if STOP.is_set():
-                    return
-                where = path / str(attempt)
+            while not STOP.is_set() and missed < RETRIES:
+                where = path / str(missed)
                 where.mkdir()
+                chance, steps_clock = random.Random(f"{number}.{missed}"), case.fault == "clock_step"
                 try:
-                    chance, steps_clock = random.Random(f"{number}.{attempt}"), case.fault == "clock_step"
                     problems, notes = trial(case, World(where, chance, daemon, steps_clock=steps_clock, rows=case.rows))
                     break
                 except Missed:
-                    line.missed += 1
-            else:
-                problems = [f"the phase was missed {RETRIES} times"]
+                    missed += 1
     except Exception as error:
         problems = [f"{type(error).__name__}: {error}"]
-    if STOP.is_set():
+    is_right = None if STOP.is_set() or missed == RETRIES else not problems
+    if is_right is not False and not keep:
         shutil.rmtree(path, ignore_errors=True)
-        return
-    line.trials += 1
-    line.docker += daemon is not None
-    line.right += not problems
-    line.notes |= {*notes}
-    took = time.monotonic() - begun
-    kind = "docker" if daemon is not None else "plain"
-    word = "; ".join(problems) or "right"
-    print(f"{number} {case.fault}:{case.phase} {kind} {took:.1f} s: {word}", file=sys.stderr, flush=True)
-    if problems:
-        line.wrong.append(f"seed {number} ({kind}), {path}: {'; '.join(problems)}")
-    elif not keep:
-        shutil.rmtree(path, ignore_errors=True)
+    what = {"seed": number, "fault": case.fault, "phase": case.phase, "docker": daemon is not None, "right": is_right}
+    more = {"notes": notes, "missed": missed, "wrong": problems, "directory": str(path) if path.exists() else ""}
+    found = {name: value for name, value in more.items() if value}
+    print(json.dumps({**what, "seconds": round(time.monotonic() - begun, 1), **found}), flush=True)
+    return is_right
 
 
 class Missed(Exception):

@@ -79,11 +79,9 @@ def compare(
     source = open_source(options.repo, None, options.workflow, config.given)
     label = source.label_of(options.label)
     revision, parted_from = (options.base, "") if options.base else default_base(source.path)
-    base_commit, names = (
-        resolve_base(source.path, revision),
-        tuple(row.row for row in rows_named(source, label, options.only)),
-    )
-    sources = {YOURS: source, BASE: open_source(str(source.path), base_commit, source.workflow.path, config.given)}
+    names = tuple(row.row for row in rows_named(source, label, options.only))
+    commit = resolve_base(source.path, revision)
+    sources = {YOURS: source, BASE: open_source(str(source.path), commit, source.workflow.path, config.given)}
     _check_base(sources[BASE], label, names)
     run = RunRequest(label, None, host, image=options.image, rows=names, probe=not options.no_probe)
     with ExitStack() as stack:
