@@ -4,7 +4,7 @@ prepare   rows, hosts, the code and the plans                prepare.py
 install   the steps that rows share, on each host            here, or host_sessions.py
 execute   rows are placed, started, polled, retried, ended   execute.py
 judge     what a run directory shows, as a status            results.judge_run
-record    record.json, the history, the closing table        results.record, print_results
+record    record.json, the history, the closing table        results.runs, print_results
 """
 
 from __future__ import annotations

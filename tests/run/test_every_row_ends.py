@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,7 +29,7 @@ from ci_tasks.planning.placement import ExpectedTime, HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
 from ci_tasks.run import execute, host_session, place_rows
-from ci_tasks.run.events import Event, EventView, Message
+from ci_tasks.run.events import EventView
 from ci_tasks.run.execute import run_rows
 from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.place_rows import RowExecution
@@ -153,21 +153,12 @@ class Site(Played):
         return state
 
 
-@dataclass
-class View:
-    messages: list[str] = field(default_factory=list)
-    updates: int = 0  # since time has passed
+class View(simulated.Watcher):
+    updates = 0  # since time has passed
 
-    def write(self, event: Event) -> None:
-        if isinstance(event, Message):
-            self.messages.append(event.text)
-
-    def update(self, rows: Any, hosts: Any = (), left: float | None = None) -> None:
+    def update(self, lanes: Any, hosts: Any = (), left: float | None = None) -> None:
         self.updates += 1
         assert self.updates < 200, "the command does not end, and does not wait either"
-
-    def close(self) -> None:
-        pass
 
 
 class Planner:
