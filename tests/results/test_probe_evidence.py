@@ -114,11 +114,11 @@ def test_a_module_is_known_once_by_the_process_that_knows_its_version() -> None:
 
 IN_IMAGE = ImportedModule("slime", "/root/slime/slime/__init__.py")
 WORKSPACE = "/runs/b/01/workspace"
-CALL = DockerInvocation(("run",), ("run", "-v", f"{WORKSPACE}:/work", "image", "bash"))
+CALL = DockerInvocation(("run",), ("run", "-v", f"{WORKSPACE}:/src", "image", "bash"))
 ELSEWHERE = [  # the origin, where it counts, and why
     (f"{WORKSPACE}/slime/__init__.py", (), False),
-    ("/work/slime/__init__.py", (CALL,), False),
-    ("/work/slime/__init__.py", (), True),
+    ("/src/slime/__init__.py", (CALL,), False),
+    ("/src/slime/__init__.py", (), True),
     ("/root/slime/slime/__init__.py", (CALL,), True),
     (f"{WORKSPACE}-2/slime/__init__.py", (), True),
     ("/c/b/01/workspace/slime/__init__.py", (replace(CALL, here=("run", "-v", "/runs:/c", "image")),), False),

@@ -158,11 +158,11 @@ def trees_under_test(
     """Both trees, checked and copied, for as long as the block lasts; of Bridge `revision`, if it is given. Raises
     UsageError, CheckoutError."""
     specs, bridge, verl = config.select_hosts(options.host), Path(options.bridge), Path(options.verl)
-    _check_hosts(specs, options)
     if not (bridge / BRIDGE_HAS).is_dir():
         raise CheckoutError(f"{bridge} is no Megatron-Bridge: it has no {BRIDGE_HAS}", hint="--bridge DIR names it")
     scripts = {path: _script(verl, path) for path in (request.wrapper, request.script) if path}
     trainings(request, scripts)
+    _check_hosts(specs, options)
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:
         path = Path(scratch) / "trees"
         path.mkdir()

@@ -43,6 +43,7 @@ def test_what_a_log_alone_cannot_show_is_not_seen_and_what_it_shows_counts(tmp_p
     assert found["level 1: resume"]["checkpoint files read"] == "not seen"
     statuses = {one.name: one.status for one in summary.deliverables}
     assert (statuses[BACKEND], statuses[VARIANTS]) == ("Skipped", "Not proven")
+    assert summary.deliverables[0].text.startswith("not in this log: --checks-from"), "no run of ours left them out"
     assert "Traceback" not in "\n".join(text(summary))
 
 

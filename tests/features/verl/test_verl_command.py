@@ -161,5 +161,10 @@ def test_bad_input_is_a_clear_error_and_nothing_runs(pair: Any) -> None:
         assert (result.code, message in result.err) == (2, True), (argv, result.err)
     assert not (pair.home / "runs").exists()
     pair.write("hosts.yaml", json.dumps({"hosts": {"box": {"kind": "local"}}}))
-    result = pair.verl("--level", "0")
-    assert (result.code, "--image verlai/verl:TAG" in result.err) == (2, True), "a host with containers needs an image"
+    for argv, message in (
+        ([], "--image verlai/verl:TAG"),
+        (["--bridge", "/nope"], "/nope is no Megatron-Bridge"),
+        (["--verl", "/nope"], "/nope has no tests/special_e2e"),
+    ):
+        result = pair.verl("--level", "0", *argv)
+        assert (result.code, message in result.err) == (2, True), "trees come before the image that a container needs"

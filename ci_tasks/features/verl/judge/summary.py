@@ -13,6 +13,7 @@ from ci_tasks.features.verl.judge.training_log import DRIVER, WORKER, TrainingFa
 from ci_tasks.features.verl.judge.verdict import IMPORT, LevelRun, RunVerdict, deciding, judge_run
 from ci_tasks.features.verl.levels import levels
 from ci_tasks.features.verl.levels.levels import LEVELS, SETTINGS
+from ci_tasks.records import PASSED
 
 CHECKS, BACKEND = "Bridge-side checks", "verl Megatron backend run"
 VARIANTS, LOG = "Requested variants", "Log capture"
@@ -93,7 +94,8 @@ def _checkpoint(run: LevelRun, began: Sequence[TrainingFacts]) -> str:
 
 def _checks(run: LevelRun) -> Deliverable:
     if run.checks is None:
-        return Deliverable(CHECKS, SKIPPED, f"not run: {run.ending}")
+        why = "not in this log: --checks-from TEXT cites them" if run.status == PASSED else f"not run: {run.ending}"
+        return Deliverable(CHECKS, SKIPPED, why)
     said = {"blocked": "could not be run: ", "cited": "as cited, not run here: "}.get(run.checks.status, "")
     status = {"pass": PASS, "cited": PASS, "fail": FAIL}.get(run.checks.status, SKIPPED)
     return Deliverable(CHECKS, status, truncated(said + run.checks.text, _LONGEST))

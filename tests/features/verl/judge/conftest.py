@@ -19,7 +19,7 @@ from ci_tasks.features.verl.judge.training_run import HOOK
 from ci_tasks.features.verl.judge.verdict import LevelRun
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 
-ROOT = "/work/Megatron-Bridge"
+ROOT = "/src/Megatron-Bridge"
 BRIDGE = f"{ROOT}/src/megatron/bridge/__init__.py"
 CORE = f"{ROOT}/3rdparty/Megatron-LM/megatron/core/__init__.py"
 WHO = "\x1b[36m(TaskRunnerV1 pid=71)\x1b[0m "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.features.verl.judge.conftest import Writer
 
 Edit = Callable[[list[str]], Sequence[str]]
-BRIDGE_FRAME = '  File "/work/Megatron-Bridge/src/megatron/bridge/peft/lora.py", line 221, in transform'
+BRIDGE_FRAME = '  File "/src/Megatron-Bridge/src/megatron/bridge/peft/lora.py", line 221, in transform'
 TRACEBACK = ("(WorkerDict pid=90) Traceback (most recent call last):", f"(WorkerDict pid=90) {BRIDGE_FRAME}")
 DEATH = "(raylet) A worker died or was killed while executing a task by an unexpected system error."
 FIRST_START = "(TaskRunner pid=71) Checkpoint tracker file does not exist: /c/latest_checkpointed_iteration.txt"

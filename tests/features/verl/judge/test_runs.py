@@ -146,7 +146,7 @@ CASES: list[tuple[LevelRequest, list[Mapping[str, Any]], Ended, str, str]] = [
     (REQUEST, [{"body": [UNKNOWN, "(WorkerDict pid=91) module: 1"], "exit_code": 1}], FAILED, "Blocked",
      "before Bridge"),
     (asked(3), [{}, {"body": [FULL], "exit_code": 1}], FAILED, "Blocked", f"exit code 1, {FULL} (line "),
-    (REQUEST, [raised(NO_BRIDGE, frame="/work/verl/verl/models/mcore/bridge.py")], FAILED, "Blocked",
+    (REQUEST, [raised(NO_BRIDGE, frame="/src/verl/verl/models/mcore/bridge.py")], FAILED, "Blocked",
      f"of level 0: {NO_BRIDGE}"),
     (REQUEST, [raised(PROVIDER, frame=f"{ROOT}/src/megatron/bridge/models/gpt_provider.py")], FAILED, "Fail",
      f"level 0: in Bridge-managed construction: exit code 1, {PROVIDER} (line "),
