@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -100,8 +100,7 @@ def all_from_url(
 
 @dataclass(frozen=True)
 class _SelectedJob:
-    """One job of a log, and what that tells of it. `part` is its part of the log, None if it is all of it. Iterating
-    gives its text without GitHub's prefixes; lines of other jobs are empty, so that line numbers stay."""
+    """One job of a log, and what that tells of it. `part` is its part of the log, None if it is all of it."""
 
     log: JobLog
     name: str
@@ -109,11 +108,15 @@ class _SelectedJob:
     job: RecoveredJob
     has_failed: bool
 
-    def __iter__(self) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[bytes]:
+        """The log; a part of one without GitHub's prefixes, and lines of other jobs are empty, so that line numbers
+        stay."""
         part_of = PartOfLine()
+        if self.part is None:
+            yield from self.log.chunks()
+            return
         for line in split_lines(self.log.chunks()):
-            is_own = self.part is None or part_of.of(line) == self.part
-            yield line.text + b"\n" if is_own else b"\n"
+            yield line.text + b"\n" if part_of.of(line) == self.part else b"\n"
 
 
 def _selected(log: OpenLog, name: str | None, attempt: int | None = None) -> list[_SelectedJob]:
@@ -173,12 +176,8 @@ def _analysed(
 ) -> AnalysedLog:
     job = selected.job if selected.job.job_name else replace(selected.job, job_name=selected.name)
     ended = _job_end(job) if exit_code is None else replace(_job_end(job), exit_code=exit_code)
-    known = JobKnowledge(passed=[_pieces(green) for green in passed], is_own_module=of_repository(job.repository))
-    return AnalysedLog(name, job, analyse(_pieces(selected), ended, known))
-
-
-def _pieces(selected: _SelectedJob) -> Iterable[bytes]:
-    return selected.log.chunks() if selected.part is None else iter(selected)
+    known = JobKnowledge(passed=[green.pieces() for green in passed], is_own_module=of_repository(job.repository))
+    return AnalysedLog(name, job, analyse(selected.pieces(), ended, known))
 
 
 def _job_end(job: RecoveredJob) -> JobEnd:

@@ -64,20 +64,32 @@ class SeriesReader(LineReader):
     def __init__(self, formats: tuple[MetricFormat, ...] = (), most_points: int = MOST_POINTS) -> None:
         self.words = b"|".join([_WORDS, *(metric_format.words for metric_format in formats)])
         self._formats, self._most_points = formats, most_points
-        self._builders: dict[str, _SeriesBuilder] = {}
+        self._parts: dict[str, list[list[tuple[int, float]]]] = {}
 
     def feed(self, number: int, line: bytes, before: bytes) -> bool:
         for step, name, value in _values(line, self._formats):
-            _add(self._builders, step, name, value, self._most_points)
+            self._add(step, name, value)
         return True  # no line is boring: the same metrics with other numbers are what we want
 
+    def _add(self, step: int, name: str, value: float) -> None:
+        if name not in self._parts:
+            if not family_of(name) or len(self._parts) >= _MOST_SERIES:
+                return
+            self._parts[name] = [[]]
+        part = self._parts[name][-1]
+        if part and step <= part[-1][0]:
+            if part[-1] == (step, value) or len(self._parts[name]) >= _MOST_PARTS:
+                return  # said twice: by an actor, and by what repeats it
+            part = []
+            self._parts[name].append(part)
+        part.append((step, value))
+        if len(part) > self._most_points:
+            halved = thinned(part)
+            part[:] = halved if len(halved) < len(part) else part[::2]  # thousands of NaNs need not all stay
+
     def series(self) -> tuple[Series, ...]:
-        order = {name: number for number, name in enumerate(FAMILIES)}
-        every = [
-            Series(built.family, name, tuple(tuple(part) for part in built.parts))
-            for name, built in self._builders.items()
-        ]
-        return tuple(sorted(every, key=lambda series: (order[series.family], series.name)))
+        every = [Series(family_of(name), name, tuple(map(tuple, parts))) for name, parts in self._parts.items()]
+        return tuple(sorted(every, key=lambda series: (FAMILIES.index(series.family), series.name)))
 
 
 def slime_metrics(line: bytes) -> tuple[int, dict[str, float]] | None:
@@ -106,31 +118,6 @@ def thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
             four = [point for point in four if point in ends or not math.isfinite(point[1])]
         kept += four
     return kept
-
-
-@dataclass
-class _SeriesBuilder:
-    family: str
-    parts: list[list[tuple[int, float]]]
-
-
-def _add(builders: dict[str, _SeriesBuilder], step: int, name: str, value: float, most_points: int) -> None:
-    if name not in builders:
-        family = family_of(name)
-        if not family or len(builders) >= _MOST_SERIES:
-            return
-        builders[name] = _SeriesBuilder(family, [[]])
-    parts = builders[name].parts
-    part = parts[-1]
-    if part and step <= part[-1][0]:
-        if part[-1] == (step, value) or len(parts) >= _MOST_PARTS:  # said twice: by an actor, and by what repeats it
-            return
-        part = []
-        parts.append(part)
-    part.append((step, value))
-    if len(part) > most_points:
-        halved = thinned(part)
-        part[:] = halved if len(halved) < len(part) else part[::2]  # thousands of NaNs need not all stay
 
 
 def _values(raw: bytes, formats: tuple[MetricFormat, ...]) -> Iterator[tuple[int, str, float]]:

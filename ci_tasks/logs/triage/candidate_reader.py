@@ -91,7 +91,7 @@ class CandidateReader(LineReader):
     """Feed it lines; it needs the next one while something is open."""
 
     def __init__(self, rules: Rules) -> None:
-        self._rules, self.words = rules, b"(?i:%b)" % rules.keywords.pattern
+        self._rules, self.words = rules, rules.words
         self._tracebacks = Tracebacks()
         self._kept: dict[tuple[str, str], Candidate] = {}
         self._wants_context: list[Candidate] = []

@@ -63,10 +63,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Rules:
-    """All of them. `keywords` finds the lines that are worth a look, `died` the end of a process; `explanations` says
-    what a cause means where the quoted line's rule does not."""
+    """All of them. `words` is the expression for lines that are worth a look, `died` finds the end of a process;
+    `explanations` says what a cause means where the quoted line's rule does not."""
 
-    keywords: Any
+    words: bytes
     died: Any
     rules: tuple[Rule, ...]
     places: tuple[Place, ...]
@@ -104,18 +104,16 @@ def compiled(data: dict[str, Any]) -> Rules:
     """Rules of a parsed rules.yaml. Raises ValueError for one that has no meaning, naming it."""
     import re2
 
-    folding, bytewise = re2.Options(), re2.Options()
-    for options in (folding, bytewise):
-        options.case_sensitive = False
-        options.never_capture = True
-        options.log_errors = False
-        options.max_mem = 64 << 20
-    bytewise.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
-    matcher = re2.Set.SearchSet(folding)
+    options = re2.Options()
+    options.case_sensitive = False
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = 64 << 20
+    matcher = re2.Set.SearchSet(options)
     verdicts = {"": FAILED, CANCELLED: CANCELLED, **dict.fromkeys(data.get("blocks", ()), BLOCKED)}
 
     def expression(text: str | None) -> Any:
-        return None if text is None else re2.compile(text, folding)
+        return None if text is None else re2.compile(text, options)
 
     rules, places = [], []
     for order, entry in enumerate(data["rules"]):
@@ -129,10 +127,10 @@ def compiled(data: dict[str, Any]) -> Rules:
         frames, match = expression(entry["frames"]), expression(entry.get("match"))
         places.append(Place(cause, verdicts.get(cause, FAILED), frames, match))
     matcher.Compile()
-    # YAML folds lines with a space, which is none of the words'. The rest of a line is taken too: one hit a line.
-    keywords, died = (re.sub(r"\|\s+", "|", data.get(name, "$^")) for name in ("words", "died"))
-    words = re2.compile(f"(?:{keywords})[^\\n]*".encode(), bytewise)
-    return Rules(words, expression(died), tuple(rules), tuple(places), matcher, data.get("explanations", {}))
+    # YAML folds lines with a space, which is none of the words'.
+    words, died = (re.sub(r"\|\s+", "|", data.get(name, "$^")) for name in ("words", "died"))
+    explanations = data.get("explanations", {})
+    return Rules(f"(?i:{words})".encode(), expression(died), tuple(rules), tuple(places), matcher, explanations)
 
 
 def _rule(
