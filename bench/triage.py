@@ -66,10 +66,7 @@ def _answer(case: dict[str, Any]) -> Answer:
     begun = time.perf_counter()
     got = triage([case["log"].encode("utf-8", "surrogatepass")])
     seconds = time.perf_counter() - begun
-    right = {
-        "cause": got.cause == case["cause"],
-        "verdict": _VERDICTS.get(got.verdict, got.verdict) == case["verdict"],
-    }
+    right = {"cause": got.cause == case["cause"], "verdict": _VERDICTS.get(got.verdict, got.verdict) == case["verdict"]}
     if case["verdict"] != "pass":
         first = next((line for line in case["log"].splitlines() if _ERROR.search(line)), "")
         right |= {"line": _holds(case, got.line), "the first XxxError line": _holds(case, first)}
